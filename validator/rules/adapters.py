@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from validator.finding import Severity
 from validator.physics import linear_roles
-from validator.rules.rule import Finding, rule, set_value
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.run.prediction import Job
 
 _LORA_ONLY = ("loraplus_lr_ratio", "use_rslora", "use_dora", "pissa_init")
@@ -17,8 +14,8 @@ def _is_set(job: Job, key: str) -> bool:
     return job.has(key) if key == "loraplus_lr_ratio" else job.flag(key)
 
 
-@rule("TRA201", Severity.ERROR)
-def lora_setting_elsewhere(job: Job) -> Iterator[Finding]:
+@rule("TRA201", ERROR)
+def lora_setting_elsewhere(job: Job) -> Findings:
     """A LoRA setting is used with another method.
 
     Why: refused at parse, on every rank.
@@ -30,8 +27,8 @@ def lora_setting_elsewhere(job: Job) -> Iterator[Finding]:
             yield key, f"`{key}` needs `finetuning_type: lora`, not {job.method}"
 
 
-@rule("TRA202", Severity.ERROR)
-def adapter_elsewhere(job: Job) -> Iterator[Finding]:
+@rule("TRA202", ERROR)
+def adapter_elsewhere(job: Job) -> Findings:
     """An adapter is to be loaded with a method other than LoRA.
 
     Why: refused at parse, on every rank; OFT adapters as well.
@@ -42,8 +39,8 @@ def adapter_elsewhere(job: Job) -> Iterator[Finding]:
         yield "adapter_name_or_path", f"an adapter needs `finetuning_type: lora`, not {job.method}; merge it first"
 
 
-@rule("TRA203", Severity.ERROR)
-def blocks_with_full(job: Job) -> Iterator[Finding]:
+@rule("TRA203", ERROR)
+def blocks_with_full(job: Job) -> Findings:
     """Expanded blocks (LLaMA Pro) are combined with full fine-tuning.
 
     Why: refused at parse, on every rank.
@@ -54,8 +51,8 @@ def blocks_with_full(job: Job) -> Iterator[Finding]:
         yield "use_llama_pro", "`use_llama_pro` needs `finetuning_type: freeze` or lora, not full"
 
 
-@rule("TRA204", Severity.ERROR)
-def pissa_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA204", ERROR)
+def pissa_refused(job: Job) -> Findings:
     """PiSSA is initialized where it cannot be.
 
     Why: refused at parse, on every rank: a reference model needs the original weights, and ZeRO-3 shards them before
@@ -72,8 +69,8 @@ def pissa_refused(job: Job) -> Iterator[Finding]:
         yield "pissa_init", "PiSSA cannot be initialized under ZeRO-3; initialize it once with scripts/pissa_init.py"
 
 
-@rule("TRA205", Severity.ERROR)
-def adapter_shape_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA205", ERROR)
+def adapter_shape_refused(job: Job) -> Findings:
     """A LoRA rank, dropout or target is outside its range.
 
     Why: fails when the adapter is made, after the data is tokenized and the model loaded on every rank.
@@ -90,8 +87,8 @@ def adapter_shape_refused(job: Job) -> Iterator[Finding]:
         yield "lora_target", "`lora_target` names no layer; write `lora_target: all`"
 
 
-@rule("TRA210", Severity.ERROR)
-def several_adapters(job: Job) -> Iterator[Finding]:
+@rule("TRA210", ERROR)
+def several_adapters(job: Job) -> Findings:
     """Several adapters are named where only one can be loaded.
 
     Why: an assertion when the adapter is loaded, after the data is tokenized and the model loaded on every rank.
@@ -105,8 +102,8 @@ def several_adapters(job: Job) -> Iterator[Finding]:
             yield "adapter_name_or_path", f"{name} loads one adapter, {len(adapters)} are named; merge them first"
 
 
-@rule("TRA211", Severity.ERROR)
-def engine_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA211", ERROR)
+def engine_refused(job: Job) -> Findings:
     """unsloth or KTransformers is combined with a method or a ZeRO stage it cannot do.
 
     Why: with ZeRO-3 refused at parse on every rank; with the method after the model is loaded.
@@ -120,8 +117,8 @@ def engine_refused(job: Job) -> Iterator[Finding]:
             yield key, f"`{key}` cannot do OFT; use `finetuning_type: lora`"
 
 
-@rule("TRA212", Severity.ERROR)
-def two_block_sizes(job: Job) -> Iterator[Finding]:
+@rule("TRA212", ERROR)
+def two_block_sizes(job: Job) -> Findings:
     """OFT is given both a rank and a block size, or neither.
 
     Why: peft refuses it when the adapter is made, after the data is tokenized and the model loaded on every rank. The
@@ -132,17 +129,12 @@ def two_block_sizes(job: Job) -> Iterator[Finding]:
     if job.method == "oft" and not job.number("oft_rank") and not job.number("oft_block_size"):
         yield "oft_block_size", "OFT needs `oft_rank` or `oft_block_size`, and both are 0; 32 is the usual block size"
     if job.method == "oft" and job.number("oft_rank") and job.number("oft_block_size"):
-        yield (
-            "oft_rank",
-            (
-                f"`oft_rank: {job.get('oft_rank')}` and `oft_block_size: {job.get('oft_block_size')}` exclude "
-                "each other; set `oft_block_size: 0`"
-            ),
-        )
+        found = f"`oft_rank: {job.get('oft_rank')}` and `oft_block_size: {job.get('oft_block_size')}`"
+        yield "oft_rank", f"{found} exclude each other; set `oft_block_size: 0`"
 
 
-@rule("TRA214", Severity.NOTE)
-def chat_format_untrained(job: Job) -> Iterator[Finding]:
+@rule("TRA214", NOTE)
+def chat_format_untrained(job: Job) -> Findings:
     """A base model learns a chat format while its embeddings stay frozen.
 
     Why: the marks of a chat template are tokens that a base model may never have seen; LoRA does not train embeddings,
@@ -155,17 +147,13 @@ def chat_format_untrained(job: Job) -> Iterator[Finding]:
     trained = job.has("additional_target") or job.flag("resize_vocab")
     chat = job.has("template") and job.get("template") not in plain and job.stage != "pt"
     if chat and job.model and job.model.base and job.method == "lora" and not trained:
-        yield (
-            "template",
-            (
-                f"{job.model.name} is a base model and LoRA leaves its embeddings frozen: it may not learn the "
-                f"marks of `{job.get('template')}`; start from the chat-tuned model"
-            ),
-        )
+        found = f"{job.model.name} is a base model and LoRA leaves its embeddings frozen"
+        unlearned = f"it may not learn the marks of `{job.get('template')}`"
+        yield "template", f"{found}: {unlearned}; start from the chat-tuned model"
 
 
-@rule("TRA215", Severity.NOTE)
-def new_tokens(job: Job) -> Iterator[Finding]:
+@rule("TRA215", NOTE)
+def new_tokens(job: Job) -> Findings:
     """Tokens are added to the vocabulary.
 
     Why: LLaMA-Factory then trains full fp32 copies of the embedding and the head beside LoRA: two more matrices of
@@ -182,8 +170,8 @@ _TARGET_ALL = set_value("lora_target", "all", safe=False)
 _OUTER_LINEARS = {"lm_head", "embed_tokens"}
 
 
-@rule("TRA206", Severity.WARNING)
-def all_beside_names(job: Job) -> Iterator[Finding]:
+@rule("TRA206", WARNING)
+def all_beside_names(job: Job) -> Findings:
     """`all` stands beside other targets of LoRA.
 
     Why: `all` is expanded only when it stands alone; here only the named layers are adapted, and where none of them
@@ -194,15 +182,12 @@ def all_beside_names(job: Job) -> Iterator[Finding]:
     targets = job.words("lora_target")
     if job.adapts and "all" in targets and len(targets) > 1:
         others = ", ".join(name for name in targets if name != "all")
-        yield (
-            "lora_target",
-            f"`all` beside other names is not expanded: only {others} is adapted; write all alone",
-            _TARGET_ALL,
-        )
+        text = f"`all` beside other names is not expanded: only {others} is adapted; write all alone"
+        yield "lora_target", text, _TARGET_ALL
 
 
-@rule("TRA207", Severity.ERROR)
-def targets_missing(job: Job) -> Iterator[Finding]:
+@rule("TRA207", ERROR)
+def targets_missing(job: Job) -> Findings:
     """None of LoRA's targets is a linear layer of the model.
 
     Why: "target modules not found" when the adapter is made, after the data is tokenized and the model loaded on every
@@ -240,8 +225,8 @@ def _last_part(target: str) -> str:
     return target.rpartition(".")[2]
 
 
-@rule("TRA208", Severity.ERROR)
-def nothing_unfrozen(job: Job) -> Iterator[Finding]:
+@rule("TRA208", ERROR)
+def nothing_unfrozen(job: Job) -> Findings:
     """Freeze tuning trains no layer, or cannot spread its new blocks.
 
     Why: with 0 layers it fails at the first step; blocks that do not divide the depth fail after the model is loaded.
@@ -259,8 +244,8 @@ def nothing_unfrozen(job: Job) -> Iterator[Finding]:
         yield "freeze_trainable_layers", f"{depth} layers are not divisible by {count}, which `use_llama_pro` needs"
 
 
-@rule("TRA209", Severity.WARNING)
-def more_layers_than_model(job: Job) -> Iterator[Finding]:
+@rule("TRA209", WARNING)
+def more_layers_than_model(job: Job) -> Findings:
     """Freeze tuning asks for more layers than the model has.
 
     Why: the number is clamped; embeddings and head stay frozen, so this is not full fine-tuning.
@@ -269,14 +254,12 @@ def more_layers_than_model(job: Job) -> Iterator[Finding]:
     """
     count = abs(job.number("freeze_trainable_layers"))
     if job.method == "freeze" and job.model and count > job.model.arch.layers and not job.flag("use_llama_pro"):
-        yield (
-            "freeze_trainable_layers",
-            (f"`freeze_trainable_layers` is {count:.0f}, the model has {job.model.arch.layers}; use full"),
-        )
+        text = f"`freeze_trainable_layers` is {count:.0f}, the model has {job.model.arch.layers}; use full"
+        yield "freeze_trainable_layers", text
 
 
-@rule("TRA213", Severity.WARNING)
-def oft_target_unread(job: Job) -> Iterator[Finding]:
+@rule("TRA213", WARNING)
+def oft_target_unread(job: Job) -> Findings:
     """OFT's targets are given under a key that is never read.
 
     Why: LLaMA-Factory takes the layers of OFT from `lora_target`.
@@ -287,8 +270,8 @@ def oft_target_unread(job: Job) -> Iterator[Finding]:
         yield "oft_target", "`oft_target` is never read; OFT takes its layers from `lora_target`"
 
 
-@rule("TRA216", Severity.WARNING)
-def some_targets_missing(job: Job) -> Iterator[Finding]:
+@rule("TRA216", WARNING)
+def some_targets_missing(job: Job) -> Findings:
     """Some of LoRA's targets are no linear layers of the model.
 
     Why: peft leaves them out with no message, and less is trained than the recipe says.
@@ -299,14 +282,12 @@ def some_targets_missing(job: Job) -> Iterator[Finding]:
     lost = sorted({target for target in targets if target and target != "all" and _last_part(target) not in known})
     if job.adapts and known and lost and {_last_part(target) for target in targets} & known:
         kind = job.model.kind if job.model else ""
-        yield (
-            "lora_target",
-            f"{kind} has no linear layer {', '.join(lost)}: left out silently; write `lora_target: all`",
-        )
+        text = f"{kind} has no linear layer {', '.join(lost)}: left out silently; write `lora_target: all`"
+        yield "lora_target", text
 
 
-@rule("TRA219", Severity.ERROR)
-def targets_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA219", ERROR)
+def targets_refused(job: Job) -> Findings:
     """LoRA is to adapt modules that peft takes no adapters on.
 
     Why: "Target module ... is not supported" or "... is incompatible with Mamba-based models" when the adapter is made,
@@ -327,8 +308,8 @@ def targets_refused(job: Job) -> Iterator[Finding]:
         yield "lora_target", f"{found}; write `lora_target: {model.family.targets}`", write
 
 
-@rule("TRA217", Severity.ERROR)
-def parts_missing(job: Job) -> Iterator[Finding]:
+@rule("TRA217", ERROR)
+def parts_missing(job: Job) -> Findings:
     """Freeze tuning selects a part that the model's layers do not have.
 
     Why: "module is not found" after the data is tokenized and the model loaded on every rank.
@@ -342,8 +323,8 @@ def parts_missing(job: Job) -> Iterator[Finding]:
             yield at, f"a layer has no part `{name}`, only {', '.join(sorted(known))}; or write all"
 
 
-@rule("TRA218", Severity.ERROR)
-def extra_part_missing(job: Job) -> Iterator[Finding]:
+@rule("TRA218", ERROR)
+def extra_part_missing(job: Job) -> Findings:
     """Freeze tuning is to train a part beside the layers that the model does not have.
 
     Why: "Module is not found" after the data is tokenized and the model loaded on every rank. A head that is tied to

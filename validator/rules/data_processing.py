@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from itertools import islice
 
-from validator.finding import Severity
 from validator.knowledge import families
-from validator.rules.rule import Finding, rule, set_value
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.run.prediction import Job
 
 # Rows that tell how long samples are, about.
@@ -19,8 +17,8 @@ _ROWS_SAMPLED = 64
 _MAX_SHARE_CUT = 0.1
 
 
-@rule("TRA606", Severity.ERROR)
-def packed_length_uneven(job: Job) -> Iterator[Finding]:
+@rule("TRA606", ERROR)
+def packed_length_uneven(job: Job) -> Findings:
     """Samples are packed to a length that is not a multiple of 8.
 
     Why: batches are padded to a multiple of 8 and packed positions are not: "size of tensor a must match" at the first
@@ -35,8 +33,8 @@ def packed_length_uneven(job: Job) -> Iterator[Finding]:
         yield "cutoff_len", text, set_value("cutoff_len", int(length // 8 * 8), safe=False)
 
 
-@rule("TRA608", Severity.ERROR)
-def neat_packing_batches(job: Job) -> Iterator[Finding]:
+@rule("TRA608", ERROR)
+def neat_packing_batches(job: Job) -> Findings:
     """Neat packing with flash attention gets more than one packed sample at a time.
 
     Why: an assertion at the first step, after the data is tokenized and the model loaded on every rank.
@@ -47,14 +45,12 @@ def neat_packing_batches(job: Job) -> Iterator[Finding]:
     if job.get("flash_attn") != "fa2" or not job.neat or job.stage != "sft":
         return
     if device and device.flash_attention and job.micro_batch > 1:
-        yield (
-            "per_device_train_batch_size",
-            (f"neat packing with fa2 takes 1 packed sample at a time, not {job.micro_batch}"),
-        )
+        text = f"neat packing with fa2 takes 1 packed sample at a time, not {job.micro_batch}"
+        yield "per_device_train_batch_size", text
 
 
-@rule("TRA609", Severity.ERROR, since="transformers 5.0.0")
-def length_scaling_fails(job: Job) -> Iterator[Finding]:
+@rule("TRA609", ERROR, since="transformers 5.0.0")
+def length_scaling_fails(job: Job) -> Findings:
     """`rope_scaling` takes effect, which transformers 5 refuses.
 
     Why: LLaMA-Factory writes the longer maximum as a fraction and transformers 5 checks for a whole number: fails
@@ -64,17 +60,12 @@ def length_scaling_fails(job: Job) -> Iterator[Finding]:
     """
     limit, length = job.model.positions if job.model else None, job.number("cutoff_len")
     if job.has("rope_scaling") and limit and job.length > limit and job.model and not job.model.remote_code:
-        yield (
-            "rope_scaling",
-            (
-                f"`cutoff_len` {length:.0f} is beyond the model's {limit} positions and `rope_scaling` fails with "
-                f"transformers 5; set `cutoff_len: {limit}`"
-            ),
-        )
+        found = f"`cutoff_len` {length:.0f} is beyond the model's {limit} positions"
+        yield "rope_scaling", f"{found} and `rope_scaling` fails with transformers 5; set `cutoff_len: {limit}`"
 
 
-@rule("TRA610", Severity.WARNING)
-def longer_than_model(job: Job) -> Iterator[Finding]:
+@rule("TRA610", WARNING)
+def longer_than_model(job: Job) -> Findings:
     """Samples may be longer than the positions the model was trained for.
 
     Why: beyond them a model talks nonsense, and some fail on the first long sample.
@@ -87,8 +78,8 @@ def longer_than_model(job: Job) -> Iterator[Finding]:
         yield "cutoff_len", text, set_value("cutoff_len", limit, safe=False)
 
 
-@rule("TRA611", Severity.ERROR)
-def streaming_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA611", ERROR)
+def streaming_refused(job: Job) -> Findings:
     """Streaming is combined with something that needs to know the whole data set.
 
     Why: refused at parse, on every rank; a `tokenized_path` that is still to be written, after the data is read.
@@ -109,8 +100,8 @@ def streaming_refused(job: Job) -> Iterator[Finding]:
         yield "tokenized_path", f"`{path}` does not exist, and streamed data cannot be saved to it; remove `streaming`"
 
 
-@rule("TRA612", Severity.ERROR)
-def mixing_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA612", ERROR)
+def mixing_refused(job: Job) -> Findings:
     """The shares of mixed data sets do not fit.
 
     Why: refused at parse on every rank; shares that do not add up to 1, when the data is read.
@@ -125,10 +116,8 @@ def mixing_refused(job: Job) -> Iterator[Finding]:
     shares, sets = _mixing_shares(job), job.words("dataset")
     for key in ("dataset", "eval_dataset"):
         if job.has(key) and len(job.words(key)) != len(shares):
-            yield (
-                "interleave_probs",
-                f"`interleave_probs` has {len(shares)} shares for {len(job.words(key))} of `{key}`",
-            )
+            text = f"`interleave_probs` has {len(shares)} shares for {len(job.words(key))} of `{key}`"
+            yield "interleave_probs", text
             return
     if None not in shares and len(sets) > 1 and abs(sum(share or 0 for share in shares) - 1) > 1e-6:
         yield "interleave_probs", f"`interleave_probs` add up to {sum(share or 0 for share in shares):g}, not 1"
@@ -144,8 +133,8 @@ def _mixing_shares(job: Job) -> list[float | None]:
     return shares
 
 
-@rule("TRA613", Severity.ERROR)
-def amount_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA613", ERROR)
+def amount_refused(job: Job) -> Findings:
     """An amount of data leaves nothing to train on.
 
     Why: fails while the data is read, on every rank.
@@ -160,8 +149,8 @@ def amount_refused(job: Job) -> Iterator[Finding]:
         yield "preprocessing_num_workers", "`preprocessing_num_workers` must be at least 1; remove it for the default"
 
 
-@rule("TRA615", Severity.ERROR)
-def streamed_file_without_workers(job: Job) -> Iterator[Finding]:
+@rule("TRA615", ERROR)
+def streamed_file_without_workers(job: Job) -> Findings:
     """A local file is streamed without loader workers.
 
     Why: LLaMA-Factory cuts the file into as many pieces as there are workers, and the default is none: StopIteration
@@ -174,8 +163,8 @@ def streamed_file_without_workers(job: Job) -> Iterator[Finding]:
         yield "streaming", "streaming a local file needs workers; set `dataloader_num_workers: 1`"
 
 
-@rule("TRA616", Severity.ERROR, since="transformers 4.53.0", until="llamafactory 0.9.5")
-def neat_packing_of_0_9_4(job: Job) -> Iterator[Finding]:
+@rule("TRA616", ERROR, since="transformers 4.53.0", until="llamafactory 0.9.5")
+def neat_packing_of_0_9_4(job: Job) -> Findings:
     """Neat packing is to run with LLaMA-Factory 0.9.4 and a transformers release of 2025.
 
     Why: 0.9.4 refuses it at parse, on every rank, with transformers 4.53 and later; 0.9.5 does not.
@@ -183,14 +172,11 @@ def neat_packing_of_0_9_4(job: Job) -> Iterator[Finding]:
     Fix: `llamafactory: ">=0.9.5"` in the header block, or `transformers: "<4.53"`.
     """
     if job.neat:
-        yield (
-            "neat_packing",
-            "LLaMA-Factory 0.9.4, in the recipe's range, refuses `neat_packing`; name >=0.9.5",
-        )
+        yield "neat_packing", "LLaMA-Factory 0.9.4, in the recipe's range, refuses `neat_packing`; name >=0.9.5"
 
 
-@rule("TRA617", Severity.ERROR, since="llamafactory 0.9.5")
-def neat_packing_unfit_for_model(job: Job) -> Iterator[Finding]:
+@rule("TRA617", ERROR, since="llamafactory 0.9.5")
+def neat_packing_unfit_for_model(job: Job) -> Findings:
     """Neat packing with flash attention is asked for a model that LLaMA-Factory cannot pack so.
 
     Why: "Neat packing is not supported for gemma4, gpt_oss models", when the batches are set up, after the data is
@@ -205,8 +191,8 @@ def neat_packing_unfit_for_model(job: Job) -> Iterator[Finding]:
         yield "neat_packing", f"neat packing with fa2 does not work for {job.get('template')}; use `packing: true`"
 
 
-@rule("TRA620", Severity.WARNING)
-def most_samples_cut(job: Job) -> Iterator[Finding]:
+@rule("TRA620", WARNING)
+def most_samples_cut(job: Job) -> Findings:
     """Samples are longer than `cutoff_len` on average, or one in ten of them is, and lose their end.
 
     Why: LLaMA-Factory cuts questions and answers to `cutoff_len`, and the model learns answers that stop in the middle.
@@ -258,8 +244,8 @@ _QUICK_TOKENS = 1e8
 _MAX_TOKENIZERS = 16
 
 
-@rule("TRA927", Severity.WARNING)
-def tokenizing_outlasts_timeout(job: Job) -> Iterator[Finding]:
+@rule("TRA927", WARNING)
+def tokenizing_outlasts_timeout(job: Job) -> Findings:
     """`ddp_timeout` ends before the first process has tokenized the data, for which the others wait.
 
     Why: they wait in a collective, which ends after half an hour where the recipe allows no longer: "Watchdog caught
@@ -279,8 +265,8 @@ def tokenizing_outlasts_timeout(job: Job) -> Iterator[Finding]:
         yield place, f"{minutes}; set `{key}: {value}`, or tokenize once with `tokenized_path`", set_value(key, value)
 
 
-@rule("TRA928", Severity.NOTE)
-def hccl_waits_less(job: Job) -> Iterator[Finding]:
+@rule("TRA928", NOTE)
+def hccl_waits_less(job: Job) -> Findings:
     """HCCL ends the wait for the first process before it has tokenized the data, whatever `ddp_timeout` allows.
 
     Why: on Ascend processes wait on the device, where HCCL_EXEC_TIMEOUT counts: 1,836 s where nothing sets it, and on a

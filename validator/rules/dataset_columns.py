@@ -7,12 +7,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from validator.finding import Place, Severity
+from validator.finding import Place
 from validator.knowledge import releases
 from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest
 from validator.rules.dataset_files import EntryPlace, entry_remedy, guessed_format, named_datasets, why_unrecognized
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.dataset_registry import SOURCE_KEYS, Dataset
 from validator.run.prediction import Job
 
@@ -27,8 +27,8 @@ _PARTS_LOOKED_UP = {
 _REQUIRED_TAGS = ("role_tag", "content_tag", "user_tag", "assistant_tag")
 
 
-@rule("PTH107", Severity.ERROR)
-def ranking_against_stage(job: Job) -> Iterator[Finding]:
+@rule("PTH107", ERROR)
+def ranking_against_stage(job: Job) -> Findings:
     """Preference pairs are trained in a stage that takes none, or the other way round.
 
     Why: "The dataset is not applicable in the current training stage", after the tokenizer is loaded; for a `ranking`
@@ -44,8 +44,8 @@ def ranking_against_stage(job: Job) -> Iterator[Finding]:
             yield at("ranking", against=("stage",)), f"`{dataset.name}` {why}{entry_remedy(job, dataset)}"
 
 
-@rule("PTH108", Severity.ERROR)
-def formatting_unknown(job: Job) -> Iterator[Finding]:
+@rule("PTH108", ERROR)
+def formatting_unknown(job: Job) -> Findings:
     """The entry's `formatting` is none that LLaMA-Factory knows.
 
     Why: "Dataset converter … not found" after the tokenizer is loaded and the file is read.
@@ -63,8 +63,8 @@ def formatting_unknown(job: Job) -> Iterator[Finding]:
             yield at("formatting"), f"`{dataset.name}`: {what}; use sharegpt with `tags`"
 
 
-@rule("PTH109", Severity.ERROR)
-def part_without_column(job: Job) -> Iterator[Finding]:
+@rule("PTH109", ERROR)
+def part_without_column(job: Job) -> Findings:
     """A part that the stage needs has no column.
 
     Why: as soon as an entry has `columns`, every part it leaves out has no column. "KeyError: None" or "Cannot find
@@ -82,14 +82,12 @@ def part_without_column(job: Job) -> Iterator[Finding]:
             what = f"{lacks}, which stage {job.stage} needs{entry_remedy(job, dataset)}"
             yield at("columns"), f"`{dataset.name}`: {what}"
         elif job.stage == "sft" and trained and dataset.mapping.get("kto_tag"):
-            yield (
-                at("columns", "kto_tag", at_key=True),
-                f"`{dataset.name}` has a `kto_tag` column, so stage sft drops every sample; use stage kto",
-            )
+            text = f"`{dataset.name}` has a `kto_tag` column, so stage sft drops every sample; use stage kto"
+            yield at("columns", "kto_tag", at_key=True), text
 
 
-@rule("PTH110", Severity.ERROR)
-def column_absent(job: Job) -> Iterator[Finding]:
+@rule("PTH110", ERROR)
+def column_absent(job: Job) -> Findings:
     """A column of the registry entry, or one that is read by default, is not in the data.
 
     Why: KeyError while the data set is converted. Without `columns`, alpaca data need instruction, input and output;
@@ -108,14 +106,12 @@ def column_absent(job: Job) -> Iterator[Finding]:
         if absent:
             here, names = ", ".join(sorted(dataset.rows.columns)[:8]), "`, `".join(absent)
             what = f"no column `{names}` in `{dataset.path}` (it has {here})"
-            yield (
-                at("columns"),
-                f"`{dataset.name}`: {what}{entry_remedy(job, dataset, why_unrecognized(dataset) or 'set `columns`')}",
-            )
+            text = f"`{dataset.name}`: {what}{entry_remedy(job, dataset, why_unrecognized(dataset) or 'set `columns`')}"
+            yield at("columns"), text
 
 
-@rule("PTH111", Severity.ERROR)
-def tags_incomplete(job: Job) -> Iterator[Finding]:
+@rule("PTH111", ERROR)
+def tags_incomplete(job: Job) -> Findings:
     """`tags` leaves out a tag that every sample needs.
 
     Why: as soon as an entry has `tags`, every tag it leaves out is unset: KeyError, or all samples are dropped.
@@ -134,8 +130,8 @@ def tags_incomplete(job: Job) -> Iterator[Finding]:
             yield at("tags"), f"`{dataset.name}`: {what}{entry_remedy(job, dataset, 'list all four')}"
 
 
-@rule("PTH116", Severity.WARNING, since="llamafactory 0.9.4")
-def thinking_prompt_added(job: Job) -> Iterator[Finding]:
+@rule("PTH116", WARNING, since="llamafactory 0.9.4")
+def thinking_prompt_added(job: Job) -> Findings:
     """`formatting: openai` adds a system prompt of its own.
 
     Why: LLaMA-Factory writes "detailed thinking off" into every sample that has no tools. Rows with `tool_calls`, or
@@ -204,8 +200,8 @@ _RULES_ON_COLUMNS = (
 )
 
 
-@rule("PTH118", Severity.ERROR)
-def entry_value_wrong(job: Job) -> Iterator[Finding]:
+@rule("PTH118", ERROR)
+def entry_value_wrong(job: Job) -> Findings:
     """A value in the registry entry is of a kind that LLaMA-Factory cannot use.
 
     Why: a TypeError or AttributeError, often without the entry's name, after the tokenizer is loaded on every rank.
@@ -238,8 +234,8 @@ def _is_not_text(value: object) -> bool:
     return not isinstance(value, str)
 
 
-@rule("PTH119", Severity.ERROR, since="llamafactory 0.9.4")
-def script_refused(job: Job) -> Iterator[Finding]:
+@rule("PTH119", ERROR, since="llamafactory 0.9.4")
+def script_refused(job: Job) -> Findings:
     """The entry names a loading script.
 
     Why: the datasets library runs none since its release 4, which LLaMA-Factory installs: "Dataset scripts are no
@@ -253,19 +249,15 @@ def script_refused(job: Job) -> Iterator[Finding]:
             continue
         place = dataset.folder / name
         if safe_read.path_kind(place) == "file" or safe_read.path_kind(place / f"{place.name}.py") == "file":
-            yield (
-                at("script_url"),
-                f"`{dataset.name}`: the script `{place}` is not run by datasets 4; give its data by `file_name`",
-            )
+            text = f"`{dataset.name}`: the script `{place}` is not run by datasets 4; give its data by `file_name`"
+            yield at("script_url"), text
         elif safe_read.path_kind(place) is None:
-            yield (
-                at("script_url"),
-                f"`{dataset.name}`: `{place}` does not exist, and scripts are no longer run; use `file_name`",
-            )
+            text = f"`{dataset.name}`: `{place}` does not exist, and scripts are no longer run; use `file_name`"
+            yield at("script_url"), text
 
 
-@rule("PTH120", Severity.ERROR)
-def cloud_address_refused(job: Job) -> Iterator[Finding]:
+@rule("PTH120", ERROR)
+def cloud_address_refused(job: Job) -> Findings:
     """The cloud address is none of those that LLaMA-Factory opens.
 
     Why: "Unsupported protocol in path", after the tokenizer is loaded on every rank.
@@ -275,14 +267,12 @@ def cloud_address_refused(job: Job) -> Iterator[Finding]:
     for at, dataset in named_datasets(job):
         address = dataset.entry.get("cloud_file_name")
         if dataset.source == "cloud" and isinstance(address, str) and not address.startswith(tuple(_CLOUD_PACKAGES)):
-            yield (
-                at("cloud_file_name"),
-                f"`{dataset.name}`: `{address}` is no cloud address; it begins with s3://, gs:// or gcs://",
-            )
+            text = f"`{dataset.name}`: `{address}` is no cloud address; it begins with s3://, gs:// or gcs://"
+            yield at("cloud_file_name"), text
 
 
-@rule("PTH121", Severity.ERROR)
-def media_refused(job: Job) -> Iterator[Finding]:
+@rule("PTH121", ERROR)
+def media_refused(job: Job) -> Findings:
     """The samples hold pictures, films or sound that cannot be used.
 
     Why: "This model does not support image input", or a file that is not there, while the data is tokenized, on every
@@ -299,10 +289,8 @@ def media_refused(job: Job) -> Iterator[Finding]:
         for part, kind in _MEDIA_WORDS.items():
             missing = _missing_media_file(job, dataset, part)
             if kind not in known.get("media", ()) and _has_media(dataset, part):
-                yield (
-                    at("columns", part, against=("template",)),
-                    f"`{dataset.name}` holds {part}, which template {job.get('template')} does not take",
-                )
+                text = f"`{dataset.name}` holds {part}, which template {job.get('template')} does not take"
+                yield at("columns", part, against=("template",)), text
             elif missing:
                 where = job.get("media_dir") or dataset.folder
                 yield at("columns", part), f"`{dataset.name}`: {missing} is not in `{where}`; set `media_dir`"
@@ -310,8 +298,8 @@ def media_refused(job: Job) -> Iterator[Finding]:
                 yield at("columns", part), f"`{dataset.name}`: {why}"
 
 
-@rule("PTH122", Severity.NOTE)
-def package_needed(job: Job) -> Iterator[Finding]:
+@rule("PTH122", NOTE)
+def package_needed(job: Job) -> Findings:
     """The data are read with a package that LLaMA-Factory does not bring.
 
     Why: "Install s3fs to access S3" or "PackageNotFoundError", after the tokenizer is loaded on every rank.
@@ -325,8 +313,8 @@ def package_needed(job: Job) -> Iterator[Finding]:
             yield at(address), f"`{dataset.name}` is read with the package {package}; install it"
 
 
-@rule("PTH123", Severity.ERROR)
-def rows_unlike_entry(job: Job) -> Iterator[Finding]:
+@rule("PTH123", ERROR)
+def rows_unlike_entry(job: Job) -> Findings:
     """No row of the data can be trained as the registry entry describes it, or one ends the run.
 
     Why: KeyError such as 'from' while the data set is converted; or every row is dropped, a warning for each: "Cannot

@@ -13,12 +13,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from validator.finding import Place, Severity
+from validator.finding import Place
 from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest
 from validator.rules import file_paths, finding_places
 from validator.rules.finding_places import in_registry_entry
-from validator.rules.rule import MAX_FINDINGS, Finding, rule
+from validator.rules.rule import ERROR, MAX_FINDINGS, WARNING, Findings, rule
 from validator.run import dataset_registry
 from validator.run.dataset_registry import Dataset
 from validator.run.prediction import Job
@@ -97,8 +97,8 @@ _COLUMN_KEYS = {
 }
 
 
-@rule("PTH101", Severity.ERROR)
-def registry_missing(job: Job) -> Iterator[Finding]:
+@rule("PTH101", ERROR)
+def registry_missing(job: Job) -> Findings:
     """`dataset_dir` has no dataset_info.json, which says what the data set names mean.
 
     Why: every process stops after the tokenizer is loaded: "Cannot open data/dataset_info.json".
@@ -117,8 +117,8 @@ def registry_missing(job: Job) -> Iterator[Finding]:
         yield _key_naming_registry(job), f"{missing}; {remedy}"
 
 
-@rule("PTH102", Severity.ERROR)
-def registry_unreadable(job: Job) -> Iterator[Finding]:
+@rule("PTH102", ERROR)
+def registry_unreadable(job: Job) -> Findings:
     """dataset_info.json is not a JSON object.
 
     Why: every process stops after the tokenizer is loaded.
@@ -129,8 +129,8 @@ def registry_unreadable(job: Job) -> Iterator[Finding]:
         yield _registry_place(job), f"{job.registry.problem}; no data set is defined without it"
 
 
-@rule("PTH103", Severity.ERROR)
-def data_set_undefined(job: Job) -> Iterator[Finding]:
+@rule("PTH103", ERROR)
+def data_set_undefined(job: Job) -> Findings:
     """A data set is not in dataset_info.json.
 
     Why: `dataset` takes names of that file, not files or hub names: "Undefined dataset" after the tokenizer is loaded.
@@ -145,8 +145,8 @@ def data_set_undefined(job: Job) -> Iterator[Finding]:
                 yield finding_places.at_list_item(job, key, name), _undefined_message(job, name, job.registry.entries)
 
 
-@rule("PTH104", Severity.ERROR)
-def entry_without_source(job: Job) -> Iterator[Finding]:
+@rule("PTH104", ERROR)
+def entry_without_source(job: Job) -> Findings:
     """The registry entry does not say where the data are.
 
     Why: KeyError 'file_name' after the tokenizer is loaded.
@@ -156,14 +156,12 @@ def entry_without_source(job: Job) -> Iterator[Finding]:
     for at, dataset in named_datasets(job):
         if dataset.source is None:
             near = next(filter(None, (suggest(name, _ENTRY_KEYS) for name in islice(dataset.entry, MAX_FINDINGS))), "")
-            yield (
-                at(),
-                f"`{dataset.name}` names no source in dataset_info.json; give it `file_name` or `hf_hub_url`{near}",
-            )
+            text = f"`{dataset.name}` names no source in dataset_info.json; give it `file_name` or `hf_hub_url`{near}"
+            yield at(), text
 
 
-@rule("PTH115", Severity.WARNING)
-def entry_key_ignored(job: Job) -> Iterator[Finding]:
+@rule("PTH115", WARNING)
+def entry_key_ignored(job: Job) -> Findings:
     """The entry holds a key that LLaMA-Factory does not read.
 
     Why: it is ignored without a word, so the default applies.
@@ -185,8 +183,8 @@ def entry_key_ignored(job: Job) -> Iterator[Finding]:
             yield place, f"`{dataset.name}`: `{name}` in dataset_info.json is ignored{suggest(name, known)}"
 
 
-@rule("PTH117", Severity.WARNING)
-def data_set_twice(job: Job) -> Iterator[Finding]:
+@rule("PTH117", WARNING)
+def data_set_twice(job: Job) -> Findings:
     """A data set is named twice.
 
     Why: it is trained on once only.
@@ -255,8 +253,8 @@ def _register_command(job: Job, name: str) -> str:
     return f"run `lmf-recipes data {shell_quote(file)} --register {shell_quote(stem)}{where}`{used}"
 
 
-@rule("PTH105", Severity.ERROR)
-def data_file_missing(job: Job) -> Iterator[Finding]:
+@rule("PTH105", ERROR)
+def data_file_missing(job: Job) -> Findings:
     """The file of a data set does not exist.
 
     Why: "File … not found" after the tokenizer is loaded on every rank.
@@ -268,14 +266,12 @@ def data_file_missing(job: Job) -> Iterator[Finding]:
             near = suggest(
                 str(dataset.entry["file_name"]), [path.name for path in safe_read.glob_folder(dataset.folder, "*")]
             )
-            yield (
-                at("file_name"),
-                f"`{dataset.name}`: `{dataset.path}` does not exist; `file_name` counts from `dataset_dir`{near}",
-            )
+            text = f"`{dataset.name}`: `{dataset.path}` does not exist; `file_name` counts from `dataset_dir`{near}"
+            yield at("file_name"), text
 
 
-@rule("PTH106", Severity.ERROR)
-def file_type_refused(job: Job) -> Iterator[Finding]:
+@rule("PTH106", ERROR)
+def file_type_refused(job: Job) -> Findings:
     """A data file has an ending LLaMA-Factory does not read, or a folder mixes several types.
 
     Why: "Allowed file types" or "File types should be identical", after the tokenizer is loaded. In a folder every
@@ -295,8 +291,8 @@ def file_type_refused(job: Job) -> Iterator[Finding]:
             yield at("file_name"), f"`{dataset.name}`: `{dataset.path}` mixes {mixed}; keep one type in a folder"
 
 
-@rule("PTH112", Severity.ERROR)
-def split_unknown(job: Job) -> Iterator[Finding]:
+@rule("PTH112", ERROR)
+def split_unknown(job: Job) -> Findings:
     """A local file is asked for a split other than train.
 
     Why: "Unknown split" or "Unrecognized instruction format": local files are one split, called train.
@@ -309,8 +305,8 @@ def split_unknown(job: Job) -> Iterator[Finding]:
             yield at("split"), f"`{dataset.name}`: split `{split}` does not exist in a local file, all of it is `train`"
 
 
-@rule("PTH113", Severity.ERROR)
-def data_unreadable(job: Job) -> Iterator[Finding]:
+@rule("PTH113", ERROR)
+def data_unreadable(job: Job) -> Findings:
     """A data file is empty or cannot be read as what its name says.
 
     Why: an error of the datasets library after the tokenizer is loaded.
@@ -325,8 +321,8 @@ def data_unreadable(job: Job) -> Iterator[Finding]:
             yield at("file_name"), f"`{dataset.name}`: `{dataset.path}` holds no row"
 
 
-@rule("PTH114", Severity.WARNING)
-def file_ignored(job: Job) -> Iterator[Finding]:
+@rule("PTH114", WARNING)
+def file_ignored(job: Job) -> Findings:
     """The entry names a hub and a local file; the file is not used.
 
     Why: a hub address wins, so the run downloads, or fails without a network, although the file is there.
@@ -335,10 +331,8 @@ def file_ignored(job: Job) -> Iterator[Finding]:
     """
     for at, dataset in named_datasets(job):
         if dataset.source == "hub" and "file_name" in dataset.entry and dataset.present:
-            yield (
-                at("file_name", at_key=True),
-                f"`{dataset.name}`: the hub address wins, `{dataset.path}` is not used; remove one of them",
-            )
+            text = f"`{dataset.name}`: the hub address wins, `{dataset.path}` is not used; remove one of them"
+            yield at("file_name", at_key=True), text
 
 
 def _is_train_split(text: str) -> bool:

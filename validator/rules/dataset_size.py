@@ -4,20 +4,19 @@ for."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from validator.finding import Severity
 from validator.knowledge import guidance
 from validator.knowledge.guidance import SampleAmounts
-from validator.rules.rule import Finding, remove_keys, rule
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule
 from validator.run.dataset_registry import Rows
 from validator.run.prediction import Job
 from validator.run.sample_lengths import first_row_lengths
 
 
-@rule("DAT001", Severity.WARNING)
-def too_few_samples(job: Job) -> Iterator[Finding]:
+@rule("DAT001", WARNING)
+def too_few_samples(job: Job) -> Findings:
     """The data sets hold fewer samples than any public run with which a skill or a preference changed.
 
     Why: the run succeeds, and the model has learned a form or a style at most; found out days later.
@@ -30,8 +29,8 @@ def too_few_samples(job: Job) -> Iterator[Finding]:
         yield "dataset", f"{counted.words}: {few}"
 
 
-@rule("DAT002", Severity.NOTE)
-def more_than_useful(job: Job) -> Iterator[Finding]:
+@rule("DAT002", NOTE)
+def more_than_useful(job: Job) -> Findings:
     """The data sets hold more samples than a model of this size was seen to use.
 
     Why: small models saturate; time and money go into steps that change little.
@@ -43,8 +42,8 @@ def more_than_useful(job: Job) -> Iterator[Finding]:
         yield "dataset", f"{counted.words}: {many}"
 
 
-@rule("DAT003", Severity.WARNING)
-def small_set_repeated(job: Job) -> Iterator[Finding]:
+@rule("DAT003", WARNING)
+def small_set_repeated(job: Job) -> Findings:
     """A small data set is passed over many times.
 
     Why: the model learns the samples by heart; the training loss falls and the answers get worse.
@@ -57,8 +56,8 @@ def small_set_repeated(job: Job) -> Iterator[Finding]:
         yield "num_train_epochs", f"{epochs} are learned by heart; take 2 to 5, or add different, checked samples"
 
 
-@rule("DAT004", Severity.WARNING)
-def data_cut_short(job: Job) -> Iterator[Finding]:
+@rule("DAT004", WARNING)
+def data_cut_short(job: Job) -> Findings:
     """`max_samples` leaves out most of a local data set.
 
     Why: LLaMA-Factory's examples carry `max_samples: 1000`; copied along, it silently drops the rest of the data.
@@ -74,8 +73,8 @@ def data_cut_short(job: Job) -> Iterator[Finding]:
             yield "max_samples", f"keeps {limit:,} of {one.rows.samples} of `{one.name}`; remove it to use all", fix
 
 
-@rule("DAT005", Severity.ERROR)
-def nothing_left_to_train(job: Job) -> Iterator[Finding]:
+@rule("DAT005", ERROR)
+def nothing_left_to_train(job: Job) -> Findings:
     """`val_size` takes every sample for evaluation.
 
     Why: the data sets library refuses the split, after the data are read and converted.
@@ -91,8 +90,8 @@ def nothing_left_to_train(job: Job) -> Iterator[Finding]:
         yield "val_size", "a single sample cannot be split; add samples or remove `val_size`"
 
 
-@rule("DAT006", Severity.WARNING)
-def more_evaluation_than_training(job: Job) -> Iterator[Finding]:
+@rule("DAT006", WARNING)
+def more_evaluation_than_training(job: Job) -> Findings:
     """`val_size` takes more than half of the samples.
 
     Why: they are not trained on. A value above 1 is a number of samples, one up to 1 a fraction.
@@ -105,8 +104,8 @@ def more_evaluation_than_training(job: Job) -> Iterator[Finding]:
         yield "val_size", f"holds back {share:.0%} of the samples for evaluation; 0.01 to 0.1 is usual"
 
 
-@rule("DAT007", Severity.NOTE)
-def fewer_than_usual(job: Job) -> Iterator[Finding]:
+@rule("DAT007", NOTE)
+def fewer_than_usual(job: Job) -> Findings:
     """The data sets hold fewer samples than public runs usually took, and far fewer than the header block states.
 
     Why: so few may do, if each is right; whether they did is seen on samples that were held back. The number in a
@@ -123,8 +122,8 @@ def fewer_than_usual(job: Job) -> Iterator[Finding]:
         yield "dataset", f"{counted.words}: {usual}; fewer may do if each is checked, and `val_size` tells whether"
 
 
-@rule("DAT008", Severity.ERROR)
-def no_sequence_filled(job: Job) -> Iterator[Finding]:
+@rule("DAT008", ERROR)
+def no_sequence_filled(job: Job) -> Findings:
     """All texts together do not fill one packed sequence.
 
     Why: pretraining cuts its texts into sequences of exactly `cutoff_len` tokens and drops what is left over, here all
@@ -143,10 +142,8 @@ def no_sequence_filled(job: Job) -> Iterator[Finding]:
         and (most := sum(map(_max_tokens_of_row, seen))) < job.number("cutoff_len")
     ):
         length = f"{job.number('cutoff_len'):,.0f}"
-        yield (
-            "cutoff_len",
-            f"the texts have at most {most:,} tokens, one packed sequence has {length}; lower it, or add text",
-        )
+        text = f"the texts have at most {most:,} tokens, one packed sequence has {length}; lower it, or add text"
+        yield "cutoff_len", text
 
 
 def _max_tokens_of_row(row: Mapping[str, Any]) -> int:
@@ -207,8 +204,8 @@ _REMOVE_LIMIT = remove_keys("max_samples", safe=False)
 _EXAMPLE_ROWS = 1_000  # rows, as every example of LLaMA-Factory has it; a larger number its author chose
 
 
-@rule("TRA009", Severity.WARNING)
-def sample_limit_contradicts(job: Job) -> Iterator[Finding]:
+@rule("TRA009", WARNING)
+def sample_limit_contradicts(job: Job) -> Findings:
     """`max_samples` cuts the data below the number of samples the recipe is made for.
 
     Why: every official example carries `max_samples: 1000`; copied along, the run trains on the first rows of each data
@@ -219,18 +216,12 @@ def sample_limit_contradicts(job: Job) -> Iterator[Finding]:
     limit = job.number("max_samples")
     sets = max(1, len(job.words("dataset")))
     if limit > 0 and job.samples and limit * sets < job.samples:
-        yield (
-            "max_samples",
-            (
-                f"`max_samples: {limit:.0f}` leaves at most {limit * sets:,.0f} rows of the {job.samples:,} "
-                "recommended; remove it"
-            ),
-            _REMOVE_LIMIT,
-        )
+        found = f"`max_samples: {limit:.0f}` leaves at most {limit * sets:,.0f} rows of the {job.samples:,} recommended"
+        yield "max_samples", f"{found}; remove it", _REMOVE_LIMIT
 
 
-@rule("TRA010", Severity.NOTE)
-def sample_limit(job: Job) -> Iterator[Finding]:
+@rule("TRA010", NOTE)
+def sample_limit(job: Job) -> Findings:
     """`max_samples`, a debugging aid, is set.
 
     Why: the run trains on the first rows of each data set only.

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from validator.finding import Place, Severity
+from validator.finding import Place
 from validator.rules.finding_places import in_deepspeed_file
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run import launcher
 from validator.run.deepspeed import MICRO_BATCHES_KEPT_OFFLOADED
 from validator.run.prediction import Job
@@ -30,8 +29,8 @@ _EQUAL_KEYS = {
 _BATCH_KEYS = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
-@rule("PAR001", Severity.ERROR)
-def value_contradicted(job: Job) -> Iterator[Finding]:
+@rule("PAR001", ERROR)
+def value_contradicted(job: Job) -> Findings:
     """A fixed value in the DeepSpeed JSON differs from the recipe's.
 
     Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
@@ -51,8 +50,8 @@ def value_contradicted(job: Job) -> Iterator[Finding]:
         yield _value_place(job, path, *keys), _contradiction(job, path, fixed, " and ".join(keys), betas)
 
 
-@rule("PAR002", Severity.ERROR)
-def batch_size_wrong(job: Job) -> Iterator[Finding]:
+@rule("PAR002", ERROR)
+def batch_size_wrong(job: Job) -> Findings:
     """train_batch_size in the JSON is not micro batch x accumulation x devices.
 
     Why: the Trainer and DeepSpeed both check the product, after the model is loaded on every rank.
@@ -66,17 +65,13 @@ def batch_size_wrong(job: Job) -> Iterator[Finding]:
         return
     micro, steps = job.micro_batch, job.accumulation
     if size != job.effective_batch:
-        yield (
-            _value_place(job, "train_batch_size", *(_EQUAL_KEYS[path] for path in _BATCH_KEYS)),
-            (
-                f"train_batch_size is {size}, but {micro} x {steps} x {job.world} = {job.effective_batch} (micro "
-                'batch x accumulation x devices); write "auto"'
-            ),
-        )
+        place = _value_place(job, "train_batch_size", *(_EQUAL_KEYS[path] for path in _BATCH_KEYS))
+        product = f"{micro} x {steps} x {job.world} = {job.effective_batch} (micro batch x accumulation x devices)"
+        yield place, f'train_batch_size is {size}, but {product}; write "auto"'
 
 
-@rule("PAR003", Severity.ERROR)
-def precision_contradicted(job: Job) -> Iterator[Finding]:
+@rule("PAR003", ERROR)
+def precision_contradicted(job: Job) -> Findings:
     """The JSON fixes a precision that is not the recipe's.
 
     Why: the Trainer refuses the pair; with `bf16: true` in the recipe and fp16 in the JSON, or the other way round,
@@ -89,17 +84,13 @@ def precision_contradicted(job: Job) -> Iterator[Finding]:
     for name in ("fp16", "bf16") if not both else ():
         fixed, wanted = _config_value(job, f"{name}.enabled"), job.flag(name) or job.flag(f"{name}_full_eval")
         if fixed not in (None, "auto") and fixed != wanted:
-            yield (
-                _value_place(job, f"{name}.enabled", name),
-                (
-                    f"{_file_words(job)} sets {name}.enabled to {json.dumps(fixed)}, the recipe has {name} "
-                    f'{"on" if wanted else "off"}; write "auto" in the JSON'
-                ),
-            )
+            place = _value_place(job, f"{name}.enabled", name)
+            found = f"{_file_words(job)} sets {name}.enabled to {json.dumps(fixed)}"
+            yield place, f'{found}, the recipe has {name} {"on" if wanted else "off"}; write "auto" in the JSON'
 
 
-@rule("PAR004", Severity.ERROR)
-def accumulation_missing(job: Job) -> Iterator[Finding]:
+@rule("PAR004", ERROR)
+def accumulation_missing(job: Job) -> Findings:
     """The JSON leaves gradient accumulation out, and the recipe accumulates.
 
     Why: accelerate then puts 1 into the JSON, and the batch sizes no longer multiply, after the model is loaded.
@@ -110,17 +101,13 @@ def accumulation_missing(job: Job) -> Iterator[Finding]:
     config = job.zero.config if job.zero else {}
     sized = all(config.get(key) is not None for key in ("zero_optimization", "train_batch_size", _BATCH_KEYS[0]))
     if sized and "gradient_accumulation_steps" not in config and steps > 1:
-        yield (
-            _value_place(job, "gradient_accumulation_steps", "gradient_accumulation_steps"),
-            (
-                f"{_file_words(job)} leaves out gradient_accumulation_steps, which then is 1 and not {steps}; "
-                'add `"gradient_accumulation_steps": "auto"`'
-            ),
-        )
+        place = _value_place(job, "gradient_accumulation_steps", "gradient_accumulation_steps")
+        found = f"{_file_words(job)} leaves out gradient_accumulation_steps, which then is 1 and not {steps}"
+        yield place, f'{found}; add `"gradient_accumulation_steps": "auto"`'
 
 
-@rule("PAR005", Severity.WARNING)
-def optimizer_replaced(job: Job) -> Iterator[Finding]:
+@rule("PAR005", WARNING)
+def optimizer_replaced(job: Job) -> Findings:
     """The JSON brings its own optimizer or scheduler, so the recipe's is not used.
 
     Why: `optim` and `lr_scheduler_type` have no effect, and a missing learning rate becomes DeepSpeed's 0.001.
@@ -134,18 +121,13 @@ def optimizer_replaced(job: Job) -> Iterator[Finding]:
             place = in_deepspeed_file(job, block, at_key=True, against=(key,))
             yield place, f"{block} {kind} of {_file_words(job)} replaces `{key}: {job.get(key)}`; remove the block"
     if _config_value(job, "optimizer.type") and _config_value(job, "optimizer.params.lr") is None:
-        yield (
-            _value_place(job, "optimizer.params.lr", "learning_rate"),
-            (
-                f"the optimizer block of {_file_words(job)} has no lr, "
-                f"so `learning_rate` is not used but DeepSpeed's 0.001; "
-                'write `"params": {"lr": "auto"}`'
-            ),
-        )
+        found = f"the optimizer block of {_file_words(job)} has no lr, so `learning_rate` is not used"
+        place = _value_place(job, "optimizer.params.lr", "learning_rate")
+        yield place, f'{found} but DeepSpeed\'s 0.001; write `"params": {{"lr": "auto"}}`'
 
 
-@rule("PAR023", Severity.WARNING)
-def gradients_lost(job: Job) -> Iterator[Finding]:
+@rule("PAR023", WARNING)
+def gradients_lost(job: Job) -> Findings:
     """ZeRO-2 with the optimizer in host memory, and more than two micro batches to a step.
 
     Why: from DeepSpeed 0.15.2 to 0.18.9 only the first and the last micro batch of a step train: the gradients of the
@@ -156,18 +138,14 @@ def gradients_lost(job: Job) -> Iterator[Finding]:
     """
     lost = job.accumulation - MICRO_BATCHES_KEPT_OFFLOADED
     if job.trains and job.zero and job.zero_stage == 2 and job.zero.offload("offload_optimizer") and lost > 0:
-        yield (
-            "gradient_accumulation_steps",
-            (
-                f"{lost} of {job.accumulation} micro batches of a step are lost: ZeRO-2 with the optimizer in host "
-                "memory keeps the first and the last (DeepSpeed 0.15.2 to 0.18.9); set "
-                "`deepspeed: deepspeed/ds_z3_offload.json`"
-            ),
-        )
+        found = f"{lost} of {job.accumulation} micro batches of a step are lost"
+        why = "ZeRO-2 with the optimizer in host memory keeps the first and the last (DeepSpeed 0.15.2 to 0.18.9)"
+        remedy = "set `deepspeed: deepspeed/ds_z3_offload.json`"
+        yield "gradient_accumulation_steps", f"{found}: {why}; {remedy}"
 
 
-@rule("PAR006", Severity.NOTE)
-def launcher_needed(job: Job) -> Iterator[Finding]:
+@rule("PAR006", NOTE)
+def launcher_needed(job: Job) -> Findings:
     """DeepSpeed on one device.
 
     Why: LLaMA-Factory starts torchrun by itself only for several devices: "Please use FORCE_TORCHRUN=1".
@@ -175,14 +153,12 @@ def launcher_needed(job: Job) -> Iterator[Finding]:
     Fix: `FORCE_TORCHRUN=1 llamafactory-cli train ...`; `lmf-recipes train` sets it.
     """
     if job.zero and job.machine and job.world == 1:
-        yield (
-            "deepspeed",
-            "DeepSpeed on one device needs FORCE_TORCHRUN=1 in the environment; `lmf-recipes train` sets it",
-        )
+        text = "DeepSpeed on one device needs FORCE_TORCHRUN=1 in the environment; `lmf-recipes train` sets it"
+        yield "deepspeed", text
 
 
-@rule("PAR007", Severity.NOTE)
-def nodes_to_join(job: Job) -> Iterator[Finding]:
+@rule("PAR007", NOTE)
+def nodes_to_join(job: Job) -> Findings:
     """The machine has several nodes.
 
     Why: each node starts its own command and must be told its place; LLaMA-Factory reads NODE_RANK, not RANK. With
@@ -193,13 +169,10 @@ def nodes_to_join(job: Job) -> Iterator[Finding]:
     """
     otherwise = job.accelerate or launcher.uses_ray() or "RDZV_ID" in os.environ
     if job.machine and job.machine.nodes > 1 and not otherwise:
-        yield (
-            "machine",
-            (
-                f"{job.machine.nodes} nodes: `lmf-recipes submit` has a scheduler start them; by hand each needs "
-                f"FORCE_TORCHRUN=1 NNODES={job.machine.nodes} NODE_RANK MASTER_ADDR MASTER_PORT in its environment"
-            ),
-        )
+        nodes = job.machine.nodes
+        variables = f"FORCE_TORCHRUN=1 NNODES={nodes} NODE_RANK MASTER_ADDR MASTER_PORT"
+        by_hand = f"by hand each needs {variables} in its environment"
+        yield "machine", f"{nodes} nodes: `lmf-recipes submit` has a scheduler start them; {by_hand}"
 
 
 def _config_value(job: Job, path: str) -> Any:
@@ -223,8 +196,8 @@ _WARMUP_PATH = "scheduler.params.warmup_num_steps"
 _TOTAL_PATH = "scheduler.params.total_num_steps"
 
 
-@rule("PAR020", Severity.ERROR)
-def steps_contradicted(job: Job) -> Iterator[Finding]:
+@rule("PAR020", ERROR)
+def steps_contradicted(job: Job) -> Findings:
     """Fixed steps of the scheduler in the DeepSpeed JSON are not the run's.
 
     Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
@@ -239,14 +212,12 @@ def steps_contradicted(job: Job) -> Iterator[Finding]:
     ):
         fixed = _fixed_steps(job, path)
         if fixed is not None and steps is not None and fixed != steps:
-            yield (
-                _steps_place(job, path),
-                f'{path} is {fixed}, the run {what} {steps:,} steps; write "auto" in the JSON',
-            )
+            text = f'{path} is {fixed}, the run {what} {steps:,} steps; write "auto" in the JSON'
+            yield _steps_place(job, path), text
 
 
-@rule("PAR021", Severity.WARNING)
-def steps_by_chance(job: Job) -> Iterator[Finding]:
+@rule("PAR021", WARNING)
+def steps_by_chance(job: Job) -> Findings:
     """Fixed steps of the scheduler in the DeepSpeed JSON, where the data decide how many there are.
 
     Why: the Trainer stops unless the number is exactly the run's, after the data set is tokenized and the model is
@@ -260,10 +231,8 @@ def steps_by_chance(job: Job) -> Iterator[Finding]:
     ):
         fixed = _fixed_steps(job, path)
         if fixed is not None and steps is None:
-            yield (
-                _steps_place(job, path),
-                f'{path} is {fixed} and must be exactly what the data make of the run; write "auto" in the JSON',
-            )
+            text = f'{path} is {fixed} and must be exactly what the data make of the run; write "auto" in the JSON'
+            yield _steps_place(job, path), text
 
 
 def _fixed_steps(job: Job, path: str) -> int | float | None:
@@ -291,8 +260,8 @@ _REFUSED_CPU_OPTIMIZERS = ("adagrad", "lion_32bit", "paged_lion_32bit", "adafact
 _NEW_TOKEN_KEYS = ("resize_vocab", "add_tokens", "add_special_tokens", "new_special_tokens_config")
 
 
-@rule("PAR008", Severity.ERROR)
-def optimizer_not_offloadable(job: Job) -> Iterator[Finding]:
+@rule("PAR008", ERROR)
+def optimizer_not_offloadable(job: Job) -> Findings:
     """The optimizer cannot run on offloaded state.
 
     Why: accelerate gives DeepSpeed's CPU Adagrad and Lion an argument of Adam: "unexpected keyword argument
@@ -306,8 +275,8 @@ def optimizer_not_offloadable(job: Job) -> Iterator[Finding]:
         yield "optim", f"{optim} cannot run on offloaded optimizer state; use adamw_torch, or no offload_optimizer"
 
 
-@rule("PAR009", Severity.WARNING)
-def optimizer_becomes_adam(job: Job) -> Iterator[Finding]:
+@rule("PAR009", WARNING)
+def optimizer_becomes_adam(job: Job) -> Findings:
     """With optimizer offload, the recipe's optimizer is replaced by DeepSpeed's CPU Adam.
 
     Why: accelerate maps AdamW to its CPU form and everything else to plain Adam, in which weight decay is not
@@ -318,16 +287,13 @@ def optimizer_becomes_adam(job: Job) -> Iterator[Finding]:
     optim = job.get("optim")
     special = next((key for key in ("use_muon", "use_adam_mini") if job.flag(key)), None)
     if _uses_cpu_adam(job) and special:
-        yield (
-            special,
-            f"`{special}` has no effect with offload_optimizer, which uses DeepSpeed's CPU Adam; remove one",
-        )
+        yield special, f"`{special}` has no effect with offload_optimizer, which uses DeepSpeed's CPU Adam; remove one"
     elif _uses_cpu_adam(job) and job.has("optim") and optim not in (*_CPU_OPTIMIZERS, *_REFUSED_CPU_OPTIMIZERS):
         yield "optim", f"{optim} becomes DeepSpeed's plain CPU Adam with offload_optimizer; write adamw_torch"
 
 
-@rule("PAR017", Severity.ERROR)
-def optimizer_of_matrices_sharded(job: Job) -> Iterator[Finding]:
+@rule("PAR017", ERROR)
+def optimizer_of_matrices_sharded(job: Job) -> Findings:
     """Muon or Adam-mini is combined with ZeRO.
 
     Why: ZeRO hands the optimizer flattened shards, in which these two no longer find the matrices they work on:
@@ -343,8 +309,8 @@ def optimizer_of_matrices_sharded(job: Job) -> Iterator[Finding]:
             yield key, f"`{key}` cannot step on the shards of ZeRO-{job.zero_stage}; remove it or `deepspeed`"
 
 
-@rule("PAR018", Severity.ERROR)
-def output_layer_copied_in_shards(job: Job) -> Iterator[Finding]:
+@rule("PAR018", ERROR)
+def output_layer_copied_in_shards(job: Job) -> Findings:
     """LoRA trains a copy of the output layer under ZeRO-3.
 
     Why: DeepSpeed since 0.16.5 loses count in the copy that peft makes of a linear layer: "'Linear' object has no
@@ -363,8 +329,8 @@ def output_layer_copied_in_shards(job: Job) -> Iterator[Finding]:
         yield added, f"`{added}` trains a copy of lm_head, which fails under ZeRO-3 at the first step; use ZeRO-2"
 
 
-@rule("PAR019", Severity.ERROR, since="transformers 5.0.0")
-def router_adapted_in_ddp(job: Job) -> Iterator[Finding]:
+@rule("PAR019", ERROR, since="transformers 5.0.0")
+def router_adapted_in_ddp(job: Job) -> Findings:
     """LoRA adapts a router that bypasses adapters, in DDP.
 
     Why: the router of deepseek_v2 reads the weight of its linear layer, so the adapter on it gets no gradient, and
@@ -379,8 +345,8 @@ def router_adapted_in_ddp(job: Job) -> Iterator[Finding]:
         yield "lora_target", "the adapter of the router gets no gradient, which DDP refuses; name the layers but `gate`"
 
 
-@rule("PAR022", Severity.ERROR, since="transformers 5.0.0")
-def mixture_not_found(job: Job) -> Iterator[Finding]:
+@rule("PAR022", ERROR, since="transformers 5.0.0")
+def mixture_not_found(job: Job) -> Findings:
     """ZeRO-3 trains a mixture that LLaMA-Factory looks for by the name of a class that is gone.
 
     Why: "No modules of type ['DeepseekV2MoE'] found in model" once the model is loaded on every rank: transformers 5
@@ -394,8 +360,8 @@ def mixture_not_found(job: Job) -> Iterator[Finding]:
         yield "deepspeed", f"{found}; use ZeRO-2, FSDP or transformers 4"
 
 
-@rule("PAR024", Severity.ERROR)
-def idle_layers_in_ddp(job: Job) -> Iterator[Finding]:
+@rule("PAR024", ERROR)
+def idle_layers_in_ddp(job: Job) -> Findings:
     """A model with layers that never run is trained in DDP.
 
     Why: MiMo loads a layer for further tokens that its code does not run in training. Its weights, and adapters on

@@ -3,19 +3,18 @@ when it is built."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from validator.finding import Severity
 from validator.knowledge import tables
 from validator.recipe.suggestions import suggest
 from validator.rules.finding_places import in_deepspeed_file
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.prediction import Job
 
 
-@rule("PAR104", Severity.ERROR)
-def zero_block_missing(job: Job) -> Iterator[Finding]:
+@rule("PAR104", ERROR)
+def zero_block_missing(job: Job) -> Findings:
     """The DeepSpeed JSON has no `zero_optimization` object.
 
     Why: every process stops while the arguments are parsed: "Please specify the ZeRO optimization config".
@@ -24,14 +23,12 @@ def zero_block_missing(job: Job) -> Iterator[Finding]:
     """
     read = job.zero is not None and (job.zero.config or job.zero.path) and not job.zero.problem
     if read and not isinstance(_zero_config(job).get("zero_optimization"), Mapping):
-        yield (
-            in_deepspeed_file(job, "zero_optimization"),
-            'has no `zero_optimization` object; write `"zero_optimization": {"stage": 2}` (0 shards nothing)',
-        )
+        text = 'has no `zero_optimization` object; write `"zero_optimization": {"stage": 2}` (0 shards nothing)'
+        yield in_deepspeed_file(job, "zero_optimization"), text
 
 
-@rule("PAR105", Severity.ERROR)
-def batch_keys_missing(job: Job) -> Iterator[Finding]:
+@rule("PAR105", ERROR)
+def batch_keys_missing(job: Job) -> Findings:
     """The DeepSpeed JSON gives neither the batch size nor the micro batch size.
 
     Why: "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided", after the model is loaded.
@@ -40,14 +37,12 @@ def batch_keys_missing(job: Job) -> Iterator[Finding]:
     """
     config = _zero_config(job)
     if config and all(config.get(key) is None for key in ("train_batch_size", "train_micro_batch_size_per_gpu")):
-        yield (
-            in_deepspeed_file(job, "train_batch_size"),
-            'has no batch size; add `"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"`',
-        )
+        text = 'has no batch size; add `"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"`'
+        yield in_deepspeed_file(job, "train_batch_size"), text
 
 
-@rule("PAR106", Severity.ERROR)
-def batch_sizes_disagree(job: Job) -> Iterator[Finding]:
+@rule("PAR106", ERROR)
+def batch_sizes_disagree(job: Job) -> Findings:
     """No number of devices makes the batch size of the JSON.
 
     Why: train_batch_size is micro batch x accumulation x devices; DeepSpeed checks it after the model is loaded.
@@ -59,14 +54,12 @@ def batch_sizes_disagree(job: Job) -> Iterator[Finding]:
     if job.machine is None and all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
         total, micro, steps = (int(size) for size in sizes if size)
         if total % (micro * steps):
-            yield (
-                in_deepspeed_file(job, "train_batch_size"),
-                f"train_batch_size {total} is no multiple of {micro} x {steps} (micro batch x accumulation)",
-            )
+            text = f"train_batch_size {total} is no multiple of {micro} x {steps} (micro batch x accumulation)"
+            yield in_deepspeed_file(job, "train_batch_size"), text
 
 
-@rule("PAR107", Severity.ERROR)
-def both_precisions(job: Job) -> Iterator[Finding]:
+@rule("PAR107", ERROR)
+def both_precisions(job: Job) -> Findings:
     """The DeepSpeed JSON turns on fp16 and bf16.
 
     Why: DeepSpeed takes one; with values fixed like this the Trainer refuses the file in any case.
@@ -74,14 +67,12 @@ def both_precisions(job: Job) -> Iterator[Finding]:
     Fix: `"enabled": "auto"` in both blocks: the recipe decides.
     """
     if _enabled_value(job, "fp16") is True and _enabled_value(job, "bf16") is True:
-        yield (
-            in_deepspeed_file(job, "fp16", "enabled"),
-            'turns on fp16 and bf16 at once; write `"enabled": "auto"` in both',
-        )
+        text = 'turns on fp16 and bf16 at once; write `"enabled": "auto"` in both'
+        yield in_deepspeed_file(job, "fp16", "enabled"), text
 
 
-@rule("PAR108", Severity.WARNING)
-def weights_not_gathered(job: Job) -> Iterator[Finding]:
+@rule("PAR108", WARNING)
+def weights_not_gathered(job: Job) -> Findings:
     """Stage 3 saves no usable weights.
 
     Why: each rank saves its shard; the output holds a global_step folder and no model.safetensors, not even an adapter.
@@ -96,8 +87,8 @@ def weights_not_gathered(job: Job) -> Iterator[Finding]:
         yield place, f'stage 3 saves shards and no model.safetensors; add `"{names[0]}": true`'
 
 
-@rule("PAR109", Severity.ERROR)
-def offload_path_missing(job: Job) -> Iterator[Finding]:
+@rule("PAR109", ERROR)
+def offload_path_missing(job: Job) -> Findings:
     """Offload to NVMe without a path.
 
     Why: DeepSpeed stops when it builds the swap folder, after the model is loaded.
@@ -112,8 +103,8 @@ def offload_path_missing(job: Job) -> Iterator[Finding]:
             yield place, f'{name} goes to nvme, but has no `nvme_path`; add it, or use `"device": "cpu"`'
 
 
-@rule("PAR110", Severity.WARNING)
-def offload_without_effect(job: Job) -> Iterator[Finding]:
+@rule("PAR110", WARNING)
+def offload_without_effect(job: Job) -> Findings:
     """Offload of parameters below stage 3, or to NVMe below stage 3.
 
     Why: only stage 3 moves parameters, and only stage 3 uses NVMe; the weights stay on every device, and optimizer
@@ -125,17 +116,15 @@ def offload_without_effect(job: Job) -> Iterator[Finding]:
     if not job.zero or job.zero_stage == 3:
         return
     if job.zero.offload("offload_param"):
-        yield (
-            in_deepspeed_file(job, "zero_optimization", "offload_param", at_key=True),
-            f"offload_param works in stage 3 only; in stage {job.zero_stage} the weights stay on the device",
-        )
+        text = f"offload_param works in stage 3 only; in stage {job.zero_stage} the weights stay on the device"
+        yield in_deepspeed_file(job, "zero_optimization", "offload_param", at_key=True), text
     if _zero_block(job, "offload_optimizer").get("device") == "nvme":
         place = in_deepspeed_file(job, "zero_optimization", "offload_optimizer", "device")
         yield place, f"offload_optimizer to nvme needs stage 3; in stage {job.zero_stage} it fills main memory"
 
 
-@rule("PAR111", Severity.ERROR)
-def offload_without_sharding(job: Job) -> Iterator[Finding]:
+@rule("PAR111", ERROR)
+def offload_without_sharding(job: Job) -> Findings:
     """Optimizer offload in stage 0, or spelled the old way.
 
     Why: the Trainer then builds the CPU's Adam for weights on the device ("must be 'cpu'", at the first step), or with
@@ -157,8 +146,8 @@ def offload_without_sharding(job: Job) -> Iterator[Finding]:
         yield place, 'the Trainer does not know `cpu_offload`; write `"offload_optimizer": {"device": "cpu"}`'
 
 
-@rule("PAR116", Severity.NOTE)
-def recomputation_unread(job: Job) -> Iterator[Finding]:
+@rule("PAR116", NOTE)
+def recomputation_unread(job: Job) -> Findings:
     """The DeepSpeed JSON has an `activation_checkpointing` block, which nothing reads.
 
     Why: it configures deepspeed.checkpointing, which no model of transformers calls; activations are recomputed as the
@@ -172,8 +161,8 @@ def recomputation_unread(job: Job) -> Iterator[Finding]:
         yield place, "nothing reads `activation_checkpointing`; `disable_gradient_checkpointing` in the recipe decides"
 
 
-@rule("PAR117", Severity.WARNING)
-def gradients_overtaken(job: Job) -> Iterator[Finding]:
+@rule("PAR117", WARNING)
+def gradients_overtaken(job: Job) -> Findings:
     """ZeRO-2 overlaps communication with the contiguous buffer of gradients.
 
     Why: before release 0.19.0 (LLaMA-Factory asks for at most 0.18.4) DeepSpeed can overwrite or free a buffer that is
@@ -212,8 +201,8 @@ ADAM_PARAMETERS = {
 }
 
 
-@rule("PAR112", Severity.ERROR)
-def optimizer_untested(job: Job) -> Iterator[Finding]:
+@rule("PAR112", ERROR)
+def optimizer_untested(job: Job) -> Findings:
     """The optimizer in the DeepSpeed JSON is not one that ZeRO was tested with, or none.
 
     Why: "You are using an untested ZeRO Optimizer" or "requires an optimizer", after the model is loaded on every rank.
@@ -223,20 +212,16 @@ def optimizer_untested(job: Job) -> Iterator[Finding]:
     """
     kind = _block_type(job, "optimizer")
     if kind is None and isinstance(_config_value(job, "optimizer"), Mapping) and job.zero_stage > 0:
-        yield (
-            in_deepspeed_file(job, "optimizer", at_key=True),
-            "the optimizer has no `type`; without the block `optim` applies",
-        )
+        text = "the optimizer has no `type`; without the block `optim` applies"
+        yield in_deepspeed_file(job, "optimizer", at_key=True), text
     allowed = _config_value(job, "zero_allow_untested_optimizer")
     if kind and kind.lower() not in _ZERO_OPTIMIZERS and job.zero_stage > 0 and not allowed:
-        yield (
-            in_deepspeed_file(job, "optimizer", "type"),
-            f"optimizer {kind} is untested with ZeRO; remove the block: the recipe's `optim` applies then",
-        )
+        text = f"optimizer {kind} is untested with ZeRO; remove the block: the recipe's `optim` applies then"
+        yield in_deepspeed_file(job, "optimizer", "type"), text
 
 
-@rule("PAR113", Severity.ERROR)
-def scheduler_parameters(job: Job) -> Iterator[Finding]:
+@rule("PAR113", ERROR)
+def scheduler_parameters(job: Job) -> Findings:
     """The scheduler in the DeepSpeed JSON does not take one of its parameters, or lacks one that it needs.
 
     Why: TypeError when the engine is built, after the model is loaded on every rank.
@@ -250,10 +235,8 @@ def scheduler_parameters(job: Job) -> Iterator[Finding]:
     known = tables.json_table("deepspeed")["schedulers"].get(kind, [])
     given = _config_value(job, "scheduler.params")
     if known and not isinstance(given, Mapping):
-        yield (
-            in_deepspeed_file(job, "scheduler", at_key=True),
-            f'scheduler {kind} has no `params`; write `"params": {{}}`',
-        )
+        text = f'scheduler {kind} has no `params`; write `"params": {{}}`'
+        yield in_deepspeed_file(job, "scheduler", at_key=True), text
         return
     for name in given if known else ():
         if name not in known:
@@ -264,8 +247,8 @@ def scheduler_parameters(job: Job) -> Iterator[Finding]:
             yield in_deepspeed_file(job, "scheduler", "params"), f"scheduler {kind} needs the parameter `{name}`"
 
 
-@rule("PAR115", Severity.ERROR)
-def scheduler_unknown(job: Job) -> Iterator[Finding]:
+@rule("PAR115", ERROR)
+def scheduler_unknown(job: Job) -> Findings:
     """The scheduler in the DeepSpeed JSON is none of DeepSpeed's.
 
     Why: "DeepSpeed does not recognize LR scheduler", after the model is loaded on every rank. Classes of
@@ -286,8 +269,8 @@ def scheduler_unknown(job: Job) -> Iterator[Finding]:
         yield place, f"{what}; without the block `lr_scheduler_type` applies"
 
 
-@rule("PAR118", Severity.ERROR)
-def optimizer_parameter_unknown(job: Job) -> Iterator[Finding]:
+@rule("PAR118", ERROR)
+def optimizer_parameter_unknown(job: Job) -> Findings:
     """Adam in the DeepSpeed JSON does not take one of its parameters.
 
     Why: TypeError "unexpected keyword argument" when the engine is built, after the model is loaded on every rank.
@@ -304,8 +287,8 @@ def optimizer_parameter_unknown(job: Job) -> Iterator[Finding]:
                 yield place, f"Adam takes no parameter `{name}`{suggest(name, ADAM_PARAMETERS)}"
 
 
-@rule("PAR119", Severity.ERROR)
-def engine_refuses(job: Job) -> Iterator[Finding]:
+@rule("PAR119", ERROR)
+def engine_refuses(job: Job) -> Findings:
     """The DeepSpeed JSON asks for things that exclude each other.
 
     Why: the engine stops when it is built, after the model is loaded on every rank: amp and ZeRO, gradients scaled
@@ -316,16 +299,12 @@ def engine_refuses(job: Job) -> Iterator[Finding]:
     Fix: remove the key in the message.
     """
     if _config_value(job, "amp.enabled") is True and job.zero_stage > 0:
-        yield (
-            in_deepspeed_file(job, "amp", "enabled"),
-            "amp does not work with ZeRO; remove the block, `bf16: true` does",
-        )
+        text = "amp does not work with ZeRO; remove the block, `bf16: true` does"
+        yield in_deepspeed_file(job, "amp", "enabled"), text
     scattered = job.zero_stage == 2 and _config_value(job, "zero_optimization.reduce_scatter") is not False
     if scattered and _config_value(job, "prescale_gradients") is True:
-        yield (
-            in_deepspeed_file(job, "prescale_gradients"),
-            "prescale_gradients does not work with reduce_scatter; remove it",
-        )
+        text = "prescale_gradients does not work with reduce_scatter; remove it"
+        yield in_deepspeed_file(job, "prescale_gradients"), text
     if _config_value(job, "elasticity.enabled") is True and not _config_value(
         job, "elasticity.ignore_non_elastic_batch_info"
     ):

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validator.finding import Place, Severity
+from validator.finding import Place
 from validator.knowledge.tables import json_table
 from validator.recipe.suggestions import suggest
 from validator.rules.finding_places import in_deepspeed_file
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run.prediction import Job
 
 _BOOL_WORDS = {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0"}
@@ -97,8 +97,8 @@ _CHOICES_OUTSIDE_BLOCKS = {
 }
 
 
-@rule("PAR101", Severity.WARNING)
-def key_ignored(job: Job) -> Iterator[Finding]:
+@rule("PAR101", WARNING)
+def key_ignored(job: Job) -> Findings:
     """The DeepSpeed JSON holds a key that DeepSpeed does not read.
 
     Why: outside the strict blocks unknown keys are ignored without a word, so the default applies.
@@ -117,8 +117,8 @@ def key_ignored(job: Job) -> Iterator[Finding]:
                 yield _block_place(job, path, key, at_key=True), f"`{path}.{key}` is ignored by DeepSpeed{hint}"
 
 
-@rule("PAR102", Severity.ERROR)
-def key_refused(job: Job) -> Iterator[Finding]:
+@rule("PAR102", ERROR)
+def key_refused(job: Job) -> Findings:
     """A strict block of the DeepSpeed JSON holds a key that DeepSpeed does not know.
 
     Why: "Extra inputs are not permitted", when the engine is built: after the data set is tokenized and the model is
@@ -132,14 +132,12 @@ def key_refused(job: Job) -> Iterator[Finding]:
             for key in block:
                 if key not in known and block[key] != "auto":
                     near = suggest(key, known)
-                    yield (
-                        _block_place(job, path, key, at_key=True),
-                        f"`{path}.{key}` is not known, DeepSpeed stops at it{near}",
-                    )
+                    text = f"`{path}.{key}` is not known, DeepSpeed stops at it{near}"
+                    yield _block_place(job, path, key, at_key=True), text
 
 
-@rule("PAR103", Severity.ERROR)
-def value_refused(job: Job) -> Iterator[Finding]:
+@rule("PAR103", ERROR)
+def value_refused(job: Job) -> Findings:
     """A value in the DeepSpeed JSON has the wrong type, or is out of range.
 
     Why: pydantic refuses it when the engine is built, after the model is loaded on every rank; a block that is no
@@ -164,28 +162,24 @@ def value_refused(job: Job) -> Iterator[Finding]:
                 yield _block_place(job, path, key), f"`{path}.{key}` is {shown_json(block[key])}, {fault}"
 
 
-def _faults_outside_blocks(job: Job) -> Iterator[Finding]:
+def _faults_outside_blocks(job: Job) -> Findings:
     """Values that no table of a block describes."""
     for path, words in _CHOICES_OUTSIDE_BLOCKS.items():
         value = job.zero.value(path) if job.zero else None
         if value not in (None, "auto") and str(value).lower() not in words:
-            yield (
-                in_deepspeed_file(job, *path.split(".")),
-                f"`{path}` is {shown_json(value)}, not one of {', '.join(words)}",
-            )
+            text = f"`{path}` is {shown_json(value)}, not one of {', '.join(words)}"
+            yield in_deepspeed_file(job, *path.split(".")), text
     if isinstance(clock := _zero_config(job).get("wall_clock_breakdown"), str) and clock != "auto":
-        yield (
-            in_deepspeed_file(job, "wall_clock_breakdown"),
-            f"`wall_clock_breakdown` is {shown_json(clock)}, not true or false",
-        )
+        text = f"`wall_clock_breakdown` is {shown_json(clock)}, not true or false"
+        yield in_deepspeed_file(job, "wall_clock_breakdown"), text
     block = job.zero.block if job.zero else {}
     if "offload_optimizer" in block and block["offload_optimizer"] is None:
         place = in_deepspeed_file(job, "zero_optimization", "offload_optimizer")
         yield place, "`offload_optimizer` is null, at which accelerate stops; leave it out"
 
 
-@rule("PAR114", Severity.ERROR)
-def auto_not_filled(job: Job) -> Iterator[Finding]:
+@rule("PAR114", ERROR)
+def auto_not_filled(job: Job) -> Findings:
     """A key is "auto" that neither the Trainer nor accelerate fills in.
 
     Why: ValueError "not found in kwargs", after the data set is tokenized and the model is loaded on every rank.
@@ -199,10 +193,8 @@ def auto_not_filled(job: Job) -> Iterator[Finding]:
         path = ".".join(route)
         if path not in _FILLED_KEYS:
             near = "" if route[-1] in known else suggest(path, _FILLED_KEYS)
-            yield (
-                in_deepspeed_file(job, *route),
-                f'`{path}` is "auto", which nothing fills in; write a value or remove it{near}',
-            )
+            text = f'`{path}` is "auto", which nothing fills in; write a value or remove it{near}'
+            yield in_deepspeed_file(job, *route), text
 
 
 def _auto_routes(block: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

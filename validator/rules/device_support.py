@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator.finding import Severity
 from validator.knowledge.devices import Device
-from validator.rules.rule import Finding, remove_keys, rename_key, rule
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rename_key, rule
 from validator.run.prediction import Job
 
 # optimizer -> who makes the devices that the package behind it needs
@@ -19,8 +18,8 @@ def known_device(job: Job) -> Device | None:
     return device if device and device.vendor != "unknown" else None
 
 
-@rule("DEV005", Severity.WARNING)
-def quantization_on_ascend(job: Job) -> Iterator[Finding]:
+@rule("DEV005", WARNING)
+def quantization_on_ascend(job: Job) -> Findings:
     """bitsandbytes is used on Ascend.
 
     Why: LLaMA-Factory does not forbid it, but bitsandbytes ships no Ascend kernels: what is left is plain PyTorch,
@@ -37,8 +36,8 @@ def quantization_on_ascend(job: Job) -> Iterator[Finding]:
         yield "quantization_bit", f"{text}; LoRA with ZeRO-3 needs neither"
 
 
-@rule("DEV006", Severity.ERROR)
-def quantization_on_old_ascend(job: Job) -> Iterator[Finding]:
+@rule("DEV006", ERROR)
+def quantization_on_old_ascend(job: Job) -> Findings:
     """bitsandbytes is used on Ascend 910A.
 
     Why: its kernels for Ascend are made for 910B; on 910A quantizing stops with NotImplementedError, after the data is
@@ -51,8 +50,8 @@ def quantization_on_old_ascend(job: Job) -> Iterator[Finding]:
         yield "quantization_bit", f"bitsandbytes does not run on {device.id}; use LoRA in fp16 with ZeRO-3"
 
 
-@rule("DEV007", Severity.WARNING)
-def quantization_bits_unsupported(job: Job) -> Iterator[Finding]:
+@rule("DEV007", WARNING)
+def quantization_bits_unsupported(job: Job) -> Findings:
     """bitsandbytes does not quantize to this number of bits on this device.
 
     Why: 8-bit matrix products need compute capability 7.5 (bitsandbytes' requirements); on V100 the first step fails,
@@ -72,8 +71,8 @@ def bnb_bits(job: Job) -> int:
     return asked.bits if job.adapts and asked.loads and asked.method == "bnb" else 0
 
 
-@rule("DEV010", Severity.WARNING)
-def kernels_for_cuda(job: Job) -> Iterator[Finding]:
+@rule("DEV010", WARNING)
+def kernels_for_cuda(job: Job) -> Findings:
     """Kernels written for NVIDIA GPUs are asked for on Ascend.
 
     Why: unsloth and its gradient checkpointing call CUDA by name, and liger's Triton kernels run there only with
@@ -88,8 +87,8 @@ def kernels_for_cuda(job: Job) -> Iterator[Finding]:
             yield key, f"`{key}` is made for NVIDIA GPUs and may fail on {device.id}; remove it"
 
 
-@rule("DEV011", Severity.WARNING)
-def optimizer_without_kernels(job: Job) -> Iterator[Finding]:
+@rule("DEV011", WARNING)
+def optimizer_without_kernels(job: Job) -> Findings:
     """An 8-bit or paged optimizer is used on a device that bitsandbytes has no optimizer for.
 
     Why: its kernels are CUDA's: on Ascend the trainer or the first step fails, after the model is loaded.
@@ -101,8 +100,8 @@ def optimizer_without_kernels(job: Job) -> Iterator[Finding]:
         yield "optim", f"`{name}` needs bitsandbytes' CUDA kernels, which {device.id} has not; write adamw_torch"
 
 
-@rule("DEV016", Severity.ERROR)
-def optimizer_of_another_device(job: Job) -> Iterator[Finding]:
+@rule("DEV016", ERROR)
+def optimizer_of_another_device(job: Job) -> Findings:
     """The optimizer belongs to other devices.
 
     Why: its package (torch_npu, torch_xla, apex) is not there, or its kernels are CUDA's, as those of GaLore in 8 bits:
@@ -131,8 +130,8 @@ _BACKEND_VENDORS = {"nccl": ("nvidia", "amd"), "hccl": ("ascend",)}
 _SWITCHES_BY_DEVICE = (*_BF16_KEYS, "fp8", "tf32", "use_unsloth", "use_unsloth_gc", "enable_liger_kernel")
 
 
-@rule("DEV001", Severity.ERROR)
-def no_bf16(job: Job) -> Iterator[Finding]:
+@rule("DEV001", ERROR)
+def no_bf16(job: Job) -> Findings:
     """The device has no bf16.
 
     Why: Ascend 910A has no bf16 arithmetic, and torch_npu refuses it at parse, on every rank. V100 and T4 have none
@@ -154,8 +153,8 @@ def no_bf16(job: Job) -> Iterator[Finding]:
                 yield key, f"{device.id} has no bf16{how}; write `{instead}: true` in place of `{key}`", fix
 
 
-@rule("DEV002", Severity.ERROR)
-def bf16_on_cpu(job: Job) -> Iterator[Finding]:
+@rule("DEV002", ERROR)
+def bf16_on_cpu(job: Job) -> Findings:
     """bf16 on a CPU lacks what it needs.
 
     Why: refused at parse: transformers asks for `use_cpu: true`, and `pure_bf16` is refused on a CPU in any case.
@@ -173,8 +172,8 @@ def bf16_on_cpu(job: Job) -> Iterator[Finding]:
             yield key, f"`{key}` on a CPU needs `use_cpu: true`"
 
 
-@rule("DEV003", Severity.WARNING)
-def no_flash_attention(job: Job) -> Iterator[Finding]:
+@rule("DEV003", WARNING)
+def no_flash_attention(job: Job) -> Findings:
     """FlashAttention-2 is asked for on a device that has none.
 
     Why: flash-attn needs Ampere or later and cannot be used on V100 or T4; without the package LLaMA-Factory only
@@ -187,8 +186,8 @@ def no_flash_attention(job: Job) -> Iterator[Finding]:
         yield "flash_attn", f"{device.id} has no FlashAttention-2; write `flash_attn: sdpa`"
 
 
-@rule("DEV004", Severity.WARNING)
-def no_fp8(job: Job) -> Iterator[Finding]:
+@rule("DEV004", WARNING)
+def no_fp8(job: Job) -> Findings:
     """fp8 training is asked for on a device that has none.
 
     Why: it needs Ada, Hopper or later; elsewhere the first step fails, or, where torchao is missing too, the run goes
@@ -201,8 +200,8 @@ def no_fp8(job: Job) -> Iterator[Finding]:
         yield "fp8", f"{device.id} has no fp8; remove `fp8`"
 
 
-@rule("DEV008", Severity.ERROR)
-def no_tf32(job: Job) -> Iterator[Finding]:
+@rule("DEV008", ERROR)
+def no_tf32(job: Job) -> Findings:
     """tf32 is asked for on a device that has none.
 
     Why: refused at parse, on every rank: it needs an NVIDIA GPU from Ampere on.
@@ -214,8 +213,8 @@ def no_tf32(job: Job) -> Iterator[Finding]:
         yield "tf32", f"{device.id} has no tf32; remove it", remove_keys("tf32")
 
 
-@rule("DEV009", Severity.ERROR)
-def checkpointing_needs_cuda(job: Job) -> Iterator[Finding]:
+@rule("DEV009", ERROR)
+def checkpointing_needs_cuda(job: Job) -> Findings:
     """unsloth's gradient checkpointing is asked for without CUDA.
 
     Why: it moves tensors to "cuda" by name: fails at the first step, after the data is tokenized and the model loaded.
@@ -227,8 +226,8 @@ def checkpointing_needs_cuda(job: Job) -> Iterator[Finding]:
         yield "use_unsloth_gc", "`use_unsloth_gc` needs CUDA; remove it", remove_keys("use_unsloth_gc")
 
 
-@rule("DEV012", Severity.WARNING)
-def accelerator_unused(job: Job) -> Iterator[Finding]:
+@rule("DEV012", WARNING)
+def accelerator_unused(job: Job) -> Findings:
     """The recipe forces the CPU on a machine with accelerators.
 
     Why: `use_cpu` leaves them idle.
@@ -239,8 +238,8 @@ def accelerator_unused(job: Job) -> Iterator[Finding]:
         yield "use_cpu", f"`use_cpu` leaves {job.machine.device.id} idle; remove it"
 
 
-@rule("DEV013", Severity.WARNING)
-def backend_of_another_device(job: Job) -> Iterator[Finding]:
+@rule("DEV013", WARNING)
+def backend_of_another_device(job: Job) -> Findings:
     """The communication library belongs to other devices.
 
     Why: NCCL is NVIDIA's and AMD's, HCCL Ascend's; the processes cannot form a group.
@@ -252,8 +251,8 @@ def backend_of_another_device(job: Job) -> Iterator[Finding]:
         yield "ddp_backend", f"`ddp_backend: {name}` does not work on {device.id}; remove it"
 
 
-@rule("DEV014", Severity.ERROR)
-def sharding_on_cpu(job: Job) -> Iterator[Finding]:
+@rule("DEV014", ERROR)
+def sharding_on_cpu(job: Job) -> Findings:
     """FSDP is used on a CPU.
 
     Why: it needs an accelerator: fails when the trainer is built, after the data is tokenized and the model loaded.
@@ -266,8 +265,8 @@ def sharding_on_cpu(job: Job) -> Iterator[Finding]:
         yield key, f"FSDP needs an accelerator; remove `{key}`"
 
 
-@rule("DEV015", Severity.NOTE)
-def device_note(job: Job) -> Iterator[Finding]:
+@rule("DEV015", NOTE)
+def device_note(job: Job) -> Findings:
     """A short form of a device was read as one of several.
 
     Why: `a100` may be the 40 GB or the 80 GB card.
@@ -278,8 +277,8 @@ def device_note(job: Job) -> Iterator[Finding]:
         yield "machine", job.machine.note
 
 
-@rule("DEV017", Severity.NOTE)
-def abilities_unknown(job: Job) -> Iterator[Finding]:
+@rule("DEV017", NOTE)
+def abilities_unknown(job: Job) -> Findings:
     """What the recipe asks of the device is not judged, as only the device's memory is known.
 
     Why: a machine such as `1x48g` says how much memory there is, not whose and of which generation the device is.

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from validator.finding import Severity
 from validator.rules.number_formats import fp32_weights_key
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.prediction import Job
 
 _MILLION = 1_000_000
 
 
-@rule("TRA101", Severity.ERROR)
-def evaluation_without_data(job: Job) -> Iterator[Finding]:
+@rule("TRA101", ERROR)
+def evaluation_without_data(job: Job) -> Findings:
     """Evaluation or prediction is asked for and there is no data for it.
 
     Why: refused at parse, on every rank.
@@ -31,8 +28,8 @@ def evaluation_without_data(job: Job) -> Iterator[Finding]:
         yield asked[0], f"`{asked[0]}` asks for evaluation without data; set `val_size` or `eval_dataset`"
 
 
-@rule("TRA102", Severity.ERROR)
-def two_sources_of_evaluation_data(job: Job) -> Iterator[Finding]:
+@rule("TRA102", ERROR)
+def two_sources_of_evaluation_data(job: Job) -> Findings:
     """Evaluation data is both named and split off.
 
     Why: refused at parse, on every rank.
@@ -43,8 +40,8 @@ def two_sources_of_evaluation_data(job: Job) -> Iterator[Finding]:
         yield "val_size", "`val_size` and `eval_dataset` exclude each other; remove one"
 
 
-@rule("TRA103", Severity.ERROR)
-def split_without_data(job: Job) -> Iterator[Finding]:
+@rule("TRA103", ERROR)
+def split_without_data(job: Job) -> Findings:
     """Part of the training data is to be held back and there is none.
 
     Why: refused at parse, on every rank.
@@ -55,8 +52,8 @@ def split_without_data(job: Job) -> Iterator[Finding]:
         yield "val_size", "`val_size` splits `dataset`, which is not set; name the data with `eval_dataset`"
 
 
-@rule("TRA104", Severity.ERROR)
-def prediction_without_text(job: Job) -> Iterator[Finding]:
+@rule("TRA104", ERROR)
+def prediction_without_text(job: Job) -> Findings:
     """Prediction is asked for without generating text.
 
     Why: refused at parse, on every rank.
@@ -67,8 +64,8 @@ def prediction_without_text(job: Job) -> Iterator[Finding]:
         yield "do_predict", "`do_predict` needs `predict_with_generate: true`"
 
 
-@rule("TRA105", Severity.ERROR)
-def best_checkpoint_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA105", ERROR)
+def best_checkpoint_refused(job: Job) -> Findings:
     """The best checkpoint is to be loaded, but checkpoints and evaluations do not coincide.
 
     Why: refused at parse, on every rank.
@@ -80,21 +77,11 @@ def best_checkpoint_refused(job: Job) -> Iterator[Finding]:
     if not job.flag("load_best_model_at_end") or saving == "best":
         return
     if evaluation != saving:
-        yield (
-            "load_best_model_at_end",
-            (
-                f'the best checkpoint needs saves at evaluations: `eval_strategy` is "{evaluation}", '
-                f'`save_strategy` "{saving}"; make them the same'
-            ),
-        )
+        found = f'the best checkpoint needs saves at evaluations: `eval_strategy` is "{evaluation}"'
+        yield "load_best_model_at_end", f'{found}, `save_strategy` "{saving}"; make them the same'
     elif evaluation == "steps" and not _is_multiple(job.number("save_steps"), _evaluation_steps(job)):
-        yield (
-            "save_steps",
-            (
-                f"`save_steps` {job.number('save_steps'):g} is no multiple of `eval_steps` "
-                f"{_evaluation_steps(job):g}, which `load_best_model_at_end` needs"
-            ),
-        )
+        found = f"`save_steps` {job.number('save_steps'):g} is no multiple of `eval_steps` {_evaluation_steps(job):g}"
+        yield "save_steps", f"{found}, which `load_best_model_at_end` needs"
 
 
 def _evaluation_steps(job: Job) -> float:
@@ -110,8 +97,8 @@ def _is_multiple(saving: float, evaluation: float) -> bool:
     return (saving * _MILLION) % (evaluation * _MILLION) == 0
 
 
-@rule("TRA106", Severity.ERROR)
-def best_checkpoint_of_reward_model(job: Job) -> Iterator[Finding]:
+@rule("TRA106", ERROR)
+def best_checkpoint_of_reward_model(job: Job) -> Findings:
     """The best checkpoint is to be loaded in a stage that cannot.
 
     Why: refused at parse, on every rank: a value head is not loaded back.
@@ -122,8 +109,8 @@ def best_checkpoint_of_reward_model(job: Job) -> Iterator[Finding]:
         yield "load_best_model_at_end", f"stage {job.stage} cannot load its best checkpoint; remove it"
 
 
-@rule("TRA107", Severity.ERROR)
-def generation_conflict(job: Job) -> Iterator[Finding]:
+@rule("TRA107", ERROR)
+def generation_conflict(job: Job) -> Findings:
     """Text is to be generated at evaluation with something that excludes it.
 
     Why: refused at parse, on every rank.
@@ -133,16 +120,14 @@ def generation_conflict(job: Job) -> Iterator[Finding]:
     if not job.generative:
         return
     if job.zero_stage == 3:
-        yield (
-            "predict_with_generate",
-            "`predict_with_generate` is refused with DeepSpeed ZeRO-3; predict in another run",
-        )
+        text = "`predict_with_generate` is refused with DeepSpeed ZeRO-3; predict in another run"
+        yield "predict_with_generate", text
     if job.flag("compute_accuracy"):
         yield "compute_accuracy", "`compute_accuracy` and `predict_with_generate` exclude each other; remove one"
 
 
-@rule("TRA108", Severity.ERROR)
-def schedule_without_evaluation(job: Job) -> Iterator[Finding]:
+@rule("TRA108", ERROR)
+def schedule_without_evaluation(job: Job) -> Findings:
     """The learning-rate schedule follows an evaluation that never happens.
 
     Why: refused at parse, on every rank.
@@ -154,8 +139,8 @@ def schedule_without_evaluation(job: Job) -> Iterator[Finding]:
         yield "lr_scheduler_type", f"`{name}` follows the evaluation, and `eval_strategy` is no; set it, or use cosine"
 
 
-@rule("TRA109", Severity.ERROR)
-def early_stopping_blind(job: Job) -> Iterator[Finding]:
+@rule("TRA109", ERROR)
+def early_stopping_blind(job: Job) -> Findings:
     """Early stopping has no metric to watch, or no evaluation.
 
     Why: fails at the first step, after the data is tokenized and the model loaded on every rank.
@@ -170,8 +155,8 @@ def early_stopping_blind(job: Job) -> Iterator[Finding]:
         yield "early_stopping_steps", "early stopping has no metric to watch; set `metric_for_best_model: eval_loss`"
 
 
-@rule("TRA110", Severity.ERROR)
-def best_metric_missing(job: Job) -> Iterator[Finding]:
+@rule("TRA110", ERROR)
+def best_metric_missing(job: Job) -> Findings:
     """Checkpoints are chosen by a metric, and none is named.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
@@ -182,8 +167,8 @@ def best_metric_missing(job: Job) -> Iterator[Finding]:
         yield "save_strategy", "`save_strategy: best` needs `metric_for_best_model`, such as eval_loss"
 
 
-@rule("TRA112", Severity.WARNING)
-def evaluation_data_unused(job: Job) -> Iterator[Finding]:
+@rule("TRA112", WARNING)
+def evaluation_data_unused(job: Job) -> Findings:
     """Data is held back or named for evaluation, and none is asked for.
 
     Why: the rows of `val_size` are lost to training and nothing is measured.
@@ -198,8 +183,8 @@ def evaluation_data_unused(job: Job) -> Iterator[Finding]:
         yield "eval_dataset", "`eval_dataset` is named and nothing is evaluated; set `eval_strategy` or remove it"
 
 
-@rule("TRA113", Severity.NOTE)
-def evaluation_batch_default(job: Job) -> Iterator[Finding]:
+@rule("TRA113", NOTE)
+def evaluation_batch_default(job: Job) -> Findings:
     """Evaluation uses larger batches than training, by default.
 
     Why: `per_device_eval_batch_size` is 8 unless set; logits of eight long samples can run out of memory at the first
@@ -209,14 +194,12 @@ def evaluation_batch_default(job: Job) -> Iterator[Finding]:
     """
     train = job.micro_batch
     if job.evaluates and "per_device_eval_batch_size" not in job.values and train < 4:
-        yield (
-            "per_device_train_batch_size",
-            (f"evaluation uses 8 samples per device (the default), training {train}; set `per_device_eval_batch_size`"),
-        )
+        text = f"evaluation uses 8 samples per device (the default), training {train}; set `per_device_eval_batch_size`"
+        yield "per_device_train_batch_size", text
 
 
-@rule("TRA114", Severity.WARNING)
-def evaluation_never_reached(job: Job) -> Iterator[Finding]:
+@rule("TRA114", WARNING)
+def evaluation_never_reached(job: Job) -> Findings:
     """The first evaluation lies beyond the end of the run.
 
     Why: nothing is measured while training; early stopping and the best checkpoint never act.
@@ -228,8 +211,8 @@ def evaluation_never_reached(job: Job) -> Iterator[Finding]:
         yield "eval_steps", f"evaluation every {every:.0f} steps never happens in a run of {job.steps} steps; lower it"
 
 
-@rule("TRA115", Severity.ERROR)
-def evaluation_interval_missing(job: Job) -> Iterator[Finding]:
+@rule("TRA115", ERROR)
+def evaluation_interval_missing(job: Job) -> Findings:
     """Evaluation by steps has no interval.
 
     Why: refused at parse, on every rank.
@@ -241,8 +224,8 @@ def evaluation_interval_missing(job: Job) -> Iterator[Finding]:
         yield "eval_strategy", "`eval_strategy: steps` has neither `eval_steps` nor `logging_steps`; set one"
 
 
-@rule("TRA117", Severity.WARNING)
-def best_never_found(job: Job) -> Iterator[Finding]:
+@rule("TRA117", WARNING)
+def best_never_found(job: Job) -> Findings:
     """Only the best checkpoint is saved, and nothing is evaluated.
 
     Why: no checkpoint is ever written; only the end of the run is saved, and a crash loses everything.
@@ -253,8 +236,8 @@ def best_never_found(job: Job) -> Iterator[Finding]:
         yield "save_strategy", "`save_strategy: best` never saves without evaluations; set `eval_strategy: steps`"
 
 
-@rule("TRA118", Severity.ERROR)
-def generation_formats_meet(job: Job) -> Iterator[Finding]:
+@rule("TRA118", ERROR)
+def generation_formats_meet(job: Job) -> Findings:
     """Text is generated at evaluation by an adapter model that holds weights in 32 and in 16 bits.
 
     Why: mixed precision covers a LoRA or OFT model's training steps, but not its text generation: "expected m1 and m2
@@ -266,11 +249,8 @@ def generation_formats_meet(job: Job) -> Iterator[Finding]:
     """
     key = fp32_weights_key(job)
     if key and job.generates and job.trains and job.adapts and job.casts:
-        yield (
-            "predict_with_generate",
-            f"`{key}` leaves 32-bit weights in the adapter model, which text generation at evaluation fails on; "
-            "remove `predict_with_generate`",
-        )
+        found = f"`{key}` leaves 32-bit weights in the adapter model, which text generation at evaluation fails on"
+        yield "predict_with_generate", f"{found}; remove `predict_with_generate`"
 
 
 # What transformers measures of every evaluation (trainer_utils.py, speed_metrics).
@@ -300,8 +280,8 @@ def _separate_eval_datasets(job: Job) -> tuple[str, ...]:
     return job.words("eval_dataset") if job.flag("eval_on_each_dataset") else ()
 
 
-@rule("TRA111", Severity.ERROR)
-def metric_never_measured(job: Job) -> Iterator[Finding]:
+@rule("TRA111", ERROR)
+def metric_never_measured(job: Job) -> Findings:
     """Checkpoints are compared by a metric that evaluation does not measure.
 
     Why: KeyError at the first evaluation, hours into the run, also where the best checkpoint is not loaded.
@@ -332,8 +312,8 @@ def _metric_remedy(job: Job, metric: str) -> str:
     return f"set `metric_for_best_model` to {names}"
 
 
-@rule("TRA116", Severity.ERROR)
-def metric_of_no_data_set(job: Job) -> Iterator[Finding]:
+@rule("TRA116", ERROR)
+def metric_of_no_data_set(job: Job) -> Findings:
     """The best checkpoint is chosen by a metric over all data, while each data set is evaluated by itself.
 
     Why: metrics are then named eval_<data set>_loss; KeyError at the first evaluation.
@@ -342,10 +322,5 @@ def metric_of_no_data_set(job: Job) -> Iterator[Finding]:
     """
     metric, sets = job.best_checkpoint_metric, _separate_eval_datasets(job)
     if job.evaluates_while_training and sets and metric in ("loss", "accuracy"):
-        yield (
-            "eval_on_each_dataset",
-            (
-                f"each data set has metrics of its own, such as eval_{sets[0]}_{metric}; "
-                f"`metric_for_best_model` must name one, not {metric}"
-            ),
-        )
+        found = f"each data set has metrics of its own, such as eval_{sets[0]}_{metric}"
+        yield "eval_on_each_dataset", f"{found}; `metric_for_best_model` must name one, not {metric}"

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from validator.errors import RecipeError
-from validator.finding import Edit, Fix, Severity, Verdict
+from validator.finding import Edit, Fix, Verdict
 from validator.knowledge import models
 from validator.recipe import safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.safe_read import read_json
 from validator.recipe.suggestions import suggest
 from validator.rules import finding_places
-from validator.rules.rule import Finding, rule, set_value
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.run import trained_model
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.deepspeed import DeepSpeedConfig
@@ -37,8 +37,8 @@ MODEL_KEYS = ("model_name_or_path", "ref_model", "reward_model")
 ADAPTER_KEYS = ("adapter_name_or_path", "ref_model_adapters", "reward_model_adapters")
 
 
-@rule("PTH001", Severity.ERROR)
-def deepspeed_missing(job: Job) -> Iterator[Finding]:
+@rule("PTH001", ERROR)
+def deepspeed_missing(job: Job) -> Findings:
     """The DeepSpeed file does not exist.
 
     Why: every process stops while the arguments are parsed, after some 20 seconds of imports under torchrun: "Expected
@@ -111,8 +111,8 @@ def _catalogue_file_name(zero: DeepSpeedConfig) -> str:
     return f"ds_z{zero.stage}{offload}.json"
 
 
-@rule("PTH002", Severity.NOTE)
-def found_from_elsewhere(job: Job) -> Iterator[Finding]:
+@rule("PTH002", NOTE)
+def found_from_elsewhere(job: Job) -> Findings:
     """A relative path is right from another folder than the working directory.
 
     Why: LLaMA-Factory takes relative paths from the working directory, whatever the recipe's own folder is.
@@ -129,8 +129,8 @@ def found_from_elsewhere(job: Job) -> Iterator[Finding]:
         yield key, text, _fix_from_working_directory(job, {key: place for key, (place, _) in places.items()})
 
 
-@rule("PTH003", Severity.ERROR)
-def deepspeed_unreadable(job: Job) -> Iterator[Finding]:
+@rule("PTH003", ERROR)
+def deepspeed_unreadable(job: Job) -> Findings:
     """The DeepSpeed configuration is not a JSON object.
 
     Why: every process stops while the arguments are parsed.
@@ -144,8 +144,8 @@ def deepspeed_unreadable(job: Job) -> Iterator[Finding]:
         yield finding_places.in_deepspeed_file(job), f"{why}{also}"
 
 
-@rule("PTH004", Severity.ERROR)
-def path_not_expanded(job: Job) -> Iterator[Finding]:
+@rule("PTH004", ERROR)
+def path_not_expanded(job: Job) -> Findings:
     """A path to be read holds `~` or a variable, which LLaMA-Factory does not expand.
 
     Why: the path is taken letter by letter and does not exist; only `output_dir` expands `~`.
@@ -158,8 +158,8 @@ def path_not_expanded(job: Job) -> Iterator[Finding]:
             yield key, f"`{path}` {why}{assumption(job, key)}"
 
 
-@rule("PTH005", Severity.WARNING)
-def folder_created_literally(job: Job) -> Iterator[Finding]:
+@rule("PTH005", WARNING)
+def folder_created_literally(job: Job) -> Findings:
     """An output path holds a variable, or `~` where it is not expanded.
 
     Why: a folder with exactly this name is created in the working directory, and results end up there.
@@ -172,8 +172,8 @@ def folder_created_literally(job: Job) -> Iterator[Finding]:
             yield key, f"`{path}` is taken literally: a folder of exactly this name is created; write it out"
 
 
-@rule("PTH012", Severity.ERROR)
-def space_in_recipe_path(job: Job) -> Iterator[Finding]:
+@rule("PTH012", ERROR)
+def space_in_recipe_path(job: Job) -> Findings:
     """The recipe's path holds a space, and the run starts through torchrun.
 
     Why: LLaMA-Factory joins the torchrun command with spaces and splits it again, so every process gets half a path.
@@ -184,8 +184,8 @@ def space_in_recipe_path(job: Job) -> Iterator[Finding]:
         yield None, f"`{job.path}` holds a space, at which LLaMA-Factory splits the torchrun command; rename it"
 
 
-@rule("PTH013", Severity.ERROR)
-def settings_file_missing(job: Job) -> Iterator[Finding]:
+@rule("PTH013", ERROR)
+def settings_file_missing(job: Job) -> Findings:
     """`fsdp_config` or `accelerator_config` names a file that is not there, or no JSON.
 
     Why: every process stops while the arguments are parsed.
@@ -258,8 +258,8 @@ def has_variable(path: str) -> bool:
 _REMOVE_NAME_MARKS = str.maketrans("", "", "-_.")  # of a hub name, beside letters and digits
 
 
-@rule("PTH006", Severity.ERROR)
-def model_missing(job: Job) -> Iterator[Finding]:
+@rule("PTH006", ERROR)
+def model_missing(job: Job) -> Findings:
     """The model path looks local, and nothing is there.
 
     Why: every process stops with "Failed to load tokenizer", or the name is looked for on the hub.
@@ -278,8 +278,8 @@ def is_model_path_missing(job: Job) -> bool:
     return isinstance(path, str) and is_local_name(path) and not job.find(path)
 
 
-@rule("PTH017", Severity.ERROR)
-def model_name_impossible(job: Job) -> Iterator[Finding]:
+@rule("PTH017", ERROR)
+def model_name_impossible(job: Job) -> Findings:
     """The model's name is one that no hub takes, and no folder is called so.
 
     Why: a place left to be filled in, such as `<your_model_path>`, or a slip. Every process stops with "Incorrect
@@ -292,8 +292,8 @@ def model_name_impossible(job: Job) -> Iterator[Finding]:
             yield key, f"`{path}` is no name of a hub and no folder; write a hub name such as `Qwen/Qwen3-8B`"
 
 
-@rule("PTH028", Severity.WARNING)
-def model_name_misspelt(job: Job) -> Iterator[Finding]:
+@rule("PTH028", WARNING)
+def model_name_misspelt(job: Job) -> Findings:
     """The model's hub name is not known, and a letter or two off one of the same owner that is.
 
     Why: of a name that the hub does not have, every process stops with "is not a valid model identifier" while the
@@ -328,8 +328,8 @@ def _is_known_model(name: str) -> bool:
         return True
 
 
-@rule("PTH007", Severity.ERROR)
-def model_folder_empty(job: Job) -> Iterator[Finding]:
+@rule("PTH007", ERROR)
+def model_folder_empty(job: Job) -> Findings:
     """The model folder holds no model.
 
     Why: transformers stops with "Unrecognized model"; for an adapter folder only after the data set is tokenized.
@@ -346,8 +346,8 @@ def model_folder_empty(job: Job) -> Iterator[Finding]:
             yield key, f"`{path}` holds no config.json; {remedy}"
 
 
-@rule("PTH016", Severity.NOTE)
-def model_folder_in_part(job: Job) -> Iterator[Finding]:
+@rule("PTH016", NOTE)
+def model_folder_in_part(job: Job) -> Findings:
     """The model folder holds a config.json, but no weights or no tokenizer.
 
     Why: enough to judge the recipe by, not to run it. Without weights the run stops once the data are tokenized;
@@ -361,14 +361,12 @@ def model_folder_in_part(job: Job) -> Iterator[Finding]:
         from validator.run import model_files  # which no check of a hub name waits for
 
         if parts := [*model_files.missing_files(place[0], scratch=job.flag("train_from_scratch"))]:
-            yield (
-                "model_name_or_path",
-                f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model",
-            )
+            text = f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model"
+            yield "model_name_or_path", text
 
 
-@rule("PTH008", Severity.ERROR)
-def adapter_missing(job: Job) -> Iterator[Finding]:
+@rule("PTH008", ERROR)
+def adapter_missing(job: Job) -> Findings:
     """The adapter path is a folder without an adapter, or looks local and does not exist.
 
     Why: found out by "Can't find 'adapter_config.json'", after the data set is tokenized and the model is loaded.
@@ -388,8 +386,8 @@ def adapter_missing(job: Job) -> Iterator[Finding]:
             yield key, f"`{path}` does not exist; name the folder of a finished LoRA run"
 
 
-@rule("PTH029", Severity.NOTE)
-def adapter_untrained(job: Job) -> Iterator[Finding]:
+@rule("PTH029", NOTE)
+def adapter_untrained(job: Job) -> Findings:
     """The adapter does not exist yet; a recipe in the same folder trains it.
 
     Why: until that run has ended, this one stops with "Can't find 'adapter_config.json'", after the data set is

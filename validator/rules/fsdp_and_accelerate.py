@@ -3,17 +3,17 @@ the header block names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from validator.errors import RecipeError
-from validator.finding import Place, Severity
+from validator.finding import Place
 from validator.knowledge.tables import yaml_table
 from validator.recipe import safe_read
 from validator.recipe.safe_read import read_json
 from validator.recipe.suggestions import suggest
 from validator.rules import finding_places
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run.prediction import Job
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ _FSDP_PREFIX, _LAYER_SUFFIX = "fsdp_", "DecoderLayer"
 _FSDP_WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
 
 
-@rule("PAR010", Severity.ERROR)
-def fsdp_word_unknown(job: Job) -> Iterator[Finding]:
+@rule("PAR010", ERROR)
+def fsdp_word_unknown(job: Job) -> Findings:
     """`fsdp` holds a word that transformers does not know.
 
     Why: ValueError while the arguments are parsed. Words are separated by spaces, not commas.
@@ -39,8 +39,8 @@ def fsdp_word_unknown(job: Job) -> Iterator[Finding]:
             yield "fsdp", f"`{word}` is none of {', '.join(_FSDP_WORDS)}{remedy}"
 
 
-@rule("PAR011", Severity.ERROR)
-def fsdp_words_conflict(job: Job) -> Iterator[Finding]:
+@rule("PAR011", ERROR)
+def fsdp_words_conflict(job: Job) -> Findings:
     """`fsdp` asks for offload alone, or for two kinds of sharding.
 
     Why: ValueError while the arguments are parsed.
@@ -54,8 +54,8 @@ def fsdp_words_conflict(job: Job) -> Iterator[Finding]:
         yield "fsdp", "`full_shard` and `shard_grad_op` exclude each other; keep one"
 
 
-@rule("PAR012", Severity.ERROR)
-def fsdp_with_deepspeed(job: Job) -> Iterator[Finding]:
+@rule("PAR012", ERROR)
+def fsdp_with_deepspeed(job: Job) -> Findings:
     """FSDP and DeepSpeed are both on.
 
     Why: "Using --fsdp xxx together with --deepspeed is not possible", after the model is loaded.
@@ -66,8 +66,8 @@ def fsdp_with_deepspeed(job: Job) -> Iterator[Finding]:
         yield "fsdp", "`fsdp` and `deepspeed` exclude each other; keep one"
 
 
-@rule("PAR013", Severity.WARNING)
-def fsdp_alone(job: Job) -> Iterator[Finding]:
+@rule("PAR013", WARNING)
+def fsdp_alone(job: Job) -> Findings:
     """FSDP on one device.
 
     Why: "Using fsdp only works in distributed training" after the model is loaded, unless FORCE_TORCHRUN=1; and there
@@ -81,8 +81,8 @@ def fsdp_alone(job: Job) -> Iterator[Finding]:
         yield "accelerate", "FSDP on one device shards nothing; remove `accelerate`"
 
 
-@rule("PAR014", Severity.WARNING)
-def fsdp_unwrapped(job: Job) -> Iterator[Finding]:
+@rule("PAR014", WARNING)
+def fsdp_unwrapped(job: Job) -> Findings:
     """FSDP without wrapping the layers.
 
     Why: the whole model is one unit, so every device gathers all weights at once, and sharding saves little.
@@ -95,8 +95,8 @@ def fsdp_unwrapped(job: Job) -> Iterator[Finding]:
         yield "fsdp", "without `auto_wrap` all weights are gathered at once; write `full_shard auto_wrap`"
 
 
-@rule("PAR015", Severity.ERROR)
-def fsdp_config_conflict(job: Job) -> Iterator[Finding]:
+@rule("PAR015", ERROR)
+def fsdp_config_conflict(job: Job) -> Findings:
     """Two settings of `fsdp_config` exclude each other.
 
     Why: ValueError while the arguments are parsed.
@@ -111,14 +111,12 @@ def fsdp_config_conflict(job: Job) -> Iterator[Finding]:
         yield place, "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other; keep one"
     lazy = str(config.get("cpu_ram_efficient_loading", False)).lower() == "true"
     if lazy and str(config.get("sync_module_states", True)).lower() == "false" and not _uses_xla(job):
-        yield (
-            _fsdp_setting_place(job, "sync_module_states"),
-            "`cpu_ram_efficient_loading` needs `sync_module_states: true`; else ranks keep random weights",
-        )
+        text = "`cpu_ram_efficient_loading` needs `sync_module_states: true`; else ranks keep random weights"
+        yield _fsdp_setting_place(job, "sync_module_states"), text
 
 
-@rule("PAR304", Severity.ERROR)
-def layer_of_another_model(job: Job) -> Iterator[Finding]:
+@rule("PAR304", ERROR)
+def layer_of_another_model(job: Job) -> Findings:
     """FSDP is told to wrap the layers of another model.
 
     Why: "Could not find the transformer layer class", when the trainer wraps the model, after loading it on every rank.
@@ -183,8 +181,8 @@ def _is_positive(value: Any) -> bool:
     return isinstance(value, (int, float)) and value > 0
 
 
-@rule("PAR301", Severity.ERROR)
-def accelerate_file_unusable(job: Job) -> Iterator[Finding]:
+@rule("PAR301", ERROR)
+def accelerate_file_unusable(job: Job) -> Findings:
     """The accelerate file is not there, or accelerate does not take it.
 
     Why: `accelerate launch` stops before anything starts.
@@ -203,18 +201,16 @@ def accelerate_file_unusable(job: Job) -> Iterator[Finding]:
     known = yaml_table("accelerate")
     if file.kind not in known["kinds"]:
         wrong = f"`{file.kind}` is unknown" if file.kind else "is missing"
-        yield (
-            finding_places.in_accelerate_file(job, "distributed_type"),
-            f"`distributed_type` {wrong}; write `distributed_type: FSDP`",
-        )
+        text = f"`distributed_type` {wrong}; write `distributed_type: FSDP`"
+        yield finding_places.in_accelerate_file(job, "distributed_type"), text
     for key in file.config:
         if key not in known["keys"]:
             place = finding_places.in_accelerate_file(job, str(key), at_key=True)
             yield place, f"accelerate does not know `{key}` and stops{suggest(str(key), known['keys'])}"
 
 
-@rule("PAR302", Severity.ERROR)
-def accelerate_value_refused(job: Job) -> Iterator[Finding]:
+@rule("PAR302", ERROR)
+def accelerate_value_refused(job: Job) -> Findings:
     """The accelerate file holds a value that accelerate or PyTorch refuses.
 
     Why: ValueError or KeyError at the launch, or when the trainer is made, after the model is loaded.
@@ -230,29 +226,25 @@ def accelerate_value_refused(job: Job) -> Iterator[Finding]:
         if value is not None and not _is_one_of(value, choices, numbered=name.startswith("fsdp")):
             known = ", ".join(choices if name.startswith("fsdp") else (choice.lower() for choice in choices))
             quoted = "; put it in quotes" if isinstance(value, bool) else ""
-            yield (
-                finding_places.in_fsdp_config(job, name),
-                f"`{name}` is {_shown_setting(value)}, none of {known}{quoted}",
-            )
+            text = f"`{name}` is {_shown_setting(value)}, none of {known}{quoted}"
+            yield finding_places.in_fsdp_config(job, name), text
     if file.kind == "FSDP":
         yield from _conflicting_values(job, file)
 
 
-def _conflicting_values(job: Job, file: AccelerateFile) -> Iterator[Finding]:
+def _conflicting_values(job: Job, file: AccelerateFile) -> Findings:
     name = "fsdp_reshard_after_forward"
     if file.version == 2 and str(file.setting(name) or "true").upper() not in ("TRUE", "FALSE", "1", "0", "YES", "NO"):
-        yield (
-            finding_places.in_fsdp_config(job, name),
-            f"`{name}` is {_shown_setting(file.setting(name))}; FSDP2 takes true or false",
-        )
+        place = finding_places.in_fsdp_config(job, name)
+        yield place, f"`{name}` is {_shown_setting(file.setting(name))}; FSDP2 takes true or false"
     lazy, sync = (file.setting(f"fsdp_{each}") for each in ("cpu_ram_efficient_loading", "sync_module_states"))
     if (lazy or lazy is None) and not (sync or sync is None):
         text = "`fsdp_cpu_ram_efficient_loading`, on by default, needs `fsdp_sync_module_states: true`"
         yield finding_places.in_fsdp_config(job, "fsdp_sync_module_states"), text
 
 
-@rule("PAR303", Severity.WARNING)
-def accelerate_setting_ignored(job: Job) -> Iterator[Finding]:
+@rule("PAR303", WARNING)
+def accelerate_setting_ignored(job: Job) -> Findings:
     """`fsdp_config` of the accelerate file has a setting that nothing reads.
 
     Why: the launcher hands on only what it knows, so a misspelt setting keeps its default.
@@ -269,8 +261,8 @@ def accelerate_setting_ignored(job: Job) -> Iterator[Finding]:
             yield place, f"`{written}` is not known to accelerate and does nothing{suggest(name, known)}"
 
 
-@rule("PAR305", Severity.WARNING)
-def accelerate_processes_differ(job: Job) -> Iterator[Finding]:
+@rule("PAR305", WARNING)
+def accelerate_processes_differ(job: Job) -> Findings:
     """The accelerate file starts another number of processes than the machine has devices.
 
     Why: memory and batches are judged for the machine; with fewer processes each holds more, and the other devices
@@ -286,14 +278,12 @@ def accelerate_processes_differ(job: Job) -> Iterator[Finding]:
     ):
         value = job.accelerate.config.get(name, 1 if name == "num_machines" else None)
         if isinstance(value, int) and value != there:
-            yield (
-                finding_places.in_accelerate_file(job, name),
-                f"`{name}` is {value}, the machine has {there} {what}; write {there}",
-            )
+            text = f"`{name}` is {value}, the machine has {there} {what}; write {there}"
+            yield finding_places.in_accelerate_file(job, name), text
 
 
-@rule("PAR306", Severity.WARNING)
-def accelerate_precision_differs(job: Job) -> Iterator[Finding]:
+@rule("PAR306", WARNING)
+def accelerate_precision_differs(job: Job) -> Findings:
     """The accelerate file names another mixed precision than the recipe.
 
     Why: `bf16: true` and `fp16: true` of the recipe count, and the file only where neither is there: then `pure_bf16`
@@ -313,8 +303,8 @@ def accelerate_precision_differs(job: Job) -> Iterator[Finding]:
         yield place, f'{file.half} raises the weights of `pure_bf16` to 32 bits; write "no"'
 
 
-@rule("PAR307", Severity.WARNING)
-def sharded_twice(job: Job) -> Iterator[Finding]:
+@rule("PAR307", WARNING)
+def sharded_twice(job: Job) -> Findings:
     """The recipe asks for FSDP or DeepSpeed, and the accelerate file for FSDP.
 
     Why: the recipe's `fsdp` overrides a part of the file; with `deepspeed` the engine runs the step, and nothing is
@@ -329,8 +319,8 @@ def sharded_twice(job: Job) -> Iterator[Finding]:
                 yield key, f"`{key}` stands beside the FSDP of `{job.header['accelerate']}`; keep one"
 
 
-@rule("PAR308", Severity.WARNING)
-def accelerate_not_judged(job: Job) -> Iterator[Finding]:
+@rule("PAR308", WARNING)
+def accelerate_not_judged(job: Job) -> Findings:
     """The accelerate file runs the processes in a way that is not judged here.
 
     Why: memory depends on it, so nothing is said of that.
@@ -344,8 +334,8 @@ def accelerate_not_judged(job: Job) -> Iterator[Finding]:
         yield place, f"memory is not judged under `distributed_type: {file.kind}`; {text}"
 
 
-@rule("PAR309", Severity.ERROR)
-def states_in_pieces(job: Job) -> Iterator[Finding]:
+@rule("PAR309", ERROR)
+def states_in_pieces(job: Job) -> Findings:
     """FSDP saves its states in pieces, and the recipe wants the model only.
 
     Why: ValueError, "save_only_model option is not compatible with FSDP state dict type 'SHARDED_STATE_DICT'", after
@@ -358,8 +348,8 @@ def states_in_pieces(job: Job) -> Iterator[Finding]:
         yield place, "`save_only_model` needs whole states; write `fsdp_state_dict_type: FULL_STATE_DICT`"
 
 
-@rule("PAR310", Severity.WARNING)
-def model_left_in_pieces(job: Job) -> Iterator[Finding]:
+@rule("PAR310", WARNING)
+def model_left_in_pieces(job: Job) -> Findings:
     """FSDP saves its states in pieces, so the run ends without a model to load.
 
     Why: the last save writes no safetensors; `accelerate merge-weights` can make them of a checkpoint. FSDP2 does so
@@ -373,8 +363,8 @@ def model_left_in_pieces(job: Job) -> Iterator[Finding]:
         yield finding_places.in_fsdp_config(job, "fsdp_state_dict_type"), text
 
 
-@rule("PAR311", Severity.WARNING)
-def recomputed_twice(job: Job) -> Iterator[Finding]:
+@rule("PAR311", WARNING)
+def recomputed_twice(job: Job) -> Findings:
     """FSDP checkpoints activations, and so does LLaMA-Factory.
 
     Why: each layer is recomputed twice, for nothing; with `gradient_checkpointing: true` the trainer refuses.
@@ -384,14 +374,12 @@ def recomputed_twice(job: Job) -> Iterator[Finding]:
     """
     recomputes = job.accelerate and job.accelerate.fsdp and job.accelerate.fsdp.recomputes
     if recomputes and job.own_checkpointing != "off":
-        yield (
-            finding_places.in_fsdp_config(job, "fsdp_activation_checkpointing"),
-            "LLaMA-Factory recomputes activations already; remove it",
-        )
+        text = "LLaMA-Factory recomputes activations already; remove it"
+        yield finding_places.in_fsdp_config(job, "fsdp_activation_checkpointing"), text
 
 
-@rule("PAR312", Severity.ERROR)
-def stage_3_under_fsdp_2(job: Job) -> Iterator[Finding]:
+@rule("PAR312", ERROR)
+def stage_3_under_fsdp_2(job: Job) -> Findings:
     """ZeRO-3 is launched with an accelerate file of FSDP2.
 
     Why: DeepSpeed runs the step, but LLaMA-Factory takes the run for FSDP2 and recomputes without reentry, which fails

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from validator.errors import RecipeError
-from validator.finding import Severity
 from validator.knowledge import guidance
 from validator.knowledge.devices import parse_machine
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import NOTE, WARNING, Findings, rule
 from validator.run.prediction import Job
 from validator.run.schedule import save_interval, warmup_steps
 from validator.wording import plural
@@ -61,8 +60,8 @@ class _PublishedSetting(NamedTuple):
         return f"{self.words} {self.value:g}, published runs used {used} ({by}); {default:g} is a good start"
 
 
-@rule("TRA418", Severity.WARNING)
-def far_from_published(job: Job) -> Iterator[Finding]:
+@rule("TRA418", WARNING)
+def far_from_published(job: Job) -> Findings:
     """A setting that decides what is learned is far outside of what any published run used.
 
     Why: the run goes through, and the model is ruined (a rate ten times too high, thirty epochs) or has learned
@@ -76,8 +75,8 @@ def far_from_published(job: Job) -> Iterator[Finding]:
             yield each.key, each.text
 
 
-@rule("TRA419", Severity.NOTE)
-def outside_published(job: Job) -> Iterator[Finding]:
+@rule("TRA419", NOTE)
+def outside_published(job: Job) -> Findings:
     """A setting that decides what is learned is outside of what published runs used.
 
     Why: it may be right for the data; nobody has shown it.
@@ -152,8 +151,8 @@ _MAX_SECONDS_LOST = 2 * 3600.0
 _MIN_SAVE_RATIO = 10
 
 
-@rule("TRA420", Severity.WARNING)
-def few_steps(job: Job) -> Iterator[Finding]:
+@rule("TRA420", WARNING)
+def few_steps(job: Job) -> Findings:
     """The run has only a few optimizer steps.
 
     Why: the effective batch is large for so few samples: the weights are changed a few dozen times, and the warm-up and
@@ -165,14 +164,12 @@ def few_steps(job: Job) -> Iterator[Finding]:
     told = job.number("max_steps") > 0 or job.packs  # packed, rows are not sequences
     if job.trains and enough and not told and job.steps < _FEW_STEPS and not job.overfits:
         rows = f"{job.data_rows or 0:,} samples in batches of {job.effective_batch}"
-        yield (
-            "gradient_accumulation_steps",
-            f"{rows} are {job.steps} steps in all, too few to learn much; take smaller batches or more samples",
-        )
+        text = f"{rows} are {job.steps} steps in all, too few to learn much; take smaller batches or more samples"
+        yield "gradient_accumulation_steps", text
 
 
-@rule("TRA421", Severity.NOTE)
-def no_warmup(job: Job) -> Iterator[Finding]:
+@rule("TRA421", NOTE)
+def no_warmup(job: Job) -> Findings:
     """The run starts at the full learning rate.
 
     Why: the first steps of Adam are the least certain; most published runs raise the rate over 3 to 10 % of the steps.
@@ -185,8 +182,8 @@ def no_warmup(job: Job) -> Iterator[Finding]:
         yield at, "no warm-up: the run starts at the full rate; write `warmup_ratio: 0.03`"
 
 
-@rule("TRA422", Severity.NOTE)
-def rate_never_falls(job: Job) -> Iterator[Finding]:
+@rule("TRA422", NOTE)
+def rate_never_falls(job: Job) -> Findings:
     """The learning rate stays the same over many passes.
 
     Why: with a rate that does not fall the loss does not settle, and each further pass overfits more.
@@ -199,8 +196,8 @@ def rate_never_falls(job: Job) -> Iterator[Finding]:
         yield "lr_scheduler_type", f"the rate stays the same over {epochs} epochs; `cosine` lets it fall"
 
 
-@rule("TRA423", Severity.NOTE)
-def never_evaluated(job: Job) -> Iterator[Finding]:
+@rule("TRA423", NOTE)
+def never_evaluated(job: Job) -> Findings:
     """Nothing is measured on samples that are not trained on.
 
     Why: the training loss falls also where the model only learns its samples by heart.
@@ -212,8 +209,8 @@ def never_evaluated(job: Job) -> Iterator[Finding]:
         yield "dataset", f"{text}; `val_size: 0.02` with `eval_strategy: steps` does it"
 
 
-@rule("TRA424", Severity.WARNING)
-def kill_costs_much(job: Job) -> Iterator[Finding]:
+@rule("TRA424", WARNING)
+def kill_costs_much(job: Job) -> Findings:
     """Checkpoints lie so far apart that a kill would cost hours, or none is written before the end.
 
     Why: queues, drivers and power end long runs. What was computed since the last checkpoint is lost.
@@ -241,8 +238,8 @@ def kill_costs_much(job: Job) -> Iterator[Finding]:
         yield "save_steps", f"a checkpoint every {_format_hours(every * step)}: a kill may cost as much; {remedy}"
 
 
-@rule("TRA425", Severity.NOTE)
-def batch_follows_the_devices(job: Job) -> Iterator[Finding]:
+@rule("TRA425", NOTE)
+def batch_follows_the_devices(job: Job) -> Findings:
     """Another number of devices than the recipe was written for changes the effective batch.
 
     Why: every device adds its micro batches to a step. With four times the devices a step takes four times the samples,

@@ -4,14 +4,13 @@ Whether the block can be read at all is judged while the recipe is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from validator.errors import RecipeError
-from validator.finding import Place, Severity
+from validator.finding import Place
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.suggestions import suggest
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import WARNING, Findings, rule
 from validator.run.hyperparameters import header_lengths
 from validator.run.prediction import Job
 from validator.run.recipe_arguments import finite_number
@@ -21,8 +20,8 @@ _HEADER_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "rows", "pred
            "lengths", "overfit", "packages", "network", "price", "llamafactory", "transformers", "torch")  # fmt: skip
 
 
-@rule("LOA010", Severity.WARNING)
-def header_field_unknown(job: Job) -> Iterator[Finding]:
+@rule("LOA010", WARNING)
+def header_field_unknown(job: Job) -> Findings:
     """The header block has a field that nothing reads.
 
     Why: a misspelt field is a setting that does not count.
@@ -41,8 +40,8 @@ def header_field_unknown(job: Job) -> Iterator[Finding]:
             yield Place((str(field),), at_key=True), f"header field `{field}` is not known{hint}"
 
 
-@rule("LOA011", Severity.WARNING)
-def header_value_unusable(job: Job) -> Iterator[Finding]:
+@rule("LOA011", WARNING)
+def header_value_unusable(job: Job) -> Findings:
     """A field of the header block holds a value of the wrong kind.
 
     Why: it is left out as if it were not there, and nothing is judged by it.
@@ -102,8 +101,8 @@ def _is_catalogue_recipe(job: Job) -> bool:
     return bool(job.header) and job.as_written and Path(job.path).absolute().parent == catalogue_root() / "recipes"
 
 
-@rule("CUR001", Severity.WARNING)
-def name_not_derived(job: Job) -> Iterator[Finding]:
+@rule("CUR001", WARNING)
+def name_not_derived(job: Job) -> Findings:
     """The file name does not say what the recipe holds.
 
     Why: recipes are found by name: model, hardware, method.
@@ -116,8 +115,8 @@ def name_not_derived(job: Job) -> Iterator[Finding]:
         yield None, f"is named {stem}.yaml, but its contents say {derived}[-variant].yaml; rename it"
 
 
-@rule("CUR002", Severity.WARNING)
-def header_incomplete(job: Job) -> Iterator[Finding]:
+@rule("CUR002", WARNING)
+def header_incomplete(job: Job) -> Findings:
     """The header block of a catalogue recipe lacks a field.
 
     Why: the catalogue lists and judges recipes by these fields.
@@ -130,8 +129,8 @@ def header_incomplete(job: Job) -> Iterator[Finding]:
                 yield None, f"header block lacks `{field}` ({what}); add it"
 
 
-@rule("CUR003", Severity.WARNING)
-def prediction_drifted(job: Job) -> Iterator[Finding]:
+@rule("CUR003", WARNING)
+def prediction_drifted(job: Job) -> Findings:
     """The `predicted` field differs from what the tool computes.
 
     Why: readers choose by it, and it changes with the recipe and with the memory model.
@@ -146,8 +145,8 @@ def prediction_drifted(job: Job) -> Iterator[Finding]:
         yield "predicted", f"predicted differs from what is computed; write `predicted: {{{written}}}`"
 
 
-@rule("CUR004", Severity.WARNING)
-def left_from_an_example(job: Job) -> Iterator[Finding]:
+@rule("CUR004", WARNING)
+def left_from_an_example(job: Job) -> Findings:
     """A catalogue recipe limits the number of samples.
 
     Why: users copy it and train on a fraction of their data without noticing.

@@ -4,12 +4,10 @@ the run to it."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
-from validator.finding import Severity
 from validator.knowledge import node_environment
 from validator.knowledge.tables import yaml_table
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run import launcher
 from validator.run.prediction import Job
 from validator.wording import plural
@@ -25,8 +23,8 @@ _OTHER_TRAINERS = {
 }
 
 
-@rule("PAR201", Severity.WARNING)
-def switch_not_on(_job: Job) -> Iterator[Finding]:
+@rule("PAR201", WARNING)
+def switch_not_on(_job: Job) -> Findings:
     """A switch in the environment holds a word that LLaMA-Factory takes as off.
 
     Why: only true, y and 1 turn a switch on; `FORCE_TORCHRUN=yes` starts no torchrun, and nothing says so.
@@ -39,8 +37,8 @@ def switch_not_on(_job: Job) -> Iterator[Finding]:
             yield None, f"the environment has {name}={value}, which LLaMA-Factory takes as off; write {name}=1"
 
 
-@rule("PAR202", Severity.WARNING)
-def another_trainer(_job: Job) -> Iterator[Finding]:
+@rule("PAR202", WARNING)
+def another_trainer(_job: Job) -> Findings:
     """The environment hands the recipe to another trainer of LLaMA-Factory.
 
     Why: the keys are read by another code base, so this verdict does not hold there.
@@ -52,8 +50,8 @@ def another_trainer(_job: Job) -> Iterator[Finding]:
             yield None, f"the environment has {name}={os.environ[name]}: the run goes to {what}; unset it"
 
 
-@rule("PAR203", Severity.WARNING)
-def processes_against_machine(job: Job) -> Iterator[Finding]:
+@rule("PAR203", WARNING)
+def processes_against_machine(job: Job) -> Findings:
     """The environment starts another number of processes than the machine has devices.
 
     Why: the launcher takes NPROC_PER_NODE and NNODES from the environment: batch size, memory and steps are then those
@@ -71,8 +69,8 @@ def processes_against_machine(job: Job) -> Iterator[Finding]:
         yield "machine", f"the environment has NNODES={given}, the recipe has {recipe}; unset it"
 
 
-@rule("PAR204", Severity.WARNING)
-def node_rank_missing(job: Job) -> Iterator[Finding]:
+@rule("PAR204", WARNING)
+def node_rank_missing(job: Job) -> Findings:
     """The environment says which node this is by RANK, which LLaMA-Factory does not read.
 
     Why: without NODE_RANK every node takes itself for the first, and all wait for each other until the timeout. With
@@ -85,8 +83,8 @@ def node_rank_missing(job: Job) -> Iterator[Finding]:
         yield "machine", f"the environment has RANK={os.environ['RANK']}; LLaMA-Factory reads NODE_RANK, set that"
 
 
-@rule("PAR210", Severity.WARNING)
-def nodes_may_vary(job: Job) -> Iterator[Finding]:
+@rule("PAR210", WARNING)
+def nodes_may_vary(job: Job) -> Findings:
     """The environment lets an elastic launch start with another number of nodes.
 
     Why: with RDZV_ID torchrun starts half a minute after MIN_NNODES nodes have come, up to MAX_NNODES of them. Fewer
@@ -105,8 +103,8 @@ def nodes_may_vary(job: Job) -> Iterator[Finding]:
         yield "machine", f"the environment has MIN_NNODES={least} MAX_NNODES={most}, {judged}{bound}; unset them"
 
 
-@rule("PAR211", Severity.WARNING)
-def torchrun_restarts(job: Job) -> Iterator[Finding]:
+@rule("PAR211", WARNING)
+def torchrun_restarts(job: Job) -> Findings:
     """The environment has torchrun start processes again by itself.
 
     Why: nodes share a store, in which each counts the restarts for itself: after the loss of a process all wait for
@@ -125,14 +123,12 @@ def torchrun_restarts(job: Job) -> Iterator[Finding]:
         yield "machine", f"the environment has MAX_RESTARTS={restarts}, after which nodes can wait for ever; {remedy}"
     if job.flag("overwrite_output_dir"):
         remedy = "set it to false, or unset MAX_RESTARTS"
-        yield (
-            "overwrite_output_dir",
-            f"the environment has MAX_RESTARTS={restarts}, and each restart begins anew; {remedy}",
-        )
+        text = f"the environment has MAX_RESTARTS={restarts}, and each restart begins anew; {remedy}"
+        yield "overwrite_output_dir", text
 
 
-@rule("PAR205", Severity.WARNING)
-def name_of_another_hub(job: Job) -> Iterator[Finding]:
+@rule("PAR205", WARNING)
+def name_of_another_hub(job: Job) -> Findings:
     """The model's name is not the one that it has on the hub in use.
 
     Why: with USE_MODELSCOPE_HUB LLaMA-Factory hands the name to modelscope as it stands, without it to Hugging Face;
@@ -164,8 +160,8 @@ def _most_similar_name(name: str, names: list[str]) -> str | None:
     return own[near[0]] if near else None
 
 
-@rule("PAR206", Severity.ERROR)
-def ray_cannot_start(job: Job) -> Iterator[Finding]:
+@rule("PAR206", ERROR)
+def ray_cannot_start(job: Job) -> Findings:
     """Ray cannot give the run what it asks for.
 
     Why: LLaMA-Factory reserves a bundle of 10 CPUs and one device for each device of the cluster, and waits for them
@@ -187,8 +183,8 @@ def ray_cannot_start(job: Job) -> Iterator[Finding]:
         yield "ray_num_workers", f"{workers} Ray workers, the machine has {job.world} devices; set {job.world}"
 
 
-@rule("PAR207", Severity.WARNING)
-def ray_may_wait(job: Job) -> Iterator[Finding]:
+@rule("PAR207", WARNING)
+def ray_may_wait(job: Job) -> Findings:
     """Nothing tells Ray that it has the CPUs that LLaMA-Factory reserves.
 
     Why: 10 CPUs are reserved for each device of the cluster; on a node that has fewer, threads counted, the run waits
@@ -205,8 +201,8 @@ def ray_may_wait(job: Job) -> Iterator[Finding]:
         yield None, f"the environment has USE_RAY: {reserved}; {waits}; promise them by {remedy}"
 
 
-@rule("PAR208", Severity.WARNING)
-def ray_trains_on_fewer(job: Job) -> Iterator[Finding]:
+@rule("PAR208", WARNING)
+def ray_trains_on_fewer(job: Job) -> Findings:
     """Ray trains with fewer workers than the machine has devices.
 
     Why: `ray_num_workers` is 1 unless it is set. All devices are reserved, and the others stay idle: batch size, memory
@@ -219,8 +215,8 @@ def ray_trains_on_fewer(job: Job) -> Iterator[Finding]:
         yield "ray_num_workers", f"{found}; the machine has {job.world} devices: set `ray_num_workers: {job.world}`"
 
 
-@rule("PAR209", Severity.WARNING)
-def ray_meets_at_its_head(job: Job) -> Iterator[Finding]:
+@rule("PAR209", WARNING)
+def ray_meets_at_its_head(job: Job) -> Findings:
     """Workers of Ray on several nodes meet at its head node, which may have no device.
 
     Why: without `master_addr` it is the head's address. Where the head has no devices, no worker runs there, and all

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from validator.finding import Severity
 from validator.knowledge import releases
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run.prediction import Job
 
 _TRAINED_AS_SIGMOID = ("hinge", "ipo", "kto_pair")
 
 
-@rule("TRA501", Severity.ERROR, since="llamafactory 0.9.4")
-def ppo_impossible(job: Job) -> Iterator[Finding]:
+@rule("TRA501", ERROR, since="llamafactory 0.9.4")
+def ppo_impossible(job: Job) -> Findings:
     """PPO cannot run with the trl that LLaMA-Factory installs.
 
     Why: its trainer asks for trl 0.8.6 to 0.9.6 while the package needs 0.18 to 0.24: an ImportError after policy,
@@ -26,8 +23,8 @@ def ppo_impossible(job: Job) -> Iterator[Finding]:
         yield "stage", f"stage ppo needs trl 0.8.6 to 0.9.6, LLaMA-Factory {judged} needs 0.18 to 0.24; use dpo or kto"
 
 
-@rule("TRA502", Severity.ERROR)
-def ppo_needs(job: Job) -> Iterator[Finding]:
+@rule("TRA502", ERROR)
+def ppo_needs(job: Job) -> Findings:
     """PPO lacks what it needs.
 
     Why: refused at parse, on every rank.
@@ -52,8 +49,8 @@ def ppo_needs(job: Job) -> Iterator[Finding]:
             yield key, f"`{key}` is refused with a LoRA reward model; set `reward_model_type: full`"
 
 
-@rule("TRA503", Severity.ERROR)
-def smoothing_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA503", ERROR)
+def smoothing_refused(job: Job) -> Findings:
     """Label smoothing is set for a preference loss that has none.
 
     Why: refused at parse, on every rank.
@@ -65,8 +62,8 @@ def smoothing_refused(job: Job) -> Iterator[Finding]:
         yield "dpo_label_smoothing", f"`dpo_label_smoothing` needs `pref_loss: sigmoid`, not {loss}"
 
 
-@rule("TRA504", Severity.WARNING, since="llamafactory 0.9.4")
-def loss_replaced(job: Job) -> Iterator[Finding]:
+@rule("TRA504", WARNING, since="llamafactory 0.9.4")
+def loss_replaced(job: Job) -> Findings:
     """Another preference loss is trained than the recipe names.
 
     Why: from trl 0.20 on, LLaMA-Factory calls its loss without the name, and sigmoid is trained, with no message.
@@ -78,8 +75,8 @@ def loss_replaced(job: Job) -> Iterator[Finding]:
         yield "pref_loss", f"`pref_loss: {job.get('pref_loss')}` trains sigmoid with this trl; write sigmoid or simpo"
 
 
-@rule("TRA505", Severity.ERROR, since="transformers 5.0.0")
-def reward_model_unsaved(job: Job) -> Iterator[Finding]:
+@rule("TRA505", ERROR, since="transformers 5.0.0")
+def reward_model_unsaved(job: Job) -> Findings:
     """A reward model with tied embeddings is trained by full or freeze.
 
     Why: transformers 5 refuses to save tensors that share memory: the run fails at its first save, or after all
@@ -92,8 +89,8 @@ def reward_model_unsaved(job: Job) -> Iterator[Finding]:
         yield "finetuning_type", f"{job.model.name} ties its embeddings: its reward model cannot be saved; use lora"
 
 
-@rule("TRA506", Severity.WARNING)
-def smoothing_reversed(job: Job) -> Iterator[Finding]:
+@rule("TRA506", WARNING)
+def smoothing_reversed(job: Job) -> Findings:
     """Label smoothing above one half turns preferences round.
 
     Why: it is the share of labels assumed to be wrong.
@@ -104,8 +101,8 @@ def smoothing_reversed(job: Job) -> Iterator[Finding]:
         yield "dpo_label_smoothing", "above 0.5 the rejected answers are learnt; use 0.1 or less"
 
 
-@rule("TRA507", Severity.ERROR)
-def asft_without_reference(job: Job) -> Iterator[Finding]:
+@rule("TRA507", ERROR)
+def asft_without_reference(job: Job) -> Findings:
     """The ASFT loss is combined with LoRA.
 
     Why: it needs a reference model, which is not made for LoRA: "NoneType is not callable" at the first step, after the
@@ -119,8 +116,8 @@ def asft_without_reference(job: Job) -> Iterator[Finding]:
         yield "use_asft_loss", "the ASFT loss has no reference model with LoRA; name a `ref_model`, or use full"
 
 
-@rule("TRA509", Severity.ERROR)
-def asft_evaluated(job: Job) -> Iterator[Finding]:
+@rule("TRA509", ERROR)
+def asft_evaluated(job: Job) -> Findings:
     """A run with the ASFT loss is evaluated.
 
     Why: its loss comes without the outputs that an evaluation unpacks: "iteration over a 0-d tensor" at the first
@@ -132,8 +129,8 @@ def asft_evaluated(job: Job) -> Iterator[Finding]:
         yield "use_asft_loss", 'a run with the ASFT loss cannot be evaluated; set `eval_strategy: "no"`'
 
 
-@rule("TRA510", Severity.ERROR)
-def pairs_grouped(job: Job) -> Iterator[Finding]:
+@rule("TRA510", ERROR)
+def pairs_grouped(job: Job) -> Findings:
     """`train_sampling_strategy` groups samples by length, but the samples are pairs, which have two lengths.
 
     Why: the sampler looks for `input_ids`, which pairs of a better and a worse answer do not have: "Can only

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from validator.finding import Severity, Verdict
+from validator.finding import Verdict
 from validator.knowledge import releases
 from validator.physics import Estimate
 from validator.physics.estimate import HostTerm
 from validator.rules.file_paths import assumed_model, is_model_path_missing
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.prediction import GIB, Job
 from validator.wording import distinguishing_decimals
 
@@ -52,8 +52,8 @@ def _wide_band_reason(job: Job) -> str:
     return f" (wide band: few measurements of {', '.join(gaps)} are public)" if gaps else ""
 
 
-@rule("FIT001", Severity.ERROR, advised=True)
-def device_memory_exceeded(job: Job) -> Iterator[Finding]:
+@rule("FIT001", ERROR, advised=True)
+def device_memory_exceeded(job: Job) -> Findings:
     """The run needs more device memory than a device of the target machine has.
 
     Why: it stops with "out of memory" at loading, at the first step or at the first long batch, after queueing,
@@ -65,11 +65,8 @@ def device_memory_exceeded(job: Job) -> Iterator[Finding]:
     deepspeed=FILE`, or `# accelerate: FILE` in the header block for `accelerate launch`.
     """
     if job.device_verdict == "exceeds" and not job.enough_for:
-        yield (
-            _key_for_device_memory(job),
-            f"needs {_device_need_and_limit(job)}"
-            f"{_wide_band_reason(job)}{_not_sharded_hint(job)}{_quantized_loading_hint(job)}",
-        )
+        found = f"needs {_device_need_and_limit(job)}{_wide_band_reason(job)}"
+        yield _key_for_device_memory(job), f"{found}{_not_sharded_hint(job)}{_quantized_loading_hint(job)}"
 
 
 def _not_sharded_hint(job: Job) -> str:
@@ -90,8 +87,8 @@ def _quantized_loading_hint(job: Job) -> str:
     )
 
 
-@rule("FIT002", Severity.WARNING)
-def device_memory_tight(job: Job) -> Iterator[Finding]:
+@rule("FIT002", WARNING)
+def device_memory_tight(job: Job) -> Findings:
     """The run is expected to fit, but the upper end of the 90 % band does not; or it depends on transformers' release.
 
     Why: fragmentation, a longer batch or another release may push it over, often hours into the run. Since transformers
@@ -109,8 +106,8 @@ def device_memory_tight(job: Job) -> Iterator[Finding]:
         yield _key_for_device_memory(job), f"may need {_device_need_and_limit(job)}{_wide_band_reason(job)}: {why}"
 
 
-@rule("FIT011", Severity.WARNING, advised=True)
-def device_memory_for_short_samples(job: Job) -> Iterator[Finding]:
+@rule("FIT011", WARNING, advised=True)
+def device_memory_for_short_samples(job: Job) -> Findings:
     """The run needs more device memory than there is once a sample is as long as `cutoff_len` allows.
 
     Why: without packing a micro batch is as long as its longest sample, so the run goes well until one is too long, and
@@ -131,8 +128,8 @@ def _round_down(tokens: int) -> int:
     return tokens // unit * unit
 
 
-@rule("FIT003", Severity.ERROR, advised=True)
-def host_memory_exceeded(job: Job) -> Iterator[Finding]:
+@rule("FIT003", ERROR, advised=True)
+def host_memory_exceeded(job: Job) -> Findings:
     """A node of the target machine has too little main memory for the run.
 
     Why: the kernel kills a process; torch elastic reports "exitcode: -9" with no other message.
@@ -141,13 +138,10 @@ def host_memory_exceeded(job: Job) -> Iterator[Finding]:
     fine-tuning, or a node with more memory. `lmf-recipes explain` shows what each change brings.
     """
     if job.host_verdict == "exceeds" and job.host_memory and job.machine:
-        yield (
-            _key_for_host_memory(job),
-            (
-                f"needs {_memory_range(job.host_memory)} of host memory per node, the machine has "
-                f"{job.machine.host_ram_gib:.0f}: a process would be killed (exit code -9){_loaded_experts_hint(job)}"
-            ),
-        )
+        needs = f"needs {_memory_range(job.host_memory)} of host memory per node"
+        found = f"{needs}, the machine has {job.machine.host_ram_gib:.0f}"
+        killed = f"a process would be killed (exit code -9){_loaded_experts_hint(job)}"
+        yield _key_for_host_memory(job), f"{found}: {killed}"
 
 
 def _loaded_experts_hint(job: Job) -> str:
@@ -159,8 +153,8 @@ def _loaded_experts_hint(job: Job) -> str:
     return f"; transformers 5 loads all experts in every process{instead}"
 
 
-@rule("FIT004", Severity.WARNING)
-def host_memory_tight(job: Job) -> Iterator[Finding]:
+@rule("FIT004", WARNING)
+def host_memory_tight(job: Job) -> Findings:
     """Main memory may not suffice: the upper end of the 90 % band exceeds it, or it depends on transformers' release.
 
     Why: loading peaks and page-locked buffers vary; the symptom of too little is exit code -9. Under ZeRO-3 every
@@ -172,17 +166,12 @@ def host_memory_tight(job: Job) -> Iterator[Finding]:
     if job.host_verdict == "tight" and job.host_memory and job.machine:
         needs = _needed_memory(job.host_memories, job.host_verdicts)
         why = "name the release in the header block" if _depends_on_release(job.host_verdicts) else "thin margin"
-        yield (
-            _key_for_host_memory(job),
-            (
-                f"may need {needs} of host memory per node, the machine has "
-                f"{job.machine.host_ram_gib:.0f}: {why} (exit code -9 is the symptom)"
-            ),
-        )
+        found = f"may need {needs} of host memory per node, the machine has {job.machine.host_ram_gib:.0f}"
+        yield _key_for_host_memory(job), f"{found}: {why} (exit code -9 is the symptom)"
 
 
-@rule("FIT005", Severity.NOTE)
-def memory_not_judged(job: Job) -> Iterator[Finding]:
+@rule("FIT005", NOTE)
+def memory_not_judged(job: Job) -> Findings:
     """A machine is named, but memory is not judged, because the model is not known.
 
     Why: without the model's shapes nothing can be predicted, so the run may stop with "out of memory" all the same.
@@ -197,8 +186,8 @@ def memory_not_judged(job: Job) -> Iterator[Finding]:
         yield at, f"memory is not judged: {job.model_problem}"
 
 
-@rule("FIT013", Severity.NOTE)
-def sizes_for_the_machine(job: Job) -> Iterator[Finding]:
+@rule("FIT013", NOTE)
+def sizes_for_the_machine(job: Job) -> Findings:
     """The model is not known, but how large it may be is.
 
     Why: recipes are shared with a placeholder for the model, or with a name that tells nothing. Its template tells
@@ -221,8 +210,8 @@ def sizes_for_the_machine(job: Job) -> Iterator[Finding]:
             yield "template", f"{whose} none up to {largest} exceeds the machine's memory, {beyond} does"
 
 
-@rule("FIT009", Severity.NOTE)
-def judged_from_cache(job: Job) -> Iterator[Finding]:
+@rule("FIT009", NOTE)
+def judged_from_cache(job: Job) -> Findings:
     """The model is not in the catalogue, and its shapes are read in a local hub cache.
 
     Why: the verdict rests on the config.json of that download, and elsewhere the model may not be known.
@@ -234,8 +223,8 @@ def judged_from_cache(job: Job) -> Iterator[Finding]:
         yield "model_name_or_path", f"{known}; judged by its config.json in the {job.model.cached} cache"
 
 
-@rule("FIT010", Severity.NOTE)
-def model_taken_by_name(job: Job) -> Iterator[Finding]:
+@rule("FIT010", NOTE)
+def model_taken_by_name(job: Job) -> Findings:
     """The model is judged as one of the catalogue that its name stands for, or that a recipe beside this one trains.
 
     Why: no config.json of it can be read here, so the verdict, the template and all else that asks for the model rest
@@ -252,8 +241,8 @@ def model_taken_by_name(job: Job) -> Iterator[Finding]:
         yield "model_name_or_path", text
 
 
-@rule("FIT012", Severity.NOTE)
-def custom_model_class(job: Job) -> Iterator[Finding]:
+@rule("FIT012", NOTE)
+def custom_model_class(job: Job) -> Findings:
     """The model's config.json names a class of its own, for a type that transformers has one for.
 
     Why: memory is judged as that of transformers' class. With `trust_remote_code: true` the folder's own is trained,
@@ -269,8 +258,8 @@ def custom_model_class(job: Job) -> Iterator[Finding]:
         yield "model_name_or_path", f"{own}; {other if trusted else plain}"
 
 
-@rule("FIT006", Severity.ERROR)
-def machine_unknown(job: Job) -> Iterator[Finding]:
+@rule("FIT006", ERROR)
+def machine_unknown(job: Job) -> Findings:
     """The header block names a machine that is not known.
 
     Why: nothing that depends on the machine can be judged.
@@ -281,8 +270,8 @@ def machine_unknown(job: Job) -> Iterator[Finding]:
         yield "machine", job.machine_problem
 
 
-@rule("FIT007", Severity.WARNING)
-def host_memory_not_judged(job: Job) -> Iterator[Finding]:
+@rule("FIT007", WARNING)
+def host_memory_not_judged(job: Job) -> Findings:
     """States are offloaded to main memory, but the size of the target's main memory is not given.
 
     Why: offload moves hundreds of GiB to the host; too little of it ends with exit code -9.
@@ -291,18 +280,13 @@ def host_memory_not_judged(job: Job) -> Iterator[Finding]:
     """
     offloads = job.zero.offloads if job.zero else job.fsdp is not None and job.fsdp.offload
     if offloads and job.machine and job.machine.host_ram_gib is None and job.host_memory:
-        yield (
-            _key_for_host_memory(job),
-            (
-                f"offload needs {_memory_range(job.host_memory)} of host memory per node, "
-                f"and the machine's is not given; "
-                "set host_ram_gib in the header block"
-            ),
-        )
+        place = _key_for_host_memory(job)
+        found = f"offload needs {_memory_range(job.host_memory)} of host memory per node"
+        yield place, f"{found}, and the machine's is not given; set host_ram_gib in the header block"
 
 
-@rule("FIT008", Severity.WARNING)
-def checkpoints_without_limit(job: Job) -> Iterator[Finding]:
+@rule("FIT008", WARNING)
+def checkpoints_without_limit(job: Job) -> Findings:
     """Checkpoints pile up: no limit is set and their sum is large.
 
     Why: a full disk ends the run in the middle of a save.
@@ -313,13 +297,8 @@ def checkpoints_without_limit(job: Job) -> Iterator[Finding]:
         return
     total = job.output_bytes / GIB
     if total > 500 and job.checkpoints.kept > 2:
-        yield (
-            "save_steps",
-            (
-                f"{job.checkpoints.kept} checkpoints of this run take {total:,.0f} GiB, and no limit is set; "
-                "set `save_total_limit: 2`"
-            ),
-        )
+        found = f"{job.checkpoints.kept} checkpoints of this run take {total:,.0f} GiB, and no limit is set"
+        yield "save_steps", f"{found}; set `save_total_limit: 2`"
 
 
 def _key_for_device_memory(job: Job) -> str:

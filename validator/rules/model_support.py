@@ -3,17 +3,14 @@ with this model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from validator.finding import Severity
 from validator.knowledge import releases
 from validator.knowledge.devices import Machine
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.prediction import Job
 
 
-@rule("TRA901", Severity.ERROR)
-def remote_code_not_trusted(job: Job) -> Iterator[Finding]:
+@rule("TRA901", ERROR)
+def remote_code_not_trusted(job: Job) -> Findings:
     """The model comes with its own code, and the recipe does not allow it.
 
     Why: transformers has no class for the model; the tokenizer fails to load, on every rank.
@@ -24,8 +21,8 @@ def remote_code_not_trusted(job: Job) -> Iterator[Finding]:
         yield "model_name_or_path", f"{job.model.name} needs its own code; add `trust_remote_code: true`"
 
 
-@rule("TRA902", Severity.ERROR, since="transformers 5.0.0")
-def remote_code_outdated(job: Job) -> Iterator[Finding]:
+@rule("TRA902", ERROR, since="transformers 5.0.0")
+def remote_code_outdated(job: Job) -> Findings:
     """The model's own code does not train with transformers 5.
 
     Why: the code of the first Qwen calls a method that transformers 5 has removed from its models (`get_head_mask`); it
@@ -39,8 +36,8 @@ def remote_code_outdated(job: Job) -> Iterator[Finding]:
         yield "model_name_or_path", f"the code of {job.model.name} does not train with transformers 5; take {newer}"
 
 
-@rule("TRA903", Severity.ERROR, since="transformers 5.0.0")
-def gpt_oss_kernel_missing(job: Job) -> Iterator[Finding]:
+@rule("TRA903", ERROR, since="transformers 5.0.0")
+def gpt_oss_kernel_missing(job: Job) -> Findings:
     """gpt-oss is trained with a transformers release that lacks what LLaMA-Factory calls for it.
 
     Why: LLaMA-Factory sets up a FlashAttention-3 kernel for gpt-oss through `load_and_register_kernel`, which
@@ -54,14 +51,12 @@ def gpt_oss_kernel_missing(job: Job) -> Iterator[Finding]:
         older, remedy = _older_release_advice(" kernels")
         factory, library = releases.newest_pair()
         lacking = f"which transformers {releases.release_series(library)} lacks and {older} has"
-        yield (
-            "model_name_or_path",
-            f"LLaMA-Factory {factory} calls `load_and_register_kernel` for gpt-oss, {lacking}; {remedy}",
-        )
+        text = f"LLaMA-Factory {factory} calls `load_and_register_kernel` for gpt-oss, {lacking}; {remedy}"
+        yield "model_name_or_path", text
 
 
-@rule("TRA904", Severity.ERROR)
-def gpt_oss_kernel_unfit(job: Job) -> Iterator[Finding]:
+@rule("TRA904", ERROR)
+def gpt_oss_kernel_unfit(job: Job) -> Findings:
     """gpt-oss is trained on a device on which the kernel that LLaMA-Factory loads for it does not work.
 
     Why: kernels-community/vllm-flash-attn3 has attention sinks, which each layer of gpt-oss needs, on Hopper alone. On
@@ -74,14 +69,12 @@ def gpt_oss_kernel_unfit(job: Job) -> Iterator[Finding]:
     if job.model and job.model.family.own_kernel and job.machine and _lacks_gpt_oss_kernel(job.machine):
         works = "whose attention sinks work only on Hopper GPUs (compute capability 9.0)"
         there = job.machine.device.name
-        yield (
-            "model_name_or_path",
-            f"LLaMA-Factory loads a FlashAttention-3 kernel for gpt-oss, {works}, not on {there}; take another model",
-        )
+        text = f"LLaMA-Factory loads a FlashAttention-3 kernel for gpt-oss, {works}, not on {there}; take another model"
+        yield "model_name_or_path", text
 
 
-@rule("TRA906", Severity.ERROR, since="transformers 5.0.0")
-def class_fails(job: Job) -> Iterator[Finding]:
+@rule("TRA906", ERROR, since="transformers 5.0.0")
+def class_fails(job: Job) -> Findings:
     """transformers 5 computes the model differently from the code that its weights were trained with.
 
     Why: the router of DBRX reads the hidden state, and is as wide; transformers 5 makes it as wide as the experts are
@@ -104,8 +97,8 @@ def _older_release_advice(beside: str = "") -> tuple[str, str]:
     return older, f'write `# transformers: {older}` into the header block, pip install "transformers=={older}"{beside}'
 
 
-@rule("TRA905", Severity.NOTE, until="transformers 5.0.0")
-def gpt_oss_sinks_untrained(job: Job) -> Iterator[Finding]:
+@rule("TRA905", NOTE, until="transformers 5.0.0")
+def gpt_oss_sinks_untrained(job: Job) -> Findings:
     """A run on all parameters of gpt-oss leaves its attention sinks untrained.
 
     Why: the kernel that LLaMA-Factory loads has no gradient of the sinks (vllm_flash_attn3/flash_attn_interface.py,
@@ -128,8 +121,8 @@ def _lacks_gpt_oss_kernel(machine: Machine | None) -> bool:
     return machine.device.vendor != "nvidia" or machine.device.capability not in (None, 9.0)
 
 
-@rule("TRA707", Severity.WARNING)
-def no_liger_kernel(job: Job) -> Iterator[Finding]:
+@rule("TRA707", WARNING)
+def no_liger_kernel(job: Job) -> Findings:
     """Liger kernels are asked for a model that has none.
 
     Why: LLaMA-Factory only warns and goes on: neither speed nor memory is gained, and long samples may run out of
@@ -141,8 +134,8 @@ def no_liger_kernel(job: Job) -> Iterator[Finding]:
         yield "enable_liger_kernel", f"LLaMA-Factory has no liger kernels for {job.model.kind}; nothing is saved"
 
 
-@rule("TRA708", Severity.ERROR)
-def shifted_attention_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA708", ERROR)
+def shifted_attention_refused(job: Job) -> Findings:
     """S^2 attention is asked for with transformers 5.
 
     Why: its patch of llama needs transformers below 4.48: fails when the model is configured, after the whole data
@@ -155,8 +148,8 @@ def shifted_attention_refused(job: Job) -> Iterator[Finding]:
         yield "shift_attn", "`shift_attn` needs transformers below 4.48; remove it"
 
 
-@rule("TRA709", Severity.WARNING)
-def shifted_attention_unread(job: Job) -> Iterator[Finding]:
+@rule("TRA709", WARNING)
+def shifted_attention_unread(job: Job) -> Findings:
     """S^2 attention is asked for a model that has none.
 
     Why: LLaMA-Factory only warns and goes on with full attention, which needs far more memory on long samples.
@@ -167,8 +160,8 @@ def shifted_attention_unread(job: Job) -> Iterator[Finding]:
         yield "shift_attn", f"`shift_attn` is for llama models, not {job.model.kind}; it has no effect"
 
 
-@rule("TRA710", Severity.ERROR)
-def mixture_of_depths_unsupported(job: Job) -> Iterator[Finding]:
+@rule("TRA710", ERROR)
+def mixture_of_depths_unsupported(job: Job) -> Findings:
     """A model is to be converted to mixture-of-depths that cannot be.
 
     Why: fails while the model loads, after the whole data set is tokenized on every rank.
@@ -180,8 +173,8 @@ def mixture_of_depths_unsupported(job: Job) -> Iterator[Finding]:
         yield "mixture_of_depths", f"{job.model.kind} cannot be converted to mixture-of-depths; remove it"
 
 
-@rule("TRA712", Severity.WARNING)
-def routers_without_loss(job: Job) -> Iterator[Finding]:
+@rule("TRA712", WARNING)
+def routers_without_loss(job: Job) -> Findings:
     """A coefficient of the routers' loss is set for a model that gets none.
 
     Why: LLaMA-Factory hands it on to some mixtures; elsewhere it has no effect, and experts are not balanced.
@@ -192,8 +185,8 @@ def routers_without_loss(job: Job) -> Iterator[Finding]:
         yield "moe_aux_loss_coef", f"LLaMA-Factory gives the routers of {job.model.kind} no loss; it has no effect"
 
 
-@rule("TRA713", Severity.ERROR, since="transformers 5.6.0")
-def flash_attention_without_sinks(job: Job) -> Iterator[Finding]:
+@rule("TRA713", ERROR, since="transformers 5.6.0")
+def flash_attention_without_sinks(job: Job) -> Findings:
     """FlashAttention-2 is asked for with the newest transformers, for a model without attention sinks.
 
     Why: that release converts the sinks even where a model has none: "'NoneType' object has no attribute 'to'" at the

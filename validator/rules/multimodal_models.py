@@ -4,20 +4,18 @@ and what stops the run or spoils gradients."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from math import isqrt
 
 from validator.errors import RecipeError
-from validator.finding import Severity
 from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
 from validator.recipe.safe_read import read_json
-from validator.rules.rule import Finding, rule, set_value
+from validator.rules.rule import ERROR, WARNING, Findings, rule, set_value
 from validator.run.prediction import Job
 
 
-@rule("TRA911", Severity.ERROR)
-def nothing_trainable(job: Job) -> Iterator[Finding]:
+@rule("TRA911", ERROR)
+def nothing_trainable(job: Job) -> Findings:
     """Every part of a model that sees or hears is frozen.
 
     Why: tower and projector are frozen unless the recipe says otherwise. Full and freeze tuning end at the first step
@@ -36,8 +34,8 @@ def nothing_trainable(job: Job) -> Iterator[Finding]:
         yield "freeze_language_model", f"tower and projector are frozen, too: nothing is left to train; set `{remedy}`"
 
 
-@rule("TRA912", Severity.ERROR)
-def targets_frozen(job: Job) -> Iterator[Finding]:
+@rule("TRA912", ERROR)
+def targets_frozen(job: Job) -> Findings:
     """LoRA's targets all lie in a frozen part of a model that sees or hears, or in none.
 
     Why: "No `target_modules` passed" when the adapter is made, after the data is tokenized and the model loaded on
@@ -56,10 +54,8 @@ def targets_frozen(job: Job) -> Iterator[Finding]:
         if key and not job.flag(key):
             return  # a module of one layer, by its number
         where, remedy = ("only a frozen part", f"{key}: false") if key else ("no part", "lora_target: all")
-        yield (
-            "lora_target",
-            f"{', '.join(targets)} names {where} of {job.model.kind}: nothing would train; write `{remedy}`",
-        )
+        text = f"{', '.join(targets)} names {where} of {job.model.kind}: nothing would train; write `{remedy}`"
+        yield "lora_target", text
 
 
 def _without_layer_number(target: str) -> str:
@@ -77,8 +73,8 @@ def _freezing_key(model: Model, targets: list[str]) -> str | None:
     return None
 
 
-@rule("TRA913", Severity.ERROR)
-def target_is_a_block(job: Job) -> Iterator[Finding]:
+@rule("TRA913", ERROR)
+def target_is_a_block(job: Job) -> Findings:
     """LoRA's target is part of the name of a whole block of a model that sees or hears.
 
     Why: for these models LLaMA-Factory takes every module whose name holds the word: "Target module … is not supported"
@@ -93,8 +89,8 @@ def target_is_a_block(job: Job) -> Iterator[Finding]:
             yield "lora_target", f"`{target}` is in the name of the block {blocks[0]}, too; name its linear layers"
 
 
-@rule("TRA914", Severity.WARNING)
-def thawed_without_effect(job: Job) -> Iterator[Finding]:
+@rule("TRA914", WARNING)
+def thawed_without_effect(job: Job) -> Findings:
     """LoRA adapts nothing in the part that the recipe unfreezes.
 
     Why: LoRA trains adapters alone; a projector or a tower without a target stays as it is.
@@ -116,8 +112,8 @@ def thawed_without_effect(job: Job) -> Iterator[Finding]:
             yield key, f"LoRA adapts nothing in the {part}: `{key}: false` has no effect; remove it"
 
 
-@rule("TRA915", Severity.ERROR)
-def omni_packed(job: Job) -> Iterator[Finding]:
+@rule("TRA915", ERROR)
+def omni_packed(job: Job) -> Findings:
     """Samples of an omni model are packed with their borders kept.
 
     Why: "Omni models are not supported for packed sequences" at the first step.
@@ -132,8 +128,8 @@ def omni_packed(job: Job) -> Iterator[Finding]:
         yield "neat_packing", "LLaMA-Factory cannot pack samples of omni models so; remove `neat_packing`"
 
 
-@rule("TRA916", Severity.WARNING)
-def pictures_cut(job: Job) -> Iterator[Finding]:
+@rule("TRA916", WARNING)
+def pictures_cut(job: Job) -> Findings:
     """The pictures of one sample can be longer than `cutoff_len`.
 
     Why: a sample is cut wherever `cutoff_len` falls, within a picture, too; the first such sample ends the run with
@@ -151,15 +147,13 @@ def pictures_cut(job: Job) -> Iterator[Finding]:
     tokens, limit = multimodal.max_media_tokens(job, job.model, job.datasets), int(job.number("cutoff_len"))
     smaller = any(tower.side and not tower.whole for tower in job.model.arch.towers)
     if tokens > limit > 0:
-        yield (
-            "cutoff_len",
-            f"the pictures of a sample are up to {tokens:,} tokens, `cutoff_len` is {limit:,}: one that is cut "
-            f"ends the run; set {-(-tokens // 1024) * 1024:,}{' or a smaller `image_max_pixels`' if smaller else ''}",
-        )
+        found = f"the pictures of a sample are up to {tokens:,} tokens, `cutoff_len` is {limit:,}"
+        remedy = f"set {-(-tokens // 1024) * 1024:,}{' or a smaller `image_max_pixels`' if smaller else ''}"
+        yield "cutoff_len", f"{found}: one that is cut ends the run; {remedy}"
 
 
-@rule("TRA917", Severity.ERROR)
-def own_layout(job: Job) -> Iterator[Finding]:
+@rule("TRA917", ERROR)
+def own_layout(job: Job) -> Findings:
     """The checkpoint is in the layout of its own repository, not in that of transformers.
 
     Why: LLaMA-Factory refuses it once the data is tokenized: "Please download the internvl models in a Hugging
@@ -204,8 +198,8 @@ _SPLIT_PIXELS, _TOKEN_SIDE, _UNSPLIT_PIXELS = 524288, 32, 262144
 _FREEZE_TOWER = set_value("freeze_vision_tower", True, safe=False)
 
 
-@rule("TRA918", Severity.ERROR)
-def reentrant_checkpointing_fails(job: Job) -> Iterator[Finding]:
+@rule("TRA918", ERROR)
+def reentrant_checkpointing_fails(job: Job) -> Findings:
     """Layers that read pictures are computed again with re-entry, and gradients reach the tower.
 
     Why: each such layer sends its gradients through the tower at once, and the first frees what the others need:
@@ -228,8 +222,8 @@ def reentrant_checkpointing_fails(job: Job) -> Iterator[Finding]:
         yield "use_reentrant_gc", text, set_value("use_reentrant_gc", False)
 
 
-@rule("TRA929", Severity.WARNING)
-def borrowed_without_gradient(job: Job) -> Iterator[Finding]:
+@rule("TRA929", WARNING)
+def borrowed_without_gradient(job: Job) -> Findings:
     """Layers share keys and values, and checkpointing with re-entry loses the gradients of what is shared.
 
     Why: the last layers of Gemma 4's small models read keys and values of earlier layers. Re-entrant checkpointing
@@ -245,8 +239,8 @@ def borrowed_without_gradient(job: Job) -> Iterator[Finding]:
         yield "use_reentrant_gc", f"{text}; set `use_reentrant_gc: false`", set_value("use_reentrant_gc", False)
 
 
-@rule("TRA919", Severity.ERROR)
-def unsupported_lora_target(job: Job) -> Iterator[Finding]:
+@rule("TRA919", ERROR)
+def unsupported_lora_target(job: Job) -> Findings:
     """LoRA's targets reach modules of a model that sees which PEFT does not take.
 
     Why: "Target module … is not supported" when the adapter is made, after the data is tokenized and the model loaded
@@ -273,8 +267,8 @@ def unsupported_lora_target(job: Job) -> Iterator[Finding]:
         yield "lora_target", f"{text}; write `{named}`", set_value("lora_target", named, safe=False)
 
 
-@rule("TRA920", Severity.WARNING)
-def tiles_uncounted(job: Job) -> Iterator[Finding]:
+@rule("TRA920", WARNING)
+def tiles_uncounted(job: Job) -> Findings:
     """LFM2-VL splits large pictures into tiles, and LLaMA-Factory counts the tokens of the first tile alone.
 
     Why: "Image features and image tokens do not match, tokens: 256, features: 1280" at the first such picture (seen
@@ -290,8 +284,6 @@ def tiles_uncounted(job: Job) -> Iterator[Finding]:
     side = round(isqrt(max(pixels, 0)) / _TOKEN_SIDE) * _TOKEN_SIDE
     if side * side > _SPLIT_PIXELS and any(dataset.mapping.get("images") for dataset in job.datasets):
         text = f"{job.model.name} splits pictures of {pixels:,} pixels; LLaMA-Factory counts the first tile's tokens"
-        yield (
-            "image_max_pixels",
-            f"{text} alone: training stops at the first; set `image_max_pixels: {_UNSPLIT_PIXELS}`",
-            set_value("image_max_pixels", _UNSPLIT_PIXELS, safe=False),
-        )
+        fix = set_value("image_max_pixels", _UNSPLIT_PIXELS, safe=False)
+        remedy = f"set `image_max_pixels: {_UNSPLIT_PIXELS}`"
+        yield "image_max_pixels", f"{text} alone: training stops at the first; {remedy}", fix

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import takewhile
 
-from validator.finding import Severity
 from validator.knowledge import tables
 from validator.rules.optimizer_choice import OPTIMIZER_NAMES
-from validator.rules.rule import Finding, remove_keys, rule
+from validator.rules.rule import NOTE, WARNING, Findings, remove_keys, rule
 from validator.run import launcher
 from validator.run.prediction import Job
 from validator.run.recipe_arguments import default_value
@@ -150,7 +149,7 @@ def _depends_on_refused_key(job: Job, words: str) -> bool:
     return bool(job.unclear) and not job.unclear.isdisjoint(re.findall(r"\w+", words))
 
 
-def _settings_without_effect(job: Job, table: ConditionTable, meant: bool = False) -> Iterator[Finding]:
+def _settings_without_effect(job: Job, table: ConditionTable, meant: bool = False) -> Findings:
     conditions = _conditions_by_key(table)
     remedy = "set that, or remove it" if meant else "remove it"
     for key in job.values.keys() & conditions.keys():
@@ -163,8 +162,8 @@ def _settings_without_effect(job: Job, table: ConditionTable, meant: bool = Fals
             yield key, f"`{key}` has no effect without {words}; {remedy}", None if meant else remove_keys(key)
 
 
-@rule("TRA801", Severity.WARNING)
-def method_leaves_unread(job: Job) -> Iterator[Finding]:
+@rule("TRA801", WARNING)
+def method_leaves_unread(job: Job) -> Findings:
     """A setting of another fine-tuning method is set.
 
     Why: it has no effect; often `finetuning_type` is not what was meant.
@@ -175,8 +174,8 @@ def method_leaves_unread(job: Job) -> Iterator[Finding]:
     yield from _settings_without_effect(job, _READ_BY_METHOD)
 
 
-@rule("TRA802", Severity.WARNING)
-def stage_leaves_unread(job: Job) -> Iterator[Finding]:
+@rule("TRA802", WARNING)
+def stage_leaves_unread(job: Job) -> Findings:
     """A setting of another stage is set.
 
     Why: it has no effect; often `stage` is not what was meant.
@@ -186,8 +185,8 @@ def stage_leaves_unread(job: Job) -> Iterator[Finding]:
     yield from _settings_without_effect(job, _READ_BY_STAGE)
 
 
-@rule("TRA803", Severity.NOTE)
-def switch_leaves_unread(job: Job) -> Iterator[Finding]:
+@rule("TRA803", NOTE)
+def switch_leaves_unread(job: Job) -> Findings:
     """A setting is given without the switch that makes LLaMA-Factory read it.
 
     Why: it has no effect.
@@ -198,8 +197,8 @@ def switch_leaves_unread(job: Job) -> Iterator[Finding]:
     yield from _settings_without_effect(job, _READ_BY_SWITCH)
 
 
-@rule("TRA804", Severity.WARNING)
-def method_switched_off(job: Job) -> Iterator[Finding]:
+@rule("TRA804", WARNING)
+def method_switched_off(job: Job) -> Findings:
     """An optimizer, a tracker, quantization or Ray is set up and not switched on.
 
     Why: the run goes on without it: with the memory of another optimizer or of weights in 16 bits, without the record
@@ -212,8 +211,8 @@ def method_switched_off(job: Job) -> Iterator[Finding]:
     yield from _settings_without_effect(job, _SWITCHED_OFF, meant=True)
 
 
-@rule("TRA407", Severity.WARNING)
-def optimizer_unread(job: Job) -> Iterator[Finding]:
+@rule("TRA407", WARNING)
+def optimizer_unread(job: Job) -> Findings:
     """Several optimizers are asked for and only one is made.
 
     Why: LLaMA-Factory takes the first of GaLore, APOLLO, LoRA+, BAdam, Adam-mini, Muon; the others, silently, not.
@@ -226,8 +225,8 @@ def optimizer_unread(job: Job) -> Iterator[Finding]:
             yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
 
 
-@rule("TRA413", Severity.NOTE)
-def warmup_unread(job: Job) -> Iterator[Finding]:
+@rule("TRA413", NOTE)
+def warmup_unread(job: Job) -> Findings:
     """A warm-up is set for a schedule that has none.
 
     Why: `constant` starts at the full rate.
@@ -242,8 +241,8 @@ def warmup_unread(job: Job) -> Iterator[Finding]:
 _SUPERVISED_LOSSES = ("use_dft_loss", "use_eaft_loss", "use_asft_loss")
 
 
-@rule("TRA508", Severity.WARNING)
-def loss_unread(job: Job) -> Iterator[Finding]:
+@rule("TRA508", WARNING)
+def loss_unread(job: Job) -> Findings:
     """Two supervised losses are asked for and only one is used.
 
     Why: LLaMA-Factory takes the first of DFT, EAFT and ASFT.
@@ -256,8 +255,8 @@ def loss_unread(job: Job) -> Iterator[Finding]:
             yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
 
 
-@rule("TRA607", Severity.WARNING)
-def packing_unread(job: Job) -> Iterator[Finding]:
+@rule("TRA607", WARNING)
+def packing_unread(job: Job) -> Findings:
     """Packing is set in a stage that does not pack.
 
     Why: only sft and pt pack; elsewhere each sample merely loses one token of its length.
@@ -268,8 +267,8 @@ def packing_unread(job: Job) -> Iterator[Finding]:
         yield "packing", f"stage {job.stage} does not pack; remove `packing`"
 
 
-@rule("PAR016", Severity.WARNING)
-def fsdp_config_ignored(job: Job) -> Iterator[Finding]:
+@rule("PAR016", WARNING)
+def fsdp_config_ignored(job: Job) -> Findings:
     """`fsdp_config` without `fsdp`.
 
     Why: nothing is sharded; every device holds the whole model.

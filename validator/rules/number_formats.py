@@ -3,16 +3,13 @@ gradient checkpointing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from validator.finding import Severity
 from validator.knowledge import releases
-from validator.rules.rule import Finding, remove_keys, rename_key, rule
+from validator.rules.rule import ERROR, WARNING, Findings, remove_keys, rename_key, rule
 from validator.run.prediction import Job
 
 
-@rule("TRA701", Severity.ERROR)
-def two_formats(job: Job) -> Iterator[Finding]:
+@rule("TRA701", ERROR)
+def two_formats(job: Job) -> Findings:
     """Both fp16 and bf16 are set.
 
     Why: refused at parse, on every rank.
@@ -24,8 +21,8 @@ def two_formats(job: Job) -> Iterator[Finding]:
             yield half, f"`{half}` and `{brain}` exclude each other; keep one"
 
 
-@rule("TRA702", Severity.ERROR)
-def pure_format_sharded(job: Job) -> Iterator[Finding]:
+@rule("TRA702", ERROR)
+def pure_format_sharded(job: Job) -> Findings:
     """Pure bf16 is combined with ZeRO-3.
 
     Why: refused at parse, on every rank.
@@ -36,8 +33,8 @@ def pure_format_sharded(job: Job) -> Iterator[Finding]:
         yield "pure_bf16", "`pure_bf16` is refused with DeepSpeed ZeRO-3; write `bf16: true`"
 
 
-@rule("TRA703", Severity.WARNING)
-def full_precision(job: Job) -> Iterator[Finding]:
+@rule("TRA703", WARNING)
+def full_precision(job: Job) -> Findings:
     """Training computes in 32 bits.
 
     Why: full and freeze turn trained weights into fp32, and without bf16 or fp16 nothing computes in less: twice the
@@ -52,8 +49,8 @@ def full_precision(job: Job) -> Iterator[Finding]:
         yield "bf16", f"neither bf16 nor fp16 is set: training computes in 32 bits; set `{better}: true`"
 
 
-@rule("TRA704", Severity.ERROR)
-def attention_unknown(job: Job) -> Iterator[Finding]:
+@rule("TRA704", ERROR)
+def attention_unknown(job: Job) -> Findings:
     """FlashAttention-3 is asked for, which LLaMA-Factory does not set up.
 
     Why: "unknown attention type" when the model is configured, after the whole data set is tokenized on every rank.
@@ -65,8 +62,8 @@ def attention_unknown(job: Job) -> Iterator[Finding]:
         yield "flash_attn", f"`flash_attn: fa3` is not set up by LLaMA-Factory {judged}; write fa2 or auto"
 
 
-@rule("TRA705", Severity.WARNING)
-def checkpointing_stays_on(job: Job) -> Iterator[Finding]:
+@rule("TRA705", WARNING)
+def checkpointing_stays_on(job: Job) -> Findings:
     """Gradient checkpointing is switched off by a key that does not do it, or both on and off.
 
     Why: LLaMA-Factory switches it on itself; `gradient_checkpointing: false` leaves it on, and `gradient_checkpointing:
@@ -76,20 +73,16 @@ def checkpointing_stays_on(job: Job) -> Iterator[Finding]:
     """
     if not job.flag("disable_gradient_checkpointing"):
         if job.values.get("gradient_checkpointing") is False:
-            yield (
-                "gradient_checkpointing",
-                "`gradient_checkpointing: false` leaves it on; write `disable_gradient_checkpointing: true`",
-                rename_key("gradient_checkpointing", "disable_gradient_checkpointing", safe=False, value=True),
-            )
+            text = "`gradient_checkpointing: false` leaves it on; write `disable_gradient_checkpointing: true`"
+            fix = rename_key("gradient_checkpointing", "disable_gradient_checkpointing", safe=False, value=True)
+            yield "gradient_checkpointing", text, fix
     elif job.flag("gradient_checkpointing"):
-        yield (
-            "disable_gradient_checkpointing",
-            ("`gradient_checkpointing: true` switches back on what this key switches off; remove one"),
-        )
+        text = "`gradient_checkpointing: true` switches back on what this key switches off; remove one"
+        yield "disable_gradient_checkpointing", text
 
 
-@rule("TRA706", Severity.WARNING)
-def two_liger_switches(job: Job) -> Iterator[Finding]:
+@rule("TRA706", WARNING)
+def two_liger_switches(job: Job) -> Findings:
     """Liger kernels are switched on by transformers' key.
 
     Why: LLaMA-Factory's own key is `enable_liger_kernel`; transformers' patches the model a second time, after
@@ -104,8 +97,8 @@ def two_liger_switches(job: Job) -> Iterator[Finding]:
         yield "use_liger_kernel", f"`use_liger_kernel` goes past LLaMA-Factory's own switch; {how}", fix
 
 
-@rule("TRA711", Severity.ERROR)
-def fp32_meets_bf16(job: Job) -> Iterator[Finding]:
+@rule("TRA711", ERROR)
+def fp32_meets_bf16(job: Job) -> Findings:
     """Weights in 32 and in 16 bits meet in a run without mixed precision.
 
     Why: LLaMA-Factory trains in 32 bits what freeze tuning, `additional_target` or new tokens unfreeze, and

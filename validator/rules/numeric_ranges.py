@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
-from validator.finding import Severity
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run.prediction import Job
 
 _ON_LOADING = "while the model loads"
@@ -78,8 +77,8 @@ _INTERVALS: dict[str, tuple[Callable[[Job], bool], str]] = {
 }
 
 
-@rule("TRA018", Severity.ERROR)
-def number_out_of_range(job: Job) -> Iterator[Finding]:
+@rule("TRA018", ERROR)
+def number_out_of_range(job: Job) -> Findings:
     """A number is outside its range.
 
     Why: torch or peft refuse it only when they use it, after the data is tokenized and the model loaded on every rank;
@@ -98,8 +97,8 @@ def number_out_of_range(job: Job) -> Iterator[Finding]:
             yield key, f"`{key}` is {value} and fails {when}; it must be {least}{limit}"
 
 
-@rule("TRA020", Severity.ERROR)
-def seed_out_of_range(job: Job) -> Iterator[Finding]:
+@rule("TRA020", ERROR)
+def seed_out_of_range(job: Job) -> Findings:
     """The seed is below zero or has more than 32 bits.
 
     Why: refused at parse, on every rank: "Seed must be between 0 and 2**32 - 1".
@@ -111,8 +110,8 @@ def seed_out_of_range(job: Job) -> Iterator[Finding]:
         yield "seed", f"`seed` is {seed}, it must be at least 0 and at most {(1 << 32) - 1}"
 
 
-@rule("TRA022", Severity.ERROR)
-def interval_zero(job: Job) -> Iterator[Finding]:
+@rule("TRA022", ERROR)
+def interval_zero(job: Job) -> Findings:
     """An interval is zero.
 
     Why: the run divides by it: ZeroDivisionError after the model is loaded on every rank, or at the first evaluation,
@@ -129,8 +128,8 @@ def interval_zero(job: Job) -> Iterator[Finding]:
             yield key, f"`{key}: {job.get(key)}` is divided by and fails {when}; it must be at least 1"
 
 
-@rule("TRA023", Severity.WARNING)
-def accumulation_below_zero(job: Job) -> Iterator[Finding]:
+@rule("TRA023", WARNING)
+def accumulation_below_zero(job: Job) -> Findings:
     """The accumulation is below zero.
 
     Why: the run goes on, with another number of samples in each step than anybody can have meant. There is no value

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from validator.errors import RecipeError
-from validator.finding import Place, Severity
+from validator.finding import Place
 from validator.knowledge import releases
 from validator.recipe.safe_read import parse_json
 from validator.recipe.suggestions import suggest
-from validator.rules.rule import Finding, rename_key, rule
+from validator.rules.rule import ERROR, WARNING, Findings, rename_key, rule
 from validator.run.prediction import Job
 from validator.run.schedule import WARMUP_SHARES_SINCE, warmup_steps
 
@@ -42,8 +42,8 @@ def _is_distributed(job: Job) -> bool:
     return job.world > 1 or job.engine
 
 
-@rule("TRA401", Severity.ERROR)
-def optimizer_with_lora(job: Job) -> Iterator[Finding]:
+@rule("TRA401", ERROR)
+def optimizer_with_lora(job: Job) -> Findings:
     """GaLore, APOLLO or BAdam is combined with LoRA.
 
     Why: refused at parse, on every rank: they save memory of full fine-tuning.
@@ -55,8 +55,8 @@ def optimizer_with_lora(job: Job) -> Iterator[Finding]:
             yield key, f"{OPTIMIZER_NAMES[key]} is refused with LoRA; set `finetuning_type: full` or remove `{key}`"
 
 
-@rule("TRA402", Severity.ERROR)
-def two_optimizers(job: Job) -> Iterator[Finding]:
+@rule("TRA402", ERROR)
+def two_optimizers(job: Job) -> Findings:
     """Two of GaLore, APOLLO and BAdam are set.
 
     Why: refused at parse, on every rank.
@@ -68,8 +68,8 @@ def two_optimizers(job: Job) -> Iterator[Finding]:
         yield active[1], f"{' and '.join(OPTIMIZER_NAMES[key] for key in active)} exclude each other; keep one"
 
 
-@rule("TRA403", Severity.ERROR)
-def optimizer_with_deepspeed(job: Job) -> Iterator[Finding]:
+@rule("TRA403", ERROR)
+def optimizer_with_deepspeed(job: Job) -> Findings:
     """GaLore or APOLLO is combined with DeepSpeed.
 
     Why: refused at parse, on every rank.
@@ -81,8 +81,8 @@ def optimizer_with_deepspeed(job: Job) -> Iterator[Finding]:
             yield key, f"{OPTIMIZER_NAMES[key]} does not work with DeepSpeed; remove one"
 
 
-@rule("TRA404", Severity.ERROR)
-def optimizer_not_distributed(job: Job) -> Iterator[Finding]:
+@rule("TRA404", ERROR)
+def optimizer_not_distributed(job: Job) -> Findings:
     """A layer-wise or partial optimizer is used on several devices.
 
     Why: refused at parse, on every rank.
@@ -93,18 +93,16 @@ def optimizer_not_distributed(job: Job) -> Iterator[Finding]:
         return
     for key, layerwise in _LAYERWISE_KEYS.items():
         if job.flag(key) and job.flag(layerwise) and not job.engine:
-            yield (
-                layerwise,
-                f"layer-wise {OPTIMIZER_NAMES[key]} runs on one device, not {job.world}; set `{layerwise}: false`",
-            )
+            text = f"layer-wise {OPTIMIZER_NAMES[key]} runs on one device, not {job.world}; set `{layerwise}: false`"
+            yield layerwise, text
     if job.flag("use_badam") and job.get("badam_mode") == "ratio":
         yield "badam_mode", "BAdam by ratio runs on one device; use `badam_mode: layer` with ZeRO-3"
     elif job.flag("use_badam") and job.zero_stage != 3:
         yield "use_badam", "BAdam on several devices needs DeepSpeed ZeRO-3"
 
 
-@rule("TRA405", Severity.ERROR)
-def optimizer_name_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA405", ERROR)
+def optimizer_name_refused(job: Job) -> Findings:
     """GaLore or APOLLO cannot take the place of the optimizer that `optim` names.
 
     Why: "unknown optim" when the trainer is built, after the data is tokenized and the model loaded on every rank; the
@@ -123,8 +121,8 @@ def optimizer_name_refused(job: Job) -> Iterator[Finding]:
             yield "optim" if written else key, text
 
 
-@rule("TRA406", Severity.ERROR)
-def layerwise_accumulation(job: Job) -> Iterator[Finding]:
+@rule("TRA406", ERROR)
+def layerwise_accumulation(job: Job) -> Findings:
     """Layer-wise updates are combined with gradient accumulation.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded.
@@ -135,14 +133,12 @@ def layerwise_accumulation(job: Job) -> Iterator[Finding]:
     for key, layerwise in _LAYERWISE_KEYS.items():
         steps = job.accumulation
         if job.method != "lora" and job.flag(key) and job.flag(layerwise) and steps > 1:
-            yield (
-                "gradient_accumulation_steps",
-                (f"layer-wise {OPTIMIZER_NAMES[key]} updates at every backward pass, accumulation is {steps}; set 1"),
-            )
+            text = f"layer-wise {OPTIMIZER_NAMES[key]} updates at every backward pass, accumulation is {steps}; set 1"
+            yield "gradient_accumulation_steps", text
 
 
-@rule("TRA414", Severity.ERROR)
-def ratio_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA414", ERROR)
+def ratio_refused(job: Job) -> Findings:
     """BAdam by ratio cannot be made.
 
     Why: it takes the numbers that plain Adam takes and no others, so adamw_torch_fused, the default since torch 2.8,
@@ -154,17 +150,15 @@ def ratio_refused(job: Job) -> Iterator[Finding]:
     if job.method == "lora" or not job.flag("use_badam") or job.get("badam_mode") != "ratio":
         return
     if job.model and job.model.arch.tied:
-        yield (
-            "badam_mode",
-            f"BAdam by ratio needs a head of its own, {job.model.name} ties it to the embedding; use layer",
-        )
+        text = f"BAdam by ratio needs a head of its own, {job.model.name} ties it to the embedding; use layer"
+        yield "badam_mode", text
     elif job.get("optim") not in _OPTIMIZERS_WITHOUT_TARGETS:
         at = "optim" if "optim" in job.values else "badam_mode"
         yield at, f"BAdam by ratio does not know `optim: {job.get('optim')}`; set `optim: adamw_torch`"
 
 
-@rule("TRA415", Severity.ERROR)
-def target_layers_missing(job: Job) -> Iterator[Finding]:
+@rule("TRA415", ERROR)
+def target_layers_missing(job: Job) -> Findings:
     """GaLore or APOLLO is asked for by the name that transformers has for it, without the layers it is for.
 
     Why: "you need to define optim_target_modules" when the trainer is built, after the data is tokenized and the model
@@ -177,8 +171,8 @@ def target_layers_missing(job: Job) -> Iterator[Finding]:
         yield "optim", f"`optim: {name}` needs `optim_target_modules`; or write `use_{name.partition('_')[0]}: true`"
 
 
-@rule("TRA416", Severity.ERROR)
-def adam_mini_with_adapter(job: Job) -> Iterator[Finding]:
+@rule("TRA416", ERROR)
+def adam_mini_with_adapter(job: Job) -> Findings:
     """Adam-mini trains an adapter of attention.
 
     Why: it cuts every tensor of queries and keys by the model's heads, and an adapter's are too small for that: "shape
@@ -221,8 +215,8 @@ def schedule_arguments(job: Job) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else {} if value is None else None
 
 
-@rule("TRA408", Severity.ERROR)
-def schedule_arguments_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA408", ERROR)
+def schedule_arguments_refused(job: Job) -> Findings:
     """The learning-rate schedule lacks an argument, or gets one it does not know.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
@@ -247,8 +241,8 @@ def schedule_arguments_refused(job: Job) -> Iterator[Finding]:
             yield at, f"schedule {name} gets {what}; set `lr_scheduler_kwargs: {{min_lr_rate: 0.1}}`"
 
 
-@rule("TRA409", Severity.ERROR)
-def schedule_ends_above(job: Job) -> Iterator[Finding]:
+@rule("TRA409", ERROR)
+def schedule_ends_above(job: Job) -> Findings:
     """The polynomial schedule ends above the learning rate it starts from.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank. The default
@@ -262,8 +256,8 @@ def schedule_ends_above(job: Job) -> Iterator[Finding]:
         yield "learning_rate", f"schedule polynomial ends at {end:g}, `learning_rate` is {rate:g}; set a lower `lr_end`"
 
 
-@rule("TRA410", Severity.ERROR)
-def learning_rate_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA410", ERROR)
+def learning_rate_refused(job: Job) -> Findings:
     """The learning rate or the warm-up is below zero, or the rate no number (`.nan`).
 
     Why: a negative warm-up is refused at parse; such a rate when the optimizer is made, after the model is loaded.
@@ -278,8 +272,8 @@ def learning_rate_refused(job: Job) -> Iterator[Finding]:
             yield key, f"`{key}` is {job.get(key)}, it must not be negative"
 
 
-@rule("TRA411", Severity.WARNING)
-def learning_rate_useless(job: Job) -> Iterator[Finding]:
+@rule("TRA411", WARNING)
+def learning_rate_useless(job: Job) -> Findings:
     """The learning rate trains nothing, or destroys the model.
 
     Why: at 0 the run ends normally with the weights it began with; near 1 the loss turns into NaN within a few steps.
@@ -293,8 +287,8 @@ def learning_rate_useless(job: Job) -> Iterator[Finding]:
         yield "learning_rate", f"`learning_rate` is {float(rate):g}; 1e-4 is usual for LoRA, 1e-5 for full"
 
 
-@rule("TRA412", Severity.WARNING)
-def warmup_never_ends(job: Job) -> Iterator[Finding]:
+@rule("TRA412", WARNING)
+def warmup_never_ends(job: Job) -> Findings:
     """The warm-up is as long as the run, or longer.
 
     Why: the learning rate never reaches the value that the recipe states. `warmup_ratio` and `warmup_steps` below 1 are
@@ -308,8 +302,8 @@ def warmup_never_ends(job: Job) -> Iterator[Finding]:
         yield key, f"warm-up takes {steps:,} steps and the run {job.steps:,}; write `warmup_ratio: 0.05`"
 
 
-@rule("TRA417", Severity.WARNING)
-def warmup_by_release(job: Job) -> Iterator[Finding]:
+@rule("TRA417", WARNING)
+def warmup_by_release(job: Job) -> Findings:
     """Releases of transformers that may run the recipe read its warm-up differently.
 
     Why: `warmup_steps: 0.03` is 3 % of the run in transformers 5, and in 4 less than one step: no warm-up at all. Where
@@ -321,10 +315,8 @@ def warmup_by_release(job: Job) -> Iterator[Finding]:
     if not isinstance(steps, (int, float)) or steps <= 0:
         return
     if ratio is not None:
-        yield (
-            "warmup_steps",
-            (f"transformers 5 takes `warmup_ratio: {ratio}` and 4 takes `warmup_steps: {steps:g}`; keep one of them"),
-        )
+        found = f"transformers 5 takes `warmup_ratio: {ratio}` and 4 takes `warmup_steps: {steps:g}`"
+        yield "warmup_steps", f"{found}; keep one of them"
     elif (
         steps < 1
         and len({releases.is_at_least(pair, WARMUP_SHARES_SINCE) for pair in releases.possible_pairs(job.header)}) > 1

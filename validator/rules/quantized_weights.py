@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from validator.finding import Severity
-from validator.rules.rule import Finding, rule, set_value
+from validator.rules.rule import ERROR, WARNING, Findings, rule, set_value
 from validator.run.prediction import Job
 from validator.run.quantization import ON_LOAD_BITS
 
@@ -14,8 +11,8 @@ def _sharding_name(job: Job) -> str | None:
     return "DeepSpeed ZeRO-3" if job.zero_stage == 3 else "FSDP" if job.fsdp else None
 
 
-@rule("TRA301", Severity.ERROR)
-def quantized_weights_trained(job: Job) -> Iterator[Finding]:
+@rule("TRA301", ERROR)
+def quantized_weights_trained(job: Job) -> Findings:
     """Quantized weights are to be trained themselves.
 
     Why: refused at parse, on every rank: only LoRA and OFT train beside frozen weights.
@@ -26,8 +23,8 @@ def quantized_weights_trained(job: Job) -> Iterator[Finding]:
         yield "quantization_bit", f"quantized weights need `finetuning_type: lora` or oft, not {job.method}"
 
 
-@rule("TRA302", Severity.ERROR)
-def quantization_conflict(job: Job) -> Iterator[Finding]:
+@rule("TRA302", ERROR)
+def quantization_conflict(job: Job) -> Findings:
     """A setting excludes quantized weights.
 
     Why: refused at parse, on every rank.
@@ -48,8 +45,8 @@ def quantization_conflict(job: Job) -> Iterator[Finding]:
         yield "fp8", "`fp8` and `quantization_bit` exclude each other; remove one"
 
 
-@rule("TRA303", Severity.ERROR)
-def device_map_in_training(job: Job) -> Iterator[Finding]:
+@rule("TRA303", ERROR)
+def device_map_in_training(job: Job) -> Findings:
     """Layers of a quantized model are to be spread over devices in training.
 
     Why: refused at parse, on every rank.
@@ -60,8 +57,8 @@ def device_map_in_training(job: Job) -> Iterator[Finding]:
         yield "quantization_device_map", "`quantization_device_map: auto` is for inference; remove it"
 
 
-@rule("TRA304", Severity.ERROR)
-def bits_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA304", ERROR)
+def bits_refused(job: Job) -> Findings:
     """The quantization method does not know this number of bits.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
@@ -75,8 +72,8 @@ def bits_refused(job: Job) -> Iterator[Finding]:
         yield "quantization_bit", f"{asked.method} quantizes to {known} bits, not {asked.bits}"
 
 
-@rule("TRA305", Severity.ERROR)
-def quantization_not_sharded(job: Job) -> Iterator[Finding]:
+@rule("TRA305", ERROR)
+def quantization_not_sharded(job: Job) -> Findings:
     """Weights are quantized in a way that ZeRO-3 and FSDP cannot shard.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
@@ -87,14 +84,12 @@ def quantization_not_sharded(job: Job) -> Iterator[Finding]:
     if not way or not asked.loads or asked.bits not in ON_LOAD_BITS.get(asked.method, ()):
         return
     if job.adapts and (asked.method, asked.bits) != ("bnb", 4):
-        yield (
-            "quantization_bit",
-            (f"{way} cannot shard {asked.bits}-bit {asked.method} weights; use 4-bit bnb, or ZeRO-2"),
-        )
+        text = f"{way} cannot shard {asked.bits}-bit {asked.method} weights; use 4-bit bnb, or ZeRO-2"
+        yield "quantization_bit", text
 
 
-@rule("TRA306", Severity.ERROR)
-def checkpoint_not_sharded(job: Job) -> Iterator[Finding]:
+@rule("TRA306", ERROR)
+def checkpoint_not_sharded(job: Job) -> Findings:
     """The checkpoint is quantized in a way that ZeRO-3 and FSDP cannot shard.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
@@ -106,8 +101,8 @@ def checkpoint_not_sharded(job: Job) -> Iterator[Finding]:
         yield "model_name_or_path", f"the checkpoint is {kind}-quantized, which {way} cannot shard; use ZeRO-2 or none"
 
 
-@rule("TRA307", Severity.ERROR)
-def quantized_checkpoint_trained(job: Job) -> Iterator[Finding]:
+@rule("TRA307", ERROR)
+def quantized_checkpoint_trained(job: Job) -> Findings:
     """A quantized checkpoint is used with a method other than LoRA or OFT, or with PiSSA.
 
     Why: fails when the adapter is made, after the data is tokenized and the model loaded on every rank.
@@ -123,8 +118,8 @@ def quantized_checkpoint_trained(job: Job) -> Iterator[Finding]:
         yield "pissa_init", f"the checkpoint is {kind}-quantized; PiSSA needs the original weights"
 
 
-@rule("TRA308", Severity.WARNING)
-def nothing_quantized(job: Job) -> Iterator[Finding]:
+@rule("TRA308", WARNING)
+def nothing_quantized(job: Job) -> Findings:
     """The quantization method does not quantize while loading, or not this model.
 
     Why: `quantization_bit` then has no effect, and the full weights are loaded: out of memory, or no saving at all.
@@ -137,20 +132,16 @@ def nothing_quantized(job: Job) -> Iterator[Finding]:
     """
     asked = job.quantization
     if asked.loads and not asked.works:
-        yield (
-            "quantization_method" if "quantization_method" in job.values else "quantization_bit",
-            f"`quantization_method: {asked.method}` quantizes nothing while loading; use bnb",
-            set_value("quantization_method", "bnb", safe=False),
-        )
+        key = "quantization_method" if "quantization_method" in job.values else "quantization_bit"
+        text = f"`quantization_method: {asked.method}` quantizes nothing while loading; use bnb"
+        yield key, text, set_value("quantization_method", "bnb", safe=False)
     elif asked.works and asked.spared and job.model:
-        yield (
-            "quantization_bit",
-            f"this transformers quantizes no linear layer of {job.model.kind}; install transformers 5.2.0, which does",
-        )
+        found = f"this transformers quantizes no linear layer of {job.model.kind}"
+        yield "quantization_bit", f"{found}; install transformers 5.2.0, which does"
 
 
-@rule("TRA309", Severity.WARNING)
-def quantized_twice(job: Job) -> Iterator[Finding]:
+@rule("TRA309", WARNING)
+def quantized_twice(job: Job) -> Findings:
     """`quantization_bit` is set for a checkpoint that is quantized already.
 
     Why: it has no effect; the checkpoint's own quantization is used.
@@ -162,8 +153,8 @@ def quantized_twice(job: Job) -> Iterator[Finding]:
         yield "quantization_bit", f"the checkpoint is {kind}-quantized already; `quantization_bit` has no effect"
 
 
-@rule("TRA310", Severity.ERROR)
-def dora_on_quantized(job: Job) -> Iterator[Finding]:
+@rule("TRA310", ERROR)
+def dora_on_quantized(job: Job) -> Findings:
     """DoRA is put on quantized weights.
 
     Why: refused when the adapter is made, after the data is tokenized and the model loaded on every rank; bitsandbytes
@@ -176,8 +167,8 @@ def dora_on_quantized(job: Job) -> Iterator[Finding]:
         yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove one"
 
 
-@rule("TRA311", Severity.WARNING)
-def experts_not_quantized(job: Job) -> Iterator[Finding]:
+@rule("TRA311", WARNING)
+def experts_not_quantized(job: Job) -> Findings:
     """A mixture-of-experts model is quantized while loading.
 
     Why: transformers 5 keeps the experts as fused tensors that bitsandbytes leaves in 16 bits, so most of the model
@@ -199,8 +190,8 @@ def experts_not_quantized(job: Job) -> Iterator[Finding]:
         yield "quantization_bit", f"the experts of {model.kind} stay in 16 bits; {remedy}"
 
 
-@rule("TRA312", Severity.ERROR)
-def other_model_bits(job: Job) -> Iterator[Finding]:
+@rule("TRA312", ERROR)
+def other_model_bits(job: Job) -> Findings:
     """The reference or reward model is to be quantized to a number of bits that is not known.
 
     Why: an assertion at parse, on every rank.
@@ -212,8 +203,8 @@ def other_model_bits(job: Job) -> Iterator[Finding]:
             yield key, f"`{key}` is {job.get(key)}, only 4 and 8 are accepted"
 
 
-@rule("TRA313", Severity.ERROR, since="transformers 5.0.0")
-def router_packed(job: Job) -> Iterator[Finding]:
+@rule("TRA313", ERROR, since="transformers 5.0.0")
+def router_packed(job: Job) -> Findings:
     """A model whose router reads the weight of a plain linear layer is quantized to 4 bits.
 
     Why: the router multiplies by the packed weight: "mat1 and mat2 shapes cannot be multiplied" at the first step,
@@ -225,8 +216,8 @@ def router_packed(job: Job) -> Iterator[Finding]:
         yield "quantization_bit", "the router of this model cannot read 4-bit weights; remove `quantization_bit`"
 
 
-@rule("TRA314", Severity.WARNING, since="transformers 5.0.0")
-def router_rounded(job: Job) -> Iterator[Finding]:
+@rule("TRA314", WARNING, since="transformers 5.0.0")
+def router_rounded(job: Job) -> Findings:
     """A model whose router reads the weight of a plain linear layer is quantized to 8 bits.
 
     Why: the run goes on, but the router takes the stored integers for weights and sends tokens to other experts than

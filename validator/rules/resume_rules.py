@@ -4,17 +4,16 @@ run can resume from it."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from validator.errors import RecipeError
-from validator.finding import Place, Severity
+from validator.finding import Place
 from validator.knowledge import models
 from validator.knowledge.models import Model
 from validator.recipe import safe_read
 from validator.rules import finding_places
 from validator.rules.file_paths import has_variable
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run import checkpoints
 from validator.run.prediction import Job
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from validator.run.checkpoints import TrainerCheckpoint
 
 
-@rule("PTH009", Severity.ERROR)
-def output_occupied(job: Job) -> Iterator[Finding]:
+@rule("PTH009", ERROR)
+def output_occupied(job: Job) -> Findings:
     """The output folder holds weights of an earlier run, and no checkpoint to resume from.
 
     Why: every process stops while the arguments are parsed: "Output directory already exists and is not empty".
@@ -40,8 +39,8 @@ def output_occupied(job: Job) -> Iterator[Finding]:
         yield "output_dir", f"`{folder}` already holds {held[0]}; choose another, or set `overwrite_output_dir: true`"
 
 
-@rule("PTH010", Severity.WARNING)
-def silently_resumed(job: Job) -> Iterator[Finding]:
+@rule("PTH010", WARNING)
+def silently_resumed(job: Job) -> Findings:
     """The output folder holds checkpoints, which LLaMA-Factory resumes without being asked.
 
     Why: training goes on from the last step of the earlier run, or ends at once, whatever the recipe now says.
@@ -50,18 +49,14 @@ def silently_resumed(job: Job) -> Iterator[Finding]:
     """
     saved = _implicit_checkpoint(job)
     if saved and not _other_base_model(job, saved):
-        yield (
-            "output_dir",
-            (
-                f"`{checkpoints.output_folder(job)}` holds {saved.name}, "
-                f"from which training resumes without being asked; "
-                "set `resume_from_checkpoint` if it shall, else another `output_dir`"
-            ),
+        found = (
+            f"`{checkpoints.output_folder(job)}` holds {saved.name}, from which training resumes without being asked"
         )
+        yield "output_dir", f"{found}; set `resume_from_checkpoint` if it shall, else another `output_dir`"
 
 
-@rule("PTH011", Severity.WARNING)
-def tokenized_data_wins(job: Job) -> Iterator[Finding]:
+@rule("PTH011", WARNING)
+def tokenized_data_wins(job: Job) -> Findings:
     """`tokenized_path` holds data, so all other data settings are ignored.
 
     Why: LLaMA-Factory loads what lies there; `dataset`, `cutoff_len`, `template` and `max_samples` have no effect.
@@ -69,17 +64,12 @@ def tokenized_data_wins(job: Job) -> Iterator[Finding]:
     Fix: remove the folder to tokenize anew, or name another.
     """
     if job.tokenized:
-        yield (
-            "tokenized_path",
-            (
-                f"`{job.get('tokenized_path')}` already holds data: `dataset`, `cutoff_len` and the like are ignored; "
-                "remove it to tokenize anew"
-            ),
-        )
+        found = f"`{job.get('tokenized_path')}` already holds data: `dataset`, `cutoff_len` and the like are ignored"
+        yield "tokenized_path", f"{found}; remove it to tokenize anew"
 
 
-@rule("PTH014", Severity.ERROR)
-def checkpoint_missing(job: Job) -> Iterator[Finding]:
+@rule("PTH014", ERROR)
+def checkpoint_missing(job: Job) -> Findings:
     """`resume_from_checkpoint` names a checkpoint that is not there, or not whole.
 
     Why: "Can't find a valid checkpoint" or a file that is cut off, after the data set is tokenized and the model is
@@ -100,8 +90,8 @@ def checkpoint_missing(job: Job) -> Iterator[Finding]:
         yield where, f"`{value}` is no whole checkpoint ({named.flaw}); name another"
 
 
-@rule("PTH015", Severity.ERROR)
-def checkpoint_of_another_model(job: Job) -> Iterator[Finding]:
+@rule("PTH015", ERROR)
+def checkpoint_of_another_model(job: Job) -> Findings:
     """The output folder holds a checkpoint of another model, which LLaMA-Factory resumes without being asked.
 
     Why: its weights are loaded into this model: a size mismatch after the data set is tokenized and the model is loaded
@@ -141,8 +131,8 @@ def _model_shape(model: Model) -> tuple[str, int, int]:
     return model.kind, model.arch.hidden, model.arch.layers
 
 
-@rule("PTH018", Severity.ERROR)
-def checkpoint_incomplete(job: Job) -> Iterator[Finding]:
+@rule("PTH018", ERROR)
+def checkpoint_incomplete(job: Job) -> Findings:
     """The checkpoint to go on from is half-written: the earlier run was killed while it saved.
 
     Why: a missing trainer_state.json, weights or states that are cut off stop every process, after the data set is
@@ -157,8 +147,8 @@ def checkpoint_incomplete(job: Job) -> Iterator[Finding]:
         yield _checkpoint_place(job), f"`{saved.path}` is half-written ({saved.flaw}); {remedy}{instead}"
 
 
-@rule("PTH019", Severity.ERROR)
-def states_of_other_processes(job: Job) -> Iterator[Finding]:
+@rule("PTH019", ERROR)
+def states_of_other_processes(job: Job) -> Findings:
     """ZeRO's optimizer states were saved by another number of processes.
 
     Why: "Automatic adjustment of ZeRO's optimizer state partitioning with a new world size is not currently supported",
@@ -172,15 +162,13 @@ def states_of_other_processes(job: Job) -> Iterator[Finding]:
     nodes, shards = job.machine.nodes, len(saved.shards)
     apart = nodes > 1 and shards == job.machine.devices  # on disks of their own nodes see what they wrote
     if shards and shards != job.world and not apart:
-        yield (
-            _checkpoint_place(job),
-            f"{saved.name} holds optimizer states of {shards} processes, the run has {job.world}, and ZeRO cannot "
-            f"divide them anew; run it on {shards} devices, or start anew",
-        )
+        place = _checkpoint_place(job)
+        found = f"{saved.name} holds optimizer states of {shards} processes, the run has {job.world}"
+        yield place, f"{found}, and ZeRO cannot divide them anew; run it on {shards} devices, or start anew"
 
 
-@rule("PTH020", Severity.ERROR)
-def states_of_another_kind(job: Job) -> Iterator[Finding]:
+@rule("PTH020", ERROR)
+def states_of_another_kind(job: Job) -> Findings:
     """DeepSpeed would not find its states in the checkpoint, or those of another stage or number format.
 
     Why: under DeepSpeed "Can't find a valid checkpoint", an assertion without a word where one of both is stage 3, a
@@ -208,8 +196,8 @@ def _deepspeed_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
     return None
 
 
-@rule("PTH021", Severity.ERROR)
-def other_parameters(job: Job) -> Iterator[Finding]:
+@rule("PTH021", ERROR)
+def other_parameters(job: Job) -> Findings:
     """The checkpoint holds other parameters than the run trains: of another method, rank or other layers.
 
     Why: a size mismatch, "Can't find a checkpoint index", or "parameter group that doesn't match the size of
@@ -239,8 +227,8 @@ def _parameter_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
     return None
 
 
-@rule("PTH022", Severity.ERROR)
-def reward_model_resumed(job: Job) -> Iterator[Finding]:
+@rule("PTH022", ERROR)
+def reward_model_resumed(job: Job) -> Findings:
     """A reward model with LoRA would go on from a checkpoint.
 
     Why: the value head is around the adapter, so the Trainer takes the model for one without: "Can't find a checkpoint
@@ -251,15 +239,12 @@ def reward_model_resumed(job: Job) -> Iterator[Finding]:
     """
     saved = checkpoints.resume_checkpoint(job)
     if saved and job.stage == "rm" and job.adapts:
-        yield (
-            _checkpoint_place(job),
-            f"a reward model cannot go on from {saved.name}; start anew, with `adapter_name_or_path: {saved.path}` "
-            "and another `output_dir`",
-        )
+        remedy = f"start anew, with `adapter_name_or_path: {saved.path}` and another `output_dir`"
+        yield _checkpoint_place(job), f"a reward model cannot go on from {saved.name}; {remedy}"
 
 
-@rule("PTH023", Severity.ERROR, since="llamafactory 0.9.5")
-def weights_thrown_back(job: Job) -> Iterator[Finding]:
+@rule("PTH023", ERROR, since="llamafactory 0.9.5")
+def weights_thrown_back(job: Job) -> Findings:
     """A run under DeepSpeed's stage 0 with bf16 goes on from a checkpoint.
 
     Why: from DeepSpeed 0.18 on the 32-bit weights of the optimizer are not loaded (seen in a real run). The first loss
@@ -269,15 +254,12 @@ def weights_thrown_back(job: Job) -> Iterator[Finding]:
     """
     saved = _deepspeed_checkpoint(job)
     if saved and not saved.shards and job.zero_stage == 0 and job.half == "bf16":
-        yield (
-            _checkpoint_place(job),
-            f"from {saved.name} DeepSpeed's stage 0 with bf16 loads no 32-bit weights, and the first step undoes the "
-            "training so far; start anew, with ZeRO-1",
-        )
+        found = f"from {saved.name} DeepSpeed's stage 0 with bf16 loads no 32-bit weights"
+        yield _checkpoint_place(job), f"{found}, and the first step undoes the training so far; start anew, with ZeRO-1"
 
 
-@rule("PTH024", Severity.ERROR)
-def several_on_the_cpu(job: Job) -> Iterator[Finding]:
+@rule("PTH024", ERROR)
+def several_on_the_cpu(job: Job) -> Findings:
     """Several processes on the CPU would go on from a checkpoint, without DeepSpeed.
 
     Why: each loads the optimizer's states to its device, and torch knows no `cpu:0`: "don't know how to restore data
@@ -288,14 +270,12 @@ def several_on_the_cpu(job: Job) -> Iterator[Finding]:
     saved = checkpoints.resume_checkpoint(job)
     told = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
     if saved and saved.schedules and job.on_cpu and job.world > 1 and not job.zero and not told:
-        yield (
-            _checkpoint_place(job),
-            f"{job.world} processes on the CPU cannot load {saved.name}; set ACCELERATE_TORCH_DEVICE=cpu",
-        )
+        text = f"{job.world} processes on the CPU cannot load {saved.name}; set ACCELERATE_TORCH_DEVICE=cpu"
+        yield _checkpoint_place(job), text
 
 
-@rule("PTH025", Severity.WARNING)
-def optimizer_anew(job: Job) -> Iterator[Finding]:
+@rule("PTH025", WARNING)
+def optimizer_anew(job: Job) -> Findings:
     """The checkpoint holds no states of optimizer and learning rate.
 
     Why: the Trainer says nothing and begins both anew: the warm-up comes again, and the learning rate does not reach
@@ -306,14 +286,12 @@ def optimizer_anew(job: Job) -> Iterator[Finding]:
     saved = checkpoints.resume_checkpoint(job)
     if saved and not job.zero and (saved.engine or not saved.schedules):
         why = "of DeepSpeed, which this run is without" if saved.engine else "no states of optimizer and learning rate"
-        yield (
-            _checkpoint_place(job),
-            f"{saved.name} holds {'states ' if saved.engine else ''}{why}: both begin anew, with warm-up",
-        )
+        text = f"{saved.name} holds {'states ' if saved.engine else ''}{why}: both begin anew, with warm-up"
+        yield _checkpoint_place(job), text
 
 
-@rule("PTH026", Severity.WARNING)
-def counted_otherwise(job: Job) -> Iterator[Finding]:
+@rule("PTH026", WARNING)
+def counted_otherwise(job: Job) -> Findings:
     """A step or an epoch is another one than in the run of the checkpoint: other data, batches or devices.
 
     Why: the steps that are done count as steps of the new size, so samples are skipped that nobody saw, or seen again.
@@ -326,20 +304,16 @@ def counted_otherwise(job: Job) -> Iterator[Finding]:
         return
     if steps := checkpoints.epoch_steps(job, saved):
         what = f"{saved.name} is of {steps[0]:,} steps an epoch, the run of {steps[1]:,}"
-        yield (
-            _checkpoint_place(job),
-            f"{what}: samples are skipped or seen twice; keep data, batch and devices, or start anew",
-        )
+        text = f"{what}: samples are skipped or seen twice; keep data, batch and devices, or start anew"
+        yield _checkpoint_place(job), text
     elif batches := checkpoints.batch_counts(job, saved):
-        yield (
-            _checkpoint_place(job),
-            f"{saved.name} is of {batches[0]} samples at once, the run of {batches[1]}: unless "
-            "`gradient_accumulation_steps` keeps those of a step, samples are skipped or seen twice",
-        )
+        what = f"{saved.name} is of {batches[0]} samples at once, the run of {batches[1]}"
+        unless = "unless `gradient_accumulation_steps` keeps those of a step"
+        yield _checkpoint_place(job), f"{what}: {unless}, samples are skipped or seen twice"
 
 
-@rule("PTH027", Severity.WARNING)
-def trained_to_the_end(job: Job) -> Iterator[Finding]:
+@rule("PTH027", WARNING)
+def trained_to_the_end(job: Job) -> Findings:
     """The checkpoint is at the end of the run.
 
     Why: nothing is left to train; within an epoch the Trainer makes one more step all the same, at each start.
@@ -348,12 +322,8 @@ def trained_to_the_end(job: Job) -> Iterator[Finding]:
     """
     saved = checkpoints.resume_checkpoint(job)
     if saved and checkpoints.is_at_end(job, saved):
-        yield (
-            _checkpoint_place(job),
-            f"{saved.name} is at the end: step {saved.step:,} of {checkpoints.total_steps(job, saved):,}; "
-            f"choose another "
-            "`output_dir`, or train more epochs",
-        )
+        found = f"{saved.name} is at the end: step {saved.step:,} of {checkpoints.total_steps(job, saved):,}"
+        yield _checkpoint_place(job), f"{found}; choose another `output_dir`, or train more epochs"
 
 
 def _deepspeed_checkpoint(job: Job) -> TrainerCheckpoint | None:

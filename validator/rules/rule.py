@@ -5,7 +5,7 @@ releases stand in the decorator, its manual page is the docstring."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from validator.finding import Edit, Fix, Place, Severity
@@ -15,11 +15,14 @@ from validator.run.prediction import Job
 # block, None the whole file; inside.py gives places in values and in the files that a recipe names. A definite remedy
 # stands behind (edits.py).
 Finding = tuple[Place | str | None, str] | tuple[Place | str | None, str, Fix | None]
+Findings = Iterator[Finding]
 Check = Callable[[Job], Iterable[Finding]]
 
 # Findings of one rule in a file. Who has more has made one mistake many times, and each may cost a search for what was
 # meant.
 MAX_FINDINGS = 50
+
+ERROR, WARNING, NOTE = Severity
 
 
 class Violation(NamedTuple):

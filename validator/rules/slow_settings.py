@@ -4,13 +4,11 @@ makes it likely, so that most recipes do not wait for it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from validator.finding import Severity
 from validator.knowledge import releases
 from validator.knowledge.tables import yaml_table
-from validator.rules.rule import Finding, rule
+from validator.rules.rule import NOTE, WARNING, Findings, rule
 from validator.run.prediction import GIB, Job
 from validator.run.variants import with_arguments
 
@@ -59,8 +57,8 @@ def _device_gib(job: Job) -> str:
     return f"{job.device_memory.expected / GIB:.1f} GiB per device" if job.device_memory else ""
 
 
-@rule("TRA921", Severity.WARNING)
-def sharded_without_need(job: Job) -> Iterator[Finding]:
+@rule("TRA921", WARNING)
+def sharded_without_need(job: Job) -> Findings:
     """Weights are spread over the devices, or lie in main memory, where each device has room for them.
 
     Why: ZeRO-3 gathers every layer in each pass of each micro batch, an adapter's frozen base too; offload moves states
@@ -82,8 +80,8 @@ def sharded_without_need(job: Job) -> Iterator[Finding]:
             return
 
 
-@rule("TRA922", Severity.WARNING)
-def bound_by_network(job: Job) -> Iterator[Finding]:
+@rule("TRA922", WARNING)
+def bound_by_network(job: Job) -> Findings:
     """What nodes send each other takes longer than what they compute.
 
     Why: a node's devices share one network, which is ten to a hundred times slower than the links between them. With
@@ -104,8 +102,8 @@ def bound_by_network(job: Job) -> Iterator[Finding]:
         yield where, f"the network between {nodes} nodes takes {share:.0%} of a step: {alone}{unsure}"
 
 
-@rule("TRA923", Severity.NOTE)
-def micro_batch_small(job: Job) -> Iterator[Finding]:
+@rule("TRA923", NOTE)
+def micro_batch_small(job: Job) -> Findings:
     """Micro batches are so small that devices wait for the processor to start their kernels.
 
     Why: a kernel takes some ten microseconds to start, whatever it computes. The same samples in fewer, larger micro
@@ -128,8 +126,8 @@ def micro_batch_small(job: Job) -> Iterator[Finding]:
         yield "per_device_train_batch_size", f"devices wait for kernels to start: {settings} {less}"
 
 
-@rule("TRA924", Severity.WARNING)
-def devices_wait_for_pictures(job: Job) -> Iterator[Finding]:
+@rule("TRA924", WARNING)
+def devices_wait_for_pictures(job: Job) -> Findings:
     """Devices wait for pictures, films or sound that the data loader has not made numbers of.
 
     Why: without workers the process that trains opens, scales and cuts each picture itself, while the device does
@@ -146,8 +144,8 @@ def devices_wait_for_pictures(job: Job) -> Iterator[Finding]:
         yield "dataloader_num_workers", f"devices wait for pictures to be read; {less}"
 
 
-@rule("TRA925", Severity.NOTE)
-def mostly_padding(job: Job) -> Iterator[Finding]:
+@rule("TRA925", NOTE)
+def mostly_padding(job: Job) -> Findings:
     """More than a third of each batch is padding, which is computed like text.
 
     Why: a micro batch is as long as its longest sample. Lengths are those of the header block or of local data.
@@ -177,8 +175,8 @@ def _padding_remedy(job: Job) -> str:
     return f"`{change['how']}`" if releases.requires(job.header, change["removed"]) else "`group_by_length: true`"
 
 
-@rule("TRA926", Severity.WARNING)
-def evaluated_or_saved_too_often(job: Job) -> Iterator[Finding]:
+@rule("TRA926", WARNING)
+def evaluated_or_saved_too_often(job: Job) -> Findings:
     """Evaluations or checkpoints take more than a tenth of the run.
 
     Why: each evaluation passes through all that is held back, and each checkpoint waits for the disk.

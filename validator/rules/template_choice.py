@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from validator.errors import RecipeError
-from validator.finding import Severity
 from validator.knowledge import models, tables
 from validator.knowledge.chat_templates import thought_words
 from validator.recipe.suggestions import nearest_name, suggest
-from validator.rules.rule import Finding, remove_keys, rule, set_value
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
 from validator.run.dataset_registry import Dataset
 from validator.run.prediction import Job
 
@@ -44,8 +43,8 @@ def _family_template(job: Job) -> str | None:
         return None
 
 
-@rule("TRA601", Severity.ERROR)
-def template_unknown(job: Job) -> Iterator[Finding]:
+@rule("TRA601", ERROR)
+def template_unknown(job: Job) -> Findings:
     """The template does not exist.
 
     Why: fails before the data is read, after the imports on every rank.
@@ -62,8 +61,8 @@ def template_unknown(job: Job) -> Iterator[Finding]:
         yield "template", f"template `{name}` does not exist{remedy}", fix
 
 
-@rule("TRA602", Severity.ERROR)
-def prompt_not_trainable(job: Job) -> Iterator[Finding]:
+@rule("TRA602", ERROR)
+def prompt_not_trainable(job: Job) -> Findings:
     """The template cannot train on the prompt.
 
     Why: it marks the end of an answer at the start of the next turn; fails before the data is read.
@@ -75,8 +74,8 @@ def prompt_not_trainable(job: Job) -> Iterator[Finding]:
         yield "train_on_prompt", f"template {job.get('template')} cannot train on the prompt; remove `train_on_prompt`"
 
 
-@rule("TRA603", Severity.ERROR)
-def tool_format_unknown(job: Job) -> Iterator[Finding]:
+@rule("TRA603", ERROR)
+def tool_format_unknown(job: Job) -> Findings:
     """The tool format does not exist.
 
     Why: fails before the data is read, after the imports on every rank.
@@ -90,8 +89,8 @@ def tool_format_unknown(job: Job) -> Iterator[Finding]:
         yield "tool_format", f"tool format `{name}` does not exist{near}"
 
 
-@rule("TRA604", Severity.ERROR)
-def template_needs_images(job: Job) -> Iterator[Finding]:
+@rule("TRA604", ERROR)
+def template_needs_images(job: Job) -> Findings:
     """A template for images is used with a model that has no image processor.
 
     Why: "Processor was not found" while the data is tokenized, even without any image in it.
@@ -127,8 +126,8 @@ def _may_suit_model(job: Job, template: str) -> bool:
     return model.base or not model.speaks or template in model.speaks or not ("<" in turns or "[INST]" in turns)
 
 
-@rule("TRA605", Severity.WARNING)
-def template_of_another_family(job: Job) -> Iterator[Finding]:
+@rule("TRA605", WARNING)
+def template_of_another_family(job: Job) -> Findings:
     """The template is not the one of the model.
 
     Why: training goes well, but the model learns marks that it does not know and that serving with its own template
@@ -147,8 +146,8 @@ def template_of_another_family(job: Job) -> Iterator[Finding]:
         yield "template", text, set_value("template", own, safe=False)
 
 
-@rule("TRA614", Severity.NOTE)
-def template_missing(job: Job) -> Iterator[Finding]:
+@rule("TRA614", NOTE)
+def template_missing(job: Job) -> Findings:
     """No template is named.
 
     Why: LLaMA-Factory then derives one from the tokenizer's own, which loses tools, thinking and the end of answers for
@@ -172,8 +171,8 @@ _PUBLIC_SHARES = {"none": 1.0, "some": 0.5, "all": 0.0}
 _STAGES_WITH_TEMPLATE = ("sft", "dpo", "kto", "rm")
 
 
-@rule("TRA618", Severity.WARNING)
-def empty_thoughts_trained(job: Job) -> Iterator[Finding]:
+@rule("TRA618", WARNING)
+def empty_thoughts_trained(job: Job) -> Findings:
     """Answers without a thought are trained with an empty one, so that the model unlearns to think.
 
     Why: the templates of reasoning models put an empty thought before each answer that has none. With `enable_thinking`
@@ -196,15 +195,12 @@ def empty_thoughts_trained(job: Job) -> Iterator[Finding]:
     else:
         remedy, fix = "write `enable_thinking: null`, which keeps the thoughts that are there", None
     key = "enable_thinking" if job.has("enable_thinking") else "template"
-    text = (
-        f"{_names_with_verb(named)} no thoughts, "
-        f"so template {job.get('template')} trains an empty one before each answer"
-    )
-    yield key, f"{text}; {remedy}", fix
+    trained = f"so template {job.get('template')} trains an empty one before each answer"
+    yield key, f"{_names_with_verb(named)} no thoughts, {trained}; {remedy}", fix
 
 
-@rule("TRA619", Severity.WARNING)
-def thoughts_removed(job: Job) -> Iterator[Finding]:
+@rule("TRA619", WARNING)
+def thoughts_removed(job: Job) -> Findings:
     """`enable_thinking: false` removes the thoughts of data that have them.
 
     Why: the model is trained on the bare answers; the long thoughts that the data were chosen for are never seen.
@@ -214,15 +210,13 @@ def thoughts_removed(job: Job) -> Iterator[Finding]:
     if job.get("enable_thinking") is not False:
         return
     if named := [name for name, share in _shares_without_thoughts(job).items() if share < 1 - _IGNORED_SHARE]:
-        text = (
-            f"{_names_with_verb(named)} thoughts, "
-            f"which `enable_thinking: false` removes; remove the key to train on them"
-        )
-        yield "enable_thinking", text, remove_keys("enable_thinking", safe=False)
+        text = f"{_names_with_verb(named)} thoughts, which `enable_thinking: false` removes"
+        fix = remove_keys("enable_thinking", safe=False)
+        yield "enable_thinking", f"{text}; remove the key to train on them", fix
 
 
-@rule("TRA621", Severity.WARNING)
-def thoughts_in_other_words(job: Job) -> Iterator[Finding]:
+@rule("TRA621", WARNING)
+def thoughts_in_other_words(job: Job) -> Findings:
     """Answers have thoughts between words that the template does not know, so that they are trained as answers.
 
     Why: gpt-oss, Gemma 4, Seed-OSS and Kimi-VL think between words of their own. A thought between `<think>` and
@@ -238,10 +232,8 @@ def thoughts_in_other_words(job: Job) -> Iterator[Finding]:
     if named := [name for name, opener in foreign.items() if opener]:
         found = next(filter(None, foreign.values()))
         trained = f"which template {job.get('template')} trains as part of the answer"
-        yield (
-            "dataset",
-            f"{_names_with_verb(named)} thoughts in `{found}`, {trained}; write them between `{opens}` and `{closes}`",
-        )
+        remedy = f"write them between `{opens}` and `{closes}`"
+        yield "dataset", f"{_names_with_verb(named)} thoughts in `{found}`, {trained}; {remedy}"
 
 
 def _names_with_verb(names: list[str]) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from validator.finding import Severity
 from validator.recipe.suggestions import suggest
 from validator.rules.file_paths import PATH_KEYS
-from validator.rules.rule import Finding, remove_keys, rule, set_value
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
 from validator.rules.unknown_keys import belongs_to_other_command
 from validator.run.prediction import Job
 
@@ -22,8 +19,8 @@ _LOGGERS = (
 _SUPERVISED_KEYS = ("predict_with_generate", "neat_packing", "train_on_prompt", "mask_history")
 
 
-@rule("TRA001", Severity.ERROR)
-def model_missing(job: Job) -> Iterator[Finding]:
+@rule("TRA001", ERROR)
+def model_missing(job: Job) -> Findings:
     """The recipe names no model.
 
     Why: refused at parse, on every rank.
@@ -34,8 +31,8 @@ def model_missing(job: Job) -> Iterator[Finding]:
         yield "model_name_or_path", "no model is named; set `model_name_or_path`"
 
 
-@rule("TRA002", Severity.WARNING)
-def nothing_trained(job: Job) -> Iterator[Finding]:
+@rule("TRA002", WARNING)
+def nothing_trained(job: Job) -> Findings:
     """The recipe does not ask for training.
 
     Why: `do_train` is false by default; LLaMA-Factory reads the data, loads the model and ends with exit code 0, having
@@ -50,8 +47,8 @@ def nothing_trained(job: Job) -> Iterator[Finding]:
         yield "do_train", "`do_train` is not set: the model is loaded and nothing is trained; set it to true"
 
 
-@rule("TRA003", Severity.ERROR)
-def data_missing(job: Job) -> Iterator[Finding]:
+@rule("TRA003", ERROR)
+def data_missing(job: Job) -> Findings:
     """The recipe trains but names no data set.
 
     Why: refused at parse, on every rank; also where `tokenized_path` holds prepared data.
@@ -62,8 +59,8 @@ def data_missing(job: Job) -> Iterator[Finding]:
         yield "dataset", "training is asked for and no data set is named; set `dataset`"
 
 
-@rule("TRA004", Severity.ERROR)
-def supervised_only(job: Job) -> Iterator[Finding]:
+@rule("TRA004", ERROR)
+def supervised_only(job: Job) -> Findings:
     """A setting of supervised fine-tuning is used in another stage.
 
     Why: refused at parse, on every rank.
@@ -76,8 +73,8 @@ def supervised_only(job: Job) -> Iterator[Finding]:
                 yield key, f"`{key}` is refused in stage {job.stage}; it needs `stage: sft`"
 
 
-@rule("TRA005", Severity.ERROR)
-def prompt_and_history(job: Job) -> Iterator[Finding]:
+@rule("TRA005", ERROR)
+def prompt_and_history(job: Job) -> Findings:
     """The loss is asked to cover the prompt and to leave out the history.
 
     Why: refused at parse, on every rank.
@@ -88,8 +85,8 @@ def prompt_and_history(job: Job) -> Iterator[Finding]:
         yield "mask_history", "`mask_history` and `train_on_prompt` exclude each other; remove one"
 
 
-@rule("TRA006", Severity.ERROR)
-def inference_backend(job: Job) -> Iterator[Finding]:
+@rule("TRA006", ERROR)
+def inference_backend(job: Job) -> Findings:
     """A serving backend is set for a run of the train command.
 
     Why: refused at parse, on every rank; vLLM and SGLang serve the API, chat and web commands.
@@ -97,15 +94,12 @@ def inference_backend(job: Job) -> Iterator[Finding]:
     Fix: remove `infer_backend`.
     """
     if job.asked and job.get("infer_backend") != "huggingface":
-        yield (
-            "infer_backend",
-            f"`infer_backend: {job.get('infer_backend')}` cannot train; remove it",
-            remove_keys("infer_backend"),
-        )
+        text = f"`infer_backend: {job.get('infer_backend')}` cannot train; remove it"
+        yield "infer_backend", text, remove_keys("infer_backend")
 
 
-@rule("TRA008", Severity.ERROR)
-def report_target_unknown(job: Job) -> Iterator[Finding]:
+@rule("TRA008", ERROR)
+def report_target_unknown(job: Job) -> Findings:
     """A tool to report to is not known.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank. A text is one
@@ -128,8 +122,8 @@ def report_target_unknown(job: Job) -> Iterator[Finding]:
             yield "report_to", f"`report_to` holds `{shown}`, which transformers does not know{hint}", fix
 
 
-@rule("TRA011", Severity.NOTE)
-def timeout_of_years(job: Job) -> Iterator[Finding]:
+@rule("TRA011", NOTE)
+def timeout_of_years(job: Job) -> Findings:
     """The collective timeout is longer than a week.
 
     Why: `ddp_timeout: 180000000` of the official examples is 5.7 years: when one process dies or hangs, the others wait
@@ -140,18 +134,12 @@ def timeout_of_years(job: Job) -> Iterator[Finding]:
     """
     seconds = job.number("ddp_timeout")
     if seconds > _WEEK:
-        yield (
-            "ddp_timeout",
-            (
-                f"`ddp_timeout` is {seconds / _DAY:,.0f} days: a process that hangs stops the run silently; "
-                f"set {_WEEK} (a week) or less"
-            ),
-            set_value("ddp_timeout", _WEEK),
-        )
+        found = f"`ddp_timeout` is {seconds / _DAY:,.0f} days: a process that hangs stops the run silently"
+        yield "ddp_timeout", f"{found}; set {_WEEK} (a week) or less", set_value("ddp_timeout", _WEEK)
 
 
-@rule("TRA013", Severity.ERROR)
-def export_without_data(job: Job) -> Iterator[Finding]:
+@rule("TRA013", ERROR)
+def export_without_data(job: Job) -> Findings:
     """Quantization at export is set without its calibration data.
 
     Why: refused at parse even though training never exports.
@@ -163,8 +151,8 @@ def export_without_data(job: Job) -> Iterator[Finding]:
         yield "export_quantization_bit", text, remove_keys("export_quantization_bit")
 
 
-@rule("TRA014", Severity.ERROR, since="llamafactory 0.9.5")
-def tracker_without_project(job: Job) -> Iterator[Finding]:
+@rule("TRA014", ERROR, since="llamafactory 0.9.5")
+def tracker_without_project(job: Job) -> Findings:
     """Trackio is asked for with an empty project.
 
     Why: refused at parse, on every rank.
@@ -175,8 +163,8 @@ def tracker_without_project(job: Job) -> Iterator[Finding]:
         yield "project", "`report_to: trackio` needs a `project`"
 
 
-@rule("TRA017", Severity.WARNING)
-def resume_unread(job: Job) -> Iterator[Finding]:
+@rule("TRA017", WARNING)
+def resume_unread(job: Job) -> Findings:
     """The run is to resume in a stage and method that never do.
 
     Why: a reward model trained by full or freeze starts anew, with a line in the log only.
@@ -188,8 +176,8 @@ def resume_unread(job: Job) -> Iterator[Finding]:
         yield "resume_from_checkpoint", text, remove_keys("resume_from_checkpoint")
 
 
-@rule("TRA019", Severity.ERROR)
-def workers_missing(job: Job) -> Iterator[Finding]:
+@rule("TRA019", ERROR)
+def workers_missing(job: Job) -> Findings:
     """Loader workers are to be kept, and there are none.
 
     Why: torch refuses it when the data loader is built, after the data is tokenized and the model loaded on every rank.
@@ -200,8 +188,8 @@ def workers_missing(job: Job) -> Iterator[Finding]:
         yield "dataloader_persistent_workers", "there are no workers to keep; set `dataloader_num_workers` or remove it"
 
 
-@rule("TRA021", Severity.WARNING)
-def placeholder_kept(job: Job) -> Iterator[Finding]:
+@rule("TRA021", WARNING)
+def placeholder_kept(job: Job) -> Findings:
     """A value holds `${…}` or is `???`, which LLaMA-Factory does not fill in.
 
     Why: it reads recipes with OmegaConf, but never resolves them: the text stays as it is, in the run's name or as the
@@ -227,8 +215,8 @@ _INTERVAL_KEYS = (
 )
 
 
-@rule("TRA007", Severity.ERROR)
-def interval_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA007", ERROR)
+def interval_refused(job: Job) -> Findings:
     """An interval of logging, evaluation or saving is zero or not a whole number of steps.
 
     Why: refused at parse, on every rank. Below 1 it is a share of all steps; above 1 it must be whole.
@@ -246,8 +234,8 @@ def interval_refused(job: Job) -> Iterator[Finding]:
             yield key, text, set_value(key, int(value))
 
 
-@rule("TRA012", Severity.ERROR)
-def limit_refused(job: Job) -> Iterator[Finding]:
+@rule("TRA012", ERROR)
+def limit_refused(job: Job) -> Findings:
     """A lower limit is above its upper limit, or a count that must be positive is not.
 
     Why: refused at parse, on every rank.
@@ -266,8 +254,8 @@ def limit_refused(job: Job) -> Iterator[Finding]:
         yield "dataloader_prefetch_factor", "prefetching needs workers; set `dataloader_num_workers` or remove it"
 
 
-@rule("TRA015", Severity.NOTE)
-def steps_over_epochs(job: Job) -> Iterator[Finding]:
+@rule("TRA015", NOTE)
+def steps_over_epochs(job: Job) -> Findings:
     """Both a number of steps and a number of epochs are set.
 
     Why: `max_steps` wins; `num_train_epochs` has no effect.
@@ -279,8 +267,8 @@ def steps_over_epochs(job: Job) -> Iterator[Finding]:
         yield "num_train_epochs", text, remove_keys("num_train_epochs")
 
 
-@rule("TRA016", Severity.ERROR)
-def batch_not_positive(job: Job) -> Iterator[Finding]:
+@rule("TRA016", ERROR)
+def batch_not_positive(job: Job) -> Findings:
     """The micro batch is below 1.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
