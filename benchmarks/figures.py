@@ -24,13 +24,13 @@ Figures = Mapping[str, float]
 
 TABLES = {
     "memory": (
-        ("README.md", "rivals"), ("README.zh.md", "rivals"), ("docs/accuracy.md", "rivals"), ("docs/accuracy.md",
-        "bars"),
+        ("README.md", "rivals"), ("README.zh.md", "rivals"), ("docs/explanation/accuracy.md", "rivals"),
+        ("docs/explanation/accuracy.md", "bars"),
     ),
-    "time": tuple(("docs/accuracy.md", name) for name in ("timebars", "timerivals", "timerows", "claims")),
-    "simulator": (("docs/accuracy.md", "releases"),),
-    "files": (("docs/accuracy.md", "strangers"),),
-    "reliability": (("docs/reliability.md", "reliability"),),
+    "time": tuple(("docs/explanation/accuracy.md", name) for name in ("timebars", "timerivals", "timerows", "claims")),
+    "simulator": (("docs/explanation/accuracy.md", "releases"),),
+    "files": (("docs/explanation/accuracy.md", "strangers"),),
+    "reliability": (("docs/explanation/robustness.md", "reliability"),),
 }  # fmt: skip
 
 

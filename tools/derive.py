@@ -22,10 +22,12 @@ from validator.run.recipe_labels import method_name, prediction_line, stated_pre
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
-    "README.md", "README.zh.md", "docs/recipes.md", "docs/coverage.md", "docs/models.md", "docs/rules.md",
-    "docs/accuracy.md", "docs/doctor.md", "docs/reliability.md",
+    "README.md", "README.zh.md", "docs/reference/recipes.md", "docs/reference/coverage.md", "docs/reference/models.md",
+    "docs/reference/doctor.md", "docs/reference/rules/README.md",
+    *(f"docs/reference/rules/{family}.md" for family in rules.FAMILIES),
+    "docs/explanation/accuracy.md", "docs/explanation/robustness.md",
 )  # fmt: skip
-BLOCK = re.compile(r"(<!-- (?P<what>[a-z]+)(?:: (?P<command>.+?))? -->\n).*?(<!-- end -->)", re.S)
+BLOCK = re.compile(r"(<!-- (?P<what>[a-z]+)(?:: (?P<of>.+?))? -->\n).*?(<!-- end -->)", re.S)
 LINE = re.compile(r"(?m)^# predicted:.*\n|(?=^# ///\n)")
 COLUMNS = ("recipe", "model", "machine", "method", "GiB per device", "GiB of host memory", "samples", "hours")
 METHODS = ("qlora", "lora", "full")
@@ -49,10 +51,10 @@ def lines(cells: Iterable[Sequence[object]]) -> str:
 
 
 def recipe_table() -> str:
-    """Every recipe, for docs/recipes.md."""
+    """Every recipe, for docs/reference/recipes.md."""
     rows = (
         (
-            f"[{row.name}](../recipes/{row.name}.yaml)",
+            f"[{row.name}](../../recipes/{row.name}.yaml)",
             row.model,
             row.machine,
             row.method,
@@ -127,7 +129,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "catalogue": recipe_table,
     "coverage": coverage.page,
     "registry": models.page,
-    "rules": rules.page,
+    "index": rules.index,
     "doctor": doctor.page,
     "reliability": lambda: printed("-m", "benchmarks", "reliability"),
     "rivals": lambda: benchmarked("rivals", "memory"),
@@ -140,12 +142,16 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "claims": lambda: benchmarked("what field reports", "time"),
 }
 
+# Blocks of one thing that the mark names: `<!-- rules: PTH -->`.
+BLOCKS_OF: dict[str, Callable[[str], str]] = {"output": output, "rules": rules.page}
+
 
 def page_text(path: Path) -> str:
     """A page with its generated blocks as they are now."""
 
     def fill(match: re.Match[str]) -> str:
-        made = output(match["command"]) if match["what"] == "output" else BLOCKS[match["what"]]()
+        what, of = match["what"], match["of"]
+        made = BLOCKS_OF[what](of) if of else BLOCKS[what]()
         return match[1] + made + match[4]
 
     return BLOCK.sub(fill, path.read_text("utf-8"))

@@ -1,5 +1,5 @@
-"""From nothing to a run: every page of docs/journeys/ still prints what it says, and each of its runs is a command that
-LLaMA-Factory's own parser takes."""
+"""From nothing to a run: every story of docs/tutorials/, docs/howto/ and the READMEs still prints what it says, and
+each of its runs is a command that LLaMA-Factory's own parser takes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from pathlib import Path
 
 import pytest
 from support import cluster, journeys
+from support.journeys import Story
 from support.real_parser import Parser
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.process]
 
 
-def queues(page: Path) -> bool:
-    """Whether the page submits jobs."""
-    return "<!-- on slurm -->" in page.read_text("utf-8")
+def queues(story: Story) -> bool:
+    """Whether the story submits jobs."""
+    return "<!-- on slurm -->" in story.text
 
 
-def trains(page: Path) -> bool:
-    """Whether the page ends in a real fine-tune."""
-    return queues(page) or bool(re.search(r"(?m)^\$ lmf-recipes train (?!.*--dry-run)", page.read_text("utf-8")))
+def trains(story: Story) -> bool:
+    """Whether the story ends in a real fine-tune."""
+    return queues(story) or bool(re.search(r"(?m)^\$ lmf-recipes train (?!.*--dry-run)", story.text))
 
 
 @pytest.fixture(scope="module")
@@ -32,20 +33,24 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     one_in=3, whole_for=["README*", "validator/commands/*", "validator/output/*", "tests/support/journeys.py"]
 )
 @pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, id=page.stem, marks=[pytest.mark.training] if trains(page) else []) for page in journeys.PAGES],
+    "story",
+    [
+        pytest.param(each, id=str(each), marks=[pytest.mark.training] if trains(each) else [])
+        for each in journeys.stories()
+    ],
 )
 def test_a_journey_goes_as_it_is_told(
-    page: Path, programs: Path, tmp_path: Path, request: pytest.FixtureRequest
+    story: Story, programs: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    if queues(page) and cluster.missing():
+    if queues(story) and cluster.missing():
         pytest.skip(cluster.missing())
-    journey = journeys.replay(page, programs, tmp_path)
+    journey = journeys.replay(story, programs, tmp_path)
     if request.config.getoption("--golden"):
-        page.write_text(journey.text, "utf-8")
-    assert journey.text == page.read_text("utf-8")
+        story.page.write_text(story.page.read_text("utf-8").replace(story.text, journey.text), "utf-8")
+    else:
+        assert journey.text == story.text
     assert journey.dry_runs, "a journey leads to a run"
-    if not trains(page):
+    if not trains(story):
         parser: Parser = request.getfixturevalue("parser")
         taken = [parser(folder, line.partition("llamafactory-cli train ")[2])[0] for folder, line in journey.dry_runs]
         assert not [answer for answer in taken if "error" in answer]

@@ -1,11 +1,11 @@
-"""Journeys: pages of docs/journeys/ whose console blocks are replayed as a newcomer would type them, in an empty
-folder, with the program installed from its wheel and no network.
+"""Journeys: stories of docs/tutorials/, docs/howto/ and the READMEs whose console blocks are replayed as a newcomer
+would type them, in an empty folder, with the program installed from its wheel and no network.
 
 A block ```console holds commands behind `$ ` and what they print, with `[exit code N]` after what fails. A block of
 another kind below `<!-- file NAME -->` is a file that the traveller has; `<!-- on NAME -->` puts the programs of
 tests/fixtures/recorded/NAME on PATH from there on. `<!-- on slurm -->` is a real cluster of two nodes, whose jobs end
-before the next command. Of a page with `<!-- journey begins -->` only what stands between that and `<!-- journey ends
--->` is replayed.
+before the next command. `<!-- empty folder -->` begins another story of the same page, with nothing of the one
+before. Of a page with `<!-- journey begins -->` only what stands between that and `<!-- journey ends -->` is replayed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,21 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from support import cluster
 from support.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [*sorted((ROOT / "docs" / "journeys").glob("[0-9]*.md")), ROOT / "README.md", ROOT / "README.zh.md"]
+PAGES = [
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+    *sorted((ROOT / "docs" / "howto").glob("*.md")),
+    ROOT / "README.md",
+    ROOT / "README.zh.md",
+]
 HOME = "/home/me"
 LIBRARY = re.compile(r"/\S+/venv/lib/python[\d.]+/site-packages")
+STORY = re.compile(r"(?m)^(?=<!-- empty folder -->$)")
 PART = re.compile(r"(?s)(?P<before>.*<!-- journey begins -->\n)(?P<way>.*)(?P<after><!-- journey ends -->.*)")
 BLOCK = re.compile(r"(?ms)(?:^<!-- (?P<what>file|on) (?P<name>\S+) -->\n)|^```(?P<kind>\w*)\n(?P<text>.*?)^```$")
 
@@ -49,12 +56,28 @@ socket.socket.connect = connect
 ENDING = (ROOT / "tests" / "support" / "ending" / "sitecustomize.py").read_text("utf-8")
 
 
-@dataclass
-class Journey:
-    """A page replayed: its text as it should be, and the commands that `train --dry-run` printed, with their folder.
-    `cluster` takes its jobs, whose numbers are told as if each were the next one: asking takes numbers, too."""
+class Story(NamedTuple):
+    """The part of a page that is replayed in a folder of its own."""
 
     page: Path
+    number: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.stem}-{self.number}"
+
+
+def stories() -> list[Story]:
+    """Return every story of every page; what stands before the first one of several runs no command."""
+    parts = [(page, [each for each in STORY.split(page.read_text("utf-8")) if "\n$ " in each]) for page in PAGES]
+    return [Story(page, number, text) for page, texts in parts for number, text in enumerate(texts, 1)]
+
+
+@dataclass
+class Journey:
+    """A story replayed: its text as it should be, and the commands that `train --dry-run` printed, with their folder.
+    `cluster` takes its jobs, whose numbers are told as if each were the next one: asking takes numbers, too."""
+
     text: str = ""
     dry_runs: list[tuple[Path, str]] = field(default_factory=list)
     cluster: Cluster | None = None
@@ -105,19 +128,18 @@ def installation(folder: Path) -> Path:
     return programs
 
 
-def replay(page: Path, programs: Path, folder: Path) -> Journey:
-    """Walk the page's way in a folder of its own."""
+def replay(story: Story, programs: Path, folder: Path) -> Journey:
+    """Run the commands of a story in a folder of its own."""
     with ExitStack() as stack:
-        return _walked(page, programs, folder, stack)
+        return _walked(story.text, programs, folder, stack)
 
 
-def _walked(page: Path, programs: Path, folder: Path, stack: ExitStack) -> Journey:
+def _walked(whole: str, programs: Path, folder: Path, stack: ExitStack) -> Journey:
     home = folder / "me"
     here = home / "work"
     here.mkdir(parents=True)
-    whole = page.read_text("utf-8")
     part = PART.fullmatch(whole)
-    journey = Journey(page, part["before"] if part else "")
+    journey = Journey(part["before"] if part else "")
     environment = _environment(home, programs)
     text, at, name = part["way"] if part else whole, 0, ""
     for block in BLOCK.finditer(text):
@@ -127,7 +149,7 @@ def _walked(page: Path, programs: Path, folder: Path, stack: ExitStack) -> Journ
             journey.cluster = stack.enter_context(cluster.running())
             environment |= {"SLURM_CONF": journey.cluster.environment["SLURM_CONF"]}
         elif block["what"] == "on":
-            environment["PATH"] = f"{ROOT / 'tests' / 'recorded' / block['name']}:{_path(programs)}"
+            environment["PATH"] = f"{ROOT / 'tests' / 'fixtures' / 'recorded' / block['name']}:{_path(programs)}"
         elif block["what"] == "file":
             name = block["name"]
         elif block["kind"] == "console":

@@ -24,7 +24,9 @@ WISHES = list(plan_catalogue.wishes())
 
 
 # What fits on each machine takes as long as all other pages together.
-SAMPLED = {"docs/coverage.md": pytest.mark.sample(one_in=4, whole_for=["tools/*", "validator/plan/*", "docs/*"])}
+SAMPLED = {
+    "docs/reference/coverage.md": pytest.mark.sample(one_in=4, whole_for=["tools/*", "validator/plan/*", "docs/*"])
+}
 
 
 @pytest.mark.slow
@@ -59,12 +61,14 @@ def test_every_block_of_a_page_is_generated() -> None:
         assert text.count("<!-- end -->") == len(derive.BLOCK.findall(text))
 
 
-@pytest.mark.parametrize("page", ["docs/recipes.md", "docs/coverage.md", "README.md", "README.zh.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/reference/recipes.md", "docs/reference/coverage.md", "README.md", "README.zh.md"]
+)
 def test_every_link_to_a_recipe_leads_to_one(page: str) -> None:
     text = (ROOT / page).read_text("utf-8")
     linked = {part.partition(")")[0].partition("recipes/")[2] for part in text.split("](")[1:] if ".yaml)" in part[:99]}
     assert linked <= {path.name for path in PATHS}
-    assert page != "docs/recipes.md" or linked == {path.name for path in PATHS}
+    assert page != "docs/reference/recipes.md" or linked == {path.name for path in PATHS}
 
 
 @cache

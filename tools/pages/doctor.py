@@ -1,4 +1,5 @@
-"""docs/doctor.md: what doctor looks at, the facts that it compares releases with, and public threads with its verdicts.
+"""docs/reference/doctor.md: what doctor looks at, the facts that it compares releases with, and public threads with its
+verdicts.
 
 tools/derive.py writes it.
 """

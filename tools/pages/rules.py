@@ -1,4 +1,5 @@
-"""docs/rules.md: every rule by its manual page, with a case that it reports and the lines that would silence it.
+"""docs/reference/rules/: a page for each family of rules, with the manual page of each, a case that it reports and the
+lines that would silence it.
 
 The examples are cases of tests/rules/cases/, run for this page.
 """
@@ -9,6 +10,7 @@ import difflib
 import itertools
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from validator.output.findings import format_findings
@@ -37,21 +39,49 @@ PLACES = {rule.code: rule.check.__module__.replace(".", "/") + ".py" for rule in
 LONGEST = 6
 
 
-def page() -> str:
-    """The text between the marks of docs/rules.md."""
+@cache
+def cases_by_code() -> dict[str, list[Case]]:
+    """Every case of tests/rules/cases/, by the code that it is about."""
     by_code: dict[str, list[Case]] = {}
     for case in cases.read():
         by_code.setdefault(case.code, []).append(case)
-    return "\n".join(line for family in FAMILIES for line in _family(family, by_code))
+    return by_code
 
 
-def _family(family: str, by_code: dict[str, list[Case]]) -> Iterator[str]:
-    yield from (f"## {family}: {FAMILIES[family]}", "")
-    for code in (code for code in manual.all_codes() if code.startswith(family)):
+def index() -> str:
+    """The table of docs/reference/rules/README.md: a row for each rule, by family."""
+    return "\n".join(line for family in FAMILIES for line in _index_rows(family))
+
+
+def _index_rows(family: str) -> Iterator[str]:
+    yield from (
+        f"## [{family}]({family}.md): {FAMILIES[family]}",
+        "",
+        "| rule | severity | reports |",
+        "| --- | --- | --- |",
+    )
+    for code in codes(family):
         page = manual.rule_page(code)
-        place = f", in `{PLACES[code]}`" if code in PLACES else ""
-        yield from (f"### {code} {page.name}", "", f"*{page.severity.value}{place}.* {_paragraphs(page.text)}", "")
-        yield from _example(code, by_code[code])
+        link = f"[{code}]({family}.md#{code.lower()}-{page.name})"
+        yield f"| {link} | {page.severity.value} | {page.violation.replace('|', chr(92) + '|')} |"
+    yield ""
+
+
+def codes(family: str) -> list[str]:
+    """The codes of a family, in their order."""
+    return [code for code in manual.all_codes() if code.startswith(family)]
+
+
+def page(family: str) -> str:
+    """The manual page of each rule of a family, with its example, for docs/reference/rules/<FAMILY>.md."""
+    return "\n".join(line for code in codes(family) for line in _rule(code))
+
+
+def _rule(code: str) -> Iterator[str]:
+    page = manual.rule_page(code)
+    place = f", in `{PLACES[code]}`" if code in PLACES else ""
+    yield from (f"## {code} {page.name}", "", f"*{page.severity.value}{place}.* {_paragraphs(page.text)}", "")
+    yield from _example(code, cases_by_code()[code])
 
 
 def _paragraphs(text: str) -> str:

@@ -27,7 +27,7 @@ templates.json
                none. LLaMA-Factory takes it as default for the kinds chat and multimodal, not for base
     names      names LLaMA-Factory knows: tool_formats, file_types (suffix: reader)
 
-registry.json, for docs/models.md
+registry.json, for docs/reference/models.md
     groups     {first name of a group that LLaMA-Factory registers: [hub and ModelScope names of all its models]}
 
 families.json, for the model types of families.yaml; validator/knowledge/families.py says what each column means
