@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from validator import cli
-from validator.dataset import reading_limits
 from validator.errors import RecipeError
+from validator.rows import reading_limits
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/dataset/*"])
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from validator.dataset import data_report, reading_limits
+from validator.dataset import data_report
 from validator.dataset.data_report import DataReport
+from validator.rows import reading_limits
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/dataset/*"])
 

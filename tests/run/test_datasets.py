@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 from collections.abc import Set
 from pathlib import Path
@@ -69,9 +71,17 @@ def test_an_empty_file_holds_no_row(tmp_path: Path) -> None:
     assert dataset_registry.count_rows(tmp_path / "none.jsonl") == dataset_registry.Rows(0)
 
 
-@pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow"])
-def test_binary_formats_are_not_counted(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"PAR1")
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("rows.parquet", b"PAR1"),
+        ("rows.arrow", b"ARROW1"),
+        ("packed.jsonl", gzip.compress(LINE.encode())),
+        ("packed.csv", bz2.compress(b"a,b\n1,2\n")),
+    ],
+)
+def test_binary_formats_are_not_counted(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
     assert dataset_registry.count_rows(tmp_path / name) is None
 
 

@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterator
 from typing import IO, Any
 
-from validator.dataset import reading_limits
-from validator.dataset.reading_limits import TOO_DEEP, UnreadableError
 from validator.errors import RecipeError
+from validator.rows import reading_limits
+from validator.rows.reading_limits import TOO_DEEP, UnreadableError
 
 _BATCH_ROWS = 1000  # rows
 _ARROW_FILE_MAGIC = b"ARROW1"  # of a file with a list of its batches; a stream has none

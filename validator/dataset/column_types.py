@@ -6,9 +6,10 @@ import io
 from collections.abc import Iterator
 from typing import Any
 
-from validator.dataset import json_rows, reading_limits
+from validator.dataset import json_rows
 from validator.dataset.data_files import open_raw
 from validator.dataset.row_scan import ScannedRows
+from validator.rows import reading_limits
 from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.outcomes import DATE_ANSWER, TRAINED
 

@@ -13,24 +13,16 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, cast
 
-from validator.dataset.reading_limits import UnreadableError
 from validator.errors import RecipeError
 from validator.recipe import safe_read
+from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry
 
 _CHUNK = 1 << 20
 # What the libraries raise for packed bytes that cannot be unpacked; zipfile has no class of its own for all of it.
 _DAMAGE_ERRORS = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile)
-
-
-class Compression(NamedTuple):
-    """A way to pack a file, known by its first bytes."""
-
-    name: str
-    begins: bytes
-    unpack: Callable[[IO[bytes]], IO[bytes]] | None
 
 
 def _open_archive_member(packed: IO[bytes]) -> IO[bytes]:
@@ -45,17 +37,13 @@ def _open_archive_member(packed: IO[bytes]) -> IO[bytes]:
         raise zipfile.BadZipFile(str(err)) from None
 
 
-# What the datasets library unpacks whatever the file is called (utils/file_utils.py,
-# _get_extraction_protocol_with_magic_number); three of them only where a further library is installed, or never.
-_COMPRESSIONS = (
-    Compression("gzip", b"\x1f\x8b", lambda packed: cast(IO[bytes], gzip.GzipFile(fileobj=packed))),
-    Compression("bzip2", b"BZh", bz2.BZ2File),
-    Compression("xz", b"\xfd7zXZ\x00", lzma.LZMAFile),
-    Compression("zip", b"PK\x03\x04", _open_archive_member),
-    Compression("zstandard", b"\x28\xb5\x2f\xfd", None),
-    Compression("lz4", b"\x04\x22\x4d\x18", None),
-    Compression("rar", b"Rar!", None),
-)
+# Of the packed files that the datasets library unpacks, it needs a further library for the rest.
+_UNPACKERS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
+    "gzip": lambda packed: cast(IO[bytes], gzip.GzipFile(fileobj=packed)),
+    "bzip2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+    "zip": _open_archive_member,
+}
 
 
 @contextlib.contextmanager
@@ -87,24 +75,20 @@ def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
     """The file's bytes, unpacked as the datasets library does whatever the file is called. Raises UnreadableError, also
     while it is read."""
     with open_raw(path) as stream:
-        packing = detect_compression(stream)
-        if packing is None:
+        head = stream.read(8)
+        stream.seek(0)
+        marks = dataset_registry.PACKED_FILE_MARKS
+        name = next((name for name, mark in marks.items() if head.startswith(mark)), "")
+        if not name:
             yield stream
             return
-        if packing.unpack is None:
-            raise UnreadableError(0, f"is packed with {packing.name}, which takes a library of its own; unpack it")
+        if name not in _UNPACKERS:
+            raise UnreadableError(0, f"is packed with {name}, which takes a library of its own; unpack it")
         try:
-            with io.BufferedReader(cast(io.RawIOBase, packing.unpack(stream)), _CHUNK) as unpacked:
+            with io.BufferedReader(cast(io.RawIOBase, _UNPACKERS[name](stream)), _CHUNK) as unpacked:
                 yield cast(IO[bytes], unpacked)
         except (*_DAMAGE_ERRORS, OSError) as err:
-            raise UnreadableError(0, f"is a damaged {packing.name} file ({err})") from None
-
-
-def detect_compression(stream: IO[bytes]) -> Compression | None:
-    """How the file is packed; the stream stands at its beginning."""
-    head = stream.read(8)
-    stream.seek(0)
-    return next((one for one in _COMPRESSIONS if head.startswith(one.begins)), None)
+            raise UnreadableError(0, f"is a damaged {name} file ({err})") from None
 
 
 def decompressed_size(path: Path, most: int) -> int:

@@ -14,7 +14,6 @@ from validator.dataset import (
     column_types,
     near_duplicates,
     quality,
-    reading_limits,
     recipe_datasets,
     sample_guidance,
     sequence_lengths,
@@ -32,6 +31,7 @@ from validator.errors import RecipeError
 from validator.knowledge.guidance import BLOCK_TOKENS
 from validator.output.progress import ProgressBar
 from validator.physics import Band
+from validator.rows import reading_limits
 from validator.rows.outcomes import STATUS_REASONS
 from validator.run import calibration
 from validator.run.prediction import GIB, Job

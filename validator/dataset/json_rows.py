@@ -15,10 +15,10 @@ from math import inf
 from pathlib import Path
 from typing import IO, Any
 
-from validator.dataset import reading_limits
 from validator.dataset.data_files import open_raw
-from validator.dataset.reading_limits import TOO_DEEP, UnreadableError
 from validator.recipe.safe_read import is_too_deep
+from validator.rows import reading_limits
+from validator.rows.reading_limits import TOO_DEEP, UnreadableError
 
 _CHUNK = 1 << 20
 _CUT_MARGIN = 32  # characters: an error so close to the end of the text at hand may come from where it is cut

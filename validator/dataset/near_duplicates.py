@@ -13,8 +13,9 @@ from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from validator.dataset import readers, reading_limits, row_scan, row_workers
+from validator.dataset import readers, row_scan, row_workers
 from validator.dataset.row_scan import OnRows, ScanSettings
+from validator.rows import reading_limits
 from validator.rows.converter import FatalRowError, Sample, row_converter
 from validator.rows.outcomes import TRAINED, row_status
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from validator.dataset import column_types, readers, row_scan
 from validator.dataset.chat_template import ChatTemplate
 from validator.dataset.data_files import no_data_file_reason
-from validator.dataset.reading_limits import UnreadableError
 from validator.dataset.row_scan import OnRows, ScannedRows, ScanSettings
 from validator.dataset.token_counting import TokenCounter
 from validator.errors import RecipeError
@@ -19,6 +18,7 @@ from validator.rows.dataset_attr import DatasetAttr, parse_dataset_attr
 from validator.rows.entry_inference import ROWS_FOR_INFERENCE, suggest_entry
 from validator.rows.media_columns import MODALITIES, MediaSupport
 from validator.rows.outcomes import TURN_ORDER, Row, missing_columns, why_none_trained
+from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry
 from validator.run.dataset_registry import Dataset
 from validator.run.prediction import Job

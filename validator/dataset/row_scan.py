@@ -11,17 +11,18 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from validator.dataset import json_rows, readers, reading_limits, row_workers, sequence_lengths
+from validator.dataset import json_rows, readers, row_workers, sequence_lengths
 from validator.dataset.chat_template import ChatTemplate, TurnTexts
 from validator.dataset.data_files import open_raw
-from validator.dataset.reading_limits import UnreadableError
 from validator.dataset.row_text import TEXT_ISSUES, TURN_SEPARATOR, fingerprint, text_issues
 from validator.dataset.sequence_lengths import SampleLengths
 from validator.dataset.token_counting import CharacterCounter, TokenCounter
+from validator.rows import reading_limits
 from validator.rows.converter import FatalRowError, Sample, row_converter
 from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.media_columns import MediaSupport, media_fault
 from validator.rows.outcomes import ENDS_RUN, TRAINED, row_status
+from validator.rows.reading_limits import UnreadableError
 
 BLOCK_ROWS = 1000  # rows that are counted together, fewer where they are large
 _MAX_SHAPES, _PART_ROWS = 1000, 50_000

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator.dataset import data_files, readers, reading_limits
+from validator.dataset import data_files, readers
 from validator.dataset.data_report import DataReport, build_report
-from validator.dataset.reading_limits import TooLargeError, UnreadableError
 from validator.dataset.row_scan import BLOCK_ROWS
 from validator.errors import RecipeError
+from validator.rows import reading_limits
+from validator.rows.reading_limits import TooLargeError, UnreadableError
 from validator.run.prediction import Job
 from validator.wording import plural
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from validator.dataset import data_files
-from validator.dataset.reading_limits import UnreadableError
 from validator.knowledge import hub_caches, tables
 from validator.recipe import safe_read
+from validator.rows.reading_limits import UnreadableError
 from validator.run.prediction import Job
 
 numpy: Any = None

@@ -22,13 +22,13 @@ from validator.rows.entry_inference import (
     recipe_notes,
 )
 from validator.rows.outcomes import first_fatal_row
+from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry
 from validator.run.prediction import Job, resolve
 from validator.run.user_data import UserData
 
 from . import readers
 from .data_files import list_data_files
-from .reading_limits import UnreadableError
 
 
 def read_user_data(path: Path, name: str | None = None) -> UserData:

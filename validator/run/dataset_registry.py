@@ -3,7 +3,7 @@
 import codecs
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,6 +14,8 @@ from validator.errors import RecipeError, os_reason
 from validator.knowledge import tables
 from validator.recipe import safe_read
 from validator.recipe.safe_read import is_too_deep, read_json
+from validator.rows.csv_rows import read_csv
+from validator.rows.reading_limits import TooLargeError, UnreadableError
 from validator.wording import plural
 
 DataSource = Literal["hub", "script", "cloud", "file"]
@@ -24,7 +26,12 @@ REGISTRY_FILE = "dataset_info.json"
 _MAX_WHOLE_BYTES = {"json": 2 << 20, "csv": 2 << 20, "jsonl": 4 << 20, "txt": 4 << 20}
 _HEAD_BYTES = 1 << 18
 _HEAD_ROWS = 1000  # rows
-_GZIP_MARK = b"\x1f\x8b"
+# First bytes of packed files. The datasets library unpacks them whatever they are called (utils/file_utils.py,
+# _get_extraction_protocol_with_magic_number).
+PACKED_FILE_MARKS = {
+    "gzip": b"\x1f\x8b", "bzip2": b"BZh", "xz": b"\xfd7zXZ\x00", "zip": b"PK\x03\x04",
+    "zstandard": b"\x28\xb5\x2f\xfd", "lz4": b"\x04\x22\x4d\x18", "rar": b"Rar!",
+}  # fmt: skip
 # Where an entry may say that its data are, in the order in which LLaMA-Factory looks (data/parser.py).
 _SOURCE_OF_KEY: dict[str, DataSource] = {
     "hf_hub_url": "hub", "ms_hub_url": "hub", "om_hub_url": "hub", "script_url": "script", "cloud_file_name": "cloud",
@@ -182,7 +189,7 @@ def _count_in_file(path: str, size: int, _changed: int) -> Rows | None:
     whole = size <= _MAX_WHOLE_BYTES[kind]
     with Path(path).open("rb") as stream:
         data = stream.read(size if whole else _HEAD_BYTES)
-    if data.startswith(_GZIP_MARK):
+    if data.startswith(tuple(PACKED_FILE_MARKS.values())):
         return None
     try:
         text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "strict" if whole else "ignore")
@@ -195,8 +202,10 @@ def _count_in_file(path: str, size: int, _changed: int) -> Rows | None:
     text = text[: text.rfind("\n")] if "\n" in text else text
     listed = text.lstrip().startswith("[")
     seen = [*_leading_objects(text)] if listed else _filled_lines(text)
-    head = _rows_of_objects(seen, path).head if listed else _ROWS_BY_SUFFIX[kind](text, path).head
-    return Rows(round(len(seen) * size / max(len(text.encode()), 1)), exact=False, head=head) if seen else None
+    found = _rows_of_objects(seen, path) if listed else _ROWS_BY_SUFFIX[kind](text, path)
+    if not seen or found is None:
+        return None
+    return Rows(round(len(seen) * size / max(len(text.encode()), 1)), exact=False, head=found.head)
 
 
 def _filled_lines(text: str) -> list[str]:
@@ -209,19 +218,14 @@ def _rows_of_text(text: str, _path: str) -> Rows:
     return Rows(len(lines), columns=frozenset({"text"}), head=tuple({"text": line} for line in lines[:_HEAD_ROWS]))
 
 
-def _rows_of_csv(text: str, _path: str) -> Rows:
-    import csv  # which few data sets need
-
-    csv.field_size_limit(max(csv.field_size_limit(), _MAX_WHOLE_BYTES["csv"]))  # pandas has none
-    lines = csv.reader(io.StringIO(text, newline=""))
-    header = next(lines, [])
-    rows = [line for line in lines if line]
-    head = tuple(dict(zip(header, map(_csv_cell, row), strict=False)) for row in rows[:_HEAD_ROWS])
-    return Rows(len(rows), columns=frozenset(header), head=head)
-
-
-def _csv_cell(text: str) -> str | bool | None:
-    return {"true": True, "false": False, "": None}.get(text.lower(), text)
+def _rows_of_csv(text: str, path: str) -> Rows | None:
+    try:
+        rows = [row for _, row in read_csv(io.BytesIO(text.encode()))]
+    except UnreadableError as err:
+        return Rows(problem=f"row {err.row} of `{path}` {err}")
+    except TooLargeError:
+        return None
+    return Rows(len(rows), columns=frozenset(rows[0] if rows else ()), head=tuple(rows[:_HEAD_ROWS]))
 
 
 def _rows_of_json(text: str, path: str) -> Rows:
@@ -252,7 +256,12 @@ def _single_object(text: str) -> Any:
         return None
 
 
-_ROWS_BY_SUFFIX = {"csv": _rows_of_csv, "txt": _rows_of_text, "json": _rows_of_json, "jsonl": _rows_of_json}
+_ROWS_BY_SUFFIX: Mapping[str, Callable[[str, str], Rows | None]] = {
+    "csv": _rows_of_csv,
+    "txt": _rows_of_text,
+    "json": _rows_of_json,
+    "jsonl": _rows_of_json,
+}
 
 
 def _rows_of_objects(content: Any, path: str) -> Rows:

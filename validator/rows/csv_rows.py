@@ -1,0 +1,102 @@
+"""Rows of CSV data as pandas reads them, which is what the datasets library uses: column types, missing values, names
+of columns without one."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from validator.rows import reading_limits
+from validator.rows.reading_limits import UnreadableError
+
+# What pandas takes for a missing value (pandas/_libs/parsers.pyx, STR_NA_VALUES) and for a truth value.
+_MISSING_VALUES = frozenset(
+    ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+     "NULL", "NaN", "None", "n/a", "nan", "null")
+)  # fmt: skip
+_TRUTH_VALUES = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
+
+
+def read_csv(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the values of each row.
+
+    A first pass finds the columns that hold only numbers or only truth values; their values are no text.
+    Raises UnreadableError."""
+    parsers: dict[str, Callable[[str], Any]] = {}
+    for _, row in _text_rows(stream):
+        for name, value in row.items():
+            if value is not None and parsers.get(name) is not str:
+                parsers[name] = _cell_parser(value, parsers.get(name))
+    stream.seek(0)
+    for number, row in _text_rows(stream):
+        yield number, {n: parsers[n](value) if value is not None else None for n, value in row.items()}
+
+
+def _cell_parser(value: str, before: Callable[[str], Any] | None) -> Callable[[str], Any]:
+    """Parser for a column that holds `value`, and above it only values for which `before` is the parser."""
+    if value in _TRUTH_VALUES:
+        return _TRUTH_VALUES.__getitem__ if before in (None, _TRUTH_VALUES.__getitem__) else str
+    try:
+        float(value)
+    except ValueError:
+        return str
+    return float if before in (None, float) else str
+
+
+class _BoundedLines:
+    """Lines of at most MAX_ROW_BYTES characters, however they end, and how many quotation marks they held so far."""
+
+    def __init__(self, text: io.TextIOWrapper) -> None:
+        self._text, self.quotes, self.number = text, 0, 0
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self._text.readline(reading_limits.MAX_ROW_BYTES + 1):
+            if len(line) > reading_limits.MAX_ROW_BYTES:
+                raise reading_limits.row_too_large(self.number + 1)
+            self.quotes += line.count('"')
+            yield line
+
+
+def _text_rows(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, str | None]]]:
+    """Yield the number of each row and its values as text, None for missing ones. Raises UnreadableError."""
+    csv.field_size_limit(reading_limits.MAX_ROW_BYTES)  # by default 131,072 characters; pandas has no limit
+    text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
+    lines, index, line = _BoundedLines(text), 0, [""]
+    try:
+        fields = csv.reader(lines)
+        header = _column_names(next(fields, []))
+        for lines.number, line in enumerate((line for line in fields if line), 1):
+            if lines.number == 1:  # pandas takes more values than names for an index in front of the columns
+                index = max(len(line) - len(header), 0)
+            if len(line) > len(header) + index:
+                raise UnreadableError(lines.number, f"has {len(line)} fields, the header {len(header)}")
+            filled = [*line[index:], *[""] * (len(header) + index - max(len(line), index))]
+            yield lines.number, {n: None if v in _MISSING_VALUES else v for n, v in zip(header, filled, strict=True)}
+        if line[-1].endswith(("\n", "\r")) and lines.quotes % 2:
+            raise UnreadableError(lines.number, "does not end: a quotation mark is not closed")
+    except UnicodeDecodeError as err:
+        raise UnreadableError(
+            lines.number + 1, f"or one close behind it is not UTF-8 text ({err.reason}); save it as UTF-8"
+        ) from None
+    except csv.Error as err:
+        if "field limit" in str(err):
+            raise reading_limits.row_too_large(lines.number + 1) from None
+        raise UnreadableError(lines.number + 1, f"is not valid csv: {err}") from None
+    finally:
+        text.detach()
+
+
+def _column_names(header: list[str]) -> list[str]:
+    """Names of the columns; pandas numbers those that repeat and names those that are empty."""
+    if len(header) > reading_limits.MAX_COLUMNS:
+        raise reading_limits.too_many_columns(len(header))
+    names: dict[str, int] = {}
+    for at, given in enumerate(header):
+        name, again = given or f"Unnamed: {at}", 0
+        while name in names:
+            names[given] = again = names.get(given, 0) + 1
+            name = f"{given}.{again}"
+        names[name] = 0
+    return [*names]
