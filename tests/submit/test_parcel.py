@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from support.engine_jobs import ROOT, run, written
 
 from validator.errors import RecipeError
+from validator.recipe.recipe_file import Document, with_overrides
+from validator.submit import skypilot
 from validator.submit.cluster_job import ClusterJob
 from validator.submit.site_file import Site
 from validator.submit.uploads import Uploads, collect_uploads
@@ -69,6 +73,14 @@ def test_what_is_elsewhere_comes_along_by_its_name(there: Path) -> None:
     assert {*work.overrides} == {"deepspeed=mine.json", "dataset_dir=sets", "model_name_or_path=base"}
     assert {*parcel.files} == {"mine.yaml", "mine.json", "sets/dataset_info.json"}
     assert {*parcel.data} == {"sets/own.json", "base"}
+
+
+def test_a_folder_whose_name_is_a_number_stays_text(there: Path) -> None:
+    named = model(there.parent / "models/2024")
+    job = skypilot.order([run(written(there), Site(), f"model_name_or_path={named}")], Site()).text
+    (line,) = [line for line in yaml.safe_load(job)["run"].splitlines() if "model_name_or_path=" in line]
+    (override,) = [word for word in shlex.split(line) if word.startswith("model_name_or_path=")]
+    assert with_overrides(Document("x.yaml"), [override]).values == {"model_name_or_path": "2024"}
 
 
 def test_a_folder_that_nodes_see_stays(there: Path) -> None:

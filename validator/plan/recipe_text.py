@@ -3,8 +3,6 @@ trades one thing for another."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +11,7 @@ from validator.knowledge.devices import Machine
 from validator.knowledge.guidance import memory_savers
 from validator.knowledge.tables import yaml_table
 from validator.plan.new_recipe import NewRecipe
+from validator.recipe.yaml_writer import format_scalar
 from validator.run import recipe_labels
 
 # What the first line of a recipe calls the method, and the stage.
@@ -26,8 +25,6 @@ _STAGE_WORDS = {
 }
 _HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "dataset", "output_dir": "output",
              "per_device_train_batch_size": "train", "val_size": "eval"}  # fmt: skip
-# A text that YAML reads as itself; folders may be called anything.
-_PLAIN_SCALAR = re.compile(r"[A-Za-z_./~][\w./~+,@() -]*[\w./)]")
 
 
 def render_recipe(draft: NewRecipe, planned: bool = True, head: Sequence[str] = ()) -> str:
@@ -72,7 +69,7 @@ def _launch_variables(draft: NewRecipe) -> Iterator[str]:
 
 
 def _header_lines(draft: NewRecipe, planned: bool) -> Iterator[tuple[str, Any]]:
-    yield "summary", _yaml_value(_summary(draft))
+    yield "summary", format_scalar(_summary(draft))
     yield "machine", draft.machine
     if draft.machine.host_ram_gib:
         yield "host_ram_gib", f"{draft.machine.host_ram_gib:g}"
@@ -183,15 +180,4 @@ def _shards_nothing(draft: NewRecipe) -> bool:
 def _setting_lines(key: str, value: Any, remark: str) -> list[str]:
     if isinstance(value, Mapping):
         return [f"{key}:", *(f"  {name}: [{', '.join(words)}]" for name, words in value.items())]
-    return [f"{key}: {_yaml_value(value)}{remark}"]
-
-
-def _yaml_value(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, float) and 0 < value < 1e-3:
-        mantissa, _, exponent = f"{value:.1e}".partition("e")
-        return f"{mantissa}e{int(exponent)}"
-    if isinstance(value, str) and not _PLAIN_SCALAR.fullmatch(value):
-        return json.dumps(value, ensure_ascii=False)
-    return str(value)
+    return [f"{key}: {format_scalar(value)}{remark}"]

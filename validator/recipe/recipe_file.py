@@ -4,7 +4,6 @@ line."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from validator.recipe import omegaconf
 from validator.recipe.omegaconf import MalformedError, Node, Position
 from validator.recipe.places import NodeTree, Route
 from validator.recipe.safe_read import read_text
+from validator.recipe.yaml_writer import format_scalar
 from validator.wording import clip
 
 _HEADER_OPEN, _HEADER_CLOSE = "# /// recipe", "# ///"
@@ -191,7 +191,6 @@ def _add_header(document: Document, block: HeaderBlock) -> None:
 
 _OVERRIDE_FORM = r"(?s)([^\W\d][\w-]*(?:\.[\w-]+)*)=(.*)"
 _MAX_NAMES = 20
-_PLAIN_WORD = r"[\w./+-]+"
 
 
 def load_with_overrides(path: str, overrides: Sequence[str] = ()) -> Document:
@@ -233,7 +232,7 @@ def with_header_fields(document: Document, **fields: Any) -> Document:
 
 def path_override(key: str, path: str) -> str:
     """The override that sets a key to a path, which is read as YAML."""
-    return f"{key}={path if re.fullmatch(_PLAIN_WORD, path) else json.dumps(path, ensure_ascii=False)}"
+    return f"{key}={format_scalar(path)}"
 
 
 def _check_value(root: Node) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -12,6 +11,7 @@ from validator.finding import Edit
 from validator.recipe import omegaconf
 from validator.recipe.omegaconf import Node
 from validator.recipe.recipe_file import Document, parse_recipe
+from validator.recipe.yaml_writer import format_scalar, reads_as
 
 _BLANK_REST = r"[ \t]*(?:#.*)?"
 _REST_OF_LINE = r"[^\r\n]*(?:\r\n|\r|\n|\Z)"
@@ -72,7 +72,7 @@ def _set_value(key: Node, value: Node, text: str, to: object) -> _TextEdit:
     if not inline or start < omegaconf.node_span(key)[1] or text[start:end].startswith(("&", "*", "!", "|", ">")):
         raise UnfitError(f"the value of `{key.value}` is written as an alias, by a tag or over several lines")
     gap = " " if start == end and text[start - 1] == ":" else ""
-    return _TextEdit(start, end, gap + _yaml_scalar(to, str(value.value)))
+    return _TextEdit(start, end, gap + _scalar_text(to, str(value.value)))
 
 
 def _remove_key(root: Node, key: Node, value: Node, text: str) -> _TextEdit:
@@ -98,25 +98,10 @@ def _end_of_text(node: Node, text: str) -> int:
     return max((_end_of_text(child, text) for child in omegaconf.child_values(node)), default=end)
 
 
-def _yaml_scalar(value: object, before: str) -> str:
-    """The value as YAML that every reader takes for it; a number as it was written, where that is one."""
-    if isinstance(value, str):
-        return value if _reads_as(value, value) else json.dumps(value, ensure_ascii=False)
-    if isinstance(value, float):
-        exact = re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))
-        return before if _reads_as(before, value) else exact
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _reads_as(text: str, value: object) -> bool:
-    """Whether the text is this value for OmegaConf and for plain YAML, and no more than one plain word of it."""
-    if not re.fullmatch(r"[\w./+-]+", text):
-        return False
-    try:
-        read = omegaconf.load_plain_yaml(text), omegaconf.compose_yaml(text, lambda _: True)[1]
-    except ValueError:
-        return False
-    return all(type(each) is type(value) and each == value for each in read)
+def _scalar_text(value: object, before: str) -> str:
+    """The value as YAML; a number as it was written, where that is one."""
+    kept = isinstance(value, float) and re.fullmatch(r"[\w.+-]+", before) and reads_as(before, value)
+    return before if kept else format_scalar(list(value) if isinstance(value, tuple) else value, in_brackets=True)
 
 
 def _content_of(root: Node) -> list[tuple[str, Any]]:
@@ -147,5 +132,5 @@ def _expected_content(root: Node, edits: tuple[Edit, ...]) -> Iterator[tuple[str
 
 
 def _scalar_content(value: object, before: str) -> Any:
-    node, _ = omegaconf.compose_yaml(_yaml_scalar(value, before), lambda _: False)
+    node, _ = omegaconf.compose_yaml(_scalar_text(value, before), lambda _: False)
     return _node_content(node) if node else None

@@ -1,4 +1,5 @@
-"""Writes a mapping as YAML that people read and edit: keys in the order given, comments, long texts as blocks."""
+"""Writes YAML that people read and edit: a single value, or a mapping with its keys in the order given, comments, and
+long texts as blocks."""
 
 from __future__ import annotations
 
@@ -6,13 +7,17 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import NamedTuple, TypeAlias
 
 from validator import escaping
+from validator.recipe import omegaconf
 
-# A text that YAML 1.1 and 1.2 both read as it stands. What begins with a digit might be a number, a time or a date.
-_PLAIN_SCALAR = re.compile(r"[A-Za-z_/](?:[\w./@+=~-]|:(?=[\w./-]))*")
-_RESERVED_WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
+# Texts that need no quotes, if both readers at hand read them as text. What begins with a digit always has quotes:
+# readers differ in what they take for a number, a time or a date.
+_PLAIN_TEXT = re.compile(r"(?:[^\W\d]|[./~])(?:[\w./~+,@()= -]|:(?=[\w./-]))*(?<! )")
+# Truth values of YAML 1.1 that PyYAML reads as text.
+_ONE_LETTER_TRUTHS = {"y", "n"}
 # What no YAML holds as it stands, or not inside a block.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 _WIDTH = 118
@@ -44,7 +49,7 @@ def _mapping_lines(value: Mapping[str, YamlValue], indent: str) -> Iterator[str]
         if isinstance(each, Commented):
             yield from (f"{indent}{line}" for line in comment_lines(each.comment, indent))
             each = each.value
-        yield from _entry_lines(f"{indent}{_format_scalar(key)}:", each, indent)
+        yield from _entry_lines(f"{indent}{format_scalar(key)}:", each, indent)
 
 
 def _entry_lines(head: str, value: YamlValue, indent: str) -> Iterator[str]:
@@ -59,7 +64,7 @@ def _entry_lines(head: str, value: YamlValue, indent: str) -> Iterator[str]:
         yield head
         yield from _item_lines(value, f"{indent}  ")
     else:
-        yield f"{head} {_format_scalar(value)}"
+        yield f"{head} {format_scalar(value)}"
 
 
 def _item_lines(values: Sequence[YamlValue], indent: str) -> Iterator[str]:
@@ -82,10 +87,45 @@ def _fits_block(text: str) -> bool:
     return "\n" in text and not text.startswith((" ", "\n")) and not text.endswith("\n\n") and plain
 
 
-def _format_scalar(value: object) -> str:
-    if isinstance(value, str) and _PLAIN_SCALAR.fullmatch(value) and value.lower() not in _RESERVED_WORDS:
-        return value
+def format_scalar(value: object, *, in_brackets: bool = False) -> str:
+    """One value as YAML 1.1, YAML 1.2 and OmegaConf all read it. Text has quotes only where it needs them, which inside
+    of `[…]` or `{…}` (`in_brackets`) is at a comma, too."""
+    if isinstance(value, str):
+        return value if _needs_no_quotes(value, in_brackets) else _double_quoted(value)
     if isinstance(value, float):
-        return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))  # without a point YAML 1.1 reads a text
+        return _format_float(value)
+    return _double_quoted(value)
+
+
+def reads_as(text: str, value: object) -> bool:
+    """True if YAML 1.1 and OmegaConf both read this value, of this type, in the text."""
+    try:
+        read = omegaconf.load_plain_yaml(text), omegaconf.compose_yaml(text, lambda _: True)[1]
+    except ValueError:
+        return False
+    return all(type(each) is type(value) and each == value for each in read)
+
+
+def _needs_no_quotes(text: str, in_brackets: bool) -> bool:
+    return bool(
+        _PLAIN_TEXT.fullmatch(text)
+        and text.lower() not in _ONE_LETTER_TRUTHS
+        and not (in_brackets and "," in text)
+        and reads_as(text, text)
+    )
+
+
+def _format_float(value: float) -> str:
+    """The shortest digits that are this number. A number below 0.001 or from 1e16 on has an exponent, with the point
+    and the sign without which YAML 1.1 reads text."""
+    digits = repr(value)
+    if "e" not in digits and (abs(value) >= 1e-3 or not value):
+        return digits
+    mantissa, exponent = f"{Decimal(digits).normalize():e}".split("e")
+    return f"{mantissa if '.' in mantissa else mantissa + '.0'}e{exponent}"
+
+
+def _double_quoted(value: object) -> str:
+    """JSON, which is YAML too, with escapes for the characters that YAML does not admit."""
     written = escaping.escape_json(json.dumps(value, ensure_ascii=False))
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
