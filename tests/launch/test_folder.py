@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from validator.cli import group
 from validator.doctor import start_checks
+from validator.doctor.check_result import CheckContext
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import prediction
 
@@ -42,6 +43,11 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "mine"
 
 
+def lacking(text: str) -> list[str]:
+    job = prediction.resolve(parse_recipe("recipe.yaml", text))
+    return [line.found for line in start_checks.check_model_folder(job, CheckContext())]
+
+
 @pytest.mark.parametrize(
     ("files", "said"),
     [
@@ -54,10 +60,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_folder_needs_weights_and_a_tokenizer(mine: Path, files: list[str], said: str) -> None:
     for name in files:
         (mine / name).touch()
-    told = [
-        message
-        for _, message in start_checks.model_folder_shortages(prediction.resolve(parse_recipe("recipe.yaml", RECIPE)))
-    ]
+    told = lacking(RECIPE)
     assert bool(told) == bool(said)
     assert said in "".join(told)
 
@@ -65,10 +68,8 @@ def test_a_folder_needs_weights_and_a_tokenizer(mine: Path, files: list[str], sa
 @pytest.mark.usefixtures("mine")
 def test_a_hub_name_and_a_start_from_scratch_need_no_weights_here() -> None:
     named = RECIPE.replace("mine", "Qwen/Qwen3-0.6B")
-    assert [*start_checks.model_folder_shortages(prediction.resolve(parse_recipe("recipe.yaml", named)))] == []
-    [(_, message)] = start_checks.model_folder_shortages(
-        prediction.resolve(parse_recipe("recipe.yaml", f"{RECIPE}train_from_scratch: true\n"))
-    )
+    assert lacking(named) == []
+    [message] = lacking(f"{RECIPE}train_from_scratch: true\n")
     assert "weights" not in message
 
 
@@ -103,10 +104,7 @@ def test_a_download_that_did_not_end(mine: Path, first: str, second: str | None,
     (mine / "model-00001-of-00002.safetensors").write_text(first)
     if second:
         (mine / "model-00002-of-00002.safetensors").write_text(second)
-    told = [
-        message
-        for _, message in start_checks.model_folder_shortages(prediction.resolve(parse_recipe("recipe.yaml", RECIPE)))
-    ]
+    told = lacking(RECIPE)
     assert bool(told) == bool(said)
     assert said in "".join(told)
 
@@ -116,4 +114,4 @@ def test_an_index_that_transformers_does_not_look_at(mine: Path, whole: str) -> 
     for name in ("tokenizer.json", whole):
         (mine / name).touch()
     (mine / "pytorch_model.bin.index.json").write_text(INDEX)
-    assert not list(start_checks.model_folder_shortages(prediction.resolve(parse_recipe("recipe.yaml", RECIPE))))
+    assert not lacking(RECIPE)

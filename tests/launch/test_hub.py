@@ -10,7 +10,7 @@ import pytest
 from support.program import run
 
 from validator.doctor import hub_checks
-from validator.finding import Severity
+from validator.doctor.check_result import CheckContext, State
 from validator.knowledge import models, tables
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
@@ -47,8 +47,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def found(text: str) -> list[tuple[Severity, str]]:
-    return list(hub_checks.hub_shortages(prediction.resolve(parse_recipe("recipe.yaml", text))))
+def found(text: str) -> list[tuple[State, str]]:
+    job = prediction.resolve(parse_recipe("recipe.yaml", text))
+    return [(line.state, line.found) for line in hub_checks.check_downloads(job, CheckContext())]
 
 
 def download(here: Path, file: str = "model.safetensors") -> None:
@@ -67,8 +68,8 @@ def test_without_network_the_model_must_be_here(
     assert found(MODEL) == []
     monkeypatch.setenv(switch, value)
     download(here, "config.json")  # which says what it is, and is no model
-    [(severity, message)] = found(MODEL)
-    assert severity is Severity.ERROR
+    [(state, message)] = found(MODEL)
+    assert state == "error"
     assert f"{switch} is set, and `Qwen/Qwen3-0.6B` has a config.json in the cache, and no weights" in message
     download(here)
     assert found(MODEL) == []
@@ -101,11 +102,11 @@ def test_a_download_that_the_run_does_not_look_for_is_told(here: Path, monkeypat
     place.mkdir(parents=True)
     assert found(MODEL) == []
     (place / "model.safetensors").touch()
-    [(severity, message)] = found(MODEL)
-    assert (severity, "USE_MODELSCOPE_HUB=1" in message) == (Severity.WARNING, True)
+    [(state, message)] = found(MODEL)
+    assert (state, "USE_MODELSCOPE_HUB=1" in message) == ("warning", True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    [(severity, message)] = found(MODEL)
-    assert (severity, "USE_MODELSCOPE_HUB=1" in message) == (Severity.ERROR, True)
+    [(state, message)] = found(MODEL)
+    assert (state, "USE_MODELSCOPE_HUB=1" in message) == ("error", True)
     download(here)
     assert found(MODEL) == []
 
@@ -118,8 +119,8 @@ def test_a_download_with_other_shapes_is_told(here: Path) -> None:
     assert found(MODEL) == []
     place.write_text(json.dumps({**config, "num_hidden_layers": 99}))
     models._model_in_folder.cache_clear()
-    [(severity, message)] = found(MODEL)
-    assert severity is Severity.WARNING
+    [(state, message)] = found(MODEL)
+    assert state == "warning"
     assert "Hugging Face cache has other shapes" in message
     place.write_text(json.dumps({**config, "model_type": "of_images_too"}))
     models._model_in_folder.cache_clear()
@@ -129,7 +130,7 @@ def test_a_download_with_other_shapes_is_told(here: Path) -> None:
 def test_a_data_set_that_was_never_loaded_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     download(here)
-    assert [severity for severity, _ in found(f"{MODEL}dataset: mine\n")] == [Severity.WARNING]
+    assert [state for state, _ in found(f"{MODEL}dataset: mine\n")] == ["warning"]
     (here / "hf/datasets/Org___my_set-2/default/0.0.0").mkdir(parents=True)
     assert found(f"{MODEL}dataset: mine\n") == []
 

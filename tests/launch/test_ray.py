@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import pytest
 
 from validator.doctor import start_checks
+from validator.doctor.check_result import CheckContext
 from validator.errors import RecipeError
 from validator.launch import local_launch
+from validator.machine import host
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import launch_command
@@ -42,7 +45,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
 
 
 def told(one: Job, cpus: int = 256) -> list[str]:
-    return [f"{severity}: {message}" for severity, message in start_checks.ray_shortages(one, cpus)]
+    with patch.object(host, "usable_cpus", lambda _root: cpus):
+        lines = [*start_checks.check_ray(one, CheckContext())]
+    return [f"{line.state}: {line.found}" for line in lines if line.state != "ok"]
 
 
 @pytest.mark.parametrize(

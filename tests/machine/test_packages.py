@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from validator.doctor import package_checks
+from validator.doctor.check_result import CheckContext
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import prediction, required_packages
@@ -18,10 +19,8 @@ CHECKPOINT = """{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 
 
 
 def told(text: str) -> list[str]:
-    return [
-        message
-        for _, message in package_checks.package_shortages(prediction.resolve(parse_recipe("recipe.yaml", text)))
-    ]
+    job = prediction.resolve(parse_recipe("recipe.yaml", text))
+    return [line.found for line in package_checks.check_required_packages(job, CheckContext())]
 
 
 @pytest.fixture

@@ -5,15 +5,15 @@ What would stop the run is printed, and the program ends with exit code 1."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import click
 
 from validator import __version__
 from validator.check import checking
 from validator.check.suppression import IGNORED_AT_LAUNCH, Selection
-from validator.doctor import hub_checks, package_checks, start_checks
-from validator.doctor.check_result import Shortage
+from validator.doctor import start_checks
+from validator.doctor.check_result import Check, CheckContext
 from validator.finding import Report, Severity
 from validator.launch.device_allocation import DeviceAllocation
 from validator.output import findings as reports
@@ -31,17 +31,10 @@ def check_before_start(document: Document, target: DeviceAllocation, host_ram: f
         print_lines(line, err=True)
     require_no_errors(document, target.machine, ram)
     job = jobs.resolve(document, target.machine, ram)
+    context = CheckContext(target=target)
     if target.accelerators or not dry:  # else this is not the machine that the run is for
-        _report_shortages(start_checks.device_and_disk_shortages(job, target.accelerators))
-    _report_shortages(
-        (
-            *start_checks.model_folder_shortages(job),
-            *package_checks.package_shortages(job),
-            *start_checks.ray_shortages(job),
-            *hub_checks.hub_shortages(job),
-        ),
-        dry,
-    )
+        _report(start_checks.PREFLIGHT_OF_MACHINE, job, context)
+    _report(start_checks.PREFLIGHT, job, context, dry)
     report_data(job)
     return job
 
@@ -59,13 +52,13 @@ def require_no_errors(
         sys.exit(1)
 
 
-def _report_shortages(lacking: Iterable[Shortage], going_on: bool = False) -> None:
-    """Say what this machine lacks; end here where the run would stop for it, but for a dry run's `going_on`."""
-    shortages = list(lacking)
-    for severity, message in shortages:
-        stops = going_on and severity is Severity.ERROR
-        print_lines(f"{'a run here would stop' if stops else f'this machine: {severity}'}: {message}", err=True)
-    if any(severity is Severity.ERROR for severity, _ in shortages) and not going_on:
+def _report(checks: Sequence[Check], job: Job, context: CheckContext, dry: bool = False) -> None:
+    """Print the warnings and errors of the checks; end here if one is an error, unless the run is a dry one."""
+    lacking = [line for check in checks for line in check(job, context) if line.state != "ok"]
+    for line in lacking:
+        stops = dry and line.state == "error"
+        print_lines(f"{'a run here would stop' if stops else f'this machine: {line.state}'}: {line.found}", err=True)
+    if any(line.state == "error" for line in lacking) and not dry:
         sys.exit(1)
 
 

@@ -19,12 +19,12 @@ _DEFAULT_FOLDERS = ("usr/local/Ascend/cann", "usr/local/Ascend/ascend-toolkit/la
 _VERSION_LINE = re.compile(r"^version=(\S+)", re.MULTILINE | re.IGNORECASE)
 
 
-def check_cann(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_cann(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """torch_npu, the torch that it is built for, and CANN.
 
     Nothing on a machine without Ascend's driver.
     """
-    there = find_installed(node.folders)
+    there = find_installed(context.folders)
     if "torch-npu" not in there.releases:
         torch = there.releases.get("torch", "").partition("+")[0]
         if torch and not (job and job.on_cpu) and driver_tool.run_tool("npu-smi", "info"):
@@ -32,7 +32,7 @@ def check_cann(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
             yield CheckResult("error", "torch_npu", found, f"torch_npu {torch}", f'pip install "torch-npu~={torch}"')
         return
     yield from _check_torch_npu(there)
-    yield from _check_cann_release(there.releases["torch-npu"], node)
+    yield from _check_cann_release(there.releases["torch-npu"], context)
 
 
 def _check_torch_npu(there: InstalledPackages) -> Iterator[CheckResult]:
@@ -44,11 +44,11 @@ def _check_torch_npu(there: InstalledPackages) -> Iterator[CheckResult]:
                    f"install torch {wanted[0]} for CPUs, as pytorch.org/get-started says")  # fmt: skip
 
 
-def _check_cann_release(npu: str, node: CheckContext) -> Iterator[CheckResult]:
+def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult]:
     wanted = str(yaml_table("together")["npu"]["releases"].get(npu.partition("+")[0], {}).get("cann", ""))
-    home = next((Path(node.environment[name]) for name in _HOME_VARIABLES if node.environment.get(name)), None)
+    home = next((Path(context.environment[name]) for name in _HOME_VARIABLES if context.environment.get(name)), None)
     if home is None:
-        folder = next((place for name in _DEFAULT_FOLDERS if (place := node.root / name).is_dir()), None)
+        folder = next((place for name in _DEFAULT_FOLDERS if (place := context.root / name).is_dir()), None)
         yield _missing_variables(folder, wanted or f"the CANN that torch_npu {npu} was released for")
         return
     version = _read_version(home)

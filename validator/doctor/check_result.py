@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from validator.finding import Severity
 from validator.knowledge.devices import Machine
 from validator.launch.device_allocation import DeviceAllocation
 from validator.machine.this_machine import ThisMachine
-
-# What this machine lacks, in words: an error stops the run.
-Shortage = tuple[Severity, str]
-
+from validator.run.prediction import Job
 
 State = Literal["ok", "warning", "error"]
-_STATE_OF_SEVERITY: dict[Severity, State] = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "ok"}
 
 
 class CheckResult(NamedTuple):
@@ -29,12 +24,6 @@ class CheckResult(NamedTuple):
     found: str
     wanted: str = ""
     remedy: str = ""
-
-
-def result_of_shortage(what: str, shortage: Shortage) -> CheckResult:
-    """What `train` says of this machine, as a line; the remedy is in its words."""
-    severity, words = shortage
-    return CheckResult(_STATE_OF_SEVERITY[severity], what, words)
 
 
 class CheckContext(NamedTuple):
@@ -52,3 +41,7 @@ class CheckContext(NamedTuple):
     target: DeviceAllocation | None = None
     refused: str = ""
     folders: tuple[str, ...] | None = None
+
+
+# The one form of all checks. `train` and `calibrate` run those that start_checks.py lists as well, before a start.
+Check = Callable[[Job | None, CheckContext], Iterator[CheckResult]]

@@ -25,7 +25,7 @@ _OPERATOR_ENTRY = re.compile(r"'(\w+)': (\w+)")
 _INCLUDE_FOLDERS = ("usr/include", "usr/local/include")
 
 
-def operators_to_build(job: Job, node: CheckContext) -> set[str]:
+def operators_to_build(job: Job, context: CheckContext) -> set[str]:
     """The operators that are built when this run first starts, by their folder's name.
 
     accelerate replaces the optimizer by a CPU one where its states are offloaded (utils/deepspeed.py,
@@ -45,39 +45,39 @@ def operators_to_build(job: Job, node: CheckContext) -> set[str]:
     if zero.nvme:
         names.add("async_io")
     ascend = job.machine is not None and job.machine.device.vendor == "ascend"
-    return names - ({"fused_adam"} if ascend else set()) - _prebuilt_operators(node)
+    return names - ({"fused_adam"} if ascend else set()) - _prebuilt_operators(context)
 
 
-def _prebuilt_operators(node: CheckContext) -> set[str]:
+def _prebuilt_operators(context: CheckContext) -> set[str]:
     """Operators that were built when DeepSpeed was installed (`DS_BUILD_OPS`)."""
-    row = _INSTALLED_OPS_LINE.search(find_installed(node.folders).text("deepspeed/git_version_info_installed.py"))
+    row = _INSTALLED_OPS_LINE.search(find_installed(context.folders).text("deepspeed/git_version_info_installed.py"))
     return {name for name, there in _OPERATOR_ENTRY.findall(row[1] if row else "") if there == "True"}
 
 
-def extension_folders(node: CheckContext) -> list[Path]:
+def extension_folders(context: CheckContext) -> list[Path]:
     """Folders with a folder for each operator (torch, utils/cpp_extension.py, _get_build_directory)."""
-    given = node.environment.get("TORCH_EXTENSIONS_DIR")
+    given = context.environment.get("TORCH_EXTENSIONS_DIR")
     if given:
         return [Path(given)]
-    home = node.environment.get("XDG_CACHE_HOME") or Path(node.environment.get("HOME", "~"), ".cache")
+    home = context.environment.get("XDG_CACHE_HOME") or Path(context.environment.get("HOME", "~"), ".cache")
     return sorted(expand_home(Path(home, "torch_extensions")).glob("*/"))
 
 
-def check_operators(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_operators(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Operators that DeepSpeed builds when a run starts, and what it builds them with.
 
     What is missing to build what this run builds; ninja is asked for even where all is built.
     """
     if job is None or job.zero is None:
         return
-    names = operators_to_build(job, node)
-    yield from _check_compilers(names, node) if names else ()
-    yield from _check_toolkit(job, names, node)
+    names = operators_to_build(job, context)
+    yield from _check_compilers(names, context) if names else ()
+    yield from _check_toolkit(job, names, context)
 
 
-def _check_compilers(names: set[str], node: CheckContext) -> Iterator[CheckResult]:
-    lacking = list(_missing_tools(node))
-    done = all(any((root / name / f"{name}.so").is_file() for root in extension_folders(node)) for name in names)
+def _check_compilers(names: set[str], context: CheckContext) -> Iterator[CheckResult]:
+    lacking = list(_missing_tools(context))
+    done = all(any((root / name / f"{name}.so").is_file() for root in extension_folders(context)) for name in names)
     wanted = _builds_sentence(names)
     for found, remedy in lacking:
         yield CheckResult(
@@ -91,12 +91,12 @@ def _builds_sentence(names: set[str]) -> str:
     return f"DeepSpeed builds {', '.join(sorted(names))}"
 
 
-def _missing_tools(node: CheckContext) -> Iterator[tuple[str, str]]:
+def _missing_tools(context: CheckContext) -> Iterator[tuple[str, str]]:
     """What is missing, and how to get it."""
-    path = node.environment.get("PATH", "")
+    path = context.environment.get("PATH", "")
     if shutil.which("ninja", path=path) is None:
         yield "ninja is not on PATH", "pip install ninja, or activate the environment that holds it"
-    compiler = node.environment.get("CXX") or "c++"
+    compiler = context.environment.get("CXX") or "c++"
     if shutil.which(compiler, path=path) is None:
         yield f"no compiler `{compiler}`", "install one: `apt install g++`, or `conda install gxx_linux-64`"
     if _runs_this_python(path) and not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
@@ -110,22 +110,22 @@ def _runs_this_python(path: str) -> bool:
     return program is not None and Path(program).parent == Path(sys.executable).parent
 
 
-def _check_toolkit(job: Job, names: set[str], node: CheckContext) -> Iterator[CheckResult]:
+def _check_toolkit(job: Job, names: set[str], context: CheckContext) -> Iterator[CheckResult]:
     """The device's own compiler, and headers."""
     vendor = job.machine.device.vendor if job.machine and not job.on_cpu else ""
-    imports = _NVCC_CALL in find_installed(node.folders).text("deepspeed/ops/op_builder/fp_quantizer.py")
-    if vendor == "nvidia" and (imports or names) and not _has_nvcc(node):
+    imports = _NVCC_CALL in find_installed(context.folders).text("deepspeed/ops/op_builder/fp_quantizer.py")
+    if vendor == "nvidia" and (imports or names) and not _has_nvcc(context):
         remedy = "load the module of CUDA, or `conda install -c nvidia cuda-toolkit`, of the release that torch is for"
         wanted = "DeepSpeed does not import without" if imports else _builds_sentence(names)
         yield CheckResult("error", _OPERATORS, "no nvcc (CUDA_HOME, PATH, /usr/local/cuda)", wanted, remedy)
-    if "async_io" in names and not any((node.root / folder / "libaio.h").exists() for folder in _INCLUDE_FOLDERS):
+    if "async_io" in names and not any((context.root / folder / "libaio.h").exists() for folder in _INCLUDE_FOLDERS):
         yield CheckResult("error", _OPERATORS, "no libaio.h", _builds_sentence(names), "`apt install libaio-dev`")
 
 
-def _has_nvcc(node: CheckContext) -> bool:
+def _has_nvcc(context: CheckContext) -> bool:
     """Where torch looks for it (utils/cpp_extension.py, _find_cuda_home)."""
-    home = node.environment.get("CUDA_HOME") or node.environment.get("CUDA_PATH")
+    home = context.environment.get("CUDA_HOME") or context.environment.get("CUDA_PATH")
     if home:
         return Path(home, "bin/nvcc").is_file()
-    found = shutil.which("nvcc", path=node.environment.get("PATH", ""))
-    return found is not None or (node.root / "usr/local/cuda/bin/nvcc").is_file()
+    found = shutil.which("nvcc", path=context.environment.get("PATH", ""))
+    return found is not None or (context.root / "usr/local/cuda/bin/nvcc").is_file()

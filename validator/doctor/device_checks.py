@@ -4,26 +4,26 @@ is their memory free?"""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from validator.doctor import check_result
-from validator.doctor.check_result import CheckContext, CheckResult, Shortage, State
-from validator.finding import Severity
+from validator.doctor.check_result import CheckContext, CheckResult, State
 from validator.knowledge.devices import Machine
 from validator.knowledge.tables import yaml_table
 from validator.machine import amd, ascend, driver_tool
-from validator.machine.accelerator import Accelerator, DeviceProcess, is_own_process, process_owner
+from validator.machine.accelerator import DeviceProcess, is_own_process, process_owner
 from validator.machine.nvidia import NvidiaDevice, read_devices
 from validator.machine.this_machine import ThisMachine
 from validator.run.prediction import GIB, Job
 
 
-def device_memory_shortages(job: Job, accelerators: Sequence[Accelerator]) -> Iterator[Shortage]:
-    """Memory that other processes hold. The prediction is what the driver shows for the run, context included. As much
-    as is usable of a device is judged already."""
-    need, known = job.device_memory, [device for device in accelerators if device.free_gib is not None]
+def check_device_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+    """Yield a line if other processes hold device memory that the run needs. The prediction is what the driver shows
+    for the run, context included; whether it fits into what is usable of a device is a question of `check`."""
+    if job is None or context.target is None:
+        return
+    need, known = job.device_memory, [device for device in context.target.accelerators if device.free_gib is not None]
     fullest = min(known, key=lambda device: device.free_gib or 0.0, default=None)
     if need is None or fullest is None or (free := fullest.free_gib) is None or need.high / GIB < free:
         return
@@ -35,7 +35,7 @@ def device_memory_shortages(job: Job, accelerators: Sequence[Accelerator]) -> It
         f"taken; the run {'needs' if short else 'may need'} {need.expected / GIB:.1f} ({need.low / GIB:.1f} to "
         f"{need.high / GIB:.1f}): end what takes them, or choose other devices"
     )
-    yield Severity.ERROR if short else Severity.WARNING, text
+    yield CheckResult("error" if short else "warning", "device memory", text)
 
 
 _DEVICES = "devices"
@@ -57,24 +57,24 @@ _DRIVER_FILES = {
 }
 
 
-def check_devices(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_devices(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """The accelerators: whether they answer, are those that the run wants, and have memory left for it.
 
     The devices here, beside those that the run wants. A machine without any, such as a login node, is at fault
     where a run wants some.
     """
-    wanted = str(node.assumed or "")
-    if node.fault:
-        remedy = next((remedy for words, remedy in _DRIVER_REMEDIES.items() if words in node.fault), "")
-        known = _NOT_IN_CATALOGUE not in node.fault and (wanted or job is None)
-        yield CheckResult("error" if known else "warning", _DEVICES, node.fault, wanted, remedy)
-    elif node.here is None:
-        yield _no_device(node.root, wanted)
-    elif node.refused:
-        yield CheckResult("error", _DEVICES, node.refused, wanted)
+    wanted = str(context.assumed or "")
+    if context.fault:
+        remedy = next((remedy for words, remedy in _DRIVER_REMEDIES.items() if words in context.fault), "")
+        known = _NOT_IN_CATALOGUE not in context.fault and (wanted or job is None)
+        yield CheckResult("error" if known else "warning", _DEVICES, context.fault, wanted, remedy)
+    elif context.here is None:
+        yield _no_device(context.root, wanted)
+    elif context.refused:
+        yield CheckResult("error", _DEVICES, context.refused, wanted)
     else:
-        yield CheckResult(_devices_state(node.here, node.assumed, job), _DEVICES, str(node.here), wanted)
-        yield from _device_notes(node.here, node, job)
+        yield CheckResult(_devices_state(context.here, context.assumed, job), _DEVICES, str(context.here), wanted)
+        yield from _device_notes(context.here, context, job)
 
 
 def _no_device(root: Path, wanted: str) -> CheckResult:
@@ -92,21 +92,17 @@ def _devices_state(here: ThisMachine, assumed: Machine | None, job: Job | None) 
     return "warning" if job else "error"
 
 
-def _device_notes(here: ThisMachine, node: CheckContext, job: Job | None) -> Iterator[CheckResult]:
+def _device_notes(here: ThisMachine, context: CheckContext, job: Job | None) -> Iterator[CheckResult]:
     """What is to know of the devices, and of what the run gets of them."""
     for words in here.lost:
         yield CheckResult(
             "warning" if job else "error", _DEVICES, words, "", "the device has left the bus: reboot, or reseat it"
         )
-    for words in node.target.lines if node.target else here.notes():
+    for words in context.target.lines if context.target else here.notes():
         # What this machine is stands above, and who takes memory is told by holders.py.
         if words not in (*here.lost, here.taken()) and not words.startswith(f"this machine: {here}"):
             yield CheckResult("ok", _DEVICES, words)
-    if job and node.target:
-        yield from (
-            check_result.result_of_shortage("device memory", each)
-            for each in device_memory_shortages(job, node.target.accelerators)
-        )
+    yield from check_device_memory(job, context)
 
 
 _DEVICE_FILES = "device files"
@@ -130,16 +126,16 @@ _REQUIRED_FILES = (
 )  # fmt: skip
 
 
-def check_device_files(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_device_files(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Device files beside those of the devices, which a container may lack while the driver's program works.
 
     What is missing: nvidia-smi does without the file for memory, with which CUDA begins ("CUDA unknown error");
     Ascend's containers are given each by name.
     """
     for driver in () if job and job.on_cpu else (*_REQUIRED_FILES, _ascend_files()):
-        made = driver.maker and (node.root / driver.maker).exists()
-        for file in driver.files if any(node.root.glob(driver.shown)) and not made else ():
-            if not (node.root / file).exists():
+        made = driver.maker and (context.root / driver.maker).exists()
+        for file in driver.files if any(context.root.glob(driver.shown)) and not made else ():
+            if not (context.root / file).exists():
                 remedy = driver.remedy.format(file=file)
                 yield CheckResult("error", _DEVICE_FILES, f"no /{file}, and {driver.who} cannot start", "", remedy)
 
@@ -152,7 +148,7 @@ def _ascend_files() -> _RequiredFiles:
 _MIN_PROCESS_GIB = 1.0  # GiB: a screen holds less
 
 
-def check_processes(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_processes(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Who holds memory of the devices.
 
     Each process that holds memory, the largest first; or that somebody does who is not seen from here. Whether what
@@ -160,14 +156,14 @@ def check_processes(job: Job | None, node: CheckContext) -> Iterator[CheckResult
     """
     if job and job.on_cpu:
         return
-    names = _names_by_uuid(node)
+    names = _names_by_uuid(context)
     there = [each for each in _all_processes() if (each.gib or 0.0) > _MIN_PROCESS_GIB or each.gib is None]
     for each in sorted(there, key=lambda each: -(each.gib or 0.0)):
         yield CheckResult(
-            "warning", "processes", _describe_process(each, names, node.root), "", _kill_remedy(each, node.root)
+            "warning", "processes", _describe_process(each, names, context.root), "", _kill_remedy(each, context.root)
         )
     if not there:
-        yield from _unseen_processes(node)
+        yield from _unseen_processes(context)
 
 
 def _all_processes() -> list[DeviceProcess]:
@@ -175,9 +171,9 @@ def _all_processes() -> list[DeviceProcess]:
     return nvidia or ascend.read_processes() or amd.read_processes()
 
 
-def _names_by_uuid(node: CheckContext) -> dict[str, str]:
+def _names_by_uuid(context: CheckContext) -> dict[str, str]:
     """The number of each device by its UUID."""
-    there = [*node.here.accelerators, *node.here.others] if node.here else []
+    there = [*context.here.accelerators, *context.here.others] if context.here else []
     return {name: each.names[0] for each in there for name in each.names[1:]}
 
 
@@ -193,9 +189,9 @@ def _kill_remedy(holder: DeviceProcess, root: Path) -> str:
     return f"if it is a left-over: `kill {holder.pid}`" if is_own_process(holder.pid, root) else ""
 
 
-def _unseen_processes(node: CheckContext) -> Iterator[CheckResult]:
+def _unseen_processes(context: CheckContext) -> Iterator[CheckResult]:
     """What is taken where no process shows: those of other containers do not."""
-    taken = node.here.taken() if node.here else None
+    taken = context.here.taken() if context.here else None
     if taken:
         yield CheckResult(
             "warning", "processes", f"{taken}, none of which is seen from here", "", "look for them on the host"
@@ -245,7 +241,7 @@ _HARDWARE_XIDS = {
 }  # fmt: skip
 
 
-def check_health(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_health(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """What drivers and the kernel's log know to be wrong with devices that answer.
 
     One line for each fault; nothing where none is known.
@@ -253,19 +249,19 @@ def check_health(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
     if job and job.on_cpu:
         return
     for index, device in enumerate(read_devices()):
-        yield from (_downgrade_if_unused(line, device.uuid, node) for line in _nvidia_faults(str(index), device))
+        yield from (_downgrade_if_unused(line, device.uuid, context) for line in _nvidia_faults(str(index), device))
     for name, word in ascend.read_health().items():
         if word in _ASCEND_STATES:
             remedy = f"`npu-smi info -t health -i {name}` says more"
             yield _downgrade_if_unused(
-                CheckResult(_ASCEND_STATES[word], "health", f"device {name}: {word}", "OK", remedy), name, node
+                CheckResult(_ASCEND_STATES[word], "health", f"device {name}: {word}", "OK", remedy), name, context
             )
     yield from _logged_xids()
 
 
-def _downgrade_if_unused(line: CheckResult, name: str, node: CheckContext) -> CheckResult:
+def _downgrade_if_unused(line: CheckResult, name: str, context: CheckContext) -> CheckResult:
     """A fault of a device that the run does not take does not stop it."""
-    taken = node.target.accelerators if node.target else ()
+    taken = context.target.accelerators if context.target else ()
     if taken and not any(name in device.names for device in taken):
         return line._replace(state="warning")
     return line

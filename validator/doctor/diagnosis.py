@@ -4,7 +4,7 @@ itself."""
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from validator.doctor import (
     start_checks,
     torch_build,
 )
-from validator.doctor.check_result import CheckContext, CheckResult
+from validator.doctor.check_result import Check, CheckContext, CheckResult
 from validator.errors import RecipeError
 from validator.knowledge import devices
 from validator.launch import device_allocation as targets
@@ -29,8 +29,6 @@ from validator.machine import this_machine as this
 from validator.recipe.recipe_file import Document
 from validator.run import prediction as jobs
 from validator.run.prediction import Job
-
-Check = Callable[[Job | None, CheckContext], Iterator[CheckResult]]
 
 CHECKS: dict[str, Check] = {
     "devices": device_checks.check_devices,
@@ -60,19 +58,19 @@ CHECKS: dict[str, Check] = {
 _TIMEOUT_SECONDS = 40.0
 
 
-def run_checks(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def run_checks(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """What all checks say, in their order. A check that fails, or does not end, is a line itself; the thread of one
     that does not end is left behind."""
     pool = ThreadPoolExecutor(len(CHECKS))
-    under_way = {name: pool.submit(_run_check, check, job, node) for name, check in CHECKS.items()}
+    under_way = {name: pool.submit(_run_check, check, job, context) for name, check in CHECKS.items()}
     wait(under_way.values(), _TIMEOUT_SECONDS)
     pool.shutdown(wait=False, cancel_futures=True)
     for name, future in under_way.items():
         yield from _results_of(name, future)
 
 
-def _run_check(check: Check, job: Job | None, node: CheckContext) -> list[CheckResult]:
-    return [*check(job, node)]
+def _run_check(check: Check, job: Job | None, context: CheckContext) -> list[CheckResult]:
+    return [*check(job, context)]
 
 
 def _results_of(name: str, future: Future[list[CheckResult]]) -> list[CheckResult]:
@@ -105,17 +103,17 @@ def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
         return _build_diagnosis(None, None, run_checks(None, with_devices(CheckContext(assumed=assumed))))
     from . import recipe_checks  # with numpy, which a machine by itself does not wait for
 
-    job, node = job_and_context(document, machine)
-    ram = node.target.host_ram_gib if node.target else None
-    judged = recipe_checks.check_recipe(document, _machine_to_judge(job, node) or machine, ram)
-    return _build_diagnosis(document, job, (*judged, *recipe_checks.check_data(job), *run_checks(job, node)))
+    job, context = job_and_context(document, machine)
+    ram = context.target.host_ram_gib if context.target else None
+    judged = recipe_checks.check_recipe(document, _machine_to_judge(job, context) or machine, ram)
+    return _build_diagnosis(document, job, (*judged, *recipe_checks.check_data(job), *run_checks(job, context)))
 
 
-def _machine_to_judge(job: Job, node: CheckContext) -> str | None:
+def _machine_to_judge(job: Job, context: CheckContext) -> str | None:
     """The machine that the recipe is judged by: as many of the devices here as the run takes, of whatever kind."""
-    if node.target is None or node.here is None or job.machine is None or job.on_cpu:
-        return node.target.machine if node.target else None
-    return f"{job.machine.nodes}x{job.machine.devices}x{node.here.device}"
+    if context.target is None or context.here is None or job.machine is None or job.on_cpu:
+        return context.target.machine if context.target else None
+    return f"{job.machine.nodes}x{job.machine.devices}x{context.here.device}"
 
 
 def _build_diagnosis(document: Document | None, job: Job | None, lines: Iterable[CheckResult]) -> Diagnosis:
@@ -129,19 +127,19 @@ def _build_diagnosis(document: Document | None, job: Job | None, lines: Iterable
 def job_and_context(document: Document, machine: str | None) -> tuple[Job, CheckContext]:
     """The job as it would run here, and this machine with what the job gets of its devices, or why it gets none."""
     job = jobs.resolve(document, machine)
-    node = CheckContext(assumed=None if job.on_cpu else job.machine)
+    context = CheckContext(assumed=None if job.on_cpu else job.machine)
     try:
         target = targets.allocate_for_machine(machine, job) if machine else targets.allocate_devices(job, dry=False)
     except RecipeError as err:
-        return job, with_devices(node._replace(refused=str(err)))
+        return job, with_devices(context._replace(refused=str(err)))
     there = jobs.resolve(document, target.machine, target.host_ram_gib)
-    node = node._replace(target=target, here=target.here)
-    return there, node if target.here else with_devices(node)
+    context = context._replace(target=target, here=target.here)
+    return there, context if target.here else with_devices(context)
 
 
-def with_devices(node: CheckContext) -> CheckContext:
+def with_devices(context: CheckContext) -> CheckContext:
     """With the devices, or what the driver's program says instead."""
     try:
-        return node._replace(here=this.detect_machine())
+        return context._replace(here=this.detect_machine())
     except RecipeError as err:
-        return node._replace(fault=str(err).removesuffix(f"; {this.DRIVER_REMEDY}"))
+        return context._replace(fault=str(err).removesuffix(f"; {this.DRIVER_REMEDY}"))

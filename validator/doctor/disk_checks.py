@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from validator.doctor import check_result
-from validator.doctor.check_result import CheckContext, CheckResult, Shortage
+from validator.doctor.check_result import CheckContext, CheckResult
 from validator.errors import os_reason
-from validator.finding import Severity
 from validator.knowledge import hub_caches
 from validator.machine import host
 from validator.machine.host import find_mount
@@ -27,23 +25,24 @@ def output_folder(job: Job) -> Path | None:
     return expand_home(folder).absolute() if isinstance(folder, str) and job.trains else None
 
 
-def disk_shortages(job: Job) -> Iterator[Shortage]:
-    """Disk for what the run writes."""
-    folder = output_folder(job)
-    if folder and job.get("save_strategy") != "no":
-        yield from _checkpoint_shortages(job, folder)
+_OUTPUT_FOLDER = "output folder"
 
 
-def _checkpoint_shortages(job: Job, output: Path) -> Iterator[Shortage]:
-    """Checkpoints and the result. The number of checkpoints is an estimate without a limit, and where the number of
-    steps is one; a run that goes on replaces those that are there."""
+def check_disk_space(job: Job | None, _context: CheckContext) -> Iterator[CheckResult]:
+    """Yield a line if checkpoints and the result do not fit on the disk of `output_dir`. How many checkpoints are kept
+    is an estimate if `save_total_limit` is unset or the number of steps is an estimate; a resumed run replaces those
+    that are there."""
+    output = output_folder(job) if job else None
+    if job is None or output is None or job.get("save_strategy") == "no" or job.disk is None:
+        return
     free = host.free_disk_gib(output)
-    if job.disk is None or free is None:
+    if free is None:
         return
     each, most = job.checkpoint / GIB, job.output_bytes / GIB
     where = f"{free:.1f} GiB are free on the disk of {output}"
     if free < each:
-        yield Severity.ERROR, f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`"
+        text = f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`"
+        yield CheckResult("error", _OUTPUT_FOLDER, text)
     elif free < most:
         kept, at_once = job.checkpoints
         counted = job.number("save_total_limit") > 0 and job.steps > 0 and not job.packs
@@ -51,10 +50,9 @@ def _checkpoint_shortages(job: Job, output: Path) -> Iterator[Shortage]:
         beside = "and the result" if at_once == kept else "at once (a new one is written before the oldest is removed)"
         remedy = "free some, set another `output_dir` or a smaller `save_total_limit`"
         text = f"{where}, {at_once} checkpoints {beside} take {most:.1f}: {remedy}"
-        yield Severity.ERROR if certain else Severity.WARNING, text
+        yield CheckResult("error" if certain else "warning", _OUTPUT_FOLDER, text)
 
 
-_OUTPUT_FOLDER = "output folder"
 _MAX_TRIAL_BYTES = 256 << 20  # bytes that are written to see how fast it is
 _MAX_TRIAL_SECONDS = 1.0  # that it takes at most
 _MIN_FREE_GIB = 1.0  # GiB free: with less nothing is tried
@@ -64,12 +62,12 @@ _MIN_CHECKPOINT_BYTES = 0.05 * GIB  # of a checkpoint
 _SLOW_SECONDS = 600.0  # seconds of a checkpoint
 
 
-def check_disk(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_disk(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """The folder that a run writes to: whether it can, and how long a checkpoint takes; room for rows in the cache.
 
     What is written, and what is kept of the data.
     """
-    yield from _check_output_folder(job, node)
+    yield from _check_output_folder(job, context)
     if job and job.disk and job.datasets and not job.tokenized:
         yield from _check_data_cache(
             hub_caches.datasets_cache(job.origin[1]), max(_DATA_COPIES * job.disk[DiskTerm.DATA] / GIB, _MIN_FREE_GIB)
@@ -87,13 +85,13 @@ def _check_data_cache(folder: Path, wanted: float) -> Iterator[CheckResult]:
         )
 
 
-def _check_output_folder(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def _check_output_folder(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """The run's output folder, else the working directory. What is written to see its speed is gone when it ends."""
     folder = output_folder(job) if job else Path.cwd()
     if folder is None:
         return
     there = next(each for each in (folder, *folder.parents) if each.exists())
-    place = _describe_folder(there, node.root)
+    place = _describe_folder(there, context.root)
     try:
         rate = _measure_write_rate(there)
     except OSError as err:
@@ -102,10 +100,10 @@ def _check_output_folder(job: Job | None, node: CheckContext) -> Iterator[CheckR
             "error", _OUTPUT_FOLDER, f"{place}: {os_reason(err)}", wanted, "set another `output_dir`" if job else ""
         )
         return
-    short = [check_result.result_of_shortage(_OUTPUT_FOLDER, each) for each in disk_shortages(job)] if job else []
+    short = [*check_disk_space(job, context)]
     yield _judge_write_rate(None if any(each.state == "error" for each in short) else job, place, rate)
     yield from short
-    yield from _check_volatile(there, node.root)
+    yield from _check_volatile(there, context.root)
     yield from _check_inodes(there)
 
 

@@ -20,17 +20,17 @@ _MAIN_MEMORY = "main memory"
 _MORE_MEMORY_REMEDY = "ask for more (`--mem` of a batch job, the memory limit of a container)"
 
 
-def check_main_memory(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_main_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Main memory that is left, against what the run is predicted to take of it, and the device where it shares that.
 
     What is available now: free, or cached and given back on demand, within the limits of batch job and container.
     Without it the kernel kills a process of the run, which torchrun reports as exit code -9.
     """
-    total, available = host.memory_gib(node.root), host.available_memory_gib(node.root)
+    total, available = host.memory_gib(context.root), host.available_memory_gib(context.root)
     if available is None:
         yield CheckResult("warning", _MAIN_MEMORY, "the kernel does not tell how much is available")
         return
-    swap = host.free_swap_gib(node.root)
+    swap = host.free_swap_gib(context.root)
     there = f"{available:.1f} GiB of {total or available:.1f} available{f', {swap:.0f} of swap' if swap >= 1 else ''}"
     shared = job is not None and job.machine is not None and job.machine.device.shared_memory
     need = (job.device_memory if shared else job.host_memory) if job else None
@@ -55,12 +55,12 @@ def _judge_memory(need: Estimate, there: str, available: float, total: float) ->
 _PROCESSORS = "processors"
 
 
-def check_processors(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_processors(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Processors that the run may use: of a batch job without `--cpus-per-task` that is one.
 
     Those that this process is bound to, against processes, their loader workers and the tokenizers.
     """
-    there = host.usable_cpus(node.root)
+    there = host.usable_cpus(context.root)
     if job is None:
         yield CheckResult("ok", _PROCESSORS, str(there))
         return
@@ -96,13 +96,13 @@ _SHM_REMEDY = (
 )
 
 
-def check_shared_memory(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_shared_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Shared memory, /dev/shm: of 64 MiB in a container where nobody asks for more.
 
     What is free there, against what loader workers and NCCL put there.
     """
     try:
-        there = os.statvfs(node.root / "dev/shm")
+        there = os.statvfs(context.root / "dev/shm")
     except OSError:
         yield CheckResult("warning", _SHM, "is not there: loader workers and NCCL need it", "", _SHM_REMEDY)
         return
@@ -163,14 +163,14 @@ _GIB = 1 << 30
 _IPC_LOCK = 1 << 14  # the bit of the capability (linux/capability.h)
 
 
-def check_limits(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_limits(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Limits of the system on a process and its children: open files, locked memory, processes, addresses.
 
     Open files in any case; other limits where they may be too low.
     """
     yield from _check_open_files(job)
-    yield from _check_locked_memory(job, node)
-    yield from _check_process_limit(job, node)
+    yield from _check_locked_memory(job, context)
+    yield from _check_process_limit(job, context)
     yield from _check_address_space(job)
 
 
@@ -187,14 +187,16 @@ def _check_open_files(job: Job | None) -> Iterator[CheckResult]:
     )
 
 
-def _check_locked_memory(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def _check_locked_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """InfiniBand registers buffers that count as locked (NCCL: `ibv_reg_mr failed`), and so do those of DeepSpeed's
     offload to NVMe. What CUDA pins does not count."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    infiniband = bool(network.infiniband_ports(node.root)) and not network.is_infiniband_disabled(node.environment)
+    infiniband = bool(network.infiniband_ports(context.root)) and not network.is_infiniband_disabled(
+        context.environment
+    )
     across = job is not None and job.machine is not None and job.machine.nodes > 1 and infiniband
     nvme = job is not None and job.zero is not None and job.zero.nvme
-    if soft == resource.RLIM_INFINITY or _has_ipc_lock(node.root):
+    if soft == resource.RLIM_INFINITY or _has_ipc_lock(context.root):
         return
     if not (across or nvme or (job is None and infiniband)):
         return
@@ -204,9 +206,9 @@ def _check_locked_memory(job: Job | None, node: CheckContext) -> Iterator[CheckR
     yield CheckResult(state, "locked memory", f"{soft / _GIB:.2g} GiB; {why}", "unlimited", remedy)
 
 
-def _check_process_limit(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def _check_process_limit(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Processes and threads that the container, the batch job or the user may still start."""
-    left = min([*_cgroup_processes_left(node.root), *_user_process_limit()], default=None)
+    left = min([*_cgroup_processes_left(context.root), *_user_process_limit()], default=None)
     if left is None or job is None:
         return
     devices = job.machine.devices if job.machine else 1

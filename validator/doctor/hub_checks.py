@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from validator.doctor.check_result import CheckContext, CheckResult, Shortage
+from validator.doctor.check_result import CheckContext, CheckResult
 from validator.errors import RecipeError, os_reason
 from validator.escaping import shell_quote
-from validator.finding import Severity
 from validator.knowledge import hub_caches, models, node_environment
 from validator.machine import host
 from validator.machine.installed_packages import find_installed
@@ -35,19 +34,25 @@ from validator.run.hub_downloads import (
 )
 from validator.run.prediction import GIB, Job
 
+_MODEL = "model"
 
-def hub_shortages(job: Job) -> Iterator[Shortage]:
-    """What the run could not load here, or would load otherwise than it was judged."""
-    yield from _other_shapes_shortages(job)
+
+def check_downloads(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+    """Yield a line for each model or data set that the run cannot load from its hub or cache, or that it would load in
+    another form than `check` has judged."""
+    if job is None:
+        return
+    yield from _other_shapes(job)
     if node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
-        if hub_env(job) and "modelscope" not in find_installed().among(["modelscope"]):
-            yield Severity.ERROR, "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
+        if hub_env(job) and "modelscope" not in find_installed(context.folders).among(["modelscope"]):
+            text = "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
+            yield CheckResult("error", _MODEL, text)
     elif not node_environment.is_env_enabled("USE_OPENMIND_HUB"):
         cause = offline_variable()
         yield from _missing_downloads(job, cause) if cause else _downloads_of_other_hub(job)
 
 
-def _other_shapes_shortages(job: Job) -> Iterator[Shortage]:
+def _other_shapes(job: Job) -> Iterator[CheckResult]:
     """A download of the model that is not the one of the catalogue."""
     if (
         job.model
@@ -58,10 +63,11 @@ def _other_shapes_shortages(job: Job) -> Iterator[Shortage]:
         with suppress(RecipeError):  # a config of images and text, which the catalogue knows by the text's part
             if models.find_model(str(there.folder)).parameters != job.model.parameters:
                 shapes = f"the config.json in the {there.hub} cache has other shapes than the catalogue"
-                yield Severity.WARNING, f"{shapes}; judge it by `explain` with model_name_or_path={there.folder}"
+                remedy = f"judge it by `explain` with model_name_or_path={there.folder}"
+                yield CheckResult("warning", _MODEL, f"{shapes}; {remedy}")
 
 
-def _missing_downloads(job: Job, cause: str) -> Iterator[Shortage]:
+def _missing_downloads(job: Job, cause: str) -> Iterator[CheckResult]:
     """What a run without network would look for in vain; `cause` is the variable that takes the network away."""
     for name in hub_models(job):
         if not any(cached_folders(job, name)):
@@ -71,17 +77,18 @@ def _missing_downloads(job: Job, cause: str) -> Iterator[Shortage]:
             other = (
                 _modelscope_remedy(job, name) or "name a folder that holds it, or download it where there is a network"
             )
-            yield Severity.ERROR, f"{cause} is set, and `{name}` {what}: {other}"
+            yield CheckResult("error", _MODEL, f"{cause} is set, and `{name}` {what}: {other}")
     for name in hub_datasets(job):
         if not is_dataset_cached(name, job.origin[1]):
-            yield Severity.WARNING, f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
+            text = f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
+            yield CheckResult("warning", _MODEL, text)
 
 
-def _downloads_of_other_hub(job: Job) -> Iterator[Shortage]:
+def _downloads_of_other_hub(job: Job) -> Iterator[CheckResult]:
     """What is downloaded already, where the run does not look."""
     for name in hub_models(job):
         if (remedy := _modelscope_remedy(job, name)) and not any(cached_folders(job, name)):
-            yield Severity.WARNING, f"`{name}` is downloaded from Hugging Face: {remedy}"
+            yield CheckResult("warning", _MODEL, f"`{name}` is downloaded from Hugging Face: {remedy}")
 
 
 def _modelscope_remedy(job: Job, name: str) -> str:
@@ -106,7 +113,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def check_hub(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_hub(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """The hub that a run downloads from: whether it answers, and whether there is room for what it gives.
 
     Asks the hub for what is not here yet; nothing where all is, or where the run goes without network.
@@ -118,23 +125,23 @@ def check_hub(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
         name for name in hub_downloads.hub_datasets(job) if not hub_downloads.is_dataset_cached(name, job.origin[1])
     ]
     sets = [] if node_environment.is_env_enabled("USE_MODELSCOPE_HUB") else sets
-    yield from _ask_hub([*((name, name) for name in names), *((name, f"datasets/{name}") for name in sets)], node)
+    yield from _ask_hub([*((name, name) for name in names), *((name, f"datasets/{name}") for name in sets)], context)
     if job.get("model_name_or_path") in names:
         yield from _check_cache_space(job)
 
 
-def _hub_address(path: str, node: CheckContext) -> tuple[str, str]:
+def _hub_address(path: str, context: CheckContext) -> tuple[str, str]:
     """The hub, and the page of a model or data set on it."""
     if node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
         return _MODELSCOPE_URL, f"{_MODELSCOPE_URL}/models/{path}"
-    endpoint = (node.environment.get("HF_ENDPOINT") or _HUGGING_FACE_URL).rstrip("/")
+    endpoint = (context.environment.get("HF_ENDPOINT") or _HUGGING_FACE_URL).rstrip("/")
     return endpoint, f"{endpoint}/{path}/resolve/main/{'README.md' if path.startswith('datasets/') else 'config.json'}"
 
 
-def _ask_hub(wanted: list[tuple[str, str]], node: CheckContext) -> Iterator[CheckResult]:
+def _ask_hub(wanted: list[tuple[str, str]], context: CheckContext) -> Iterator[CheckResult]:
     """One request for each; where there is no answer one line for all that are left."""
     for number, (name, path) in enumerate(wanted):
-        there, address = _hub_address(path, node)
+        there, address = _hub_address(path, context)
         endpoint = hub_downloads.without_credentials(there)
         answer = _request_status(address)
         if isinstance(answer, str):
@@ -193,22 +200,22 @@ _PROXY = "proxy"
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 
 
-def check_proxy(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_proxy(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Proxies of the environment that a run's own requests would go through.
 
     Nothing where no proxy is set.
     """
-    proxies = {name: value for name in _PROXY_VARIABLES if (value := _proxy_value(node.environment, name))}
+    proxies = {name: value for name in _PROXY_VARIABLES if (value := _proxy_value(context.environment, name))}
     if not proxies:
         return
-    without = _proxy_value(node.environment, "no_proxy")
-    caught = [*dict.fromkeys(host for host in _local_hosts(job, node) if not _matches_no_proxy(host, without))]
+    without = _proxy_value(context.environment, "no_proxy")
+    caught = [*dict.fromkeys(host for host in _local_hosts(job, context) if not _matches_no_proxy(host, without))]
     if caught:
         found = f"{', '.join(proxies)} would take requests to {', '.join(caught)}, near as they are"
         spared = ",".join(filter(None, (without, *caught)))
         yield CheckResult("warning", _PROXY, found, "no_proxy with them", f"export no_proxy={shell_quote(spared)}")
     if socks := [name for name, value in proxies.items() if value.startswith("socks")]:
-        yield from _check_socks(socks[0], job, find_installed(node.folders).releases)
+        yield from _check_socks(socks[0], job, find_installed(context.folders).releases)
 
 
 def _check_socks(name: str, job: Job | None, there: Mapping[str, str]) -> Iterator[CheckResult]:
@@ -229,10 +236,10 @@ def _proxy_value(environment: Mapping[str, str], name: str) -> str:
     return environment.get(name) or environment.get(name.upper()) or ""
 
 
-def _local_hosts(job: Job | None, node: CheckContext) -> Iterator[str]:
+def _local_hosts(job: Job | None, context: CheckContext) -> Iterator[str]:
     """Hosts of this machine or its network that the run sends requests to: a mirror of the hub, a reward model behind
     an address, the dashboard of Ray."""
-    addresses = [node.environment.get("HF_ENDPOINT", "")]
+    addresses = [context.environment.get("HF_ENDPOINT", "")]
     if job and job.get("reward_model_type") == "api":
         addresses.append(str(job.get("reward_model")))
     if launcher.uses_ray():

@@ -33,34 +33,34 @@ _TIMEOUT_SECONDS = 5.0  # seconds to another node
 _FIREWALL_REMEDY = "open the port in the firewall, or set another MASTER_ADDR"
 
 
-def node_count(job: Job | None, node: CheckContext) -> int:
+def node_count(job: Job | None, context: CheckContext) -> int:
     """How many nodes run: those of the machine, or what the environment says."""
-    told = node.environment.get("NNODES", "")
+    told = context.environment.get("NNODES", "")
     return int(told) if told.isdecimal() else job.machine.nodes if job and job.machine else 1
 
 
-def check_meeting(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_meeting(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """The address and port at which the nodes of a run meet.
 
     Nothing for a run on one node.
     """
-    if node_count(job, node) == 1:
+    if node_count(job, context) == 1:
         return
-    if _is_met_by_name(job, node):
+    if _is_met_by_name(job, context):
         yield from _check_host_name()
     address, port = (
-        node.environment.get("MASTER_ADDR"),
-        node.environment.get("MASTER_PORT", launch_command.DEFAULT_MASTER_PORT),
+        context.environment.get("MASTER_ADDR"),
+        context.environment.get("MASTER_PORT", launch_command.DEFAULT_MASTER_PORT),
     )
     if address is None:
         return  # the launcher is asked for it
     if not port.isdecimal() or not 0 < int(port) < 65536:
         yield CheckResult("error", _MEETING, f"MASTER_PORT={port}", "a number from 1 to 65535")
         return
-    yield _check_address(address, int(port), node)
+    yield _check_address(address, int(port), context)
 
 
-def _check_address(address: str, port: int, node: CheckContext) -> CheckResult:
+def _check_address(address: str, port: int, context: CheckContext) -> CheckResult:
     """Whether this node can be met, or can reach the one that is."""
     where = f"MASTER_ADDR={address}"
     try:
@@ -70,12 +70,12 @@ def _check_address(address: str, port: int, node: CheckContext) -> CheckResult:
             "error", _MEETING, f"{where} does not resolve here: {err}", "an address or a name that all nodes know"
         )
     family, end = place[0], place[4]
-    first = node.environment.get("NODE_RANK") == "0" and "RDZV_ID" not in node.environment
+    first = context.environment.get("NODE_RANK") == "0" and "RDZV_ID" not in context.environment
     if ipaddress.ip_address(str(end[0]).partition("%")[0]).is_loopback and not first:
         return CheckResult(
             "error", _MEETING, f"{where} is {end[0]}, which every node takes for itself", "an address of node 0"
         )
-    if _is_own_address(family, end) and not _meets_at_other_node(node):
+    if _is_own_address(family, end) and not _meets_at_other_node(context):
         return _check_port(family, end, where)
     if first:
         wanted = "an address of this machine, or of a service that leads to it"
@@ -83,11 +83,11 @@ def _check_address(address: str, port: int, node: CheckContext) -> CheckResult:
     return _check_connection(family, end, where)
 
 
-def _meets_at_other_node(node: CheckContext) -> bool:
+def _meets_at_other_node(context: CheckContext) -> bool:
     """Whether another node of the run, which shares this address, is where they meet: it may have begun."""
-    if "RDZV_ID" in node.environment:
-        return _IS_NO_HOST.search(node.environment.get("PET_RDZV_CONF", "")) is not None
-    return node.environment.get("NODE_RANK", "0") != "0"
+    if "RDZV_ID" in context.environment:
+        return _IS_NO_HOST.search(context.environment.get("PET_RDZV_CONF", "")) is not None
+    return context.environment.get("NODE_RANK", "0") != "0"
 
 
 def _is_own_address(family: int, end: tuple[Any, ...]) -> bool:
@@ -133,12 +133,12 @@ def _check_connection(family: int, end: tuple[Any, ...], where: str) -> CheckRes
     return CheckResult("ok", _MEETING, f"{where} answers at port {end[1]}")
 
 
-def _is_met_by_name(job: Job | None, node: CheckContext) -> bool:
+def _is_met_by_name(job: Job | None, context: CheckContext) -> bool:
     """Whether the others are led to this node by its name. torchrun tells them that of rank 0's machine where it starts
     elastically and no address of the node is set (torch, distributed/elastic/rendezvous/api.py, RendezvousStoreInfo);
     Gloo, for CPUs, listens at the address that the name stands for."""
-    elastic = "RDZV_ID" in node.environment and "PET_LOCAL_ADDR" not in node.environment
-    return elastic or bool(job and job.on_cpu and "GLOO_SOCKET_IFNAME" not in node.environment)
+    elastic = "RDZV_ID" in context.environment and "PET_LOCAL_ADDR" not in context.environment
+    return elastic or bool(job and job.on_cpu and "GLOO_SOCKET_IFNAME" not in context.environment)
 
 
 def _check_host_name() -> Iterator[CheckResult]:
@@ -168,28 +168,28 @@ _NCCL = CollectivesLibrary("NCCL", "NCCL_SOCKET_IFNAME", alphabetic=False)
 _HCCL = CollectivesLibrary("HCCL", "HCCL_SOCKET_IFNAME", alphabetic=True)
 
 
-def check_interfaces(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_interfaces(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """The network interface over which NCCL, HCCL or Gloo meet, by what the kernel shows of all.
 
     Whether the words of the environment mean an interface, and whether the one taken leads to the other nodes. One
     process meets nobody.
     """
-    if job and job.world == 1 and node_count(job, node) == 1:
+    if job and job.world == 1 and node_count(job, context) == 1:
         return
     library = _HCCL if job and job.machine and job.machine.device.vendor == "ascend" else _NCCL
-    there, words = list_interfaces(node.root), node.environment.get(library.variable, "")
-    yield from _check_gloo(job, node.environment.get("GLOO_SOCKET_IFNAME", ""), there)
+    there, words = list_interfaces(context.root), context.environment.get(library.variable, "")
+    yield from _check_gloo(job, context.environment.get("GLOO_SOCKET_IFNAME", ""), there)
     if job and job.on_cpu:
         return
-    if library is _HCCL and (address := node.environment.get("HCCL_IF_IP")):
+    if library is _HCCL and (address := context.environment.get("HCCL_IF_IP")):
         yield _check_hccl_address(address)
         return
     meant = chosen_interfaces(library, there, words)
     if not meant:
-        if words or node_count(job, node) > 1:
+        if words or node_count(job, context) > 1:
             yield _no_interface(library, words, there)
-    elif node_count(job, node) > 1:
-        yield _judge_interface(library, meant[0], words, route_to(there, node.environment.get("MASTER_ADDR", "")))
+    elif node_count(job, context) > 1:
+        yield _judge_interface(library, meant[0], words, route_to(there, context.environment.get("MASTER_ADDR", "")))
 
 
 def _check_hccl_address(address: str) -> CheckResult:
@@ -254,18 +254,18 @@ _INFINIBAND = "InfiniBand"
 _ADAPTER_VARIABLE, _DISABLE_VARIABLE = "NCCL_IB_HCA", "NCCL_IB_DISABLE"
 
 
-def check_infiniband(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_infiniband(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """InfiniBand and RoCE adapters, which NCCL takes before any network interface.
 
     Nothing for a run on one node, on Ascend, whose devices have their own network, or where there is no adapter and
     none is named.
     """
     ascend = job and job.machine and job.machine.device.vendor == "ascend"
-    if node_count(job, node) > 1 and not ascend:
+    if node_count(job, context) > 1 and not ascend:
         yield from _judge_adapters(
-            infiniband_ports(node.root),
-            node.environment.get(_ADAPTER_VARIABLE, ""),
-            is_infiniband_disabled(node.environment),
+            infiniband_ports(context.root),
+            context.environment.get(_ADAPTER_VARIABLE, ""),
+            is_infiniband_disabled(context.environment),
         )
 
 

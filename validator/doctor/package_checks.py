@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from validator.doctor.check_result import CheckContext, CheckResult, Shortage, State
+from validator.doctor.check_result import CheckContext, CheckResult, State
 from validator.errors import RecipeError
 from validator.escaping import shell_join
-from validator.finding import Severity
 from validator.knowledge import node_environment, releases
 from validator.knowledge.tables import yaml_table
 from validator.machine import installed_packages
@@ -19,14 +18,16 @@ from validator.run.prediction import Job
 from validator.run.required_packages import packages_for_run, pip_requirement
 
 
-def package_shortages(job: Job) -> Iterator[Shortage]:
-    """Packages that LLaMA-Factory would stop for; none where it is not installed here itself."""
+def check_required_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+    """Yield a line for each missing package that LLaMA-Factory would stop for, if LLaMA-Factory itself is installed."""
+    if job is None:
+        return
     wanted = dict(packages_for_run(job))
-    there = find_installed().among(["llamafactory", *wanted])
+    there = find_installed(context.folders).among(["llamafactory", *wanted])
     for package, why in wanted.items() if "llamafactory" in there else ():
         if package not in there:
             install = shell_join(["pip", "install", pip_requirement(package)])
-            yield Severity.ERROR, f"{why} needs a package that is not installed: {install}"
+            yield CheckResult("error", "package", f"{why} needs a package that is not installed: {install}")
 
 
 _PACKAGES = "packages"
@@ -37,12 +38,12 @@ _CHECK_CALL = re.compile(r'check_version\("([^"]+)"\)')
 _SHOWN_PACKAGES = ("llamafactory", "transformers", "torch", "torch-npu", "deepspeed", "peft", "trl", "accelerate")
 
 
-def check_packages(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Releases of packages that go together, by what they ask of each other and by what is known to fail.
 
     What does not go together, and what is there.
     """
-    there = find_installed(node.folders)
+    there = find_installed(context.folders)
     if "llamafactory" not in there.releases:
         wanted = f"llamafactory {releases.required_pairs(job.header)[0][0] if job else releases.newest_pair()[0]}"
         remedy = f"pip install {wanted.replace(' ', '==')}"

@@ -22,28 +22,28 @@ _NO_LOCK_ERRORS = (errno.ENOSYS, errno.EOPNOTSUPP)  # of flock, where filelock c
 _MAX_BUILD_SECONDS = 15 * 60  # seconds that no operator takes to build: cpu_adam takes 95 on two cores
 
 
-def check_locks(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_locks(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Locks that a run would wait for: of who builds an operator, and of who downloads the model.
 
     Each lock that this run would meet.
     """
-    yield from _check_build_locks(job, node)
+    yield from _check_build_locks(job, context)
     yield from _check_download_locks(job) if job else ()
 
 
-def _check_build_locks(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def _check_build_locks(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """torch makes a file `lock` beside an operator that it builds, and waits where there is one, whether or not the
     process that made it lives (torch, utils/file_baton.py): the run stands still after "Using … as PyTorch extensions
     root" (huggingface/transformers issue 26015, OpenRLHF issue 208)."""
-    names = operators_to_build(job, node) if job else None
-    for lock in _find_build_locks(node):
+    names = operators_to_build(job, context) if job else None
+    for lock in _find_build_locks(context):
         name = lock.parent.name
         if names is None or name in names:
-            yield _describe_build_lock(lock, name, node.root, job is not None)
+            yield _describe_build_lock(lock, name, context.root, job is not None)
 
 
-def _find_build_locks(node: CheckContext) -> Iterator[Path]:
-    for root in extension_folders(node):
+def _find_build_locks(context: CheckContext) -> Iterator[Path]:
+    for root in extension_folders(context):
         yield from sorted(root.glob("*/lock"))
 
 

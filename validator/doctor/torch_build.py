@@ -47,17 +47,17 @@ def read_build(there: InstalledPackages, package: str) -> PackageBuild | None:
     return PackageBuild(release, cuda, facts.get("hip", ""))
 
 
-def check_torch(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_torch(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """What the installed builds were made for: driver, device and each other.
 
     Whether torch runs on these devices, and what is built for torch on this torch.
     """
-    there = find_installed(node.folders)
+    there = find_installed(context.folders)
     torch = read_build(there, "torch")
     if torch is None:
         return
     driver = None if job and job.on_cpu else nvidia.read_driver()
-    faults = [*_check_for_driver(torch, driver), *_check_rocm(torch, node, job), *_check_companions(torch, there)]
+    faults = [*_check_for_driver(torch, driver), *_check_rocm(torch, context, job), *_check_companions(torch, there)]
     faults += _check_bitsandbytes(torch, there, job)
     yield from faults
     if driver and not faults:
@@ -76,11 +76,11 @@ def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Itera
         yield from _check_kernels(torch, driver.capabilities)
 
 
-def _check_rocm(torch: PackageBuild, node: CheckContext, job: Job | None) -> Iterator[CheckResult]:
+def _check_rocm(torch: PackageBuild, context: CheckContext, job: Job | None) -> Iterator[CheckResult]:
     """The wheels of the package index are for CUDA, which AMD's devices do not run."""
-    if node.here is None or node.here.device not in devices.device_ids() or (job and job.on_cpu):
+    if context.here is None or context.here.device not in devices.device_ids() or (job and job.on_cpu):
         return
-    if devices.find_device(node.here.device)[0].vendor == "amd" and not torch.hip:
+    if devices.find_device(context.here.device)[0].vendor == "amd" and not torch.hip:
         found = f"torch {torch.release} is built for {_kind(torch)}, and the devices are AMD's"
         yield CheckResult("error", "torch", found, "a build for ROCm", _INSTALL_REMEDY)
 
@@ -202,12 +202,12 @@ _TORCH_CORE = "_ZN3c10"
 _WHEEL_NAME = re.compile(r"\+(cu\d+)torch([\d.]+)cxx11abi(TRUE|FALSE)")
 
 
-def check_compiled_packages(job: Job | None, node: CheckContext) -> Iterator[CheckResult]:
+def check_compiled_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Compiled packages whose names the installed torch does not have, as they were built for another one.
 
     One line for each package that cannot be imported beside this torch.
     """
-    there = find_installed(node.folders)
+    there = find_installed(context.folders)
     given = sorted(there.files("torch/lib/*.so"), key=lambda path: path.stat().st_size)
     for package, (pattern, remedy) in _COMPILED_LIBRARIES.items() if given else ():
         library = next(iter(there.files(pattern)), None)
