@@ -256,5 +256,6 @@ def test_the_header_says_where_a_checkpoint_comes_from(tmp_path: Path) -> None:
 def test_a_base_that_is_not_known() -> None:
     problem = _job(BASE.format("someone/new-1b", "/models/Qwen3-8B")).model_problem
     assert (
-        problem == "`base: someone/new-1b` is not known; name one of docs/models.md, or a folder with its config.json"
+        problem
+        == "`base: someone/new-1b` is not known; name one of docs/reference/models.md, or a folder with its config.json"
     )

@@ -44,7 +44,7 @@ def unknown_base_message(name: str) -> str:
         return other
     return (
         f"`base: {name}` is not known{_near_name_question(name)}; "
-        f"name one of docs/models.md, or a folder with its config.json"
+        f"name one of docs/reference/models.md, or a folder with its config.json"
     )
 
 
