@@ -1,4 +1,5 @@
-"""Rewrite what is derived: the `predicted` line of each recipe, and the tables and outputs in both READMEs and docs/.
+"""Rewrite what is derived: the `predicted` line of each recipe, the tables and outputs in both READMEs and docs/, and
+the JSON Schemas of docs/reference/json/.
 
 python tools/derive.py            rewrite in place
 python tools/derive.py --check    write nothing; exit 1 and name what is stale
@@ -11,10 +12,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
-from pages import coverage, doctor, models, rules
+from pages import answers, commands, coverage, doctor, models, rules
 
 from validator.catalogue import bundled_recipes
 from validator.run.prediction import Job
@@ -23,10 +24,15 @@ from validator.run.recipe_labels import method_name, prediction_line, stated_pre
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md", "README.zh.md", "docs/reference/recipes.md", "docs/reference/coverage.md", "docs/reference/models.md",
-    "docs/reference/doctor.md", "docs/reference/rules/README.md",
+    "docs/reference/commands.md", "docs/reference/json.md", "docs/reference/doctor.md",
+    "docs/reference/rules/README.md",
     *(f"docs/reference/rules/{family}.md" for family in rules.FAMILIES),
     "docs/explanation/accuracy.md", "docs/explanation/robustness.md",
 )  # fmt: skip
+# Files that are generated as a whole.
+FILES: dict[str, Callable[[], str]] = {
+    f"docs/reference/json/{name}.schema.json": partial(answers.schema_file, name) for name in answers.ANSWERS
+}
 BLOCK = re.compile(r"(<!-- (?P<what>[a-z]+)(?:: (?P<of>.+?))? -->\n).*?(<!-- end -->)", re.S)
 LINE = re.compile(r"(?m)^# predicted:.*\n|(?=^# ///\n)")
 COLUMNS = ("recipe", "model", "machine", "method", "GiB per device", "GiB of host memory", "samples", "hours")
@@ -130,6 +136,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "coverage": coverage.page,
     "registry": models.page,
     "index": rules.index,
+    "commands": commands.page,
+    "answers": answers.page,
     "doctor": doctor.page,
     "reliability": lambda: printed("-m", "benchmarks", "reliability"),
     "rivals": lambda: benchmarked("rivals", "memory"),
@@ -157,21 +165,26 @@ def page_text(path: Path) -> str:
     return BLOCK.sub(fill, path.read_text("utf-8"))
 
 
+def derived_text(name: str) -> str:
+    """A page or file as it should be now."""
+    return FILES[name]() if name in FILES else page_text(ROOT / name)
+
+
 def main() -> None:
     check = sys.argv[1:] == ["--check"]
     stale = []
     derived = [(Path(job.path), recipe_text(job)) for job in bundled_recipes.resolved_recipes()]
     for path, text in derived:
         stale += _settle(path, text, check)
-    for name in PAGES:
-        stale += _settle(ROOT / name, page_text(ROOT / name), check)
+    for name in (*PAGES, *FILES):
+        stale += _settle(ROOT / name, derived_text(name), check)
     for path in stale:
         print(f"{path.relative_to(ROOT)}: {'is stale; run `make tables`' if check else 'rewritten'}")
     sys.exit(1 if check and stale else 0)
 
 
 def _settle(path: Path, text: str, check: bool) -> list[Path]:
-    if path.read_text("utf-8") == text:
+    if path.exists() and path.read_text("utf-8") == text:
         return []
     if not check:
         fresh = path.with_suffix(".new")

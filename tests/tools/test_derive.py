@@ -30,10 +30,12 @@ SAMPLED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(name, marks=SAMPLED.get(name, ())) for name in derive.PAGES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=SAMPLED.get(name, ())) for name in (*derive.PAGES, *derive.FILES)]
+)
 def test_no_page_is_stale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    assert derive.page_text(ROOT / name) == (ROOT / name).read_text("utf-8"), "run `make tables`"
+    assert derive.derived_text(name) == (ROOT / name).read_text("utf-8"), "run `make tables`"
 
 
 @pytest.mark.slow
