@@ -51,19 +51,20 @@ EXPERTS = {"gate", "gate_proj", "up_proj", "down_proj"}
 
 @every(
     [
-        ("qwen2", "qkv_bias", True), ("qwen3", "qkv_bias", False), ("qwen3", "head_norms", True),
+        ("qwen2", "qkv_bias", True), ("qwen3", "qkv_bias", False), ("qwen3", "qk_norm", True),
         ("phi3", "fused_qkv", True), ("internlm2", "fused_qkv", True), ("glm4", "fused_qkv", False),
         ("phi3", "fused_gate_up", True), ("glm4", "fused_gate_up", True), ("llama", "fused_gate_up", False),
         ("qwen3_5_text", "mixer", "delta"), ("qwen3", "mixer", None), ("qwen3_5_moe_text", "fused_experts", "5.2.0"),
         ("lfm2", "mixer", "convolution"), ("granitemoehybrid", "mixer", "statespace"),
-        ("falcon_h1", "side_by_side", True), ("jamba", "mixer", "scan"), ("minimax", "mixer", "lightning"),
+        ("falcon_h1", "mixer_beside_attention", True), ("jamba", "mixer", "scan"), ("minimax", "mixer", "lightning"),
         ("jamba", "fused_experts", "5.0.0"),
         ("glm", "concatenated", True), ("llama", "concatenated", False),
         ("glm", "norms", 2), ("glm4", "norms", 4), ("gemma2", "norms", 4), ("gemma2", "tied", True),
         ("qwen3_moe", "fused_experts", "5.0.0"), ("deepseek_v3", "fused_experts", "5.0.0"),
         ("gpt_oss", "fused_experts", "4.57.1"), ("llama", "fused_experts", None),
-        ("glm4_moe", "head_norms", True), ("glm4_moe", "asked_norms", True), ("minimax_m2", "head_norms", False),
-        ("minimax_m2", "whole_norms", True), ("hunyuan_v1_moe", "router", "module"), ("hy_v3", "dense_layers", 1),
+        ("glm4_moe", "qk_norm", True), ("glm4_moe", "optional_qk_norm", True), ("minimax_m2", "qk_norm", False),
+        ("minimax_m2", "full_width_qk_norm", True), ("hunyuan_v1_moe", "router", "module"),
+        ("hy_v3", "dense_layers", 1),
         ("qwen2_moe", "qkv_bias", True), ("qwen3_moe", "separate", EXPERTS | {"q_proj", "k_proj", "v_proj", "o_proj"}),
         ("olmoe", "separate", EXPERTS | {"q_proj", "k_proj", "v_proj", "o_proj"}), ("minimax_m2", "separate", set()),
         ("gpt_oss", "sinks", True), ("gpt_oss", "router", "bias"), ("deepseek_v2", "router", "linear"),
@@ -258,7 +259,7 @@ _register_composite_model(model_type="nova")
 _register_composite_model(model_type="zero", projector_keys=["visual.merger"])
 """
 CONSTANTS = "MOD_SUPPORTED_MODELS = {'llama'}\nSUPPORTED_CLASS_FOR_S2ATTN = {'llama'}"
-ENTRY = "nova:\n  source: made up\n  router: bias\n  targets: qkv_proj\n  remark: the experts are fused\n"
+ENTRY = "nova:\n  source: made up\n  router: bias\n  targets: qkv_proj\n  lora_remark: the experts are fused\n"
 CONFIG = {
     "model_type": "nova", "hidden_size": 256, "num_hidden_layers": 4, "vocab_size": 1000, "num_attention_heads": 4,
     "intermediate_size": 512, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128,

@@ -158,7 +158,7 @@ def decoder_layer_facts(tree: ast.Module) -> dict[str, Any]:
         ),
         "linear": sorted({name for name, call in built if _is_linear(call)}),
         "norms": len(set(_norms(nodes, (part for _, part in own)))),
-        "head_norms": any(name in _QUERY_NORMS and _is_per_head(call) for name, call in built),
+        "qk_norm": any(name in _QUERY_NORMS and _is_per_head(call) for name, call in built),
         "qkv_bias": any(name in ("q_proj", "qkv_proj") and _biased(call) for name, call in built),
         "sinks": any(name == "sinks" for name, _ in built),
         "concatenated": _concatenates(tree),

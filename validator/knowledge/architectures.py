@@ -5,10 +5,15 @@ from __future__ import annotations
 from itertools import groupby
 
 from validator.errors import RecipeError
-from validator.knowledge import families, layer_kinds
-from validator.knowledge.config_fields import Config, checked_size, default_head_dim, optional_factor
-from validator.knowledge.config_fields import optional_size as _optional
-from validator.knowledge.config_fields import required_size as _size
+from validator.knowledge import composites, families, layer_kinds
+from validator.knowledge.config_fields import (
+    Config,
+    checked_size,
+    default_head_dim,
+    optional_factor,
+    optional_size,
+    required_size,
+)
 from validator.knowledge.families import Family, with_usual_fields
 from validator.physics import Architecture, AttentionShape, FeedForwardShape, LayerKind
 from validator.physics.architecture import Mixer
@@ -20,8 +25,6 @@ _INTERLEAVED_EXPERTS = ("moe_layers", "interleave_moe_layer_step")
 def read_architecture(config: Config) -> Architecture:
     """Shapes from config.json's own fields. Raises RecipeError for a model type or field that is not known."""
     if families.is_composite(config):
-        from . import composites  # which no check of a model of text waits for
-
         trained = composites.trained_config(config)
         arch = read_architecture(composites.decoder_config(trained))
         return arch._replace(towers=composites.read_towers(trained, arch.hidden))
@@ -29,7 +32,7 @@ def read_architecture(config: Config) -> Architecture:
     config = with_usual_fields(config, family)
     try:
         alike = _uniform_architecture(config, family)
-        return alike._replace(runs=_layer_runs(config, family)) if family.differs else alike
+        return alike._replace(runs=_layer_runs(config, family)) if family.layer_shapes else alike
     except KeyError as err:
         raise RecipeError(f"config.json of a `{family.kind}` model lacks {err}") from None
 
@@ -39,27 +42,27 @@ def _uniform_architecture(config: Config, family: Family) -> Architecture:
     ffn = _feed_forward(config, family)
     mixer, kinds = _mixer_and_kinds(config, family, ffn)
     return Architecture(
-        hidden=_size(config, "hidden_size"),
-        layers=_size(config, "num_hidden_layers"),
-        vocab=_size(config, "vocab_size"),
-        attn=_latent_attention(config) if _optional(config, "kv_lora_rank") else _attention(config, family),
+        hidden=required_size(config, "hidden_size"),
+        layers=required_size(config, "num_hidden_layers"),
+        vocab=required_size(config, "vocab_size"),
+        attn=_latent_attention(config) if optional_size(config, "kv_lora_rank") else _attention(config, family),
         ffn=ffn,
         tied=bool(config.get("tie_word_embeddings", family.tied)),
         norms_per_layer=_norms_per_layer(config, family),
         norm=family.norm,
         head_bias=bool(config.get("lm_head_bias")),
         embedding_norm=family.embedding_norm,
-        positions=(_optional(config, "max_position_embeddings") or 1024) if family.positions else 0,
-        recast=family.own_linear,
+        positions=(optional_size(config, "max_position_embeddings") or 1024) if family.position_embedding else 0,
+        recast=family.own_linear_class,
         parallel=family.parallel,
         dropout=family.residual_dropout and config.get("residual_dropout") != 0,
         logit_softcap=bool(config.get("final_logit_softcapping")),
         mixer=mixer,
         kinds=kinds,
-        layer_input=_optional(config, "hidden_size_per_layer_input"),
-        more_rows=family.more_rows,
-        idle=_optional(config, "num_nextn_predict_layers") if family.idle else 0,
-        layer_vocab=_optional(config, "vocab_size_per_layer_input"),
+        layer_input=optional_size(config, "hidden_size_per_layer_input"),
+        more_rows=family.extra_embedding_rows,
+        idle=optional_size(config, "num_nextn_predict_layers") if family.mtp_layers_loaded else 0,
+        layer_vocab=optional_size(config, "vocab_size_per_layer_input"),
     )
 
 
@@ -75,18 +78,18 @@ def _norms_per_layer(config: Config, family: Family) -> int:
     """Over the hidden width. Some stand only beside experts, or after what an embedding of the layer's own adds.
     Parallel halves may have one or two."""
     if "new_decoder_architecture" in config:
-        return _optional(config, "num_ln_in_parallel_attn") or (2 if config["new_decoder_architecture"] else 1)
-    if not family.beside:
+        return optional_size(config, "num_ln_in_parallel_attn") or (2 if config["new_decoder_architecture"] else 1)
+    if not family.dense_mlp_beside_experts:
         return family.norms
-    spared = (0 if _optional(config, "num_experts") else 3) + (
-        0 if _optional(config, "hidden_size_per_layer_input") else 1
+    spared = (0 if optional_size(config, "num_experts") else 3) + (
+        0 if optional_size(config, "hidden_size_per_layer_input") else 1
     )
     return family.norms - spared
 
 
 def _layer_runs(config: Config, family: Family) -> tuple[tuple[int, Architecture], ...]:
     """How many layers in a row are those of which decoder. Raises KeyError, RecipeError."""
-    layers = [_uniform_architecture(each, family) for each in layer_kinds.configs_by_layer(config, family.differs)]
+    layers = [_uniform_architecture(each, family) for each in layer_kinds.configs_by_layer(config, family.layer_shapes)]
     return tuple((len(list(alike)), decoder) for decoder, alike in groupby(layers))
 
 
@@ -110,39 +113,39 @@ def _shares_keys(config: Config) -> bool:
 def _kv_heads(config: Config, heads: int) -> int:
     if _shares_keys(config):
         return 1
-    return _optional(config, "num_key_value_heads") or heads
+    return optional_size(config, "num_key_value_heads") or heads
 
 
 def _attention(config: Config, family: Family) -> AttentionShape:
-    heads = _size(config, "num_attention_heads")
-    everywhere = bool(config.get("use_bias", family.biased))
+    heads = required_size(config, "num_attention_heads")
+    everywhere = bool(config.get("use_bias", family.linear_bias))
     biased = bool(everywhere or config.get("attention_bias") or config.get("qkv_bias") or family.qkv_bias)
-    windowed = _optional(config, "sliding_window") if config.get("use_sliding_window", True) else 0
+    windowed = optional_size(config, "sliding_window") if config.get("use_sliding_window", True) else 0
     return AttentionShape(
         heads=heads,
         kv_heads=_kv_heads(config, heads),
-        head_dim=_optional(config, "head_dim")
-        or _optional(config, "kv_channels")
-        or default_head_dim(_size(config, "hidden_size"), heads),
+        head_dim=optional_size(config, "head_dim")
+        or optional_size(config, "kv_channels")
+        or default_head_dim(required_size(config, "hidden_size"), heads),
         qkv_bias=biased,
         out_bias=everywhere
         or bool(config.get("attention_out_bias", config.get("attention_bias") and family.output_bias)),
-        head_norms=family.head_norms and bool(config.get("use_qk_norm", not family.asked_norms)),
-        whole_norms=family.whole_norms and bool(config.get("use_qk_norm", True)),
-        bare_norms=_rotating_share(config) if family.bare_norms and config.get("use_qk_norm", True) else 0.0,
-        half_scores=family.half_scores,
+        head_norms=family.qk_norm and bool(config.get("use_qk_norm", not family.optional_qk_norm)),
+        whole_norms=family.full_width_qk_norm and bool(config.get("use_qk_norm", True)),
+        bare_norms=_rotating_share(config) if family.weightless_qk_norm and config.get("use_qk_norm", True) else 0.0,
+        half_scores=family.softmax_in_half,
         sinks=family.sinks,
-        written=family.written,
+        written=family.alibi,
         window=windowed,
         fused=family.fused_qkv,
-        copied=family.copied,
-        masked=family.masked,
-        clipped=family.clipped,
+        copied=family.contiguous_copies,
+        masked=family.always_masked,
+        clipped=family.clip_qkv,
         repeated=bool(config.get("new_decoder_architecture")),
-        broadcast=family.copied and _shares_keys(config),
+        broadcast=family.contiguous_copies and _shares_keys(config),
         concatenated=family.concatenated,
         gated=family.mixer == "delta",
-        value_norms=family.value_norms,
+        value_norms=family.v_norm,
         joint=bool(config.get(layer_kinds.KV_TIED)),
         borrowed=bool(config.get(layer_kinds.KV_SHARED)),
         crossed=bool(config.get(layer_kinds.CROSS_ATTENTION)),
@@ -153,7 +156,7 @@ def _attention(config: Config, family: Family) -> AttentionShape:
 def _windowed_share(config: Config, family: Family) -> float:
     """Share of layers with sliding-window attention: 1 if the family describes each kind of layer by itself, else as
     `layer_types` of config.json lists them, or 0.5 without that list."""
-    if family.differs:
+    if family.layer_shapes:
         return 1.0
     kinds = config.get("layer_types")
     return kinds.count("sliding_attention") / len(kinds) if isinstance(kinds, list) and kinds else 0.5
@@ -161,24 +164,24 @@ def _windowed_share(config: Config, family: Family) -> float:
 
 def _rotating_share(config: Config) -> float:
     """Share of the layers that rotate queries and keys: by default all but each fourth."""
-    layers = _size(config, "num_hidden_layers")
+    layers = required_size(config, "num_hidden_layers")
     told = config.get("no_rope_layers")
     if isinstance(told, list) and told:
         return sum(map(bool, told)) / len(told)
-    return 1 - layers // (_optional(config, "no_rope_layer_interval") or 4) / layers
+    return 1 - layers // (optional_size(config, "no_rope_layer_interval") or 4) / layers
 
 
 def _latent_attention(config: Config) -> AttentionShape:
-    rope = _size(config, "qk_rope_head_dim")
-    heads, value = _size(config, "num_attention_heads"), _size(config, "v_head_dim")
-    head = _size(config, "qk_nope_head_dim") + rope
+    rope = required_size(config, "qk_rope_head_dim")
+    heads, value = required_size(config, "num_attention_heads"), required_size(config, "v_head_dim")
+    head = required_size(config, "qk_nope_head_dim") + rope
     return AttentionShape(
         heads=heads,
         kv_heads=heads,
         head_dim=head,
         value_dim=value,
-        q_rank=_optional(config, "q_lora_rank"),
-        kv_rank=_size(config, "kv_lora_rank"),
+        q_rank=optional_size(config, "q_lora_rank"),
+        kv_rank=required_size(config, "kv_lora_rank"),
         rope_dim=rope,
         out_bias=bool(config.get("attention_bias")),
         concatenated=head == value,  # else another kernel writes the output in the order that it is read in
@@ -194,25 +197,25 @@ def _first_field(config: Config, *names: str) -> int:
     for name in names:
         value = config.get(name)
         if isinstance(value, list) and value and name in _LISTED_BY_LAYER:
-            value = max(_optional({name: number}, name) for number in value)
-        if number := _optional({name: value}, name):
+            value = max(optional_size({name: number}, name) for number in value)
+        if number := optional_size({name: value}, name):
             return number
     return 0
 
 
 def _feed_forward_width(config: Config, family: Family) -> int:
-    if family.fourfold and config.get("intermediate_size") is None:
-        return 4 * _size(config, "hidden_size")
-    width = _size(config, "intermediate_size")
+    if family.fourfold_width and config.get("intermediate_size") is None:
+        return 4 * required_size(config, "hidden_size")
+    width = required_size(config, "intermediate_size")
     if not family.adjusted_width or config.get("block_auto_adjust_ff_dim") is False:
         return width
-    step, times = _optional(config, "block_multiple_of") or 256, optional_factor(config, "block_ffn_dim_multiplier")
+    step, times = optional_size(config, "block_multiple_of") or 256, optional_factor(config, "block_ffn_dim_multiplier")
     return -(-int(times * (2 * width // 3)) // step) * step
 
 
 def _experts_per_token(config: Config, experts: int) -> int:
     """Experts that a token is sent to. Raises RecipeError where there are fewer of them, as torch.topk does."""
-    chosen = _first_field(config, "num_experts_per_tok", "moe_k", "moe_topk") or _size(config, "moe_topk")
+    chosen = _first_field(config, "num_experts_per_tok", "moe_k", "moe_topk") or required_size(config, "moe_topk")
     if chosen > experts:
         raise RecipeError(f"config.json: a token is sent to {chosen} experts, and there are {experts}")
     return chosen
@@ -226,8 +229,8 @@ def _feed_forward(config: Config, family: Family) -> FeedForwardShape:
             width // 2 if family.halved_width else width,
             gated=family.gated,
             fused_gate_up=family.fused_gate_up,
-            bias=bool(config.get("mlp_bias") or config.get("use_bias", family.biased)),
-            stepwise=family.stepwise,
+            bias=bool(config.get("mlp_bias") or config.get("use_bias", family.linear_bias)),
+            stepwise=family.new_gelu,
         )
     expert_width = _first_field(config, "moe_intermediate_size") or width
     shared = _first_field(
@@ -237,13 +240,13 @@ def _feed_forward(config: Config, family: Family) -> FeedForwardShape:
         width,
         fused_gate_up=family.fused_gate_up,
         experts=experts,
-        experts_per_token=experts if family.all_experts else _experts_per_token(config, experts),
+        experts_per_token=experts if family.every_expert_computes else _experts_per_token(config, experts),
         expert_width=expert_width,
-        shared_width=_optional(config, "shared_expert_intermediate_size")
+        shared_width=optional_size(config, "shared_expert_intermediate_size")
         or shared * expert_width
-        or width * family.beside,
-        router_scaled=family.beside,
-        seeing_width=_image_expert_width(config) if family.seeing_experts else 0,
+        or width * family.dense_mlp_beside_experts,
+        router_scaled=family.dense_mlp_beside_experts,
+        seeing_width=_image_expert_width(config) if family.vision_experts else 0,
         shared_gate="shared_expert_gate" in family.linear,
         router_bias=family.router in ("bias", "fixed"),
         router_bias_fixed=family.router == "fixed",
@@ -251,8 +254,8 @@ def _feed_forward(config: Config, family: Family) -> FeedForwardShape:
         separate_router_linear=bool(family.separate & {"gate", "wg"}),
         router_bias_buffer=family.router == "buffer",
         expert_bias=family.expert_bias,
-        clamped=family.clamped,
-        indexed=family.indexed,
+        clamped=family.clamped_swiglu,
+        indexed=family.index_add,
         dense_layers=_dense_layers(config, family),
     )
 
@@ -263,4 +266,4 @@ def _dense_layers(config: Config, family: Family) -> int:
     if isinstance(kinds, list) and "sparse" in kinds:
         return kinds.index("sparse")
     dense = _first_field(config, "first_k_dense_replace", "moe_layer_start_index") or family.dense_layers
-    return min(dense, _size(config, "num_hidden_layers"))
+    return min(dense, required_size(config, "num_hidden_layers"))

@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
+from validator.knowledge import composites
 from validator.knowledge.families import Family, family_of_type, is_composite, with_usual_fields
 from validator.knowledge.tables import json_table, yaml_table
 from validator.recipe import safe_read
@@ -142,8 +143,6 @@ def _models_of_same_shapes(config: Config) -> Iterator[tuple[str, Mapping[str, A
 def _decoder_sizes(config: Config) -> list[Any]:
     """Sizes of the decoder."""
     if is_composite(config):
-        from . import composites  # which no folder of a text model waits for
-
         config = composites.decoder_config(composites.trained_config(config))
     kind = str(config.get("model_type"))
     named = with_usual_fields(config, family_of_type(kind)) if kind in yaml_table("families") else config

@@ -8,12 +8,11 @@ from math import prod
 from typing import Any
 
 from validator.errors import RecipeError
-from validator.knowledge.config_fields import checked_size, default_head_dim
+from validator.knowledge.config_fields import Config, checked_size, default_head_dim
 from validator.knowledge.tables import yaml_table
 from validator.physics import Tower
 from validator.physics.architecture import Linear
 
-Config = Mapping[str, Any]
 _FEED_FORWARD_ROLES = ("gate", "up", "down")
 # Lists of layers, of which only the number counts.
 _LAYER_INDEXES = ("deepstack_visual_indexes",)

@@ -8,6 +8,7 @@ from typing import Any
 from validator.errors import RecipeError
 from validator.wording import clip
 
+Config = Mapping[str, Any]
 # No size of a model comes near it; products of greater ones leave what a float can hold. Layers are counted one by one.
 _LARGEST_SIZE, _MOST_LAYERS = 10**9, 10**4
 
@@ -22,7 +23,7 @@ def checked_size(name: str, value: object) -> int:
     return value
 
 
-def optional_factor(config: Mapping[str, Any], name: str) -> float:
+def optional_factor(config: Config, name: str) -> float:
     """A number that a size is multiplied by; 1 where the field is absent, null or 0. Raises RecipeError."""
     value = config.get(name) or 1
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _LARGEST_SIZE:
@@ -35,12 +36,12 @@ def _value_in_message(value: object) -> str:
     return clip(repr(value))
 
 
-def required_size(config: Mapping[str, Any], name: str) -> int:
+def required_size(config: Config, name: str) -> int:
     """A field that must be there. Raises KeyError where it is not."""
     return checked_size(name, config[name])
 
 
-def optional_size(config: Mapping[str, Any], name: str) -> int:
+def optional_size(config: Config, name: str) -> int:
     """0 where the field is absent, null or 0."""
     return required_size(config, name) if config.get(name) else 0
 
@@ -50,6 +51,3 @@ def default_head_dim(hidden: int, heads: int) -> int:
     if heads > hidden:
         raise RecipeError(f"config.json: `num_attention_heads` is {heads:,}, more than the hidden size of {hidden:,}")
     return hidden // heads
-
-
-Config = Mapping[str, Any]

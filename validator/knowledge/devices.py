@@ -4,15 +4,12 @@ machines as people write them: `2x8xa100-80g` is nodes x devices x device."""
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from validator.errors import RecipeError
 from validator.knowledge.tables import yaml_table
-from validator.physics import DeviceRuntime
-
-if TYPE_CHECKING:
-    from validator.physics import DeviceRates as Rates
-
+from validator.knowledge.throughput import device_rates
+from validator.physics import DeviceRates, DeviceRuntime
 
 _BY_MEMORY = "by-memory"
 _MEMORY_SIZE = r"([1-9]\d{0,3})-?g(?:i?b)?"
@@ -53,12 +50,10 @@ class Device(NamedTuple):
             capacity_gib=None if self.shared_memory else self.usable_gib,
         )
 
-    def rates(self, devices: int, network: float = 0.0) -> "Rates | None":
+    def rates(self, devices: int, network: float = 0.0) -> DeviceRates | None:
         """What one of so many in a node does in a second, for the time model; `network`: bytes between nodes, of one
         node. None where no rate is published."""
-        from . import throughput  # which no check of memory waits for
-
-        return throughput.device_rates(self.id, devices, network)
+        return device_rates(self.id, devices, network)
 
 
 def device_ids() -> list[str]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from validator.errors import RecipeError
-from validator.knowledge import releases
+from validator.knowledge import composites, releases
 from validator.knowledge.config_fields import Config
 from validator.knowledge.tables import json_table, yaml_table
 from validator.physics.architecture import NormKind
@@ -31,83 +31,85 @@ class Family(NamedTuple):
     data/families.json unless a field names another."""
 
     kind: str
-    # What a layer is made of. `norms`: those over the hidden width; `head_norms`: one over each head of q and of k.
-    # `whole_norms`: one over all heads of q and one over all of k; `asked_norms`: only where use_qk_norm is set.
+    # Norms. Number of norms over the hidden width in a layer; their kind, as physics names it.
     norms: int = 2
-    head_norms: bool = False
-    asked_norms: bool = False
-    whole_norms: bool = False
-    # Norms of heads that have no weights, in the layers that rotate.
-    bare_norms: bool = False
-    # In what the shapes of layers differ: those that attend to all tokens have heads of another width, or some read
-    # what towers give. Rows that the embedding has beyond the vocabulary. Heads of values have norms without weights; a
-    # dense block stands beside the experts.
-    differs: Literal["", "heads", "crossed"] = ""
-    more_rows: int = 0
-    # Layers for further tokens are loaded, though they never run.
-    idle: bool = False
-    # Beside its experts each mixture has as many of another width for pictures.
-    seeing_experts: bool = False
-    value_norms: bool = False
-    beside: bool = False
-    # Eager attention makes its softmax in half precision.
-    half_scores: bool = False
-    # What physics/workload.py calls the norms, whether both halves of a layer read the same hidden state, and whether
-    # a part of what they add is dropped.
     norm: NormKind = "rms"
+    # A norm over each head of queries and of keys; only where `use_qk_norm` is set; one over all heads instead; norms
+    # of heads without weights, in the layers that rotate; norms without weights over the heads of values.
+    qk_norm: bool = False
+    optional_qk_norm: bool = False
+    full_width_qk_norm: bool = False
+    weightless_qk_norm: bool = False
+    v_norm: bool = False
+    # The first layer reads the result of a norm over the embedding. The name of the norm after the layers.
+    embedding_norm: bool = False
+    last_norm: str = "norm"
+    # In what the layers differ. heads: full-attention layers have another head_dim; cross_attention: some layers attend
+    # to what the towers give.
+    layer_shapes: Literal["", "heads", "cross_attention"] = ""
+    # Rows that the embedding has beyond the vocabulary.
+    extra_embedding_rows: int = 0
+    # Multi-token-prediction layers are loaded, though they never run.
+    mtp_layers_loaded: bool = False
+    # Attention and feed-forward block read the same hidden state.
     parallel: bool = False
+    # Dropout on what both halves of a layer add.
     residual_dropout: bool = False
+    # Attention. Biases of q, k and v; whether attention_bias of config.json means the output matrix, too; biases of all
+    # matrices of a layer.
     qkv_bias: bool = False
+    output_bias: bool = True
+    linear_bias: bool = False
+    sinks: bool = False
+    # Biases by distance (ALiBi): no attention kernel is used, the scores of all pairs of tokens are materialized.
+    alibi: bool = False
+    # Eager attention computes its softmax in half precision.
+    softmax_in_half: bool = False
+    # Attention gets a mask even without padding.
+    always_masked: bool = False
+    # q, k and v are copied out of the result of one matrix, or read there as they are; that result is clipped.
+    contiguous_copies: bool = False
+    clip_qkv: bool = False
+    # A part of each head is rotated, and joined with the rest.
+    concatenated: bool = False
+    # Positions are an embedding. The activation is NewGELU, written out step by step.
+    position_embedding: bool = False
+    new_gelu: bool = False
     # Linear modules are of a class of their own, which bitsandbytes leaves as they are (transformers since 5.6), and
     # which multiplies by a view of the weight, so that autocast keeps no copy of that.
-    own_linear: bool = False
-    # Matrices are no linear modules, though peft and bitsandbytes take them for such where they are named.
-    unnamed: bool = False
-    # Places are an embedding; the activation is written out step by step.
-    positions: bool = False
-    stepwise: bool = False
-    # Queries, keys and values are copied out of what one matrix makes, or read there as they are.
-    copied: bool = False
-    # What one matrix makes of queries, keys and values is clipped.
-    clipped: bool = False
-    # Attention gets a mask even where there is no padding.
-    masked: bool = False
-    # Whether attention_bias of config.json means the output matrix, too.
-    output_bias: bool = True
-    sinks: bool = False
-    # No attention kernel is used: biases by distance are added to the scores of all pairs of tokens.
-    written: bool = False
-    # All matrices of a layer have biases; the first layer reads a norm's result.
-    biased: bool = False
-    embedding_norm: bool = False
-    # Only a part of each head is rotated, and joined with the rest.
-    concatenated: bool = False
+    own_linear_class: bool = False
+    # Matrices are no nn.Linear, though peft and bitsandbytes take them for such where they are named.
+    no_nn_linear: bool = False
     # What some layers have in place of attention: a gated delta net, beside which attention is gated, too, a gated
-    # short convolution, a state space of Mamba-2 or Mamba, or lightning attention.
+    # short convolution, Mamba-2, Mamba, or lightning attention; whether every layer has it beside attention instead.
     mixer: Literal["delta", "convolution", "statespace", "scan", "lightning"] | None = None
-    # Every layer has it beside attention, not in its place.
-    side_by_side: bool = False
-    # intermediate_size of config.json counts the gate and the up matrix together.
+    mixer_beside_attention: bool = False
+    # The feed-forward width. intermediate_size counts the gate and the up matrix together; two thirds of it, rounded
+    # up, unless config.json says that all of it; four times the hidden size where config.json does not say.
     halved_width: bool = False
-    # The feed-forward part has two thirds of intermediate_size, rounded up, unless config.json says that it has all.
     adjusted_width: bool = False
-    # The feed-forward part is four times as wide as the hidden state where config.json does not say.
-    fourfold: bool = False
-    # Whether embedding and head are one where config.json does not say.
+    fourfold_width: bool = False
+    # Embedding and output layer are one where config.json does not say.
     tied: bool = False
-    # The experts: the transformers release since which they are one tensor and no linear layers (None: they are not);
-    # whether that is made while it loads, of types that no earlier release had;
-    # what chooses them: a parameter, one with a bias, with one that never trains, beside one that is a buffer, a linear
-    # module, or one whose weight is read past it; leading layers without, where config.json does not say; whether their
-    # results are added up by index; whether each computes all tokens, those that did not choose it scaled to nothing.
+    # Experts. The transformers release since which they are one tensor and no linear layers (None: they are not);
+    # whether that tensor is made while loading, of types that no earlier release had.
     fused_experts: str | None = None
-    merged: bool = False
+    experts_merged: bool = False
+    # What chooses experts: a parameter, one with a bias, with one that never trains, beside one that is a buffer, a
+    # linear module, or one whose weight is read past it.
     router: Literal["parameter", "bias", "fixed", "buffer", "module", "linear"] = "parameter"
+    # Leading layers without experts, where config.json does not say.
     dense_layers: int = 0
     expert_bias: bool = False
-    clamped: bool = False
-    indexed: bool = False
-    all_experts: bool = False
+    clamped_swiglu: bool = False
+    # Results of experts are added up by index_add.
+    index_add: bool = False
+    # Each expert computes all tokens, scaled by zero where the token did not choose it.
+    every_expert_computes: bool = False
+    # As many experts of another width, for the tokens of pictures.
+    vision_experts: bool = False
+    # A dense block stands beside the experts.
+    dense_mlp_beside_experts: bool = False
     # Names in the model's code; empty where they are not known. `layer` is the class that FSDP wraps, `parts` what a
     # layer holds, by which freeze tuning chooses; `linear` may name some that a config does without. `separate` is what
     # `linear` was before the experts were one tensor.
@@ -115,8 +117,6 @@ class Family(NamedTuple):
     parts: frozenset[str] = frozenset()
     linear: frozenset[str] = frozenset()
     separate: frozenset[str] = frozenset()
-    # What the norm after the layers is called.
-    last_norm: str = "norm"
     # Linear layer -> roles in the memory formulas.
     roles: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     # The usual name of a field of config.json -> the type's own.
@@ -124,20 +124,20 @@ class Family(NamedTuple):
     # LLaMA-Factory's templates for chat-tuned models of the type, the usual one first.
     templates: tuple[str, ...] = ()
     # Linear modules that peft takes no adapters on, in a type with experts where it has any.
-    refused: frozenset[str] = frozenset()
+    peft_refuses: frozenset[str] = frozenset()
     # What LoRA should name, and why.
     targets: str = "all"
-    remark: str = ""
+    lora_remark: str = ""
     # What a written recipe says of answers without thoughts, where the template puts an empty one into their prompts.
     without_thoughts: str = "prompt without thinking"
     # Beside FlashAttention-2 LLaMA-Factory replaces the mixers by ones of flash-linear-attention.
-    patched: bool = False
+    mixers_patched: bool = False
     # Settings of data that recipes for its chat models take.
     settings: Mapping[str, Any] = MappingProxyType({})
     # (start of a name, what replaces it) where the models' own code fails with transformers 5.
     successor: tuple[str, str] | None = None
     # What transformers 5 makes of the model, other than its weights were trained.
-    wrong: str = ""
+    wrong_in_transformers_5: str = ""
     # What LLaMA-Factory looks for under ZeRO-3 by the name of a class that transformers has since named otherwise.
     lost_leaf: str | None = None
     # LLaMA-Factory has liger kernels, hands on the coefficient of the routers' loss, loads an attention kernel of its
@@ -167,7 +167,7 @@ class Family(NamedTuple):
     def merges(self) -> bool:
         """True if checkpoints hold each expert's matrices apart, and transformers merges those of a layer into one
         tensor while it loads them (transformers/conversion_mapping.py)."""
-        return self.fused_experts is not None and (bool(self.separate) or self.merged)
+        return self.fused_experts is not None and (bool(self.separate) or self.experts_merged)
 
     def fuses(self, header: Mapping[str, Any]) -> bool:
         """Whether the experts are one tensor with a transformers release that a recipe's header admits; where earlier
@@ -207,8 +207,6 @@ def has_known_shapes(config: Mapping[str, Any]) -> bool:
     """Whether the shapes that this config.json gives are known."""
     if not is_composite(config):
         return _is_known_type(config)
-    from . import composites  # which no model of text waits for
-
     return _is_known_type(composites.decoder_config(composites.trained_config(config)))
 
 
@@ -249,7 +247,7 @@ def family_of_type(kind: str) -> Family:
         column: kind in llamafactory_types(column) for column in generated["llamafactory"] if column in Family._fields
     }
     facts["roles"] = {name: tuple(role.split()) for name, role in {**_ROLE_OF_MATRIX, **roles}.items()}
-    facts |= {name: frozenset(facts.get(name, ())) for name in ("linear", "separate", "parts", "refused")}
+    facts |= {name: frozenset(facts.get(name, ())) for name in ("linear", "separate", "parts", "peft_refuses")}
     facts["templates"] = tuple(facts.get("templates", ()))
     facts["successor"] = tuple(facts["successor"]) if "successor" in facts else None
     return Family(kind, **facts)

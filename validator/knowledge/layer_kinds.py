@@ -3,11 +3,10 @@ experts or none, and layers whose attention shapes differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from validator.errors import RecipeError
-from validator.knowledge.config_fields import checked_size, default_head_dim, optional_size, required_size
+from validator.knowledge.config_fields import Config, checked_size, default_head_dim, optional_size, required_size
 from validator.knowledge.families import Family
 from validator.physics import FeedForwardShape, LayerKind
 from validator.physics.architecture import Mixer
@@ -16,7 +15,6 @@ from validator.physics.lightning_attention import LightningAttention
 from validator.physics.mamba import Mamba, Mamba2
 from validator.physics.short_convolution import ShortConvolution
 
-Config = Mapping[str, Any]
 # What config.json calls layers that attend, where it names them all.
 _ATTENTION_TYPES = ("full_attention", "attention")
 # Of how many layers one attends by default, the last of them: of those with state spaces none.
@@ -41,7 +39,7 @@ def read_mixer(config: Config, family: Family) -> Mixer:
 def read_layer_kinds(config: Config, family: Family, ffn: FeedForwardShape) -> tuple[LayerKind, ...]:
     """Of each layer, first layers first. Raises RecipeError for a list that is not one of all layers."""
     layers = required_size(config, "num_hidden_layers")
-    if family.side_by_side:
+    if family.mixer_beside_attention:
         return (LayerKind(mixes=True, experts=ffn.experts > 0),) * layers
     attending = _layers_that_attend(config, family, layers) if family.mixer else (True,) * layers
     experts = _layers_with_experts(config, layers) if ffn.experts else (False,) * layers
@@ -91,7 +89,7 @@ def _read_state_space(config: Config, family: Family) -> Mamba2:
         chunk=optional_size(config, "mamba_chunk_size") or 256,
         bias=bool(config.get("mamba_proj_bias")),
         convolution_bias=bool(config.get("mamba_conv_bias", True)),
-        normed=bool(config.get("mamba_rms_norm", not family.side_by_side)),
+        normed=bool(config.get("mamba_rms_norm", not family.mixer_beside_attention)),
     )
 
 
@@ -127,21 +125,21 @@ def _read_delta(config: Config, family: Family) -> GatedDeltaNet:
     )
 
 
-LayerConfig = Mapping[str, Any]
 # What no config.json says: one matrix makes keys and values; they are an earlier layer's, or made of what towers give.
-KV_TIED, KV_SHARED, CROSS_ATTENTION = "joint_keys_and_values", "borrowed_keys_and_values", "crossed_keys_and_values"
+KV_TIED, KV_SHARED, CROSS_ATTENTION = "kv_tied", "kv_shared", "cross_attention"
 
 
-def configs_by_layer(config: LayerConfig, differs: str) -> Iterator[LayerConfig]:
-    """The config.json of a decoder whose layers all are as this one, first layers first. `differs`: in what, as
-    data/families.yaml says.
+def configs_by_layer(config: Config, layer_shapes: str) -> Iterator[Config]:
+    """Yield for each layer, first layers first, the config.json of a decoder that has only such layers. `layer_shapes`:
+    in what the layers differ, as data/families.yaml says.
 
     Raises KeyError, RecipeError."""
     layers = checked_size("num_hidden_layers", config["num_hidden_layers"])
-    return _by_cross_attention(config, layers) if differs == "crossed" else _by_full_attention(config, layers)
+    split = _by_cross_attention if layer_shapes == "cross_attention" else _by_full_attention
+    return split(config, layers)
 
 
-def _by_cross_attention(config: LayerConfig, layers: int) -> Iterator[LayerConfig]:
+def _by_cross_attention(config: Config, layers: int) -> Iterator[Config]:
     """Layers that read what towers give; they alone have norms of heads. Without a list each fifth, as in the class."""
     chosen = config.get("cross_attention_layers") or range(3, layers, 5)
     if not isinstance(chosen, list | range):
@@ -150,7 +148,7 @@ def _by_cross_attention(config: LayerConfig, layers: int) -> Iterator[LayerConfi
         yield {**config, CROSS_ATTENTION: number in chosen, "use_qk_norm": number in chosen}
 
 
-def _by_full_attention(config: LayerConfig, layers: int) -> Iterator[LayerConfig]:
+def _by_full_attention(config: Config, layers: int) -> Iterator[Config]:
     """Layers that attend to all tokens: without a list each sixth, and always the last."""
     kinds = config.get("layer_types") or [*(number % 6 == 5 for number in range(layers - 1)), True]
     if not isinstance(kinds, list) or len(kinds) != layers:
@@ -162,7 +160,7 @@ def _by_full_attention(config: LayerConfig, layers: int) -> Iterator[LayerConfig
         yield {**layer, **_full_attention_fields(config)} if kind in ("full_attention", True) else layer
 
 
-def _kv_shared_fields(config: LayerConfig) -> LayerConfig:
+def _kv_shared_fields(config: Config) -> Config:
     twice = 2 if config.get("use_double_wide_mlp") else 1
     return {
         KV_SHARED: True,
@@ -170,7 +168,7 @@ def _kv_shared_fields(config: LayerConfig) -> LayerConfig:
     }
 
 
-def _full_attention_fields(config: LayerConfig) -> LayerConfig:
+def _full_attention_fields(config: Config) -> Config:
     """Of a layer that attends to all tokens."""
     joint = bool(config.get("attention_k_eq_v"))
     shared = {"num_key_value_heads": config.get("num_global_key_value_heads"), KV_TIED: True} if joint else {}

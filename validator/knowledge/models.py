@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from validator.errors import RecipeError
-from validator.knowledge import families, hub_caches
+from validator.knowledge import composites, families, hub_caches, unknown_models
 from validator.knowledge.architectures import read_architecture
+from validator.knowledge.chat_templates import folder_template
 from validator.knowledge.config_fields import checked_size
 from validator.knowledge.families import Family
 from validator.knowledge.tables import yaml_table
@@ -72,7 +73,7 @@ class Model(NamedTuple):
     @property
     def refused(self) -> frozenset[str]:
         """Linear modules that peft takes no adapters on."""
-        return frozenset() if self.family.fused_experts and not self.arch.ffn.experts else self.family.refused
+        return frozenset() if self.family.fused_experts and not self.arch.ffn.experts else self.family.peft_refuses
 
     @property
     def sees(self) -> bool:
@@ -119,8 +120,6 @@ def find_model(name: str, revision: str = "main", cache_dir: str | None = None) 
     the local hub caches, with a revision and a recipe's own cache. Raises RecipeError when it is not known."""
     if there := find_known_model(name, revision, cache_dir):
         return there
-    from . import unknown_models  # which no model that is known waits for
-
     raise RecipeError(unknown_models.unknown_model_message(name))
 
 
@@ -213,8 +212,6 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def with_folder_template(model: Model, folder: Path, config: Mapping[str, Any]) -> Model:
     """The model of a folder with the template that its files tell."""
-    from .chat_templates import folder_template  # which no check of a hub name waits for
-
     told = folder_template(folder, config, model.family)
     own_code, mapped = "auto_map" in config and model.family.layer is None, config.get("auto_map")
     own_class = not own_code and isinstance(mapped, dict) and any(key.startswith("AutoModel") for key in mapped)
@@ -232,8 +229,6 @@ def _model_of_config(name: str, config: Mapping[str, Any]) -> Model:
 
 def _composite_model(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
     """What it says of a decoder behind towers."""
-    from . import composites  # which no check of a model of text waits for
-
     trained = composites.trained_config(config)
     decoder = composites.decoder_config(trained)
     kind, inner = str(config["model_type"]), str(decoder["model_type"])

@@ -137,7 +137,7 @@ def _setting_remark(draft: NewRecipe, key: str) -> str:
         "disable_gradient_checkpointing": "faster; remove it for longer samples",
         "flash_attn": "needs the package flash-attn" if draft.machine.device.vendor != "ascend" else "",
         "pure_bf16": "weights and gradients in bf16: half the memory, and small updates are rounded away",
-        "lora_target": draft.model.family.remark,
+        "lora_target": draft.model.family.lora_remark,
         "warmup_ratio": "not warmup_steps: transformers 4 takes no share there",
         "ddp_timeout": "reading a large model on every node can take longer than the default half hour",
         "freeze_trainable_layers": "the last two; each more costs 16 bytes a parameter",

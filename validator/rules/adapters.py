@@ -204,7 +204,7 @@ def targets_missing(job: Job) -> Findings:
     family, write = job.model.family, f"write `lora_target: {job.model.family.targets}`"
     if targets != ("all",) and not names & known:
         yield "lora_target", f"{family.kind} has no linear layer {', '.join(sorted(names))}; {write}"
-    elif targets == ("all",) and family.unnamed and not job.quantization.weights:
+    elif targets == ("all",) and family.no_nn_linear and not job.quantization.weights:
         yield "lora_target", f"`all` finds no linear layer in {family.kind}, whose are of another class; {write}"
 
 

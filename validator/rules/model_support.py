@@ -85,7 +85,7 @@ def class_fails(job: Job) -> Findings:
         transformers/models/olmo3/modeling_olmo3.py:Olmo3Model.forward
     Fix: the older transformers release that the message names, in the header block and installed.
     """
-    if job.model and (wrong := job.model.family.wrong):
+    if job.model and (wrong := job.model.family.wrong_in_transformers_5):
         older, remedy = _older_release_advice()
         made = f"transformers 5 makes {wrong}, unlike the weights of {job.model.name} and {older}"
         yield "model_name_or_path", f"{made}; {remedy}"

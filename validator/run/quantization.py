@@ -69,7 +69,7 @@ def resolve_quantization(settings: Settings, model: Model | None) -> Quantizatio
 def _is_skipped_by_bnb(model: Model, header: Mapping[str, Any]) -> bool:
     """Since transformers 5.6 only plain linear modules are replaced, and no subclass of them
     (integrations/bitsandbytes.py, replace_with_bnb_linear)."""
-    return model.family.own_linear and releases.requires(header, "transformers 5.6.0")
+    return model.family.own_linear_class and releases.requires(header, "transformers 5.6.0")
 
 
 def loaded_bytes(settings: Settings, stored: float) -> float:

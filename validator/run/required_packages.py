@@ -35,7 +35,7 @@ def packages_for_run(job: Job) -> Iterator[tuple[str, str]]:
         yield "bitsandbytes", "`optim`"
     unused = () if job.on_gpu or not (job.model and job.model.arch.mixer) else job.model.arch.mixer.packages
     yield from ((package, "`packages` of the header block") for package in sorted(job.packages.difference(unused)))
-    if job.model and job.model.family.patched and job.get("flash_attn") == "fa2":
+    if job.model and job.model.family.mixers_patched and job.get("flash_attn") == "fa2":
         yield "flash-linear-attention", f"`flash_attn: fa2` of {job.model.name}"
     quantization = job.quantization
     if package := _PACKAGE_OF_CHECKPOINT.get(quantization.checkpoint or ""):

@@ -81,7 +81,7 @@ class Resolved(Settings):
     def _has_kernels(self, mixer: Mixer, family: Family) -> bool:
         """Whether a package computes what stands in place of attention: the header block names it, or LLaMA-Factory
         stops without it beside FlashAttention-2 (model/patcher.py)."""
-        asked = family.patched and self.get("flash_attn") == "fa2"
+        asked = family.mixers_patched and self.get("flash_attn") == "fa2"
         return self.on_gpu and (asked or self.packages.issuperset(mixer.packages))
 
     @property
