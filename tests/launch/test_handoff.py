@@ -63,6 +63,17 @@ def test_hub_names_absolute_paths_and_inline_json_stay(project: Path) -> None:
     assert set(absolute(local_launch.build_launch(resolved(project, text), []))) == {"dataset_dir"}
 
 
+def test_every_adapter_of_a_list_and_every_file_is_found_beside_the_recipe(project: Path) -> None:
+    (project / "adapter2").mkdir()
+    (project / "gather.json").write_text("{}")
+    text = "adapter_name_or_path: adapter, adapter2\nreward_model_adapters: adapter,org/name\n"
+    text += "accelerator_config: gather.json\n"
+    found = absolute(local_launch.build_launch(resolved(project, text), []))
+    assert found["adapter_name_or_path"] == f"{project}/adapter,{project}/adapter2"
+    assert found["reward_model_adapters"] == f"{project}/adapter,org/name"
+    assert found["accelerator_config"] == f"{project}/gather.json"
+
+
 def test_the_users_override_is_made_absolute_too_and_stands_last(project: Path) -> None:
     overrides = ["deepspeed=deepspeed/z.json", "max_steps=2"]
     found = local_launch.build_launch(resolved(project, "deepspeed: none.json\n", *overrides), overrides)

@@ -83,6 +83,19 @@ def test_a_folder_whose_name_is_a_number_stays_text(there: Path) -> None:
     assert with_overrides(Document("x.yaml"), [override]).values == {"model_name_or_path": "2024"}
 
 
+def test_adapters_of_a_list_and_all_configuration_files_come_along(there: Path) -> None:
+    for name in ("one", "two"):
+        (there.parent / "beside" / name).mkdir()
+    (there / "gather.json").write_text("{}")
+    more = (
+        f"adapter_name_or_path: {there.parent}/beside/one,{there.parent}/beside/two\naccelerator_config: gather.json\n"
+    )
+    work, parcel = packed(written(there, more))
+    assert work.overrides == ("adapter_name_or_path=one,two",)
+    assert {*parcel.data} == {"one", "two"}
+    assert {*parcel.files} == {"mine.yaml", "gather.json"}
+
+
 def test_a_folder_that_nodes_see_stays(there: Path) -> None:
     base = model(there.parent / "beside/base")
     work, parcel = packed(written(there), f"model_name_or_path={base}", seen=(str(base.parent),))

@@ -12,13 +12,11 @@ from typing import NamedTuple
 from validator.catalogue import bundled_recipes
 from validator.errors import RecipeError
 from validator.finding import Diagnostic, Severity
+from validator.knowledge.path_keys import READ_KEYS
 from validator.recipe import recipe_file, safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import Document, load_recipe
 from validator.recipe.suggestions import suggest
-
-# Keys whose relative paths a recipe of the catalogue means from the catalogue's home, and what they are by default.
-_PATH_KEYS = {"deepspeed": None, "dataset_dir": "data", "model_name_or_path": None}
 
 
 class LocatedRecipe(NamedTuple):
@@ -66,7 +64,7 @@ def _absolute_path_overrides(file: Path, overrides: Sequence[str]) -> Iterator[s
     values = load_recipe(str(file)).values
     given = {text.partition("=")[0] for text in overrides}
     given |= {"dataset_dir"} if "dataset" in given else set()
-    for key, default in _PATH_KEYS.items():
-        value = values.get(key, default)
-        if key not in given and isinstance(value, str) and safe_read.path_kind(catalogue_root() / value) is not None:
-            yield recipe_file.path_override(key, str(catalogue_root() / value))
+    for key in READ_KEYS:
+        value = values.get(key.name, key.default)
+        if key.name not in given and isinstance(value, str) and safe_read.path_kind(catalogue_root() / value):
+            yield recipe_file.path_override(key.name, str(catalogue_root() / value))

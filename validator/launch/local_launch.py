@@ -15,12 +15,11 @@ from validator.knowledge import node_environment
 from validator.machine import host, nvidia
 from validator.machine.installed_packages import find_installed
 from validator.recipe import safe_read
-from validator.recipe.recipe_file import path_override
 from validator.run import launch_command, launcher
 from validator.run.launch_command import (
     LLAMAFACTORY_CLI,
     WHITESPACE,
-    absolute_paths,
+    absolute_path_overrides,
     launch_env,
     launcher_words,
     nodes_and_devices,
@@ -73,8 +72,7 @@ def build_launch(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] =
         launch_command.check_nnodes(nodes_and_devices(job)[0])
     way = unspaced_path if spawns else Path.absolute
     recipe = way(Path(job.path).absolute())
-    absolute = [path_override(key, str(way(path))) for key, path in absolute_paths(job)]
-    words = (*overrides, *absolute)
+    words = (*overrides, *absolute_path_overrides(job, way))
     spaced = [word for word in (str(recipe), *words) if WHITESPACE.search(word)]
     if spawns and spaced:
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")

@@ -13,6 +13,7 @@ from pathlib import Path
 from validator.errors import RecipeError
 from validator.finding import Edit, Fix, Verdict
 from validator.knowledge import models
+from validator.knowledge.path_keys import ADAPTER_KEYS, MODEL_KEYS, PATH_KEYS, READ_KEYS
 from validator.recipe import safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.safe_read import read_json
@@ -22,19 +23,13 @@ from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.run import trained_model
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.deepspeed import DeepSpeedConfig
+from validator.run.named_paths import named_paths, outputs
 from validator.run.prediction import Job
 from validator.run.trained_model import is_local_name
 
-# Keys that name something to be read. LLaMA-Factory splits the adapters at commas.
-_KEYS_READ = (
-    "model_name_or_path", "adapter_name_or_path", "deepspeed", "dataset_dir", "resume_from_checkpoint", "fsdp_config",
-    "accelerator_config", "ref_model", "reward_model", "ref_model_adapters", "reward_model_adapters",
-)  # fmt: skip
-_KEYS_WRITTEN = ("output_dir", "tokenized_path")
-PATH_KEYS = frozenset((*_KEYS_READ, *_KEYS_WRITTEN))  # placeholders in them are judged here
 _VERDICT_WORDS: Mapping[Verdict, str] = {"fits": "fits", "tight": "is tight", "exceeds": "exceeds memory"}
-MODEL_KEYS = ("model_name_or_path", "ref_model", "reward_model")
-ADAPTER_KEYS = ("adapter_name_or_path", "ref_model_adapters", "reward_model_adapters")
+_WHOLE_MODEL_KEYS = [key for key in MODEL_KEYS if key.name != "reward_model"]  # that one is an adapter by default
+_JSON_FILE_KEYS = [key for key in PATH_KEYS if key.name in ("fsdp_config", "accelerator_config")]
 
 
 @rule("PTH001", ERROR)
@@ -152,10 +147,10 @@ def path_not_expanded(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:read_args, transformers/training_args.py:TrainingArguments.__post_init__
     Fix: write the path out.
     """
-    for key, path in path_settings(job, _KEYS_READ):
-        if has_variable(path) and not path.startswith("{") and not job.find(path):
+    for key, path in named_paths(job, READ_KEYS):
+        if has_variable(path) and not job.find(path):
             why = "is taken literally and does not exist: ~ and variables are not expanded; write it out"
-            yield key, f"`{path}` {why}{assumption(job, key)}"
+            yield key.name, f"`{path}` {why}{assumption(job, key.name)}"
 
 
 @rule("PTH005", WARNING)
@@ -166,10 +161,10 @@ def folder_created_literally(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:read_args, transformers/training_args.py:TrainingArguments.__post_init__
     Fix: write the path out, or pass it on the command line, where the shell expands it: `output_dir=$HOME/run1`.
     """
-    for key, path in path_settings(job, _KEYS_WRITTEN):
-        rest = path.removeprefix("~") if key == "output_dir" else path
-        if has_variable(rest) and not (key == "tokenized_path" and job.find(path)):
-            yield key, f"`{path}` is taken literally: a folder of exactly this name is created; write it out"
+    for key, path in outputs(job):
+        rest = path.removeprefix("~") if key.name == "output_dir" else path
+        if has_variable(rest) and not (key.access == "either" and job.find(path)):
+            yield key.name, f"`{path}` is taken literally: a folder of exactly this name is created; write it out"
 
 
 @rule("PTH012", ERROR)
@@ -193,25 +188,16 @@ def settings_file_missing(job: Job) -> Findings:
     transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: name an existing JSON file, from the working directory, or write its keys as a mapping in the recipe.
     """
-    for key, path in path_settings(job, ("fsdp_config", "accelerator_config")):
+    for key, path in named_paths(job, _JSON_FILE_KEYS):
         location = job.find(path)
         if location is None:
             if not has_variable(path):
-                yield key, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
+                yield key.name, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
             continue
         try:
             read_json(str(location[0]))
         except RecipeError as err:
-            yield finding_places.in_json_setting(job, key), str(err)
-
-
-def path_settings(job: Job, keys: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for key in keys:
-        value = job.get(key)
-        if key in ADAPTER_KEYS:
-            yield from ((key, word) for word in job.words(key) if word)
-        elif isinstance(value, str) and value:
-            yield key, value
+            yield finding_places.in_json_setting(job, key.name), str(err)
 
 
 def _fix_from_working_directory(job: Job, places: Mapping[str, Path]) -> Fix | None:
@@ -230,15 +216,15 @@ def _fix_from_working_directory(job: Job, places: Mapping[str, Path]) -> Fix | N
 
 def _relative_paths(job: Job) -> Iterator[tuple[str, str]]:
     """Paths of which the file system shows whether they are meant; a model may also be a hub name."""
-    for key, path in path_settings(job, _KEYS_READ):
-        if key == "deepspeed":
+    for key, path in named_paths(job, READ_KEYS):
+        if key.name == "deepspeed":
             path = _deepspeed_file_name(job) or ""
-        elif key == "dataset_dir":
+        elif key.name == "dataset_dir":
             path = f"{path}/{REGISTRY_FILE}" if job.registry else ""
-        elif key in (*MODEL_KEYS, *ADAPTER_KEYS) and not is_local_name(path):
+        elif key.may_be_on_hub and not is_local_name(path):
             path = ""
         if path and not Path(path).is_absolute():
-            yield key, path
+            yield key.name, path
 
 
 def _deepspeed_file_name(job: Job) -> str | None:
@@ -266,10 +252,10 @@ def model_missing(job: Job) -> Findings:
     Source: llamafactory/model/loader.py:load_tokenizer
     Fix: make or download the model, correct the path, or write a hub name (`Qwen/Qwen3-8B`).
     """
-    for key, path in path_settings(job, MODEL_KEYS):
+    for key, path in named_paths(job, MODEL_KEYS):
         if is_local_name(path) and not job.find(path) and not has_variable(path):
             remedy = "make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
-            yield key, f"`{path}` does not exist; {remedy}{assumption(job, key)}"
+            yield key.name, f"`{path}` does not exist; {remedy}{assumption(job, key.name)}"
 
 
 def is_model_path_missing(job: Job) -> bool:
@@ -287,9 +273,9 @@ def model_name_impossible(job: Job) -> Findings:
     Source: transformers/utils/hub.py:cached_files
     Fix: a hub name (`Qwen/Qwen3-8B`) or a folder that holds the model.
     """
-    for key, path in path_settings(job, MODEL_KEYS):
+    for key, path in named_paths(job, MODEL_KEYS):
         if not is_local_name(path) and not job.find(path) and _is_impossible_hub_name(path):
-            yield key, f"`{path}` is no name of a hub and no folder; write a hub name such as `Qwen/Qwen3-8B`"
+            yield key.name, f"`{path}` is no name of a hub and no folder; write a hub name such as `Qwen/Qwen3-8B`"
 
 
 @rule("PTH028", WARNING)
@@ -304,7 +290,7 @@ def model_name_misspelt(job: Job) -> Findings:
     """
     if isinstance(job.header.get("base"), str):
         return
-    for key, path in path_settings(job, MODEL_KEYS):
+    for key, path in named_paths(job, MODEL_KEYS):
         if (
             path.count("/") != 1
             or is_local_name(path)
@@ -317,7 +303,12 @@ def model_name_misspelt(job: Job) -> Findings:
 
         if meant := unknown_models.likely_meant_name(path):
             doubt = "if it is no newer model, " if unknown_models.numbers_differ(path, meant) else ""
-            yield key, f"`{path}` is not known here; {doubt}did you mean `{meant}`?", set_value(key, meant, safe=False)
+            name = key.name
+            yield (
+                name,
+                f"`{path}` is not known here; {doubt}did you mean `{meant}`?",
+                set_value(name, meant, safe=False),
+            )
 
 
 def _is_known_model(name: str) -> bool:
@@ -336,14 +327,14 @@ def model_folder_empty(job: Job) -> Findings:
     Source: transformers/models/auto/configuration_auto.py:AutoConfig.from_pretrained
     Fix: name the folder with config.json; an adapter belongs into `adapter_name_or_path`.
     """
-    for key, path in path_settings(job, ("model_name_or_path", "ref_model")):
+    for key, path in named_paths(job, _WHOLE_MODEL_KEYS):
         location = job.find(path)
         if not location or safe_read.path_kind(location[0] / "config.json") == "file":
             continue
         if safe_read.path_kind(location[0]) == "folder" and (is_local_name(path) or location[1]):
             adapter = safe_read.path_kind(location[0] / "adapter_config.json") == "file"
             remedy = "it is an adapter: use `adapter_name_or_path`" if adapter else "name the folder of the weights"
-            yield key, f"`{path}` holds no config.json; {remedy}"
+            yield key.name, f"`{path}` holds no config.json; {remedy}"
 
 
 @rule("PTH016", NOTE)
@@ -373,17 +364,17 @@ def adapter_missing(job: Job) -> Findings:
     Source: peft/config.py:PeftConfigMixin.from_pretrained, llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: name the folder that holds adapter_config.json, such as the `output_dir` of an earlier LoRA run.
     """
-    for key, path in path_settings(job, ADAPTER_KEYS):
+    for key, path in named_paths(job, ADAPTER_KEYS):
         location = job.find(path)
         if location and safe_read.path_kind(location[0] / "adapter_config.json") != "file":
-            yield key, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
+            yield key.name, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
         elif (
             not location
             and is_local_name(path)
             and not has_variable(path)
             and not trained_model.find_earlier_adapter(job.path, path)
         ):
-            yield key, f"`{path}` does not exist; name the folder of a finished LoRA run"
+            yield key.name, f"`{path}` does not exist; name the folder of a finished LoRA run"
 
 
 @rule("PTH029", NOTE)
@@ -395,13 +386,13 @@ def adapter_untrained(job: Job) -> Findings:
     Source: peft/config.py:PeftConfigMixin.from_pretrained
     Fix: train the recipe in the message first, from the same working directory.
     """
-    for key, path in path_settings(job, ADAPTER_KEYS):
+    for key, path in named_paths(job, ADAPTER_KEYS):
         if (
             not job.find(path)
             and is_local_name(path)
             and (before := trained_model.find_earlier_adapter(job.path, path))
         ):
-            yield key, f"`{path}` does not exist yet; train `{before.name}` first, which saves it there"
+            yield key.name, f"`{path}` does not exist yet; train `{before.name}` first, which saves it there"
 
 
 def _is_impossible_hub_name(name: str) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from validator.knowledge.path_keys import PATH_KEY_NAMES
 from validator.recipe.suggestions import suggest
-from validator.rules.file_paths import PATH_KEYS
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
 from validator.rules.unknown_keys import belongs_to_other_command
 from validator.run.prediction import Job
@@ -197,7 +197,7 @@ def placeholder_kept(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:read_args
     Fix: write the value out, or give it on the command line, where the shell fills it in.
     """
-    kept = {key: value for key, value in job.values.items() if key not in PATH_KEYS and _has_placeholder(value)}
+    kept = {key: value for key, value in job.values.items() if key not in PATH_KEY_NAMES and _has_placeholder(value)}
     if kept:
         key, *others = kept
         too = f" (and so {', '.join(others)})" if others else ""

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from validator.knowledge import hub_caches, node_environment
+from validator.knowledge.path_keys import ADAPTER_KEYS, MODEL_KEYS
 from validator.recipe import safe_read
 from validator.run import model_files
+from validator.run.named_paths import named_paths
 from validator.run.prediction import Job
 from validator.run.trained_model import is_local_name
 
 # What decides where a hub name is loaded from. Tokens are no one else's business, and caches are this machine's.
 _HUB_VARIABLES = ("HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "USE_MODELSCOPE_HUB",
              "USE_OPENMIND_HUB")  # fmt: skip
-_MODEL_KEYS = ("model_name_or_path", "adapter_name_or_path", "reward_model", "ref_model")
 
 
 def hub_env(job: Job) -> dict[str, str]:
@@ -60,11 +61,9 @@ def offline_variable() -> str | None:
 
 def hub_models(job: Job) -> Iterator[str]:
     """Models and adapters that are no folders here, and could be of a hub."""
-    for key in _MODEL_KEYS:
-        value = job.get(key)
-        for name in value.split(",") if isinstance(value, str) else ():
-            if name.strip() and not is_local_name(name.strip()) and not job.find(name.strip()):
-                yield name.strip()
+    for _, name in named_paths(job, (*MODEL_KEYS, *ADAPTER_KEYS)):
+        if not is_local_name(name) and not job.find(name):
+            yield name
 
 
 def hub_datasets(job: Job) -> Iterator[str]:

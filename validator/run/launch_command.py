@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from validator.knowledge.node_environment import node_needs
 from validator.knowledge.tables import yaml_table
 from validator.recipe.recipe_file import path_override
 from validator.run import hub_downloads, launcher
+from validator.run.named_paths import InputPath, find_inputs, outputs
 from validator.run.prediction import Job
 
 DEFAULT_MASTER_PORT = "29500"
@@ -152,11 +153,6 @@ def lacks_p2p(device: Device, count: int, nodes: int) -> bool:
     return (count > 1 or nodes == 1) and any(_NO_P2P_CARDS in product for product in products)
 
 
-# Keys whose relative paths LLaMA-Factory takes from the working directory. Those that must exist are looked for beside
-# the recipe too; the others are made where the user stands.
-_READ_KEYS = ("deepspeed", "dataset_dir", "model_name_or_path", "adapter_name_or_path", "media_dir", "fsdp_config",
-         "resume_from_checkpoint", "reward_model", "ref_model")  # fmt: skip
-_WRITTEN_KEYS = ("output_dir", "tokenized_path")
 WHITESPACE = re.compile(r"\s")
 
 
@@ -201,27 +197,30 @@ def launcher_words(job: Job, file: str | None = None) -> tuple[str, ...]:
 
 def path_overrides(job: Job) -> tuple[str, ...]:
     """Overrides that lead from the working directory to what the recipe reads elsewhere, such as beside itself."""
-    away = ((key, path) for key, path in _input_paths(job) if path != Path(job.get(key)).absolute())
-    return tuple(path_override(key, str(unspaced_path(path))) for key, path in away)
+    return tuple(
+        _override_of_input(each, unspaced_path)
+        for each in find_inputs(job)
+        if any(place and place.absolute() != Path(word).absolute() for word, place in each.pairs())
+    )
+
+
+def absolute_path_overrides(job: Job, form: Callable[[Path], Path]) -> Iterator[str]:
+    """Yield overrides that name what the recipe reads and writes in this form of its absolute paths. What is read is
+    looked for beside the recipe too; what is written goes where the user stands."""
+    for each in find_inputs(job):
+        if not all(Path(word).is_absolute() for word in each.words):
+            yield _override_of_input(each, form)
+    for key, path in outputs(job):
+        if not path.startswith(("/", "~")):
+            yield path_override(key.name, str(form(Path(path).absolute())))
+
+
+def _override_of_input(named: InputPath, form: Callable[[Path], Path]) -> str:
+    words = (str(form(place.absolute())) if place else word for word, place in named.pairs())
+    return path_override(named.key.name, ",".join(words))
 
 
 def unspaced_path(path: Path) -> Path:
     """The path from the working directory, where only that way to it is without a space."""
     here = Path.cwd()
     return path.relative_to(here) if WHITESPACE.search(str(here)) and path.is_relative_to(here) else path
-
-
-def _input_paths(job: Job) -> Iterator[tuple[str, Path]]:
-    for key in _READ_KEYS:
-        value = job.get(key)
-        places = job.find(value) if isinstance(value, str) and value and not value.startswith("{") else None
-        if places and not Path(value).is_absolute():
-            yield key, places[0].absolute()
-
-
-def absolute_paths(job: Job) -> Iterator[tuple[str, Path]]:
-    yield from _input_paths(job)
-    for key in _WRITTEN_KEYS:
-        value = job.get(key)
-        if isinstance(value, str) and not value.startswith(("/", "~")):
-            yield key, Path(value).absolute()

@@ -11,18 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from validator.errors import RecipeError
+from validator.knowledge.path_keys import PATH_KEYS
 from validator.recipe import safe_read
 from validator.recipe.recipe_file import path_override
 from validator.run.dataset_registry import REGISTRY_FILE, Dataset
+from validator.run.named_paths import InputPath, find_inputs
 from validator.run.prediction import Job
 from validator.submit.cluster_job import ClusterJob, RunToSubmit
 
-# Keys that name a file; those that name a folder, or something of a hub; a folder that need not be there.
-_FILE_KEYS = ("deepspeed", "fsdp_config")
-_FOLDER_KEYS = ("dataset_dir", "media_dir", "model_name_or_path", "adapter_name_or_path", "resume_from_checkpoint",
-            "reward_model", "ref_model", "tokenized_path")  # fmt: skip
+_INPUT_KEYS = [key for key in PATH_KEYS if key.access != "written"]
 _OUTPUT_KEY = "output_dir"
-_DATASET_DIRS = ("dataset_dir", "media_dir")  # of which the files that are read are found one by one
 _MEDIA_KINDS = ("images", "videos", "audios")
 
 
@@ -41,8 +39,10 @@ def collect_uploads(run: RunToSubmit, seen: Iterable[str] = ()) -> tuple[Cluster
     path with a space, at which LLaMA-Factory's launcher splits, and where two folders would have one place."""
     job, overrides, work = run
     way = _NodePaths(tuple(seen))
-    parts = {key: (way.place(str(job.get(key))), path) for key, path in _input_paths(job)}
-    places = {key: place for key, (place, _) in parts.items()}
+    inputs = [*_inputs_to_bring(job)]
+    places = {
+        each.key.name: ",".join(way.place(word) if path else word for word, path in each.pairs()) for each in inputs
+    }
     places[_OUTPUT_KEY] = way.written(str(job.get(_OUTPUT_KEY) or work.output))
     changed = {key: place for key, place in places.items() if place != job.get(key)}
     kept = [word for word in overrides if word.partition("=")[0] not in changed]
@@ -52,9 +52,11 @@ def collect_uploads(run: RunToSubmit, seen: Iterable[str] = ()) -> tuple[Cluster
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = Path(places[_OUTPUT_KEY])
     there = replace(work, recipe=Path(recipe), overrides=words, starter=starter, output=output)
-    small = [(recipe, Path(job.path)), *engine, *(parts[key] for key in _FILE_KEYS if key in parts)]
-    large = [parts[key] for key in _FOLDER_KEYS if key in parts and key not in _DATASET_DIRS]
-    if job.registry and not job.registry.problem and "dataset_dir" in parts:
+    parts = [(each.key.kind, way.place(word), path) for each in inputs for word, path in each.pairs() if path]
+    small = [(recipe, Path(job.path)), *engine, *((place, path) for kind, place, path in parts if kind == "file")]
+    # Of the folders of data sets the files that are read are found one by one.
+    large = [(place, path) for kind, place, path in parts if kind not in ("file", "data")]
+    if job.registry and not job.registry.problem and "dataset_dir" in places:
         small.append((f"{places['dataset_dir']}/{REGISTRY_FILE}", job.registry.path))
         large += _dataset_files(job, places)
     return there, Uploads(_require_unique(small), _drop_nested(_require_unique(large)))
@@ -87,13 +89,11 @@ def relative_to_cwd(path: Path) -> str:
     return whole.relative_to(Path.cwd()).as_posix() if whole.is_relative_to(Path.cwd()) else str(whole)
 
 
-def _input_paths(job: Job) -> Iterator[tuple[str, Path]]:
-    """Keys whose file or folder is here."""
-    for key in (*_FILE_KEYS, *_FOLDER_KEYS):
-        value = job.get(key)
-        there = job.find(value) if isinstance(value, str) and value and not value.startswith("{") else None
-        if there and (key not in _FILE_KEYS or safe_read.path_kind(there[0]) == "file"):
-            yield key, there[0]
+def _inputs_to_bring(job: Job) -> Iterator[InputPath]:
+    """Yield the inputs that are on this machine; where a file belongs, without what is none."""
+    for each in find_inputs(job, _INPUT_KEYS):
+        if each.key.kind != "file" or safe_read.path_kind(str(each.places[0])) == "file":
+            yield each
 
 
 def _launcher_words(job: Job, work: ClusterJob, way: _NodePaths) -> tuple[tuple[str, ...], list[tuple[str, Path]]]:

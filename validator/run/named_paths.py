@@ -1,0 +1,53 @@
+"""The paths that a recipe names, key by key, and where each is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from validator.knowledge.path_keys import PATH_KEYS, READ_KEYS, PathKey
+from validator.run.prediction import Job
+
+
+def named_paths(job: Job, keys: Iterable[PathKey]) -> Iterator[tuple[PathKey, str]]:
+    """Yield each path or hub name with its key. Left out are a configuration that stands in the recipe itself (as a
+    mapping or as JSON text), and the address of a reward model on a server."""
+    for key in keys:
+        value = job.get(key.name)
+        if key.comma_list:
+            yield from ((key, word) for word in job.words(key.name) if word)
+        elif isinstance(value, str) and value and not _names_no_path(job, key, value):
+            yield key, value
+
+
+def _names_no_path(job: Job, key: PathKey, value: str) -> bool:
+    if key.kind == "file":
+        return value.startswith("{")
+    return key.name == "reward_model" and job.get("reward_model_type") == "api"
+
+
+class InputPath(NamedTuple):
+    """The value of a key that names something to be read: its words, and where each is found; None for a name on a hub,
+    and for what is missing."""
+
+    key: PathKey
+    words: tuple[str, ...]
+    places: tuple[Path | None, ...]
+
+    def pairs(self) -> Iterator[tuple[str, Path | None]]:
+        return zip(self.words, self.places, strict=True)
+
+
+def find_inputs(job: Job, keys: Iterable[PathKey] = READ_KEYS) -> Iterator[InputPath]:
+    """Yield the inputs of a run of which at least one word is found on this machine."""
+    for key in keys:
+        words = tuple(word for _, word in named_paths(job, [key]))
+        places = tuple(place[0] if (place := job.find(word)) else None for word in words)
+        if any(places):
+            yield InputPath(key, words, places)
+
+
+def outputs(job: Job) -> Iterator[tuple[PathKey, str]]:
+    """Yield the paths that a run may write to."""
+    return named_paths(job, [key for key in PATH_KEYS if key.access != "read"])
