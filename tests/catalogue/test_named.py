@@ -68,6 +68,10 @@ def test_paths_stay_as_they_are(here: Path, path: str) -> None:
     [
         ("qwen3-8b-a100-ful", f"is no file, and no recipe of the catalogue; did you mean `{NAME}`?"),
         ("qwen3-8b-a100-ful.yaml", f"did you mean `{NAME}`?"),
+        (
+            "qwen3-8b",
+            "is no file, and no recipe of the catalogue; it is a model: see `lmf-recipes list --model qwen3-8b`",
+        ),
         ("nonsense", "is no file, and no recipe of the catalogue; `lmf-recipes list` shows all"),
     ],
 )
@@ -78,6 +82,12 @@ def test_a_word_that_is_neither_gets_a_near_name(word: str, says: str) -> None:
     (problem,) = open_recipe(word).problems
     assert (problem.code, problem.severity) == ("LOA001", Severity.ERROR)
     assert run("check", word).exit_code == 1
+
+
+@pytest.mark.parametrize("word", ["qwen3-8b", "qwen3-8b-a100-ful", "nonsense"])
+def test_copy_and_explain_say_the_same_of_an_unknown_name(word: str) -> None:
+    copied, explained = (str(run(*words).exception) for words in (("copy", word, "."), ("explain", word)))
+    assert copied.partition(";")[2] == explained.partition(";")[2] != ""
     for command in ("explain", "train", "data"):
         assert isinstance(run(command, word).exception, RecipeError)
 

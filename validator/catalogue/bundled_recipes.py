@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -55,22 +55,21 @@ def recipe_file(name: str) -> Path:
     """The file of a recipe. Raises RecipeError with the nearest name where there is none."""
     wanted = name.removesuffix(".yaml")
     if wanted not in recipe_names():
-        near = (
-            _hint_for_model_name(wanted)
-            or suggest(wanted, [*recipe_names(), *deepspeed_file_names()])
-            or "; `lmf-recipes list` shows all"
+        raise RecipeError(
+            f"no recipe `{wanted}` in the catalogue{hint_for_unknown_name(wanted, deepspeed_file_names())}"
         )
-        raise RecipeError(f"no recipe `{wanted}` in the catalogue{near}")
     return catalogue_root() / "recipes" / f"{wanted}.yaml"
 
 
-def _hint_for_model_name(name: str) -> str:
-    """How to see the recipes of a model, where that is what the name is; else an empty text."""
+def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
+    """What to do about a name that no recipe has: see the recipes of the model of that name, take the recipe (or one of
+    the other names) that is nearest to it, or look at the list."""
     try:
-        model = models.find_model_by_any_name(name)
-    except RecipeError:
-        return ""
-    return f"; it is a model: see `lmf-recipes list --model {name}`" if model.id else ""
+        if models.find_model_by_any_name(name).id:
+            return f"; it is a model: see `lmf-recipes list --model {name}`"
+    except RecipeError:  # no model
+        pass
+    return suggest(name, [*recipe_names(), *other_names]) or "; `lmf-recipes list` shows all"
 
 
 def resolved_recipes(host_ram_gib: float | None = None) -> Iterator[Job]:

@@ -34,7 +34,10 @@ def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
         return LocatedRecipe(recipe, tuple(overrides))
     name = recipe.removesuffix(".yaml")
     if name not in bundled_recipes.recipe_names():
-        _refuse_unknown_name(recipe, name)
+        word = recipe == Path(recipe).name and not Path(recipe).suffix
+        if word or suggest(name, bundled_recipes.recipe_names()):
+            hint = bundled_recipes.hint_for_unknown_name(name)
+            raise RecipeError(f"`{recipe}` is no file, and no recipe of the catalogue{hint}")
         return LocatedRecipe(recipe, tuple(overrides))
     file = bundled_recipes.recipe_file(name)
     if catalogue_root() == Path.cwd():
@@ -49,14 +52,6 @@ def open_recipe(recipe: str) -> Document:
     except RecipeError as err:
         return Document(recipe, problems=[Diagnostic("LOA001", Severity.ERROR, str(err))])
     return recipe_file.with_overrides(load_recipe(path), overrides)
-
-
-def _refuse_unknown_name(recipe: str, name: str) -> None:
-    near = suggest(name, bundled_recipes.recipe_names())
-    word = recipe == Path(recipe).name and not Path(recipe).suffix
-    if near or word:
-        more = near or "; `lmf-recipes list` shows all"
-        raise RecipeError(f"`{recipe}` is no file, and no recipe of the catalogue{more}")
 
 
 def _absolute_path_overrides(file: Path, overrides: Sequence[str]) -> Iterator[str]:
