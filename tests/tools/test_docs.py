@@ -68,3 +68,24 @@ def test_the_page_of_the_header_block_has_each_field() -> None:
 )
 def test_the_page_of_the_site_file_has_each_key(heading: str, section: type[Any]) -> None:
     assert described("site-file.md")[heading] == {field.name for field in fields(section)}
+
+
+def test_the_page_of_deepspeed_files_names_each() -> None:
+    page = (ROOT / "deepspeed/README.md").read_text("utf-8")
+    files = {path.name.replace("_nopin", "") for path in (ROOT / "deepspeed").glob("*.json")}
+    assert [name for name in sorted(files) if f"`{name}`" not in page] == []
+
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+PATH = re.compile(r"`((?:validator|tests|tools|benchmarks|docs|release|deepspeed)/[\w/.-]+)`")
+MEMBER = re.compile(r"`(\w+)` of `([\w/]+\.py)`")
+
+
+def test_every_path_of_the_guide_for_contributors_exists() -> None:
+    named = {path for path in PATH.findall(CONTRIBUTING) if "NAME" not in path}
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize(("name", "path"), MEMBER.findall(CONTRIBUTING))
+def test_every_name_of_the_guide_for_contributors_is_in_its_module(name: str, path: str) -> None:
+    assert re.search(rf"(?m)^(?:def |class )?{name}\b", (ROOT / path).read_text("utf-8"))
