@@ -6,10 +6,12 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import pytest
 from click.testing import Result
 from support import program
 
+from validator import dataset
 from validator.dataset import data_page, sample_guidance
 from validator.errors import RecipeError
 from validator.output import progress
@@ -316,43 +319,66 @@ def test_a_bar_is_shown_after_a_second_on_a_terminal(
     assert stream.getvalue().split("\r")[1:] == ([f"{half} 50 rows", f"{half} 150 rows", "\x1b[K"] if shown else [])
 
 
-WITHOUT = """
+WITHOUT = f"""
 import sys
-for name in ("numpy", "orjson", "pyarrow", "rensa", "tokenizers", "xxhash"):
+for name in {dataset.PACKAGES}:
     sys.modules[name] = None
 from validator.__main__ import main
-sys.argv = ["lmf-recipes", "data", *sys.argv[1:]]
+sys.argv = ["lmf-recipes", *sys.argv[1:]]
 main()
 """
+NEEDED = f'needs {", ".join(dataset.PACKAGES)}, which this Python lacks; run `pip install "llamafactory-recipes[data]"`'
 
 
 def without(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program in a Python that lacks the packages of the extra."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.run([sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True, env=environment,
                           check=False)  # fmt: skip
 
 
+def test_the_extra_holds_what_data_asks_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert [re.split(r"\W", each)[0] for each in extras["data"]] == list(dataset.PACKAGES)
+    assert "llamafactory-recipes[data]" in extras["train"]
+
+
 @pytest.mark.process
-def test_without_the_extra_rows_are_counted_and_the_rest_is_named(tmp_path: Path) -> None:
+def test_without_the_extra_data_names_the_command_that_installs_it(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(f"{ROW}\n" * 20)
-    done = without(str(tmp_path / "a.jsonl"))
-    assert done.returncode == 0
-    assert "rows: 20 read, 20 selected for training, 0 dropped, 20 trained" in done.stdout
-    assert "near duplicates need numpy, rensa: pip install numpy rensa" in done.stdout
-
-
-@pytest.mark.process
-def test_without_the_extra_a_table_names_what_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    done = without(str(tmp_path / "a.parquet"))
-    assert done.returncode == 1
-    assert "needs pyarrow" in done.stderr
+    done = without("data", str(tmp_path / "a.jsonl"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"`data` {NEEDED}" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "txt", "parquet"])
+def test_without_the_extra_a_copy_takes_what_is_no_table(kind: str, tmp_path: Path) -> None:
+    held = {"csv": "instruction,output\nSay hi.,hi there\n", "txt": "a text\n", "parquet": "PAR1"}
+    (tmp_path / f"a.{kind}").write_text(held.get(kind, f"{ROW}\n"))
+    name = "qwen3-8b-a100-full-pt" if kind == "txt" else "qwen7b-910b-lora"
+    done = without("copy", name, str(tmp_path), "--data", str(tmp_path / f"a.{kind}"))
+    assert done.returncode == (1 if kind == "parquet" else 0), done.stderr
+    assert (f"`{tmp_path}/a.parquet` {NEEDED}" in done.stderr) is (kind == "parquet")
+
+
+@pytest.mark.process
+def test_without_the_extra_train_says_that_it_did_not_look(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(f"{ROW}\n" * 20)
+    (tmp_path / "dataset_info.json").write_text('{"a": {"file_name": "a.jsonl"}}')
+    (tmp_path / "r.yaml").write_text(
+        f"model_name_or_path: Qwen/Qwen3-8B\ntemplate: qwen3\nstage: sft\ndo_train: true\nfinetuning_type: lora\n"
+        f"dataset: a\ndataset_dir: {tmp_path}\noutput_dir: {tmp_path}/out\n"
+    )
+    done = without("train", str(tmp_path / "r.yaml"), "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert f"data: not looked into: this {NEEDED}" in done.stderr
+
+
+@pytest.mark.process
 def test_check_imports_none_of_the_engines() -> None:
-    engines = "{'numpy', 'orjson', 'pyarrow', 'rensa', 'tokenizers', 'xxhash', 'validator.dataset'}"
+    engines = "{'numpy', 'orjson', 'pyarrow', 'rensa', 'tokenizers', 'xxhash', 'validator.dataset.readers'}"
     code = (
         "import sys; from validator.check import checking; checking.check_files(['recipes/qwen32b-910b-lora.yaml']); "
         f"print(sorted(set(sys.modules) & {engines}))"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from validator import dataset
 from validator.commands import options
 
 
@@ -33,6 +34,7 @@ def command(
 
     Exit code 1 where the run stops.
     """
+    dataset.require_packages("`data`")
     from validator.catalogue.lookup import locate_recipe
     from validator.dataset import data_page, data_text
     from validator.dataset.data_report import report_on_source

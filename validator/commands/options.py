@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from validator import dataset
 from validator.catalogue import bundled_recipes
 from validator.errors import RecipeError
 from validator.knowledge import devices
 from validator.knowledge.models import find_model, offered_models
 from validator.output.terminal import print_lines
+from validator.run import user_data
 
 if TYPE_CHECKING:
     from validator.run.prediction import Job
@@ -127,7 +129,10 @@ def read_user_data(context: click.Context, _parameter: click.Parameter, path: st
     """What a file of the user's own holds."""
     if path is None or context.resilient_parsing:
         return None
-    from validator.dataset.user_data import read_user_data  # reads the rows: only where it is asked for
+    if own := user_data.read_user_data(Path(path)):
+        return own
+    dataset.require_packages(f"`{path}`")
+    from validator.dataset.user_data import read_user_data
 
     return read_user_data(Path(path))
 

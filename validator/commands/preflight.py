@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from validator import __version__
+from validator import __version__, dataset
 from validator.check import checking
 from validator.check.suppression import IGNORED_AT_LAUNCH, Selection
 from validator.doctor import start_checks
@@ -64,9 +64,7 @@ def _report(checks: Sequence[Check], job: Job, context: CheckContext, dry: bool 
 
 def report_data(job: Job) -> None:
     """Say in short what `data` says of small local data sets; end here where the run would stop at them."""
-    from validator.dataset import short_report  # with numpy, which --help does not wait for
-
-    lines, stops = short_report.summarize_data(job)
+    lines, stops = dataset.summarize_data(job)
     for line in lines:
         print_lines(line, err=True)
     if stops:

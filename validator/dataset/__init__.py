@@ -2,4 +2,41 @@
 
 Answers which entry of dataset_info.json rows need, what becomes of each row, how many tokens a run trains on and
 what is wrong with its data; all of it without loading a model. It knows nothing of memory or devices, except for
-the report, which asks the run for them. pyarrow is imported by arrow_rows alone, tokenizers by token_counting."""
+the report, which asks the run for them.
+
+Its modules import the compiled packages of the extra [data]. Only this one can be imported without them, so others
+come in through it: `require_packages` before they import a module, or `summarize_data`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from validator.errors import RecipeError
+from validator.run.prediction import Job
+
+# The extra [data] of pyproject.toml, and what installs it beside this package.
+PACKAGES = ("numpy", "orjson", "pyarrow", "rensa", "tokenizers", "xxhash")
+_INSTALL = 'pip install "llamafactory-recipes[data]"'
+
+
+def _missing_packages() -> str:
+    """The packages that this Python lacks and the command that installs them; empty if it lacks none."""
+    lacking = ", ".join(name for name in PACKAGES if find_spec(name) is None)
+    return f"needs {lacking}, which this Python lacks; run `{_INSTALL}`" if lacking else ""
+
+
+def require_packages(asking: str) -> None:
+    """Raise RecipeError where the modules of this room cannot be imported; `asking` is what needs them."""
+    if lacking := _missing_packages():
+        raise RecipeError(f"{asking} {lacking}")
+
+
+def summarize_data(job: Job) -> tuple[list[str], bool]:
+    """Return what to say of the job's data in a few lines, and whether the run would stop at them."""
+    if not any(dataset.files for dataset in job.datasets):
+        return [], False
+    if lacking := _missing_packages():
+        return [f"data: not looked into: this {lacking}"], False
+    from validator.dataset import short_report
+
+    return short_report.summarize_data(job)

@@ -8,7 +8,9 @@ import os
 from collections.abc import Iterator
 from typing import IO, Any
 
-from validator.errors import RecipeError
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from validator.rows import reading_limits
 from validator.rows.reading_limits import TOO_DEEP, UnreadableError
 
@@ -19,10 +21,6 @@ _BUFFER_BYTES = 1 << 20  # bytes of a column that are read at once
 
 def read_table(kind: str, stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Rows of a parquet or arrow file with their numbers. Raises UnreadableError, and TooLargeError."""
-    try:
-        import pyarrow as pa
-    except ImportError:
-        raise RecipeError("needs pyarrow to be read: pip install pyarrow") from None
     number = 0
     try:
         for batch in _bounded_batches(kind, stream):
@@ -36,11 +34,6 @@ def read_table(kind: str, stream: IO[bytes]) -> Iterator[tuple[int, dict[str, An
 def parquet_row_count(stream: IO[bytes]) -> int:
     """How many rows a parquet file says that it has. Raises UnreadableError."""
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise RecipeError("needs pyarrow to be read: pip install pyarrow") from None
-    try:
         rows: int = pq.ParquetFile(stream).metadata.num_rows
         return rows
     except (pa.ArrowException, MemoryError, OSError, ValueError) as err:
@@ -49,8 +42,6 @@ def parquet_row_count(stream: IO[bytes]) -> int:
 
 def _table_error(kind: str, number: int, err: Exception) -> Exception:
     """What to say of an error behind so many rows."""
-    import pyarrow as pa
-
     if isinstance(err, MemoryError):
         return reading_limits.batch_too_large(number + 1)
     if isinstance(err, UnicodeDecodeError):
@@ -81,8 +72,6 @@ def _python_rows(batch: Any) -> Iterator[dict[str, Any]]:
 
 def _bounded_batches(kind: str, stream: IO[bytes]) -> Iterator[Any]:
     """A thousand rows at a time, fewer where they are large."""
-    import pyarrow as pa
-
     pa.set_memory_pool(pa.system_memory_pool())  # the others ask the system for more than they use
     batches = _parquet_batches(stream) if kind == "parquet" else _arrow_batches(stream)
     while True:
@@ -97,8 +86,6 @@ def _bounded_batches(kind: str, stream: IO[bytes]) -> Iterator[Any]:
 
 
 def _parquet_batches(stream: IO[bytes]) -> Iterator[Any]:
-    import pyarrow.parquet as pq
-
     file = pq.ParquetFile(stream, buffer_size=_BUFFER_BYTES)
     _require_flat(file.schema_arrow)
     size = sum(file.metadata.row_group(group).total_byte_size for group in range(file.metadata.num_row_groups))
@@ -107,8 +94,6 @@ def _parquet_batches(stream: IO[bytes]) -> Iterator[Any]:
 
 
 def _arrow_batches(stream: IO[bytes]) -> Iterator[Any]:
-    import pyarrow as pa
-
     source, listed = _memory_mapped(stream), stream.read(len(_ARROW_FILE_MAGIC)) == _ARROW_FILE_MAGIC
     stream.seek(0)
     if not listed:
@@ -123,8 +108,6 @@ def _arrow_batches(stream: IO[bytes]) -> Iterator[Any]:
 
 def _memory_mapped(stream: IO[bytes]) -> Any:
     """The bytes of a file that is not packed where they lie, so that batches of any size are no memory of ours."""
-    import pyarrow as pa
-
     if not isinstance(getattr(stream, "raw", None), io.FileIO) or not os.fstat(stream.fileno()).st_size:
         return stream
     return pa.BufferReader(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
@@ -144,8 +127,6 @@ def _require_flat(schema: Any) -> None:
 def _times_as_numbers(batch: Any) -> Any:
     """The batch with times as numbers: they are no text to LLaMA-Factory, and Python has none before or behind its
     calendar."""
-    import pyarrow as pa
-
     held = batch.columns
     for index, column in enumerate(held):
         if pa.types.is_temporal(column.type):

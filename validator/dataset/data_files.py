@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, cast
 
-from validator.errors import RecipeError
 from validator.recipe import safe_read
 from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry
@@ -101,31 +100,3 @@ def decompressed_size(path: Path, most: int) -> int:
         while total < most and (part := stream.read(_CHUNK)):
             total += len(part)
         return min(total, most)
-
-
-def list_data_files(path: Path) -> list[Path]:
-    """The files of a data set: one, or those of a folder. Raises RecipeError where LLaMA-Factory reads them not."""
-    if safe_read.path_kind(path) is None:
-        raise RecipeError(f"`{path}` does not exist; give a recipe (.yaml) or a data file")
-    folder = safe_read.path_kind(path) == "folder"
-    held = (
-        sorted(file for file in safe_read.list_folder(path) if safe_read.path_kind(file) == "file")
-        if folder
-        else [path]
-    )
-    if not held:
-        raise RecipeError(f"`{path}` is a folder without files")
-    wrong = next((file for file in held if file.suffix[1:] not in dataset_registry.readable_suffixes()), None)
-    if wrong:
-        read = ", ".join(dataset_registry.readable_suffixes())
-        raise RecipeError(f"`{wrong}` is no data file; LLaMA-Factory reads {read}{_usable_file_hint(wrong)}")
-    if len({dataset_registry.readable_suffixes()[file.suffix[1:]] for file in held}) > 1:
-        raise RecipeError(f"`{path}` holds files of more than one type, which LLaMA-Factory does not read together")
-    return held
-
-
-def _usable_file_hint(path: Path) -> str:
-    """How a file of another suffix is made one that is read."""
-    if path.suffix.lower()[1:] in dataset_registry.readable_suffixes():
-        return f"; rename it to `{path.with_suffix(path.suffix.lower())}`"
-    return "; save it as csv" if path.suffix.lower() in (".tsv", ".tab", ".xlsx", ".xls") else ""

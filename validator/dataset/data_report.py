@@ -336,7 +336,7 @@ def _why_near_duplicates_skipped(wanted: bool | None, rows: int, stride: int) ->
         return f"near duplicates are looked for among {reading_limits.MAX_SCANNED_ROWS:,} rows at most; these are more"
     if wanted is None and rows > MAX_NEAR_DUPLICATE_ROWS:
         return f"near duplicates among {rows:,} rows take a while; --near looks for them"
-    return "near duplicates were not looked for, as asked" if wanted is False else near_duplicates.missing_packages()
+    return "near duplicates were not looked for, as asked" if wanted is False else ""
 
 
 def report_on_source(

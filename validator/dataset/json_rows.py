@@ -8,12 +8,14 @@ import contextlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import IO, Any
+
+import orjson
 
 from validator.dataset.data_files import open_raw
 from validator.recipe.safe_read import is_too_deep
@@ -171,10 +173,6 @@ def _first_undecodable(stream: IO[bytes], opening: str) -> int:
     return number + 1
 
 
-loads: Callable[[bytes], Any] = json.loads
-with contextlib.suppress(ImportError):  # several times faster, with the [data] extra
-    from orjson import loads
-
 Rows = Iterator[tuple[int, dict[str, Any]]]
 _FIRST_LINE_BYTES = 1 << 20  # bytes of a first line that is looked at
 # Rows whose keys are looked at one by one: what names a key twice does so in every row, and the look takes long.
@@ -214,7 +212,7 @@ def read_json_lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> R
         if number <= _LINES_CHECKED_FOR_REPEATED_KEYS and not span:
             _refuse_repeated_keys(line, number)
         try:
-            row = loads(line)
+            row = orjson.loads(line)
         except ValueError as err:
             if not begun and line.strip() and (values := _multiline_objects(stream)):
                 yield from values

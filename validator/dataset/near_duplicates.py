@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from itertools import islice
 from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+from rensa import RMinHash
 
 from validator.dataset import readers, row_scan, row_workers
 from validator.dataset.row_scan import OnRows, ScanSettings
@@ -42,8 +44,6 @@ def word_bigrams(text: str) -> list[str]:
 
 def minhash_signatures(files: Sequence[Path], plan: ScanSettings, report: OnRows) -> MinHashSignatures:
     """The signatures of all rows of a data set, in order."""
-    import numpy as np
-
     blocks = [block for path in files for block in _file_signatures(path, plan, report)]
     return MinHashSignatures(*(np.concatenate(part) for part in zip(*blocks, strict=True)))
 
@@ -61,15 +61,10 @@ def _file_signatures(path: Path, plan: ScanSettings, report: OnRows) -> Iterator
 
 
 def _span_signatures(path: Path, plan: ScanSettings, span: tuple[int, int]) -> MinHashSignatures:
-    import numpy as np
-
     return MinHashSignatures(*(np.concatenate(part) for part in zip(*_block_signatures(path, plan, span), strict=True)))
 
 
 def _block_signatures(path: Path, plan: ScanSettings, span: tuple[int, int] | None) -> Iterator[MinHashSignatures]:
-    import numpy as np
-    from rensa import RMinHash
-
     convert, rows = row_converter(plan.form), readers.read_rows(path, span)
     factors = np.random.default_rng(0).integers(1, 1 << 32, _HASHES // _BANDS, dtype=np.uint64) | 1
     texts = (_trained_text(row, convert, plan.stage)[:_MAX_CHARACTERS] for _, row in rows)
@@ -103,16 +98,8 @@ def _trained_text(row: dict[str, Any], convert: Callable[[Any], Sample], stage: 
         return ""
 
 
-def missing_packages() -> str:
-    """Why near duplicates cannot be looked for; empty where they can."""
-    absent = [name for name in ("numpy", "rensa") if find_spec(name) is None]
-    return f"near duplicates need {', '.join(absent)}: pip install {' '.join(absent)}" if absent else ""
-
-
 def find_near_duplicates(signed: MinHashSignatures, positions: Sequence[int]) -> list[tuple[int, int]]:
     """Pairs (row, earlier row like it) among the rows at these positions, one for each row that has one."""
-    import numpy as np
-
     rows = np.asarray(positions, np.int64)
     rows = rows[signed.long[rows]]
     like: dict[int, int] = {}

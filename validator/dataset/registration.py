@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from validator.dataset import column_types, data_files, readers, user_data
+from validator.dataset import column_types, readers, user_data
 from validator.dataset.data_report import DroppedRows
 from validator.dataset.row_scan import ScannedRows
 from validator.errors import RecipeError
@@ -18,6 +18,7 @@ from validator.rows.dataset_attr import entry_as_json, parse_dataset_attr
 from validator.rows.entry_inference import InferredEntry, template_notes
 from validator.rows.outcomes import TRAINED, row_checker
 from validator.run import dataset_registry
+from validator.run.user_data import list_data_files
 
 _DEFAULT_DATASET_DIR = "data"  # LLaMA-Factory's `dataset_dir` where a recipe names none
 _COMPARED_ROWS = 100_000  # rows that are compared with the form of the first
@@ -50,7 +51,7 @@ def register_data(path: Path, name: str, folder: Path | None = None) -> Registra
     mine = user_data.read_user_data(path, name)
     entry = mine.entry(folder)
     with user_data.naming_unreadable_file(path):
-        rows, drops = _compare_rows(data_files.list_data_files(path), mine.form)
+        rows, drops = _compare_rows(list_data_files(path), mine.form)
     try:
         added = bool(registry_edits.add_entries(folder / dataset_registry.REGISTRY_FILE, {name: entry}))
     except RecipeError as err:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+import numpy as np
+
 from validator.dataset import sequence_lengths
 from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset, explain_no_rows
 from validator.errors import RecipeError
@@ -50,7 +52,7 @@ def draw_samples(counts: Sequence[tuple[range, int | None]], limit: int | None, 
     for rows, wanted in counts:
         chosen: Any = rows
         if wanted is not None:
-            generator = generator or _import_numpy().random.RandomState(seed)
+            generator = generator or np.random.RandomState(seed)
             chosen = _draw_num_samples(rows, wanted, generator)
         left.append(chosen[: max(limit, 0)] if limit is not None else chosen)
     return left
@@ -60,7 +62,7 @@ def _draw_num_samples(rows: range, wanted: int, generator: Any) -> Any:
     first = generator.permutation(len(rows))[:wanted]
     more = wanted - len(first)
     if more > 0:
-        first = _import_numpy().concatenate((first, generator.choice(len(rows), more)))
+        first = np.concatenate((first, generator.choice(len(rows), more)))
     return first + rows.start
 
 
@@ -89,7 +91,7 @@ def mix_datasets(parts: Sequence[Any], strategy: str, weights: Sequence[float] |
 def _interleave_by_probability(
     sizes: Sequence[int], weights: Sequence[float], over: bool, seed: int
 ) -> list[tuple[int, int]]:
-    generator = _import_numpy().random.default_rng(seed)
+    generator = np.random.default_rng(seed)
     picked: list[tuple[int, int]] = []
     position, done = [0] * len(sizes), [False] * len(sizes)
     while True:
@@ -110,16 +112,8 @@ def train_test_split(count: int, size: float, seed: int) -> tuple[Any, Any]:
     if not size < max(count, 1):  # neither is .nan
         raise RecipeError(f"`val_size: {size:g}` of {count:,} {plural(count, 'row')} leaves none to train on")
     evaluated = int(size) if size > 1 or isinstance(size, int) else math.ceil(size * count)
-    shuffled = _import_numpy().random.default_rng(seed).permutation(count)
+    shuffled = np.random.default_rng(seed).permutation(count)
     return shuffled[evaluated:], shuffled[:evaluated]
-
-
-def _import_numpy() -> Any:
-    try:
-        import numpy
-    except ImportError:
-        raise RecipeError("which rows are drawn needs numpy: pip install numpy") from None
-    return numpy
 
 
 _MAX_NUM_SAMPLES = 100_000_000  # rows that `num_samples` may ask for: 8 bytes each
@@ -186,7 +180,7 @@ def select_rows(job: Job, sets: list[LoadedDataset]) -> RowSelection:
     try:
         run.train, run.evaluation = _train_and_eval_rows(job, run)
     except RecipeError as err:
-        _note_draw_failure(run, job, str(err))
+        run.problems.append(FatalProblem(job.path, str(err)))
         return run
     run.problems += _fatal_row_problems(job, run)
     fates = run.column("fates")
@@ -206,14 +200,6 @@ def _scale_by_stride(run: RowSelection) -> None:
         run.why_not.append(f"of {read:,} rows one in {run.stride} is looked at closely, and counted {run.stride} times")
         run.drops = Tally({code: rows * run.stride for code, rows in run.drops.items()})
         run.sequences, run.evaluated = run.sequences * run.stride, run.evaluated * run.stride
-
-
-def _note_draw_failure(run: RowSelection, job: Job, why: str) -> None:
-    """Without numpy all rows are taken; anything else that cannot be drawn stops the run."""
-    if "numpy" not in why:
-        run.problems.append(FatalProblem(job.path, why))
-        return
-    _take_all(run, why)
 
 
 def _take_all(run: RowSelection, why: str) -> None:

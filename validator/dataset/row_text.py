@@ -1,25 +1,8 @@
-"""The text of one row: a 64-bit hash that tells whether two texts are the same, and issues such as empty answers,
-control characters or text that was read in a wrong encoding."""
+"""Issues of the text of one row: empty answers, control characters, text that was read in a wrong encoding."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from hashlib import blake2b
-
-
-def _blake2b_fingerprint(data: bytes, seed: int) -> int:
-    return int.from_bytes(blake2b(data, digest_size=8, key=seed.to_bytes(8)).digest())
-
-
-# 64 bits of a text, and of what `seed` stands for before it: among a million texts two different ones are taken for the
-# same once in 40 million data sets.
-fingerprint: Callable[[bytes, int], int]
-try:  # ten times faster, with the [data] extra
-    from xxhash import xxh3_64_intdigest as fingerprint
-except ImportError:
-    fingerprint = _blake2b_fingerprint
-
 
 TEXT_ISSUES = ("empty answers", "very short answers", "control characters", "garbled text", "huge rows")
 # Between the turns of a row: no text should hold it.

@@ -22,11 +22,10 @@ _REPORTED_ISSUES = ("exact duplicates", "empty answers", "control characters", "
 
 
 def summarize_data(job: Job) -> tuple[list[str], bool]:
-    """What to say of the job's data, and whether the run would stop at them. Nothing where they are large, elsewhere or
-    in need of a library that is not there."""
+    """Return what to say of the job's data, and whether the run would stop at them; nothing where they are large."""
     files = [path for dataset in job.datasets for path in dataset.files]
     try:
-        if not files or not all(map(_is_small, files)) or sum(path.stat().st_size for path in files) > _MAX_BYTES:
+        if not all(map(_is_small, files)) or sum(path.stat().st_size for path in files) > _MAX_BYTES:
             return [], False
         study = build_report(job, False, _BlockBudget(len(files)))
     except TooLargeError as err:

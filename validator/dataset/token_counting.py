@@ -3,7 +3,6 @@ characters."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -11,15 +10,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from tokenizers import Tokenizer
+
 from validator.dataset import data_files
 from validator.knowledge import hub_caches, tables
 from validator.recipe import safe_read
 from validator.rows.reading_limits import UnreadableError
 from validator.run.prediction import Job
-
-numpy: Any = None
-with contextlib.suppress(ImportError):  # three times faster, with the [data] extra
-    import numpy
 
 # Non-negative least squares of relative errors against Qwen's own vocabulary (qwen.tiktoken of the dashscope 2.0.2
 # package, 151,643 entries) on 2,000 pieces each of English prose (licences, package descriptions), code (Python, C) and
@@ -55,12 +53,12 @@ class CharacterCounter:
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, about."""
         data = [text.encode("utf-8", "surrogatepass") for text in texts]
-        if numpy is None or not data:
-            return [(sum(one.translate(_BYTE_TABLE)) + _PARTS_PER_TOKEN // 2) // _PARTS_PER_TOKEN for one in data]
+        if not data:
+            return []
         # All texts at once. Behind each stands a byte that counts nothing, for numpy's sum of no bytes is not 0.
-        parts = numpy.frombuffer(b"\x00".join(data).translate(_BYTE_TABLE) + b"\x00", numpy.uint8)
+        parts = np.frombuffer(b"\x00".join(data).translate(_BYTE_TABLE) + b"\x00", np.uint8)
         starts = list(accumulate((len(one) + 1 for one in data[:-1]), initial=0))
-        sums = numpy.add.reduceat(parts, starts, dtype=numpy.uint64)
+        sums = np.add.reduceat(parts, starts, dtype=np.uint64)
         tokens: list[int] = ((sums + _PARTS_PER_TOKEN // 2) // _PARTS_PER_TOKEN).tolist()
         return tokens
 
@@ -79,8 +77,6 @@ class TokenizerCounter:
     exact = True
 
     def __init__(self, path: Path, stops: Sequence[str] = ()) -> None:
-        from tokenizers import Tokenizer
-
         here = Path.cwd()
         self.name = str(path.relative_to(here) if path.is_relative_to(here) else path)
         _refuse_panicking_model(path)
@@ -136,8 +132,6 @@ def best_counter(job: Job) -> tuple[TokenCounter, str]:
     try:
         template = tables.json_table("formats")["formats"].get(str(job.get("template")), {})
         return TokenizerCounter(path, template.get("stop_words", ())), ""
-    except ImportError:
-        return CharacterCounter(), "the tokenizers library is missing: pip install tokenizers"
     except BaseException as err:  # the library raises no narrower class, and none that is an Exception where it panics
         if isinstance(err, (KeyboardInterrupt, SystemExit, MemoryError)):
             raise

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator import __version__
+from validator import __version__, dataset
 from validator.check import checking
 from validator.check.suppression import IGNORED_AT_LAUNCH, Selection
-from validator.dataset import short_report
 from validator.doctor.check_result import CheckResult, State
 from validator.escaping import shell_quote
 from validator.finding import Diagnostic, Report, Severity
@@ -41,6 +40,6 @@ def _error_result(finding: Diagnostic) -> CheckResult:
 def check_data(job: Job) -> Iterator[CheckResult]:
     """What `data` says of the data sets in short, as `train` does. It starts processes for some, and is therefore none
     of the checks, which run in threads."""
-    told, stops = short_report.summarize_data(job)
+    told, stops = dataset.summarize_data(job)
     state: State = "error" if stops else "ok"
     yield from (CheckResult(state, "data", words.removeprefix("data: ")) for words in told)

@@ -125,7 +125,7 @@ class Dataset:
         split = self.entry.get("split", "train")
         if not counted or split != "train" or any(rows is None for rows in counted):
             return None
-        total = _sum_rows(rows for rows in counted if rows)
+        total = sum_rows(rows for rows in counted if rows)
         wanted = self.entry.get("num_samples")
         return total._replace(number=wanted, exact=True) if isinstance(wanted, int) and not total.problem else total
 
@@ -286,7 +286,8 @@ def _leading_objects(text: str) -> Iterator[Any]:
         yield row
 
 
-def _sum_rows(parts: Iterable[Rows]) -> Rows:
+def sum_rows(parts: Iterable[Rows]) -> Rows:
+    """The rows of several files together."""
     total = Rows(columns=frozenset())
     for part in parts:
         both = total.columns is not None and part.columns is not None

@@ -1,18 +1,22 @@
 """A data file or folder of the user's own: its name, the entry of dataset_info.json that its rows need, and what a
-recipe for such rows should heed. `dataset/user_data` reads it."""
+recipe for such rows should heed. Files of JSON, CSV and text are read here, tables and packed files by
+`dataset/user_data`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from validator.errors import RecipeError
-from validator.recipe import registry_edits
-from validator.rows.entry_inference import InferredEntry
+from validator.recipe import registry_edits, safe_read
+from validator.recipe.safe_read import parse_trusted_yaml
+from validator.rows.entry_inference import InferredEntry, UnknownFormError, infer_entry, recipe_notes
 from validator.rows.media_columns import MODALITIES
+from validator.rows.outcomes import Row, first_fatal_row
 
 from . import dataset_registry
 from .prediction import Job
@@ -53,3 +57,67 @@ class UserData:
     def rows(self) -> int:
         """How many rows there are; of large files about."""
         return self.count_rows()
+
+
+def read_user_data(path: Path) -> UserData | None:
+    """Return what a file or folder of data holds, by its first rows; None for a table or a packed file, which the
+    standard library cannot read. Raises RecipeError."""
+    counted = [dataset_registry.count_rows(file) for file in list_data_files(path)]
+    if not all(counted):
+        return None
+    rows = dataset_registry.sum_rows(filter(None, counted))
+    if rows.problem or not rows.head:
+        raise RecipeError(rows.problem or f"`{path}` holds no row")
+    return describe_user_data(path, None, rows.head, lambda: rows.number)
+
+
+def describe_user_data(path: Path, name: str | None, rows: Sequence[Row], count_rows: Callable[[], int]) -> UserData:
+    """Return what the first rows tell of a file or folder of data; None as name: that of the file. Raises RecipeError
+    where no entry describes the rows, or one of them ends the run."""
+    suited = infer_user_entry(path, rows)
+    if why := first_fatal_row(suited.entry, suited.stage, rows):
+        raise RecipeError(f"`{path}`: {why}; write all rows in one form, or take it out")
+    return UserData(path, name or _dataset_name(path.stem), suited, tuple(recipe_notes(suited, rows)), count_rows)
+
+
+def infer_user_entry(path: Path, rows: Sequence[Row]) -> InferredEntry:
+    """Return the entry that the rows of a file need. Raises RecipeError where none describes them."""
+    try:
+        return infer_entry(rows)
+    except UnknownFormError as err:
+        said = f"the columns {', '.join(err.columns[:12])} are of no known form"
+        raise RecipeError(f"`{path}`: {said}: {err}") from None
+
+
+def _dataset_name(stem: str) -> str:
+    """A name that YAML reads as text, and that no comma parts."""
+    name = re.sub(r"[^\w.-]+", "_", stem)
+    return name if isinstance(parse_trusted_yaml(name), str) else f"my_{name}"
+
+
+def list_data_files(path: Path) -> list[Path]:
+    """The files of a data set: one, or those of a folder. Raises RecipeError where LLaMA-Factory reads them not."""
+    if safe_read.path_kind(path) is None:
+        raise RecipeError(f"`{path}` does not exist; give a recipe (.yaml) or a data file")
+    folder = safe_read.path_kind(path) == "folder"
+    held = (
+        sorted(file for file in safe_read.list_folder(path) if safe_read.path_kind(file) == "file")
+        if folder
+        else [path]
+    )
+    if not held:
+        raise RecipeError(f"`{path}` is a folder without files")
+    wrong = next((file for file in held if file.suffix[1:] not in dataset_registry.readable_suffixes()), None)
+    if wrong:
+        read = ", ".join(dataset_registry.readable_suffixes())
+        raise RecipeError(f"`{wrong}` is no data file; LLaMA-Factory reads {read}{_usable_file_hint(wrong)}")
+    if len({dataset_registry.readable_suffixes()[file.suffix[1:]] for file in held}) > 1:
+        raise RecipeError(f"`{path}` holds files of more than one type, which LLaMA-Factory does not read together")
+    return held
+
+
+def _usable_file_hint(path: Path) -> str:
+    """How a file of another suffix is made one that is read."""
+    if path.suffix.lower()[1:] in dataset_registry.readable_suffixes():
+        return f"; rename it to `{path.with_suffix(path.suffix.lower())}`"
+    return "; save it as csv" if path.suffix.lower() in (".tsv", ".tab", ".xlsx", ".xls") else ""
