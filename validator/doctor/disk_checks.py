@@ -13,7 +13,7 @@ from validator.doctor.check_result import CheckContext, CheckResult
 from validator.errors import os_reason
 from validator.knowledge import hub_caches
 from validator.machine import host
-from validator.machine.host import find_mount
+from validator.machine.host import Mount, find_mount
 from validator.physics.estimate import DiskTerm
 from validator.recipe.safe_read import expand_home, glob_folder
 from validator.run.prediction import GIB, Job
@@ -90,8 +90,10 @@ def _check_output_folder(job: Job | None, context: CheckContext) -> Iterator[Che
     folder = output_folder(job) if job else Path.cwd()
     if folder is None:
         return
-    there = next(each for each in (folder, *folder.parents) if each.exists())
-    place = _describe_folder(there, context.root)
+    there = host.existing_parent(folder)
+    under, free = find_mount(there.resolve(), context.root), host.free_disk_gib(there)
+    kind = f" on {under.kind}{f' of {under.source}' if under.network else ''}" if under else ""
+    place = f"{there}{kind}{f', {free:.1f} GiB free' if free is not None else ''}"
     try:
         rate = _measure_write_rate(there)
     except OSError as err:
@@ -103,14 +105,8 @@ def _check_output_folder(job: Job | None, context: CheckContext) -> Iterator[Che
     short = [*check_disk_space(job, context)]
     yield _judge_write_rate(None if any(each.state == "error" for each in short) else job, place, rate)
     yield from short
-    yield from _check_volatile(there, context.root)
+    yield from _check_volatile(there, under)
     yield from _check_inodes(there)
-
-
-def _describe_folder(folder: Path, root: Path) -> str:
-    under, free = find_mount(folder.resolve(), root), host.free_disk_gib(folder)
-    kind = f" on {under.kind}{f' of {under.source}' if under.network else ''}" if under else ""
-    return f"{folder}{kind}{f', {free:.1f} GiB free' if free is not None else ''}"
 
 
 def _measure_write_rate(folder: Path) -> float | None:
@@ -148,9 +144,8 @@ def _format_seconds(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def _check_volatile(folder: Path, root: Path) -> Iterator[CheckResult]:
-    """Disks that do not outlast the run."""
-    under = find_mount(folder.resolve(), root)
+def _check_volatile(folder: Path, under: Mount | None) -> Iterator[CheckResult]:
+    """Yield a line if the disk does not outlast the run."""
     if under and under.kind == "overlay":
         remedy = "mount a folder of the host there, or set another `output_dir`"
         yield CheckResult(

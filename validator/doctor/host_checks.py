@@ -10,6 +10,7 @@ from pathlib import Path
 from validator.doctor.check_result import CheckContext, CheckResult, State
 from validator.knowledge import node_environment
 from validator.machine import host, network
+from validator.machine.accelerator import MIB_PER_GIB
 from validator.machine.host import own_cgroups
 from validator.physics import Estimate
 from validator.physics.estimate import DeviceTerm
@@ -80,7 +81,7 @@ def _wanted_processors(job: Job) -> int:
 
 
 _SHM = "/dev/shm"
-_MIB = float(1 << 20)
+_MIB = GIB / MIB_PER_GIB
 # NCCL: a segment of 9,637,888 bytes for each neighbour of a device whose data pass main memory, of 33,030,528 for each
 # device where channels are proxied (NVIDIA/nccl issues 525 and 1518, ai-dynamo/dynamo issue 1408). With 64 MiB four T4
 # fail, two devices pass, and so do eight A100 on NVLink.
@@ -159,7 +160,6 @@ _THREADS_PER_PROCESS = 128
 # Tensors of two batches that a loader worker passes on, a file each (torch, multiprocessing/reductions.py).
 _FILES_PER_WORKER = 12
 _THREADS_PER_WORKER = 8  # threads of a loader worker
-_GIB = 1 << 30
 _IPC_LOCK = 1 << 14  # the bit of the capability (linux/capability.h)
 
 
@@ -201,9 +201,9 @@ def _check_locked_memory(job: Job | None, context: CheckContext) -> Iterator[Che
     if not (across or nvme or (job is None and infiniband)):
         return
     why = "DeepSpeed locks the buffers of its offload to NVMe" if nvme else "InfiniBand is here"
-    state: State = "error" if across and soft < _GIB else "warning"
+    state: State = "error" if across and soft < GIB else "warning"
     remedy = "`ulimit -l unlimited`, or the container's --ulimit memlock=-1; a batch system hands on its daemon's limit"
-    yield CheckResult(state, "locked memory", f"{soft / _GIB:.2g} GiB; {why}", "unlimited", remedy)
+    yield CheckResult(state, "locked memory", f"{soft / GIB:.2g} GiB; {why}", "unlimited", remedy)
 
 
 def _check_process_limit(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -226,7 +226,7 @@ def _check_address_space(job: Job | None) -> Iterator[CheckResult]:
     """CUDA reserves addresses for all memory of devices and host as it begins, and stops where it may not."""
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY and not (job and job.on_cpu):
-        yield CheckResult("warning", "address space", f"{soft / _GIB:.1f} GiB", "unlimited", "`ulimit -v unlimited`")
+        yield CheckResult("warning", "address space", f"{soft / GIB:.1f} GiB", "unlimited", "`ulimit -v unlimited`")
 
 
 def _has_ipc_lock(root: Path) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,11 +12,11 @@ from validator.doctor.deepspeed_ops import extension_folders, operators_to_build
 from validator.escaping import shell_quote
 from validator.knowledge import hub_caches
 from validator.machine import host
+from validator.recipe import atomic_write
 from validator.run import hub_downloads
 from validator.run.prediction import Job
 
 _BUILD_LOCK, _DOWNLOAD_LOCK = "stale lock", "hub lock"
-_NO_LOCK_ERRORS = (errno.ENOSYS, errno.EOPNOTSUPP)  # of flock, where filelock counts files instead
 _MAX_BUILD_SECONDS = 15 * 60  # seconds that no operator takes to build: cpu_adam takes 95 on two cores
 
 
@@ -84,17 +82,16 @@ def _check_download_locks(job: Job) -> Iterator[CheckResult]:
 
 
 def _check_download_lock(lock: Path) -> CheckResult | None:
-    """A shared lock is taken for a moment: whoever downloads has the only one."""
+    """A shared lock is taken for a moment: whoever downloads has the only one. Without locks filelock counts files."""
     waits = "the run waits until it is free"
     try:
         with lock.open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        remedy = f"`fuser -v {shell_quote(str(lock))}` names the process that downloads; end it if it hangs"
-        return CheckResult("warning", _DOWNLOAD_LOCK, f"{lock} is held, and {waits}", "", remedy)
+            if atomic_write.try_lock(file.fileno(), shared=True):
+                return None
     except OSError as err:
-        if err.errno not in _NO_LOCK_ERRORS:
+        if err.errno not in atomic_write.NO_LOCKS:
             return None
         words = f"{lock} is on a file system without locks, where the file alone counts, and {waits}"
         return CheckResult("warning", _DOWNLOAD_LOCK, words, "", f"if nobody downloads: `rm {shell_quote(str(lock))}`")
-    return None
+    remedy = f"`fuser -v {shell_quote(str(lock))}` names the process that downloads; end it if it hangs"
+    return CheckResult("warning", _DOWNLOAD_LOCK, f"{lock} is held, and {waits}", "", remedy)

@@ -6,7 +6,6 @@ can still write to the terminal and read from it: the kernel has background rule
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
@@ -24,6 +23,7 @@ from validator.knowledge import releases
 from validator.launch import local_launch, process_tree
 from validator.launch.local_launch import Launch
 from validator.machine.installed_packages import find_installed
+from validator.recipe import atomic_write
 from validator.run import checkpoints, launch_command, training_time
 from validator.run.launch_command import ProcessSpec
 from validator.run.prediction import Job
@@ -40,20 +40,13 @@ def lock_output_dir(folder: Path) -> Iterator[None]:
         yield
         return
     try:
-        _lock_folder(folder, opened)
+        with suppress(OSError):
+            if not atomic_write.try_lock(opened):
+                own = "give this one a folder of its own: output_dir=DIR"
+                raise RecipeError(f"another run writes to `{folder}`; wait for its end, or {own}")
         yield
     finally:
         os.close(opened)
-
-
-def _lock_folder(folder: Path, opened: int) -> None:
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        own = "give this one a folder of its own: output_dir=DIR"
-        raise RecipeError(f"another run writes to `{folder}`; wait for its end, or {own}") from None
-    except OSError:
-        return
 
 
 # The guard sees no folder but that of this package, whatever the variables say.

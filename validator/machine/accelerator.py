@@ -37,6 +37,9 @@ class DriverReading(NamedTuple):
     lost: tuple[str, ...] = ()
 
 
+MIB_PER_GIB = 1024
+
+
 def parse_size(text: str) -> float | None:
     """A size as these programs print it; None for `[N/A]`, `[Insufficient Permissions]` and their like."""
     try:

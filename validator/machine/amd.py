@@ -11,10 +11,16 @@ from typing import Any
 
 from validator.errors import RecipeError
 from validator.machine import driver_tool
-from validator.machine.accelerator import Accelerator, DeviceProcess, DriverReading, parse_size, visible_accelerators
+from validator.machine.accelerator import (
+    MIB_PER_GIB,
+    Accelerator,
+    DeviceProcess,
+    DriverReading,
+    parse_size,
+    visible_accelerators,
+)
+from validator.physics.estimate import GIB
 
-_MIB_PER_GIB = 1024  # in a GiB
-_BYTES_PER_GIB = 1 << 30  # in a GiB
 _ROCR_VARIABLE = "ROCR_VISIBLE_DEVICES"  # below HIP, which counts what this one leaves; batch systems set it
 
 
@@ -84,7 +90,7 @@ def _product_name(facts: Mapping[str, str]) -> str:
 
 
 def _bytes_to_gib(size: float | None) -> float | None:
-    return None if size is None else size / _BYTES_PER_GIB
+    return None if size is None else size / GIB
 
 
 def _parse_gpus(static: Any, usage: Any) -> Iterator[Accelerator]:
@@ -109,4 +115,4 @@ def _section_gib(part: Mapping[str, Any], name: str) -> float | None:
     """GiB of a size in MB of 2^20 bytes: `{"value": 196592, "unit": "MB"}`."""
     size = part.get(name)
     value = parse_size(str(size.get("value") if isinstance(size, Mapping) else size))
-    return None if value is None else value / _MIB_PER_GIB
+    return None if value is None else value / MIB_PER_GIB

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 
 from validator.machine import driver_tool
-from validator.machine.accelerator import Accelerator, DeviceProcess, DriverReading
+from validator.machine.accelerator import MIB_PER_GIB, Accelerator, DeviceProcess, DriverReading
 
-_MIB_PER_GIB = 1024  # in a GiB
 _USED_AND_TOTAL = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})(?!\d)")
 
 
@@ -45,7 +44,7 @@ def _parse_processes(text: str, places: list[tuple[str, str]]) -> Iterator[Devic
             place = (card, chip.strip())
             device = str(places.index(place)) if place in places else None
             yield DeviceProcess(
-                int(cells[1]), cells[2], int(cells[3]) / _MIB_PER_GIB if cells[3].isdecimal() else None, device
+                int(cells[1]), cells[2], int(cells[3]) / MIB_PER_GIB if cells[3].isdecimal() else None, device
             )
 
 
@@ -66,8 +65,6 @@ def _table_rows(text: str) -> Iterator[list[str]]:
 def _parse_die(index: str, first: list[str], second: list[str]) -> Accelerator:
     """Used and total are given for the memory of the control processor and for HBM, in MB of 2^20 bytes, or for the one
     that there is; the larger is the device's."""
-    pairs = (
-        (int(used) / _MIB_PER_GIB, int(total) / _MIB_PER_GIB) for used, total in _USED_AND_TOTAL.findall(second[2])
-    )
+    pairs = ((int(used) / MIB_PER_GIB, int(total) / MIB_PER_GIB) for used, total in _USED_AND_TOTAL.findall(second[2]))
     used, total = max(pairs, key=lambda pair: pair[1], default=(None, None))
     return Accelerator(first[0].partition(" ")[2].strip(), total, used, (index,))

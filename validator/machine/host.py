@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from validator.physics.estimate import GIB
+
 
 def read_lines(file: Path) -> list[str]:
     """No lines where it is not there or may not be read, as the speed of a card that is down."""
@@ -87,9 +89,6 @@ def _unescape_blanks(text: str) -> str:
     return text.replace("\\040", " ")
 
 
-_GIB = float(1 << 30)
-
-
 # Files of a memory group, by the version of control groups: its limit, what it uses, and the lines of memory.stat that
 # count copies of files, which the kernel gives back before it kills.
 _MEMORY_FILES = {
@@ -103,7 +102,7 @@ def memory_gib(root: Path = Path("/")) -> float | None:
     where that is less, rounded down to a tenth; None where it is not told, as outside Linux. No limit is a number
     beyond all memory, or none at all."""
     limits = (group.number(_MEMORY_FILES[group.version][0]) for group in own_cgroups(root, "memory"))
-    sizes = [*_meminfo_gib(root, "MemTotal"), *(limit / _GIB for limit in limits if limit is not None)]
+    sizes = [*_meminfo_gib(root, "MemTotal"), *(limit / GIB for limit in limits if limit is not None)]
     return int(min(sizes) * 10) / 10 if sizes else None
 
 
@@ -122,7 +121,7 @@ def free_swap_gib(root: Path = Path("/")) -> float:
 def _meminfo_gib(root: Path, name: str) -> Iterator[float]:
     for line in read_lines(root / "proc/meminfo"):
         if line.startswith(f"{name}:"):
-            yield int(line.split()[1]) * 1024 / _GIB
+            yield int(line.split()[1]) * 1024 / GIB
 
 
 def _cgroup_left_gib(group: Cgroup) -> float | None:
@@ -132,7 +131,7 @@ def _cgroup_left_gib(group: Cgroup) -> float | None:
     if most is None or now is None:
         return None
     counted = dict(line.split() for line in read_lines(group.folder / "memory.stat"))
-    return max(most - now + sum(int(counted.get(name, 0)) for name in cached), 0) / _GIB
+    return max(most - now + sum(int(counted.get(name, 0)) for name in cached), 0) / GIB
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
@@ -151,10 +150,14 @@ def _cgroup_cpu_shares(root: Path) -> Iterator[float]:
             yield int(words[0]) / int(words[1])
 
 
+def existing_parent(folder: Path) -> Path:
+    """The folder itself, or the nearest folder above it that exists."""
+    return next(each for each in (folder, *folder.parents) if each.exists())
+
+
 def free_disk_gib(folder: Path) -> float | None:
     """Free space of the disk that a folder lies on, or would; None where that cannot be told."""
     try:
-        there = next((each for each in (folder, *folder.parents) if each.exists()), None)
-        return shutil.disk_usage(there).free / _GIB if there else None
+        return shutil.disk_usage(existing_parent(folder)).free / GIB
     except OSError:
         return None

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from validator.machine import driver_tool
-from validator.machine.accelerator import Accelerator, DeviceProcess, DriverReading, parse_size
+from validator.machine.accelerator import MIB_PER_GIB, Accelerator, DeviceProcess, DriverReading, parse_size
 
 _QUERY_FIELDS = ("index", "uuid", "name", "memory.total", "memory.used")
 _UNREACHABLE_DEVICE = "Unable to determine the device handle"  # of a device that has fallen off the bus
-_MIB_PER_GIB = 1024  # in a GiB
 _DEVICE_LINE = re.compile(r"GPU \d+: .*\(UUID: (\S+)\)")
 _SLICE_LINE = re.compile(r"\s+MIG (\S*?(\d+)gb\S*)\s+Device\s+\d+: \(UUID: (\S+)\)")
 
@@ -72,7 +71,7 @@ def _parse_whole_devices(text: str) -> Iterator[Accelerator]:
 
 def _mib_to_gib(mib: str) -> float | None:
     size = parse_size(mib)
-    return None if size is None else size / _MIB_PER_GIB
+    return None if size is None else size / MIB_PER_GIB
 
 
 def _parse_slices(text: str, whole: dict[str, Accelerator]) -> Iterator[Accelerator]:
@@ -87,7 +86,6 @@ def _parse_slices(text: str, whole: dict[str, Accelerator]) -> Iterator[Accelera
             )
 
 
-_MIB_IN_GIB = 1024  # in a GiB
 _DEVICE_HEADING = re.compile(r"^GPU (?=[0-9A-Fa-f]{8}:)", re.MULTILINE)
 _FACT_LINE = re.compile(r"( +)(\S.*?) *(?:: (.*?) *)?")
 _PROCESS_LINES = re.compile(
@@ -112,7 +110,7 @@ def _parse_device(part: str) -> NvidiaDevice:
     facts = dict(_parse_facts(part))
     uuid = facts.get("GPU UUID", "")
     holders = (
-        DeviceProcess(int(pid), name, int(size) / _MIB_IN_GIB if size else None, uuid)
+        DeviceProcess(int(pid), name, int(size) / MIB_PER_GIB if size else None, uuid)
         for pid, name, size in _PROCESS_LINES.findall(part)
     )
     return NvidiaDevice(uuid, facts, tuple(holders))

@@ -21,8 +21,8 @@ from validator.errors import RecipeError, os_reason
 _LOCK_TRIES, _LOCK_WAIT = 200, 0.05
 # Bytes of a name that leave room for what is put around it: file systems take 255.
 _LONGEST_NAME = 240
-# What file systems say that know no locks.
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+# Errors of flock on file systems that have no locks.
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
 @contextmanager
@@ -49,10 +49,10 @@ def _create_locked(part: Path) -> int:
             _remove_leftover(part)
             continue
         try:
-            if _try_lock(file) and _is_still_at(part, file):
+            if try_lock(file) and _is_still_at(part, file):
                 return file
         except OSError as err:
-            if err.errno in _NO_LOCKS:  # that it was not there before has to do
+            if err.errno in NO_LOCKS:  # that it was not there before has to do
                 return file
             part.unlink()
             os.close(file)
@@ -67,7 +67,7 @@ def _remove_leftover(part: Path) -> None:
         # A link is not followed, and a pipe does not keep us waiting.
         file = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            if not _try_lock(file):
+            if not try_lock(file):
                 time.sleep(_LOCK_WAIT)
             elif _is_still_at(part, file):
                 part.unlink()
@@ -81,12 +81,13 @@ def _remove_leftover(part: Path) -> None:
         ) from None
 
 
-def _try_lock(file: int) -> bool:
-    """Lock the open file until it is closed; False where another process did. Raises OSError where nothing can be."""
+def try_lock(file: int, *, shared: bool = False) -> bool:
+    """Lock the open file, or share a lock, until it is closed; False if another process has locked it. Raises OSError
+    if it cannot be locked at all (`NO_LOCKS`: the file system has no locks)."""
     import fcntl  # which Windows lacks, where all works that does not write
 
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
