@@ -183,10 +183,10 @@ FILES = resource.RLIMIT_NOFILE
     ("soft", "hard", "overrides", "state", "remedy"),
     [
         (1024, 1 << 20, (), "ok", ""),
-        (256, 1 << 20, (), "warning", "`ulimit -n 65536`"),
+        (256, 1 << 20, (), "warning", "`ulimit -n 1048576`"),
         (256, 4096, (), "warning", "`ulimit -n 4096`"),
-        (256, 256, (), "warning", "--ulimit nofile=65536"),
-        (1024, 1 << 20, ("dataloader_num_workers=80",), "warning", "`ulimit -n 65536`"),
+        (256, 256, (), "warning", "--ulimit nofile=1048576"),
+        (1024, 1 << 20, ("dataloader_num_workers=80",), "warning", "`ulimit -n 1048576`"),
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY, ("dataloader_num_workers=80",), "ok", ""),
     ],
 )

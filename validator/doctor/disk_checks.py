@@ -17,6 +17,7 @@ from validator.machine.host import Mount, find_mount
 from validator.physics.estimate import DiskTerm
 from validator.recipe.safe_read import expand_home, glob_folder
 from validator.run.prediction import GIB, Job
+from validator.wording import format_duration
 
 
 def output_folder(job: Job) -> Path | None:
@@ -133,15 +134,11 @@ def _judge_write_rate(job: Job | None, place: str, rate: float | None) -> CheckR
     if job is None or job.checkpoint < _MIN_CHECKPOINT_BYTES or rate is None:
         return CheckResult("ok", _OUTPUT_FOLDER, found)
     seconds = job.checkpoint / rate
-    wanted = f"{job.checkpoint / GIB:.1f} GiB for a checkpoint, about {_format_seconds(seconds)}"
+    wanted = f"{job.checkpoint / GIB:.1f} GiB for a checkpoint, about {format_duration(seconds)}"
     if seconds < _SLOW_SECONDS:
         return CheckResult("ok", _OUTPUT_FOLDER, found, wanted)
     remedy = "all devices wait meanwhile: a faster disk, `save_only_model: true` or a larger `save_steps`"
     return CheckResult("warning", _OUTPUT_FOLDER, found, wanted, remedy)
-
-
-def _format_seconds(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _check_volatile(folder: Path, under: Mount | None) -> Iterator[CheckResult]:

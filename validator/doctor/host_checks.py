@@ -9,6 +9,7 @@ from pathlib import Path
 
 from validator.doctor.check_result import CheckContext, CheckResult, State
 from validator.knowledge import node_environment
+from validator.knowledge.node_environment import MAX_OPEN_FILES
 from validator.machine import host, network
 from validator.machine.accelerator import MIB_PER_GIB
 from validator.machine.host import own_cgroups
@@ -179,9 +180,9 @@ def _check_open_files(job: Job | None) -> Iterator[CheckResult]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES_PER_PROCESS + (4 * job.world + _FILES_PER_WORKER * job.loaders if job else 768)
     enough = soft == resource.RLIM_INFINITY or soft >= wanted
-    most = "65536" if hard == resource.RLIM_INFINITY or hard >= 65536 else str(hard)
-    raised = "raise the hard limit: limits.conf, or the container's --ulimit nofile=65536"
-    remedy = raised if most == str(soft) else f"`ulimit -n {most}` before the run"
+    most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    raised = f"raise the hard limit: limits.conf, or the container's --ulimit nofile={MAX_OPEN_FILES}"
+    remedy = raised if most == soft else f"`ulimit -n {most}` before the run"
     yield CheckResult(
         "ok" if enough else "warning", "open files", _format_limit(soft), f"{wanted:,}", "" if enough else remedy
     )

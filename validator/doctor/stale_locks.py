@@ -15,6 +15,7 @@ from validator.machine import host
 from validator.recipe import atomic_write
 from validator.run import hub_downloads
 from validator.run.prediction import Job
+from validator.wording import format_duration
 
 _BUILD_LOCK, _DOWNLOAD_LOCK = "stale lock", "hub lock"
 _MAX_BUILD_SECONDS = 15 * 60  # seconds that no operator takes to build: cpu_adam takes 95 on two cores
@@ -47,7 +48,7 @@ def _find_build_locks(context: CheckContext) -> Iterator[Path]:
 
 def _describe_build_lock(lock: Path, name: str, root: Path, wanted: bool) -> CheckResult:
     age = max(time() - lock.stat().st_mtime, 0.0)
-    found = f"{lock} is {_format_age(age)} old"
+    found = f"{lock} is {format_duration(age)} old"
     if builder := _find_builder(lock.parent, root):
         return CheckResult("ok", _BUILD_LOCK, f"{found}; process {builder} builds {name}")
     state: State = "error" if wanted and age > _MAX_BUILD_SECONDS else "warning"
@@ -67,10 +68,6 @@ def _find_builder(folder: Path, root: Path) -> int | None:
             if there == folder.resolve():
                 return int(process.name)
     return None
-
-
-def _format_age(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def _check_download_locks(job: Job) -> Iterator[CheckResult]:

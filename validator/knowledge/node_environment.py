@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 from validator.knowledge.devices import Device
 from validator.knowledge.tables import yaml_table
 
+# The soft limit of open files that a run is given: loader workers pass tensors as open files. Containers usually
+# allow as many; without a limit, programs that close every possible file when they start lose time.
+MAX_OPEN_FILES = 1_048_576
 _ENABLED_WORDS = ("true", "y", "1")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from validator.knowledge.devices import Device
-from validator.knowledge.node_environment import VendorSetup, node_needs
+from validator.knowledge.node_environment import MAX_OPEN_FILES, VendorSetup, node_needs
 from validator.run.launch_command import P2P_MIN_DRIVER, P2P_VARIABLES, lacks_p2p
 
 
@@ -59,7 +59,7 @@ def device_setup_lines(device: Device, count: int = 1, nodes: int = 1) -> list[s
     where several nodes meet."""
     lines = [
         "# Loaders take many open files, network adapters much locked memory; without end, files cost time, too",
-        'ulimit -S -n 1048576 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"',
+        f'ulimit -S -n {MAX_OPEN_FILES} 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"',
         'ulimit -S -l "$(ulimit -H -l)"',
     ]
     if setup := node_needs(device).setup:
