@@ -11,11 +11,9 @@ from validator.doctor.check_result import CheckContext, CheckResult, State
 from validator.knowledge import node_environment
 from validator.knowledge.node_environment import MAX_OPEN_FILES
 from validator.machine import host, network
-from validator.machine.accelerator import MIB_PER_GIB
 from validator.machine.host import own_cgroups
 from validator.physics import Estimate
-from validator.physics.estimate import DeviceTerm
-from validator.run import launcher
+from validator.run import node_demand
 from validator.run.prediction import GIB, Job
 
 _MAIN_MEMORY = "main memory"
@@ -66,7 +64,7 @@ def check_processors(job: Job | None, context: CheckContext) -> Iterator[CheckRe
     if job is None:
         yield CheckResult("ok", _PROCESSORS, str(there))
         return
-    wanted = _wanted_processors(job)
+    wanted = node_demand.training_cpus(job, job.machine.devices if job.machine and not job.on_cpu else 1)
     if there >= wanted:
         yield CheckResult("ok", _PROCESSORS, str(there), str(wanted))
         return
@@ -74,24 +72,7 @@ def check_processors(job: Job | None, context: CheckContext) -> Iterator[CheckRe
     yield CheckResult("warning", _PROCESSORS, str(there), str(wanted), remedy)
 
 
-def _wanted_processors(job: Job) -> int:
-    """No more than the devices' usual server has; `submit` asks for as many."""
-    devices = job.machine.devices if job.machine and not job.on_cpu else 1
-    wanted = launcher.busy_cores(job, devices)
-    return launcher.limit_to_usual_server(wanted, job.machine.device, devices) if job.machine else wanted
-
-
 _SHM = "/dev/shm"
-_MIB = GIB / MIB_PER_GIB
-# NCCL: a segment of 9,637,888 bytes for each neighbour of a device whose data pass main memory, of 33,030,528 for each
-# device where channels are proxied (NVIDIA/nccl issues 525 and 1518, ai-dynamo/dynamo issue 1408). With 64 MiB four T4
-# fail, two devices pass, and so do eight A100 on NVLink.
-_NEIGHBOUR_MIB = 2 * 9_637_888 / _MIB
-_PROXY_MIB = 2 * 33_030_528 / _MIB
-# A loader worker hands its batches over through shared memory: ids, labels, mask and positions, 8 bytes each. Three
-# workers with batches of 4 x 65,536 tokens take 48.06 MiB, of which 48.0 are these (measured with torch 2.13).
-_TOKEN_BYTES = 32.0
-_PREFETCHED_BATCHES = 2  # that a worker prepares ahead (torch, utils/data/dataloader.py, prefetch_factor)
 _SHM_REMEDY = (
     "`docker run --shm-size=16g` or `--ipc=host`, in Kubernetes an emptyDir of medium Memory at /dev/shm; that cures a "
     "bus error and NCCL's `Error while creating shared memory segment`, not exit code -9, which is main memory"
@@ -108,8 +89,12 @@ def check_shared_memory(job: Job | None, context: CheckContext) -> Iterator[Chec
     except OSError:
         yield CheckResult("warning", _SHM, "is not there: loader workers and NCCL need it", "", _SHM_REMEDY)
         return
-    free, size = (blocks * there.f_frsize / _MIB for blocks in (there.f_bavail, there.f_blocks))
-    yield _judge_shm(free, size, *_wanted_shm_mib(job)) if job else _judge_shm_without_run(free, size)
+    free, size = (blocks * there.f_frsize / node_demand.MIB for blocks in (there.f_bavail, there.f_blocks))
+    if job is None:
+        yield _judge_shm_without_run(free, size)
+        return
+    disabled = node_environment.is_env_enabled("NCCL_SHM_DISABLE", context.environment)
+    yield _judge_shm(free, size, *node_demand.shared_memory_mib(job, nccl=not disabled))
 
 
 def _judge_shm_without_run(free: float, size: float) -> CheckResult:
@@ -123,27 +108,6 @@ def _judge_shm(free: float, size: float, least: float, enough: float) -> CheckRe
     remedy = "remove what ended runs have left there: `ls -l /dev/shm`" if full else _SHM_REMEDY
     wanted = _format_mib(enough) if enough >= 1 else ""
     return CheckResult(state, _SHM, _free_of_size(free, size), wanted, "" if state == "ok" else remedy)
-
-
-def _wanted_shm_mib(job: Job) -> tuple[float, float]:
-    """MiB without which the run has failed elsewhere, and MiB that are enough."""
-    devices = job.machine.devices if job.machine else 1
-    batches = _batch_mib(job) * job.loaders * devices
-    prefetched = batches * (int(job.number("dataloader_prefetch_factor")) or _PREFETCHED_BATCHES)
-    if devices == 1 or job.machine is None or job.machine.device.vendor not in ("nvidia", "amd"):
-        return batches, prefetched
-    if node_environment.is_env_enabled("NCCL_SHM_DISABLE"):
-        return batches, prefetched
-    rates = job.machine.device.rates(devices)
-    passes = rates is not None and not rates.switched
-    return batches + passes * devices * _NEIGHBOUR_MIB, prefetched + devices * _PROXY_MIB
-
-
-def _batch_mib(job: Job) -> float:
-    """MiB of a micro batch on its way from a worker: tokens, and pictures as numbers."""
-    sequences = job.micro_batch * (2 if job.pairs else 1)
-    pixels = job.device_memory.terms.get(DeviceTerm.PIXELS, 0.0) / job.accumulation if job.device_memory else 0.0
-    return (sequences * job.longest * _TOKEN_BYTES + pixels) / _MIB
 
 
 def _free_of_size(free: float, size: float) -> str:

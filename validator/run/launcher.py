@@ -1,5 +1,5 @@
-"""Which processes start and what keeps them busy: CPU cores of the training processes, and Ray, which USE_RAY puts
-in the place of torchrun (llamafactory/train/tuner.py, _ray_training_function)."""
+"""Ray, which USE_RAY puts in the place of torchrun (llamafactory/train/tuner.py, _ray_training_function): its workers
+and the CPUs that it reserves."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 
 from validator.errors import RecipeError
 from validator.knowledge import node_environment
-from validator.knowledge.devices import Device
 from validator.recipe.safe_read import parse_json
-from validator.run.prediction import Job
 from validator.run.settings import Resolved
 
 # Of each device of the whole cluster, however many workers train (train/trainer_utils.py, get_placement_group). That
@@ -48,17 +46,3 @@ def _ray_init_options(job: Resolved) -> Mapping[str, Any]:
         with suppress(RecipeError):
             value = parse_json(value)
     return value if isinstance(value, Mapping) else {}
-
-
-_CORES_PER_PROCESS = 2  # one starts kernels, another computes gradients and drives NCCL
-
-
-def busy_cores(job: Job, devices: int) -> int:
-    """Those of the processes and their loaders."""
-    return devices * (_CORES_PER_PROCESS + job.loaders)
-
-
-def limit_to_usual_server(wanted: int, device: Device, devices: int) -> int:
-    """No more than the devices' usual server has, but one for each."""
-    rates = device.rates(devices)
-    return min(wanted, max(rates.cores, devices)) if rates else wanted

@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 
 from validator.knowledge.devices import Machine
-from validator.run import launch_command, launcher
+from validator.run import node_demand
 from validator.run.prediction import GIB, Job
 
 # Main memory and disk beyond the end of their bands: the system's own, and files in the page cache.
 _HEADROOM = 1.1
+_SHM_ROOM_GIB = 2
 
 
 def requested_cpus(job: Job, machine: Machine) -> int:
-    """Those that feed the devices; as many as tokenize; where the optimizer computes there half of the devices' share
-    of their usual server, as a server of the site's may have fewer, and memory is what that waits for."""
-    wanted = max(launcher.busy_cores(job, machine.devices), int(job.number("preprocessing_num_workers")))
-    rates = machine.device.rates(machine.devices)
-    if rates and launch_command.optimizer_runs_on_host(job):
-        wanted = max(wanted, rates.cores // 2)
-    return launcher.limit_to_usual_server(wanted, machine.device, machine.devices)
+    """Return the cores that keep the devices busy, or as many as tokenize before that, if they are more."""
+    tokenizers = int(job.number("preprocessing_num_workers"))
+    limited = node_demand.limit_to_usual_server(tokenizers, machine.device, machine.devices)
+    return max(node_demand.training_cpus(job, machine.devices), limited)
 
 
 def requested_memory_gib(job: Job, machine: Machine) -> int | None:
@@ -31,10 +29,9 @@ def requested_memory_gib(job: Job, machine: Machine) -> int | None:
     return None if machine.host_ram_gib and asked > 0.9 * machine.host_ram_gib else asked
 
 
-def requested_shm_gib(job: Job, machine: Machine) -> int:
-    """GiB: processes of a node exchange data there (NCCL), and loaders hand over batches, which with pictures and sound
-    take up to a GiB."""
-    return 2 + machine.devices * (1 + job.loaders)
+def requested_shm_gib(job: Job) -> int:
+    """GiB of /dev/shm: what loader workers and NCCL put there, and room for what a container's programs add."""
+    return _SHM_ROOM_GIB + math.ceil(node_demand.shared_memory_mib(job).enough * node_demand.MIB / GIB)
 
 
 def requested_disk_gib(job: Job) -> int | None:
