@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from validator.knowledge.models import Model
 from validator.physics import linear_roles
+from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.run.prediction import Job
 
 _LORA_ONLY = ("loraplus_lr_ratio", "use_rslora", "use_dora", "pissa_init")
-
-
-def _is_set(job: Job, key: str) -> bool:
-    """A ratio counts when it is not null, a switch when it is true."""
-    return job.has(key) if key == "loraplus_lr_ratio" else job.flag(key)
 
 
 @rule("TRA201", ERROR)
@@ -22,8 +19,8 @@ def lora_setting_elsewhere(job: Job) -> Findings:
     Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: remove it, or set `finetuning_type: lora`.
     """
-    for key in _LORA_ONLY:
-        if job.method != "lora" and _is_set(job, key):
+    for key in _LORA_ONLY if job.method != "lora" else ():
+        if job.has(key) if key == "loraplus_lr_ratio" else job.flag(key):
             yield key, f"`{key}` needs `finetuning_type: lora`, not {job.method}"
 
 
@@ -133,8 +130,8 @@ def two_block_sizes(job: Job) -> Findings:
         yield "oft_rank", f"{found} exclude each other; set `oft_block_size: 0`"
 
 
-@rule("TRA214", NOTE)
-def chat_format_untrained(job: Job) -> Findings:
+@rule("TRA214", NOTE, about=subjects.model)
+def chat_format_untrained(job: Job, model: Model) -> Findings:
     """A base model learns a chat format while its embeddings stay frozen.
 
     Why: the marks of a chat template are tokens that a base model may never have seen; LoRA does not train embeddings,
@@ -146,8 +143,8 @@ def chat_format_untrained(job: Job) -> Findings:
     plain = ("empty", "default", "alpaca", "fewshot", "vanilla")
     trained = job.has("additional_target") or job.flag("resize_vocab")
     chat = job.has("template") and job.get("template") not in plain and job.stage != "pt"
-    if chat and job.model and job.model.base and job.method == "lora" and not trained:
-        found = f"{job.model.name} is a base model and LoRA leaves its embeddings frozen"
+    if chat and model.base and job.method == "lora" and not trained:
+        found = f"{model.name} is a base model and LoRA leaves its embeddings frozen"
         unlearned = f"it may not learn the marks of `{job.get('template')}`"
         yield "template", f"{found}: {unlearned}; start from the chat-tuned model"
 
@@ -186,8 +183,8 @@ def all_beside_names(job: Job) -> Findings:
         yield "lora_target", text, _TARGET_ALL
 
 
-@rule("TRA207", ERROR)
-def targets_missing(job: Job) -> Findings:
+@rule("TRA207", ERROR, about=subjects.model)
+def targets_missing(job: Job, model: Model) -> Findings:
     """None of LoRA's targets is a linear layer of the model.
 
     Why: "target modules not found" when the adapter is made, after the data is tokenized and the model loaded on every
@@ -197,26 +194,23 @@ def targets_missing(job: Job) -> Findings:
     llamafactory/model/model_utils/misc.py:find_all_linear_modules
     Fix: `lora_target: all`; for GPT-2 the names.
     """
-    known, targets = _linear_names(job), job.words("lora_target")
+    known, targets = _linear_names(job, model), job.words("lora_target")
     names = {_last_part(target) for target in targets if target}
-    if not (job.adapts and known and names and job.model):
+    if not (job.adapts and known and names):
         return
-    family, write = job.model.family, f"write `lora_target: {job.model.family.targets}`"
+    family, write = model.family, f"write `lora_target: {model.family.targets}`"
     if targets != ("all",) and not names & known:
         yield "lora_target", f"{family.kind} has no linear layer {', '.join(sorted(names))}; {write}"
     elif targets == ("all",) and family.no_nn_linear and not job.quantization.weights:
         yield "lora_target", f"`all` finds no linear layer in {family.kind}, whose are of another class; {write}"
 
 
-def _linear_names(job: Job) -> frozenset[str]:
+def _linear_names(job: Job, model: Model) -> frozenset[str]:
     """Names that LoRA finds in the model with the transformers releases of the recipe; empty where not all are known:
     of a part that sees images, or of experts that were linear layers in a release that is not read."""
-    model = job.model
-    if model is None or model.modules or not model.family.linear:
-        return frozenset()
     family = model.family
     fused = family.fused_experts is None or family.fuses(job.header)
-    if not fused and not family.separate:
+    if model.modules or not family.linear or not (fused or family.separate):
         return frozenset()
     return family.names(linear_roles(model.arch, fused), fused) | _OUTER_LINEARS
 
@@ -244,8 +238,8 @@ def nothing_unfrozen(job: Job) -> Findings:
         yield "freeze_trainable_layers", f"{depth} layers are not divisible by {count}, which `use_llama_pro` needs"
 
 
-@rule("TRA209", WARNING)
-def more_layers_than_model(job: Job) -> Findings:
+@rule("TRA209", WARNING, about=subjects.model)
+def more_layers_than_model(job: Job, model: Model) -> Findings:
     """Freeze tuning asks for more layers than the model has.
 
     Why: the number is clamped; embeddings and head stay frozen, so this is not full fine-tuning.
@@ -253,8 +247,8 @@ def more_layers_than_model(job: Job) -> Findings:
     Fix: a smaller number, or `finetuning_type: full`.
     """
     count = abs(job.number("freeze_trainable_layers"))
-    if job.method == "freeze" and job.model and count > job.model.arch.layers and not job.flag("use_llama_pro"):
-        text = f"`freeze_trainable_layers` is {count:.0f}, the model has {job.model.arch.layers}; use full"
+    if job.method == "freeze" and count > model.arch.layers and not job.flag("use_llama_pro"):
+        text = f"`freeze_trainable_layers` is {count:.0f}, the model has {model.arch.layers}; use full"
         yield "freeze_trainable_layers", text
 
 
@@ -270,24 +264,23 @@ def oft_target_unread(job: Job) -> Findings:
         yield "oft_target", "`oft_target` is never read; OFT takes its layers from `lora_target`"
 
 
-@rule("TRA216", WARNING)
-def some_targets_missing(job: Job) -> Findings:
+@rule("TRA216", WARNING, about=subjects.model)
+def some_targets_missing(job: Job, model: Model) -> Findings:
     """Some of LoRA's targets are no linear layers of the model.
 
     Why: peft leaves them out with no message, and less is trained than the recipe says.
     Source: peft/tuners/tuners_utils.py:BaseTuner.inject_adapter
     Fix: `lora_target: all`, or names that the model has.
     """
-    known, targets = _linear_names(job), job.words("lora_target")
+    known, targets = _linear_names(job, model), job.words("lora_target")
     lost = sorted({target for target in targets if target and target != "all" and _last_part(target) not in known})
     if job.adapts and known and lost and {_last_part(target) for target in targets} & known:
-        kind = job.model.kind if job.model else ""
-        text = f"{kind} has no linear layer {', '.join(lost)}: left out silently; write `lora_target: all`"
-        yield "lora_target", text
+        found = f"{model.kind} has no linear layer {', '.join(lost)}: left out silently"
+        yield "lora_target", f"{found}; write `lora_target: all`"
 
 
-@rule("TRA219", ERROR)
-def targets_refused(job: Job) -> Findings:
+@rule("TRA219", ERROR, about=subjects.model)
+def targets_refused(job: Job, model: Model) -> Findings:
     """LoRA is to adapt modules that peft takes no adapters on.
 
     Why: "Target module ... is not supported" or "... is incompatible with Mamba-based models" when the adapter is made,
@@ -297,34 +290,31 @@ def targets_refused(job: Job) -> Findings:
     peft/tuners/tuners_utils.py:_check_lora_target_modules_mamba
     Fix: name the other layers.
     """
-    model, targets = job.model, job.words("lora_target")
-    if job.method != "lora" or model is None:
-        return
-    asked = model.refused if job.targets_all else model.refused & {_last_part(target) for target in targets}
-    if asked:
-        names = ", ".join(sorted(asked))
-        write = set_value("lora_target", model.family.targets, safe=False)
-        found = f"peft takes no adapters on {names} of a {model.kind} model"
-        yield "lora_target", f"{found}; write `lora_target: {model.family.targets}`", write
+    targets = {_last_part(target) for target in job.words("lora_target")}
+    asked = model.refused if job.targets_all else model.refused & targets
+    if asked and job.method == "lora":
+        all_others = model.family.targets
+        found = f"peft takes no adapters on {', '.join(sorted(asked))} of a {model.kind} model"
+        fix = set_value("lora_target", all_others, safe=False)
+        yield "lora_target", f"{found}; write `lora_target: {all_others}`", fix
 
 
-@rule("TRA217", ERROR)
-def parts_missing(job: Job) -> Findings:
+@rule("TRA217", ERROR, about=subjects.model)
+def parts_missing(job: Job, model: Model) -> Findings:
     """Freeze tuning selects a part that the model's layers do not have.
 
     Why: "module is not found" after the data is tokenized and the model loaded on every rank.
     Source: llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: `freeze_trainable_modules: all`, or self_attn, mlp and the like.
     """
-    known = job.model.family.parts if job.model and not job.model.modules else None
-    for name in job.words("freeze_trainable_modules"):
+    known, key = model.family.parts if not model.modules else None, "freeze_trainable_modules"
+    for name in job.words(key):
         if job.method == "freeze" and known and name not in known | {"all"}:
-            at = "freeze_trainable_modules"
-            yield at, f"a layer has no part `{name}`, only {', '.join(sorted(known))}; or write all"
+            yield key, f"a layer has no part `{name}`, only {', '.join(sorted(known))}; or write all"
 
 
-@rule("TRA218", ERROR)
-def extra_part_missing(job: Job) -> Findings:
+@rule("TRA218", ERROR, about=subjects.model)
+def extra_part_missing(job: Job, model: Model) -> Findings:
     """Freeze tuning is to train a part beside the layers that the model does not have.
 
     Why: "Module is not found" after the data is tokenized and the model loaded on every rank. A head that is tied to
@@ -332,17 +322,10 @@ def extra_part_missing(job: Job) -> Findings:
     Source: llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: embed_tokens, norm, or lm_head where the model has its own; layers are chosen by `freeze_trainable_modules`.
     """
-    known = _outer_parts(job)
+    if job.method != "freeze" or model.arch.towers or not model.family.parts:  # not all parts are known
+        return
+    known = {"embed_tokens", model.family.last_norm} | (set() if model.arch.tied else {"lm_head"})
     for name in job.words("freeze_extra_modules"):
-        if job.method == "freeze" and known and name not in known:
-            at = "freeze_extra_modules"
-            yield at, f"outside its layers the model has no part `{name}`, only {', '.join(sorted(known))}"
-
-
-def _outer_parts(job: Job) -> frozenset[str]:
-    """Parts outside the layers that hold weights, as transformers' text models call them; empty where not all are
-    known."""
-    if job.model is None or job.model.arch.towers or not job.model.family.parts:
-        return frozenset()
-    known = {"embed_tokens", job.model.family.last_norm}
-    return frozenset(known if job.model.arch.tied else known | {"lm_head"})
+        if name not in known:
+            found = f"outside its layers the model has no part `{name}`"
+            yield "freeze_extra_modules", f"{found}, only {', '.join(sorted(known))}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
+from itertools import chain
 
 from validator.finding import Fix, Place, Severity
 from validator.knowledge import releases
@@ -88,9 +90,11 @@ FILE_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rul
 def run_rules(chosen: Iterable[Rule], job: Job) -> Iterator[tuple[Rule, Place, str, Fix | None]]:
     """(rule, place, message, definite remedy) of the rules that hold for the recipe's releases; of each the first, and
     one more that says that there are others."""
+    subjects = cache(lambda about: tuple(about(job)))
     for rule in chosen:
         if not (rule.since or rule.until) or releases.requires(job.header, rule.since, rule.until):
-            for number, finding in enumerate(rule.check(job)):
+            found = chain.from_iterable(rule.check(job, *subject) for subject in subjects(rule.about))
+            for number, finding in enumerate(found):
                 if number == MAX_FINDINGS:
                     yield rule, as_place(finding[0]), _MORE_FINDINGS, None
                     break

@@ -11,7 +11,11 @@ from validator.finding import Place
 from validator.knowledge import releases
 from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest
-from validator.rules.dataset_files import EntryPlace, entry_remedy, guessed_format, named_datasets, why_unrecognized
+from validator.rows.media_columns import first_media_fault, missing_media_files
+from validator.rows.outcomes import first_fatal_row, why_none_trained
+from validator.rules import subjects
+from validator.rules.dataset_files import entry_remedy, guessed_format, why_unrecognized
+from validator.rules.finding_places import EntryPlace
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.dataset_registry import SOURCE_KEYS, Dataset
 from validator.run.prediction import Job
@@ -27,8 +31,8 @@ _PARTS_LOOKED_UP = {
 _REQUIRED_TAGS = ("role_tag", "content_tag", "user_tag", "assistant_tag")
 
 
-@rule("PTH107", ERROR)
-def ranking_against_stage(job: Job) -> Findings:
+@rule("PTH107", ERROR, about=subjects.datasets)
+def ranking_against_stage(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """Preference pairs are trained in a stage that takes none, or the other way round.
 
     Why: "The dataset is not applicable in the current training stage", after the tokenizer is loaded; for a `ranking`
@@ -36,35 +40,33 @@ def ranking_against_stage(job: Job) -> Findings:
     Source: llamafactory/data/loader.py:_get_merged_dataset
     Fix: `ranking: true` in the entry for dpo and rm, and only there.
     """
-    for at, dataset in named_datasets(job):
-        if _ranking_contradicts_stage(job, dataset):
-            why = f"holds preference pairs (`ranking: true`), stage {job.stage} takes none"
-            if job.pairs:
-                why = f"holds no preference pairs (`ranking` is not true), stage {job.stage} needs them"
-            yield at("ranking", against=("stage",)), f"`{dataset.name}` {why}{entry_remedy(job, dataset)}"
+    if _ranking_contradicts_stage(job, dataset):
+        why = f"holds preference pairs (`ranking: true`), stage {job.stage} takes none"
+        if job.pairs:
+            why = f"holds no preference pairs (`ranking` is not true), stage {job.stage} needs them"
+        yield at("ranking", against=("stage",)), f"`{dataset.name}` {why}{entry_remedy(job, dataset)}"
 
 
-@rule("PTH108", ERROR)
-def formatting_unknown(job: Job) -> Findings:
+@rule("PTH108", ERROR, about=subjects.datasets)
+def formatting_unknown(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """The entry's `formatting` is none that LLaMA-Factory knows.
 
     Why: "Dataset converter … not found" after the tokenizer is loaded and the file is read.
     Source: llamafactory/data/converter.py:get_dataset_converter
     Fix: `alpaca` (the default), `sharegpt` or, from LLaMA-Factory 0.9.4 on, `openai`, in lower case.
     """
-    for at, dataset in named_datasets(job):
-        form = dataset.entry.get("formatting", "alpaca")
-        if form not in FORMATTINGS:
-            near = suggest(str(form).lower(), FORMATTINGS)
-            what = f"formatting `{form}` is none of alpaca, sharegpt, openai"
-            yield at("formatting"), f"`{dataset.name}`: {what}{near or entry_remedy(job, dataset)}"
-        elif form == "openai" and releases.requires(job.header, until="llamafactory 0.9.4"):
-            what = "formatting `openai` is not known before LLaMA-Factory 0.9.4"
-            yield at("formatting"), f"`{dataset.name}`: {what}; use sharegpt with `tags`"
+    form = dataset.entry.get("formatting", "alpaca")
+    if form not in FORMATTINGS:
+        near = suggest(str(form).lower(), FORMATTINGS)
+        what = f"formatting `{form}` is none of alpaca, sharegpt, openai"
+        yield at("formatting"), f"`{dataset.name}`: {what}{near or entry_remedy(job, dataset)}"
+    elif form == "openai" and releases.requires(job.header, until="llamafactory 0.9.4"):
+        what = "formatting `openai` is not known before LLaMA-Factory 0.9.4"
+        yield at("formatting"), f"`{dataset.name}`: {what}; use sharegpt with `tags`"
 
 
-@rule("PTH109", ERROR)
-def part_without_column(job: Job) -> Findings:
+@rule("PTH109", ERROR, about=subjects.datasets)
+def part_without_column(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """A part that the stage needs has no column.
 
     Why: as soon as an entry has `columns`, every part it leaves out has no column. "KeyError: None" or "Cannot find
@@ -75,19 +77,18 @@ def part_without_column(job: Job) -> Findings:
     Fix: list every part used: prompt, query and response for alpaca, messages for sharegpt, chosen and rejected for
     pairs, kto_tag for kto.
     """
-    for at, dataset in named_datasets(job):
-        trained = at().key == "dataset"
-        if absent := _parts_without_column(job, dataset, trained):
-            lacks = f"`columns` in dataset_info.json lacks {' and '.join(f'`{part}`' for part in absent)}"
-            what = f"{lacks}, which stage {job.stage} needs{entry_remedy(job, dataset)}"
-            yield at("columns"), f"`{dataset.name}`: {what}"
-        elif job.stage == "sft" and trained and dataset.mapping.get("kto_tag"):
-            text = f"`{dataset.name}` has a `kto_tag` column, so stage sft drops every sample; use stage kto"
-            yield at("columns", "kto_tag", at_key=True), text
+    trained = at().key == "dataset"
+    if absent := _parts_without_column(job, dataset, trained):
+        lacks = f"`columns` in dataset_info.json lacks {' and '.join(f'`{part}`' for part in absent)}"
+        what = f"{lacks}, which stage {job.stage} needs{entry_remedy(job, dataset)}"
+        yield at("columns"), f"`{dataset.name}`: {what}"
+    elif job.stage == "sft" and trained and dataset.mapping.get("kto_tag"):
+        text = f"`{dataset.name}` has a `kto_tag` column, so stage sft drops every sample; use stage kto"
+        yield at("columns", "kto_tag", at_key=True), text
 
 
-@rule("PTH110", ERROR)
-def column_absent(job: Job) -> Findings:
+@rule("PTH110", ERROR, about=subjects.datasets)
+def column_absent(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """A column of the registry entry, or one that is read by default, is not in the data.
 
     Why: KeyError while the data set is converted. Without `columns`, alpaca data need instruction, input and output;
@@ -97,21 +98,20 @@ def column_absent(job: Job) -> Findings:
     llamafactory/data/converter.py:SharegptDatasetConverter.__call__
     Fix: map the names the data use in `columns`, or rename them.
     """
-    for at, dataset in named_datasets(job):
-        if not dataset.rows or dataset.rows.columns is None or dataset.rows.problem or not dataset.rows.number:
-            continue
-        if _ranking_contradicts_stage(job, dataset) or _parts_without_column(job, dataset, at().key == "dataset"):
-            continue
-        absent = sorted({name for name in _columns_looked_up(dataset) if name not in dataset.rows.columns})
-        if absent:
-            here, names = ", ".join(sorted(dataset.rows.columns)[:8]), "`, `".join(absent)
-            what = f"no column `{names}` in `{dataset.path}` (it has {here})"
-            text = f"`{dataset.name}`: {what}{entry_remedy(job, dataset, why_unrecognized(dataset) or 'set `columns`')}"
-            yield at("columns"), text
+    rows = dataset.rows
+    if not rows or rows.columns is None or rows.problem or not rows.number:
+        return
+    if _ranking_contradicts_stage(job, dataset) or _parts_without_column(job, dataset, at().key == "dataset"):
+        return
+    if absent := sorted({name for name in _columns_looked_up(dataset) if name not in rows.columns}):
+        here, names = ", ".join(sorted(rows.columns)[:8]), "`, `".join(absent)
+        what = f"no column `{names}` in `{dataset.path}` (it has {here})"
+        remedy = entry_remedy(job, dataset, why_unrecognized(dataset) or "set `columns`")
+        yield at("columns"), f"`{dataset.name}`: {what}{remedy}"
 
 
-@rule("PTH111", ERROR)
-def tags_incomplete(job: Job) -> Findings:
+@rule("PTH111", ERROR, about=subjects.datasets)
+def tags_incomplete(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """`tags` leaves out a tag that every sample needs.
 
     Why: as soon as an entry has `tags`, every tag it leaves out is unset: KeyError, or all samples are dropped.
@@ -120,18 +120,16 @@ def tags_incomplete(job: Job) -> Findings:
     llamafactory/data/converter.py:OpenAIDatasetConverter.__call__
     Fix: list role_tag, content_tag, user_tag and assistant_tag; system_tag where samples start with a system turn.
     """
-    for at, dataset in named_datasets(job):
-        tags = dataset.entry.get("tags")
-        if not isinstance(tags, Mapping) or dataset.entry.get("formatting") not in ("sharegpt", "openai"):
-            continue
-        absent = [tag for tag in _REQUIRED_TAGS if not tags.get(tag)]
-        if absent:
-            what = f"`tags` leaves out {', '.join(absent)}, which unsets the default"
-            yield at("tags"), f"`{dataset.name}`: {what}{entry_remedy(job, dataset, 'list all four')}"
+    tags = dataset.entry.get("tags")
+    if not isinstance(tags, Mapping) or dataset.entry.get("formatting") not in ("sharegpt", "openai"):
+        return
+    if absent := [tag for tag in _REQUIRED_TAGS if not tags.get(tag)]:
+        what = f"`tags` leaves out {', '.join(absent)}, which unsets the default"
+        yield at("tags"), f"`{dataset.name}`: {what}{entry_remedy(job, dataset, 'list all four')}"
 
 
-@rule("PTH116", WARNING, since="llamafactory 0.9.4")
-def thinking_prompt_added(job: Job) -> Findings:
+@rule("PTH116", WARNING, about=subjects.datasets, since="llamafactory 0.9.4")
+def thinking_prompt_added(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """`formatting: openai` adds a system prompt of its own.
 
     Why: LLaMA-Factory writes "detailed thinking off" into every sample that has no tools. Rows with `tool_calls`, or
@@ -139,11 +137,10 @@ def thinking_prompt_added(job: Job) -> Findings:
     Source: llamafactory/data/converter.py:OpenAIDatasetConverter.__call__
     Fix: `formatting: sharegpt` with `tags` for the role and content names gives the samples as they are.
     """
-    for at, dataset in named_datasets(job):
-        if dataset.entry.get("formatting") == "openai" and guessed_format(dataset) != "openai":
-            added = "the system prompt 'detailed thinking off' to samples without tools"
-            remedy = entry_remedy(job, dataset, "use sharegpt with `tags`")
-            yield at("formatting"), f"`{dataset.name}`: formatting openai adds {added}{remedy}"
+    if dataset.entry.get("formatting") == "openai" and guessed_format(dataset) != "openai":
+        added = "the system prompt 'detailed thinking off' to samples without tools"
+        remedy = entry_remedy(job, dataset, "use sharegpt with `tags`")
+        yield at("formatting"), f"`{dataset.name}`: formatting openai adds {added}{remedy}"
 
 
 def _known_formatting(dataset: Dataset) -> str:
@@ -200,17 +197,16 @@ _RULES_ON_COLUMNS = (
 )
 
 
-@rule("PTH118", ERROR)
-def entry_value_wrong(job: Job) -> Findings:
+@rule("PTH118", ERROR, about=subjects.datasets)
+def entry_value_wrong(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """A value in the registry entry is of a kind that LLaMA-Factory cannot use.
 
     Why: a TypeError or AttributeError, often without the entry's name, after the tokenizer is loaded on every rank.
     Source: llamafactory/data/parser.py:DatasetAttr.join, llamafactory/data/loader.py:_load_single_dataset
     Fix: names and addresses are text, `columns` and `tags` are objects of text, `num_samples` is a whole number.
     """
-    for at, dataset in named_datasets(job):
-        for route, fault in entry_faults(dataset.entry):
-            yield at(*route), f"`{dataset.name}`: {fault} in dataset_info.json"
+    for route, fault in entry_faults(dataset.entry):
+        yield at(*route), f"`{dataset.name}`: {fault} in dataset_info.json"
 
 
 def entry_faults(entry: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -223,19 +219,15 @@ def entry_faults(entry: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], st
         if inner is None or (isinstance(inner, list) and part == "tags"):
             yield (part,), f"`{part}` must be an object, not {json.dumps(inner)}; leave it out for the default"
         elif isinstance(inner, Mapping):
-            wrong = [str(name) for name, to in inner.items() if to and _is_not_text(to)]
+            wrong = [str(name) for name, to in inner.items() if to and not isinstance(to, str)]
             yield from (((part, name), f"`{name}` in `{part}` must be text") for name in wrong)
     count = entry.get("num_samples")
     if count is not None and (not isinstance(count, int) or count < 0):
         yield ("num_samples",), f"`num_samples` must be a whole number, not {json.dumps(count)}"
 
 
-def _is_not_text(value: object) -> bool:
-    return not isinstance(value, str)
-
-
-@rule("PTH119", ERROR, since="llamafactory 0.9.4")
-def script_refused(job: Job) -> Findings:
+@rule("PTH119", ERROR, about=subjects.datasets, since="llamafactory 0.9.4")
+def script_refused(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """The entry names a loading script.
 
     Why: the datasets library runs none since its release 4, which LLaMA-Factory installs: "Dataset scripts are no
@@ -243,36 +235,34 @@ def script_refused(job: Job) -> Findings:
     Source: datasets/load.py:dataset_module_factory
     Fix: the data as files (`file_name`), or a hub address that holds files.
     """
-    for at, dataset in named_datasets(job):
-        name = dataset.entry.get("script_url")
-        if dataset.source != "script" or not isinstance(name, str):
-            continue
-        place = dataset.folder / name
-        if safe_read.path_kind(place) == "file" or safe_read.path_kind(place / f"{place.name}.py") == "file":
-            text = f"`{dataset.name}`: the script `{place}` is not run by datasets 4; give its data by `file_name`"
-            yield at("script_url"), text
-        elif safe_read.path_kind(place) is None:
-            text = f"`{dataset.name}`: `{place}` does not exist, and scripts are no longer run; use `file_name`"
-            yield at("script_url"), text
+    name = dataset.entry.get("script_url")
+    if dataset.source != "script" or not isinstance(name, str):
+        return
+    script = dataset.folder / name
+    if safe_read.path_kind(script) == "file" or safe_read.path_kind(script / f"{script.name}.py") == "file":
+        text = f"`{dataset.name}`: the script `{script}` is not run by datasets 4; give its data by `file_name`"
+        yield at("script_url"), text
+    elif safe_read.path_kind(script) is None:
+        text = f"`{dataset.name}`: `{script}` does not exist, and scripts are no longer run; use `file_name`"
+        yield at("script_url"), text
 
 
-@rule("PTH120", ERROR)
-def cloud_address_refused(job: Job) -> Findings:
+@rule("PTH120", ERROR, about=subjects.datasets)
+def cloud_address_refused(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """The cloud address is none of those that LLaMA-Factory opens.
 
     Why: "Unsupported protocol in path", after the tokenizer is loaded on every rank.
     Source: llamafactory/data/data_utils.py:setup_fs
     Fix: `s3://bucket/file.json`, `gs://bucket/file.jsonl`, or download the file and name it by `file_name`.
     """
-    for at, dataset in named_datasets(job):
-        address = dataset.entry.get("cloud_file_name")
-        if dataset.source == "cloud" and isinstance(address, str) and not address.startswith(tuple(_CLOUD_PACKAGES)):
-            text = f"`{dataset.name}`: `{address}` is no cloud address; it begins with s3://, gs:// or gcs://"
-            yield at("cloud_file_name"), text
+    address = dataset.entry.get("cloud_file_name")
+    if dataset.source == "cloud" and isinstance(address, str) and not address.startswith(tuple(_CLOUD_PACKAGES)):
+        text = f"`{dataset.name}`: `{address}` is no cloud address; it begins with s3://, gs:// or gcs://"
+        yield at("cloud_file_name"), text
 
 
-@rule("PTH121", ERROR)
-def media_refused(job: Job) -> Findings:
+@rule("PTH121", ERROR, about=subjects.datasets)
+def media_refused(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """The samples hold pictures, films or sound that cannot be used.
 
     Why: "This model does not support image input", or a file that is not there, while the data is tokenized, on every
@@ -284,37 +274,34 @@ def media_refused(job: Job) -> Findings:
     Fix: a template for images and a model that goes with it; `media_dir` is the folder that the paths count from
     (default: `dataset_dir`); in the turns one `<image>` for each picture.
     """
-    known = job.template or {}
-    for at, dataset in named_datasets(job) if known and job.stage != "pt" else ():
-        for part, kind in _MEDIA_WORDS.items():
-            missing = _missing_media_file(job, dataset, part)
-            if kind not in known.get("media", ()) and _has_media(dataset, part):
-                text = f"`{dataset.name}` holds {part}, which template {job.get('template')} does not take"
-                yield at("columns", part, against=("template",)), text
-            elif missing:
-                where = job.get("media_dir") or dataset.folder
-                yield at("columns", part), f"`{dataset.name}`: {missing} is not in `{where}`; set `media_dir`"
-            elif kind in known.get("media", ()) and (why := _row_with_wrong_media_count(job, dataset, part)):
-                yield at("columns", part), f"`{dataset.name}`: {why}"
+    media = job.template.get("media", ()) if job.template else ()
+    for part, kind in _MEDIA_WORDS.items() if job.template and job.stage != "pt" else ():
+        missing = _missing_media_file(job, dataset, part)
+        if kind not in media and _has_media(dataset, part):
+            text = f"`{dataset.name}` holds {part}, which template {job.get('template')} does not take"
+            yield at("columns", part, against=("template",)), text
+        elif missing:
+            where = job.get("media_dir") or dataset.folder
+            yield at("columns", part), f"`{dataset.name}`: {missing} is not in `{where}`; set `media_dir`"
+        elif kind in media and (why := _row_with_wrong_media_count(job, dataset, part)):
+            yield at("columns", part), f"`{dataset.name}`: {why}"
 
 
-@rule("PTH122", NOTE)
-def package_needed(job: Job) -> Findings:
+@rule("PTH122", NOTE, about=subjects.datasets)
+def package_needed(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """The data are read with a package that LLaMA-Factory does not bring.
 
     Why: "Install s3fs to access S3" or "PackageNotFoundError", after the tokenizer is loaded on every rank.
     Source: llamafactory/data/data_utils.py:setup_fs, llamafactory/data/loader.py:_load_single_dataset
     Fix: `pip install s3fs` for s3://, gcsfs for gs://, modelscope for `ms_hub_url`, openmind for `om_hub_url`.
     """
-    for at, dataset in named_datasets(job):
-        package = _needed_package(dataset.entry)
-        if package:
-            address = next(name for name in SOURCE_KEYS if name in dataset.entry)
-            yield at(address), f"`{dataset.name}` is read with the package {package}; install it"
+    if package := _needed_package(dataset.entry):
+        address = next(name for name in SOURCE_KEYS if name in dataset.entry)
+        yield at(address), f"`{dataset.name}` is read with the package {package}; install it"
 
 
-@rule("PTH123", ERROR)
-def rows_unlike_entry(job: Job) -> Findings:
+@rule("PTH123", ERROR, about=subjects.datasets)
+def rows_unlike_entry(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """No row of the data can be trained as the registry entry describes it, or one ends the run.
 
     Why: KeyError such as 'from' while the data set is converted; or every row is dropped, a warning for each: "Cannot
@@ -324,24 +311,20 @@ def rows_unlike_entry(job: Job) -> Findings:
     llamafactory/data/converter.py:OpenAIDatasetConverter.__call__
     Fix: the entry that the message gives; `lmf-recipes data FILE --register NAME` writes it for a file.
     """
-    for at, dataset in named_datasets(job):
-        rows = dataset.rows
-        if not rows or not rows.head or rows.problem:
-            continue
-        if why := _why_untrained(job, at, dataset, rows.head):
-            yield at(), f"`{dataset.name}`: {why}{entry_remedy(job, dataset, why_unrecognized(dataset))}"
+    rows = dataset.rows
+    if rows and rows.head and not rows.problem and (why := _why_untrained(job, at, dataset, rows.head)):
+        yield at(), f"`{dataset.name}`: {why}{entry_remedy(job, dataset, why_unrecognized(dataset))}"
 
 
 def _why_untrained(job: Job, at: EntryPlace, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:
     """Why no row is trained, or which one ends the run, where no other rule says it."""
-    from validator.rows.outcomes import first_fatal_row, why_none_trained
-
     if any(True for _ in entry_faults(dataset.entry)):
         return ""
     untrained, route = why_none_trained(dataset.entry, job.stage, rows), at().route
     why = f"no row can be trained: {untrained}" if untrained else ""
     why = why or first_fatal_row(dataset.entry, job.stage, _rows_surely_read(job, dataset))
-    told = (place for each in _RULES_ON_COLUMNS for place, *_ in each.check(job)) if why else ()
+    asked = ((each, subject) for each in _RULES_ON_COLUMNS for subject in subjects.datasets(job)) if why else ()
+    told = (place for each, subject in asked for place, *_ in each.check(job, *subject))
     return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in told) else why
 
 
@@ -355,8 +338,6 @@ def _rows_surely_read(job: Job, dataset: Dataset) -> Sequence[Mapping[str, Any]]
 
 def _row_with_wrong_media_count(job: Job, dataset: Dataset, part: str) -> str:
     """Which row has more or fewer marks than files, where the entry can be read."""
-    from validator.rows.media_columns import first_media_fault
-
     if dataset.entry.get("formatting", "alpaca") not in FORMATTINGS or any(True for _ in entry_faults(dataset.entry)):
         return ""
     return first_media_fault(dataset.entry, job.stage, _rows_surely_read(job, dataset), part)
@@ -381,8 +362,6 @@ def _has_media(dataset: Dataset, part: str) -> bool:
 def _missing_media_file(job: Job, dataset: Dataset, part: str) -> str:
     """The first file of the rows at hand that LLaMA-Factory finds neither in `media_dir` nor in the working directory,
     with its row; empty where all are there."""
-    from validator.rows.media_columns import missing_media_files
-
     column = dataset.named(part)
     folder = str(job.get("media_dir") or dataset.folder)
     for number, row in enumerate(_rows_surely_read(job, dataset) if column else (), 1):

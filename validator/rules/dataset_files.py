@@ -1,68 +1,48 @@
-"""PTH101 to PTH106, PTH112 to PTH115 and PTH117: dataset_info.json and the files that its entries name.
-
-`named_datasets` gives the data sets that a run would open, for all rules about them."""
+"""PTH101 to PTH106, PTH112 to PTH115 and PTH117: dataset_info.json and the files that its entries name."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from validator.escaping import shell_quote
 from validator.finding import Place
 from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest
-from validator.rules import file_paths, finding_places
-from validator.rules.finding_places import in_registry_entry
+from validator.rows import entry_inference
+from validator.rules import file_paths, finding_places, subjects
+from validator.rules.finding_places import EntryPlace
 from validator.rules.rule import ERROR, MAX_FINDINGS, WARNING, Findings, rule
 from validator.run import dataset_registry
 from validator.run.dataset_registry import Dataset
 from validator.run.prediction import Job
 
-# Gives the place of a route into the data set's entry.
-EntryPlace = Callable[..., Place]
-
-
-def named_datasets(job: Job) -> Iterator[tuple[EntryPlace, Dataset]]:
-    """Each data set that is named and defined, with what gives places in its entry: `at("columns", "prompt")`."""
-    if job.registry is None or job.tokenized:
-        return
-    for key in ("dataset", "eval_dataset"):
-        for name in dict.fromkeys(job.words(key)):
-            dataset = job.registry.get(name)
-            if dataset:
-                yield partial(in_registry_entry, job, key, dataset), dataset
-
 
 def guessed_format(dataset: Dataset) -> str:
     """The `formatting` that the first rows ask for; empty where that cannot be told."""
-    from validator.rows.entry_inference import UnknownFormError, infer_entry
-
-    with suppress(UnknownFormError):
-        return str(infer_entry(_first_rows(dataset)).entry.get("formatting", "alpaca"))
+    with suppress(entry_inference.UnknownFormError):
+        return str(entry_inference.infer_entry(_first_rows(dataset)).entry.get("formatting", "alpaca"))
     return ""
 
 
 def why_unrecognized(dataset: Dataset) -> str:
     """What the first rows would need, where no entry describes them."""
-    from validator.rows.entry_inference import UnknownFormError, infer_entry
-
     try:
-        infer_entry(_first_rows(dataset))
-    except UnknownFormError as err:
+        entry_inference.infer_entry(_first_rows(dataset))
+    except entry_inference.UnknownFormError as err:
         return str(err)
     return ""
 
 
 def entry_remedy(job: Job, dataset: Dataset, otherwise: str = "") -> str:
     """`; ` and what to write for the rows that the data set holds; `otherwise` where that cannot be told."""
-    from validator.rows.entry_inference import suggest_entry  # which an entry without a fault does not need
-
-    what = suggest_entry(dataset.name, dataset.entry, job.stage, _first_rows(dataset)) or otherwise
+    fitting = entry_inference.suggest_entry(dataset.name, dataset.entry, job.stage, _first_rows(dataset))
+    what = fitting or otherwise
     return f"; {what}" if what else ""
 
 
@@ -70,31 +50,14 @@ def _first_rows(dataset: Dataset) -> Sequence[Mapping[str, Any]]:
     return dataset.rows.head if dataset.rows and not dataset.rows.problem else ()
 
 
-_MEDIA_COLUMNS = ("images", "videos", "audios")
 _ENTRY_KEYS = {
-    *dataset_registry.SOURCE_KEYS,
-    "formatting",
-    "ranking",
-    "subset",
-    "split",
-    "folder",
-    "num_samples",
-    "columns",
+    *dataset_registry.SOURCE_KEYS, "formatting", "ranking", "subset", "split", "folder", "num_samples", "columns",
     "tags",
-}
+}  # fmt: skip
 _COLUMN_KEYS = {
-    "prompt",
-    "query",
-    "response",
-    "history",
-    "messages",
-    "system",
-    "tools",
-    *_MEDIA_COLUMNS,
-    "chosen",
-    "rejected",
-    "kto_tag",
-}
+    "prompt", "query", "response", "history", "messages", "system", "tools", "images", "videos", "audios", "chosen",
+    "rejected", "kto_tag",
+}  # fmt: skip
 
 
 @rule("PTH101", ERROR)
@@ -106,15 +69,12 @@ def registry_missing(job: Job) -> Findings:
     Fix: `lmf-recipes data FILE --register NAME` creates it; or set `dataset_dir` to its folder (default `data`, from
     the working directory).
     """
-    if (
-        _is_registry_missing(job) and not job.tokenized and not file_paths.registry_missing_too(job)
-    ):  # else told by PTH001
-        files = (_register_command(job, name) for key in ("dataset", "eval_dataset") for name in job.words(key))
-        remedy = next((command for command in files if command), "create it, or set `dataset_dir` to its folder")
-        missing = (
-            f"`{job.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}` does not exist, so no data set is defined"
-        )
-        yield _key_naming_registry(job), f"{missing}; {remedy}"
+    told = file_paths.registry_missing_too(job)  # by PTH001
+    if _is_registry_missing(job) and not job.tokenized and not told:
+        commands = (_register_command(job, name) for key in ("dataset", "eval_dataset") for name in job.words(key))
+        remedy = next(filter(None, commands), "create it, or set `dataset_dir` to its folder")
+        registry = f"{job.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
+        yield _key_naming_registry(job), f"`{registry}` does not exist, so no data set is defined; {remedy}"
 
 
 @rule("PTH102", ERROR)
@@ -126,7 +86,8 @@ def registry_unreadable(job: Job) -> Findings:
     Fix: correct the place named; JSON has no comments, no trailing commas and only double quotes.
     """
     if job.registry and job.registry.problem and not _is_registry_missing(job) and not job.tokenized:
-        yield _registry_place(job), f"{job.registry.problem}; no data set is defined without it"
+        place = Place((), str(job.registry.path), _key_naming_registry(job))
+        yield place, f"{job.registry.problem}; no data set is defined without it"
 
 
 @rule("PTH103", ERROR)
@@ -145,42 +106,38 @@ def data_set_undefined(job: Job) -> Findings:
                 yield finding_places.at_list_item(job, key, name), _undefined_message(job, name, job.registry.entries)
 
 
-@rule("PTH104", ERROR)
-def entry_without_source(job: Job) -> Findings:
+@rule("PTH104", ERROR, about=subjects.datasets)
+def entry_without_source(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """The registry entry does not say where the data are.
 
     Why: KeyError 'file_name' after the tokenizer is loaded.
     Source: llamafactory/data/parser.py:get_dataset_list
     Fix: give the entry `file_name`, `hf_hub_url`, `ms_hub_url`, `om_hub_url`, `script_url` or `cloud_file_name`.
     """
-    for at, dataset in named_datasets(job):
-        if dataset.source is None:
-            near = next(filter(None, (suggest(name, _ENTRY_KEYS) for name in islice(dataset.entry, MAX_FINDINGS))), "")
-            text = f"`{dataset.name}` names no source in dataset_info.json; give it `file_name` or `hf_hub_url`{near}"
-            yield at(), text
+    if dataset.source is None:
+        near = next(filter(None, (suggest(name, _ENTRY_KEYS) for name in islice(dataset.entry, MAX_FINDINGS))), "")
+        found = f"`{dataset.name}` names no source in dataset_info.json"
+        yield at(), f"{found}; give it `file_name` or `hf_hub_url`{near}"
 
 
-@rule("PTH115", WARNING)
-def entry_key_ignored(job: Job) -> Findings:
+@rule("PTH115", WARNING, about=subjects.datasets)
+def entry_key_ignored(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """The entry holds a key that LLaMA-Factory does not read.
 
     Why: it is ignored without a word, so the default applies.
     Source: llamafactory/data/parser.py:DatasetAttr.join
     Fix: correct or remove it.
     """
-    for at, dataset in named_datasets(job):
-        columns = dataset.entry.get("columns")
-        ignored = (
-            [((name,), _ENTRY_KEYS) for name in dataset.entry if name not in _ENTRY_KEYS] if dataset.source else []
-        )
-        given = columns if isinstance(columns, Mapping) else ()
-        for route, known in [
-            *ignored,
-            *((("columns", name), _COLUMN_KEYS) for name in given if name not in _COLUMN_KEYS),
-        ]:
-            name = route[-1]
-            place = at(*route, at_key=True)
-            yield place, f"`{dataset.name}`: `{name}` in dataset_info.json is ignored{suggest(name, known)}"
+    written = dataset.entry.get("columns")
+    columns = written if isinstance(written, Mapping) else {}
+    keys = dataset.entry if dataset.source else {}
+    for route, known in [
+        *(((key,), _ENTRY_KEYS) for key in keys),
+        *((("columns", key), _COLUMN_KEYS) for key in columns),
+    ]:
+        if route[-1] not in known:
+            text = f"`{dataset.name}`: `{route[-1]}` in dataset_info.json is ignored{suggest(route[-1], known)}"
+            yield at(*route, at_key=True), text
 
 
 @rule("PTH117", WARNING)
@@ -198,17 +155,9 @@ def data_set_twice(job: Job) -> Findings:
 
 
 def _is_registry_missing(job: Job) -> bool:
-    place = job.get("dataset_dir")
-    return (
-        job.registry is not None
-        and isinstance(place, str)
-        and job.find(f"{place}/{dataset_registry.REGISTRY_FILE}") is None
-    )
-
-
-def _registry_place(job: Job) -> Place:
-    """The fault in the registry file."""
-    return Place((), str(job.registry.path) if job.registry else None, _key_naming_registry(job))
+    folder = job.get("dataset_dir")
+    named = job.registry is not None and isinstance(folder, str)
+    return named and job.find(f"{folder}/{dataset_registry.REGISTRY_FILE}") is None
 
 
 def _key_naming_registry(job: Job) -> str:
@@ -233,45 +182,36 @@ def _looks_like_path(name: str) -> bool:
 
 def _register_command(job: Job, name: str) -> str:
     """The command that defines a data set where a file of this name lies in the working directory or `dataset_dir`."""
-    from validator.escaping import shell_quote  # which no clean recipe needs
-
-    folder = str(job.registry.folder) if job.registry else "data"
-    names = (
-        [name] if _looks_like_path(name) else [f"{name}.{suffix}" for suffix in dataset_registry.readable_suffixes()]
-    )
+    folder, suffixes = str(job.registry.folder) if job.registry else "data", dataset_registry.readable_suffixes()
+    names = [name] if _looks_like_path(name) else [f"{name}.{suffix}" for suffix in suffixes]
     places = (place for each in names if each for place in (each, f"{folder}/{each}"))
     file = next((place for place in places if (there := job.find(place)) and there[1]), None)
     if file is None:
         return ""
     stem = Path(name).stem if _looks_like_path(name) else name
-    where = (
-        ""
-        if folder == "data" and Path(file).parent in (Path(), Path("data"))
-        else f" --dataset-dir {shell_quote(folder)}"
-    )
+    usual = folder == "data" and Path(file).parent in (Path(), Path("data"))
+    where = "" if usual else f" --dataset-dir {shell_quote(folder)}"
     used = "" if stem == name else f", and set `dataset: {stem}`"
     return f"run `lmf-recipes data {shell_quote(file)} --register {shell_quote(stem)}{where}`{used}"
 
 
-@rule("PTH105", ERROR)
-def data_file_missing(job: Job) -> Findings:
+@rule("PTH105", ERROR, about=subjects.datasets)
+def data_file_missing(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """The file of a data set does not exist.
 
     Why: "File … not found" after the tokenizer is loaded on every rank.
     Source: llamafactory/data/loader.py:_load_single_dataset
     Fix: put the file there; `file_name` counts from `dataset_dir`.
     """
-    for at, dataset in named_datasets(job):
-        if dataset.source == "file" and not dataset.present:
-            near = suggest(
-                str(dataset.entry["file_name"]), [path.name for path in safe_read.glob_folder(dataset.folder, "*")]
-            )
-            text = f"`{dataset.name}`: `{dataset.path}` does not exist; `file_name` counts from `dataset_dir`{near}"
-            yield at("file_name"), text
+    if dataset.source == "file" and not dataset.present:
+        there = [path.name for path in safe_read.glob_folder(dataset.folder, "*")]
+        found = f"`{dataset.name}`: `{dataset.path}` does not exist"
+        near = suggest(str(dataset.entry["file_name"]), there)
+        yield at("file_name"), f"{found}; `file_name` counts from `dataset_dir`{near}"
 
 
-@rule("PTH106", ERROR)
-def file_type_refused(job: Job) -> Findings:
+@rule("PTH106", ERROR, about=subjects.datasets)
+def file_type_refused(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """A data file has an ending LLaMA-Factory does not read, or a folder mixes several types.
 
     Why: "Allowed file types" or "File types should be identical", after the tokenizer is loaded. In a folder every
@@ -279,34 +219,32 @@ def file_type_refused(job: Job) -> Findings:
     Source: llamafactory/data/loader.py:_load_single_dataset, llamafactory/extras/constants.py:FILEEXT2TYPE
     Fix: use arrow, csv, json, jsonl, parquet or txt, and one type for each folder.
     """
-    for at, dataset in named_datasets(job):
-        known = dataset_registry.readable_suffixes() if dataset.files else {}
-        kinds = {known.get(path.suffix[1:]): path for path in dataset.files}
-        if dataset.source == "file" and dataset.present and safe_read.path_kind(dataset.path) == "folder" and not kinds:
-            yield at("file_name"), f"`{dataset.name}`: the folder `{dataset.path}` is empty"
-        elif None in kinds:
-            yield at("file_name"), f"`{dataset.name}`: `{kinds[None]}` is not read; use one of {', '.join(known)}"
-        elif len(kinds) > 1:
-            mixed = ", ".join(path.suffix for path in kinds.values())
-            yield at("file_name"), f"`{dataset.name}`: `{dataset.path}` mixes {mixed}; keep one type in a folder"
+    known = dataset_registry.readable_suffixes() if dataset.files else {}
+    kinds = {known.get(path.suffix[1:]): path for path in dataset.files}
+    if dataset.source == "file" and dataset.present and safe_read.path_kind(dataset.path) == "folder" and not kinds:
+        yield at("file_name"), f"`{dataset.name}`: the folder `{dataset.path}` is empty"
+    elif None in kinds:
+        yield at("file_name"), f"`{dataset.name}`: `{kinds[None]}` is not read; use one of {', '.join(known)}"
+    elif len(kinds) > 1:
+        mixed = ", ".join(path.suffix for path in kinds.values())
+        yield at("file_name"), f"`{dataset.name}`: `{dataset.path}` mixes {mixed}; keep one type in a folder"
 
 
-@rule("PTH112", ERROR)
-def split_unknown(job: Job) -> Findings:
+@rule("PTH112", ERROR, about=subjects.datasets)
+def split_unknown(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """A local file is asked for a split other than train.
 
     Why: "Unknown split" or "Unrecognized instruction format": local files are one split, called train.
     Source: datasets/arrow_reader.py:_rel_to_abs_instr, datasets/arrow_reader.py:_str_to_read_instruction
     Fix: leave `split` out, or take a part: `train[:1000]`.
     """
-    for at, dataset in named_datasets(job):
-        split = dataset.entry.get("split", "train")
-        if dataset.source == "file" and not all(_is_train_split(part) for part in str(split).split("+")):
-            yield at("split"), f"`{dataset.name}`: split `{split}` does not exist in a local file, all of it is `train`"
+    split = dataset.entry.get("split", "train")
+    if dataset.source == "file" and not all(_is_train_split(part) for part in str(split).split("+")):
+        yield at("split"), f"`{dataset.name}`: split `{split}` does not exist in a local file, all of it is `train`"
 
 
-@rule("PTH113", ERROR)
-def data_unreadable(job: Job) -> Findings:
+@rule("PTH113", ERROR, about=subjects.datasets)
+def data_unreadable(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """A data file is empty or cannot be read as what its name says.
 
     Why: an error of the datasets library after the tokenizer is loaded.
@@ -314,29 +252,26 @@ def data_unreadable(job: Job) -> Findings:
     datasets/packaged_modules/json/json.py:Json._generate_tables
     Fix: correct the file; JSON is a list of objects, or one object on each line.
     """
-    for at, dataset in named_datasets(job):
-        if dataset.rows and dataset.rows.problem:
-            yield at("file_name"), f"`{dataset.name}`: {dataset.rows.problem}"
-        elif dataset.rows and not dataset.rows.number:
-            yield at("file_name"), f"`{dataset.name}`: `{dataset.path}` holds no row"
+    if dataset.rows and dataset.rows.problem:
+        yield at("file_name"), f"`{dataset.name}`: {dataset.rows.problem}"
+    elif dataset.rows and not dataset.rows.number:
+        yield at("file_name"), f"`{dataset.name}`: `{dataset.path}` holds no row"
 
 
-@rule("PTH114", WARNING)
-def file_ignored(job: Job) -> Findings:
+@rule("PTH114", WARNING, about=subjects.datasets)
+def file_ignored(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     """The entry names a hub and a local file; the file is not used.
 
     Why: a hub address wins, so the run downloads, or fails without a network, although the file is there.
     Source: llamafactory/data/parser.py:get_dataset_list
     Fix: remove the hub address from the entry.
     """
-    for at, dataset in named_datasets(job):
-        if dataset.source == "hub" and "file_name" in dataset.entry and dataset.present:
-            text = f"`{dataset.name}`: the hub address wins, `{dataset.path}` is not used; remove one of them"
-            yield at("file_name", at_key=True), text
+    if dataset.source == "hub" and "file_name" in dataset.entry and dataset.present:
+        text = f"`{dataset.name}`: the hub address wins, `{dataset.path}` is not used; remove one of them"
+        yield at("file_name", at_key=True), text
 
 
 def _is_train_split(text: str) -> bool:
     """Whether the datasets library takes it for a file: `train`, or a part such as `train[:10%]` (arrow_reader.py)."""
-    return text == "train" or bool(
-        re.fullmatch(r"\s*(train|all)(\[(-?[\d_]+%?)?:(-?[\d_]+%?)?\])?(\([^)]*\))?\s*", text)
-    )
+    part = r"\s*(train|all)(\[(-?[\d_]+%?)?:(-?[\d_]+%?)?\])?(\([^)]*\))?\s*"
+    return text == "train" or bool(re.fullmatch(part, text))

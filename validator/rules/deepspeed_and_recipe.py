@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from validator.finding import Place
+from validator.knowledge.devices import Machine
+from validator.knowledge.models import Model
+from validator.rules import subjects
 from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run import launcher
-from validator.run.deepspeed import MICRO_BATCHES_KEPT_OFFLOADED
+from validator.run.deepspeed import MICRO_BATCHES_KEPT_OFFLOADED, DeepSpeedConfig
 from validator.run.prediction import Job
 from validator.run.schedule import warmup_steps
 
@@ -29,8 +32,8 @@ _EQUAL_KEYS = {
 _BATCH_KEYS = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
-@rule("PAR001", ERROR)
-def value_contradicted(job: Job) -> Findings:
+@rule("PAR001", ERROR, about=subjects.deepspeed_file)
+def value_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
     """A fixed value in the DeepSpeed JSON differs from the recipe's.
 
     Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
@@ -40,18 +43,15 @@ def value_contradicted(job: Job) -> Findings:
     Fix: "auto" in the JSON: the recipe alone decides.
     """
     for path, key in _EQUAL_KEYS.items():
-        fixed, wanted = _config_value(job, path), job.get(key)
         free = path in _BATCH_KEYS[:1] and job.flag("auto_find_batch_size")
-        if fixed is not None and fixed != "auto" and fixed != wanted and not free:
-            yield _value_place(job, path, key), _contradiction(job, path, fixed, key, wanted)
-    path, keys = "optimizer.params.betas", ("adam_beta1", "adam_beta2")
-    fixed, betas = _config_value(job, path), [job.get(key) for key in keys]
-    if fixed is not None and fixed != "auto" and fixed != betas:
-        yield _value_place(job, path, *keys), _contradiction(job, path, fixed, " and ".join(keys), betas)
+        if not free:
+            yield from _contradictions(job, zero, path, (key,), job.get(key))
+    betas = ("adam_beta1", "adam_beta2")
+    yield from _contradictions(job, zero, "optimizer.params.betas", betas, [job.get(key) for key in betas])
 
 
-@rule("PAR002", ERROR)
-def batch_size_wrong(job: Job) -> Findings:
+@rule("PAR002", ERROR, about=subjects.deepspeed_file)
+def batch_size_wrong(job: Job, zero: DeepSpeedConfig) -> Findings:
     """train_batch_size in the JSON is not micro batch x accumulation x devices.
 
     Why: the Trainer and DeepSpeed both check the product, after the model is loaded on every rank.
@@ -59,19 +59,19 @@ def batch_size_wrong(job: Job) -> Findings:
     deepspeed/runtime/config.py:DeepSpeedConfig._batch_assertion
     Fix: `"train_batch_size": "auto"`.
     """
-    size = _config_value(job, "train_batch_size")
-    right = all(_config_value(job, path) in (None, "auto", job.get(_EQUAL_KEYS[path])) for path in _BATCH_KEYS)
+    size = zero.value("train_batch_size")
+    right = all(zero.value(path) in (None, "auto", job.get(_EQUAL_KEYS[path])) for path in _BATCH_KEYS)
     if size in (None, "auto") or job.machine is None or not right or job.flag("auto_find_batch_size"):
         return
-    micro, steps = job.micro_batch, job.accumulation
     if size != job.effective_batch:
-        place = _value_place(job, "train_batch_size", *(_EQUAL_KEYS[path] for path in _BATCH_KEYS))
-        product = f"{micro} x {steps} x {job.world} = {job.effective_batch} (micro batch x accumulation x devices)"
-        yield place, f'train_batch_size is {size}, but {product}; write "auto"'
+        place = in_deepspeed_file(job, "train_batch_size", against=tuple(_EQUAL_KEYS[path] for path in _BATCH_KEYS))
+        product = f"{job.micro_batch} x {job.accumulation} x {job.world} = {job.effective_batch}"
+        found = f"train_batch_size is {size}, but {product} (micro batch x accumulation x devices)"
+        yield place, f'{found}; write "auto"'
 
 
-@rule("PAR003", ERROR)
-def precision_contradicted(job: Job) -> Findings:
+@rule("PAR003", ERROR, about=subjects.deepspeed_file)
+def precision_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The JSON fixes a precision that is not the recipe's.
 
     Why: the Trainer refuses the pair; with `bf16: true` in the recipe and fp16 in the JSON, or the other way round,
@@ -80,34 +80,32 @@ def precision_contradicted(job: Job) -> Findings:
     transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_finalize
     Fix: `"enabled": "auto"` in both blocks of the JSON: the recipe alone decides.
     """
-    both = all(_config_value(job, f"{name}.enabled") is True for name in ("fp16", "bf16"))
+    both = all(zero.value(f"{name}.enabled") is True for name in ("fp16", "bf16"))
     for name in ("fp16", "bf16") if not both else ():
-        fixed, wanted = _config_value(job, f"{name}.enabled"), job.flag(name) or job.flag(f"{name}_full_eval")
+        fixed, wanted = zero.value(f"{name}.enabled"), job.flag(name) or job.flag(f"{name}_full_eval")
         if fixed not in (None, "auto") and fixed != wanted:
-            place = _value_place(job, f"{name}.enabled", name)
-            found = f"{_file_words(job)} sets {name}.enabled to {json.dumps(fixed)}"
+            place = in_deepspeed_file(job, f"{name}.enabled", against=(name,))
+            found = f"{_file_words(zero)} sets {name}.enabled to {json.dumps(fixed)}"
             yield place, f'{found}, the recipe has {name} {"on" if wanted else "off"}; write "auto" in the JSON'
 
 
-@rule("PAR004", ERROR)
-def accumulation_missing(job: Job) -> Findings:
+@rule("PAR004", ERROR, about=subjects.deepspeed_file)
+def accumulation_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The JSON leaves gradient accumulation out, and the recipe accumulates.
 
     Why: accelerate then puts 1 into the JSON, and the batch sizes no longer multiply, after the model is loaded.
     Source: accelerate/utils/dataclasses.py:DeepSpeedPlugin.__post_init__
     Fix: `"gradient_accumulation_steps": "auto"`.
     """
-    steps = job.accumulation
-    config = job.zero.config if job.zero else {}
-    sized = all(config.get(key) is not None for key in ("zero_optimization", "train_batch_size", _BATCH_KEYS[0]))
-    if sized and "gradient_accumulation_steps" not in config and steps > 1:
-        place = _value_place(job, "gradient_accumulation_steps", "gradient_accumulation_steps")
-        found = f"{_file_words(job)} leaves out gradient_accumulation_steps, which then is 1 and not {steps}"
-        yield place, f'{found}; add `"gradient_accumulation_steps": "auto"`'
+    key, steps = "gradient_accumulation_steps", job.accumulation
+    sized = all(zero.config.get(each) is not None for each in ("zero_optimization", "train_batch_size", _BATCH_KEYS[0]))
+    if sized and key not in zero.config and steps > 1:
+        found = f"{_file_words(zero)} leaves out {key}, which then is 1 and not {steps}"
+        yield in_deepspeed_file(job, key, against=(key,)), f'{found}; add `"{key}": "auto"`'
 
 
-@rule("PAR005", WARNING)
-def optimizer_replaced(job: Job) -> Findings:
+@rule("PAR005", WARNING, about=subjects.deepspeed_file)
+def optimizer_replaced(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The JSON brings its own optimizer or scheduler, so the recipe's is not used.
 
     Why: `optim` and `lr_scheduler_type` have no effect, and a missing learning rate becomes DeepSpeed's 0.001.
@@ -116,18 +114,18 @@ def optimizer_replaced(job: Job) -> Findings:
     Fix: remove the `optimizer` and `scheduler` blocks from the JSON.
     """
     for block, key in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
-        if _config_value(job, f"{block}.type") and job.has(key):
-            kind = _config_value(job, f"{block}.type")
+        kind = zero.value(f"{block}.type")
+        if kind and job.has(key):
             place = in_deepspeed_file(job, block, at_key=True, against=(key,))
-            yield place, f"{block} {kind} of {_file_words(job)} replaces `{key}: {job.get(key)}`; remove the block"
-    if _config_value(job, "optimizer.type") and _config_value(job, "optimizer.params.lr") is None:
-        found = f"the optimizer block of {_file_words(job)} has no lr, so `learning_rate` is not used"
-        place = _value_place(job, "optimizer.params.lr", "learning_rate")
+            yield place, f"{block} {kind} of {_file_words(zero)} replaces `{key}: {job.get(key)}`; remove the block"
+    if zero.value("optimizer.type") and zero.value("optimizer.params.lr") is None:
+        found = f"the optimizer block of {_file_words(zero)} has no lr, so `learning_rate` is not used"
+        place = in_deepspeed_file(job, "optimizer.params.lr", against=("learning_rate",))
         yield place, f'{found} but DeepSpeed\'s 0.001; write `"params": {{"lr": "auto"}}`'
 
 
-@rule("PAR023", WARNING)
-def gradients_lost(job: Job) -> Findings:
+@rule("PAR023", WARNING, about=subjects.deepspeed_file)
+def gradients_lost(job: Job, zero: DeepSpeedConfig) -> Findings:
     """ZeRO-2 with the optimizer in host memory, and more than two micro batches to a step.
 
     Why: from DeepSpeed 0.15.2 to 0.18.9 only the first and the last micro batch of a step train: the gradients of the
@@ -137,28 +135,28 @@ def gradients_lost(job: Job) -> Findings:
     each micro batch; DeepSpeed 0.19 has it right.
     """
     lost = job.accumulation - MICRO_BATCHES_KEPT_OFFLOADED
-    if job.trains and job.zero and job.zero_stage == 2 and job.zero.offload("offload_optimizer") and lost > 0:
+    if job.trains and zero.stage == 2 and zero.offload("offload_optimizer") and lost > 0:
         found = f"{lost} of {job.accumulation} micro batches of a step are lost"
         why = "ZeRO-2 with the optimizer in host memory keeps the first and the last (DeepSpeed 0.15.2 to 0.18.9)"
         remedy = "set `deepspeed: deepspeed/ds_z3_offload.json`"
         yield "gradient_accumulation_steps", f"{found}: {why}; {remedy}"
 
 
-@rule("PAR006", NOTE)
-def launcher_needed(job: Job) -> Findings:
+@rule("PAR006", NOTE, about=subjects.deepspeed_file)
+def launcher_needed(job: Job, _zero: DeepSpeedConfig) -> Findings:
     """DeepSpeed on one device.
 
     Why: LLaMA-Factory starts torchrun by itself only for several devices: "Please use FORCE_TORCHRUN=1".
     Source: llamafactory/launcher.py:launch, llamafactory/hparams/parser.py:get_train_args
     Fix: `FORCE_TORCHRUN=1 llamafactory-cli train ...`; `lmf-recipes train` sets it.
     """
-    if job.zero and job.machine and job.world == 1:
+    if job.machine and job.world == 1:
         text = "DeepSpeed on one device needs FORCE_TORCHRUN=1 in the environment; `lmf-recipes train` sets it"
         yield "deepspeed", text
 
 
-@rule("PAR007", NOTE)
-def nodes_to_join(job: Job) -> Findings:
+@rule("PAR007", NOTE, about=subjects.machine)
+def nodes_to_join(job: Job, machine: Machine) -> Findings:
     """The machine has several nodes.
 
     Why: each node starts its own command and must be told its place; LLaMA-Factory reads NODE_RANK, not RANK. With
@@ -168,36 +166,33 @@ def nodes_to_join(job: Job) -> Findings:
     NODE_RANK, MASTER_ADDR and MASTER_PORT on every node: `lmf-recipes explain` shows the commands.
     """
     otherwise = job.accelerate or launcher.uses_ray() or "RDZV_ID" in os.environ
-    if job.machine and job.machine.nodes > 1 and not otherwise:
-        nodes = job.machine.nodes
-        variables = f"FORCE_TORCHRUN=1 NNODES={nodes} NODE_RANK MASTER_ADDR MASTER_PORT"
+    if machine.nodes > 1 and not otherwise:
+        variables = f"FORCE_TORCHRUN=1 NNODES={machine.nodes} NODE_RANK MASTER_ADDR MASTER_PORT"
         by_hand = f"by hand each needs {variables} in its environment"
-        yield "machine", f"{nodes} nodes: `lmf-recipes submit` has a scheduler start them; {by_hand}"
+        yield "machine", f"{machine.nodes} nodes: `lmf-recipes submit` has a scheduler start them; {by_hand}"
 
 
-def _config_value(job: Job, path: str) -> Any:
-    return job.zero.value(path) if job.zero else None
+def _file_words(zero: DeepSpeedConfig) -> str:
+    return f"`{Path(zero.path).name}`" if zero.path else "the DeepSpeed configuration"
 
 
-def _value_place(job: Job, path: str, *keys: str) -> Place:
-    """The value at a dotted path of the JSON, against these keys of the recipe."""
-    return in_deepspeed_file(job, *path.split("."), against=keys)
+def _contradictions(job: Job, zero: DeepSpeedConfig, path: str, keys: tuple[str, ...], wanted: Any) -> Findings:
+    """Yield a finding if the file fixes another value at a dotted path than the recipe's keys have."""
+    fixed = zero.value(path)
+    if fixed not in (None, "auto") and fixed != wanted:
+        found = f"{path} is {fixed} in {_file_words(zero)}, {' and '.join(keys)} is {wanted} in the recipe"
+        yield in_deepspeed_file(job, path, against=keys), f'{found}; write "auto" in the JSON'
 
 
-def _file_words(job: Job) -> str:
-    return f"`{Path(job.zero.path).name}`" if job.zero and job.zero.path else "the DeepSpeed configuration"
+# Of the recipe's keys these decide the steps of warm-up, and of all.
+_STEP_KEYS = {
+    "scheduler.params.warmup_num_steps": ("warmup_steps", "warmup_ratio"),
+    "scheduler.params.total_num_steps": ("max_steps", "num_train_epochs"),
+}
 
 
-def _contradiction(job: Job, path: str, fixed: Any, key: str, wanted: Any) -> str:
-    return f'{path} is {fixed} in {_file_words(job)}, {key} is {wanted} in the recipe; write "auto" in the JSON'
-
-
-_WARMUP_PATH = "scheduler.params.warmup_num_steps"
-_TOTAL_PATH = "scheduler.params.total_num_steps"
-
-
-@rule("PAR020", ERROR)
-def steps_contradicted(job: Job) -> Findings:
+@rule("PAR020", ERROR, about=subjects.deepspeed_file)
+def steps_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
     """Fixed steps of the scheduler in the DeepSpeed JSON are not the run's.
 
     Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
@@ -206,18 +201,15 @@ def steps_contradicted(job: Job) -> Findings:
     transformers/training_args.py:TrainingArguments.get_warmup_steps
     Fix: "auto" in the JSON: the recipe alone decides.
     """
-    for path, steps, what in (
-        (_WARMUP_PATH, warmup_steps(job, _stated_total_steps(job)), "warms up for"),
-        (_TOTAL_PATH, _stated_total_steps(job), "takes"),
-    ):
-        fixed = _fixed_steps(job, path)
-        if fixed is not None and steps is not None and fixed != steps:
+    for path, fixed, steps in _fixed_steps(job, zero):
+        if steps is not None and fixed != steps:
+            what = "warms up for" if "warmup" in path else "takes"
             text = f'{path} is {fixed}, the run {what} {steps:,} steps; write "auto" in the JSON'
-            yield _steps_place(job, path), text
+            yield in_deepspeed_file(job, path, against=_STEP_KEYS[path]), text
 
 
-@rule("PAR021", WARNING)
-def steps_by_chance(job: Job) -> Findings:
+@rule("PAR021", WARNING, about=subjects.deepspeed_file)
+def steps_by_chance(job: Job, zero: DeepSpeedConfig) -> Findings:
     """Fixed steps of the scheduler in the DeepSpeed JSON, where the data decide how many there are.
 
     Why: the Trainer stops unless the number is exactly the run's, after the data set is tokenized and the model is
@@ -225,31 +217,21 @@ def steps_by_chance(job: Job) -> Findings:
     Source: transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_finalize
     Fix: "auto" in the JSON; or `max_steps` in the recipe.
     """
-    for path, steps in (
-        (_WARMUP_PATH, warmup_steps(job, _stated_total_steps(job))),
-        (_TOTAL_PATH, _stated_total_steps(job)),
-    ):
-        fixed = _fixed_steps(job, path)
-        if fixed is not None and steps is None:
+    for path, fixed, steps in _fixed_steps(job, zero):
+        if steps is None:
             text = f'{path} is {fixed} and must be exactly what the data make of the run; write "auto" in the JSON'
-            yield _steps_place(job, path), text
+            yield in_deepspeed_file(job, path, against=_STEP_KEYS[path]), text
 
 
-def _fixed_steps(job: Job, path: str) -> int | float | None:
-    """The number at a dotted path, None where the Trainer fills it in."""
-    value = job.zero.value(path) if job.zero and job.trains else None
-    return value if isinstance(value, (int, float)) else None
-
-
-def _steps_place(job: Job, path: str) -> Place:
-    keys = ("warmup_steps", "warmup_ratio") if path == _WARMUP_PATH else ("max_steps", "num_train_epochs")
-    return in_deepspeed_file(job, *path.split("."), against=keys)
-
-
-def _stated_total_steps(job: Job) -> int | None:
-    """Steps of the run, where the recipe alone says how many."""
-    steps = int(job.number("max_steps"))
-    return steps if steps > 0 else None
+def _fixed_steps(job: Job, zero: DeepSpeedConfig) -> Iterator[tuple[str, float, float | None]]:
+    """Yield each number of steps that the file fixes: its path, the number, and the run's where the recipe alone says
+    that."""
+    stated = int(job.number("max_steps"))
+    total = stated if stated > 0 else None
+    for path, steps in zip(_STEP_KEYS, (warmup_steps(job, total), total), strict=True):
+        fixed = zero.value(path) if job.trains else None
+        if isinstance(fixed, (int, float)):
+            yield path, fixed, steps
 
 
 # Optimizers that accelerate turns into the CPU optimizer of the same kind (accelerate/utils/deepspeed.py).
@@ -260,8 +242,8 @@ _REFUSED_CPU_OPTIMIZERS = ("adagrad", "lion_32bit", "paged_lion_32bit", "adafact
 _NEW_TOKEN_KEYS = ("resize_vocab", "add_tokens", "add_special_tokens", "new_special_tokens_config")
 
 
-@rule("PAR008", ERROR)
-def optimizer_not_offloadable(job: Job) -> Findings:
+@rule("PAR008", ERROR, about=subjects.deepspeed_file)
+def optimizer_not_offloadable(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The optimizer cannot run on offloaded state.
 
     Why: accelerate gives DeepSpeed's CPU Adagrad and Lion an argument of Adam: "unexpected keyword argument
@@ -271,12 +253,12 @@ def optimizer_not_offloadable(job: Job) -> Findings:
     Fix: `optim: adamw_torch`, no offload, or `"zero_force_ds_cpu_optimizer": false`.
     """
     optim = job.get("optim")
-    if _uses_cpu_adam(job) and optim in _REFUSED_CPU_OPTIMIZERS:
+    if zero.steps_on_cpu and optim in _REFUSED_CPU_OPTIMIZERS:
         yield "optim", f"{optim} cannot run on offloaded optimizer state; use adamw_torch, or no offload_optimizer"
 
 
-@rule("PAR009", WARNING)
-def optimizer_becomes_adam(job: Job) -> Findings:
+@rule("PAR009", WARNING, about=subjects.deepspeed_file)
+def optimizer_becomes_adam(job: Job, zero: DeepSpeedConfig) -> Findings:
     """With optimizer offload, the recipe's optimizer is replaced by DeepSpeed's CPU Adam.
 
     Why: accelerate maps AdamW to its CPU form and everything else to plain Adam, in which weight decay is not
@@ -286,14 +268,14 @@ def optimizer_becomes_adam(job: Job) -> Findings:
     """
     optim = job.get("optim")
     special = next((key for key in ("use_muon", "use_adam_mini") if job.flag(key)), None)
-    if _uses_cpu_adam(job) and special:
+    if zero.steps_on_cpu and special:
         yield special, f"`{special}` has no effect with offload_optimizer, which uses DeepSpeed's CPU Adam; remove one"
-    elif _uses_cpu_adam(job) and job.has("optim") and optim not in (*_CPU_OPTIMIZERS, *_REFUSED_CPU_OPTIMIZERS):
+    elif zero.steps_on_cpu and job.has("optim") and optim not in (*_CPU_OPTIMIZERS, *_REFUSED_CPU_OPTIMIZERS):
         yield "optim", f"{optim} becomes DeepSpeed's plain CPU Adam with offload_optimizer; write adamw_torch"
 
 
-@rule("PAR017", ERROR)
-def optimizer_of_matrices_sharded(job: Job) -> Findings:
+@rule("PAR017", ERROR, about=subjects.deepspeed_file)
+def optimizer_of_matrices_sharded(job: Job, zero: DeepSpeedConfig) -> Findings:
     """Muon or Adam-mini is combined with ZeRO.
 
     Why: ZeRO hands the optimizer flattened shards, in which these two no longer find the matrices they work on:
@@ -305,8 +287,8 @@ def optimizer_of_matrices_sharded(job: Job) -> Findings:
     Fix: no `deepspeed`, or `optim: adamw_torch` alone.
     """
     for key, last in (("use_muon", 3), ("use_adam_mini", 2)):
-        if job.flag(key) and 0 < job.zero_stage <= last and not _uses_cpu_adam(job):
-            yield key, f"`{key}` cannot step on the shards of ZeRO-{job.zero_stage}; remove it or `deepspeed`"
+        if job.flag(key) and 0 < zero.stage <= last and not zero.steps_on_cpu:
+            yield key, f"`{key}` cannot step on the shards of ZeRO-{zero.stage}; remove it or `deepspeed`"
 
 
 @rule("PAR018", ERROR)
@@ -329,8 +311,8 @@ def output_layer_copied_in_shards(job: Job) -> Findings:
         yield added, f"`{added}` trains a copy of lm_head, which fails under ZeRO-3 at the first step; use ZeRO-2"
 
 
-@rule("PAR019", ERROR, since="transformers 5.0.0")
-def router_adapted_in_ddp(job: Job) -> Findings:
+@rule("PAR019", ERROR, about=subjects.model, since="transformers 5.0.0")
+def router_adapted_in_ddp(job: Job, model: Model) -> Findings:
     """LoRA adapts a router that bypasses adapters, in DDP.
 
     Why: the router of deepseek_v2 reads the weight of its linear layer, so the adapter on it gets no gradient, and
@@ -340,13 +322,13 @@ def router_adapted_in_ddp(job: Job) -> Findings:
     llamafactory/hparams/parser.py:get_train_args
     Fix: name the layers in `lora_target` without `gate`, or use ZeRO-2.
     """
-    routed = job.model is not None and job.model.family.router == "linear" and job.method == "lora"
+    routed = model.family.router == "linear" and job.method == "lora"
     if _ddp_needs_all_gradients(job) and routed and job.trains and {"all", "gate"} & set(job.words("lora_target")):
         yield "lora_target", "the adapter of the router gets no gradient, which DDP refuses; name the layers but `gate`"
 
 
-@rule("PAR022", ERROR, since="transformers 5.0.0")
-def mixture_not_found(job: Job) -> Findings:
+@rule("PAR022", ERROR, about=subjects.model, since="transformers 5.0.0")
+def mixture_not_found(job: Job, model: Model) -> Findings:
     """ZeRO-3 trains a mixture that LLaMA-Factory looks for by the name of a class that is gone.
 
     Why: "No modules of type ['DeepseekV2MoE'] found in model" once the model is loaded on every rank: transformers 5
@@ -354,14 +336,14 @@ def mixture_not_found(job: Job) -> Findings:
     Source: llamafactory/model/model_utils/moe.py:add_z3_leaf_module
     Fix: ZeRO-2, FSDP, or transformers 4.
     """
-    lost = job.model.family.lost_leaf if job.model else None
+    lost = model.family.lost_leaf
     if lost and job.zero_stage == 3 and job.trains:
         found = f"LLaMA-Factory looks for {lost} under ZeRO-3, which transformers 5 names otherwise"
         yield "deepspeed", f"{found}; use ZeRO-2, FSDP or transformers 4"
 
 
-@rule("PAR024", ERROR)
-def idle_layers_in_ddp(job: Job) -> Findings:
+@rule("PAR024", ERROR, about=subjects.model)
+def idle_layers_in_ddp(job: Job, model: Model) -> Findings:
     """A model with layers that never run is trained in DDP.
 
     Why: MiMo loads a layer for further tokens that its code does not run in training. Its weights, and adapters on
@@ -370,9 +352,8 @@ def idle_layers_in_ddp(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: ZeRO-2, which leaves parameters without gradients as they are.
     """
-    idle = job.model is not None and job.model.arch.idle > 0
     reached = job.method == "lora" or (job.method == "full" and job.own_checkpointing != "off")
-    if idle and reached and job.trains and _ddp_needs_all_gradients(job):
+    if model.arch.idle > 0 and reached and job.trains and _ddp_needs_all_gradients(job):
         remedy = "set `deepspeed: deepspeed/ds_z2.json`"
         yield "model_name_or_path", f"a layer of this model never runs, so DDP stops at the second step; {remedy}"
 
@@ -380,8 +361,3 @@ def idle_layers_in_ddp(job: Job) -> Findings:
 def _ddp_needs_all_gradients(job: Job) -> bool:
     """Whether several processes train in DDP, which is not asked to search for parameters without gradients."""
     return job.world > 1 and not job.zero and not job.fsdp and not job.flag("ddp_find_unused_parameters")
-
-
-def _uses_cpu_adam(job: Job) -> bool:
-    """Whether the Trainer hands the optimizer's state to DeepSpeed's CPU optimizers."""
-    return job.zero is not None and job.zero.steps_on_cpu

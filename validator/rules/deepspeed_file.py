@@ -4,45 +4,46 @@ when it is built."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from validator.knowledge import tables
+from validator.knowledge.tables import json_table
 from validator.recipe.suggestions import suggest
+from validator.rules import subjects
 from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
+from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.prediction import Job
 
 
-@rule("PAR104", ERROR)
-def zero_block_missing(job: Job) -> Findings:
+@rule("PAR104", ERROR, about=subjects.deepspeed_file)
+def zero_block_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON has no `zero_optimization` object.
 
     Why: every process stops while the arguments are parsed: "Please specify the ZeRO optimization config".
     Source: accelerate/utils/dataclasses.py:DeepSpeedPlugin.__post_init__
     Fix: `"zero_optimization": {"stage": 2}`; stage 0 shards nothing.
     """
-    read = job.zero is not None and (job.zero.config or job.zero.path) and not job.zero.problem
-    if read and not isinstance(_zero_config(job).get("zero_optimization"), Mapping):
+    read = (zero.config or zero.path) and not zero.problem
+    if read and not isinstance(zero.config.get("zero_optimization"), Mapping):
         text = 'has no `zero_optimization` object; write `"zero_optimization": {"stage": 2}` (0 shards nothing)'
         yield in_deepspeed_file(job, "zero_optimization"), text
 
 
-@rule("PAR105", ERROR)
-def batch_keys_missing(job: Job) -> Findings:
+@rule("PAR105", ERROR, about=subjects.deepspeed_file)
+def batch_keys_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON gives neither the batch size nor the micro batch size.
 
     Why: "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided", after the model is loaded.
     Source: deepspeed/runtime/config.py:DeepSpeedConfig._set_batch_related_parameters
     Fix: `"train_batch_size": "auto"` and `"train_micro_batch_size_per_gpu": "auto"`.
     """
-    config = _zero_config(job)
-    if config and all(config.get(key) is None for key in ("train_batch_size", "train_micro_batch_size_per_gpu")):
+    keys = ("train_batch_size", "train_micro_batch_size_per_gpu")
+    if zero.config and all(zero.config.get(key) is None for key in keys):
         text = 'has no batch size; add `"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"`'
         yield in_deepspeed_file(job, "train_batch_size"), text
 
 
-@rule("PAR106", ERROR)
-def batch_sizes_disagree(job: Job) -> Findings:
+@rule("PAR106", ERROR, about=subjects.deepspeed_file)
+def batch_sizes_disagree(job: Job, zero: DeepSpeedConfig) -> Findings:
     """No number of devices makes the batch size of the JSON.
 
     Why: train_batch_size is micro batch x accumulation x devices; DeepSpeed checks it after the model is loaded.
@@ -50,7 +51,7 @@ def batch_sizes_disagree(job: Job) -> Findings:
     Fix: "auto" for all three.
     """
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    sizes = [_zero_config(job).get(name) for name in names]
+    sizes = [zero.config.get(name) for name in names]
     if job.machine is None and all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
         total, micro, steps = (int(size) for size in sizes if size)
         if total % (micro * steps):
@@ -58,21 +59,21 @@ def batch_sizes_disagree(job: Job) -> Findings:
             yield in_deepspeed_file(job, "train_batch_size"), text
 
 
-@rule("PAR107", ERROR)
-def both_precisions(job: Job) -> Findings:
+@rule("PAR107", ERROR, about=subjects.deepspeed_file)
+def both_precisions(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON turns on fp16 and bf16.
 
     Why: DeepSpeed takes one; with values fixed like this the Trainer refuses the file in any case.
     Source: deepspeed/runtime/config.py:DeepSpeedConfig._initialize_params
     Fix: `"enabled": "auto"` in both blocks: the recipe decides.
     """
-    if _enabled_value(job, "fp16") is True and _enabled_value(job, "bf16") is True:
+    if zero.value("fp16.enabled") is True and zero.value("bf16.enabled") is True:
         text = 'turns on fp16 and bf16 at once; write `"enabled": "auto"` in both'
-        yield in_deepspeed_file(job, "fp16", "enabled"), text
+        yield in_deepspeed_file(job, "fp16.enabled"), text
 
 
-@rule("PAR108", WARNING)
-def weights_not_gathered(job: Job) -> Findings:
+@rule("PAR108", WARNING, about=subjects.deepspeed_file)
+def weights_not_gathered(job: Job, zero: DeepSpeedConfig) -> Findings:
     """Stage 3 saves no usable weights.
 
     Why: each rank saves its shard; the output holds a global_step folder and no model.safetensors, not even an adapter.
@@ -82,13 +83,13 @@ def weights_not_gathered(job: Job) -> Findings:
     """
     names = ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save")
     old = "stage3_gather_fp16_weights_on_model_save"
-    if job.zero_stage == 3 and job.zero and not any(job.zero.block.get(name) is True for name in (*names, old)):
+    if zero.stage == 3 and not any(zero.block.get(name) is True for name in (*names, old)):
         place = in_deepspeed_file(job, "zero_optimization", names[0])
         yield place, f'stage 3 saves shards and no model.safetensors; add `"{names[0]}": true`'
 
 
-@rule("PAR109", ERROR)
-def offload_path_missing(job: Job) -> Findings:
+@rule("PAR109", ERROR, about=subjects.deepspeed_file)
+def offload_path_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
     """Offload to NVMe without a path.
 
     Why: DeepSpeed stops when it builds the swap folder, after the model is loaded.
@@ -96,15 +97,15 @@ def offload_path_missing(job: Job) -> Findings:
     deepspeed/runtime/zero/stage3.py:DeepSpeedZeroOptimizer_Stage3._configure_tensor_swapping
     Fix: `"nvme_path": "/local_nvme"`, or `"device": "cpu"`.
     """
-    for name in ("offload_optimizer", "offload_param") if job.zero_stage == 3 else ():
-        block = _zero_block(job, name)
-        if block.get("device") == "nvme" and block.get("nvme_path") in (None, "auto"):
-            place = in_deepspeed_file(job, "zero_optimization", name, "device")
+    for name in ("offload_optimizer", "offload_param") if zero.stage == 3 else ():
+        path = f"zero_optimization.{name}"
+        if zero.value(f"{path}.device") == "nvme" and zero.value(f"{path}.nvme_path") in (None, "auto"):
+            place = in_deepspeed_file(job, path, "device")
             yield place, f'{name} goes to nvme, but has no `nvme_path`; add it, or use `"device": "cpu"`'
 
 
-@rule("PAR110", WARNING)
-def offload_without_effect(job: Job) -> Findings:
+@rule("PAR110", WARNING, about=subjects.deepspeed_file)
+def offload_without_effect(job: Job, zero: DeepSpeedConfig) -> Findings:
     """Offload of parameters below stage 3, or to NVMe below stage 3.
 
     Why: only stage 3 moves parameters, and only stage 3 uses NVMe; the weights stay on every device, and optimizer
@@ -113,18 +114,18 @@ def offload_without_effect(job: Job) -> Findings:
     deepspeed/runtime/engine.py:DeepSpeedEngine._configure_zero_optimizer
     Fix: stage 3, or remove the block.
     """
-    if not job.zero or job.zero_stage == 3:
+    if zero.stage == 3:
         return
-    if job.zero.offload("offload_param"):
-        text = f"offload_param works in stage 3 only; in stage {job.zero_stage} the weights stay on the device"
-        yield in_deepspeed_file(job, "zero_optimization", "offload_param", at_key=True), text
-    if _zero_block(job, "offload_optimizer").get("device") == "nvme":
-        place = in_deepspeed_file(job, "zero_optimization", "offload_optimizer", "device")
-        yield place, f"offload_optimizer to nvme needs stage 3; in stage {job.zero_stage} it fills main memory"
+    if zero.offload("offload_param"):
+        text = f"offload_param works in stage 3 only; in stage {zero.stage} the weights stay on the device"
+        yield in_deepspeed_file(job, "zero_optimization.offload_param", at_key=True), text
+    if zero.value("zero_optimization.offload_optimizer.device") == "nvme":
+        place = in_deepspeed_file(job, "zero_optimization.offload_optimizer.device")
+        yield place, f"offload_optimizer to nvme needs stage 3; in stage {zero.stage} it fills main memory"
 
 
-@rule("PAR111", ERROR)
-def offload_without_sharding(job: Job) -> Findings:
+@rule("PAR111", ERROR, about=subjects.deepspeed_file)
+def offload_without_sharding(job: Job, zero: DeepSpeedConfig) -> Findings:
     """Optimizer offload in stage 0, or spelled the old way.
 
     Why: the Trainer then builds the CPU's Adam for weights on the device ("must be 'cpu'", at the first step), or with
@@ -134,20 +135,18 @@ def offload_without_sharding(job: Job) -> Findings:
     accelerate/utils/deepspeed.py:HfDeepSpeedConfig.set_stage_and_offload
     Fix: `"offload_optimizer": {"device": "cpu"}` with stage 1, 2 or 3.
     """
-    if not job.zero:
-        return
     on_cpu = job.machine is not None and job.machine.device.vendor == "cpu"  # where the weights are, too
-    if job.zero.offload("offload_optimizer") and job.zero_stage == 0 and not on_cpu:
-        place = in_deepspeed_file(job, "zero_optimization", "offload_optimizer", at_key=True)
+    if zero.offload("offload_optimizer") and zero.stage == 0 and not on_cpu:
+        place = in_deepspeed_file(job, "zero_optimization.offload_optimizer", at_key=True)
         yield place, "offload_optimizer in stage 0 fails at the first step; use stage 1, 2 or 3"
-    own = "optimizer" in job.zero.config or job.zero.config.get("zero_force_ds_cpu_optimizer") is False
-    if job.zero.block.get("cpu_offload") is True and not own:
-        place = in_deepspeed_file(job, "zero_optimization", "cpu_offload", at_key=True)
+    own = "optimizer" in zero.config or zero.config.get("zero_force_ds_cpu_optimizer") is False
+    if zero.block.get("cpu_offload") is True and not own:
+        place = in_deepspeed_file(job, "zero_optimization.cpu_offload", at_key=True)
         yield place, 'the Trainer does not know `cpu_offload`; write `"offload_optimizer": {"device": "cpu"}`'
 
 
-@rule("PAR116", NOTE)
-def recomputation_unread(job: Job) -> Findings:
+@rule("PAR116", NOTE, about=subjects.deepspeed_file)
+def recomputation_unread(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON has an `activation_checkpointing` block, which nothing reads.
 
     Why: it configures deepspeed.checkpointing, which no model of transformers calls; activations are recomputed as the
@@ -156,13 +155,13 @@ def recomputation_unread(job: Job) -> Findings:
     transformers/modeling_utils.py:PreTrainedModel.gradient_checkpointing_enable
     Fix: remove the block; `disable_gradient_checkpointing` in the recipe is the switch.
     """
-    if "activation_checkpointing" in _zero_config(job):
+    if "activation_checkpointing" in zero.config:
         place = in_deepspeed_file(job, "activation_checkpointing", at_key=True)
         yield place, "nothing reads `activation_checkpointing`; `disable_gradient_checkpointing` in the recipe decides"
 
 
-@rule("PAR117", WARNING)
-def gradients_overtaken(job: Job) -> Findings:
+@rule("PAR117", WARNING, about=subjects.deepspeed_file)
+def gradients_overtaken(job: Job, zero: DeepSpeedConfig) -> Findings:
     """ZeRO-2 overlaps communication with the contiguous buffer of gradients.
 
     Why: before release 0.19.0 (LLaMA-Factory asks for at most 0.18.4) DeepSpeed can overwrite or free a buffer that is
@@ -171,24 +170,10 @@ def gradients_overtaken(job: Job) -> Findings:
     Source: deepspeed/runtime/zero/stage_1_and_2.py:DeepSpeedZeroOptimizer.allreduce_and_copy
     Fix: `"overlap_comm": false`, as in LLaMA-Factory's own ZeRO-2 files.
     """
-    block = job.zero.block if job.zero else {}
-    if job.zero_stage == 2 and block.get("overlap_comm") is True and block.get("contiguous_gradients", True) is True:
-        place = in_deepspeed_file(job, "zero_optimization", "overlap_comm")
+    overlaps = zero.block.get("overlap_comm") is True and zero.block.get("contiguous_gradients", True) is True
+    if zero.stage == 2 and overlaps:
+        place = in_deepspeed_file(job, "zero_optimization.overlap_comm")
         yield place, "overlap_comm in ZeRO-2 can turn gradients into nan before DeepSpeed 0.19.0; write false"
-
-
-def _zero_config(job: Job) -> Mapping[str, Any]:
-    return job.zero.config if job.zero else {}
-
-
-def _zero_block(job: Job, name: str) -> Mapping[str, Any]:
-    block = job.zero.block.get(name) if job.zero else None
-    return block if isinstance(block, Mapping) else {}
-
-
-def _enabled_value(job: Job, name: str) -> Any:
-    block = _zero_config(job).get(name)
-    return block.get("enabled") if isinstance(block, Mapping) else None
 
 
 # deepspeed/runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS, as types of the `optimizer` block
@@ -201,8 +186,8 @@ ADAM_PARAMETERS = {
 }
 
 
-@rule("PAR112", ERROR)
-def optimizer_untested(job: Job) -> Findings:
+@rule("PAR112", ERROR, about=subjects.deepspeed_file)
+def optimizer_untested(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The optimizer in the DeepSpeed JSON is not one that ZeRO was tested with, or none.
 
     Why: "You are using an untested ZeRO Optimizer" or "requires an optimizer", after the model is loaded on every rank.
@@ -210,18 +195,18 @@ def optimizer_untested(job: Job) -> Findings:
     deepspeed/runtime/zero/utils.py:is_zero_supported_optimizer
     Fix: remove the block, so that the recipe's `optim` applies; or `"zero_allow_untested_optimizer": true`.
     """
-    kind = _block_type(job, "optimizer")
-    if kind is None and isinstance(_config_value(job, "optimizer"), Mapping) and job.zero_stage > 0:
+    kind = _block_type(zero, "optimizer")
+    if kind is None and isinstance(zero.value("optimizer"), Mapping) and zero.stage > 0:
         text = "the optimizer has no `type`; without the block `optim` applies"
         yield in_deepspeed_file(job, "optimizer", at_key=True), text
-    allowed = _config_value(job, "zero_allow_untested_optimizer")
-    if kind and kind.lower() not in _ZERO_OPTIMIZERS and job.zero_stage > 0 and not allowed:
+    allowed = zero.value("zero_allow_untested_optimizer")
+    if kind and kind.lower() not in _ZERO_OPTIMIZERS and zero.stage > 0 and not allowed:
         text = f"optimizer {kind} is untested with ZeRO; remove the block: the recipe's `optim` applies then"
-        yield in_deepspeed_file(job, "optimizer", "type"), text
+        yield in_deepspeed_file(job, "optimizer.type"), text
 
 
-@rule("PAR113", ERROR)
-def scheduler_parameters(job: Job) -> Findings:
+@rule("PAR113", ERROR, about=subjects.deepspeed_file)
+def scheduler_parameters(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The scheduler in the DeepSpeed JSON does not take one of its parameters, or lacks one that it needs.
 
     Why: TypeError when the engine is built, after the model is loaded on every rank.
@@ -231,24 +216,23 @@ def scheduler_parameters(job: Job) -> Findings:
     deepspeed/runtime/lr_schedules.py:LRRangeTest.__init__
     Fix: remove the block, so that the recipe's `lr_scheduler_type` and `warmup_steps` apply; or correct the name.
     """
-    kind = _block_type(job, "scheduler") or ""
-    known = tables.json_table("deepspeed")["schedulers"].get(kind, [])
-    given = _config_value(job, "scheduler.params")
+    kind, table = _block_type(zero, "scheduler") or "", json_table("deepspeed")
+    known, given = table["schedulers"].get(kind, []), zero.value("scheduler.params")
     if known and not isinstance(given, Mapping):
         text = f'scheduler {kind} has no `params`; write `"params": {{}}`'
         yield in_deepspeed_file(job, "scheduler", at_key=True), text
         return
     for name in given if known else ():
         if name not in known:
-            place = in_deepspeed_file(job, "scheduler", "params", name, at_key=True)
+            place = in_deepspeed_file(job, "scheduler.params", name, at_key=True)
             yield place, f"scheduler {kind} takes no parameter `{name}`{suggest(name, known)}"
-    for name in tables.json_table("deepspeed")["needed"].get(kind, ()):
+    for name in table["needed"].get(kind, ()):
         if name not in given:
-            yield in_deepspeed_file(job, "scheduler", "params"), f"scheduler {kind} needs the parameter `{name}`"
+            yield in_deepspeed_file(job, "scheduler.params"), f"scheduler {kind} needs the parameter `{name}`"
 
 
-@rule("PAR115", ERROR)
-def scheduler_unknown(job: Job) -> Findings:
+@rule("PAR115", ERROR, about=subjects.deepspeed_file)
+def scheduler_unknown(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The scheduler in the DeepSpeed JSON is none of DeepSpeed's.
 
     Why: "DeepSpeed does not recognize LR scheduler", after the model is loaded on every rank. Classes of
@@ -258,19 +242,17 @@ def scheduler_unknown(job: Job) -> Findings:
     deepspeed/runtime/engine.py:DeepSpeedEngine._configure_lr_scheduler
     Fix: remove the block, so that the recipe's `lr_scheduler_type` applies; or the right name, such as WarmupCosineLR.
     """
-    known, block = tables.json_table("deepspeed")["schedulers"], _config_value(job, "scheduler")
-    kind = _block_type(job, "scheduler")
-    wrapped = job.zero_stage > 0 or job.half  # else a class of torch gets torch's own
+    known, block = json_table("deepspeed")["schedulers"], zero.value("scheduler")
+    kind = _block_type(zero, "scheduler")
+    wrapped = zero.stage > 0 or job.half  # else a class of torch gets torch's own
     if isinstance(block, Mapping) and kind not in known and (wrapped or kind is None):
         what = f"DeepSpeed has no scheduler {kind}{suggest(kind, known)}" if kind else "the scheduler has no `type`"
-        place = (
-            in_deepspeed_file(job, "scheduler", "type") if kind else in_deepspeed_file(job, "scheduler", at_key=True)
-        )
+        place = in_deepspeed_file(job, "scheduler.type" if kind else "scheduler", at_key=not kind)
         yield place, f"{what}; without the block `lr_scheduler_type` applies"
 
 
-@rule("PAR118", ERROR)
-def optimizer_parameter_unknown(job: Job) -> Findings:
+@rule("PAR118", ERROR, about=subjects.deepspeed_file)
+def optimizer_parameter_unknown(job: Job, zero: DeepSpeedConfig) -> Findings:
     """Adam in the DeepSpeed JSON does not take one of its parameters.
 
     Why: TypeError "unexpected keyword argument" when the engine is built, after the model is loaded on every rank.
@@ -279,16 +261,16 @@ def optimizer_parameter_unknown(job: Job) -> Findings:
     Fix: remove the block, so that the recipe's `optim` applies; or correct the name. `max_grad_norm` is called
     `gradient_clipping` and stands at the top.
     """
-    given = _config_value(job, "optimizer.params")
-    if (_block_type(job, "optimizer") or "").lower() in ("adam", "adamw") and isinstance(given, Mapping):
+    given = zero.value("optimizer.params")
+    if (_block_type(zero, "optimizer") or "").lower() in ("adam", "adamw") and isinstance(given, Mapping):
         for name in given:
             if name not in ADAM_PARAMETERS:
-                place = in_deepspeed_file(job, "optimizer", "params", name, at_key=True)
+                place = in_deepspeed_file(job, "optimizer.params", name, at_key=True)
                 yield place, f"Adam takes no parameter `{name}`{suggest(name, ADAM_PARAMETERS)}"
 
 
-@rule("PAR119", ERROR)
-def engine_refuses(job: Job) -> Findings:
+@rule("PAR119", ERROR, about=subjects.deepspeed_file)
+def engine_refuses(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON asks for things that exclude each other.
 
     Why: the engine stops when it is built, after the model is loaded on every rank: amp and ZeRO, gradients scaled
@@ -298,24 +280,18 @@ def engine_refuses(job: Job) -> Findings:
     deepspeed/runtime/config.py:DeepSpeedConfig.__init__
     Fix: remove the key in the message.
     """
-    if _config_value(job, "amp.enabled") is True and job.zero_stage > 0:
+    if zero.value("amp.enabled") is True and zero.stage > 0:
         text = "amp does not work with ZeRO; remove the block, `bf16: true` does"
-        yield in_deepspeed_file(job, "amp", "enabled"), text
-    scattered = job.zero_stage == 2 and _config_value(job, "zero_optimization.reduce_scatter") is not False
-    if scattered and _config_value(job, "prescale_gradients") is True:
+        yield in_deepspeed_file(job, "amp.enabled"), text
+    scattered = zero.stage == 2 and zero.value("zero_optimization.reduce_scatter") is not False
+    if scattered and zero.value("prescale_gradients") is True:
         text = "prescale_gradients does not work with reduce_scatter; remove it"
         yield in_deepspeed_file(job, "prescale_gradients"), text
-    if _config_value(job, "elasticity.enabled") is True and not _config_value(
-        job, "elasticity.ignore_non_elastic_batch_info"
-    ):
-        place = in_deepspeed_file(job, "elasticity", "enabled")
+    if zero.value("elasticity.enabled") is True and not zero.value("elasticity.ignore_non_elastic_batch_info"):
+        place = in_deepspeed_file(job, "elasticity.enabled")
         yield place, "elasticity refuses the batch sizes that the Trainer fills in; remove the block"
 
 
-def _config_value(job: Job, path: str) -> Any:
-    return job.zero.value(path) if job.zero else None
-
-
-def _block_type(job: Job, block: str) -> str | None:
-    kind = _config_value(job, f"{block}.type")
+def _block_type(zero: DeepSpeedConfig, block: str) -> str | None:
+    kind = zero.value(f"{block}.type")
     return kind if isinstance(kind, str) else None

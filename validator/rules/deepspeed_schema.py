@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from validator.finding import Place
 from validator.knowledge.tables import json_table
 from validator.recipe.suggestions import suggest
+from validator.rules import subjects
 from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, WARNING, Findings, rule
+from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.prediction import Job
 
 _BOOL_WORDS = {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0"}
@@ -97,8 +98,8 @@ _CHOICES_OUTSIDE_BLOCKS = {
 }
 
 
-@rule("PAR101", WARNING)
-def key_ignored(job: Job) -> Findings:
+@rule("PAR101", WARNING, about=subjects.deepspeed_file)
+def key_ignored(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON holds a key that DeepSpeed does not read.
 
     Why: outside the strict blocks unknown keys are ignored without a word, so the default applies.
@@ -106,19 +107,22 @@ def key_ignored(job: Job) -> Findings:
     Fix: correct it, move it into its block, or remove it. A remark may be called `_comment`.
     """
     top: Mapping[str, Any] = json_table("deepspeed")["keys"]
-    for key in _zero_config(job):
-        if key not in top and not key.startswith(_COMMENT_STARTS) and _zero_config(job)[key] != "auto":
+    for key, value in zero.config.items():
+        if key not in top and not key.startswith(_COMMENT_STARTS) and value != "auto":
             hint = _where_key_belongs(key) or suggest(key, top)
-            yield in_deepspeed_file(job, key, at_key=True), f"`{key}` is not a key of DeepSpeed and is ignored{hint}"
-    for path, block, facts in _known_blocks(job):
+            yield (
+                in_deepspeed_file(job, "", key, at_key=True),
+                f"`{key}` is not a key of DeepSpeed and is ignored{hint}",
+            )
+    for path, block, facts in _known_blocks(zero):
         for key in block if facts["unknown"] == "ignored" else ():
             if key not in facts["fields"]:
                 hint = suggest(key, facts["fields"])
-                yield _block_place(job, path, key, at_key=True), f"`{path}.{key}` is ignored by DeepSpeed{hint}"
+                yield in_deepspeed_file(job, path, key, at_key=True), f"`{path}.{key}` is ignored by DeepSpeed{hint}"
 
 
-@rule("PAR102", ERROR)
-def key_refused(job: Job) -> Findings:
+@rule("PAR102", ERROR, about=subjects.deepspeed_file)
+def key_refused(job: Job, zero: DeepSpeedConfig) -> Findings:
     """A strict block of the DeepSpeed JSON holds a key that DeepSpeed does not know.
 
     Why: "Extra inputs are not permitted", when the engine is built: after the data set is tokenized and the model is
@@ -126,18 +130,16 @@ def key_refused(job: Job) -> Findings:
     Source: deepspeed/runtime/config_utils.py:DeepSpeedConfigModel
     Fix: correct or remove the key.
     """
-    for path, block, facts in _known_blocks(job):
-        if facts["unknown"] == "error":
-            known = _field_names(facts)
-            for key in block:
-                if key not in known and block[key] != "auto":
-                    near = suggest(key, known)
-                    text = f"`{path}.{key}` is not known, DeepSpeed stops at it{near}"
-                    yield _block_place(job, path, key, at_key=True), text
+    for path, block, facts in _known_blocks(zero):
+        known = _field_names(facts)
+        for key in block if facts["unknown"] == "error" else ():
+            if key not in known and block[key] != "auto":
+                text = f"`{path}.{key}` is not known, DeepSpeed stops at it{suggest(key, known)}"
+                yield in_deepspeed_file(job, path, key, at_key=True), text
 
 
-@rule("PAR103", ERROR)
-def value_refused(job: Job) -> Findings:
+@rule("PAR103", ERROR, about=subjects.deepspeed_file)
+def value_refused(job: Job, zero: DeepSpeedConfig) -> Findings:
     """A value in the DeepSpeed JSON has the wrong type, or is out of range.
 
     Why: pydantic refuses it when the engine is built, after the model is loaded on every rank; a block that is no
@@ -149,37 +151,34 @@ def value_refused(job: Job) -> Findings:
     accelerate/accelerator.py:Accelerator._prepare_deepspeed
     Fix: give a value of the type named, or "auto" where the Trainer fills it in.
     """
-    config, tables = _zero_config(job), json_table("deepspeed")["blocks"]
-    objects = {*tables, "optimizer", "scheduler"} - {"zero_optimization"}
-    for key in config:
-        if key in objects and not isinstance(config[key], Mapping):
-            yield in_deepspeed_file(job, key), f"`{key}` is {shown_json(config[key])}, not an object"
-    yield from _faults_outside_blocks(job)
-    for path, block, facts in _known_blocks(job):
+    objects = {*json_table("deepspeed")["blocks"], "optimizer", "scheduler"} - {"zero_optimization"}
+    for key, value in zero.config.items():
+        if key in objects and not isinstance(value, Mapping):
+            yield in_deepspeed_file(job, "", key), f"`{key}` is {shown_json(value)}, not an object"
+    yield from _faults_outside_blocks(job, zero)
+    for path, block, facts in _known_blocks(zero):
         for key, fact in _field_names(facts).items():
             fault = pydantic_problem(block[key], fact) if key in block and facts["unknown"] == "error" else None
             if fault:
-                yield _block_place(job, path, key), f"`{path}.{key}` is {shown_json(block[key])}, {fault}"
+                yield in_deepspeed_file(job, path, key), f"`{path}.{key}` is {shown_json(block[key])}, {fault}"
 
 
-def _faults_outside_blocks(job: Job) -> Findings:
+def _faults_outside_blocks(job: Job, zero: DeepSpeedConfig) -> Findings:
     """Values that no table of a block describes."""
     for path, words in _CHOICES_OUTSIDE_BLOCKS.items():
-        value = job.zero.value(path) if job.zero else None
+        value = zero.value(path)
         if value not in (None, "auto") and str(value).lower() not in words:
-            text = f"`{path}` is {shown_json(value)}, not one of {', '.join(words)}"
-            yield in_deepspeed_file(job, *path.split(".")), text
-    if isinstance(clock := _zero_config(job).get("wall_clock_breakdown"), str) and clock != "auto":
+            yield in_deepspeed_file(job, path), f"`{path}` is {shown_json(value)}, not one of {', '.join(words)}"
+    if isinstance(clock := zero.config.get("wall_clock_breakdown"), str) and clock != "auto":
         text = f"`wall_clock_breakdown` is {shown_json(clock)}, not true or false"
         yield in_deepspeed_file(job, "wall_clock_breakdown"), text
-    block = job.zero.block if job.zero else {}
-    if "offload_optimizer" in block and block["offload_optimizer"] is None:
-        place = in_deepspeed_file(job, "zero_optimization", "offload_optimizer")
+    if zero.block.get("offload_optimizer", {}) is None:
+        place = in_deepspeed_file(job, "zero_optimization.offload_optimizer")
         yield place, "`offload_optimizer` is null, at which accelerate stops; leave it out"
 
 
-@rule("PAR114", ERROR)
-def auto_not_filled(job: Job) -> Findings:
+@rule("PAR114", ERROR, about=subjects.deepspeed_file)
+def auto_not_filled(job: Job, zero: DeepSpeedConfig) -> Findings:
     """A key is "auto" that neither the Trainer nor accelerate fills in.
 
     Why: ValueError "not found in kwargs", after the data set is tokenized and the model is loaded on every rank.
@@ -189,12 +188,12 @@ def auto_not_filled(job: Job) -> Findings:
     Fix: write a value, or remove the key: DeepSpeed's default applies then.
     """
     known = {name for path in _FILLED_KEYS for name in path.split(".")}
-    for route in _auto_routes(_zero_config(job)):
+    for route in _auto_routes(zero.config):
         path = ".".join(route)
         if path not in _FILLED_KEYS:
             near = "" if route[-1] in known else suggest(path, _FILLED_KEYS)
             text = f'`{path}` is "auto", which nothing fills in; write a value or remove it{near}'
-            yield in_deepspeed_file(job, *route), text
+            yield in_deepspeed_file(job, "", *route), text
 
 
 def _auto_routes(block: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -206,23 +205,12 @@ def _auto_routes(block: Mapping[str, Any], above: tuple[str, ...] = ()) -> Itera
             yield (*above, str(key))
 
 
-def _zero_config(job: Job) -> Mapping[str, Any]:
-    return job.zero.config if job.zero else {}
-
-
-def _known_blocks(job: Job) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+def _known_blocks(zero: DeepSpeedConfig) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     """Every block of the configuration that DeepSpeed has a table for, by its dotted path."""
     for path, facts in json_table("deepspeed")["blocks"].items():
-        block: Any = _zero_config(job)
-        for part in path.split("."):
-            block = block.get(part) if isinstance(block, Mapping) else None
+        block = zero.value(path)
         if isinstance(block, Mapping):
             yield path, block, facts
-
-
-def _block_place(job: Job, path: str, key: str, at_key: bool = False) -> Place:
-    """A key of the block at a dotted path."""
-    return in_deepspeed_file(job, *path.split("."), key, at_key=at_key)
 
 
 def _field_names(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator.knowledge.devices import Device
+from validator.knowledge.devices import Device, Machine
+from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rename_key, rule
 from validator.run.prediction import Job
 
@@ -12,14 +13,8 @@ from validator.run.prediction import Job
 OPTIMIZER_VENDORS = {"adamw_torch_npu_fused": ("ascend",), "adamw_torch_xla": (), "adamw_apex_fused": ("nvidia", "amd")}
 
 
-def known_device(job: Job) -> Device | None:
-    """The target, where it is known what it can do; what else depends on that, DEV017 says."""
-    device = job.machine.device if job.machine else None
-    return device if device and device.vendor != "unknown" else None
-
-
-@rule("DEV005", WARNING)
-def quantization_on_ascend(job: Job) -> Findings:
+@rule("DEV005", WARNING, about=subjects.device)
+def quantization_on_ascend(job: Job, device: Device) -> Findings:
     """bitsandbytes is used on Ascend.
 
     Why: LLaMA-Factory does not forbid it, but bitsandbytes ships no Ascend kernels: what is left is plain PyTorch,
@@ -28,16 +23,15 @@ def quantization_on_ascend(job: Job) -> Findings:
     Source: own (reports of bitsandbytes on Ascend)
     Fix: LoRA with ZeRO-3 in bf16; or `double_quantization: false` and a try of a few steps first.
     """
-    device = known_device(job)
-    if device and device.vendor == "ascend" and device.bf16 and bnb_bits(job):
-        text = f"{bnb_bits(job)}-bit bitsandbytes on {device.id} needs a build from source that fits CANN"
-        if bnb_bits(job) == 4 and job.flag("double_quantization"):
-            text += ", and `double_quantization: false`"
-        yield "quantization_bit", f"{text}; LoRA with ZeRO-3 needs neither"
+    bits = bnb_bits(job)
+    if device.vendor == "ascend" and device.bf16 and bits:
+        single = ", and `double_quantization: false`" if bits == 4 and job.flag("double_quantization") else ""
+        found = f"{bits}-bit bitsandbytes on {device.id} needs a build from source that fits CANN"
+        yield "quantization_bit", f"{found}{single}; LoRA with ZeRO-3 needs neither"
 
 
-@rule("DEV006", ERROR)
-def quantization_on_old_ascend(job: Job) -> Findings:
+@rule("DEV006", ERROR, about=subjects.device)
+def quantization_on_old_ascend(job: Job, device: Device) -> Findings:
     """bitsandbytes is used on Ascend 910A.
 
     Why: its kernels for Ascend are made for 910B; on 910A quantizing stops with NotImplementedError, after the data is
@@ -45,13 +39,12 @@ def quantization_on_old_ascend(job: Job) -> Findings:
     Source: own (reports of bitsandbytes on Ascend)
     Fix: LoRA in fp16 with ZeRO-3.
     """
-    device = known_device(job)
-    if device and device.vendor == "ascend" and not device.bf16 and bnb_bits(job):
+    if device.vendor == "ascend" and not device.bf16 and bnb_bits(job):
         yield "quantization_bit", f"bitsandbytes does not run on {device.id}; use LoRA in fp16 with ZeRO-3"
 
 
-@rule("DEV007", WARNING)
-def quantization_bits_unsupported(job: Job) -> Findings:
+@rule("DEV007", WARNING, about=subjects.device)
+def quantization_bits_unsupported(job: Job, device: Device) -> Findings:
     """bitsandbytes does not quantize to this number of bits on this device.
 
     Why: 8-bit matrix products need compute capability 7.5 (bitsandbytes' requirements); on V100 the first step fails,
@@ -59,10 +52,10 @@ def quantization_bits_unsupported(job: Job) -> Findings:
     Source: own (the requirements of bitsandbytes)
     Fix: `quantization_bit: 4`.
     """
-    device = known_device(job)
-    if device and device.vendor != "ascend" and bnb_bits(job) in (4, 8) and bnb_bits(job) not in device.bitsandbytes:
-        known = " and ".join(str(bits) for bits in device.bitsandbytes) or "none"
-        yield "quantization_bit", f"bitsandbytes on {device.id} knows {known} bits, not {bnb_bits(job)}"
+    bits = bnb_bits(job)
+    if device.vendor != "ascend" and bits in (4, 8) and bits not in device.bitsandbytes:
+        known = " and ".join(map(str, device.bitsandbytes)) or "none"
+        yield "quantization_bit", f"bitsandbytes on {device.id} knows {known} bits, not {bits}"
 
 
 def bnb_bits(job: Job) -> int:
@@ -71,8 +64,8 @@ def bnb_bits(job: Job) -> int:
     return asked.bits if job.adapts and asked.loads and asked.method == "bnb" else 0
 
 
-@rule("DEV010", WARNING)
-def kernels_for_cuda(job: Job) -> Findings:
+@rule("DEV010", WARNING, about=subjects.device)
+def kernels_for_cuda(job: Job, device: Device) -> Findings:
     """Kernels written for NVIDIA GPUs are asked for on Ascend.
 
     Why: unsloth and its gradient checkpointing call CUDA by name, and liger's Triton kernels run there only with
@@ -81,27 +74,26 @@ def kernels_for_cuda(job: Job) -> Findings:
     llamafactory/model/model_utils/liger_kernel.py:apply_liger_kernel
     Fix: remove the setting.
     """
-    device = known_device(job)
     for key in ("use_unsloth", "use_unsloth_gc", "enable_liger_kernel"):
-        if device and device.vendor == "ascend" and job.flag(key):
+        if device.vendor == "ascend" and job.flag(key):
             yield key, f"`{key}` is made for NVIDIA GPUs and may fail on {device.id}; remove it"
 
 
-@rule("DEV011", WARNING)
-def optimizer_without_kernels(job: Job) -> Findings:
+@rule("DEV011", WARNING, about=subjects.device)
+def optimizer_without_kernels(job: Job, device: Device) -> Findings:
     """An 8-bit or paged optimizer is used on a device that bitsandbytes has no optimizer for.
 
     Why: its kernels are CUDA's: on Ascend the trainer or the first step fails, after the model is loaded.
     Source: transformers/trainer_optimizer.py:_get_bitsandbytes_optimizer, own (the requirements of bitsandbytes)
     Fix: `optim: adamw_torch`, or shard the states with ZeRO-2.
     """
-    device, name = known_device(job), str(job.get("optim"))
-    if device and device.vendor == "ascend" and is_bnb_optimizer(name):
+    name = str(job.get("optim"))
+    if device.vendor == "ascend" and is_bnb_optimizer(name):
         yield "optim", f"`{name}` needs bitsandbytes' CUDA kernels, which {device.id} has not; write adamw_torch"
 
 
-@rule("DEV016", ERROR)
-def optimizer_of_another_device(job: Job) -> Findings:
+@rule("DEV016", ERROR, about=subjects.device)
+def optimizer_of_another_device(job: Job, device: Device) -> Findings:
     """The optimizer belongs to other devices.
 
     Why: its package (torch_npu, torch_xla, apex) is not there, or its kernels are CUDA's, as those of GaLore in 8 bits:
@@ -111,11 +103,9 @@ def optimizer_of_another_device(job: Job) -> Findings:
     llamafactory/train/trainer_utils.py:_create_galore_optimizer
     Fix: `optim: adamw_torch`.
     """
-    device, name = known_device(job), str(job.get("optim"))
-    if device is None or not job.trains:
-        return
+    name = str(job.get("optim"))
     galore = job.flag("use_galore") and "8bit" in name and device.vendor == "cpu"
-    if galore or (name in OPTIMIZER_VENDORS and device.vendor not in OPTIMIZER_VENDORS[name]):
+    if job.trains and (galore or (name in OPTIMIZER_VENDORS and device.vendor not in OPTIMIZER_VENDORS[name])):
         yield "optim", f"`{name}`{' for GaLore' if galore else ''} does not run on {device.id}; write adamw_torch"
 
 
@@ -130,8 +120,8 @@ _BACKEND_VENDORS = {"nccl": ("nvidia", "amd"), "hccl": ("ascend",)}
 _SWITCHES_BY_DEVICE = (*_BF16_KEYS, "fp8", "tf32", "use_unsloth", "use_unsloth_gc", "enable_liger_kernel")
 
 
-@rule("DEV001", ERROR)
-def no_bf16(job: Job) -> Findings:
+@rule("DEV001", ERROR, about=subjects.device)
+def no_bf16(job: Job, device: Device) -> Findings:
     """The device has no bf16.
 
     Why: Ascend 910A has no bf16 arithmetic, and torch_npu refuses it at parse, on every rank. V100 and T4 have none
@@ -143,18 +133,16 @@ def no_bf16(job: Job) -> Findings:
     transformers/utils/import_utils.py:is_torch_bf16_gpu_available, own (data sheets)
     Fix: `fp16: true` instead of `bf16: true`; on a GPU from Ampere on and on Ascend 910B keep bf16.
     """
-    device = known_device(job)
-    if device and not device.bf16 and not job.flag("use_cpu"):
-        how = "" if device.vendor == "ascend" else ", torch emulates it in 32 bits, many times slower"
-        for key in _BF16_KEYS:
-            if job.flag(key):
-                instead = "fp16_full_eval" if key == "bf16_full_eval" else "fp16"
-                fix = None if key == "pure_bf16" or instead in job.values else rename_key(key, instead, safe=False)
-                yield key, f"{device.id} has no bf16{how}; write `{instead}: true` in place of `{key}`", fix
+    how = "" if device.vendor == "ascend" else ", torch emulates it in 32 bits, many times slower"
+    for key in _BF16_KEYS if not device.bf16 and not job.flag("use_cpu") else ():
+        if job.flag(key):
+            instead = "fp16_full_eval" if key == "bf16_full_eval" else "fp16"
+            fix = None if key == "pure_bf16" or instead in job.values else rename_key(key, instead, safe=False)
+            yield key, f"{device.id} has no bf16{how}; write `{instead}: true` in place of `{key}`", fix
 
 
-@rule("DEV002", ERROR)
-def bf16_on_cpu(job: Job) -> Findings:
+@rule("DEV002", ERROR, about=subjects.device)
+def bf16_on_cpu(job: Job, device: Device) -> Findings:
     """bf16 on a CPU lacks what it needs.
 
     Why: refused at parse: transformers asks for `use_cpu: true`, and `pure_bf16` is refused on a CPU in any case.
@@ -162,8 +150,7 @@ def bf16_on_cpu(job: Job) -> Findings:
     llamafactory/hparams/parser.py:get_train_args
     Fix: `use_cpu: true` beside `bf16: true`; no `pure_bf16`.
     """
-    device = known_device(job)
-    if device is None or device.vendor != "cpu":
+    if device.vendor != "cpu":
         return
     if job.flag("pure_bf16"):
         yield "pure_bf16", "`pure_bf16` is refused on a CPU; write `bf16: true` with `use_cpu: true`"
@@ -172,8 +159,8 @@ def bf16_on_cpu(job: Job) -> Findings:
             yield key, f"`{key}` on a CPU needs `use_cpu: true`"
 
 
-@rule("DEV003", WARNING)
-def no_flash_attention(job: Job) -> Findings:
+@rule("DEV003", WARNING, about=subjects.device)
+def no_flash_attention(job: Job, device: Device) -> Findings:
     """FlashAttention-2 is asked for on a device that has none.
 
     Why: flash-attn needs Ampere or later and cannot be used on V100 or T4; without the package LLaMA-Factory only
@@ -181,13 +168,12 @@ def no_flash_attention(job: Job) -> Findings:
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation, own (data sheets)
     Fix: `flash_attn: auto`, or sdpa.
     """
-    device = known_device(job)
-    if device and job.get("flash_attn") == "fa2" and not device.flash_attention:
+    if job.get("flash_attn") == "fa2" and not device.flash_attention:
         yield "flash_attn", f"{device.id} has no FlashAttention-2; write `flash_attn: sdpa`"
 
 
-@rule("DEV004", WARNING)
-def no_fp8(job: Job) -> Findings:
+@rule("DEV004", WARNING, about=subjects.device)
+def no_fp8(job: Job, device: Device) -> Findings:
     """fp8 training is asked for on a device that has none.
 
     Why: it needs Ada, Hopper or later; elsewhere the first step fails, or, where torchao is missing too, the run goes
@@ -195,90 +181,86 @@ def no_fp8(job: Job) -> Findings:
     Source: llamafactory/train/fp8_utils.py:create_fp8_kwargs, own (data sheets)
     Fix: `bf16: true` without `fp8`.
     """
-    device = known_device(job)
-    if device and job.flag("fp8") and not device.fp8:
+    if job.flag("fp8") and not device.fp8:
         yield "fp8", f"{device.id} has no fp8; remove `fp8`"
 
 
-@rule("DEV008", ERROR)
-def no_tf32(job: Job) -> Findings:
+@rule("DEV008", ERROR, about=subjects.device)
+def no_tf32(job: Job, device: Device) -> Findings:
     """tf32 is asked for on a device that has none.
 
     Why: refused at parse, on every rank: it needs an NVIDIA GPU from Ampere on.
     Source: transformers/training_args.py:TrainingArguments.__post_init__, own (data sheets)
     Fix: remove `tf32`.
     """
-    device = known_device(job)
-    if device and job.flag("tf32") and (device.vendor != "nvidia" or (device.capability or 0) < _AMPERE_CAPABILITY):
+    if job.flag("tf32") and (device.vendor != "nvidia" or (device.capability or 0) < _AMPERE_CAPABILITY):
         yield "tf32", f"{device.id} has no tf32; remove it", remove_keys("tf32")
 
 
-@rule("DEV009", ERROR)
-def checkpointing_needs_cuda(job: Job) -> Findings:
+@rule("DEV009", ERROR, about=subjects.device)
+def checkpointing_needs_cuda(job: Job, device: Device) -> Findings:
     """unsloth's gradient checkpointing is asked for without CUDA.
 
     Why: it moves tensors to "cuda" by name: fails at the first step, after the data is tokenized and the model loaded.
     Source: llamafactory/model/model_utils/checkpointing.py:get_unsloth_gradient_checkpointing_func
     Fix: remove `use_unsloth_gc`; LLaMA-Factory's own checkpointing is on anyway.
     """
-    device = known_device(job)
-    if device and device.vendor == "cpu" and job.trains and job.checkpointing == "offloaded":
+    if device.vendor == "cpu" and job.trains and job.checkpointing == "offloaded":
         yield "use_unsloth_gc", "`use_unsloth_gc` needs CUDA; remove it", remove_keys("use_unsloth_gc")
 
 
-@rule("DEV012", WARNING)
-def accelerator_unused(job: Job) -> Findings:
+@rule("DEV012", WARNING, about=subjects.machine)
+def accelerator_unused(job: Job, machine: Machine) -> Findings:
     """The recipe forces the CPU on a machine with accelerators.
 
     Why: `use_cpu` leaves them idle.
     Source: transformers/training_args.py:TrainingArguments._setup_devices
     Fix: remove `use_cpu`.
     """
-    if job.machine and job.machine.device.vendor != "cpu" and job.flag("use_cpu"):
-        yield "use_cpu", f"`use_cpu` leaves {job.machine.device.id} idle; remove it"
+    if machine.device.vendor != "cpu" and job.flag("use_cpu"):
+        yield "use_cpu", f"`use_cpu` leaves {machine.device.id} idle; remove it"
 
 
-@rule("DEV013", WARNING)
-def backend_of_another_device(job: Job) -> Findings:
+@rule("DEV013", WARNING, about=subjects.device)
+def backend_of_another_device(job: Job, device: Device) -> Findings:
     """The communication library belongs to other devices.
 
     Why: NCCL is NVIDIA's and AMD's, HCCL Ascend's; the processes cannot form a group.
     Source: transformers/training_args.py:TrainingArguments._setup_devices
     Fix: remove `ddp_backend`; the right one is chosen by itself.
     """
-    device, name = known_device(job), str(job.get("ddp_backend"))
-    if device and name in _BACKEND_VENDORS and device.vendor not in _BACKEND_VENDORS[name]:
+    name = str(job.get("ddp_backend"))
+    if name in _BACKEND_VENDORS and device.vendor not in _BACKEND_VENDORS[name]:
         yield "ddp_backend", f"`ddp_backend: {name}` does not work on {device.id}; remove it"
 
 
-@rule("DEV014", ERROR)
-def sharding_on_cpu(job: Job) -> Findings:
+@rule("DEV014", ERROR, about=subjects.device)
+def sharding_on_cpu(job: Job, device: Device) -> Findings:
     """FSDP is used on a CPU.
 
     Why: it needs an accelerator: fails when the trainer is built, after the data is tokenized and the model loaded.
     Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.__post_init__
     Fix: remove `fsdp`.
     """
-    device = known_device(job)
-    if device and device.vendor == "cpu" and job.fsdp:
+    if device.vendor == "cpu" and job.fsdp:
         key = "fsdp" if job.fsdp_words else "accelerate"
         yield key, f"FSDP needs an accelerator; remove `{key}`"
 
 
-@rule("DEV015", NOTE)
-def device_note(job: Job) -> Findings:
+@rule("DEV015", NOTE, about=subjects.machine)
+def device_note(_job: Job, machine: Machine) -> Findings:
     """A short form of a device was read as one of several.
 
     Why: `a100` may be the 40 GB or the 80 GB card.
     Source: own (names of devices)
     Fix: write the device in full.
     """
-    if job.machine and job.machine.note:
-        yield "machine", job.machine.note
+    if machine.note:
+        yield "machine", machine.note
 
 
-@rule("DEV017", NOTE)
-def abilities_unknown(job: Job) -> Findings:
+@rule("DEV017", NOTE, about=subjects.machine)
+def abilities_unknown(job: Job, machine: Machine) -> Findings:
     """What the recipe asks of the device is not judged, as only the device's memory is known.
 
     Why: a machine such as `1x48g` says how much memory there is, not whose and of which generation the device is.
@@ -286,10 +268,10 @@ def abilities_unknown(job: Job) -> Findings:
     Source: own (names of devices)
     Fix: name the device, as `--machine 1xa6000`.
     """
-    unknown = job.machine is not None and job.machine.device.vendor == "unknown" and not job.flag("use_cpu")
-    if job.machine and unknown and (asked := list(_settings_by_device(job))):
-        device = job.machine.device.id
-        yield "machine", f"only the memory of {device} is known: whether it can do {', '.join(asked)} is not judged"
+    unknown = machine.device.vendor == "unknown" and not job.flag("use_cpu")
+    if unknown and (asked := ", ".join(_settings_by_device(job))):
+        found = f"only the memory of {machine.device.id} is known"
+        yield "machine", f"{found}: whether it can do {asked} is not judged"
 
 
 def _settings_by_device(job: Job) -> Iterator[str]:

@@ -3,7 +3,7 @@ items of a list, checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from validator.finding import Place
@@ -12,9 +12,15 @@ from validator.run import checkpoints
 from validator.run.dataset_registry import REGISTRY_FILE, Dataset
 from validator.run.prediction import Job
 
+EntryPlace = Callable[..., Place]  # gives the place of a route in a data set's registry entry
 
-def in_deepspeed_file(job: Job, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()) -> Place:
-    """A place in the DeepSpeed configuration: a JSON file, or a mapping or JSON text in the recipe."""
+
+def in_deepspeed_file(
+    job: Job, path: str = "", *keys: str, at_key: bool = False, against: tuple[str, ...] = ()
+) -> Place:
+    """Return the place of a dotted path, and of keys below it (which may hold dots), in the DeepSpeed configuration: a
+    JSON file, or a mapping or JSON text in the recipe."""
+    route = (*path.split("."), *keys) if path else keys
     return in_json_setting(job, "deepspeed", *route, at_key=at_key, against=against)
 
 

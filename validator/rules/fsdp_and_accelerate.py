@@ -4,23 +4,22 @@ the header block names."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validator.errors import RecipeError
 from validator.finding import Place
+from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
 from validator.recipe import safe_read
 from validator.recipe.safe_read import read_json
 from validator.recipe.suggestions import suggest
-from validator.rules import finding_places
+from validator.rules import subjects
+from validator.rules.finding_places import in_accelerate_file, in_fsdp_config, in_json_setting
 from validator.rules.rule import ERROR, WARNING, Findings, rule
+from validator.run.fsdp import AccelerateFile
 from validator.run.prediction import Job
 
-if TYPE_CHECKING:
-    from validator.run.fsdp import AccelerateFile
-
-
-_FSDP_PREFIX, _LAYER_SUFFIX = "fsdp_", "DecoderLayer"
+_LAYER_SUFFIX = "DecoderLayer"
 _FSDP_WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
 
 
@@ -91,7 +90,7 @@ def fsdp_unwrapped(job: Job) -> Findings:
     """
     words = job.fsdp_words
     known = all(word in _FSDP_WORDS for word in words) and words != ("offload",)
-    if words and known and "auto_wrap" not in words and not _uses_xla(job):
+    if words and known and "auto_wrap" not in words and not _fsdp_settings(job).get("xla"):
         yield "fsdp", "without `auto_wrap` all weights are gathered at once; write `full_shard auto_wrap`"
 
 
@@ -103,29 +102,28 @@ def fsdp_config_conflict(job: Job) -> Findings:
     Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: wrap by layer class or by size, not both; keep `sync_module_states` with `cpu_ram_efficient_loading`.
     """
-    config = _fsdp_settings(job)
-    if not job.fsdp_words:
-        return
-    if config.get("transformer_layer_cls_to_wrap") and _is_positive(config.get("min_num_params")):
+    config = _fsdp_settings(job) if job.fsdp_words else {}
+    least = config.get("min_num_params")
+    if config.get("transformer_layer_cls_to_wrap") and isinstance(least, (int, float)) and least > 0:
         place = _fsdp_setting_place(job, "min_num_params")
         yield place, "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other; keep one"
     lazy = str(config.get("cpu_ram_efficient_loading", False)).lower() == "true"
-    if lazy and str(config.get("sync_module_states", True)).lower() == "false" and not _uses_xla(job):
+    if lazy and str(config.get("sync_module_states", True)).lower() == "false" and not config.get("xla"):
         text = "`cpu_ram_efficient_loading` needs `sync_module_states: true`; else ranks keep random weights"
         yield _fsdp_setting_place(job, "sync_module_states"), text
 
 
-@rule("PAR304", ERROR)
-def layer_of_another_model(job: Job) -> Findings:
+@rule("PAR304", ERROR, about=subjects.model)
+def layer_of_another_model(job: Job, model: Model) -> Findings:
     """FSDP is told to wrap the layers of another model.
 
     Why: "Could not find the transformer layer class", when the trainer wraps the model, after loading it on every rank.
     Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_auto_wrap_policy
     Fix: the class of the model's own layers, or leave it out: accelerate then asks the model.
     """
-    own = job.model.family.layer if job.model else None
-    place, value = _wrapped_classes(job) if job.fsdp else (None, ())
-    for word in value:
+    own = model.family.layer
+    place, classes = _wrapped_classes(job) if job.fsdp else (None, ())
+    for word in classes:
         if own and own.endswith(_LAYER_SUFFIX) and word.endswith(_LAYER_SUFFIX) and word != own:
             yield place, f"{job.model_name} has no `{word}`; write `{own}`, or leave it out"
 
@@ -134,15 +132,10 @@ def _wrapped_classes(job: Job) -> tuple[Place, tuple[str, ...]]:
     """The classes that are wrapped, and where they are written: in the accelerate file, else in the recipe."""
     name = "transformer_layer_cls_to_wrap"
     if job.accelerate and job.accelerate.fsdp:
-        place, value = (
-            finding_places.in_fsdp_config(job, _FSDP_PREFIX + name),
-            job.accelerate.setting(_FSDP_PREFIX + name),
-        )
+        place, value = in_fsdp_config(job, f"fsdp_{name}"), job.accelerate.setting(f"fsdp_{name}")
     else:
-        place, value = (
-            _fsdp_setting_place(job, name),
-            _fsdp_settings(job).get(name) if "auto_wrap" in job.fsdp_words else None,
-        )
+        place = _fsdp_setting_place(job, name)
+        value = _fsdp_settings(job).get(name) if "auto_wrap" in job.fsdp_words else None
     if isinstance(value, str):
         return place, tuple(value.split(","))
     return place, tuple(str(word) for word in value) if isinstance(value, list) else ()
@@ -150,7 +143,7 @@ def _wrapped_classes(job: Job) -> tuple[Place, tuple[str, ...]]:
 
 def _fsdp_settings(job: Job) -> Mapping[str, Any]:
     """The FSDP settings without the prefix `fsdp_`, which transformers strips."""
-    return {str(key).removeprefix(_FSDP_PREFIX): item for key, item in _fsdp_settings_as_written(job).items()}
+    return {str(key).removeprefix("fsdp_"): item for key, item in _fsdp_settings_as_written(job).items()}
 
 
 def _fsdp_settings_as_written(job: Job) -> Mapping[str, Any]:
@@ -166,23 +159,12 @@ def _fsdp_settings_as_written(job: Job) -> Mapping[str, Any]:
 
 def _fsdp_setting_place(job: Job, name: str) -> Place:
     """A setting, under either name."""
-    return finding_places.in_json_setting(
-        job,
-        "fsdp_config",
-        f"{_FSDP_PREFIX}{name}" if f"{_FSDP_PREFIX}{name}" in _fsdp_settings_as_written(job) else name,
-    )
+    prefixed = f"fsdp_{name}"
+    return in_json_setting(job, "fsdp_config", prefixed if prefixed in _fsdp_settings_as_written(job) else name)
 
 
-def _uses_xla(job: Job) -> bool:
-    return bool(_fsdp_settings(job).get("xla"))
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, (int, float)) and value > 0
-
-
-@rule("PAR301", ERROR)
-def accelerate_file_unusable(job: Job) -> Findings:
+@rule("PAR301", ERROR, about=subjects.accelerate_file)
+def accelerate_file_unusable(job: Job, file: AccelerateFile) -> Findings:
     """The accelerate file is not there, or accelerate does not take it.
 
     Why: `accelerate launch` stops before anything starts.
@@ -190,27 +172,24 @@ def accelerate_file_unusable(job: Job) -> Findings:
     accelerate/commands/config/config_args.py:BaseConfig.from_yaml_file
     Fix: name an existing YAML file, from the working directory, with `distributed_type` and keys that accelerate knows.
     """
-    file = job.accelerate
-    if file is None:
-        return
     if file.problem:
         lies = safe_read.path_kind(file.path)
         why = file.problem if lies else "does not exist"
-        yield finding_places.in_accelerate_file(job), why if lies == "file" else f"`{job.header['accelerate']}` {why}"
+        yield in_accelerate_file(job), why if lies == "file" else f"`{job.header['accelerate']}` {why}"
         return
     known = yaml_table("accelerate")
     if file.kind not in known["kinds"]:
         wrong = f"`{file.kind}` is unknown" if file.kind else "is missing"
         text = f"`distributed_type` {wrong}; write `distributed_type: FSDP`"
-        yield finding_places.in_accelerate_file(job, "distributed_type"), text
-    for key in file.config:
+        yield in_accelerate_file(job, "distributed_type"), text
+    for key in map(str, file.config):
         if key not in known["keys"]:
-            place = finding_places.in_accelerate_file(job, str(key), at_key=True)
-            yield place, f"accelerate does not know `{key}` and stops{suggest(str(key), known['keys'])}"
+            place = in_accelerate_file(job, key, at_key=True)
+            yield place, f"accelerate does not know `{key}` and stops{suggest(key, known['keys'])}"
 
 
-@rule("PAR302", ERROR)
-def accelerate_value_refused(job: Job) -> Findings:
+@rule("PAR302", ERROR, about=subjects.accelerate_file)
+def accelerate_value_refused(job: Job, file: AccelerateFile) -> Findings:
     """The accelerate file holds a value that accelerate or PyTorch refuses.
 
     Why: ValueError or KeyError at the launch, or when the trainer is made, after the model is loaded.
@@ -218,51 +197,44 @@ def accelerate_value_refused(job: Job) -> Findings:
     accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.__post_init__
     Fix: one of the values that the message names; text such as "no" in quotes.
     """
-    file = job.accelerate
-    if file is None or file.problem:
-        return
-    for name, choices in yaml_table("accelerate")["choices"].items():
+    for name, choices in yaml_table("accelerate")["choices"].items() if not file.problem else ():
         value = file.config.get(name) if name in file.config else file.setting(name) if file.kind == "FSDP" else None
         if value is not None and not _is_one_of(value, choices, numbered=name.startswith("fsdp")):
             known = ", ".join(choices if name.startswith("fsdp") else (choice.lower() for choice in choices))
             quoted = "; put it in quotes" if isinstance(value, bool) else ""
-            text = f"`{name}` is {_shown_setting(value)}, none of {known}{quoted}"
-            yield finding_places.in_fsdp_config(job, name), text
-    if file.kind == "FSDP":
+            yield in_fsdp_config(job, name), f"`{name}` is {_shown_setting(value)}, none of {known}{quoted}"
+    if file.kind == "FSDP" and not file.problem:
         yield from _conflicting_values(job, file)
 
 
 def _conflicting_values(job: Job, file: AccelerateFile) -> Findings:
     name = "fsdp_reshard_after_forward"
-    if file.version == 2 and str(file.setting(name) or "true").upper() not in ("TRUE", "FALSE", "1", "0", "YES", "NO"):
-        place = finding_places.in_fsdp_config(job, name)
-        yield place, f"`{name}` is {_shown_setting(file.setting(name))}; FSDP2 takes true or false"
+    value = file.setting(name)
+    if file.version == 2 and str(value or "true").upper() not in ("TRUE", "FALSE", "1", "0", "YES", "NO"):
+        yield in_fsdp_config(job, name), f"`{name}` is {_shown_setting(value)}; FSDP2 takes true or false"
     lazy, sync = (file.setting(f"fsdp_{each}") for each in ("cpu_ram_efficient_loading", "sync_module_states"))
     if (lazy or lazy is None) and not (sync or sync is None):
         text = "`fsdp_cpu_ram_efficient_loading`, on by default, needs `fsdp_sync_module_states: true`"
-        yield finding_places.in_fsdp_config(job, "fsdp_sync_module_states"), text
+        yield in_fsdp_config(job, "fsdp_sync_module_states"), text
 
 
-@rule("PAR303", WARNING)
-def accelerate_setting_ignored(job: Job) -> Findings:
+@rule("PAR303", WARNING, about=subjects.accelerate_file)
+def accelerate_setting_ignored(job: Job, file: AccelerateFile) -> Findings:
     """`fsdp_config` of the accelerate file has a setting that nothing reads.
 
     Why: the launcher hands on only what it knows, so a misspelt setting keeps its default.
     Source: accelerate/utils/launch.py:prepare_multi_gpu_env
     Fix: the setting's right name, or remove it.
     """
-    file = job.accelerate
-    if file is None or file.kind != "FSDP":
-        return
     known = yaml_table("accelerate")["fsdp"]
-    for name, written in file.written.items():
+    for name, written in file.written.items() if file.kind == "FSDP" else ():
         if name not in known:
-            place = finding_places.in_accelerate_file(job, "fsdp_config", written, at_key=True)
+            place = in_accelerate_file(job, "fsdp_config", written, at_key=True)
             yield place, f"`{written}` is not known to accelerate and does nothing{suggest(name, known)}"
 
 
-@rule("PAR305", WARNING)
-def accelerate_processes_differ(job: Job) -> Findings:
+@rule("PAR305", WARNING, about=subjects.accelerate_file)
+def accelerate_processes_differ(job: Job, file: AccelerateFile) -> Findings:
     """The accelerate file starts another number of processes than the machine has devices.
 
     Why: memory and batches are judged for the machine; with fewer processes each holds more, and the other devices
@@ -270,20 +242,20 @@ def accelerate_processes_differ(job: Job) -> Findings:
     Source: accelerate/utils/launch.py:prepare_multi_gpu_env
     Fix: `num_processes`: the devices of all nodes together; `num_machines`: the nodes.
     """
-    if job.accelerate is None or job.machine is None:
+    if job.machine is None:
         return
     for name, there, what in (
         ("num_processes", job.machine.world, "devices"),
         ("num_machines", job.machine.nodes, "nodes"),
     ):
-        value = job.accelerate.config.get(name, 1 if name == "num_machines" else None)
+        value = file.config.get(name, 1 if name == "num_machines" else None)
         if isinstance(value, int) and value != there:
             text = f"`{name}` is {value}, the machine has {there} {what}; write {there}"
-            yield finding_places.in_accelerate_file(job, name), text
+            yield in_accelerate_file(job, name), text
 
 
-@rule("PAR306", WARNING)
-def accelerate_precision_differs(job: Job) -> Findings:
+@rule("PAR306", WARNING, about=subjects.accelerate_file)
+def accelerate_precision_differs(job: Job, file: AccelerateFile) -> Findings:
     """The accelerate file names another mixed precision than the recipe.
 
     Why: `bf16: true` and `fp16: true` of the recipe count, and the file only where neither is there: then `pure_bf16`
@@ -292,19 +264,16 @@ def accelerate_precision_differs(job: Job) -> Findings:
     accelerate/accelerator.py:Accelerator.prepare_model
     Fix: the same in both.
     """
-    file = job.accelerate
-    if file is None or file.half is None:
-        return
     own = next((name for name in ("bf16", "fp16") if job.flag(name)), None)
-    place = finding_places.in_accelerate_file(job, "mixed_precision", against=("bf16", "fp16", "pure_bf16"))
-    if own and own != file.half:
+    place = in_accelerate_file(job, "mixed_precision", against=("bf16", "fp16", "pure_bf16"))
+    if file.half and own and own != file.half:
         yield place, f"`mixed_precision` is {file.half}, the recipe's `{own}: true` counts; write {own}"
-    elif not own and job.pure and job.fsdp:
+    elif file.half and not own and job.pure and job.fsdp:
         yield place, f'{file.half} raises the weights of `pure_bf16` to 32 bits; write "no"'
 
 
-@rule("PAR307", WARNING)
-def sharded_twice(job: Job) -> Findings:
+@rule("PAR307", WARNING, about=subjects.accelerate_file)
+def sharded_twice(job: Job, file: AccelerateFile) -> Findings:
     """The recipe asks for FSDP or DeepSpeed, and the accelerate file for FSDP.
 
     Why: the recipe's `fsdp` overrides a part of the file; with `deepspeed` the engine runs the step, and nothing is
@@ -313,29 +282,28 @@ def sharded_twice(job: Job) -> Findings:
     transformers/integrations/fsdp.py:is_fsdp_enabled
     Fix: keep one of them.
     """
-    if job.accelerate and job.accelerate.fsdp and not _zero3_with_fsdp2_checkpointing(job):
+    if file.fsdp and not _zero3_with_fsdp2_checkpointing(job, file):
         for key in ("fsdp", "deepspeed"):
             if job.fsdp_words if key == "fsdp" else job.engine:
                 yield key, f"`{key}` stands beside the FSDP of `{job.header['accelerate']}`; keep one"
 
 
-@rule("PAR308", WARNING)
-def accelerate_not_judged(job: Job) -> Findings:
+@rule("PAR308", WARNING, about=subjects.accelerate_file)
+def accelerate_not_judged(job: Job, file: AccelerateFile) -> Findings:
     """The accelerate file runs the processes in a way that is not judged here.
 
     Why: memory depends on it, so nothing is said of that.
     Source: own (the header block)
     Fix: for DeepSpeed name its JSON file by `deepspeed` in the recipe, and no accelerate file.
     """
-    file = job.accelerate
-    if file and not file.problem and not file.judged and file.kind in yaml_table("accelerate")["kinds"]:
-        place = finding_places.in_accelerate_file(job, "distributed_type")
+    if not file.problem and not file.judged and file.kind in yaml_table("accelerate")["kinds"]:
+        place = in_accelerate_file(job, "distributed_type")
         text = "FSDP, MULTI_GPU and MULTI_NPU are, and DeepSpeed by the recipe's `deepspeed`"
         yield place, f"memory is not judged under `distributed_type: {file.kind}`; {text}"
 
 
-@rule("PAR309", ERROR)
-def states_in_pieces(job: Job) -> Findings:
+@rule("PAR309", ERROR, about=subjects.accelerate_file)
+def states_in_pieces(job: Job, file: AccelerateFile) -> Findings:
     """FSDP saves its states in pieces, and the recipe wants the model only.
 
     Why: ValueError, "save_only_model option is not compatible with FSDP state dict type 'SHARDED_STATE_DICT'", after
@@ -343,13 +311,13 @@ def states_in_pieces(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer.create_accelerator_and_postprocess
     Fix: `fsdp_state_dict_type: FULL_STATE_DICT`, or remove `save_only_model`.
     """
-    if _saves_sharded_states(job) and job.flag("save_only_model"):
-        place = finding_places.in_fsdp_config(job, "fsdp_state_dict_type")._replace(against=("save_only_model",))
+    if file.fsdp and not file.fsdp.gathers and job.flag("save_only_model"):
+        place = in_fsdp_config(job, "fsdp_state_dict_type")._replace(against=("save_only_model",))
         yield place, "`save_only_model` needs whole states; write `fsdp_state_dict_type: FULL_STATE_DICT`"
 
 
-@rule("PAR310", WARNING)
-def model_left_in_pieces(job: Job) -> Findings:
+@rule("PAR310", WARNING, about=subjects.accelerate_file)
+def model_left_in_pieces(job: Job, file: AccelerateFile) -> Findings:
     """FSDP saves its states in pieces, so the run ends without a model to load.
 
     Why: the last save writes no safetensors; `accelerate merge-weights` can make them of a checkpoint. FSDP2 does so
@@ -358,13 +326,13 @@ def model_left_in_pieces(job: Job) -> Findings:
     accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_state_dict_type
     Fix: `fsdp_state_dict_type: FULL_STATE_DICT`.
     """
-    if _saves_sharded_states(job) and not job.flag("save_only_model"):
+    if file.fsdp and not file.fsdp.gathers and not job.flag("save_only_model"):
         text = "the trained model is saved in pieces only; write `fsdp_state_dict_type: FULL_STATE_DICT`"
-        yield finding_places.in_fsdp_config(job, "fsdp_state_dict_type"), text
+        yield in_fsdp_config(job, "fsdp_state_dict_type"), text
 
 
-@rule("PAR311", WARNING)
-def recomputed_twice(job: Job) -> Findings:
+@rule("PAR311", WARNING, about=subjects.accelerate_file)
+def recomputed_twice(job: Job, file: AccelerateFile) -> Findings:
     """FSDP checkpoints activations, and so does LLaMA-Factory.
 
     Why: each layer is recomputed twice, for nothing; with `gradient_checkpointing: true` the trainer refuses.
@@ -372,14 +340,13 @@ def recomputed_twice(job: Job) -> Findings:
     transformers/trainer.py:Trainer.create_accelerator_and_postprocess
     Fix: remove `fsdp_activation_checkpointing`; LLaMA-Factory's own is on by default.
     """
-    recomputes = job.accelerate and job.accelerate.fsdp and job.accelerate.fsdp.recomputes
-    if recomputes and job.own_checkpointing != "off":
+    if file.fsdp and file.fsdp.recomputes and job.own_checkpointing != "off":
         text = "LLaMA-Factory recomputes activations already; remove it"
-        yield finding_places.in_fsdp_config(job, "fsdp_activation_checkpointing"), text
+        yield in_fsdp_config(job, "fsdp_activation_checkpointing"), text
 
 
-@rule("PAR312", ERROR)
-def stage_3_under_fsdp_2(job: Job) -> Findings:
+@rule("PAR312", ERROR, about=subjects.accelerate_file)
+def stage_3_under_fsdp_2(job: Job, file: AccelerateFile) -> Findings:
     """ZeRO-3 is launched with an accelerate file of FSDP2.
 
     Why: DeepSpeed runs the step, but LLaMA-Factory takes the run for FSDP2 and recomputes without reentry, which fails
@@ -387,18 +354,14 @@ def stage_3_under_fsdp_2(job: Job) -> Findings:
     Source: llamafactory/model/model_utils/checkpointing.py:prepare_model_for_training
     Fix: keep one of them.
     """
-    if _zero3_with_fsdp2_checkpointing(job):
+    if _zero3_with_fsdp2_checkpointing(job, file):
         yield "deepspeed", f"ZeRO-3 fails under the FSDP2 of `{job.header['accelerate']}`; keep one"
 
 
-def _zero3_with_fsdp2_checkpointing(job: Job) -> bool:
+def _zero3_with_fsdp2_checkpointing(job: Job, file: AccelerateFile) -> bool:
     """Whether ZeRO-3 meets recomputation without reentry, which LLaMA-Factory takes up for FSDP2."""
-    second = job.accelerate is not None and job.accelerate.fsdp is not None and job.accelerate.version == 2
+    second = file.fsdp is not None and file.version == 2
     return second and job.zero_stage == 3 and job.own_checkpointing != "off"
-
-
-def _saves_sharded_states(job: Job) -> bool:
-    return job.accelerate is not None and job.accelerate.fsdp is not None and not job.accelerate.fsdp.gathers
 
 
 def _is_one_of(value: Any, choices: list[str], numbered: bool) -> bool:

@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 from validator.errors import RecipeError
 from validator.knowledge import guidance
-from validator.knowledge.devices import parse_machine
+from validator.knowledge.devices import Machine, parse_machine
+from validator.rules import subjects
 from validator.rules.rule import NOTE, WARNING, Findings, rule
 from validator.run.prediction import Job
 from validator.run.schedule import save_interval, warmup_steps
+from validator.run.training_time import checkpoint_write_seconds, predict_training_time
 from validator.wording import plural
 
 # Beyond the published range by this factor a value is a mistake more often than a choice.
@@ -209,25 +211,20 @@ def never_evaluated(job: Job) -> Findings:
         yield "dataset", f"{text}; `val_size: 0.02` with `eval_strategy: steps` does it"
 
 
-@rule("TRA424", WARNING)
-def kill_costs_much(job: Job) -> Findings:
+@rule("TRA424", WARNING, about=subjects.machine)
+def kill_costs_much(job: Job, machine: Machine) -> Findings:
     """Checkpoints lie so far apart that a kill would cost hours, or none is written before the end.
 
     Why: queues, drivers and power end long runs. What was computed since the last checkpoint is lost.
     Source: transformers/trainer_callback.py:DefaultFlowCallback.on_step_end
     Fix: the `save_steps` that is named: a checkpoint at least every hour on one node, every half hour on several.
     """
-    if not job.trains or job.get("save_strategy") == "no" or job.machine is None:
-        return
-    from validator.run import training_time
-    from validator.run.training_time import predict_training_time  # which rules about files do not wait for
-
-    timed = predict_training_time(job)
+    timed = predict_training_time(job) if job.trains and job.get("save_strategy") != "no" else None
     if timed is None or timed.run is None or timed.run.expected < _SHORT_RUN_SECONDS:
         return
     total, step = timed.steps or job.steps, timed.step.expected
-    worth = _MIN_SAVE_RATIO * training_time.checkpoint_write_seconds(job)  # more often would waste time (TRA926)
-    steps = max(1, int(max(_SHORT_RUN_SECONDS if job.machine.nodes == 1 else _SHORT_RUN_SECONDS / 2, worth) / step))
+    worth = _MIN_SAVE_RATIO * checkpoint_write_seconds(job)  # more often would waste time (TRA926)
+    steps = max(1, int(max(_SHORT_RUN_SECONDS if machine.nodes == 1 else _SHORT_RUN_SECONDS / 2, worth) / step))
     remedy = f"set `save_steps: {steps}`, some {_format_hours(steps * step)}"
     every = save_interval(job, job.steps_per_epoch(job.data_rows or 0), total)
     if not 0 < every < total:
@@ -238,8 +235,8 @@ def kill_costs_much(job: Job) -> Findings:
         yield "save_steps", f"a checkpoint every {_format_hours(every * step)}: a kill may cost as much; {remedy}"
 
 
-@rule("TRA425", NOTE)
-def batch_follows_the_devices(job: Job) -> Findings:
+@rule("TRA425", NOTE, about=subjects.machine)
+def batch_follows_the_devices(job: Job, machine: Machine) -> Findings:
     """Another number of devices than the recipe was written for changes the effective batch.
 
     Why: every device adds its micro batches to a step. With four times the devices a step takes four times the samples,
@@ -248,20 +245,19 @@ def batch_follows_the_devices(job: Job) -> Findings:
     Fix: the `gradient_accumulation_steps` in the message, or another learning rate.
     """
     written = job.header.get("machine")
-    if job.machine is None or not job.trains or not isinstance(written, str) or written == str(job.machine):
+    if not job.trains or not isinstance(written, str) or written == str(machine):
         return
     try:
         before = parse_machine(written).world
     except RecipeError:  # another rule tells it
         return
-    if before == job.world:
-        return
-    steps, remainder = divmod(job.accumulation * before, job.world)
-    batch = job.effective_batch * before // job.world
-    devices = f"with {job.world} {plural(job.world, 'device')}, not {before}"
-    text = f"{devices}, the effective batch is {job.effective_batch}, not {batch}"
-    remedy = f"; `gradient_accumulation_steps: {steps}` keeps it" if steps and not remainder else ""
-    yield "gradient_accumulation_steps", f"{text} instead of {batch}{remedy}"
+    if before != job.world:
+        steps, remainder = divmod(job.accumulation * before, job.world)
+        batch = job.effective_batch * before // job.world
+        devices = f"with {job.world} {plural(job.world, 'device')}, not {before}"
+        text = f"{devices}, the effective batch is {job.effective_batch}, not {batch}"
+        remedy = f"; `gradient_accumulation_steps: {steps}` keeps it" if steps and not remainder else ""
+        yield "gradient_accumulation_steps", f"{text} instead of {batch}{remedy}"
 
 
 def _format_hours(seconds: float) -> str:

@@ -3,10 +3,14 @@ the run to it."""
 
 from __future__ import annotations
 
+import difflib
 import os
 
 from validator.knowledge import node_environment
+from validator.knowledge.devices import Machine
+from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
+from validator.rules import subjects
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run import launcher
 from validator.run.prediction import Job
@@ -50,8 +54,8 @@ def another_trainer(_job: Job) -> Findings:
             yield None, f"the environment has {name}={os.environ[name]}: the run goes to {what}; unset it"
 
 
-@rule("PAR203", WARNING)
-def processes_against_machine(job: Job) -> Findings:
+@rule("PAR203", WARNING, about=subjects.machine)
+def processes_against_machine(_job: Job, machine: Machine) -> Findings:
     """The environment starts another number of processes than the machine has devices.
 
     Why: the launcher takes NPROC_PER_NODE and NNODES from the environment: batch size, memory and steps are then those
@@ -59,18 +63,16 @@ def processes_against_machine(job: Job) -> Findings:
     Source: llamafactory/launcher.py:launch
     Fix: unset the variable, or name the machine with `--machine`.
     """
-    if job.machine is None:
-        return
-    devices, nodes = job.machine.devices, job.machine.nodes
+    devices, nodes = machine.devices, machine.nodes
     if (processes := os.environ.get("NPROC_PER_NODE", str(devices))) != str(devices):
         yield "machine", f"the environment has NPROC_PER_NODE={processes}, the machine has {devices}; unset it"
     if (given := os.environ.get("NNODES", str(nodes))) != str(nodes):
-        recipe = "1 node" if nodes == 1 else f"{nodes} nodes"
+        recipe = f"{nodes} {plural(nodes, 'node')}"
         yield "machine", f"the environment has NNODES={given}, the recipe has {recipe}; unset it"
 
 
-@rule("PAR204", WARNING)
-def node_rank_missing(job: Job) -> Findings:
+@rule("PAR204", WARNING, about=subjects.machine)
+def node_rank_missing(_job: Job, machine: Machine) -> Findings:
     """The environment says which node this is by RANK, which LLaMA-Factory does not read.
 
     Why: without NODE_RANK every node takes itself for the first, and all wait for each other until the timeout. With
@@ -78,13 +80,13 @@ def node_rank_missing(job: Job) -> Findings:
     Source: llamafactory/launcher.py:launch
     Fix: `NODE_RANK=$RANK`.
     """
-    several = job.machine is not None and job.machine.nodes > 1 and "RDZV_ID" not in os.environ
-    if several and "RANK" in os.environ and "NODE_RANK" not in os.environ and "LOCAL_RANK" not in os.environ:
+    told = {"RDZV_ID", "NODE_RANK", "LOCAL_RANK"} & os.environ.keys()
+    if machine.nodes > 1 and "RANK" in os.environ and not told:
         yield "machine", f"the environment has RANK={os.environ['RANK']}; LLaMA-Factory reads NODE_RANK, set that"
 
 
-@rule("PAR210", WARNING)
-def nodes_may_vary(job: Job) -> Findings:
+@rule("PAR210", WARNING, about=subjects.machine)
+def nodes_may_vary(job: Job, machine: Machine) -> Findings:
     """The environment lets an elastic launch start with another number of nodes.
 
     Why: with RDZV_ID torchrun starts half a minute after MIN_NNODES nodes have come, up to MAX_NNODES of them. Fewer
@@ -94,17 +96,15 @@ def nodes_may_vary(job: Job) -> Findings:
     Fix: unset both; an elastic launch of a fixed number of nodes needs neither.
     """
     least, most = (os.environ.get(name) for name in ("MIN_NNODES", "MAX_NNODES"))
-    if job.machine is None or least is None or most is None or "RDZV_ID" not in os.environ:
-        return
-    nodes = job.machine.nodes
-    if {least, most} != {str(nodes)}:
-        judged = f"the recipe is judged for {nodes} {plural(nodes, 'node')}"
+    elastic = least is not None and most is not None and "RDZV_ID" in os.environ
+    if elastic and {least, most} != {str(machine.nodes)}:
+        judged = f"the recipe is judged for {machine.nodes} {plural(machine.nodes, 'node')}"
         bound = ", and ZeRO resumes with as many processes only" if job.zero_stage else ""
         yield "machine", f"the environment has MIN_NNODES={least} MAX_NNODES={most}, {judged}{bound}; unset them"
 
 
-@rule("PAR211", WARNING)
-def torchrun_restarts(job: Job) -> Findings:
+@rule("PAR211", WARNING, about=subjects.machine)
+def torchrun_restarts(job: Job, machine: Machine) -> Findings:
     """The environment has torchrun start processes again by itself.
 
     Why: nodes share a store, in which each counts the restarts for itself: after the loss of a process all wait for
@@ -115,20 +115,19 @@ def torchrun_restarts(job: Job) -> Findings:
     Fix: unset MAX_RESTARTS and start all nodes again, as the jobs of `lmf-recipes submit` do.
     """
     restarts = os.environ.get("MAX_RESTARTS", "")
-    if job.machine is None or "RDZV_ID" not in os.environ or not restarts.isdecimal() or int(restarts) == 0:
+    if "RDZV_ID" not in os.environ or not restarts.isdecimal() or int(restarts) == 0:
         return
     shared = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"
-    if job.machine.nodes > 1 and shared:
+    if machine.nodes > 1 and shared:
         remedy = "unset it, or set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
         yield "machine", f"the environment has MAX_RESTARTS={restarts}, after which nodes can wait for ever; {remedy}"
     if job.flag("overwrite_output_dir"):
-        remedy = "set it to false, or unset MAX_RESTARTS"
-        text = f"the environment has MAX_RESTARTS={restarts}, and each restart begins anew; {remedy}"
-        yield "overwrite_output_dir", text
+        found = f"the environment has MAX_RESTARTS={restarts}, and each restart begins anew"
+        yield "overwrite_output_dir", f"{found}; set it to false, or unset MAX_RESTARTS"
 
 
-@rule("PAR205", WARNING)
-def name_of_another_hub(job: Job) -> Findings:
+@rule("PAR205", WARNING, about=subjects.model)
+def name_of_another_hub(job: Job, model: Model) -> Findings:
     """The model's name is not the one that it has on the hub in use.
 
     Why: with USE_MODELSCOPE_HUB LLaMA-Factory hands the name to modelscope as it stands, without it to Hugging Face;
@@ -136,32 +135,29 @@ def name_of_another_hub(job: Job) -> Findings:
     Source: llamafactory/extras/misc.py:try_download_model_from_other_hub
     Fix: the name in the message, a folder, or the variable set as the name asks for.
     """
-    model = job.model
-    if model is None or model.id is None or model.taken or job.find(str(job.get("model_name_or_path"))):
+    if model.id is None or model.taken or job.find(str(job.get("model_name_or_path"))):
         return
     scope = node_environment.is_env_enabled("USE_MODELSCOPE_HUB")
     if not scope and model.name in model.hub:  # which most checks are
         return
-    there, other = yaml_table("models")[model.id]["modelscope"], "ModelScope"
-    names, hub = (there, other) if scope else (list(model.hub), "Hugging Face")
+    names = yaml_table("models")[model.id]["modelscope"] if scope else list(model.hub)
     if model.name not in names:
         meant = _most_similar_name(model.name, names)
         remedy = f"write {meant}" if meant else "name a folder"
         change = f"unset USE_MODELSCOPE_HUB or {remedy}" if scope else f"set USE_MODELSCOPE_HUB=1 or {remedy}"
+        hub = "ModelScope" if scope else "Hugging Face"
         yield "model_name_or_path", f"{model.name} is not known to be on {hub}, from which it is loaded; {change}"
 
 
 def _most_similar_name(name: str, names: list[str]) -> str | None:
     """The most alike of the names: the one on the other hub for the same model."""
-    import difflib
-
     own = {each.rpartition("/")[2].lower(): each for each in reversed(names)}
     near = difflib.get_close_matches(name.rpartition("/")[2].lower(), list(own), n=1, cutoff=0.0)
     return own[near[0]] if near else None
 
 
-@rule("PAR206", ERROR)
-def ray_cannot_start(job: Job) -> Findings:
+@rule("PAR206", ERROR, about=subjects.machine)
+def ray_cannot_start(job: Job, machine: Machine) -> Findings:
     """Ray cannot give the run what it asks for.
 
     Why: LLaMA-Factory reserves a bundle of 10 CPUs and one device for each device of the cluster, and waits for them
@@ -170,21 +166,20 @@ def ray_cannot_start(job: Job) -> Findings:
     Source: llamafactory/train/tuner.py:_ray_training_function, llamafactory/train/trainer_utils.py:get_placement_group
     Fix: as many CPUs, or workers, as the message says.
     """
-    if job.machine is None or not launcher.uses_ray():
+    if not launcher.uses_ray():
         return
-    devices, wanted = job.machine.devices, launcher.RAY_CPUS * job.machine.devices
+    devices, wanted = machine.devices, launcher.RAY_CPUS * machine.devices
     promised, workers = launcher.declared_ray_cpus(job), launcher.ray_workers(job)
     if promised is not None and promised < wanted and not launcher.joins_ray_cluster(job):
-        short = (
-            f"Ray has {promised} CPUs by `num_cpus`, and {launcher.RAY_CPUS} are reserved for each of {devices} devices"
-        )
+        reserved = f"{launcher.RAY_CPUS} are reserved for each of {devices} devices"
+        short = f"Ray has {promised} CPUs by `num_cpus`, and {reserved}"
         yield "ray_init_kwargs", f"{short}: it would wait for ever; set `num_cpus: {wanted}`"
     if workers > job.world:
         yield "ray_num_workers", f"{workers} Ray workers, the machine has {job.world} devices; set {job.world}"
 
 
-@rule("PAR207", WARNING)
-def ray_may_wait(job: Job) -> Findings:
+@rule("PAR207", WARNING, about=subjects.machine)
+def ray_may_wait(job: Job, machine: Machine) -> Findings:
     """Nothing tells Ray that it has the CPUs that LLaMA-Factory reserves.
 
     Why: 10 CPUs are reserved for each device of the cluster; on a node that has fewer, threads counted, the run waits
@@ -192,17 +187,17 @@ def ray_may_wait(job: Job) -> Findings:
     Source: llamafactory/train/trainer_utils.py:get_placement_group
     Fix: `ray_init_kwargs: {num_cpus: …}`, which no core stands behind, or `ray start --num-cpus` for a cluster.
     """
-    if job.machine and launcher.uses_ray() and not job.on_cpu and launcher.declared_ray_cpus(job) is None:
-        devices, wanted = job.machine.devices, launcher.RAY_CPUS * job.machine.devices
-        many = job.machine.nodes > 1 or launcher.joins_ray_cluster(job)
+    if launcher.uses_ray() and not job.on_cpu and launcher.declared_ray_cpus(job) is None:
+        wanted = launcher.RAY_CPUS * machine.devices
+        many = machine.nodes > 1 or launcher.joins_ray_cluster(job)
         remedy = f"`ray start --num-cpus {wanted}` on each" if many else f"`ray_init_kwargs: {{num_cpus: {wanted}}}`"
-        reserved = f"{launcher.RAY_CPUS} CPUs are reserved for each device, {wanted} on a node of {devices}"
+        reserved = f"{launcher.RAY_CPUS} CPUs are reserved for each device, {wanted} on a node of {machine.devices}"
         waits = "where there are fewer the run waits for ever"
         yield None, f"the environment has USE_RAY: {reserved}; {waits}; promise them by {remedy}"
 
 
-@rule("PAR208", WARNING)
-def ray_trains_on_fewer(job: Job) -> Findings:
+@rule("PAR208", WARNING, about=subjects.machine)
+def ray_trains_on_fewer(job: Job, _machine: Machine) -> Findings:
     """Ray trains with fewer workers than the machine has devices.
 
     Why: `ray_num_workers` is 1 unless it is set. All devices are reserved, and the others stay idle: batch size, memory
@@ -210,13 +205,13 @@ def ray_trains_on_fewer(job: Job) -> Findings:
     Source: llamafactory/hparams/training_args.py:RayArguments, llamafactory/train/tuner.py:_ray_training_function
     Fix: the number of all devices, or a smaller machine.
     """
-    if job.machine and launcher.uses_ray() and (workers := launcher.ray_workers(job)) < job.world:
+    if launcher.uses_ray() and (workers := launcher.ray_workers(job)) < job.world:
         found = f"the environment has USE_RAY, and `ray_num_workers` is {workers}"
         yield "ray_num_workers", f"{found}; the machine has {job.world} devices: set `ray_num_workers: {job.world}`"
 
 
-@rule("PAR209", WARNING)
-def ray_meets_at_its_head(job: Job) -> Findings:
+@rule("PAR209", WARNING, about=subjects.machine)
+def ray_meets_at_its_head(job: Job, machine: Machine) -> Findings:
     """Workers of Ray on several nodes meet at its head node, which may have no device.
 
     Why: without `master_addr` it is the head's address. Where the head has no devices, no worker runs there, and all
@@ -225,6 +220,6 @@ def ray_meets_at_its_head(job: Job) -> Findings:
     llamafactory/train/trainer_utils.py:sort_placement_group_by_node_ip
     Fix: `master_addr`, the address of a node with devices.
     """
-    if job.machine and job.machine.nodes > 1 and launcher.uses_ray() and not job.has("master_addr"):
-        found = f"the environment has USE_RAY: workers on {job.machine.nodes} nodes meet at Ray's head node"
+    if machine.nodes > 1 and launcher.uses_ray() and not job.has("master_addr"):
+        found = f"the environment has USE_RAY: workers on {machine.nodes} nodes meet at Ray's head node"
         yield "machine", f"{found}; where it has no devices they wait for ever: set `master_addr` to one that has"

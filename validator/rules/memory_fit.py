@@ -6,11 +6,15 @@ from collections.abc import Mapping
 
 from validator.finding import Verdict
 from validator.knowledge import releases
+from validator.knowledge.devices import Machine
+from validator.knowledge.models import Model
 from validator.physics import Estimate
 from validator.physics.estimate import HostTerm
+from validator.rules import subjects
 from validator.rules.file_paths import assumed_model, is_model_path_missing
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.prediction import GIB, Job
+from validator.run.variants import model_sizes_that_fit
 from validator.wording import distinguishing_decimals
 
 
@@ -26,30 +30,22 @@ def _needed_memory(memories: Mapping[str, Estimate], verdicts: Mapping[str, Verd
 
 
 def _device_need_and_limit(job: Job) -> str:
-    """What the run needs of a device, and what that has."""
+    """What the run needs of a device, and what that has; why the band is wide, where published measurements are few."""
     if not job.device_memory or not job.machine:
         return ""
     device, usable = job.machine.device, job.machine.device.usable_gib
     digits = distinguishing_decimals(job.device_memory.expected / GIB, usable)
     needs = _needed_memory(job.device_memories, job.device_verdicts, digits)
+    condition = f" if samples reach {job.longest:,} tokens" if job.reached < job.longest else ""
     whose = ", which device, host and page cache share" if device.shared_memory else ""
-    return f"{needs} per device{_length_condition(job)}, {device.id} has {usable:.{digits}f} usable{whose}"
+    gaps = ", ".join(job.device_memory.gaps)
+    wide = f" (wide band: few measurements of {gaps} are public)" if gaps else ""
+    return f"{needs} per device{condition}, {device.id} has {usable:.{digits}f} usable{whose}{wide}"
 
 
 def _depends_on_release(verdicts: Mapping[str, Verdict]) -> bool:
     """Whether the verdict depends on the transformers release, of which the recipe admits several."""
     return len(set(verdicts.values())) > 1
-
-
-def _length_condition(job: Job) -> str:
-    """The length that is judged, where it is not known that samples have it."""
-    return f" if samples reach {job.longest:,} tokens" if job.reached < job.longest else ""
-
-
-def _wide_band_reason(job: Job) -> str:
-    """Why the band is wide, where published measurements are few."""
-    gaps = job.device_memory.gaps if job.device_memory else ()
-    return f" (wide band: few measurements of {', '.join(gaps)} are public)" if gaps else ""
 
 
 @rule("FIT001", ERROR, advised=True)
@@ -65,8 +61,8 @@ def device_memory_exceeded(job: Job) -> Findings:
     deepspeed=FILE`, or `# accelerate: FILE` in the header block for `accelerate launch`.
     """
     if job.device_verdict == "exceeds" and not job.enough_for:
-        found = f"needs {_device_need_and_limit(job)}{_wide_band_reason(job)}"
-        yield _key_for_device_memory(job), f"{found}{_not_sharded_hint(job)}{_quantized_loading_hint(job)}"
+        hints = f"{_not_sharded_hint(job)}{_quantized_loading_hint(job)}"
+        yield _key_for_device_memory(job), f"needs {_device_need_and_limit(job)}{hints}"
 
 
 def _not_sharded_hint(job: Job) -> str:
@@ -81,10 +77,8 @@ def _quantized_loading_hint(job: Job) -> str:
     loads = job.device_memory is not None and job.device_memory.moment == "loading"
     if not (loads and job.fsdp and job.fsdp.lazy and job.quantization.asked):
         return ""
-    return (
-        f"; transformers 5 loads all 4-bit weights on every device, "
-        f"`transformers: {releases.previous_major_pair()[1]}` does not"
-    )
+    instead = f"`transformers: {releases.previous_major_pair()[1]}` does not"
+    return f"; transformers 5 loads all 4-bit weights on every device, {instead}"
 
 
 @rule("FIT002", WARNING)
@@ -103,7 +97,7 @@ def device_memory_tight(job: Job) -> Findings:
         why = "name the release in the header block" if _depends_on_release(job.device_verdicts) else "thin margin"
         if job.enough_for_one_picture:
             why = "fits if no sample has more than one picture; have the data at hand, or a shorter `cutoff_len`"
-        yield _key_for_device_memory(job), f"may need {_device_need_and_limit(job)}{_wide_band_reason(job)}: {why}"
+        yield _key_for_device_memory(job), f"may need {_device_need_and_limit(job)}: {why}"
 
 
 @rule("FIT011", WARNING, advised=True)
@@ -117,19 +111,14 @@ def device_memory_for_short_samples(job: Job) -> Findings:
     `lengths: [800, 3000]` (typical and longest, in tokens), and the verdict is firm. Else a shorter `cutoff_len`, or
     make room as for FIT001.
     """
-    if job.enough_for:
-        enough = f"enough for samples of {_round_down(job.enough_for):,}"
-        yield _key_for_device_memory(job), f"needs {_device_need_and_limit(job)}{_wide_band_reason(job)}: {enough}"
+    if tokens := job.enough_for:
+        unit = int("1".ljust(len(str(tokens)) - 1, "0"))  # two digits of it, rounded down
+        enough = f"enough for samples of {tokens // unit * unit:,}"
+        yield _key_for_device_memory(job), f"needs {_device_need_and_limit(job)}: {enough}"
 
 
-def _round_down(tokens: int) -> int:
-    """Two digits of it, rounded down."""
-    unit = int("1".ljust(len(str(tokens)) - 1, "0"))
-    return tokens // unit * unit
-
-
-@rule("FIT003", ERROR, advised=True)
-def host_memory_exceeded(job: Job) -> Findings:
+@rule("FIT003", ERROR, about=subjects.machine, advised=True)
+def host_memory_exceeded(job: Job, machine: Machine) -> Findings:
     """A node of the target machine has too little main memory for the run.
 
     Why: the kernel kills a process; torch elastic reports "exitcode: -9" with no other message.
@@ -137,11 +126,10 @@ def host_memory_exceeded(job: Job) -> Findings:
     Fix: less offload, `pin_memory: false` in the DeepSpeed JSON, fewer processes per node, LoRA instead of full
     fine-tuning, or a node with more memory. `lmf-recipes explain` shows what each change brings.
     """
-    if job.host_verdict == "exceeds" and job.host_memory and job.machine:
+    if job.host_verdict == "exceeds" and job.host_memory:
         needs = f"needs {_memory_range(job.host_memory)} of host memory per node"
-        found = f"{needs}, the machine has {job.machine.host_ram_gib:.0f}"
         killed = f"a process would be killed (exit code -9){_loaded_experts_hint(job)}"
-        yield _key_for_host_memory(job), f"{found}: {killed}"
+        yield _key_for_host_memory(job), f"{needs}, the machine has {machine.host_ram_gib:.0f}: {killed}"
 
 
 def _loaded_experts_hint(job: Job) -> str:
@@ -153,8 +141,8 @@ def _loaded_experts_hint(job: Job) -> str:
     return f"; transformers 5 loads all experts in every process{instead}"
 
 
-@rule("FIT004", WARNING)
-def host_memory_tight(job: Job) -> Findings:
+@rule("FIT004", WARNING, about=subjects.machine)
+def host_memory_tight(job: Job, machine: Machine) -> Findings:
     """Main memory may not suffice: the upper end of the 90 % band exceeds it, or it depends on transformers' release.
 
     Why: loading peaks and page-locked buffers vary; the symptom of too little is exit code -9. Under ZeRO-3 every
@@ -163,15 +151,15 @@ def host_memory_tight(job: Job) -> Findings:
     Fix: as for FIT003; `transformers` in the header block, with the release that is installed where it will run; stop
     other processes on the node.
     """
-    if job.host_verdict == "tight" and job.host_memory and job.machine:
-        needs = _needed_memory(job.host_memories, job.host_verdicts)
+    if job.host_verdict == "tight":
+        needs = f"may need {_needed_memory(job.host_memories, job.host_verdicts)} of host memory per node"
         why = "name the release in the header block" if _depends_on_release(job.host_verdicts) else "thin margin"
-        found = f"may need {needs} of host memory per node, the machine has {job.machine.host_ram_gib:.0f}"
+        found = f"{needs}, the machine has {machine.host_ram_gib:.0f}"
         yield _key_for_host_memory(job), f"{found}: {why} (exit code -9 is the symptom)"
 
 
-@rule("FIT005", NOTE)
-def memory_not_judged(job: Job) -> Findings:
+@rule("FIT005", NOTE, about=subjects.machine)
+def memory_not_judged(job: Job, _machine: Machine) -> Findings:
     """A machine is named, but memory is not judged, because the model is not known.
 
     Why: without the model's shapes nothing can be predicted, so the run may stop with "out of memory" all the same.
@@ -180,14 +168,14 @@ def memory_not_judged(job: Job) -> Findings:
     formula knows, `lmf-recipes explain RECIPE --simulate` where torch and LLaMA-Factory are installed, or for a new
     recipe `lmf-recipes plan --model FOLDER --simulate`; or add the model to validator/data/models.yaml.
     """
-    if job.machine and job.model_problem:
+    if job.model_problem:
         folder = job.find(f"{job.get('model_name_or_path')}/config.json")
         at = "base" if isinstance(job.header.get("base"), str) and not folder else "model_name_or_path"
         yield at, f"memory is not judged: {job.model_problem}"
 
 
-@rule("FIT013", NOTE)
-def sizes_for_the_machine(job: Job) -> Findings:
+@rule("FIT013", NOTE, about=subjects.machine)
+def sizes_for_the_machine(job: Job, _machine: Machine) -> Findings:
     """The model is not known, but how large it may be is.
 
     Why: recipes are shared with a placeholder for the model, or with a name that tells nothing. Its template tells
@@ -195,11 +183,7 @@ def sizes_for_the_machine(job: Job) -> Findings:
     Source: own (the memory model)
     Fix: nothing to do; with the model's own name, or `# base: NAME` in the header block, memory is judged.
     """
-    if not (job.machine and job.model_problem):
-        return
-    from validator.run.variants import model_sizes_that_fit  # which no model that is known waits for
-
-    if there := model_sizes_that_fit(job):
+    if job.model_problem and (there := model_sizes_that_fit(job)):
         whose = f"of the models of template `{job.get('template')}`"
         largest, beyond = (f"{one.id} ({one.size})" if one else "" for one in there)
         if not beyond:
@@ -210,17 +194,17 @@ def sizes_for_the_machine(job: Job) -> Findings:
             yield "template", f"{whose} none up to {largest} exceeds the machine's memory, {beyond} does"
 
 
-@rule("FIT009", NOTE)
-def judged_from_cache(job: Job) -> Findings:
+@rule("FIT009", NOTE, about=subjects.model)
+def judged_from_cache(_job: Job, model: Model) -> Findings:
     """The model is not in the catalogue, and its shapes are read in a local hub cache.
 
     Why: the verdict rests on the config.json of that download, and elsewhere the model may not be known.
     Source: own (the memory model)
     Fix: nothing to do; to have it known everywhere, add the model to validator/data/models.yaml.
     """
-    if job.model and job.model.cached:
-        known = f"{job.model.name} is not in the catalogue"
-        yield "model_name_or_path", f"{known}; judged by its config.json in the {job.model.cached} cache"
+    if model.cached:
+        known = f"{model.name} is not in the catalogue"
+        yield "model_name_or_path", f"{known}; judged by its config.json in the {model.cached} cache"
 
 
 @rule("FIT010", NOTE)
@@ -241,8 +225,8 @@ def model_taken_by_name(job: Job) -> Findings:
         yield "model_name_or_path", text
 
 
-@rule("FIT012", NOTE)
-def custom_model_class(job: Job) -> Findings:
+@rule("FIT012", NOTE, about=subjects.model)
+def custom_model_class(job: Job, model: Model) -> Findings:
     """The model's config.json names a class of its own, for a type that transformers has one for.
 
     Why: memory is judged as that of transformers' class. With `trust_remote_code: true` the folder's own is trained,
@@ -250,12 +234,12 @@ def custom_model_class(job: Job) -> Findings:
     Source: transformers/models/auto/auto_factory.py:_BaseAutoModelClass.from_pretrained
     Fix: nothing to do where the class has the same shapes; else `explain --simulate`, and room to spare.
     """
-    if job.model and job.model.own_class:
-        kind, trusted = job.model.kind, job.flag("trust_remote_code")
+    if model.own_class:
         own = "its config.json names a class of its own (`auto_map`)"
-        plain = f"without `trust_remote_code` plain {kind} is trained, and judged"
-        other = f"`trust_remote_code` trains that one: its memory may differ from plain {kind}'s, by which it is judged"
-        yield "model_name_or_path", f"{own}; {other if trusted else plain}"
+        plain = f"without `trust_remote_code` plain {model.kind} is trained, and judged"
+        other = f"`trust_remote_code` trains that one: its memory may differ from plain {model.kind}'s"
+        judged = f"{other}, by which it is judged" if job.flag("trust_remote_code") else plain
+        yield "model_name_or_path", f"{own}; {judged}"
 
 
 @rule("FIT006", ERROR)
@@ -270,8 +254,8 @@ def machine_unknown(job: Job) -> Findings:
         yield "machine", job.machine_problem
 
 
-@rule("FIT007", WARNING)
-def host_memory_not_judged(job: Job) -> Findings:
+@rule("FIT007", WARNING, about=subjects.machine)
+def host_memory_not_judged(job: Job, machine: Machine) -> Findings:
     """States are offloaded to main memory, but the size of the target's main memory is not given.
 
     Why: offload moves hundreds of GiB to the host; too little of it ends with exit code -9.
@@ -279,10 +263,11 @@ def host_memory_not_judged(job: Job) -> Findings:
     Fix: `host_ram_gib` in the header block, or `--host-ram`.
     """
     offloads = job.zero.offloads if job.zero else job.fsdp is not None and job.fsdp.offload
-    if offloads and job.machine and job.machine.host_ram_gib is None and job.host_memory:
-        place = _key_for_host_memory(job)
-        found = f"offload needs {_memory_range(job.host_memory)} of host memory per node"
-        yield place, f"{found}, and the machine's is not given; set host_ram_gib in the header block"
+    if offloads and machine.host_ram_gib is None and job.host_memory:
+        found = (
+            f"offload needs {_memory_range(job.host_memory)} of host memory per node, and the machine's is not given"
+        )
+        yield _key_for_host_memory(job), f"{found}; set host_ram_gib in the header block"
 
 
 @rule("FIT008", WARNING)
@@ -295,9 +280,9 @@ def checkpoints_without_limit(job: Job) -> Findings:
     """
     if job.number("save_total_limit") > 0 or job.get("save_strategy") == "no":
         return
-    total = job.output_bytes / GIB
-    if total > 500 and job.checkpoints.kept > 2:
-        found = f"{job.checkpoints.kept} checkpoints of this run take {total:,.0f} GiB, and no limit is set"
+    total, kept = job.output_bytes / GIB, job.checkpoints.kept
+    if total > 500 and kept > 2:
+        found = f"{kept} checkpoints of this run take {total:,.0f} GiB, and no limit is set"
         yield "save_steps", f"{found}; set `save_total_limit: 2`"
 
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 
 from validator.knowledge import releases
 from validator.knowledge.devices import Machine
+from validator.knowledge.models import Model
+from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.prediction import Job
 
 
-@rule("TRA901", ERROR)
-def remote_code_not_trusted(job: Job) -> Findings:
+@rule("TRA901", ERROR, about=subjects.model)
+def remote_code_not_trusted(job: Job, model: Model) -> Findings:
     """The model comes with its own code, and the recipe does not allow it.
 
     Why: transformers has no class for the model; the tokenizer fails to load, on every rank.
     Source: transformers/dynamic_module_utils.py:resolve_trust_remote_code
     Fix: `trust_remote_code: true`, after reading the code in the model's repository.
     """
-    if job.model and job.model.remote_code and not job.flag("trust_remote_code"):
-        yield "model_name_or_path", f"{job.model.name} needs its own code; add `trust_remote_code: true`"
+    if model.remote_code and not job.flag("trust_remote_code"):
+        yield "model_name_or_path", f"{model.name} needs its own code; add `trust_remote_code: true`"
 
 
-@rule("TRA902", ERROR, since="transformers 5.0.0")
-def remote_code_outdated(job: Job) -> Findings:
+@rule("TRA902", ERROR, about=subjects.model, since="transformers 5.0.0")
+def remote_code_outdated(_job: Job, model: Model) -> Findings:
     """The model's own code does not train with transformers 5.
 
     Why: the code of the first Qwen calls a method that transformers 5 has removed from its models (`get_head_mask`); it
@@ -31,13 +33,13 @@ def remote_code_outdated(job: Job) -> Findings:
     Source: transformers/modeling_utils.py:ModuleUtilsMixin
     Fix: a Qwen1.5 model, or MiniMax-Text-01-hf, which have the same shapes and need no code of their own.
     """
-    if job.model and job.model.remote_code and job.model.family.successor:
-        newer = job.model.name.replace(*job.model.family.successor)
-        yield "model_name_or_path", f"the code of {job.model.name} does not train with transformers 5; take {newer}"
+    if model.remote_code and model.family.successor:
+        newer = model.name.replace(*model.family.successor)
+        yield "model_name_or_path", f"the code of {model.name} does not train with transformers 5; take {newer}"
 
 
-@rule("TRA903", ERROR, since="transformers 5.0.0")
-def gpt_oss_kernel_missing(job: Job) -> Findings:
+@rule("TRA903", ERROR, about=subjects.model, since="transformers 5.0.0")
+def gpt_oss_kernel_missing(job: Job, model: Model) -> Findings:
     """gpt-oss is trained with a transformers release that lacks what LLaMA-Factory calls for it.
 
     Why: LLaMA-Factory sets up a FlashAttention-3 kernel for gpt-oss through `load_and_register_kernel`, which
@@ -47,7 +49,7 @@ def gpt_oss_kernel_missing(job: Job) -> Findings:
     Fix: the older transformers release that the message names, in the header block and installed, with the package
     kernels, which fetches the kernel from the Hugging Face hub.
     """
-    if job.model and job.model.family.own_kernel and not _lacks_gpt_oss_kernel(job.machine):
+    if model.family.own_kernel and not _lacks_gpt_oss_kernel(job.machine):
         older, remedy = _older_release_advice(" kernels")
         factory, library = releases.newest_pair()
         lacking = f"which transformers {releases.release_series(library)} lacks and {older} has"
@@ -55,8 +57,8 @@ def gpt_oss_kernel_missing(job: Job) -> Findings:
         yield "model_name_or_path", text
 
 
-@rule("TRA904", ERROR)
-def gpt_oss_kernel_unfit(job: Job) -> Findings:
+@rule("TRA904", ERROR, about=subjects.model)
+def gpt_oss_kernel_unfit(job: Job, model: Model) -> Findings:
     """gpt-oss is trained on a device on which the kernel that LLaMA-Factory loads for it does not work.
 
     Why: kernels-community/vllm-flash-attn3 has attention sinks, which each layer of gpt-oss needs, on Hopper alone. On
@@ -66,15 +68,14 @@ def gpt_oss_kernel_unfit(job: Job) -> Findings:
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
     Fix: an NVIDIA GPU of the Hopper generation (H100, H200, H20, GH200), or another model.
     """
-    if job.model and job.model.family.own_kernel and job.machine and _lacks_gpt_oss_kernel(job.machine):
+    if model.family.own_kernel and job.machine and _lacks_gpt_oss_kernel(job.machine):
         works = "whose attention sinks work only on Hopper GPUs (compute capability 9.0)"
-        there = job.machine.device.name
-        text = f"LLaMA-Factory loads a FlashAttention-3 kernel for gpt-oss, {works}, not on {there}; take another model"
-        yield "model_name_or_path", text
+        found = f"LLaMA-Factory loads a FlashAttention-3 kernel for gpt-oss, {works}"
+        yield "model_name_or_path", f"{found}, not on {job.machine.device.name}; take another model"
 
 
-@rule("TRA906", ERROR, since="transformers 5.0.0")
-def class_fails(job: Job) -> Findings:
+@rule("TRA906", ERROR, about=subjects.model, since="transformers 5.0.0")
+def class_fails(_job: Job, model: Model) -> Findings:
     """transformers 5 computes the model differently from the code that its weights were trained with.
 
     Why: the router of DBRX reads the hidden state, and is as wide; transformers 5 makes it as wide as the experts are
@@ -85,9 +86,9 @@ def class_fails(job: Job) -> Findings:
         transformers/models/olmo3/modeling_olmo3.py:Olmo3Model.forward
     Fix: the older transformers release that the message names, in the header block and installed.
     """
-    if job.model and (wrong := job.model.family.wrong_in_transformers_5):
+    if wrong := model.family.wrong_in_transformers_5:
         older, remedy = _older_release_advice()
-        made = f"transformers 5 makes {wrong}, unlike the weights of {job.model.name} and {older}"
+        made = f"transformers 5 makes {wrong}, unlike the weights of {model.name} and {older}"
         yield "model_name_or_path", f"{made}; {remedy}"
 
 
@@ -97,8 +98,8 @@ def _older_release_advice(beside: str = "") -> tuple[str, str]:
     return older, f'write `# transformers: {older}` into the header block, pip install "transformers=={older}"{beside}'
 
 
-@rule("TRA905", NOTE, until="transformers 5.0.0")
-def gpt_oss_sinks_untrained(job: Job) -> Findings:
+@rule("TRA905", NOTE, about=subjects.model, until="transformers 5.0.0")
+def gpt_oss_sinks_untrained(job: Job, model: Model) -> Findings:
     """A run on all parameters of gpt-oss leaves its attention sinks untrained.
 
     Why: the kernel that LLaMA-Factory loads has no gradient of the sinks (vllm_flash_attn3/flash_attn_interface.py,
@@ -108,8 +109,7 @@ def gpt_oss_sinks_untrained(job: Job) -> Findings:
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
     Fix: none in LLaMA-Factory, which uses no other attention for gpt-oss; adapters lose nothing.
     """
-    trained = job.method in ("full", "freeze")
-    if trained and job.model and job.model.family.own_kernel and not _lacks_gpt_oss_kernel(job.machine):
+    if job.method in ("full", "freeze") and model.family.own_kernel and not _lacks_gpt_oss_kernel(job.machine):
         text = "the attention sinks of gpt-oss, one number a head, stay as they are"
         yield "model_name_or_path", f"{text}: LLaMA-Factory's kernel for it has no gradient of them"
 
@@ -121,8 +121,8 @@ def _lacks_gpt_oss_kernel(machine: Machine | None) -> bool:
     return machine.device.vendor != "nvidia" or machine.device.capability not in (None, 9.0)
 
 
-@rule("TRA707", WARNING)
-def no_liger_kernel(job: Job) -> Findings:
+@rule("TRA707", WARNING, about=subjects.model)
+def no_liger_kernel(job: Job, model: Model) -> Findings:
     """Liger kernels are asked for a model that has none.
 
     Why: LLaMA-Factory only warns and goes on: neither speed nor memory is gained, and long samples may run out of
@@ -130,12 +130,12 @@ def no_liger_kernel(job: Job) -> Findings:
     Source: llamafactory/model/model_utils/liger_kernel.py:apply_liger_kernel
     Fix: remove `enable_liger_kernel`, and check memory without it.
     """
-    if job.flag("enable_liger_kernel") and job.model and not job.model.family.liger:
-        yield "enable_liger_kernel", f"LLaMA-Factory has no liger kernels for {job.model.kind}; nothing is saved"
+    if job.flag("enable_liger_kernel") and not model.family.liger:
+        yield "enable_liger_kernel", f"LLaMA-Factory has no liger kernels for {model.kind}; nothing is saved"
 
 
-@rule("TRA708", ERROR)
-def shifted_attention_refused(job: Job) -> Findings:
+@rule("TRA708", ERROR, about=subjects.model)
+def shifted_attention_refused(job: Job, model: Model) -> Findings:
     """S^2 attention is asked for with transformers 5.
 
     Why: its patch of llama needs transformers below 4.48: fails when the model is configured, after the whole data
@@ -143,25 +143,24 @@ def shifted_attention_refused(job: Job) -> Findings:
     Source: llamafactory/model/model_utils/longlora.py:_apply_llama_patch
     Fix: remove `shift_attn`.
     """
-    asked = job.flag("shift_attn") and job.trains and job.stage != "ppo"
-    if asked and job.model and job.model.family.shift_attention:
+    if job.flag("shift_attn") and job.trains and job.stage != "ppo" and model.family.shift_attention:
         yield "shift_attn", "`shift_attn` needs transformers below 4.48; remove it"
 
 
-@rule("TRA709", WARNING)
-def shifted_attention_unread(job: Job) -> Findings:
+@rule("TRA709", WARNING, about=subjects.model)
+def shifted_attention_unread(job: Job, model: Model) -> Findings:
     """S^2 attention is asked for a model that has none.
 
     Why: LLaMA-Factory only warns and goes on with full attention, which needs far more memory on long samples.
     Source: llamafactory/model/model_utils/longlora.py:configure_longlora
     Fix: remove `shift_attn`.
     """
-    if job.flag("shift_attn") and job.model and not job.model.family.shift_attention and job.stage != "ppo":
-        yield "shift_attn", f"`shift_attn` is for llama models, not {job.model.kind}; it has no effect"
+    if job.flag("shift_attn") and not model.family.shift_attention and job.stage != "ppo":
+        yield "shift_attn", f"`shift_attn` is for llama models, not {model.kind}; it has no effect"
 
 
-@rule("TRA710", ERROR)
-def mixture_of_depths_unsupported(job: Job) -> Findings:
+@rule("TRA710", ERROR, about=subjects.model)
+def mixture_of_depths_unsupported(job: Job, model: Model) -> Findings:
     """A model is to be converted to mixture-of-depths that cannot be.
 
     Why: fails while the model loads, after the whole data set is tokenized on every rank.
@@ -169,24 +168,24 @@ def mixture_of_depths_unsupported(job: Job) -> Findings:
     llamafactory/extras/constants.py:MOD_SUPPORTED_MODELS
     Fix: remove `mixture_of_depths`.
     """
-    if job.get("mixture_of_depths") == "convert" and job.model and not job.model.family.mixture_of_depths:
-        yield "mixture_of_depths", f"{job.model.kind} cannot be converted to mixture-of-depths; remove it"
+    if job.get("mixture_of_depths") == "convert" and not model.family.mixture_of_depths:
+        yield "mixture_of_depths", f"{model.kind} cannot be converted to mixture-of-depths; remove it"
 
 
-@rule("TRA712", WARNING)
-def routers_without_loss(job: Job) -> Findings:
+@rule("TRA712", WARNING, about=subjects.model)
+def routers_without_loss(job: Job, model: Model) -> Findings:
     """A coefficient of the routers' loss is set for a model that gets none.
 
     Why: LLaMA-Factory hands it on to some mixtures; elsewhere it has no effect, and experts are not balanced.
     Source: llamafactory/model/model_utils/moe.py:configure_moe
     Fix: remove `moe_aux_loss_coef`.
     """
-    if job.flag("moe_aux_loss_coef") and job.trains and job.model and not job.model.family.aux_loss:
-        yield "moe_aux_loss_coef", f"LLaMA-Factory gives the routers of {job.model.kind} no loss; it has no effect"
+    if job.flag("moe_aux_loss_coef") and job.trains and not model.family.aux_loss:
+        yield "moe_aux_loss_coef", f"LLaMA-Factory gives the routers of {model.kind} no loss; it has no effect"
 
 
-@rule("TRA713", ERROR, since="transformers 5.6.0")
-def flash_attention_without_sinks(job: Job) -> Findings:
+@rule("TRA713", ERROR, about=subjects.model, since="transformers 5.6.0")
+def flash_attention_without_sinks(job: Job, model: Model) -> Findings:
     """FlashAttention-2 is asked for with the newest transformers, for a model without attention sinks.
 
     Why: that release converts the sinks even where a model has none: "'NoneType' object has no attribute 'to'" at the
@@ -195,10 +194,8 @@ def flash_attention_without_sinks(job: Job) -> Findings:
     Source: transformers/integrations/flash_attention.py:flash_attention_forward
     Fix: the earlier transformers in the message, also in the header block; or `flash_attn: auto`.
     """
-    model, device = job.model, job.machine.device if job.machine else None
-    if device and not device.flash_attention:  # LLaMA-Factory goes on without it
-        return
-    if job.get("flash_attn") == "fa2" and model and not (model.family.sinks or model.remote_code):
+    used = job.machine is None or job.machine.device.flash_attention  # else LLaMA-Factory goes on without it
+    if used and job.get("flash_attn") == "fa2" and not (model.family.sinks or model.remote_code):
         newest, earlier = (version for _, version in releases.known_pairs()[:2])
         text = f"`flash_attn: fa2` ends with transformers {newest} at the first step"
         yield "flash_attn", f"{text}; install {earlier} and write `# transformers: {earlier}`, or `flash_attn: auto`"

@@ -7,15 +7,19 @@ import re
 from math import isqrt
 
 from validator.errors import RecipeError
+from validator.knowledge import composites
 from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
+from validator.physics import Workload
 from validator.recipe.safe_read import read_json
+from validator.rules import subjects
 from validator.rules.rule import ERROR, WARNING, Findings, rule, set_value
+from validator.run import model_files, multimodal
 from validator.run.prediction import Job
 
 
-@rule("TRA911", ERROR)
-def nothing_trainable(job: Job) -> Findings:
+@rule("TRA911", ERROR, about=subjects.multimodal_model)
+def nothing_trainable(job: Job, model: Model, work: Workload) -> Findings:
     """Every part of a model that sees or hears is frozen.
 
     Why: tower and projector are frozen unless the recipe says otherwise. Full and freeze tuning end at the first step
@@ -24,18 +28,17 @@ def nothing_trainable(job: Job) -> Findings:
     llamafactory/model/model_utils/visual.py:patch_target_modules
     Fix: `freeze_multi_modal_projector: false`, `freeze_vision_tower: false`, or the language model trained, too.
     """
-    work = job.workload if job.trains and _has_named_modules(job) and not job.trains_decoder else None
-    if work is None or job.model is None or job.has("adapter_name_or_path"):
+    if not job.trains or job.trains_decoder or job.has("adapter_name_or_path"):
         return
     trained = any(part.targets or part.trains or part.projector or part.trainable_layers for part in work.encodings)
-    loose = job.method == "full" and any(tower.loose for tower in job.model.arch.towers)
+    loose = job.method == "full" and any(tower.loose for tower in model.arch.towers)
     if not trained and not loose:
         remedy = "freeze_vision_tower: false" if job.adapts else "freeze_multi_modal_projector: false"
         yield "freeze_language_model", f"tower and projector are frozen, too: nothing is left to train; set `{remedy}`"
 
 
-@rule("TRA912", ERROR)
-def targets_frozen(job: Job) -> Findings:
+@rule("TRA912", ERROR, about=subjects.multimodal_model)
+def targets_frozen(job: Job, model: Model, work: Workload) -> Findings:
     """LoRA's targets all lie in a frozen part of a model that sees or hears, or in none.
 
     Why: "No `target_modules` passed" when the adapter is made, after the data is tokenized and the model loaded on
@@ -44,23 +47,20 @@ def targets_frozen(job: Job) -> Findings:
     Fix: `lora_target: all`, or the part's own key: `freeze_vision_tower: false`, `freeze_multi_modal_projector: false`.
     """
     targets = _explicit_targets(job)
-    if not targets or not job.model or not job.workload or not job.trains_decoder:
+    if not targets or not job.trains_decoder or any(part.targets for part in work.encodings):
         return
-    family, bare = job.model.family, [_without_layer_number(target) for target in targets]
+    family, bare = (
+        model.family,
+        [re.sub(r"\.\d+(?=\.|$)", "", target) for target in targets],
+    )  # without a layer's number
     linear = [f"language_model.layers.{part}.{name}" for part in family.parts for name in family.linear]
-    decoder = any(target in name for target in bare for name in linear)
-    if not decoder and not any(part.targets for part in job.workload.encodings):
-        key = _freezing_key(job.model, bare)
+    if not any(target in name for target in bare for name in linear):
+        key = _freezing_key(model, bare)
         if key and not job.flag(key):
             return  # a module of one layer, by its number
         where, remedy = ("only a frozen part", f"{key}: false") if key else ("no part", "lora_target: all")
-        text = f"{', '.join(targets)} names {where} of {job.model.kind}: nothing would train; write `{remedy}`"
+        text = f"{', '.join(targets)} names {where} of {model.kind}: nothing would train; write `{remedy}`"
         yield "lora_target", text
-
-
-def _without_layer_number(target: str) -> str:
-    """A target without the number of its layer."""
-    return re.sub(r"\.\d+(?=\.|$)", "", target)
 
 
 def _freezing_key(model: Model, targets: list[str]) -> str | None:
@@ -73,8 +73,8 @@ def _freezing_key(model: Model, targets: list[str]) -> str | None:
     return None
 
 
-@rule("TRA913", ERROR)
-def target_is_a_block(job: Job) -> Findings:
+@rule("TRA913", ERROR, about=subjects.model)
+def target_is_a_block(job: Job, model: Model) -> Findings:
     """LoRA's target is part of the name of a whole block of a model that sees or hears.
 
     Why: for these models LLaMA-Factory takes every module whose name holds the word: "Target module … is not supported"
@@ -82,27 +82,24 @@ def target_is_a_block(job: Job) -> Findings:
     Source: llamafactory/model/model_utils/visual.py:patch_target_modules, peft/tuners/lora/model.py:LoraModel
     Fix: names of linear layers, such as q_proj, or `lora_target: all`.
     """
-    targets = _explicit_targets(job)
-    parts = sorted(job.model.family.parts) if targets and job.model and job.trains_decoder else []
-    for target in targets:
-        if blocks := [part for part in parts if target in part]:
+    for target in _explicit_targets(job) if job.trains_decoder else ():
+        if blocks := [part for part in sorted(model.family.parts) if target in part]:
             yield "lora_target", f"`{target}` is in the name of the block {blocks[0]}, too; name its linear layers"
 
 
-@rule("TRA914", WARNING)
-def thawed_without_effect(job: Job) -> Findings:
+@rule("TRA914", WARNING, about=subjects.multimodal_model)
+def thawed_without_effect(job: Job, model: Model, work: Workload) -> Findings:
     """LoRA adapts nothing in the part that the recipe unfreezes.
 
     Why: LoRA trains adapters alone; a projector or a tower without a target stays as it is.
     Source: llamafactory/model/model_utils/misc.py:find_all_linear_modules
     Fix: remove it; full or freeze tuning trains the part itself.
     """
-    if not job.adapts or not job.model or not _has_named_modules(job) or not job.workload:
+    # A path to modules is not told by the parts' names.
+    if not job.adapts or any("." in target for target in _explicit_targets(job)):
         return
-    if any("." in target for target in _explicit_targets(job)):
-        return  # a path to modules, which the parts' names do not tell
-    adapted = [set(part.targets) for part in job.workload.encodings]
-    projectors = [{linear.role for linear in tower.projector} for tower in job.model.arch.towers]
+    adapted = [set(part.targets) for part in work.encodings]
+    projectors = [{linear.role for linear in tower.projector} for tower in model.arch.towers]
     pairs = list(zip(adapted, projectors, strict=True))
     touched = {"freeze_multi_modal_projector": any(roles & own for roles, own in pairs),
                "freeze_vision_tower": any(roles - own for roles, own in pairs)}  # fmt: skip
@@ -112,24 +109,20 @@ def thawed_without_effect(job: Job) -> Findings:
             yield key, f"LoRA adapts nothing in the {part}: `{key}: false` has no effect; remove it"
 
 
-@rule("TRA915", ERROR)
-def omni_packed(job: Job) -> Findings:
+@rule("TRA915", ERROR, about=subjects.model)
+def omni_packed(job: Job, model: Model) -> Findings:
     """Samples of an omni model are packed with their borders kept.
 
     Why: "Omni models are not supported for packed sequences" at the first step.
     Source: llamafactory/data/collator.py:MultiModalDataCollatorForSeq2Seq
     Fix: remove `neat_packing`.
     """
-    if not job.model or not _has_named_modules(job) or job.stage != "sft" or not job.trains or not job.neat:
-        return
-    from validator.knowledge import composites  # which no model of text waits for
-
-    if composites.is_omni_type(job.model.kind):
+    if model.modules and job.stage == "sft" and job.trains and job.neat and composites.is_omni_type(model.kind):
         yield "neat_packing", "LLaMA-Factory cannot pack samples of omni models so; remove `neat_packing`"
 
 
-@rule("TRA916", WARNING)
-def pictures_cut(job: Job) -> Findings:
+@rule("TRA916", WARNING, about=subjects.model)
+def pictures_cut(job: Job, model: Model) -> Findings:
     """The pictures of one sample can be longer than `cutoff_len`.
 
     Why: a sample is cut wherever `cutoff_len` falls, within a picture, too; the first such sample ends the run with
@@ -138,14 +131,12 @@ def pictures_cut(job: Job) -> Findings:
     Source: llamafactory/data/processor/supervised.py:SupervisedDatasetProcessor._encode_data_example
     Fix: a larger `cutoff_len`, or a smaller `image_max_pixels` (films: `video_max_pixels`, `video_maxlen`).
     """
-    if not job.model or not _has_named_modules(job) or not job.trains or job.stage == "pt" or job.tokenized:
+    if not model.modules or not job.trains or job.stage == "pt" or job.tokenized:
         return
     if not any(dataset.mapping.get(part) for dataset in job.datasets for part in ("images", "videos")):
         return
-    from validator.run import multimodal  # which no model of text waits for
-
-    tokens, limit = multimodal.max_media_tokens(job, job.model, job.datasets), int(job.number("cutoff_len"))
-    smaller = any(tower.side and not tower.whole for tower in job.model.arch.towers)
+    tokens, limit = multimodal.max_media_tokens(job, model, job.datasets), int(job.number("cutoff_len"))
+    smaller = any(tower.side and not tower.whole for tower in model.arch.towers)
     if tokens > limit > 0:
         found = f"the pictures of a sample are up to {tokens:,} tokens, `cutoff_len` is {limit:,}"
         remedy = f"set {-(-tokens // 1024) * 1024:,}{' or a smaller `image_max_pixels`' if smaller else ''}"
@@ -161,10 +152,8 @@ def own_layout(job: Job) -> Findings:
     Source: llamafactory/model/patcher.py:patch_config
     Fix: the published name with -hf in the end; for LLaVA those of llava-hf.
     """
-    if job.model and not _has_named_modules(job):
+    if job.model and not job.model.modules:
         return
-    from validator.run import model_files  # which no model of text waits for
-
     name = str(job.get("model_name_or_path"))
     local = job.find(f"{name}/config.json")
     if remedy := model_files.replacement_for_layout(name, _read_architectures(str(local[0])) if local else None):
@@ -172,14 +161,9 @@ def own_layout(job: Job) -> Findings:
         yield "model_name_or_path", text
 
 
-def _has_named_modules(job: Job) -> bool:
-    """Whether the parts of a model that sees or hears are known by name."""
-    return job.model is not None and bool(job.model.modules)
-
-
 def _explicit_targets(job: Job) -> tuple[str, ...]:
     """LoRA's targets of a model that sees or hears, where they are named."""
-    targets = job.words("lora_target") if job.adapts and _has_named_modules(job) else ()
+    targets = job.words("lora_target") if job.adapts and job.model and job.model.modules else ()
     return () if targets == ("all",) else tuple(target for target in targets if target)
 
 
@@ -198,8 +182,8 @@ _SPLIT_PIXELS, _TOKEN_SIDE, _UNSPLIT_PIXELS = 524288, 32, 262144
 _FREEZE_TOWER = set_value("freeze_vision_tower", True, safe=False)
 
 
-@rule("TRA918", ERROR)
-def reentrant_checkpointing_fails(job: Job) -> Findings:
+@rule("TRA918", ERROR, about=subjects.multimodal_model)
+def reentrant_checkpointing_fails(job: Job, model: Model, work: Workload) -> Findings:
     """Layers that read pictures are computed again with re-entry, and gradients reach the tower.
 
     Why: each such layer sends its gradients through the tower at once, and the first frees what the others need:
@@ -209,21 +193,19 @@ def reentrant_checkpointing_fails(job: Job) -> Findings:
     transformers/modeling_utils.py:PreTrainedModel.enable_input_require_grads
     Fix: `use_reentrant_gc: false`.
     """
-    if not job.model or not job.model.modules or not job.trains or not job.workload:
-        return
-    if not job.model.arch.crosses or job.checkpointing != "layer" or not job.reentrant:
+    if not job.trains or not model.arch.crosses or job.checkpointing != "layer" or not job.reentrant:
         return
     reached = any(
         part.tokens and (part.watched or part.trains or part.projector or part.targets or part.trainable_layers)
-        for part in job.workload.encodings
+        for part in work.encodings
     )
     if reached:
-        text = f"layers of {job.model.kind} that read pictures stop in the backward pass; set `use_reentrant_gc: false`"
+        text = f"layers of {model.kind} that read pictures stop in the backward pass; set `use_reentrant_gc: false`"
         yield "use_reentrant_gc", text, set_value("use_reentrant_gc", False)
 
 
-@rule("TRA929", WARNING)
-def borrowed_without_gradient(job: Job) -> Findings:
+@rule("TRA929", WARNING, about=subjects.model)
+def borrowed_without_gradient(job: Job, model: Model) -> Findings:
     """Layers share keys and values, and checkpointing with re-entry loses the gradients of what is shared.
 
     Why: the last layers of Gemma 4's small models read keys and values of earlier layers. Re-entrant checkpointing
@@ -234,13 +216,13 @@ def borrowed_without_gradient(job: Job) -> Findings:
     own (a tiny model; unsloth-zoo pull request 813)
     Fix: `use_reentrant_gc: false`.
     """
-    if job.model and job.trains and job.model.arch.borrows and job.checkpointing == "layer" and job.reentrant:
-        text = f"re-entrant checkpointing loses gradients of keys and values that layers of {job.model.kind} share"
+    if job.trains and model.arch.borrows and job.checkpointing == "layer" and job.reentrant:
+        text = f"re-entrant checkpointing loses gradients of keys and values that layers of {model.kind} share"
         yield "use_reentrant_gc", f"{text}; set `use_reentrant_gc: false`", set_value("use_reentrant_gc", False)
 
 
-@rule("TRA919", ERROR)
-def unsupported_lora_target(job: Job) -> Findings:
+@rule("TRA919", ERROR, about=subjects.multimodal_model)
+def unsupported_lora_target(job: Job, model: Model, work: Workload) -> Findings:
     """LoRA's targets reach modules of a model that sees which PEFT does not take.
 
     Why: "Target module … is not supported" when the adapter is made, after the data is tokenized and the model loaded
@@ -249,26 +231,25 @@ def unsupported_lora_target(job: Job) -> Findings:
     Source: peft/tuners/lora/model.py:LoraModel, llamafactory/model/model_utils/visual.py:patch_target_modules
     Fix: `freeze_vision_tower: true`, or targets by name.
     """
-    if not job.model or not job.model.modules or not job.adapts or not job.workload:
+    if not job.adapts:
         return
-    kind = job.model.kind
-    told = yaml_table("composites")[kind]
-    pairs = zip(job.model.arch.towers, job.workload.encodings, strict=True)
+    kind, family = model.kind, yaml_table("composites")[model.kind]
+    pairs = zip(model.arch.towers, work.encodings, strict=True)
     inside = any({linear.role for linear in tower.linears} & set(part.targets) for tower, part in pairs)
-    if inside and (wrapped := told.get("wrapped")):
+    if inside and (wrapped := family.get("wrapped")):
         text = f"the towers of {kind} hold {wrapped}, which PEFT does not take; set `freeze_vision_tower: true`"
         yield "freeze_vision_tower", text, _FREEZE_TOWER
-    if inside and (clash := told.get("tower_clash")) and job.targets_all:
+    if inside and (clash := family.get("tower_clash")) and job.targets_all:
         text = f"`{clash}`, a layer of the tower, is in the name of other modules of {kind}, which PEFT does not take"
         yield "freeze_vision_tower", f"{text}; set `freeze_vision_tower: true`", _FREEZE_TOWER
-    if (clash := told.get("clash")) and job.targets_all:
-        named = job.model.family.targets
+    if (clash := family.get("clash")) and job.targets_all:
+        named = model.family.targets
         text = f"`{clash}`, a layer of the projector, is the name of blocks of {kind}, too, which PEFT does not take"
         yield "lora_target", f"{text}; write `{named}`", set_value("lora_target", named, safe=False)
 
 
-@rule("TRA920", WARNING)
-def tiles_uncounted(job: Job) -> Findings:
+@rule("TRA920", WARNING, about=subjects.model)
+def tiles_uncounted(job: Job, model: Model) -> Findings:
     """LFM2-VL splits large pictures into tiles, and LLaMA-Factory counts the tokens of the first tile alone.
 
     Why: "Image features and image tokens do not match, tokens: 256, features: 1280" at the first such picture (seen
@@ -278,12 +259,12 @@ def tiles_uncounted(job: Job) -> Findings:
     Source: llamafactory/data/mm_plugin.py:LFMVLPlugin
     Fix: `image_max_pixels: 262144`, which is as large as the processor keeps a picture that is not split.
     """
-    if not job.model or job.model.kind != "lfm2_vl" or not job.trains or job.stage == "pt" or job.tokenized:
+    if model.kind != "lfm2_vl" or not job.trains or job.stage == "pt" or job.tokenized:
         return
     pixels = int(job.number("image_max_pixels"))
     side = round(isqrt(max(pixels, 0)) / _TOKEN_SIDE) * _TOKEN_SIDE
     if side * side > _SPLIT_PIXELS and any(dataset.mapping.get("images") for dataset in job.datasets):
-        text = f"{job.model.name} splits pictures of {pixels:,} pixels; LLaMA-Factory counts the first tile's tokens"
-        fix = set_value("image_max_pixels", _UNSPLIT_PIXELS, safe=False)
+        found = f"{model.name} splits pictures of {pixels:,} pixels; LLaMA-Factory counts the first tile's tokens alone"
         remedy = f"set `image_max_pixels: {_UNSPLIT_PIXELS}`"
-        yield "image_max_pixels", f"{text} alone: training stops at the first; {remedy}", fix
+        fix = set_value("image_max_pixels", _UNSPLIT_PIXELS, safe=False)
+        yield "image_max_pixels", f"{found}: training stops at the first; {remedy}", fix

@@ -4,21 +4,18 @@ run can resume from it."""
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from validator.errors import RecipeError
 from validator.finding import Place
 from validator.knowledge import models
-from validator.knowledge.models import Model
 from validator.recipe import safe_read
-from validator.rules import finding_places
+from validator.rules import subjects
 from validator.rules.file_paths import has_variable
+from validator.rules.finding_places import at_checkpoint_key
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run import checkpoints
+from validator.run.checkpoints import TrainerCheckpoint
 from validator.run.prediction import Job
-
-if TYPE_CHECKING:
-    from validator.run.checkpoints import TrainerCheckpoint
 
 
 @rule("PTH009", ERROR)
@@ -29,26 +26,21 @@ def output_occupied(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: another `output_dir`, or `overwrite_output_dir: true`.
     """
-    held = (
-        checkpoints.result_files(job)
-        if checkpoints.resumes_unasked(job) and not checkpoints.found_checkpoints(job)
-        else []
-    )
-    if held:
+    free = not checkpoints.resumes_unasked(job) or checkpoints.found_checkpoints(job)
+    if held := [] if free else checkpoints.result_files(job):
         folder = checkpoints.output_folder(job)
         yield "output_dir", f"`{folder}` already holds {held[0]}; choose another, or set `overwrite_output_dir: true`"
 
 
-@rule("PTH010", WARNING)
-def silently_resumed(job: Job) -> Findings:
+@rule("PTH010", WARNING, about=subjects.checkpoint)
+def silently_resumed(job: Job, saved: TrainerCheckpoint) -> Findings:
     """The output folder holds checkpoints, which LLaMA-Factory resumes without being asked.
 
     Why: training goes on from the last step of the earlier run, or ends at once, whatever the recipe now says.
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `resume_from_checkpoint` if that is meant, else another `output_dir` or `overwrite_output_dir: true`.
     """
-    saved = _implicit_checkpoint(job)
-    if saved and not _other_base_model(job, saved):
+    if checkpoints.resumes_unasked(job) and not _other_base_model(job, saved):
         found = (
             f"`{checkpoints.output_folder(job)}` holds {saved.name}, from which training resumes without being asked"
         )
@@ -86,12 +78,12 @@ def checkpoint_missing(job: Job) -> Findings:
     elif isinstance(value, str) and not job.find(value) and not has_variable(value):
         yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
     elif (named := next(iter(checkpoints.resume_candidates(job)), None)) and named.flaw:
-        where = finding_places.at_checkpoint_key(job, "resume_from_checkpoint")
+        where = at_checkpoint_key(job, "resume_from_checkpoint")
         yield where, f"`{value}` is no whole checkpoint ({named.flaw}); name another"
 
 
-@rule("PTH015", ERROR)
-def checkpoint_of_another_model(job: Job) -> Findings:
+@rule("PTH015", ERROR, about=subjects.checkpoint)
+def checkpoint_of_another_model(job: Job, saved: TrainerCheckpoint) -> Findings:
     """The output folder holds a checkpoint of another model, which LLaMA-Factory resumes without being asked.
 
     Why: its weights are loaded into this model: a size mismatch after the data set is tokenized and the model is loaded
@@ -99,16 +91,10 @@ def checkpoint_of_another_model(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args, transformers/trainer.py:Trainer._load_from_checkpoint
     Fix: another `output_dir`.
     """
-    saved = _implicit_checkpoint(job)
-    if saved and (other := _other_base_model(job, saved)):
+    if checkpoints.resumes_unasked(job) and (other := _other_base_model(job, saved)):
         held = f"`{checkpoints.output_folder(job)}` holds {saved.name} of {other}"
-        where = finding_places.at_checkpoint_key(job, "output_dir")
+        where = at_checkpoint_key(job, "output_dir")
         yield where, f"{held}, from which training would resume; choose another `output_dir`"
-
-
-def _implicit_checkpoint(job: Job) -> TrainerCheckpoint | None:
-    """The checkpoint that is taken although the recipe names none."""
-    return checkpoints.resume_checkpoint(job) if checkpoints.resumes_unasked(job) else None
 
 
 def _other_base_model(job: Job, saved: TrainerCheckpoint) -> str | None:
@@ -116,19 +102,15 @@ def _other_base_model(job: Job, saved: TrainerCheckpoint) -> str | None:
     cannot be told."""
     base = str(saved.adapter.get("base_model_name_or_path")) if saved.adapter else str(saved.path)
     there = job.find(base)
+    local = there is not None and safe_read.path_kind(there[0] / "config.json") == "file"
     try:
-        maker = models.find_model(
-            str(there[0]) if there and safe_read.path_kind(there[0] / "config.json") == "file" else base
-        )
+        maker = models.find_model(str(there[0]) if there and local else base)
     except RecipeError:
         return None
-    if job.model is None or _model_shape(maker) == _model_shape(job.model):
+    shape = (maker.kind, maker.arch.hidden, maker.arch.layers)
+    if job.model is None or shape == (job.model.kind, job.model.arch.hidden, job.model.arch.layers):
         return None
     return base if saved.adapter else f"another model ({maker.kind}, {maker.arch.layers} layers of {maker.arch.hidden})"
-
-
-def _model_shape(model: Model) -> tuple[str, int, int]:
-    return model.kind, model.arch.hidden, model.arch.layers
 
 
 @rule("PTH018", ERROR)
@@ -141,14 +123,13 @@ def checkpoint_incomplete(job: Job) -> Findings:
     Fix: rename the folder, so that the checkpoint before it is taken; `checkpoint-` must not begin its name.
     """
     for saved in checkpoints.half_written_checkpoints(job):
-        remedy = f"rename it to {saved.aside.name}"
         before = checkpoints.resume_checkpoint(job)
-        instead = f", and {before.name} is taken" if before else ""
-        yield _checkpoint_place(job), f"`{saved.path}` is half-written ({saved.flaw}); {remedy}{instead}"
+        remedy = f"rename it to {saved.aside.name}{f', and {before.name} is taken' if before else ''}"
+        yield _checkpoint_place(job), f"`{saved.path}` is half-written ({saved.flaw}); {remedy}"
 
 
-@rule("PTH019", ERROR)
-def states_of_other_processes(job: Job) -> Findings:
+@rule("PTH019", ERROR, about=subjects.checkpoint)
+def states_of_other_processes(job: Job, saved: TrainerCheckpoint) -> Findings:
     """ZeRO's optimizer states were saved by another number of processes.
 
     Why: "Automatic adjustment of ZeRO's optimizer state partitioning with a new world size is not currently supported",
@@ -156,19 +137,18 @@ def states_of_other_processes(job: Job) -> Findings:
     Source: deepspeed/runtime/engine.py:DeepSpeedEngine._load_zero_checkpoint
     Fix: as many devices as before; or start anew from the weights of the checkpoint.
     """
-    saved = _deepspeed_checkpoint(job)
-    if saved is None or job.machine is None or job.zero is None or job.zero.value("checkpoint.load_universal"):
+    zero, machine, shards = job.zero, job.machine, len(saved.shards) if saved.engine else 0
+    if zero is None or machine is None or zero.value("checkpoint.load_universal"):
         return
-    nodes, shards = job.machine.nodes, len(saved.shards)
-    apart = nodes > 1 and shards == job.machine.devices  # on disks of their own nodes see what they wrote
+    apart = machine.nodes > 1 and shards == machine.devices  # on disks of their own nodes see what they wrote
     if shards and shards != job.world and not apart:
-        place = _checkpoint_place(job)
         found = f"{saved.name} holds optimizer states of {shards} processes, the run has {job.world}"
-        yield place, f"{found}, and ZeRO cannot divide them anew; run it on {shards} devices, or start anew"
+        remedy = f"run it on {shards} devices, or start anew"
+        yield _checkpoint_place(job), f"{found}, and ZeRO cannot divide them anew; {remedy}"
 
 
-@rule("PTH020", ERROR)
-def states_of_another_kind(job: Job) -> Findings:
+@rule("PTH020", ERROR, about=subjects.checkpoint)
+def states_of_another_kind(job: Job, saved: TrainerCheckpoint) -> Findings:
     """DeepSpeed would not find its states in the checkpoint, or those of another stage or number format.
 
     Why: under DeepSpeed "Can't find a valid checkpoint", an assertion without a word where one of both is stage 3, a
@@ -177,8 +157,7 @@ def states_of_another_kind(job: Job) -> Findings:
     deepspeed/runtime/engine.py:DeepSpeedEngine._get_all_zero_checkpoints
     Fix: the settings of the earlier run, without `save_only_model`; or start anew.
     """
-    saved = checkpoints.resume_checkpoint(job)
-    if saved and job.zero and not job.zero.problem and (other := _deepspeed_mismatch(job, saved)):
+    if job.zero and not job.zero.problem and (other := _deepspeed_mismatch(job, saved)):
         yield _checkpoint_place(job), f"{saved.name} {other}; keep the settings that it was saved with, or start anew"
 
 
@@ -196,8 +175,8 @@ def _deepspeed_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
     return None
 
 
-@rule("PTH021", ERROR)
-def other_parameters(job: Job) -> Findings:
+@rule("PTH021", ERROR, about=subjects.checkpoint)
+def other_parameters(job: Job, saved: TrainerCheckpoint) -> Findings:
     """The checkpoint holds other parameters than the run trains: of another method, rank or other layers.
 
     Why: a size mismatch, "Can't find a checkpoint index", or "parameter group that doesn't match the size of
@@ -206,8 +185,7 @@ def other_parameters(job: Job) -> Findings:
     torch/optim/optimizer.py:Optimizer.load_state_dict
     Fix: the method, `lora_rank` and `lora_target` of the earlier run; or start anew.
     """
-    saved = checkpoints.resume_checkpoint(job)
-    if saved and (other := _parameter_mismatch(job, saved)):
+    if other := _parameter_mismatch(job, saved):
         yield _checkpoint_place(job), f"{saved.name} {other}; keep what it was saved with, or start anew"
 
 
@@ -227,8 +205,8 @@ def _parameter_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
     return None
 
 
-@rule("PTH022", ERROR)
-def reward_model_resumed(job: Job) -> Findings:
+@rule("PTH022", ERROR, about=subjects.checkpoint)
+def reward_model_resumed(job: Job, saved: TrainerCheckpoint) -> Findings:
     """A reward model with LoRA would go on from a checkpoint.
 
     Why: the value head is around the adapter, so the Trainer takes the model for one without: "Can't find a checkpoint
@@ -237,14 +215,13 @@ def reward_model_resumed(job: Job) -> Findings:
     Source: llamafactory/train/rm/workflow.py:run_rm, transformers/trainer.py:Trainer._load_from_checkpoint
     Fix: `overwrite_output_dir: true` or another `output_dir`; `adapter_name_or_path` goes on from the weights.
     """
-    saved = checkpoints.resume_checkpoint(job)
-    if saved and job.stage == "rm" and job.adapts:
+    if job.stage == "rm" and job.adapts:
         remedy = f"start anew, with `adapter_name_or_path: {saved.path}` and another `output_dir`"
         yield _checkpoint_place(job), f"a reward model cannot go on from {saved.name}; {remedy}"
 
 
-@rule("PTH023", ERROR, since="llamafactory 0.9.5")
-def weights_thrown_back(job: Job) -> Findings:
+@rule("PTH023", ERROR, about=subjects.checkpoint, since="llamafactory 0.9.5")
+def weights_thrown_back(job: Job, saved: TrainerCheckpoint) -> Findings:
     """A run under DeepSpeed's stage 0 with bf16 goes on from a checkpoint.
 
     Why: from DeepSpeed 0.18 on the 32-bit weights of the optimizer are not loaded (seen in a real run). The first loss
@@ -252,14 +229,13 @@ def weights_thrown_back(job: Job) -> Findings:
     Source: deepspeed/runtime/engine.py:DeepSpeedEngine.load_checkpoint
     Fix: start anew, with ZeRO-1; or DeepSpeed before 0.18.
     """
-    saved = _deepspeed_checkpoint(job)
-    if saved and not saved.shards and job.zero_stage == 0 and job.half == "bf16":
+    if saved.engine and job.zero and not saved.shards and job.zero_stage == 0 and job.half == "bf16":
         found = f"from {saved.name} DeepSpeed's stage 0 with bf16 loads no 32-bit weights"
         yield _checkpoint_place(job), f"{found}, and the first step undoes the training so far; start anew, with ZeRO-1"
 
 
-@rule("PTH024", ERROR)
-def several_on_the_cpu(job: Job) -> Findings:
+@rule("PTH024", ERROR, about=subjects.checkpoint)
+def several_on_the_cpu(job: Job, saved: TrainerCheckpoint) -> Findings:
     """Several processes on the CPU would go on from a checkpoint, without DeepSpeed.
 
     Why: each loads the optimizer's states to its device, and torch knows no `cpu:0`: "don't know how to restore data
@@ -267,15 +243,14 @@ def several_on_the_cpu(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer._load_optimizer_and_scheduler, accelerate/state.py:PartialState.__init__
     Fix: set the variable, on every node.
     """
-    saved = checkpoints.resume_checkpoint(job)
     told = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
-    if saved and saved.schedules and job.on_cpu and job.world > 1 and not job.zero and not told:
+    if saved.schedules and job.on_cpu and job.world > 1 and not job.zero and not told:
         text = f"{job.world} processes on the CPU cannot load {saved.name}; set ACCELERATE_TORCH_DEVICE=cpu"
         yield _checkpoint_place(job), text
 
 
-@rule("PTH025", WARNING)
-def optimizer_anew(job: Job) -> Findings:
+@rule("PTH025", WARNING, about=subjects.checkpoint)
+def optimizer_anew(job: Job, saved: TrainerCheckpoint) -> Findings:
     """The checkpoint holds no states of optimizer and learning rate.
 
     Why: the Trainer says nothing and begins both anew: the warm-up comes again, and the learning rate does not reach
@@ -283,15 +258,14 @@ def optimizer_anew(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer._load_optimizer_and_scheduler
     Fix: leave `save_only_model` out in runs that may be interrupted, and keep DeepSpeed on or off.
     """
-    saved = checkpoints.resume_checkpoint(job)
-    if saved and not job.zero and (saved.engine or not saved.schedules):
-        why = "of DeepSpeed, which this run is without" if saved.engine else "no states of optimizer and learning rate"
-        text = f"{saved.name} holds {'states ' if saved.engine else ''}{why}: both begin anew, with warm-up"
-        yield _checkpoint_place(job), text
+    if not job.zero and (saved.engine or not saved.schedules):
+        none = "no states of optimizer and learning rate"
+        held = "states of DeepSpeed, which this run is without" if saved.engine else none
+        yield _checkpoint_place(job), f"{saved.name} holds {held}: both begin anew, with warm-up"
 
 
-@rule("PTH026", WARNING)
-def counted_otherwise(job: Job) -> Findings:
+@rule("PTH026", WARNING, about=subjects.checkpoint)
+def counted_otherwise(job: Job, saved: TrainerCheckpoint) -> Findings:
     """A step or an epoch is another one than in the run of the checkpoint: other data, batches or devices.
 
     Why: the steps that are done count as steps of the new size, so samples are skipped that nobody saw, or seen again.
@@ -299,41 +273,31 @@ def counted_otherwise(job: Job) -> Findings:
     Fix: the data, `per_device_train_batch_size` and number of devices of the earlier run, or
     `gradient_accumulation_steps` that keep the samples of a step.
     """
-    saved = checkpoints.resume_checkpoint(job)
-    if saved is None or checkpoints.has_same_steps(job, saved):
+    if checkpoints.has_same_steps(job, saved):
         return
     if steps := checkpoints.epoch_steps(job, saved):
         what = f"{saved.name} is of {steps[0]:,} steps an epoch, the run of {steps[1]:,}"
-        text = f"{what}: samples are skipped or seen twice; keep data, batch and devices, or start anew"
-        yield _checkpoint_place(job), text
+        remedy = "keep data, batch and devices, or start anew"
+        yield _checkpoint_place(job), f"{what}: samples are skipped or seen twice; {remedy}"
     elif batches := checkpoints.batch_counts(job, saved):
         what = f"{saved.name} is of {batches[0]} samples at once, the run of {batches[1]}"
         unless = "unless `gradient_accumulation_steps` keeps those of a step"
         yield _checkpoint_place(job), f"{what}: {unless}, samples are skipped or seen twice"
 
 
-@rule("PTH027", WARNING)
-def trained_to_the_end(job: Job) -> Findings:
+@rule("PTH027", WARNING, about=subjects.checkpoint)
+def trained_to_the_end(job: Job, saved: TrainerCheckpoint) -> Findings:
     """The checkpoint is at the end of the run.
 
     Why: nothing is left to train; within an epoch the Trainer makes one more step all the same, at each start.
     Source: transformers/trainer.py:Trainer._run_epoch
     Fix: another `output_dir`, or more epochs.
     """
-    saved = checkpoints.resume_checkpoint(job)
-    if saved and checkpoints.is_at_end(job, saved):
+    if checkpoints.is_at_end(job, saved):
         found = f"{saved.name} is at the end: step {saved.step:,} of {checkpoints.total_steps(job, saved):,}"
         yield _checkpoint_place(job), f"{found}; choose another `output_dir`, or train more epochs"
 
 
-def _deepspeed_checkpoint(job: Job) -> TrainerCheckpoint | None:
-    """The checkpoint to go on from, where it and the run are of DeepSpeed."""
-    saved = checkpoints.resume_checkpoint(job)
-    return saved if saved and saved.engine and job.zero else None
-
-
 def _checkpoint_place(job: Job) -> Place:
     """The key that names the checkpoint."""
-    return finding_places.at_checkpoint_key(
-        job, "resume_from_checkpoint" if job.get("resume_from_checkpoint") else "output_dir"
-    )
+    return at_checkpoint_key(job, "resume_from_checkpoint" if job.get("resume_from_checkpoint") else "output_dir")

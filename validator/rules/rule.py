@@ -1,12 +1,13 @@
 """How a rule is declared, what it yields, and the fixes of a recipe's keys that it can offer to `check --fix`.
 
 A rule is a function from a run to findings: (place, message) or (place, message, fix). Its code, severity and
-releases stand in the decorator, its manual page is the docstring."""
+releases stand in the decorator, its manual page is the docstring. With `about` it is asked once for each of those
+subjects (subjects.py), and not at all where there is none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVarTuple, overload
 
 from validator.finding import Edit, Fix, Place, Severity
 from validator.run.prediction import Job
@@ -16,7 +17,9 @@ from validator.run.prediction import Job
 # stands behind (edits.py).
 Finding = tuple[Place | str | None, str] | tuple[Place | str | None, str, Fix | None]
 Findings = Iterator[Finding]
-Check = Callable[[Job], Iterable[Finding]]
+Subject = TypeVarTuple("Subject")
+Check = Callable[..., Iterable[Finding]]
+About = Callable[[Job], Iterable[tuple[Any, ...]]]
 
 # Findings of one rule in a file. Who has more has made one mistake many times, and each may cost a search for what was
 # meant.
@@ -45,18 +48,48 @@ class Rule(NamedTuple):
     severity: Severity
     check: Check
     manual: str
+    about: About
     since: str = ""
     until: str = ""
     advised: bool = False
 
 
+def run_itself(_job: Job) -> tuple[tuple[()]]:
+    """Return the subject of a rule that takes the run alone."""
+    return ((),)
+
+
+@overload
 def rule(
     code: str, severity: Severity, *, since: str = "", until: str = "", advised: bool = False
+) -> Callable[[Callable[[Job], Iterable[Finding]]], Rule]: ...
+
+
+@overload
+def rule(
+    code: str,
+    severity: Severity,
+    *,
+    about: Callable[[Job], Iterable[tuple[*Subject]]],
+    since: str = "",
+    until: str = "",
+    advised: bool = False,
+) -> Callable[[Callable[[Job, *Subject], Iterable[Finding]]], Rule]: ...
+
+
+def rule(
+    code: str,
+    severity: Severity,
+    *,
+    about: About = run_itself,
+    since: str = "",
+    until: str = "",
+    advised: bool = False,
 ) -> Callable[[Check], Rule]:
     """Declare a rule; the function's docstring becomes its manual page."""
 
     def declare(check: Check) -> Rule:
-        return Rule(code, check.__name__, severity, check, (check.__doc__ or "").strip(), since, until, advised)
+        return Rule(code, check.__name__, severity, check, (check.__doc__ or "").strip(), about, since, until, advised)
 
     return declare
 

@@ -4,18 +4,18 @@ makes it likely, so that most recipes do not wait for it."""
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from validator.knowledge import releases
+from validator.knowledge.devices import Machine
 from validator.knowledge.tables import yaml_table
+from validator.physics import RunPart, StepTime
+from validator.rules import subjects
 from validator.rules.rule import NOTE, WARNING, Findings, rule
+from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.prediction import GIB, Job
+from validator.run.sample_lengths import estimate_sample_lengths, expected_longest
+from validator.run.training_time import predict_training_time, time_ratio
 from validator.run.variants import with_arguments
-
-if TYPE_CHECKING:
-    from validator.physics import StepTime
-    from validator.run.training_time import TrainingTime
-
 
 # A step has to take so much longer, and a wait so large a share of it, to be told of: beyond what the time model errs
 # by where links or kernels decide.
@@ -26,12 +26,6 @@ _MAX_PADDING_SHARE = 1 / 3
 _USUAL_LOADERS = 8
 
 
-def _predict_pace(job: Job) -> TrainingTime | None:
-    from validator.run.training_time import predict_training_time
-
-    return predict_training_time(job)
-
-
 def _term_seconds(step: StepTime, name: str) -> float:
     """Seconds that the term of this name takes."""
     return sum(seconds for term, seconds in step.terms.items() if term == name)
@@ -40,12 +34,8 @@ def _term_seconds(step: StepTime, name: str) -> float:
 def _time_ratio(job: Job, other: Job) -> float:
     """How many times as long the job takes on the same samples, of full length where theirs is not known; 0 where that
     cannot be said."""
-    from validator.run.sample_lengths import estimate_sample_lengths
-    from validator.run.training_time import time_ratio
-
-    shorter = time_ratio(
-        job, other, estimate_sample_lengths(job).lengths[1] if _are_lengths_known(job) else (job.longest,)
-    )
+    lengths = estimate_sample_lengths(job).lengths[1] if _are_lengths_known(job) else (job.longest,)
+    shorter = time_ratio(job, other, lengths)
     return 1 / shorter if shorter else 0.0
 
 
@@ -57,8 +47,8 @@ def _device_gib(job: Job) -> str:
     return f"{job.device_memory.expected / GIB:.1f} GiB per device" if job.device_memory else ""
 
 
-@rule("TRA921", WARNING)
-def sharded_without_need(job: Job) -> Findings:
+@rule("TRA921", WARNING, about=subjects.deepspeed_file)
+def sharded_without_need(job: Job, zero: DeepSpeedConfig) -> Findings:
     """Weights are spread over the devices, or lie in main memory, where each device has room for them.
 
     Why: ZeRO-3 gathers every layer in each pass of each micro batch, an adapter's frozen base too; offload moves states
@@ -68,10 +58,9 @@ def sharded_without_need(job: Job) -> Findings:
     Source: own (the time model)
     Fix: the file that the message names; `lmf-recipes explain` shows memory and time of both.
     """
-    offloads = job.zero is not None and job.zero.offloads
-    if job.zero is None or job.zero.assumed or job.accelerate or not (job.zero.stage == 3 or offloads):
+    if zero.assumed or job.accelerate or not (zero.stage == 3 or zero.offloads):
         return
-    for stage in range(2, min(job.zero.stage, 3) + int(offloads)):
+    for stage in range(2, min(zero.stage, 3) + int(zero.offloads)):
         name = f"deepspeed/ds_z{stage}.json"
         other = with_arguments(job, {"deepspeed": name})
         if other.worst == "fits" and (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
@@ -80,8 +69,8 @@ def sharded_without_need(job: Job) -> Findings:
             return
 
 
-@rule("TRA922", WARNING)
-def bound_by_network(job: Job) -> Findings:
+@rule("TRA922", WARNING, about=subjects.machine)
+def bound_by_network(job: Job, machine: Machine) -> Findings:
     """What nodes send each other takes longer than what they compute.
 
     Why: a node's devices share one network, which is ten to a hundred times slower than the links between them. With
@@ -91,9 +80,7 @@ def bound_by_network(job: Job) -> Findings:
     Fix: `network:` in the header block names the network that is really there. Else ZeRO-2 or no sharding where it
     fits, LoRA, whose gradients are small, more accumulation and fewer micro batches, or one node.
     """
-    if job.machine is None or job.machine.nodes == 1:
-        return
-    known, nodes = _predict_pace(job), job.machine.nodes
+    nodes, known = machine.nodes, predict_training_time(job) if machine.nodes > 1 else None
     if known and (share := _term_seconds(known.step, "network") / known.step.expected) > _MIN_WAITING_SHARE:
         speed = nodes * (1 - share)
         alone = f"one node alone is {1 / speed:.1f} times as fast" if speed < 1 else f"they do the work of {speed:.1f}"
@@ -116,7 +103,7 @@ def micro_batch_small(job: Job) -> Findings:
     if unknown or accumulation < 2 or accumulation % 2:
         return
     sizes = {"per_device_train_batch_size": 2 * job.micro_batch, "gradient_accumulation_steps": accumulation // 2}
-    other, known = with_arguments(job, sizes), _predict_pace(job)
+    other, known = with_arguments(job, sizes), predict_training_time(job)
     if known is None or known.run is None or not known.run.lasts:
         return
     waits = _term_seconds(known.step, "launches") > _MIN_WAITING_SHARE * known.step.expected
@@ -157,8 +144,6 @@ def mostly_padding(job: Job) -> Findings:
     """
     if job.micro_batch < 2 or job.packs or not _are_lengths_known(job):
         return
-    from validator.run.sample_lengths import estimate_sample_lengths, expected_longest
-
     lengths = estimate_sample_lengths(job).lengths[1]
     padding = 1 - sum(lengths) / len(lengths) / expected_longest(lengths, job.micro_batch)
     if padding > _MAX_PADDING_SHARE:
@@ -185,11 +170,9 @@ def evaluated_or_saved_too_often(job: Job) -> Findings:
     """
     if not (job.evaluates or _total_checkpoint_bytes(job) > _MIN_CHECKPOINT_BYTES):
         return
-    known = _predict_pace(job)
+    known = predict_training_time(job)
     if known is None or known.run is None:
         return
-    from validator.physics import RunPart  # which the time model has imported by now
-
     for key, part in (("eval_steps", RunPart.EVALUATIONS), ("save_steps", RunPart.SAVES)):
         if part is RunPart.SAVES and job.number("save_steps") >= (known.steps or math.inf):
             continue  # the one at the end, which no setting spares

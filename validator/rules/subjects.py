@@ -1,0 +1,71 @@
+"""What a rule can be about beside the run itself: the DeepSpeed file, a data set, the device and the like.
+
+A subject is a tuple of what the rule takes after the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from validator.knowledge.devices import Device, Machine
+from validator.knowledge.models import Model
+from validator.physics import Workload
+from validator.rules.finding_places import EntryPlace, in_registry_entry
+from validator.run import checkpoints
+from validator.run.checkpoints import TrainerCheckpoint
+from validator.run.dataset_registry import Dataset
+from validator.run.deepspeed import DeepSpeedConfig
+from validator.run.fsdp import AccelerateFile
+from validator.run.prediction import Job
+
+
+def model(job: Job) -> Iterator[tuple[Model]]:
+    """Yield the model, if its shapes are known."""
+    if job.model:
+        yield (job.model,)
+
+
+def multimodal_model(job: Job) -> Iterator[tuple[Model, Workload]]:
+    """Yield a model that sees or hears, whose parts are known by name, and what a step computes of it."""
+    if job.model and job.model.modules and job.workload:
+        yield job.model, job.workload
+
+
+def machine(job: Job) -> Iterator[tuple[Machine]]:
+    """Yield the machine that the run is judged for."""
+    if job.machine:
+        yield (job.machine,)
+
+
+def device(job: Job) -> Iterator[tuple[Device]]:
+    """Yield the machine's device, if it is known what that can do (else DEV017 tells)."""
+    if job.machine and job.machine.device.vendor != "unknown":
+        yield (job.machine.device,)
+
+
+def deepspeed_file(job: Job) -> Iterator[tuple[DeepSpeedConfig]]:
+    """Yield the DeepSpeed configuration, written in the recipe or in a file."""
+    if job.zero:
+        yield (job.zero,)
+
+
+def accelerate_file(job: Job) -> Iterator[tuple[AccelerateFile]]:
+    """Yield the accelerate file that the header block names."""
+    if job.accelerate:
+        yield (job.accelerate,)
+
+
+def datasets(job: Job) -> Iterator[tuple[EntryPlace, Dataset]]:
+    """Yield each data set that is named and defined, with what gives places in its entry: `at("columns", "prompt")`."""
+    if job.registry is None or job.tokenized:
+        return
+    for key in ("dataset", "eval_dataset"):
+        for name in dict.fromkeys(job.words(key)):
+            if dataset := job.registry.get(name):
+                yield partial(in_registry_entry, job, key, dataset), dataset
+
+
+def checkpoint(job: Job) -> Iterator[tuple[TrainerCheckpoint]]:
+    """Yield the checkpoint of an earlier run from which this one goes on."""
+    if saved := checkpoints.resume_checkpoint(job):
+        yield (saved,)
