@@ -218,7 +218,7 @@ def _adapter(facts: Mapping[str, str], model: Architecture, stack: Stack) -> Ada
 
 
 def _is_fused(model: Architecture, role: str) -> bool:
-    return (role in "qkv" and model.attn.fused) or (role in ("gate", "up") and model.ffn.fused_gate_up)
+    return (role in "qkv" and model.attn.fused_qkv) or (role in ("gate", "up") and model.ffn.fused_gate_up)
 
 
 def _sharding(facts: Mapping[str, str]) -> Sharding:
@@ -236,7 +236,7 @@ def _sharding(facts: Mapping[str, str]) -> Sharding:
         engine=zero.isdigit(),
         offload_optimizer="optimizer" in offload or (offload == "param" and zero.startswith("fsdp")),
         offload_parameters="param" in offload,
-        overlap=zero == "3",
+        overlap_comm=zero == "3",
     )
 
 
@@ -346,7 +346,7 @@ def _verdict_sharding(facts: Mapping[str, str]) -> Sharding:
         offload_optimizer=facts["offload"] in ("all", "param", "optimizer"),
         offload_parameters=facts["offload"] in ("all", "param"),
         pin_memory=facts["pin_memory"] == "yes",
-        overlap=facts["overlap"] == "yes",
+        overlap_comm=facts["overlap"] == "yes",
     )
 
 

@@ -197,7 +197,7 @@ def head(wish: Wish, found: NewRecipe, following: str | None = None) -> list[str
 
 def description(use: Mapping[str, Any], draft: NewRecipe, why: str, following: str | None = None) -> list[str]:
     """What a recipe is for, why these values, what to change first, and when to take another recipe."""
-    whole = any(tower.whole for tower in draft.model.arch.towers)
+    whole = any(tower.fixed_tokens for tower in draft.model.arch.towers)
     finer = (
         "crop_to_patches: true where small print matters" if whole else "image_max_pixels, up where small print matters"
     )

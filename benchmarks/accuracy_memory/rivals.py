@@ -27,7 +27,7 @@ def readme(row: Row) -> float | None:
         factor = 8.0 if work.precision == "pure" else 18.0
     else:
         factor = {0: 2.0, 8: 1.0, 4: 0.5}[work.quant_bits]
-    shards = work.sharding.world if work.sharding.stage == 3 or work.sharding.fsdp else 1
+    shards = work.sharding.world_size if work.sharding.stage == 3 or work.sharding.fsdp else 1
     return factor * parameter_count(row.model) / shards
 
 
@@ -50,7 +50,7 @@ def deepspeed(row: Row) -> float | None:
 def accelerate(row: Row) -> float | None:
     """Bytes of `accelerate estimate-memory`, column "Training using Adam"; full fine-tuning on one device only."""
     work = row.workload
-    if work.method != "full" or work.sharding.world > 1:
+    if work.method != "full" or work.sharding.world_size > 1:
         return None
     usage = import_module("accelerate.commands.estimate").estimate_training_usage
     fp32 = 4 * int(parameter_count(row.model))
@@ -60,7 +60,7 @@ def accelerate(row: Row) -> float | None:
 def soup(row: Row) -> float | None:
     """Bytes of `soup profile`, for one device: it has no input for the number of devices."""
     work = row.workload
-    if work.sharding.world > 1:
+    if work.sharding.world_size > 1:
         return None
     answer = import_module("soup_cli.utils.profiler").estimate_total(
         model_name=row.facts["hf_id"],

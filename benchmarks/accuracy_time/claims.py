@@ -23,7 +23,7 @@ from validator.run import prediction
 from validator.run.training_time import predict_training_time
 
 ROOT = Path(__file__).resolve().parents[2]
-BETWEEN = (TimeTerm.LINKS, TimeTerm.NETWORK, TimeTerm.OFFLOAD)  # what no computation hides
+BETWEEN = (TimeTerm.COMMUNICATION, TimeTerm.NETWORK, TimeTerm.OFFLOAD_COPIES)  # what no computation hides
 Claim = Mapping[str, Any]
 
 

@@ -32,7 +32,7 @@ def active(row: TimedRow) -> float:
 def flops(row: TimedRow) -> float | None:
     """6 operations for each parameter and token (4 where the weights are frozen) at a fixed share of the rate."""
     each = 6 if row.workload.method == "full" else 4
-    return each * active(row) * row.tokens / (SHARE * row.device.half * row.world)
+    return each * active(row) * row.tokens / (SHARE * row.device.half_flops * row.world)
 
 
 def ftuneai(row: TimedRow) -> float | None:
@@ -60,8 +60,8 @@ def ftuneai(row: TimedRow) -> float | None:
         batch_size=work.micro_batch, seq_length=work.length, gradient_checkpointing=work.checkpointing != "off",
         sharding=models.ShardingStrategy(strategy), num_gpus=row.world,
     )  # fmt: skip
-    rate = row.device.half / 1e12
-    card = models.GPUSpec(row.name, 80, rate, rate, row.device.single / 1e12, row.device.bandwidth / 1e9)
+    rate = row.device.half_flops / 1e12
+    card = models.GPUSpec(row.name, 80, rate, rate, row.device.fp32_flops / 1e12, row.device.bandwidth / 1e9)
     samples = round(row.tokens / work.length * STEPS)
     hours = engine.TimeEstimator(spec, config).estimate(card, samples, epochs=1, num_gpus=row.world).total_hours
     return float(hours) * 3600 / STEPS

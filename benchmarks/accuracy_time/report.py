@@ -74,7 +74,7 @@ def shortened(work: Workload, share: float) -> Workload:
     """Samples of a mean that is this share of the maximum, padded to the longest of those that wait for each other."""
     lengths = spread_lengths(share * work.length, work.length, told=False)
     return work._replace(
-        length=round(slowest_batch_length(lengths, work.micro_batch, work.sharding.world, work.accumulation))
+        length=round(slowest_batch_length(lengths, work.micro_batch, work.sharding.world_size, work.accumulation))
     )
 
 

@@ -77,7 +77,7 @@ class TimedRow:
 
     @property
     def world(self) -> int:
-        return self.workload.sharding.world
+        return self.workload.sharding.world_size
 
     @property
     def known(self) -> bool:
@@ -179,7 +179,7 @@ def workload(name: str, facts: Mapping[str, str], model: Architecture, stranger:
 
 def waited(facts: Mapping[str, str], work: Workload) -> float:
     """How much longer the longest batch of all devices, for which they wait, is than the mean one."""
-    scatter, devices, batch = SOURCES[prefix(facts)].scatter, work.sharding.world, work.micro_batch
+    scatter, devices, batch = SOURCES[prefix(facts)].scatter, work.sharding.world_size, work.micro_batch
     if not scatter or devices == 1 or "multipack" in facts["notes"]:  # which gives each device as many tokens
         return 1.0
     if "padding-free" in facts["notes"]:
@@ -218,7 +218,7 @@ def short(facts: Mapping[str, str]) -> bool:
 def tokens(facts: Mapping[str, str], work: Workload) -> float:
     """Tokens of a step over all devices: by the global batch where the row names it."""
     stated = re.search(r"\bgbs=(\d+)", facts["notes"])
-    batch = int(stated[1]) if stated else work.micro_batch * work.accumulation * work.sharding.world
+    batch = int(stated[1]) if stated else work.micro_batch * work.accumulation * work.sharding.world_size
     return batch * length(facts)
 
 
@@ -247,7 +247,7 @@ def parse(facts: Mapping[str, str]) -> TimedRow:
     model = shapes(name, facts)
     work = workload(name, facts, model, stranger)
     device, measured = rates(facts["gpu_model"], work, network(facts))
-    measured = measured._replace(attention=source.attention * measured.attention)
+    measured = measured._replace(attention_efficiency=source.attention * measured.attention_efficiency)
     if host := HOST.search(facts["notes"]):
         measured = measured._replace(cores=int(host[1]), host_bandwidth=int(host[2]) * 1e9)
     seconds = float(lengths().get(facts["id"], {}).get("seconds") or facts["sec_per_iter"])

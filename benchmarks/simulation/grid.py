@@ -32,7 +32,7 @@ from validator.physics import (
 from validator.physics.workload import Precision
 
 RECORD = records.EVIDENCE / "simulator" / "grid.csv"
-QWEN3 = {"head_norms": True}
+QWEN3 = {"qk_norm": True}
 QWEN2 = {"qkv_bias": True}
 # name: hidden, feed-forward, layers, heads, key/value heads, head width, vocabulary, tied, more about the attention
 SHAPES_OF = {
@@ -204,7 +204,7 @@ def refused(model: str, setting: dict[str, Any]) -> bool:
     mixed = setting["method"] in ("full", "freeze") and setting["precision_mode"] == "bf16"
     quantized = setting["method"].startswith("qlora")
     tied = bool(setting["additional_target"]) and architecture(model).tied
-    spared = model.startswith("deepseek") or architecture(model).recast
+    spared = model.startswith("deepseek") or architecture(model).recasts_weights
     return (model in MIXTURES and mixed) or (spared and quantized) or tied
 
 
@@ -234,7 +234,7 @@ def cells() -> list[dict[str, Any]]:
 def _possible(model: str, setting: dict[str, Any]) -> dict[str, Any]:
     """gpt-oss cannot use sdpa, peft takes no adapters on a matrix of Falcon-H1, and Falcon's classes do not take the
     simulator's flash attention."""
-    if architecture(model).recast and setting["attn"] == "fa2":
+    if architecture(model).recasts_weights and setting["attn"] == "fa2":
         return {**setting, "attn": "sdpa"}
     if model in PARALLEL:
         setting = {**setting, "lora_targets": adaptable(model)}

@@ -112,7 +112,11 @@ def workload(row: dict[str, str]) -> Workload:
 def error(row: dict[str, str], told: bool = True) -> float:
     """Signed relative error of the predicted peak; `told`: what the row's releases do otherwise than the newest."""
     made = workload(row)
-    made = made if told else made._replace(given=SdpaInputs(), supervised=False, logits_raised=False, loss="upcast")
+    made = (
+        made
+        if told
+        else made._replace(sdpa_inputs=SdpaInputs(), adds_supervised_loss=False, logits_upcast=False, loss="upcast")
+    )
     return estimate_device_memory(grid.architecture(row["model"]), made).allocated / float(row["peak_bytes"]) - 1
 
 

@@ -107,7 +107,7 @@ def workload(row: dict[str, str]) -> Workload:
         length=int(row["seq_len"]),
         checkpointing="layer" if row["grad_ckpt"] == "True" else "off",
         padded=False,
-        encodings=_encodings(settings, model, int(row["seconds"])),
+        towers=_encodings(settings, model, int(row["seconds"])),
     )
 
 
@@ -115,7 +115,7 @@ def _encodings(settings: Settings, model: Model, seconds: int) -> tuple[TowerWor
     """With a sound of so many seconds in place of the longest; a tower makes 50 tokens of each."""
     heard = multimodal.tower_encodings(settings, model, ())
     return tuple(
-        each if tower.side else each._replace(tokens=min(each.tokens, 50 * seconds))
+        each if tower.patch_size else each._replace(tokens=min(each.tokens, 50 * seconds))
         for tower, each in zip(model.arch.towers, heard, strict=True)
     )
 
@@ -123,7 +123,7 @@ def _encodings(settings: Settings, model: Model, seconds: int) -> tuple[TowerWor
 def seen(row: dict[str, str], model: Model) -> int:
     """Pixels of the picture once its sides are multiples of what the processor merges."""
     tower = model.arch.towers[0]
-    step = int(tower.side * tower.merge**0.5)
+    step = int(tower.patch_size * tower.merge**0.5)
     side: int = int(int(row["pixels"]) ** 0.5) // step * step
     return side**2
 

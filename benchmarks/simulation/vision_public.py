@@ -79,7 +79,7 @@ def _workload(row: Mapping[str, str]) -> Workload:
         padded=row["varying"] == "yes",
         loss="fused" if fused else stack.loss,
         fused_kernels=fused,
-        encodings=tuple(_encoding(row, tower) for tower in arch.towers),
+        towers=tuple(_encoding(row, tower) for tower in arch.towers),
         low_memory_load=stage != 3,
         sharding=_sharding(row, stack, arch.hidden),
     )
@@ -88,11 +88,11 @@ def _workload(row: Mapping[str, str]) -> Workload:
 def _encoding(row: Mapping[str, str], tower: Tower) -> TowerWorkload:
     recomputed, thawed = row["tower"] == "recomputed", row["thawed"] == "yes"
     return TowerWorkload(
-        int(row["patches"]) if tower.side else 0,
+        int(row["patches"]) if tower.patch_size else 0,
         trains=thawed,
         projector=thawed,
-        loose=row["method"] == "full",
-        watched=recomputed,
+        never_frozen=row["method"] == "full",
+        input_requires_grad=recomputed,
         recomputed=recomputed,
     )
 
@@ -102,7 +102,7 @@ def _sharding(row: Mapping[str, str], stack: Stack, hidden: int) -> Sharding:
     if not stage:
         return Sharding()
     spread = Sharding(1, int(row["devices"]), stage, engine=True, reduce_bucket=BUCKET, allgather_bucket=BUCKET,
-                      overlap=stack.overlap)  # fmt: skip
+                      overlap_comm=stack.overlap)  # fmt: skip
     return automatic(spread, hidden)
 
 

@@ -27,7 +27,7 @@ def test_whether_hours_can_be_right(says: list[float], ours: tuple[float, float,
 
 @pytest.mark.parametrize(("links", "verdict"), [(0.05, "right"), (0.3, "not right")])
 def test_whether_communication_takes_less_than_a_share(links: float, verdict: str) -> None:
-    step = StepTime({TimeTerm.PRODUCTS: 1 - links, TimeTerm.LINKS: links}, 0.9, 1.0, 1.1, tokens=1)
+    step = StepTime({TimeTerm.MATMUL: 1 - links, TimeTerm.COMMUNICATION: links}, 0.9, 1.0, 1.1, tokens=1)
     assert claims.exposed({"exposed": 0.1}, step)[-1] == verdict
 
 

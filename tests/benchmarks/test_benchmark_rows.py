@@ -176,7 +176,7 @@ def test_one_device_peaks_are_within_four_percent() -> None:
     errors = [
         abs(score.judge(row).error)
         for row in ROWS
-        if row.peer and row.kind == "exact" and row.metric == "peak_allocated" and row.workload.sharding.world == 1
+        if row.peer and row.kind == "exact" and row.metric == "peak_allocated" and row.workload.sharding.world_size == 1
     ]
     assert len(errors) > 20
     assert sorted(errors)[len(errors) // 2] < 0.04

@@ -81,14 +81,14 @@ def test_sharding_of_a_row(name: str, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "device", "expected"),
     [
-        ("fms-017", "a100-80g", {"half": 312e12, "link": 234e9, "network": 0.0}),
+        ("fms-017", "a100-80g", {"half_flops": 312e12, "link": 234e9, "network": 0.0}),
         ("swift-025", "a100-80g", {"link": 156e9, "network": 0.0}),
         ("foundry-079", "a100-80g", {"network": 170e9}),
         ("mlperf-008", "h100-80g", {"network": 85e9}),
         ("bigsci-076", "v100-32g", {"network": 51e9 / 8}),  # as its authors measured it
-        ("mindspeed-030", "ascend-910b-64g", {"half": 313e12}),
-        ("lithubt-012", "a10-24g", {"switched": False, "attained": 0.64}),
-        ("foundry-096", "a100-80g", {"attention": 0.5}),
+        ("mindspeed-030", "ascend-910b-64g", {"half_flops": 313e12}),
+        ("lithubt-012", "a10-24g", {"nvlink_switch": False, "matmul_efficiency": 0.64}),
+        ("foundry-096", "a100-80g", {"attention_efficiency": 0.5}),
         ("ktfull-001", "rtx-4090", {"cores": 96, "host_bandwidth": 614e9}),
     ],
 )

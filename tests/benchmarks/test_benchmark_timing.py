@@ -14,7 +14,7 @@ BY_ID = {row.id: row for row in times.published()[0]}
 def timed(name: str, low: float, expected: float, high: float) -> timing.Timed:
     """A row beside a prediction that is given in shares of what was measured."""
     seconds = BY_ID[name].seconds
-    terms = {TimeTerm.PRODUCTS: expected * seconds}
+    terms = {TimeTerm.MATMUL: expected * seconds}
     return timing.Timed(BY_ID[name], StepTime(terms, low * seconds, expected * seconds, high * seconds, tokens=1))
 
 

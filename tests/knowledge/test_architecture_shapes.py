@@ -36,11 +36,11 @@ def test_every_supported_type_is_read(kind: str) -> None:
 @every(
     [
         ("qwen2", {}, "attn.qkv_bias", True), ("qwen3", {}, "attn.qkv_bias", False),
-        ("qwen3", {}, "attn.head_norms", True),
+        ("qwen3", {}, "attn.qk_norm", True),
         ("llama", {"attention_bias": True}, "attn.out_bias", True),
         ("glm4", {"attention_bias": True}, "attn.out_bias", False),
         ("llama", {"head_dim": 32}, "attn.head_dim", 32), ("llama", {}, "attn.head_dim", 16),
-        ("llama", {"num_key_value_heads": None}, "attn.kv_heads", 4), ("phi3", {}, "attn.fused", True),
+        ("llama", {"num_key_value_heads": None}, "attn.kv_heads", 4), ("phi3", {}, "attn.fused_qkv", True),
         ("phi3", {}, "ffn.fused_gate_up", True), ("qwen", {}, "ffn.width", 64), ("llama", {}, "ffn.width", 128),
         ("gemma2", {}, "norms_per_layer", 4), ("gemma2", {}, "tied", True), ("llama", {}, "tied", False),
         ("gemma2", {"tie_word_embeddings": False}, "tied", False),
@@ -51,20 +51,20 @@ def test_every_supported_type_is_read(kind: str) -> None:
         ("qwen2", {"layer_types": ["full_attention"] * 4}, "attn.window_share", 0.0),
         ("qwen2", {"sliding_window": 4096, "use_sliding_window": False}, "attn.window", 0),
         ("gpt_oss", {}, "attn.sinks", True), ("gemma", {}, "norm", "rms_fp32"), ("llama", {}, "norm", "rms"),
-        ("cohere", {}, "parallel", True), ("cohere", {"use_qk_norm": False}, "attn.whole_norms", False),
+        ("cohere", {}, "parallel", True), ("cohere", {"use_qk_norm": False}, "attn.full_width_qk_norm", False),
         ("cohere", {}, "norms_per_layer", 1), ("llama", {}, "parallel", False),
         ("starcoder2", {}, "ffn.gated", False), ("starcoder2", {"use_bias": True}, "ffn.bias", True),
         ("starcoder2", {"use_bias": True}, "attn.out_bias", True), ("starcoder2", {}, "attn.qkv_bias", False),
         ("seed_oss", {"attention_bias": True, "attention_out_bias": False}, "attn.out_bias", False),
         ("llama4_text", MIXED, "ffn.experts_per_token", 8), ("llama4_text", MIXED, "ffn.width", 128),
         ("llama4_text", MIXED, "ffn.expert_width", 96), ("llama4_text", MIXED, "ffn.shared_width", 96),
-        ("gpt2", PLACES, "positions", 48), ("gpt2", {}, "ffn.width", 128), ("gpt2", {}, "ffn.bias", True),
+        ("gpt2", PLACES, "position_rows", 48), ("gpt2", {}, "ffn.width", 128), ("gpt2", {}, "ffn.bias", True),
         ("gpt2", {}, "dropout", True), ("gpt2", {"resid_pdrop": 0.0}, "dropout", False),
         ("falcon", SHARED, "attn.kv_heads", 1), ("falcon", SHARED, "norms_per_layer", 1), ("falcon", {}, "tied", True),
         ("falcon", {**SHARED, **GROUPED}, "attn.kv_heads", 2), ("falcon", {**SHARED, **GROUPED}, "norms_per_layer", 2),
         ("falcon", {**SHARED, **GROUPED, "num_ln_in_parallel_attn": 1}, "norms_per_layer", 1),
         ("falcon", {**SHARED, "ffn_hidden_size": 96}, "ffn.width", 96), ("falcon", {}, "ffn.gated", False),
-        ("llama4_text", MIXED, "mixtures", 2), ("llama4_text", {**MIXED, "moe_layers": []}, "ffn.experts", 0),
+        ("llama4_text", MIXED, "moe_layers", 2), ("llama4_text", {**MIXED, "moe_layers": []}, "ffn.experts", 0),
         ("llama4_text", {**MIXED, "interleave_moe_layer_step": 2}, "kinds", (LayerKind(), LayerKind(experts=True))),
         ("llama4_text", {**MIXED, "moe_layers": [0]}, "kinds", (LayerKind(experts=True), LayerKind())),
         ("seed_oss", {}, "dropout", True), ("seed_oss", {"residual_dropout": 0.0}, "dropout", False),
@@ -174,13 +174,13 @@ CROSSED = {**PLAIN, "model_type": "mllama_text_model", "num_hidden_layers": 6}
     ],
 )  # fmt: skip
 def test_layers_of_other_shapes_are_counted_in_order(config: dict[str, Any], expected: list[tuple[int, ...]]) -> None:
-    runs = read_architecture(config).runs
-    assert [(number, each.attn.head_dim, each.attn.borrowed) for number, each in runs] == expected
+    runs = read_architecture(config).layer_groups
+    assert [(number, each.attn.head_dim, each.attn.shares_kv) for number, each in runs] == expected
 
 
 def test_layers_that_read_what_towers_give_alone_have_norms_of_heads() -> None:
-    runs = read_architecture(CROSSED | {"cross_attention_layers": [1, 4]}).runs
-    assert [(number, each.attn.crossed, each.attn.head_norms) for number, each in runs] == [
+    runs = read_architecture(CROSSED | {"cross_attention_layers": [1, 4]}).layer_groups
+    assert [(number, each.attn.cross_attention, each.attn.qk_norm) for number, each in runs] == [
         (1, False, False), (1, True, True), (2, False, False), (1, True, True), (1, False, False)
     ]  # fmt: skip
 

@@ -381,7 +381,12 @@ def forget() -> None:
 def test_a_new_family_of_known_parts_is_one_entry(nova: Path) -> None:
     model = models.find_model(str(nova))
     attention, experts = model.arch.attn, model.arch.ffn
-    assert (attention.fused, attention.qkv_bias, model.arch.norms_per_layer, model.arch.tied) == (True, True, 4, True)
+    assert (attention.fused_qkv, attention.qkv_bias, model.arch.norms_per_layer, model.arch.tied) == (
+        True,
+        True,
+        4,
+        True,
+    )
     assert (experts.experts, experts.router_bias) == (8, True)
     assert model.family.names(linear_roles(model.arch)) == {"qkv_proj", "o_proj"}
 

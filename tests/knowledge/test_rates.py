@@ -27,7 +27,7 @@ def test_rates_are_those_of_the_table(
     found = devices.find_device(name)[0].rates(count, network=25e9)
     assert found
     assert (found.link, found.host_link) == pytest.approx((link, host_link), rel=0.03)
-    assert (found.cores, found.switched) == (cores, switched)
+    assert (found.cores, found.nvlink_switch) == (cores, switched)
     assert found.network == 25e9
 
 
@@ -35,8 +35,8 @@ def test_half_precision_is_that_which_the_device_trains_in() -> None:
     v100, a100 = (devices.find_device(name)[0].rates(1) for name in ("v100-32g", "a100-80g"))
     assert v100
     assert a100
-    assert (v100.half, v100.single) == (125e12, 15.7e12)
-    assert (a100.half, a100.single) == (312e12, 19.5e12)
+    assert (v100.half_flops, v100.fp32_flops) == (125e12, 15.7e12)
+    assert (a100.half_flops, a100.fp32_flops) == (312e12, 19.5e12)
 
 
 @pytest.mark.parametrize("name", ["cpu", "48g", "gb10-128g"])

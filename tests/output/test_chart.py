@@ -41,11 +41,11 @@ EXPLANATION = Explanation(
     host_gib=MemoryBand(40.0, 50.0, 60.0, {HostTerm.PROCESSES: 50.0}),
     disk_gib=DiskUse(1.5, 1, 3.0),
     time=RunTime(
-        OptimizerStep(0.9, 1.5, 4.0, {Work.PRODUCTS: 1.0, Work.LINKS: 0.5}),
+        OptimizerStep(0.9, 1.5, 4.0, {Work.MATMUL: 1.0, Work.COMMUNICATION: 0.5}),
         12_345.0,
         Band(1.6, 2.5, 6.6),
         40.0,
-        Work.PRODUCTS,
+        Work.MATMUL,
         6000,
         {RunPart.STARTING: 0.02, RunPart.STEPS: 2.48},
         ["lengths of samples"],

@@ -55,7 +55,7 @@ def test_varied_lengths_fill_the_cache_only_without_expandable_segments() -> Non
 
 def test_overlapping_communication_keeps_a_pool_for_each_stream() -> None:
     def expected(overlap: bool, offload: bool) -> float:
-        sharding = Sharding(1, 8, 3, engine=True, overlap=overlap, offload_optimizer=offload)
+        sharding = Sharding(1, 8, 3, engine=True, overlap_comm=overlap, offload_optimizer=offload)
         work = Workload(method="full", precision="engine", length=256, sharding=sharding)
         return estimate_device_memory(QWEN_32B, work).expected
 
@@ -101,7 +101,7 @@ HYBRID = Architecture(
     2560,
     32,
     248320,
-    AttentionShape(16, 4, 256, head_norms=True, gated=True),
+    AttentionShape(16, 4, 256, qk_norm=True, output_gate=True),
     FeedForwardShape(9216),
     mixer=GatedDeltaNet(16, 32, 128, 128, 4),
     kinds=(*[LayerKind(attends=False, mixes=True)] * 3, LayerKind()) * 8,

@@ -69,7 +69,14 @@ def test_page_locked_memory_comes_in_powers_of_two(size: float, locked: int) -> 
 def fsdp_weights(method: Method, version: int, offload: bool = True) -> float:
     """Bytes of weights in main memory while Qwen 32B trains on two devices under FSDP."""
     sharding = Sharding(
-        1, 2, 3, fsdp=True, offload_optimizer=offload, offload_parameters=offload, pin_memory=False, raised=version == 2
+        1,
+        2,
+        3,
+        fsdp=True,
+        offload_optimizer=offload,
+        offload_parameters=offload,
+        pin_memory=False,
+        upcasts_frozen_weights=version == 2,
     )
     return offloaded_weight_bytes(training_step(QWEN_32B, Workload(method=method, quant_bits=4, sharding=sharding)))
 

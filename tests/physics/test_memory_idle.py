@@ -20,7 +20,7 @@ from validator.physics.workload import Sharding
 
 PLAIN = Architecture(64, 3, 131, AttentionShape(4, 2, 16, qkv_bias=True), FeedForwardShape(96))
 LAYER = 64 * (64 + 32 + 32 + 64 + 3 * 96) + 64 + 32 + 32 + 2 * 64
-IDLE = PLAIN._replace(idle=2)
+IDLE = PLAIN._replace(mtp_layers=2)
 MORE = 2 * (LAYER + 2 * 64 * 64 + 3 * 64)
 FULL = Workload(method="full", precision="pure")
 

@@ -47,7 +47,7 @@ OPTIMIZERS = [
 STAGES: list[dict[str, Any]] = [
     {}, {"sequences_per_sample": 2, "value_head": True}, {"sequences_per_sample": 2, "needs_full_logits": True},
     {"sequences_per_sample": 2, "needs_full_logits": True, "reference_logits": True, "reference_copies": 1},
-    {"sequences_per_sample": 2, "needs_full_logits": True, "reference_logits": True, "supervised": True},
+    {"sequences_per_sample": 2, "needs_full_logits": True, "reference_logits": True, "adds_supervised_loss": True},
     {"needs_full_logits": True, "reference_logits": True, "estimates_kl": True},
     {"needs_full_logits": True, "reference_logits": True, "value_head": True, "reference_copies": 2},
 ]  # fmt: skip
@@ -62,7 +62,7 @@ def invented(draw: st.DrawFn) -> Architecture:
     ffn = FeedForwardShape(
         draw(st.sampled_from([1024, 2816, 11008])), experts=experts, experts_per_token=2, expert_width=512
     )
-    attn = AttentionShape(heads, kv_heads, 128, head_norms=draw(st.booleans()), window=draw(st.sampled_from([0, 1024])))
+    attn = AttentionShape(heads, kv_heads, 128, qk_norm=draw(st.booleans()), window=draw(st.sampled_from([0, 1024])))
     hidden, layers = draw(st.sampled_from([512, 2048, 4096])), draw(st.integers(4, 40))
     norms, vocab = draw(st.sampled_from([2, 4])), draw(st.sampled_from([32000, 151936]))
     return Architecture(hidden, layers, vocab, attn, ffn, draw(st.booleans()), norms, logit_softcap=norms == 4)
@@ -84,7 +84,7 @@ def shardings(draw: st.DrawFn) -> Sharding:
     return Sharding(
         nodes, devices, stage, engine=True, offload_optimizer=offload and stage >= 1,
         offload_parameters=offload and stage == 3 and draw(st.booleans()), pin_memory=draw(st.booleans()),
-        overlap=draw(st.booleans()), gather_on_save=draw(st.booleans()),
+        overlap_comm=draw(st.booleans()), gather_on_save=draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -117,16 +117,16 @@ def runs(draw: st.DrawFn) -> tuple[Architecture, Workload]:
         accumulation=draw(st.sampled_from([1, 4])),
         checkpointing=draw(st.sampled_from(["layer", "off", "offloaded"])),
         attention=draw(st.sampled_from(["sdpa", "flash", "eager"])),
-        given=draw(st.builds(SdpaInputs, st.booleans(), st.booleans(), st.booleans())),
+        sdpa_inputs=draw(st.builds(SdpaInputs, st.booleans(), st.booleans(), st.booleans())),
         padded=draw(st.booleans()),
         loss=draw(st.sampled_from(["upcast", "shifted", "fused"])),
-        logits_raised=draw(st.booleans()),
+        logits_upcast=draw(st.booleans()),
         fused_kernels=draw(st.booleans()),
         eval_batch=draw(st.sampled_from([0, 8])),
         loader_workers=draw(st.sampled_from([0, 4])),
         dataset_tokens=draw(st.sampled_from([0, 10**8])),
         low_memory_load=draw(st.booleans()),
-        encodings=passed_by(arch),
+        towers=passed_by(arch),
         sharding=sharding,
     )  # fmt: skip
     return arch, work._replace(**draw(st.sampled_from(STAGES)))
@@ -155,7 +155,7 @@ def test_terms_sum_to_what_is_allocated_and_the_band_holds_what_is_expected(
 @given(runs())
 def test_more_work_never_needs_less(run: tuple[Architecture, Workload]) -> None:
     arch, work = run
-    adapter = work.adapter._replace(rank=2 * work.adapter.rank, block=2 * work.adapter.block)
+    adapter = work.adapter._replace(rank=2 * work.adapter.rank, block_size=2 * work.adapter.block_size)
     for more in (
         work._replace(micro_batch=work.micro_batch + 1),
         work._replace(length=2 * work.length),
@@ -167,17 +167,17 @@ def test_more_work_never_needs_less(run: tuple[Architecture, Workload]) -> None:
 
 def deeper(arch: Architecture) -> Architecture:
     """With one layer more, of the last kind."""
-    if not arch.runs:
+    if not arch.layer_groups:
         return arch._replace(layers=arch.layers + 1, kinds=(*arch.kinds, *arch.kinds[-1:]))
-    *before, (number, last) = arch.runs
-    return arch._replace(layers=arch.layers + 1, runs=(*before, (number + 1, last)))
+    *before, (number, last) = arch.layer_groups
+    return arch._replace(layers=arch.layers + 1, layer_groups=(*before, (number + 1, last)))
 
 
 @LAWS
 @given(runs())
 def test_a_larger_model_never_needs_less(run: tuple[Architecture, Workload]) -> None:
     arch, work = run
-    several = bool(arch.kinds or arch.runs)  # then other layers are the last ones, which alone train by freeze
+    several = bool(arch.kinds or arch.layer_groups)  # then other layers are the last ones, which alone train by freeze
     deeper_too = [] if work.method == "freeze" and several else [deeper(arch)]
     for larger in (*deeper_too, arch._replace(vocab=arch.vocab + 1000)):
         assert parameter_count(larger) > parameter_count(arch)
@@ -234,7 +234,7 @@ def test_offload_moves_bytes_and_loses_none(
         HostTerm.MOMENTS,
         HostTerm.MASTER,
         HostTerm.GRADIENTS,
-        HostTerm.HALF_COPIES,
+        HostTerm.HALF_PRECISION_COPIES,
         HostTerm.PARAMETERS,
         HostTerm.REFERENCE,
     }
@@ -260,7 +260,7 @@ def test_every_kept_checkpoint_takes_the_same_room(run: tuple[Architecture, Work
 def test_adapters_train_rank_times_the_widths(arch: Architecture, rank: int) -> None:
     def trained(rank: int) -> int:
         return trainable_parameter_count(
-            arch, Workload(adapter=Adapter(rank, linear_roles(arch)), encodings=passed_by(arch))
+            arch, Workload(adapter=Adapter(rank, linear_roles(arch)), towers=passed_by(arch))
         )
 
     assert trained(rank) == rank * trained(1) > 0
@@ -269,9 +269,9 @@ def test_adapters_train_rank_times_the_widths(arch: Architecture, rank: int) -> 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_no_optimizer_keeps_more_than_three_full_moments(optimizer: str) -> None:
     for arch in ARCHITECTURES:
-        work = Workload(method="full", optimizer=optimizer, optimizer_rank=128, encodings=passed_by(arch))
+        work = Workload(method="full", optimizer=optimizer, optimizer_rank=128, towers=passed_by(arch))
         run = TrainingStep(arch, work)
-        assert 0 <= optimizer_state_bytes(run) <= 12 * run.trained
+        assert 0 <= optimizer_state_bytes(run) <= 12 * run.trained_elements
 
 
 def moments(arch: Architecture, work: Workload) -> Iterator[tuple[str, Mapping[Any, float]]]:

@@ -50,7 +50,7 @@ SHARED = FeedForwardShape(96, experts=8, experts_per_token=2, expert_width=24, s
 
 
 def hybrid(delta: GatedDeltaNet, ffn: FeedForwardShape) -> Architecture:
-    attn = AttentionShape(4, 2, 16, head_norms=True, gated=True)
+    attn = AttentionShape(4, 2, 16, qk_norm=True, output_gate=True)
     linear, full = LayerKind(False, True, ffn.experts > 0), LayerKind(experts=ffn.experts > 0)
     return Architecture(64, 4, 131, attn, ffn, norm="rms_fp32", mixer=delta, kinds=(linear, linear, linear, full))
 
@@ -64,13 +64,13 @@ FAMILIES: list[tuple[str, dict[str, Any], Architecture]] = [
     ),
     ("mistral", {}, model()),
     ("qwen2", {}, model(AttentionShape(4, 2, 16, qkv_bias=True))),
-    ("qwen3", {"tie_word_embeddings": True}, model(AttentionShape(4, 2, 16, head_norms=True), tied=True)),
+    ("qwen3", {"tie_word_embeddings": True}, model(AttentionShape(4, 2, 16, qk_norm=True), tied=True)),
     ("gemma2", {}, model(tied=True, norms_per_layer=4, logit_softcap=True)),
-    ("gemma3_text", {}, model(AttentionShape(4, 2, 16, head_norms=True), tied=True, norms_per_layer=4)),
+    ("gemma3_text", {}, model(AttentionShape(4, 2, 16, qk_norm=True), tied=True, norms_per_layer=4)),
     (
         "phi3",
         {"tie_word_embeddings": False},
-        model(AttentionShape(4, 2, 16, fused=True), FeedForwardShape(96, fused_gate_up=True)),
+        model(AttentionShape(4, 2, 16, fused_qkv=True), FeedForwardShape(96, fused_gate_up=True)),
     ),
     (
         "glm4",
@@ -94,16 +94,20 @@ FAMILIES: list[tuple[str, dict[str, Any], Architecture]] = [
         "cohere",
         {"use_qk_norm": True},
         model(
-            AttentionShape(4, 2, 16, whole_norms=True), tied=True, norms_per_layer=1, norm="layer_fp32", parallel=True
+            AttentionShape(4, 2, 16, full_width_qk_norm=True),
+            tied=True,
+            norms_per_layer=1,
+            norm="layer_fp32",
+            parallel=True,
         ),
     ),
     ("seed_oss", {}, model(AttentionShape(4, 2, 16, qkv_bias=True), dropout=True)),
-    ("hunyuan_v1_dense", {"tie_word_embeddings": True}, model(AttentionShape(4, 2, 16, head_norms=True), tied=True)),
+    ("hunyuan_v1_dense", {"tie_word_embeddings": True}, model(AttentionShape(4, 2, 16, qk_norm=True), tied=True)),
     (
         "qwen3_moe",
         {**ROUTED, "num_experts": 8},
         model(
-            AttentionShape(4, 2, 16, head_norms=True),
+            AttentionShape(4, 2, 16, qk_norm=True),
             FeedForwardShape(96, experts=8, experts_per_token=2, expert_width=24),
         ),
     ),
@@ -129,13 +133,13 @@ FAMILIES: list[tuple[str, dict[str, Any], Architecture]] = [
     (
         "falcon",
         {"num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 112},
-        model(AttentionShape(4, 2, 16, fused=True), FeedForwardShape(112, gated=False), tied=True, norm="layer"),
+        model(AttentionShape(4, 2, 16, fused_qkv=True), FeedForwardShape(112, gated=False), tied=True, norm="layer"),
     ),
     (
         "falcon",
         {"multi_query": True},
         model(
-            AttentionShape(4, 1, 16, fused=True),
+            AttentionShape(4, 1, 16, fused_qkv=True),
             FeedForwardShape(256, gated=False),
             tied=True,
             norm="layer",

@@ -19,15 +19,15 @@ def test_layers_know_their_shapes_after_others_have_filled_the_cache() -> None:
     run = TrainingStep(GEMMA, Workload(method="lora"))
     layers = run.layers
     build_layers.cache_clear()
-    assert all(run.of(block) is not run for _, block in layers)
+    assert all(run.for_layer(block) is not run for _, block in layers)
 
 
 def test_layers_that_gradients_visit_are_some_of_all() -> None:
     run = TrainingStep(GEMMA, FREEZE)
     layers = {block for _, block in run.layers}
     build_layers.cache_clear()
-    assert {block for _, block in run.visited} <= layers
-    assert sum(number for number, _ in run.visited) == 3
+    assert {block for _, block in run.backward_layers} <= layers
+    assert sum(number for number, _ in run.backward_layers) == 3
 
 
 @pytest.mark.parametrize("work", [Workload(method="lora", checkpointing="off"), FREEZE], ids=lambda work: work.method)
@@ -38,6 +38,6 @@ def test_an_answer_does_not_depend_on_earlier_ones(work: Workload) -> None:
 
     before = peak(GEMMA)
     for width in range(1, 600):  # more than the cache holds, between which the model itself stays in use
-        build_layers(GEMMA._replace(runs=(), hidden=64 * width))
+        build_layers(GEMMA._replace(layer_groups=(), hidden=64 * width))
         build_layers(GEMMA, work.experts_fused)
     assert peak(GEMMA) == before

@@ -87,7 +87,7 @@ def test_states_of_a_kernel_are_there_once_a_chunk_and_have_a_gradient() -> None
 def test_squares_of_the_backward_of_eager_attention(half_scores: bool, bytes_each: float) -> None:
     """The softmax and its gradient in fp32; where scores in half precision are raised, that of the masked sum too. One
     in half precision takes no place of its own."""
-    arch = model(GQA._replace(half_scores=half_scores), norm="layer")
+    arch = model(GQA._replace(softmax_in_half=half_scores), norm="layer")
     one, two = (TrainingStep(arch, Workload(length=length, attention="eager")) for length in (1024, 2048))
     more = (
         attention._attention_backward_workspace(two) / two.tokens

@@ -28,7 +28,9 @@ from validator.physics.peaks import PHASES
 from validator.physics.training_step import TrainingStep
 
 ROWS: list[MemoryTerm] = [*DeviceTerm, *SharedTerm, *HostTerm, *DiskTerm]
-TOWER = Tower(640, 8, 8, 80, 2560, (Linear("qkv", 640, 1920), Linear("up", 640, 2560)), 1280, others=9999, inputs=588)
+TOWER = Tower(
+    640, 8, 8, 80, 2560, (Linear("qkv", 640, 1920), Linear("up", 640, 2560)), 1280, others=9999, input_values=588
+)
 SMALL = Architecture(
     2048,
     16,
@@ -36,26 +38,26 @@ SMALL = Architecture(
     AttentionShape(32, 8, 64),
     FeedForwardShape(8192),
     towers=(TOWER,),
-    layer_input=64,
-    layer_vocab=1000,
+    per_layer_input_width=64,
+    per_layer_vocab=1000,
 )
 MIXTURE = SMALL._replace(ffn=FeedForwardShape(8192, experts=4, expert_width=1024))
 OFFLOADED = Sharding(1, 8, 3, engine=True, offload_optimizer=True, offload_parameters=True, gather_on_save=True)
 PASSED = (TowerWorkload(),)
 RUNS = [
-    Workload(dataset_tokens=10**6, reference_copies=1, encodings=PASSED),
-    Workload(adapter=Adapter(dora=True), checkpointing="off", value_head=True, encodings=PASSED),
-    Workload(method="full", optimizer="adamw_foreach", sharding=Sharding(1, 2), encodings=PASSED),
+    Workload(dataset_tokens=10**6, reference_copies=1, towers=PASSED),
+    Workload(adapter=Adapter(dora=True), checkpointing="off", value_head=True, towers=PASSED),
+    Workload(method="full", optimizer="adamw_foreach", sharding=Sharding(1, 2), towers=PASSED),
     Workload(
         method="full",
         precision="engine",
         checkpointing="offloaded",
         reference_copies=1,
         sharding=OFFLOADED,
-        encodings=PASSED,
+        towers=PASSED,
     ),
-    Workload(method="full", encodings=(TowerWorkload(1024, trains=True, projector=True),)),
-    Workload(low_memory_load=False, sharding=Sharding(1, 8, 3, fsdp=True), encodings=PASSED),
+    Workload(method="full", towers=(TowerWorkload(1024, trains=True, projector=True),)),
+    Workload(low_memory_load=False, sharding=Sharding(1, 8, 3, fsdp=True), towers=PASSED),
 ]
 
 
@@ -84,7 +86,7 @@ def test_every_term_of_a_device_is_one_of_its_moments() -> None:
 
 
 def test_every_term_of_a_host_is_one_of_its_moments() -> None:
-    merged = Workload(experts_merged=True, sharding=Sharding(1, 8, 3, engine=True), encodings=PASSED)
+    merged = Workload(experts_merged=True, sharding=Sharding(1, 8, 3, engine=True), towers=PASSED)
     runs = [*(TrainingStep(SMALL, work) for work in RUNS), TrainingStep(MIXTURE, merged)]
     used = sized(dict(terms) for run in runs for terms in host_side.host_phases(run).values())
     assert used == {*HostTerm}

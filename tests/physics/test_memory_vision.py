@@ -131,7 +131,7 @@ def test_what_trains_is_what_llamafactory_trains(kind: str, method: str, freezes
         method="full" if method == "full" and decoder else "freeze" if method == "full" else "lora",
         adapter=Adapter(8, linear_roles(model.arch) if decoder else ()),
         trainable_layers=0,
-        encodings=multimodal.tower_encodings(settings, model, ()),
+        towers=multimodal.tower_encodings(settings, model, ()),
     )
     assert sum(p.numel() for p in loaded.parameters() if p.requires_grad) == trainable_parameter_count(model.arch, work)
     if method == "full":
@@ -143,7 +143,7 @@ def test_what_trains_is_what_llamafactory_trains(kind: str, method: str, freezes
 def test_freezing_never_needs_more_nor_more_pixels_less(name: str, method: str) -> None:
     def needed(**recipe: Any) -> float:
         settings = Settings({"finetuning_type": method, "cutoff_len": 4096, **recipe})
-        work = Workload(method=method, encodings=multimodal.tower_encodings(settings, model, ()))  # type: ignore[arg-type]
+        work = Workload(method=method, towers=multimodal.tower_encodings(settings, model, ()))  # type: ignore[arg-type]
         return estimate_device_memory(model.arch, work).allocated
 
     model = models.find_model(name)
@@ -157,10 +157,10 @@ def test_freezing_never_needs_more_nor_more_pixels_less(name: str, method: str) 
 def test_a_tower_can_be_recomputed_by_itself(trains: bool) -> None:
     """As ms-swift's vit_gradient_checkpointing asks."""
     arch = models.find_model("qwen2.5-vl-7b").arch
-    asked = TowerWorkload(4096, trains=trains, watched=True)
+    asked = TowerWorkload(4096, trains=trains, input_requires_grad=True)
 
     def kept(recomputed: bool | None) -> float:
-        work = Workload(method="full", encodings=(asked._replace(recomputed=recomputed),))
+        work = Workload(method="full", towers=(asked._replace(recomputed=recomputed),))
         return towers.tower_saved_bytes(TrainingStep(arch, work))
 
     assert kept(recomputed=True) < 0.1 * kept(recomputed=False)
@@ -171,7 +171,7 @@ def test_a_checkpoint_that_is_quantized_already_has_its_tower_whole() -> None:
     """Its decoder alone is quantized (vLLM pull request 10169); bitsandbytes reaches all linear layers."""
     arch = models.find_model("Qwen/Qwen2-VL-7B-Instruct-AWQ").arch
     work = Workload(method="lora", quant_bits=4, quant_grouped=True)
-    sizes = [estimate_device_memory(arch, work._replace(encodings=(TowerWorkload(),))).terms[DeviceTerm.WEIGHTS],
+    sizes = [estimate_device_memory(arch, work._replace(towers=(TowerWorkload(),))).terms[DeviceTerm.WEIGHTS],
              estimate_device_memory(arch._replace(towers=()), work).terms[DeviceTerm.WEIGHTS]]  # fmt: skip
     assert sizes[0] - sizes[1] == 2 * tower_and_projector_elements(arch.towers[0])
 
@@ -185,12 +185,12 @@ def test_while_a_tower_reads_a_sharded_run_holds_what_it_does_in_the_decoder() -
         Workload(
             method="full",
             precision="engine",
-            encodings=multimodal.tower_encodings(settings, model, ()),
+            towers=multimodal.tower_encodings(settings, model, ()),
             sharding=Sharding(1, 8, 3, engine=True),
         ),
     )
     tower, decoder = PHASES["tower forward"](run), PHASES["last layer forward"](run)
-    for term in (DeviceTerm.GATHER, DeviceTerm.BUCKETS):
+    for term in (DeviceTerm.GATHERED_WEIGHTS, DeviceTerm.BUCKETS):
         assert tower.get(term) == decoder[term] > 0
 
 

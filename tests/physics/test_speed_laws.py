@@ -14,7 +14,7 @@ from validator.physics import Architecture, DeviceRates, Sharding, TimeTerm, Wor
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/physics/*"])
 
-_RATES = ("half", "single", "bandwidth", "link", "network", "host_link", "host_bandwidth", "cores")
+_RATES = ("half_flops", "fp32_flops", "bandwidth", "link", "network", "host_link", "host_bandwidth", "cores")
 LAWS = examples(32)
 A100 = DeviceRates(312e12, 19.5e12, 2.0e12, 300e9, 25e9, 25e9, 200e9, 96, 1e9)
 
@@ -78,7 +78,7 @@ def test_devices_that_share_a_batch_save_no_device_hours(
 @given(runs())
 def test_a_faster_device_is_never_slower(run: tuple[Architecture, Workload]) -> None:
     before = estimate_step_time(*run, A100).expected
-    for field in (*_RATES, "attained", "attention"):
+    for field in (*_RATES, "matmul_efficiency", "attention_efficiency"):
         faster = A100._replace(**{field: 2 * getattr(A100, field)})
         assert estimate_step_time(*run, faster).expected <= before * (1 + 1e-9)
 
@@ -94,7 +94,7 @@ def test_the_correction_of_a_machine_scales_the_step(run: tuple[Architecture, Wo
 @given(runs())
 def test_tokens_are_those_of_all_devices(run: tuple[Architecture, Workload]) -> None:
     _, work = run
-    sequences = work.micro_batch * work.sequences_per_sample * work.accumulation * work.sharding.world
+    sequences = work.micro_batch * work.sequences_per_sample * work.accumulation * work.sharding.world_size
     assert estimate_step_time(*run, A100).tokens == sequences * work.length
 
 

@@ -84,12 +84,12 @@ def test_several_nodes_wait_for_the_network_that_devices_share() -> None:
     waits = communication_seconds(run, A100._replace(network=3e9), IDLE)
     assert set(waits) == {TimeTerm.NETWORK}
     assert waits[TimeTerm.NETWORK] == pytest.approx(6 * PARAMETERS * 15 / 16 / 3e9, rel=0.01)
-    assert set(communication_seconds(run, A100._replace(network=400e9), IDLE)) == {TimeTerm.LINKS}
+    assert set(communication_seconds(run, A100._replace(network=400e9), IDLE)) == {TimeTerm.COMMUNICATION}
 
 
 def test_without_own_links_devices_share_the_main_memory() -> None:
-    card = A100._replace(link=14e9, switched=False, host_bandwidth=410e9)
-    assert waited(engine(2), card) == pytest.approx(waited(engine(2), card._replace(switched=True)))
+    card = A100._replace(link=14e9, nvlink_switch=False, host_bandwidth=410e9)
+    assert waited(engine(2), card) == pytest.approx(waited(engine(2), card._replace(nvlink_switch=True)))
     desk = card._replace(host_bandwidth=50e9)
     assert waited(engine(2), desk) == pytest.approx(14 / (0.365 * 50 / 8) * waited(engine(2), card), rel=0.01)
 
@@ -99,7 +99,7 @@ def test_overlap_hides_what_the_file_says() -> None:
     for stage in (1, 2, 3):
         waits = []
         for overlap in (False, True):
-            run = training_step(QWEN, work._replace(sharding=engine(stage, overlap=overlap)))
+            run = training_step(QWEN, work._replace(sharding=engine(stage, overlap_comm=overlap)))
             waits.append(sum(communication_seconds(run, A100, micro_batch_costs(run, A100)).values()))
         assert waits[1] < 0.97 * waits[0]
 
@@ -109,7 +109,7 @@ def test_small_tensors_wait_for_each_start() -> None:
     work = Workload(method="lora", precision="engine", sharding=engine(3, prefetch_bucket=0))
     plain, adapted = (
         communication_seconds(training_step(QWEN, work._replace(adapter=Adapter(8, targets))), A100, IDLE)[
-            TimeTerm.LINKS
+            TimeTerm.COMMUNICATION
         ]
         for targets in (("q",), ("q", "k", "v", "o", "gate", "up", "down"))
     )
@@ -145,7 +145,7 @@ def test_more_computation_never_shortens_the_step(run: tuple[Architecture, Workl
 @given(runs())
 def test_stage_3_never_sends_less_than_stage_2(run: tuple[Architecture, Workload]) -> None:
     arch, work = run
-    assume(work.sharding.engine and work.sharding.world > 1)
+    assume(work.sharding.engine and work.sharding.world_size > 1)
     second, third = (
         sum(
             communication_seconds(

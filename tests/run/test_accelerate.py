@@ -109,15 +109,17 @@ def test_weights_are_kept_in_the_formats_that_a_run_of_two_processes_has_shown(t
 def test_each_process_keeps_the_whole_model_in_main_memory_until_it_is_spread(tmp_path: Path) -> None:
     """As seen in a run of two processes: zeros of the model's size in all but the first, raised to fp32 to train."""
     whole = 8 * 8_190_735_360 / GIB
-    assert term(job(tmp_path, {}), HostTerm.WHOLE_MODEL) == pytest.approx(4 * whole, rel=0.01)
+    assert term(job(tmp_path, {}), HostTerm.FULL_MODEL_AT_LOAD) == pytest.approx(4 * whole, rel=0.01)
     lora = {"finetuning_type": "lora", "lora_target": "all"}
-    assert term(job(tmp_path, {"fsdp_version": 2}, **lora), HostTerm.WHOLE_MODEL) == pytest.approx(2 * whole, rel=0.01)
+    assert term(job(tmp_path, {"fsdp_version": 2}, **lora), HostTerm.FULL_MODEL_AT_LOAD) == pytest.approx(
+        2 * whole, rel=0.01
+    )
     quantized = job(tmp_path, {}, **lora, quantization_bit=4)
-    assert term(quantized, HostTerm.WHOLE_MODEL) == 0
+    assert term(quantized, HostTerm.FULL_MODEL_AT_LOAD) == 0
     assert quantized.workload
     assert not quantized.workload.sharding.sharded_load
-    assert term(job(tmp_path, {"fsdp_cpu_ram_efficient_loading": False}), HostTerm.WHOLE_MODEL) == 0
-    assert term(job(tmp_path, None, fsdp="full_shard auto_wrap"), HostTerm.WHOLE_MODEL) == 0
+    assert term(job(tmp_path, {"fsdp_cpu_ram_efficient_loading": False}), HostTerm.FULL_MODEL_AT_LOAD) == 0
+    assert term(job(tmp_path, None, fsdp="full_shard auto_wrap"), HostTerm.FULL_MODEL_AT_LOAD) == 0
 
 
 def test_transformers_4_takes_quantized_weights_back_from_the_device(tmp_path: Path) -> None:
@@ -189,8 +191,8 @@ def test_a_model_that_is_not_loaded_lazily_goes_to_every_device_whole(tmp_path: 
     eager = job(tmp_path, {"fsdp_cpu_ram_efficient_loading": False}, "8xascend-910b-64g", **big).device_memory
     assert lazy
     assert eager
-    assert eager.moment == "loading"
-    assert lazy.moment != "loading"
+    assert eager.phase == "loading"
+    assert lazy.phase != "loading"
 
 
 def test_offload_needs_main_memory(tmp_path: Path) -> None:

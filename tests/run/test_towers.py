@@ -104,8 +104,8 @@ def test_what_cannot_be_read_is_no_model(part: str, value: dict[str, Any], probl
 
 def test_grids_of_a_config_tell_how_many_pieces_a_picture_has() -> None:
     next_ = CONFIGS["llava"] | {"model_type": "llava_next", "image_grid_pinpoints": [[336, 672], [1008, 1008]]}
-    assert [tower.tiles for tower in read_architecture(next_).towers] == [10]
-    assert [tower.tiles for tower in read_architecture(CONFIGS["llava"]).towers] == [0]
+    assert [tower.max_tiles for tower in read_architecture(next_).towers] == [10]
+    assert [tower.max_tiles for tower in read_architecture(CONFIGS["llava"]).towers] == [0]
 
 
 def test_a_projector_of_several_layers_of_the_tower_reads_them_side_by_side() -> None:
@@ -147,14 +147,17 @@ FREE = {"freeze_vision_tower": False, "freeze_multi_modal_projector": False}
 @pytest.mark.parametrize(
     ("recipe", "encoding"),
     [
-        ({}, TowerWorkload(watched=True)),
+        ({}, TowerWorkload(input_requires_grad=True)),
         ({"quantization_bit": 4}, TowerWorkload()),
         ({"disable_gradient_checkpointing": True}, TowerWorkload()),
-        ({"freeze_vision_tower": False}, TowerWorkload(watched=True, targets=ALL)),
-        ({"freeze_vision_tower": False, "lora_target": "q_proj,v_proj"}, TowerWorkload(watched=True)),
-        ({"freeze_vision_tower": False, "lora_target": "attn.proj"}, TowerWorkload(watched=True, targets=("o",))),
-        ({"finetuning_type": "full"}, TowerWorkload(loose=True)),
-        ({"finetuning_type": "full", **FREE}, TowerWorkload(trains=True, projector=True, loose=True)),
+        ({"freeze_vision_tower": False}, TowerWorkload(input_requires_grad=True, targets=ALL)),
+        ({"freeze_vision_tower": False, "lora_target": "q_proj,v_proj"}, TowerWorkload(input_requires_grad=True)),
+        (
+            {"freeze_vision_tower": False, "lora_target": "attn.proj"},
+            TowerWorkload(input_requires_grad=True, targets=("o",)),
+        ),
+        ({"finetuning_type": "full"}, TowerWorkload(never_frozen=True)),
+        ({"finetuning_type": "full", **FREE}, TowerWorkload(trains=True, projector=True, never_frozen=True)),
         ({"finetuning_type": "freeze"}, TowerWorkload()),
         ({"finetuning_type": "freeze", **FREE}, TowerWorkload(projector=True, trainable_layers=2)),
     ],
@@ -169,14 +172,14 @@ def test_what_trains_of_a_tower(recipe: dict[str, Any], encoding: TowerWorkload,
     }
     work = Job(values, folders=(folder,)).workload
     assert work
-    assert work.encodings[0]._replace(tokens=0) == encoding
+    assert work.towers[0]._replace(tokens=0) == encoding
 
 
 def test_before_transformers_5_a_frozen_tower_is_passed_by(folder: Path) -> None:
     values = {"model_name_or_path": str(folder), "stage": "sft", "finetuning_type": "lora"}
     work = Job(values, header={"transformers": "4.57.1"}, folders=(folder,)).workload
     assert work
-    assert not work.encodings[0].watched
+    assert not work.towers[0].input_requires_grad
 
 
 def test_a_frozen_decoder_trains_no_layer(folder: Path) -> None:
@@ -205,7 +208,7 @@ def test_how_much_a_tower_reads(recipe: dict[str, Any], rows: Any, tokens: int, 
     values = {"model_name_or_path": str(folder), "dataset": "seen", "dataset_dir": str(folder), "cutoff_len": 4096}
     work = Job({**values, **recipe}, folders=(folder,)).workload
     assert work
-    assert work.encodings[0].tokens == tokens
+    assert work.towers[0].tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -220,7 +223,7 @@ def test_rows_that_are_not_at_hand_have_what_their_columns_name(
     values = {"model_name_or_path": str(folder), "dataset": "far", "dataset_dir": str(folder), "cutoff_len": 4096}
     work = Job(values, folders=(folder,)).workload
     assert work
-    assert work.encodings[0].tokens == tokens
+    assert work.towers[0].tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -283,10 +286,9 @@ def test_the_band_ends_where_pictures_of_unknown_number_fill_the_length(
         short = Job(values, header={"lengths": [800, 2000]}, folders=(folder,)).device_memory
         assert short
         assert short.high < job.device_memory.high
-        full = job.workload.encodings[0]._replace(tokens=4 * 4096)
+        full = job.workload.towers[0]._replace(tokens=4 * 4096)
         assert (
-            job.device_memory.high
-            == estimate_device_memory(job.model.arch, job.workload._replace(encodings=(full,))).high
+            job.device_memory.high == estimate_device_memory(job.model.arch, job.workload._replace(towers=(full,))).high
         )
 
 
@@ -307,7 +309,7 @@ def test_tokens_that_a_projector_pools_fill_a_sample_by_what_they_become(length:
     values = {"model_name_or_path": "google/gemma-3-4b-it", "finetuning_type": "lora", "cutoff_len": length}
     work = Job(values, folders=()).workload
     assert work
-    assert work.encodings[0].tokens == tokens
+    assert work.towers[0].tokens == tokens
 
 
 @pytest.mark.parametrize(

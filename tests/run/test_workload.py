@@ -122,7 +122,7 @@ def test_sharding_takes_the_machine_and_the_json() -> None:
 )  # fmt: skip
 def test_words_of_fsdp(words: str, stage: int, world: int, fsdp: bool) -> None:
     found = workload("2x8xa100-80g", fsdp=words).sharding
-    assert (found.stage, found.world, found.fsdp) == (stage, world, fsdp)
+    assert (found.stage, found.world_size, found.fsdp) == (stage, world, fsdp)
 
 
 def test_every_optimizer_of_the_release_but_two_has_states() -> None:
@@ -179,10 +179,20 @@ def test_a_checkpoint_in_32_bits_is_halved_before_0_9_4(release: str, half: bool
         ({}, SdpaInputs(), "upcast", False),
         ({"llamafactory": "0.9.4"}, SdpaInputs(), "upcast", False),
         ({"transformers": "4.57.1"}, SdpaInputs(), "upcast", False),
-        ({"llamafactory": "0.9.5", "transformers": "4.55.4"}, SdpaInputs(copied=True), "upcast", False),
-        ({"llamafactory": "0.9.3"}, SdpaInputs(repeated=True, copied=True, added=True), "upcast", True),
-        ({"transformers": "4.48.3"}, SdpaInputs(repeated=True, copied=True, added=True), "shifted", True),
-        ({"transformers": "4.45.2"}, SdpaInputs(repeated=True, added=True), "shifted", True),
+        ({"llamafactory": "0.9.5", "transformers": "4.55.4"}, SdpaInputs(contiguous_copies=True), "upcast", False),
+        (
+            {"llamafactory": "0.9.3"},
+            SdpaInputs(kv_repeated=True, contiguous_copies=True, additive_mask=True),
+            "upcast",
+            True,
+        ),
+        (
+            {"transformers": "4.48.3"},
+            SdpaInputs(kv_repeated=True, contiguous_copies=True, additive_mask=True),
+            "shifted",
+            True,
+        ),
+        ({"transformers": "4.45.2"}, SdpaInputs(kv_repeated=True, additive_mask=True), "shifted", True),
     ],
 )
 def test_older_releases_give_attention_and_losses_more(
@@ -191,7 +201,7 @@ def test_older_releases_give_attention_and_losses_more(
     values = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "dpo"}
     work = prediction.resolve(Document("x.yaml", values=values, header=header)).workload
     assert work is not None
-    assert (work.given, work.loss, work.supervised) == (given, loss, supervised)
+    assert (work.sdpa_inputs, work.loss, work.adds_supervised_loss) == (given, loss, supervised)
 
 
 @pytest.mark.parametrize(
@@ -207,4 +217,4 @@ def test_what_older_releases_make_of_a_loss(values: dict[str, Any], loss: str) -
     for release, raised in (("4.48.3", False), ("4.45.2", True)):
         work = prediction.resolve(Document("x.yaml", values=values, header={"transformers": release})).workload
         assert work is not None
-        assert (work.loss, work.supervised, work.logits_raised) == (loss, False, raised)
+        assert (work.loss, work.adds_supervised_loss, work.logits_upcast) == (loss, False, raised)

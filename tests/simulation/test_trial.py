@@ -244,7 +244,7 @@ def test_a_cache_that_cannot_be_written_to_is_done_without(
 
 def test_on_one_device_every_byte_is_the_simulation_s() -> None:
     there = estimate_from_step(QWEN, Workload(eval_batch=0), ANSWER, stepped=True, runtime=None)
-    assert (there.allocated, there.moment) == (3000, "loss backward")
+    assert (there.allocated, there.phase) == (3000, "loss backward")
 
 
 @pytest.mark.parametrize("sharding", [Sharding(1, 4, 2, engine=True), Sharding(1, 4, 3, engine=True), Sharding(1, 4)])

@@ -32,7 +32,7 @@ def read_architecture(config: Config) -> Architecture:
     config = with_usual_fields(config, family)
     try:
         alike = _uniform_architecture(config, family)
-        return alike._replace(runs=_layer_runs(config, family)) if family.layer_shapes else alike
+        return alike._replace(layer_groups=_layer_runs(config, family)) if family.layer_shapes else alike
     except KeyError as err:
         raise RecipeError(f"config.json of a `{family.kind}` model lacks {err}") from None
 
@@ -52,17 +52,17 @@ def _uniform_architecture(config: Config, family: Family) -> Architecture:
         norm=family.norm,
         head_bias=bool(config.get("lm_head_bias")),
         embedding_norm=family.embedding_norm,
-        positions=(optional_size(config, "max_position_embeddings") or 1024) if family.position_embedding else 0,
-        recast=family.own_linear_class,
+        position_rows=(optional_size(config, "max_position_embeddings") or 1024) if family.position_embedding else 0,
+        recasts_weights=family.own_linear_class,
         parallel=family.parallel,
         dropout=family.residual_dropout and config.get("residual_dropout") != 0,
         logit_softcap=bool(config.get("final_logit_softcapping")),
         mixer=mixer,
         kinds=kinds,
-        layer_input=optional_size(config, "hidden_size_per_layer_input"),
-        more_rows=family.extra_embedding_rows,
-        idle=optional_size(config, "num_nextn_predict_layers") if family.mtp_layers_loaded else 0,
-        layer_vocab=optional_size(config, "vocab_size_per_layer_input"),
+        per_layer_input_width=optional_size(config, "hidden_size_per_layer_input"),
+        extra_embedding_rows=family.extra_embedding_rows,
+        mtp_layers=optional_size(config, "num_nextn_predict_layers") if family.mtp_layers_loaded else 0,
+        per_layer_vocab=optional_size(config, "vocab_size_per_layer_input"),
     )
 
 
@@ -130,25 +130,27 @@ def _attention(config: Config, family: Family) -> AttentionShape:
         qkv_bias=biased,
         out_bias=everywhere
         or bool(config.get("attention_out_bias", config.get("attention_bias") and family.output_bias)),
-        head_norms=family.qk_norm and bool(config.get("use_qk_norm", not family.optional_qk_norm)),
-        whole_norms=family.full_width_qk_norm and bool(config.get("use_qk_norm", True)),
-        bare_norms=_rotating_share(config) if family.weightless_qk_norm and config.get("use_qk_norm", True) else 0.0,
-        half_scores=family.softmax_in_half,
+        qk_norm=family.qk_norm and bool(config.get("use_qk_norm", not family.optional_qk_norm)),
+        full_width_qk_norm=family.full_width_qk_norm and bool(config.get("use_qk_norm", True)),
+        weightless_qk_norm_share=_rotating_share(config)
+        if family.weightless_qk_norm and config.get("use_qk_norm", True)
+        else 0.0,
+        softmax_in_half=family.softmax_in_half,
         sinks=family.sinks,
-        written=family.alibi,
+        alibi=family.alibi,
         window=windowed,
-        fused=family.fused_qkv,
-        copied=family.contiguous_copies,
-        masked=family.always_masked,
-        clipped=family.clip_qkv,
-        repeated=bool(config.get("new_decoder_architecture")),
-        broadcast=family.contiguous_copies and _shares_keys(config),
+        fused_qkv=family.fused_qkv,
+        contiguous_copies=family.contiguous_copies,
+        always_masked=family.always_masked,
+        clip_qkv=family.clip_qkv,
+        kv_repeated=bool(config.get("new_decoder_architecture")),
+        broadcasts_kv=family.contiguous_copies and _shares_keys(config),
         concatenated=family.concatenated,
-        gated=family.mixer == "delta",
-        value_norms=family.v_norm,
-        joint=bool(config.get(layer_kinds.KV_TIED)),
-        borrowed=bool(config.get(layer_kinds.KV_SHARED)),
-        crossed=bool(config.get(layer_kinds.CROSS_ATTENTION)),
+        output_gate=family.mixer == "delta",
+        v_norm=family.v_norm,
+        k_eq_v=bool(config.get(layer_kinds.KV_TIED)),
+        shares_kv=bool(config.get(layer_kinds.KV_SHARED)),
+        cross_attention=bool(config.get(layer_kinds.CROSS_ATTENTION)),
         window_share=_windowed_share(config, family),
     )
 
@@ -230,7 +232,7 @@ def _feed_forward(config: Config, family: Family) -> FeedForwardShape:
             gated=family.gated,
             fused_gate_up=family.fused_gate_up,
             bias=bool(config.get("mlp_bias") or config.get("use_bias", family.linear_bias)),
-            stepwise=family.new_gelu,
+            new_gelu=family.new_gelu,
         )
     expert_width = _first_field(config, "moe_intermediate_size") or width
     shared = _first_field(
@@ -246,7 +248,7 @@ def _feed_forward(config: Config, family: Family) -> FeedForwardShape:
         or shared * expert_width
         or width * family.dense_mlp_beside_experts,
         router_scaled=family.dense_mlp_beside_experts,
-        seeing_width=_image_expert_width(config) if family.vision_experts else 0,
+        vision_expert_width=_image_expert_width(config) if family.vision_experts else 0,
         shared_gate="shared_expert_gate" in family.linear,
         router_bias=family.router in ("bias", "fixed"),
         router_bias_fixed=family.router == "fixed",
@@ -254,8 +256,8 @@ def _feed_forward(config: Config, family: Family) -> FeedForwardShape:
         separate_router_linear=bool(family.separate & {"gate", "wg"}),
         router_bias_buffer=family.router == "buffer",
         expert_bias=family.expert_bias,
-        clamped=family.clamped_swiglu,
-        indexed=family.index_add,
+        clamped_swiglu=family.clamped_swiglu,
+        index_add=family.index_add,
         dense_layers=_dense_layers(config, family),
     )
 

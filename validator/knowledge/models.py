@@ -78,7 +78,7 @@ class Model(NamedTuple):
     @property
     def sees(self) -> bool:
         """Whether the model reads pictures."""
-        return any(tower.side for tower in self.arch.towers)
+        return any(tower.patch_size for tower in self.arch.towers)
 
     @property
     def billions(self) -> float:
@@ -256,7 +256,7 @@ def decoder_model(name: str, config: Mapping[str, Any], arch: Architecture) -> M
         kind=str(config.get("model_type")),
         dtype_bytes=stored_bytes(config),
         positions=next(
-            filter(None, (_positive_field(config, name) for name in _POSITION_FIELDS)), arch.positions or None
+            filter(None, (_positive_field(config, name) for name in _POSITION_FIELDS)), arch.position_rows or None
         ),
         quantized=method if isinstance(method, str) else None,
         quantized_bits=_positive_field(quantization, "bits") or 0,

@@ -63,8 +63,8 @@ def device_rates(key: str, devices: int, network: float = 0.0) -> DeviceRates | 
     host = yaml_table("servers")[server["kind"]]
     share = min(1.0, devices / server["devices"])
     return DeviceRates(
-        half=half * _TERA,
-        single=entry["tflops_fp32"] * _TERA,
+        half_flops=half * _TERA,
+        fp32_flops=entry["tflops_fp32"] * _TERA,
         bandwidth=entry["bandwidth_gb_s"] * _GIGA,
         link=_device_link_rate(entry, devices),
         network=network,
@@ -72,10 +72,10 @@ def device_rates(key: str, devices: int, network: float = 0.0) -> DeviceRates | 
         host_bandwidth=share * host["memory_gb_s"] * _GIGA,
         cores=max(1, round(share * host["cores"])),
         disk=host["disk_gb_s"] * _GIGA,
-        switched=not shares_host_memory(entry["link"]["type"]),
+        nvlink_switch=not shares_host_memory(entry["link"]["type"]),
         evidence=entry["timed"],
-        attained=entry.get("attained", 1.0),
-        attention=entry.get("attained_attention", 1.0),
+        matmul_efficiency=entry.get("attained", 1.0),
+        attention_efficiency=entry.get("attained_attention", 1.0),
         cuda=entry["vendor"] == "nvidia",
     )
 

@@ -19,70 +19,78 @@ class LayerActivations(NamedTuple):
 
     attention: float
     ffn: float
-    attention_peak: float
-    ffn_peak: float
+    attention_workspace: float
+    ffn_workspace: float
 
     @property
     def total(self) -> float:
         return self.attention + self.ffn
 
 
-def _oft_rotation_bytes(run: TrainingStep, block: DecoderLayer) -> float:
+def _oft_rotation_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
     """The orthogonal matrices of one layer, with two powers of the series that makes them, in fp32."""
-    if run.work.method != "oft":
+    if step.work.method != "oft":
         return 0.0
-    adapted = sum(linear.inputs for linear in block.by_role(*run.work.adapter.targets))
-    return 3 * 4.0 * run.work.adapter.block * adapted
+    adapted = sum(linear.inputs for linear in layer.by_role(*step.work.adapter.targets))
+    return 3 * 4.0 * step.work.adapter.block_size * adapted
 
 
 @lru_cache(maxsize=128)
-def layer_activations(run: TrainingStep, block: DecoderLayer) -> LayerActivations:
+def layer_activations(step: TrainingStep, layer: DecoderLayer) -> LayerActivations:
     """Everything one layer of this kind keeps for its backward pass, and the peaks inside that pass."""
-    run = run.of(block)
+    step = step.for_layer(layer)
     return LayerActivations(
-        attention=first_half_saved_bytes(run, block) + _oft_rotation_bytes(run, block),
-        ffn=feed_forward_saved_bytes(run, block),
-        attention_peak=first_half_backward_workspace(run, block),
-        ffn_peak=feed_forward_backward_workspace(run, block),
+        attention=first_half_saved_bytes(step, layer) + _oft_rotation_bytes(step, layer),
+        ffn=feed_forward_saved_bytes(step, layer),
+        attention_workspace=first_half_backward_workspace(step, layer),
+        ffn_workspace=feed_forward_backward_workspace(step, layer),
     )
 
 
-def layer_checkpoint_bytes(run: TrainingStep) -> float:
+def layer_checkpoint_bytes(step: TrainingStep) -> float:
     """One layer's checkpoint: its input, in the precision of the residual stream."""
-    return run.sizes.residual * run.tokens * run.arch.hidden
+    return step.sizes.residual * step.tokens * step.arch.hidden
 
 
 @lru_cache(maxsize=64)
-def saved_by_all_layers(run: TrainingStep) -> Mapping[DeviceTerm, float]:
+def saved_by_all_layers(step: TrainingStep) -> Mapping[DeviceTerm, float]:
     """What all layers keep; offloaded checkpoints keep two in flight."""
-    match run.checkpointing:
+    match step.checkpointing:
         case "layer":
-            return {DeviceTerm.CHECKPOINTS: sum(number for number, _ in run.visited) * layer_checkpoint_bytes(run)}
+            return {
+                DeviceTerm.CHECKPOINTS: sum(number for number, _ in step.backward_layers) * layer_checkpoint_bytes(step)
+            }
         case "offloaded":
-            return {DeviceTerm.CHECKPOINTS: 2 * layer_checkpoint_bytes(run)}
-    return {DeviceTerm.ACTIVATIONS: sum(number * layer_activations(run, block).total for number, block in run.visited)}
+            return {DeviceTerm.CHECKPOINTS: 2 * layer_checkpoint_bytes(step)}
+    return {
+        DeviceTerm.ACTIVATIONS: sum(
+            number * layer_activations(step, layer).total for number, layer in step.backward_layers
+        )
+    }
 
 
-def checkpoints_held_by_fsdp(run: TrainingStep) -> float:
+def checkpoints_held_by_fsdp(step: TrainingStep) -> float:
     """Checkpoints that FSDP keeps to the end of the backward pass, and their gradients.
 
     The hook that frees a unit without gradients keeps the graph nodes of its inputs (torch
     distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook); under reentrant checkpointing these
     are the checkpoints. Of the gradients all but those of the first two layers are there by then."""
-    if not (run.sharding.fsdp and run.adapts) or run.checkpointing != "layer":
+    if not (step.sharding.fsdp and step.trains_adapter) or step.checkpointing != "layer":
         return 0.0
-    return layer_checkpoint_bytes(run) * (2 * run.arch.layers - 3)
+    return layer_checkpoint_bytes(step) * (2 * step.arch.layers - 3)
 
 
-def checkpoints_held_on_host(run: TrainingStep) -> float:
+def checkpoints_held_on_host(step: TrainingStep) -> float:
     """Activation checkpoints moved to the host, of every device."""
-    if run.checkpointing != "offloaded":
+    if step.checkpointing != "offloaded":
         return 0.0
-    return run.sharding.devices_per_node * layer_checkpoint_bytes(run) * run.arch.layers
+    return step.sharding.devices_per_node * layer_checkpoint_bytes(step) * step.arch.layers
 
 
-def checkpoints_moved_to_host(run: TrainingStep) -> float:
+def checkpoints_moved_to_host(step: TrainingStep) -> float:
     """Bytes of checkpoints that leave and come back in each micro batch."""
-    if run.checkpointing != "offloaded":
+    if step.checkpointing != "offloaded":
         return 0.0
-    return 2.0 * run.work.accumulation * sum(number for number, _ in run.visited) * layer_checkpoint_bytes(run)
+    return (
+        2.0 * step.work.accumulation * sum(number for number, _ in step.backward_layers) * layer_checkpoint_bytes(step)
+    )

@@ -42,26 +42,28 @@ class Tower(NamedTuple):
     linears: tuple[Linear, ...]  # of one layer
     vectors: int  # of one layer: norms, biases, scales
     gated: bool = False
-    quick: bool = False  # its activation is quick GELU
+    quick_gelu: bool = False  # its activation is quick GELU
     rms: bool = False  # norms are RMSNorm, else LayerNorm
     fp32: Literal["never", "trained", "always"] = "never"  # when hidden states between layers are under autocast
     outside: tuple[Linear, ...] = ()  # further linear modules, which train with the layers
     others: int = 0  # what else trains with the layers: embeddings of patches and positions, norms, biases
-    loose: int = 0  # what is never frozen where whole weights train
-    loose_first: bool = False  # some of that stands before the layers
+    never_frozen: int = 0  # what is never frozen where whole weights train
+    never_frozen_first: bool = False  # some of that stands before the layers
     projector: tuple[Linear, ...] = ()
     projector_others: int = 0
     merge: int = 1
-    exposed: bool = True  # its class tells what makes the layers' input, so that gradients can be asked of it
-    inputs: int = 0  # numbers that the processor hands over for one tower token
-    side: int = 0  # pixels along a patch
-    smallest: int = 0  # pixels of the smallest picture that its processor hands over
-    frames: int = 1  # pictures of a film in a patch
-    whole: int = 0  # tokens of one picture or sound, where each is brought to one size
-    tiles: int = 0  # pieces of a picture at most, with the whole of it, where the model's configuration lists them
-    collects: bool = False  # the results of all layers stay until the last has run
-    head_norms: bool = False  # heads of queries and keys have norms
-    angles: bool = False  # each layer makes cosines and sines of its own, for queries and again for keys
+    has_input_embeddings: bool = (
+        True  # its class tells what makes the layers' input, so that gradients can be asked of it
+    )
+    input_values: int = 0  # numbers that the processor hands over for one tower token
+    patch_size: int = 0  # pixels along a patch
+    min_pixels: int = 0  # pixels of the smallest picture that its processor hands over
+    temporal_patch_size: int = 1  # pictures of a film in a patch
+    fixed_tokens: int = 0  # tokens of one picture or sound, where each is brought to one size
+    max_tiles: int = 0  # pieces of a picture at most, with the whole of it, where the model's configuration lists them
+    output_hidden_states: bool = False  # the results of all layers stay until the last has run
+    qk_norm: bool = False  # heads of queries and keys have norms
+    own_rotary_tables: bool = False  # each layer makes cosines and sines of its own, for queries and again for keys
 
 
 def element_count(linears: tuple[Linear, ...]) -> int:
@@ -71,7 +73,7 @@ def element_count(linears: tuple[Linear, ...]) -> int:
 def tower_elements(tower: Tower) -> int:
     """Everything but the projector."""
     inside = tower.layers * (element_count(tower.linears) + tower.vectors)
-    return inside + element_count(tower.outside) + tower.others + tower.loose
+    return inside + element_count(tower.outside) + tower.others + tower.never_frozen
 
 
 def projector_elements(tower: Tower) -> int:
@@ -105,26 +107,28 @@ class AttentionShape(NamedTuple):
     rope_dim: int = 0  # rotary part of each MLA key
     qkv_bias: bool = False
     out_bias: bool = False
-    head_norms: bool = False  # a norm weight of head_dim on queries and on keys
-    whole_norms: bool = False  # a norm weight over all queries and one over all keys
-    bare_norms: float = 0.0  # share of the layers with norms without weights over each head of queries and keys
-    half_scores: bool = False  # where all pairs of tokens are written out, their softmax is made in half precision
+    qk_norm: bool = False  # a norm weight of head_dim on queries and on keys
+    full_width_qk_norm: bool = False  # a norm weight over all queries and one over all keys
+    weightless_qk_norm_share: float = (
+        0.0  # share of the layers with norms without weights over each head of queries and keys
+    )
+    softmax_in_half: bool = False  # where all pairs of tokens are written out, their softmax is made in half precision
     sinks: bool = False  # one learned scalar for each head
     window: int = 0  # sliding window in tokens; 0: none
     window_share: float = 0.5  # of the layers that have it
-    fused: bool = False  # one linear module makes q, k and v
-    copied: bool = False  # and these are copied out of its result, or read there as they are
-    repeated: bool = False  # keys and values are there for each head of the queries
-    masked: bool = False  # sdpa is given a mask, whether or not there is padding
-    broadcast: bool = False  # all heads share keys in a way that no kernel of PyTorch knows
-    written: bool = False  # biases by distance: no kernel is used, all pairs of tokens are written out
-    clipped: bool = False  # what one linear module makes of them is clipped
+    fused_qkv: bool = False  # one linear module makes q, k and v
+    contiguous_copies: bool = False  # and these are copied out of its result, or read there as they are
+    kv_repeated: bool = False  # keys and values are there for each head of the queries
+    always_masked: bool = False  # sdpa is given a mask, whether or not there is padding
+    broadcasts_kv: bool = False  # all heads share keys in a way that no kernel of PyTorch knows
+    alibi: bool = False  # biases by distance: no kernel is used, all pairs of tokens are written out
+    clip_qkv: bool = False  # what one linear module makes of them is clipped
     concatenated: bool = False  # rotated and plain parts are joined head by head, so the output is copied once more
-    gated: bool = False  # queries are made with a gate as wide, whose sigmoid scales what attention gives
-    value_norms: bool = False  # a norm without weights over each head of values
-    joint: bool = False  # one linear module makes keys and values
-    borrowed: bool = False  # keys and values are those of an earlier layer
-    crossed: bool = False  # keys and values are made of what towers give, and two gates scale what is added
+    output_gate: bool = False  # queries are made with a gate as wide, whose sigmoid scales what attention gives
+    v_norm: bool = False  # a norm without weights over each head of values
+    k_eq_v: bool = False  # one linear module makes keys and values
+    shares_kv: bool = False  # keys and values are those of an earlier layer
+    cross_attention: bool = False  # keys and values are made of what towers give, and two gates scale what is added
 
 
 class FeedForwardShape(NamedTuple):
@@ -132,10 +136,10 @@ class FeedForwardShape(NamedTuple):
 
     width: int
     gated: bool = True
-    quick: bool = False  # the activation is its input times a sigmoid, and keeps both (quick GELU)
+    quick_gelu: bool = False  # the activation is its input times a sigmoid, and keeps both (quick GELU)
     fused_gate_up: bool = False
     bias: bool = False
-    stepwise: bool = False  # the activation is written out, and keeps what each step does
+    new_gelu: bool = False  # the activation is written out, and keeps what each step does
     experts: int = 0
     experts_per_token: int = 0
     expert_width: int = 0
@@ -147,10 +151,10 @@ class FeedForwardShape(NamedTuple):
     router_bias_fixed: bool = False  # the router's bias is a parameter that never trains
     router_bias_buffer: bool = False  # a correction bias kept as a buffer, not a parameter
     expert_bias: bool = False
-    clamped: bool = False  # experts clamp the results of gate and up
-    indexed: bool = False  # what the chosen experts of a token give is added up by index, which keeps each of them
+    clamped_swiglu: bool = False  # experts clamp the results of gate and up
+    index_add: bool = False  # what the chosen experts of a token give is added up by index, which keeps each of them
     dense_layers: int = 0  # leading layers with an ordinary block of `width`
-    seeing_width: int = 0  # of as many experts for pictures, which idle: no token is said to be one's
+    vision_expert_width: int = 0  # of as many experts for pictures, which idle: no token is said to be one's
     router_scaled: bool = False  # the router has a norm of its own and scales for its input and for each expert
 
 
@@ -176,7 +180,8 @@ class Mixer(Protocol):
     """The part of a layer that stands in place of attention or beside it, such as a state space. Its time is linear in
     the length.
 
-    `run` is a TrainingStep and `layer` a DecoderLayer. Their modules import this one, so it cannot name their types."""
+    `step` is a TrainingStep and `layer` a DecoderLayer. Their modules import this one, so that it cannot name their
+    types."""
 
     @property
     def kernels(self) -> bool:
@@ -204,22 +209,22 @@ class Mixer(Protocol):
     def vectors(self, hidden: int, /) -> int:
         """Elements of all other parameters of one layer."""
 
-    def saved_bytes(self, run: Any, layer: Any, /) -> float:
+    def saved_bytes(self, step: Any, layer: Any, /) -> float:
         """Bytes that one layer saves for the backward pass, without the norm before it."""
 
-    def backward_workspace(self, run: Any, /) -> float:
+    def backward_workspace(self, step: Any, /) -> float:
         """Bytes of the backward pass's transients in one layer."""
 
-    def matmul_flops(self, run: Any, /) -> float:
+    def matmul_flops(self, step: Any, /) -> float:
         """FLOP of one layer's products beside its linear modules, in the forward pass."""
 
-    def matmul_element_size(self, run: Any, /) -> float:
+    def matmul_element_size(self, step: Any, /) -> float:
         """Bytes per element of these products."""
 
-    def traffic(self, run: Any, layer: Any, /) -> MixerTraffic:
+    def traffic(self, step: Any, layer: Any, /) -> MixerTraffic:
         """Memory traffic of one layer beside these products."""
 
-    def kernel_count(self, run: Any, /) -> float:
+    def kernel_count(self, step: Any, /) -> float:
         """Kernels that one layer launches in the forward pass."""
 
     def _replace(self, *, kernels: bool = ...) -> Self:
@@ -259,32 +264,34 @@ class Architecture(NamedTuple):
     dropout: bool = False  # a mask drops a part of what each half of a layer adds
     head_bias: bool = False
     embedding_norm: bool = False  # the first layer reads a norm's result
-    positions: int = 0  # rows of an embedding of places
-    recast: bool = False  # autocast copies the weights of linear modules anew for each product
+    position_rows: int = 0  # rows of an embedding of places
+    recasts_weights: bool = False  # autocast copies the weights of linear modules anew for each product
     logit_softcap: bool = False
     parameters: int | None = None  # a published count; None: derived from the shapes
     towers: tuple[Tower, ...] = ()  # encoders of images, video or sound before the decoder
     counted: tuple[CountedLayers, ...] = ()  # of a model that no formula knows, in place of `attn` and `ffn`
     mixer: Mixer | None = None  # of some layers, in place of `attn` or beside it
     kinds: tuple[LayerKind, ...] = ()  # of each layer; none: all attend, and all but the first have experts if any do
-    runs: tuple[tuple[int, Architecture], ...] = ()  # layers in a row, and the decoder whose they are, if shapes differ
-    layer_input: int = 0  # width of what each layer reads of an embedding of its own
-    layer_vocab: int = 0  # rows of that embedding
-    more_rows: int = 0  # of the embedding, which the output layer lacks
-    idle: int = 0  # layers for further tokens, which are loaded and never run
+    layer_groups: tuple[
+        tuple[int, Architecture], ...
+    ] = ()  # layers in a row, and the decoder whose they are, if shapes differ
+    per_layer_input_width: int = 0  # width of what each layer reads of an embedding of its own
+    per_layer_vocab: int = 0  # rows of that embedding
+    extra_embedding_rows: int = 0  # of the embedding, which the output layer lacks
+    mtp_layers: int = 0  # layers for further tokens, which are loaded and never run
 
     @property
-    def crosses(self) -> bool:
+    def has_cross_attention(self) -> bool:
         """Whether some layers read what towers give."""
-        return any(decoder.attn.crossed for _, decoder in self.runs)
+        return any(decoder.attn.cross_attention for _, decoder in self.layer_groups)
 
     @property
-    def borrows(self) -> bool:
+    def shares_kv(self) -> bool:
         """True if the last layers read keys and values of earlier layers."""
-        return any(decoder.attn.borrowed for _, decoder in self.runs)
+        return any(decoder.attn.shares_kv for _, decoder in self.layer_groups)
 
     @property
-    def mixtures(self) -> int:
+    def moe_layers(self) -> int:
         """Layers with experts."""
         if self.kinds:
             return sum(kind.experts for kind in self.kinds)

@@ -37,7 +37,7 @@ class Collective(NamedTuple):
 
 def _link_rate(device: DeviceRates, sharding: Sharding) -> float:
     """Bytes a second from one device to the next of its node."""
-    if device.switched:
+    if device.nvlink_switch:
         return device.link
     return min(device.link, _SHARE_THROUGH_HOST_MEMORY * device.host_bandwidth / sharding.devices_per_node)
 
@@ -48,12 +48,12 @@ def slowest_link(device: DeviceRates, sharding: Sharding) -> tuple[TimeTerm, flo
     link = _link_rate(device, sharding)
     if sharding.nodes > 1 and 0 < device.network < link:
         return TimeTerm.NETWORK, device.network
-    return TimeTerm.LINKS, link
+    return TimeTerm.COMMUNICATION, link
 
 
 def collective_seconds(collective: Collective, device: DeviceRates, sharding: Sharding) -> float:
     """Time of ring collectives over all devices (Patarasu and Yuan, Bandwidth optimal all-reduce algorithms, 2009)."""
-    world = sharding.world
+    world = sharding.world_size
     if world == 1:
         return 0.0
     travelled = collective.size * (world - 1) / world / slowest_link(device, sharding)[1]
@@ -78,103 +78,105 @@ class OverlapWindow(NamedTuple):
     behind: float = 0.0
 
 
-def communication_seconds(run: TrainingStep, device: DeviceRates, passes: MicroBatchCosts) -> Mapping[TimeTerm, float]:
+def communication_seconds(
+    step: TrainingStep, device: DeviceRates, micro_batch: MicroBatchCosts
+) -> Mapping[TimeTerm, float]:
     """Seconds of a step for which the devices wait for each other's bytes: over the links of a node, or, where that is
     slower, over the network between nodes."""
-    if run.sharding.world == 1:
+    if step.sharding.world_size == 1:
         return {}
-    term, _ = slowest_link(device, run.sharding)
-    return {term: sum(_exposed_seconds(run, device, phase) for phase in _overlap_windows(run, passes))}
+    term, _ = slowest_link(device, step.sharding)
+    return {term: sum(_exposed_seconds(step, device, phase) for phase in _overlap_windows(step, micro_batch))}
 
 
-def _exposed_seconds(run: TrainingStep, device: DeviceRates, phase: OverlapWindow) -> float:
-    whole = sum(collective_seconds(each, device, run.sharding) for each in phase.collectives)
-    return phase.times * max(_INTERFERENCE_SHARE * whole, whole - _HIDDEN_SHARE * phase.behind)
+def _exposed_seconds(step: TrainingStep, device: DeviceRates, window: OverlapWindow) -> float:
+    whole = sum(collective_seconds(each, device, step.sharding) for each in window.collectives)
+    return window.times * max(_INTERFERENCE_SHARE * whole, whole - _HIDDEN_SHARE * window.behind)
 
 
-def _overlap_windows(run: TrainingStep, passes: MicroBatchCosts) -> Iterator[OverlapWindow]:
-    sharding = run.sharding
+def _overlap_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
+    sharding = step.sharding
     if sharding.fsdp:
-        return _fsdp_windows(run, passes)
+        return _fsdp_windows(step, micro_batch)
     if sharding.zero == 3:
-        return _zero3_windows(run, passes)
-    return _zero_windows(run, passes) if sharding.engine else _ddp_windows(run, passes)
+        return _zero3_windows(step, micro_batch)
+    return _zero_windows(step, micro_batch) if sharding.engine else _ddp_windows(step, micro_batch)
 
 
-def _backward_seconds(run: TrainingStep, passes: MicroBatchCosts) -> float:
+def _backward_seconds(step: TrainingStep, micro_batch: MicroBatchCosts) -> float:
     """Seconds of the backward pass: twice the forward pass, once for frozen weights, and once more to compute again."""
-    products = (1 if run.adapts else 2) + (0 if run.checkpointing == "off" else 1)
-    share = products * _backward_layer_share(run)
-    return (passes.forward + passes.backward) * share / (1 + share)
+    products = (1 if step.trains_adapter else 2) + (0 if step.checkpointing == "off" else 1)
+    share = products * _backward_layer_share(step)
+    return (micro_batch.forward + micro_batch.backward) * share / (1 + share)
 
 
-def _backward_layer_share(run: TrainingStep) -> float:
+def _backward_layer_share(step: TrainingStep) -> float:
     """The share of the layers that gradients visit."""
-    whole = sum(number * block.elements for number, block in run.layers)
-    return sum(number * block.elements for number, block in run.visited) / whole
+    whole = sum(number * layer.elements for number, layer in step.layers)
+    return sum(number * layer.elements for number, layer in step.backward_layers) / whole
 
 
-def _gradient_bytes(run: TrainingStep) -> float:
+def _gradient_bytes(step: TrainingStep) -> float:
     """Bytes of all gradients, in the precision that they are trained in."""
-    return trained_bytes(run, run.sizes.gradient)
+    return trained_bytes(step, step.sizes.gradient)
 
 
-def _ddp_windows(run: TrainingStep, passes: MicroBatchCosts) -> Iterator[OverlapWindow]:
+def _ddp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
     """One all-reduce of all gradients a step, beside the last backward pass."""
-    size = _gradient_bytes(run)
-    yield OverlapWindow(1, (Collective(size, 2, ceil(size / _DDP_BUCKET_BYTES)),), _backward_seconds(run, passes))
+    size = _gradient_bytes(step)
+    yield OverlapWindow(1, (Collective(size, 2, ceil(size / _DDP_BUCKET_BYTES)),), _backward_seconds(step, micro_batch))
 
 
-def _zero_windows(run: TrainingStep, passes: MicroBatchCosts) -> Iterator[OverlapWindow]:
+def _zero_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
     """Stages 0 to 2 of an engine: gradients all-reduced, beside the backward pass where communication overlaps; then
     the updated weights gathered."""
-    sharding, buckets = run.sharding, ceil(run.trained / max(run.sharding.reduce_bucket, 1))
-    reduced = Collective(_gradient_bytes(run), 2, buckets)
-    beside = _backward_seconds(run, passes) if sharding.overlap and sharding.zero else 0.0
-    yield OverlapWindow(run.work.accumulation if sharding.zero == 2 else 1, (reduced,), beside)
+    sharding, buckets = step.sharding, ceil(step.trained_elements / max(step.sharding.reduce_bucket, 1))
+    reduced = Collective(_gradient_bytes(step), 2, buckets)
+    beside = _backward_seconds(step, micro_batch) if sharding.overlap_comm and sharding.zero else 0.0
+    yield OverlapWindow(step.work.accumulation if sharding.zero == 2 else 1, (reduced,), beside)
     if sharding.zero:
-        size = trained_bytes(run, run.sizes.adapter if run.adapts else run.sizes.trained)
-        yield OverlapWindow(1, (Collective(size, 1, ceil(run.trained / max(sharding.allgather_bucket, 1))),))
+        size = trained_bytes(step, step.sizes.adapter if step.trains_adapter else step.sizes.trained)
+        yield OverlapWindow(1, (Collective(size, 1, ceil(step.trained_elements / max(sharding.allgather_bucket, 1))),))
 
 
-def gathers_per_micro_batch(run: TrainingStep) -> float:
+def gathers_per_micro_batch(step: TrainingStep) -> float:
     """How often a micro batch gathers the weights: in each forward pass, and for as many layers as gradients visit. A
     layer that is computed again keeps what it gathered for that."""
-    return forward_passes(run) + _backward_layer_share(run)
+    return forward_passes(step) + _backward_layer_share(step)
 
 
-def _zero3_windows(run: TrainingStep, passes: MicroBatchCosts) -> Iterator[OverlapWindow]:
+def _zero3_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
     """Weights gathered module by module, frozen ones too; the next ones travel beside the module at work. Gradients are
     reduced and scattered after every micro batch, beside the backward pass where communication overlaps."""
-    sharding, often = run.sharding, gathers_per_micro_batch(run)
-    size = base_weight_bytes(run) + (trained_bytes(run, run.sizes.adapter) if run.adapts else 0.0)
-    bundles = min(_gathered_tensors(run), ceil(run.parameters / max(sharding.prefetch_bucket, 1)))
-    gathered = Collective(often * size + reference_weight_bytes(run), 1, often * bundles)
-    scattered = Collective(_gradient_bytes(run), 1, ceil(run.trained / max(sharding.reduce_bucket, 1)))
-    together = (gathered, scattered) if sharding.overlap else (gathered,)
-    yield OverlapWindow(run.work.accumulation, together, passes.forward + passes.backward)
-    if not sharding.overlap:
-        yield OverlapWindow(run.work.accumulation, (scattered,))
+    sharding, often = step.sharding, gathers_per_micro_batch(step)
+    size = base_weight_bytes(step) + (trained_bytes(step, step.sizes.adapter) if step.trains_adapter else 0.0)
+    bundles = min(_gathered_tensors(step), ceil(step.parameters / max(sharding.prefetch_bucket, 1)))
+    gathered = Collective(often * size + reference_weight_bytes(step), 1, often * bundles)
+    scattered = Collective(_gradient_bytes(step), 1, ceil(step.trained_elements / max(sharding.reduce_bucket, 1)))
+    together = (gathered, scattered) if sharding.overlap_comm else (gathered,)
+    yield OverlapWindow(step.work.accumulation, together, micro_batch.forward + micro_batch.backward)
+    if not sharding.overlap_comm:
+        yield OverlapWindow(step.work.accumulation, (scattered,))
 
 
-def _gathered_tensors(run: TrainingStep) -> int:
+def _gathered_tensors(step: TrainingStep) -> int:
     """Matrices of all layers, with the two of each adapter. The experts of a layer are gathered as one (LLaMA-Factory,
     model_utils/moe.py, add_z3_leaf_module)."""
     return sum(
-        count * (1 if linear.routed else linear.number * (3 if run.adapted(linear) else 1))
-        for count, block in run.layers
-        for linear in block.linears
+        count * (1 if linear.routed else linear.number * (3 if step.is_adapted(linear) else 1))
+        for count, layer in step.layers
+        for linear in layer.linears
     )
 
 
-def _fsdp_windows(run: TrainingStep, passes: MicroBatchCosts) -> Iterator[OverlapWindow]:
+def _fsdp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
     """Weights gathered layer by layer in the precision of the computation, once more for the backward pass where layers
     give them back after the forward pass; gradients reduced and scattered beside the last backward pass alone."""
-    times, layers = run.work.accumulation, run.arch.layers
-    stored = base_weight_bytes(run) / (run.work.base_bytes * run.parameters) if run.work.quant_bits else 1.0
-    often = gathers_per_micro_batch(run) if run.sharding.stage == 3 else 1.0
-    gathered = Collective(often * run.sizes.compute * stored * run.parameters, 1, often * layers)
-    scattered = Collective(trained_bytes(run, run.sizes.compute), 1, layers)
-    beside = passes.forward + passes.backward
+    times, layers = step.work.accumulation, step.arch.layers
+    stored = base_weight_bytes(step) / (step.work.base_bytes * step.parameters) if step.work.quant_bits else 1.0
+    often = gathers_per_micro_batch(step) if step.sharding.stage == 3 else 1.0
+    gathered = Collective(often * step.sizes.compute * stored * step.parameters, 1, often * layers)
+    scattered = Collective(trained_bytes(step, step.sizes.compute), 1, layers)
+    beside = micro_batch.forward + micro_batch.backward
     yield OverlapWindow(times - 1, (gathered,), beside)
     yield OverlapWindow(1, (gathered, scattered), beside)

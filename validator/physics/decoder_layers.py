@@ -97,10 +97,10 @@ def _attention_linears(hidden: int, attn: AttentionShape) -> list[Linear]:
     if attn.kv_rank:
         return _latent_attention_linears(hidden, attn)
     out = Linear("o", output_width(attn), hidden, bias=attn.out_bias)
-    widths = {"q": (2 if attn.gated else 1) * query_width(attn)}
-    widths |= {} if attn.borrowed else {"k": key_width(attn)}
-    widths |= {} if attn.borrowed or attn.joint else {"v": value_width(attn)}
-    if attn.fused:
+    widths = {"q": (2 if attn.output_gate else 1) * query_width(attn)}
+    widths |= {} if attn.shares_kv else {"k": key_width(attn)}
+    widths |= {} if attn.shares_kv or attn.k_eq_v else {"v": value_width(attn)}
+    if attn.fused_qkv:
         return [Linear("qkv", hidden, sum(widths.values()), bias=attn.qkv_bias), out]
     return [*(Linear(role, hidden, width, bias=attn.qkv_bias) for role, width in widths.items()), out]
 
@@ -125,10 +125,10 @@ def norm_elements(arch: Architecture) -> int:
 
 
 def _attention_vectors(attn: AttentionShape) -> int:
-    normed = 1 if attn.borrowed else 2
-    heads = (normed * attn.head_dim if attn.head_norms else 0) + (attn.heads if attn.sinks else 0)
-    heads += query_width(attn) + key_width(attn) if attn.whole_norms else 0
-    heads += 2 if attn.crossed else 0
+    normed = 1 if attn.shares_kv else 2
+    heads = (normed * attn.head_dim if attn.qk_norm else 0) + (attn.heads if attn.sinks else 0)
+    heads += query_width(attn) + key_width(attn) if attn.full_width_qk_norm else 0
+    heads += 2 if attn.cross_attention else 0
     return heads + attn.q_rank + attn.kv_rank
 
 
@@ -156,7 +156,9 @@ def _build_layer(arch: Architecture, kind: LayerKind, fused: bool) -> DecoderLay
 
 def _dense_linears(arch: Architecture) -> list[Linear]:
     inside = _feed_forward_linears(arch.hidden, arch.ffn.width, arch.ffn, bias=arch.ffn.bias)
-    return inside + (_per_layer_input_linears(arch.hidden, arch.layer_input) if arch.layer_input else [])
+    return inside + (
+        _per_layer_input_linears(arch.hidden, arch.per_layer_input_width) if arch.per_layer_input_width else []
+    )
 
 
 def _per_layer_input_linears(hidden: int, width: int) -> list[Linear]:
@@ -177,8 +179,8 @@ def _mixture_part(arch: Architecture, fused: bool) -> tuple[list[Linear], int, i
         router = 0
     if ffn.router_scaled:
         router += hidden + ffn.experts
-    if ffn.seeing_width:
-        experts += _expert_linears(hidden, ffn._replace(expert_width=ffn.seeing_width))
+    if ffn.vision_expert_width:
+        experts += _expert_linears(hidden, ffn._replace(expert_width=ffn.vision_expert_width))
         router *= 2
     if not fused:
         return linears + experts, 0, router
@@ -191,12 +193,12 @@ def _build_counted_layer(layers: CountedLayers) -> tuple[int, DecoderLayer]:
 
 
 def last_layers(layers: tuple[tuple[int, DecoderLayer], ...], number: int) -> tuple[tuple[int, DecoderLayer], ...]:
-    """The last `number` of layers that `blocks` gives."""
+    """The last `number` of layers that `build_layers` returns."""
     last: list[tuple[int, DecoderLayer]] = []
-    for there, block in reversed(layers):
+    for there, layer in reversed(layers):
         taken = min(there, number - sum(count for count, _ in last))
         if taken > 0 or not last:
-            last.insert(0, (taken, block))
+            last.insert(0, (taken, layer))
     return tuple(last)
 
 
@@ -211,9 +213,9 @@ def build_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Dec
     """(how many, layer) for layers in a row that are alike, first layers first. `fused`: experts are 3-D parameters."""
     if arch.counted:
         return tuple(_build_counted_layer(each) for each in arch.counted)
-    if arch.runs:
-        one = {each: build_layers(each, fused)[0][1] for each in dict.fromkeys(each for _, each in arch.runs)}
-        return tuple((number, one[each]) for number, each in arch.runs)
+    if arch.layer_groups:
+        one = {each: build_layers(each, fused)[0][1] for each in dict.fromkeys(each for _, each in arch.layer_groups)}
+        return tuple((number, one[each]) for number, each in arch.layer_groups)
     kinds = _layer_kinds(arch)
     of = {kind: _build_layer(arch, kind, fused) for kind in dict.fromkeys(kinds)}
     return tuple((len(list(alike)), of[kind]) for kind, alike in groupby(kinds))
@@ -223,11 +225,13 @@ def build_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Dec
 def mtp_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
     """(how many, layer), or nothing. Each is as the decoder's last, but joins a hidden state with an embedding before
     that, and has a norm for either and one in the end (arXiv 2505.07608, MiMoMTPLayers of modeling_mimo.py)."""
-    if not arch.idle:
+    if not arch.mtp_layers:
         return ()
     last = build_layers(arch, fused)[-1][1]
     joined = Linear("joined", 2 * arch.hidden, arch.hidden)
-    return ((arch.idle, DecoderLayer((joined, *last.linears), last.experts, last.vectors + 3 * norm_elements(arch))),)
+    return (
+        (arch.mtp_layers, DecoderLayer((joined, *last.linears), last.experts, last.vectors + 3 * norm_elements(arch))),
+    )
 
 
 def loaded_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
@@ -237,7 +241,7 @@ def loaded_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, De
 
 def mtp_elements(arch: Architecture) -> int:
     """Parameters of all that never run."""
-    return sum(number * block.elements for number, block in mtp_layers(arch))
+    return sum(number * layer.elements for number, layer in mtp_layers(arch))
 
 
 def elements_without_states(arch: Architecture, workload: Workload) -> int:

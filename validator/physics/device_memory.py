@@ -61,54 +61,54 @@ def _unmergeable_share(runtime: DeviceRuntime) -> float:
     return FRAGMENTS_EXPANDABLE if runtime.expandable_segments else FRAGMENTS_EQUAL
 
 
-def _fragmentation_share(run: TrainingStep, runtime: DeviceRuntime) -> float:
+def _fragmentation_share(step: TrainingStep, runtime: DeviceRuntime) -> float:
     """Share of what comes and goes that the allocator holds on top of it."""
-    return _unmergeable_share(runtime) + (SECOND_STREAM_FRAGMENTS if run.spreads_weights else 0.0)
+    return _unmergeable_share(runtime) + (SECOND_STREAM_FRAGMENTS if step.shards_weights else 0.0)
 
 
-def reserved_unused(run: TrainingStep, passing: float, runtime: DeviceRuntime) -> float:
+def reserved_unused(step: TrainingStep, transient: float, runtime: DeviceRuntime) -> float:
     """Bytes the allocator holds beyond the live tensors, of which `passing` come and go within a step."""
-    held = _fragmentation_share(run, runtime) * passing
-    if not runtime.expandable_segments and run.work.loss != "fused":
-        each = LEFTOVER_SHIFTED if run.work.loss == "shifted" else LEFTOVER_UPCAST
-        held += each * run.tokens * run.arch.vocab
-    held += max(weights.side_stream_pools(run), 0.0)
-    if run.sharding.fsdp and run.work.method == "full":
-        held += FSDP_PER_TRAINED * run.trained
+    held = _fragmentation_share(step, runtime) * transient
+    if not runtime.expandable_segments and step.work.loss != "fused":
+        each = LEFTOVER_SHIFTED if step.work.loss == "shifted" else LEFTOVER_UPCAST
+        held += each * step.tokens * step.arch.vocab
+    held += max(weights.side_stream_pools(step), 0.0)
+    if step.sharding.fsdp and step.work.method == "full":
+        held += FSDP_PER_TRAINED * step.trained_elements
     return held
 
 
 class LiveBytes(NamedTuple):
     """Bytes of live tensors at one moment: all of them, and those that grow with the batch."""
 
-    all: float
-    batch: float
+    total: float
+    per_batch: float
 
-    def held(self, times: float) -> float:
+    def with_cache(self, times: float) -> float:
         """All, when the cache holds `times` what the batch needs."""
-        return self.all + (times - 1) * self.batch
+        return self.total + (times - 1) * self.per_batch
 
 
 def device_memory_band(
-    run: TrainingStep, moments: Iterable[LiveBytes], fixed: float, runtime: DeviceRuntime
+    step: TrainingStep, moments: Iterable[LiveBytes], fixed: float, runtime: DeviceRuntime
 ) -> tuple[float, float, float]:
     """(low, expected, high) in bytes over all moments of a step. `fixed`: what stays through the whole of it.
 
     Cached blocks are given back before an allocation fails: only pieces between blocks in use are stuck, so slack alone
     fills a device, but does not exceed it."""
     lives = tuple(moments)
-    allocated = max(live.all for live in lives)
-    beside = runtime.context_gib * GIB + (COMMUNICATION_BYTES if run.sharding.world > 1 else 0.0)
-    held = reserved_unused(run, max(allocated - fixed, 0.0), runtime)
+    allocated = max(live.total for live in lives)
+    beside = runtime.context_gib * GIB + (COMMUNICATION_BYTES if step.sharding.world_size > 1 else 0.0)
+    held = reserved_unused(step, max(allocated - fixed, 0.0), runtime)
     measured = runtime.evidence == "good"
-    spread = uncertainty.memory_spread(uncertainty.memory_gaps(run, measured), measured)
+    spread = uncertainty.memory_spread(uncertainty.memory_gaps(step, measured), measured)
     low = allocated * (1 - spread) + beside / 2
     expected, high = allocated + held + beside, allocated * (1 + spread) + SLACK_HIGH * held + 1.5 * beside
-    if run.work.padded and not runtime.expandable_segments:
-        reuses = run.work.method == "full" and not run.sharding.offload_optimizer
+    if step.work.padded and not runtime.expandable_segments:
+        reuses = step.work.method == "full" and not step.sharding.offload_optimizer
         usual, most = (CACHE_FACTOR_FULL, CACHE_FACTOR_FULL_HIGH) if reuses else (CACHE_FACTOR, CACHE_FACTOR_HIGH)
-        expected = max(expected, beside + max(live.held(usual) for live in lives))
-        high = max(high, 1.5 * beside + max(live.held(most + spread) for live in lives))
+        expected = max(expected, beside + max(live.with_cache(usual) for live in lives))
+        high = max(high, 1.5 * beside + max(live.with_cache(most + spread) for live in lives))
     if runtime.capacity_gib is not None:
         capacity = runtime.capacity_gib * GIB
         stuck = max(spread * allocated, _unmergeable_share(runtime) * max(allocated - fixed, 0.0))
@@ -125,9 +125,9 @@ def _live_bytes(terms: DeviceTerms) -> LiveBytes:
     return LiveBytes(sum(terms.values()), sum(terms.get(term, 0.0) for term in TERMS_PER_BATCH))
 
 
-def live_bytes_by_phase(run: TrainingStep) -> dict[str, LiveBytes]:
+def live_bytes_by_phase(step: TrainingStep) -> dict[str, LiveBytes]:
     """Live tensors at every moment of a step. Bytes."""
-    return {name: _live_bytes(terms_of(run)) for name, terms_of in PHASES.items()}
+    return {name: _live_bytes(terms_of(step)) for name, terms_of in PHASES.items()}
 
 
 def _low_end_with_kernels(arch: Architecture, workload: Workload, runtime: DeviceRuntime) -> float:
@@ -139,12 +139,12 @@ def _low_end_with_kernels(arch: Architecture, workload: Workload, runtime: Devic
 
 def estimate_device_memory(arch: Architecture, workload: Workload, runtime: DeviceRuntime | None = None) -> Estimate:
     """Peak of live tensors on the worst device, by term, and what the device's own tool would show. Bytes."""
-    run, runtime = training_step(arch, workload), runtime or DeviceRuntime()
-    moments = {name: terms_of(run) for name, terms_of in PHASES.items()}
+    step, runtime = training_step(arch, workload), runtime or DeviceRuntime()
+    moments = {name: terms_of(step) for name, terms_of in PHASES.items()}
     lives = {name: _live_bytes(terms) for name, terms in moments.items()}
-    moment = max(lives, key=lambda name: lives[name].all)
+    moment = max(lives, key=lambda name: lives[name].total)
     terms: dict[MemoryTerm, float] = {term: size for term, size in moments[moment].items() if size}
-    fixed = sum(resident_terms(run).values())
-    low, expected, high = device_memory_band(run, lives.values(), fixed, runtime)
+    fixed = sum(resident_terms(step).values())
+    low, expected, high = device_memory_band(step, lives.values(), fixed, runtime)
     low = min(low, _low_end_with_kernels(arch, workload, runtime))
-    return Estimate(terms, low, expected, high, moment, uncertainty.memory_gaps(run, runtime.evidence == "good"))
+    return Estimate(terms, low, expected, high, moment, uncertainty.memory_gaps(step, runtime.evidence == "good"))

@@ -33,9 +33,9 @@ class DeviceTerm(MemoryTerm):
     ADAPTER = "adapter", "trained", "weights of the adapter, which grow with its rank and targets"
     OPTIMIZER = "optimizer", "trained", "states of the optimizer, which grow with what is trained"
     REFERENCE = "reference", "model", "a second copy of the model to compare with"
-    GATHER = "gather", "model", "parameters of other devices, gathered for the layer at work"
+    GATHERED_WEIGHTS = "gather", "model", "parameters of other devices, gathered for the layer at work"
     BUCKETS = "buckets", "trained", "gradients on their way to other devices"
-    PIXELS = "pixels", "batch", "pictures and sound as numbers, of all micro batches of a step"
+    TOWER_INPUTS = "pixels", "batch", "pictures and sound as numbers, of all micro batches of a step"
     TOWERS = "towers", "batch", "what is kept for gradients of vision and audio towers and their projectors"
     LAYER_INPUTS = "layer_inputs", "batch", "what each layer reads of an embedding of its own"
     MASK = "mask", "batch", "attention masks, which grow with the square of the length and with the batch"
@@ -43,13 +43,13 @@ class DeviceTerm(MemoryTerm):
     ACTIVATIONS = "activations", "batch", "grow with length and batch where layers are not checkpointed"
     GRADIENTS = "gradients", "trained", "grow with what is trained"
     WEIGHT_CASTS = "weight_casts", "trained", "half-precision copies of fp32 weights"
-    RESULTS = "results", "batch", "what the last feed-forward block makes, which grows with length and batch"
-    REBUILT = "rebuilt", "model", "matrices that quantization or DoRA makes anew for each product"
+    LAST_MLP_OUTPUT = "results", "batch", "what the last feed-forward block makes, which grows with length and batch"
+    DEQUANTIZED = "rebuilt", "model", "matrices that quantization or DoRA makes anew for each product"
     HIDDEN_STATES = "hidden_states", "batch", "results of all layers, which a value head asks for"
     HEAD = "head", "batch", "inputs of the final norm and the output layer, which grow with length and batch"
     LOGITS = "logits", "batch", "the loss over the whole vocabulary, which grows with length and batch"
     NEW_GRADIENT = "new_gradient", "trained", "the gradient of one matrix, in the making beside earlier ones"
-    STEP = "step", "trained", "what the optimizer's step allocates for a moment"
+    OPTIMIZER_WORKSPACE = "step", "trained", "what the optimizer's step allocates for a moment"
 
 
 class SharedTerm(MemoryTerm):
@@ -64,12 +64,16 @@ class HostTerm(MemoryTerm):
     PROCESSES = "processes", "processes", "interpreter, libraries and data-loader workers of every device"
     PARAMETERS = "parameters", "model", "offloaded weights"
     LOADING = "loading", "model", "every process reads the whole checkpoint"
-    WHOLE_MODEL = "whole_model", "model", "whole models wait in main memory until FSDP has spread them"
+    FULL_MODEL_AT_LOAD = "whole_model", "model", "whole models wait in main memory until FSDP has spread them"
     EXPERTS = "experts", "model", "all experts, which every process merges into one tensor a layer while it loads"
     MOMENTS = "moments", "trained", "states of the offloaded optimizer, which grow with what is trained"
     MASTER = "master", "trained", "fp32 weights of the offloaded optimizer, which grow with what is trained"
     GRADIENTS = "gradients", "trained", "grow with what is trained"
-    HALF_COPIES = "half_copies", "trained", "gradients and weights in half precision, on their way to and from devices"
+    HALF_PRECISION_COPIES = (
+        "half_copies",
+        "trained",
+        "gradients and weights in half precision, on their way to and from devices",
+    )
     REFERENCE = "reference", "model", "a second copy of the model to compare with"
     CHECKPOINTS = "checkpoints", "batch", "the input of every layer, which grows with length and batch"
     LARGEST_GRADIENT = "largest_gradient", "model", "the embedding's gradient, on its way to the offloaded optimizer"
@@ -97,7 +101,7 @@ class Estimate(NamedTuple):
     low: float
     expected: float
     high: float
-    moment: str = ""
+    phase: str = ""
     gaps: tuple[str, ...] = ()
 
     @property
@@ -120,7 +124,7 @@ class Described(StrEnum):
 class TimeTerm(Described):
     """A kind of work of a step."""
 
-    PRODUCTS = "products", "matrix products of linear layers, forward and backward"
+    MATMUL = "products", "matrix products of linear layers, forward and backward"
     RECOMPUTATION = (
         "recomputation",
         "layers computed again, since checkpoints keep their inputs only",
@@ -131,16 +135,16 @@ class TimeTerm(Described):
     HEAD = "head", "the loss over the whole vocabulary"
     ELEMENTWISE = "elementwise", "norms, activations and casts, bound by the device's memory"
     QUANTIZATION = "quantization", "weights made whole from 4 or 8 bits, in each pass"
-    LAUNCHES = (
+    KERNEL_LAUNCHES = (
         "launches",
         "the processor, which starts kernels slower than the device ends them",
     )
     OPTIMIZER = "optimizer", "the update of what is trained"
-    LINKS = "links", "waiting for other devices of the node, and for traffic that no computation hides"
+    COMMUNICATION = "links", "waiting for other devices of the node, and for traffic that no computation hides"
     NETWORK = "network", "traffic between nodes that no computation hides"
-    OFFLOAD = "offload", "traffic between device and main memory that no computation hides"
-    HOST_OPTIMIZER = "host_optimizer", "the update of what is trained, by the processor"
-    LOADING = "loading", "batches that the data loader has not ready in time"
+    OFFLOAD_COPIES = "offload", "traffic between device and main memory that no computation hides"
+    CPU_OPTIMIZER = "host_optimizer", "the update of what is trained, by the processor"
+    DATA_LOADING = "loading", "batches that the data loader has not ready in time"
 
 
 class Band(NamedTuple):

@@ -85,23 +85,23 @@ class GatedDeltaNet(NamedTuple):
         """Elements that one layer holds beside its parameters: none."""
         return 0
 
-    def saved_bytes(self, run: TrainingStep, layer: DecoderLayer) -> float:
+    def saved_bytes(self, step: TrainingStep, layer: DecoderLayer) -> float:
         """Bytes that one layer saves for the backward pass, without the norm before it."""
         readers = layer.by_role("in_qkv", "in_z", "in_b", "in_a", "in_qkvz", "in_ba")
         out, values = layer.by_role("out"), self.value_width
-        per_token = saved_input(run, run.arch.hidden, readers) + saved_by_dora(run, (*readers, *out))
-        per_token += saved_input(run, values, out, "product")
-        if not run.adapts:  # what the norm's weight scales
-            per_token += (4.0 if run.work.precision == "amp" else run.sizes.compute) * values
-        return run.tokens * (
-            per_token + (self._fused_saved_bytes(run) if self.kernels else self._unfused_saved_bytes(run))
+        per_token = saved_input(step, step.arch.hidden, readers) + saved_by_dora(step, (*readers, *out))
+        per_token += saved_input(step, values, out, "product")
+        if not step.trains_adapter:  # what the norm's weight scales
+            per_token += (4.0 if step.work.precision == "amp" else step.sizes.compute) * values
+        return step.tokens * (
+            per_token + (self._fused_saved_bytes(step) if self.kernels else self._unfused_saved_bytes(step))
         )
 
-    def _unfused_saved_bytes(self, run: TrainingStep) -> float:
+    def _unfused_saved_bytes(self, step: TrainingStep) -> float:
         """Bytes per token that torch's own operators save between the linear modules. Under autocast products keep
         half-precision copies of fp32 factors, so that states are kept twice."""
-        mixed = run.work.precision == "amp"
-        values, keys, compute = self.value_width, self.key_width, run.sizes.compute
+        mixed = step.work.precision == "amp"
+        values, keys, compute = self.value_width, self.key_width, step.sizes.compute
         squares = _CHUNK_TOKENS * (18.0 if mixed else 24.0)
         state = (8.0 if mixed else 4.0) * self.value_heads * self.key_dim * self.value_dim / _CHUNK_TOKENS
         alike = compute * values if self.value_heads == self.key_heads else 0.0
@@ -109,53 +109,53 @@ class GatedDeltaNet(NamedTuple):
         inside = (22.0 if mixed else 26.0) * values + 32.0 * self.repeated_key_width
         return convolved + inside + alike + self.value_heads * (_INVERSE_BYTES + squares + 44.0) + state
 
-    def _fused_saved_bytes(self, run: TrainingStep) -> float:
+    def _fused_saved_bytes(self, step: TrainingStep) -> float:
         """Bytes per token that fused kernels save between the linear modules: the convolution's input and result, keys
         and queries of every head, a copy of the values, a triangle of each chunk, the output and its gate (fla,
         ops/gated_delta_rule/chunk.py, save_for_backward)."""
         values, keys = self.value_width, self.key_width
         wide = 2 * (2 * keys + values) + 2 * self.repeated_key_width + 3 * values + _CHUNK_TOKENS * self.value_heads
-        return run.sizes.compute * wide
+        return step.sizes.compute * wide
 
-    def backward_workspace(self, run: TrainingStep) -> float:
+    def backward_workspace(self, step: TrainingStep) -> float:
         """Bytes of the backward pass's transients: fp32 gradients of queries, keys, values, decayed keys and results of
         all chunks, their sums over chunks in the making, and those of the triangles. Fused kernels hold what they
         compute again (what a chunk's inverse makes of keys and values, values less what the states hold, the states)
         and all gradients until they end, in half precision (fla, chunk_gated_delta_rule_bwd)."""
         if self.kernels:
             states = self.value_heads * self.key_dim * self.value_dim / _CHUNK_TOKENS
-            wide = run.sizes.compute * (5 * self.repeated_key_width + 5 * self.value_width + 2 * states)
-            return run.tokens * (wide + run.sizes.residual * run.arch.hidden)
+            wide = step.sizes.compute * (5 * self.repeated_key_width + 5 * self.value_width + 2 * states)
+            return step.tokens * (wide + step.sizes.residual * step.arch.hidden)
         wide = 4.0 * (5 * self.repeated_key_width + 4 * self.value_width)
-        return run.tokens * (wide + 8.0 * _CHUNK_TOKENS * self.value_heads + run.sizes.residual * run.arch.hidden)
+        return step.tokens * (wide + 8.0 * _CHUNK_TOKENS * self.value_heads + step.sizes.residual * step.arch.hidden)
 
-    def matmul_flops(self, run: TrainingStep) -> float:
+    def matmul_flops(self, step: TrainingStep) -> float:
         """FLOP of the forward products of each chunk's tokens with each other and with the state (arXiv 2412.06464)."""
         pairs = _CHUNK_TOKENS * (2 * self.key_dim + 2 * self.value_dim) + 4 * self.key_dim * self.value_dim
-        return 2.0 * run.tokens * self.value_heads * pairs
+        return 2.0 * step.tokens * self.value_heads * pairs
 
-    def matmul_element_size(self, run: TrainingStep) -> float:
+    def matmul_element_size(self, step: TrainingStep) -> float:
         """Bytes per element of these products: torch's own operators compute them in fp32."""
-        return run.sizes.compute if self.kernels else 4.0
+        return step.sizes.compute if self.kernels else 4.0
 
-    def traffic(self, run: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
+    def traffic(self, step: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
         """Memory traffic of one layer. The elements that fused kernels read and write per token in the forward pass,
         fp32 elements twice, are: the convolution with the copy for its layout and its activation, heads repeated and
         scaled to length one, then each chunk's triangle, its inverse, what the inverse makes of keys and values, the
         states, the results, and the gated norm (transformers, models/qwen3_5/modeling_qwen3_5.py; fla,
         ops/gated_delta_rule/chunk.py)."""
         if not self.kernels:
-            return MixerTraffic(self.saved_bytes(run, layer))
+            return MixerTraffic(self.saved_bytes(step, layer))
         keys, values = self.repeated_key_width, self.value_width
         triangle = _CHUNK_TOKENS * self.value_heads
         states = self.value_heads * self.key_dim * self.value_dim / _CHUNK_TOKENS
         before = 6 * (2 * self.key_width + values) + 2 * self.key_width + 6 * keys
         elements = before + 7 * keys + 9 * values + 7 * triangle + 2 * states
-        return MixerTraffic(run.tokens * run.sizes.compute * elements, 1.0, _FUSED_BACKWARD_TRAFFIC)
+        return MixerTraffic(step.tokens * step.sizes.compute * elements, 1.0, _FUSED_BACKWARD_TRAFFIC)
 
-    def kernel_count(self, run: TrainingStep) -> float:
+    def kernel_count(self, step: TrainingStep) -> float:
         """Kernels that one layer launches in the forward pass."""
         if self.kernels:
             return FUSED_MIXER_KERNELS
         by_row = FUSED_MIXER_KERNELS + _KERNELS_PER_ROW * _CHUNK_TOKENS
-        return by_row + _KERNELS_PER_CHUNK * run.work.length / _CHUNK_TOKENS
+        return by_row + _KERNELS_PER_CHUNK * step.work.length / _CHUNK_TOKENS

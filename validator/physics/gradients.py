@@ -7,74 +7,74 @@ from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.training_step import TrainingStep, largest_trained_tensor, trained_bytes
 
 
-def gradient_bytes(run: TrainingStep) -> float:
+def gradient_bytes(step: TrainingStep) -> float:
     """All gradients at the end of the backward pass. Offloading the optimizer sends partitioned gradients with it."""
-    if run.work.layerwise_update or run.work.optimizer == "badam":
+    if step.work.layerwise_update or step.work.optimizer == "badam":
         return 0.0
-    whole = trained_bytes(run, run.sizes.gradient)
-    if run.sharding.zero >= 2 or run.sharding.fsdp:
-        return 0.0 if run.sharding.offload_optimizer else whole / run.sharding.world
+    whole = trained_bytes(step, step.sizes.gradient)
+    if step.sharding.zero >= 2 or step.sharding.fsdp:
+        return 0.0 if step.sharding.offload_optimizer else whole / step.sharding.world_size
     return whole
 
 
-def accumulated_gradient_bytes(run: TrainingStep) -> float:
+def accumulated_gradient_bytes(step: TrainingStep) -> float:
     """Gradients while micro batches follow one another. FSDP spreads them only in the last one: until then every device
     has all of them, in the precision of its gathered weights (transformers and accelerate run the others under
     no_sync)."""
-    if run.sharding.fsdp and run.work.accumulation > 1:
-        return run.sizes.compute * run.trained
-    return gradient_bytes(run)
+    if step.sharding.fsdp and step.work.accumulation > 1:
+        return step.sizes.compute * step.trained_elements
+    return gradient_bytes(step)
 
 
-def gradients_before_backward(run: TrainingStep) -> float:
+def gradients_before_backward(step: TrainingStep) -> float:
     """Gradients there before the backward pass: those of earlier micro batches, and ZeRO-3's standing buffer."""
-    return accumulated_gradient_bytes(run) if run.work.accumulation > 1 or run.sharding.zero == 3 else 0.0
+    return accumulated_gradient_bytes(step) if step.work.accumulation > 1 or step.sharding.zero == 3 else 0.0
 
 
-def gradients_so_far(run: TrainingStep, done: float) -> float:
+def gradients_so_far(step: TrainingStep, done: float) -> float:
     """Gradients when `done` base elements have theirs.
 
     ZeRO's sharded gradients have a buffer of their own from the start; with accumulation all are there, and a tied
     output layer's new one waits for the embedding's."""
-    full, each, fsdp = accumulated_gradient_bytes(run), run.sizes.gradient, run.sharding.fsdp
-    if run.sharding.zero >= 2 or not full:
+    full, each, fsdp = accumulated_gradient_bytes(step), step.sizes.gradient, step.sharding.fsdp
+    if step.sharding.zero >= 2 or not full:
         return full
-    later = each * run.trained_in_towers / (run.sharding.world if fsdp else 1)
-    if run.work.accumulation > 1:
-        waiting = run.arch.tied and run.work.method == "full" and not fsdp
-        return full + (each * run.embedding if waiting else 0.0)
-    if run.work.method == "full":
-        return each * done / (run.sharding.world if fsdp else 1)
-    head = min(each, run.sizes.saved) * run.head if run.work.adapter.full_head else 0.0
-    share = done / max(sum(number * block.elements for number, block in run.visited), 1)
+    later = each * step.trained_tower_elements / (step.sharding.world_size if fsdp else 1)
+    if step.work.accumulation > 1:
+        waiting = step.arch.tied and step.work.method == "full" and not fsdp
+        return full + (each * step.embedding_elements if waiting else 0.0)
+    if step.work.method == "full":
+        return each * done / (step.sharding.world_size if fsdp else 1)
+    head = min(each, step.sizes.modules_to_save) * step.lm_head_elements if step.work.adapter.full_head else 0.0
+    share = done / max(sum(number * layer.elements for number, layer in step.backward_layers), 1)
     return min(full - later, head + (full - later) * share)
 
 
-def gradient_being_computed(run: TrainingStep, block: DecoderLayer, elements: float) -> float:
+def gradient_being_computed(step: TrainingStep, layer: DecoderLayer, elements: float) -> float:
     """One weight gradient of `elements` that is being made: in compute precision, and in its own where it is added to
     an earlier one. FSDP makes those of a whole layer."""
-    if run.adapts:
+    if step.trains_adapter:
         return 0.0
-    sizes = run.sizes
-    if run.sharding.fsdp:
-        return sizes.compute * block.elements
-    own = sizes.gradient if run.work.accumulation > 1 or run.sharding.zero >= 2 else 0.0
-    return elements * (own + (sizes.compute if sizes.casts else 0.0))
+    sizes = step.sizes
+    if step.sharding.fsdp:
+        return sizes.compute * layer.elements
+    own = sizes.gradient if step.work.accumulation > 1 or step.sharding.zero >= 2 else 0.0
+    return elements * (own + (sizes.compute if sizes.autocast_copies else 0.0))
 
 
-def communication_bucket_bytes(run: TrainingStep) -> float:
+def communication_bucket_bytes(step: TrainingStep) -> float:
     """Communication buffers of the backward pass. Plain data parallel keeps every gradient a second time in its buckets
     (PyTorch DistributedDataParallel without bucket views); ZeRO allocates whole reduce buckets, two if they overlap,
     and beside them one gradient of the largest tensor when gradients leave for the host."""
-    sharding, gradient = run.sharding, run.sizes.gradient
-    if sharding.fsdp or (sharding.world == 1 and not sharding.engine):
+    sharding, gradient = step.sharding, step.sizes.gradient
+    if sharding.fsdp or (sharding.world_size == 1 and not sharding.engine):
         return 0.0
     if not sharding.engine:
-        return gradient * run.trained
+        return gradient * step.trained_elements
     if sharding.zero == 0:
-        return gradient * min(sharding.reduce_bucket, run.trained)
-    doubled = 2 if sharding.overlap and sharding.zero < 3 else 1
+        return gradient * min(sharding.reduce_bucket, step.trained_elements)
+    doubled = 2 if sharding.overlap_comm and sharding.zero < 3 else 1
     whole = gradient * sharding.reduce_bucket * doubled if sharding.contiguous_gradients else 0.0
     if sharding.offload_optimizer and sharding.zero < 3:
-        whole += gradient * largest_trained_tensor(run)
+        whole += gradient * largest_trained_tensor(step)
     return whole

@@ -28,86 +28,86 @@ def pinned_bytes(size: float) -> float:
     return float(1 << (max(int(size), 1) - 1).bit_length())
 
 
-def _page_locked_bytes(run: TrainingStep, size: float) -> float:
-    return pinned_bytes(size) if run.sharding.pin_memory else size
+def _page_locked_bytes(step: TrainingStep, size: float) -> float:
+    return pinned_bytes(size) if step.sharding.pin_memory else size
 
 
-def _partition_elements(run: TrainingStep) -> float:
+def _partition_elements(step: TrainingStep) -> float:
     """Trained elements of one process."""
-    return run.trained / run.sharding.world
+    return step.trained_elements / step.sharding.world_size
 
 
-def _sub_group_gradient_bytes(run: TrainingStep) -> float:
+def _sub_group_gradient_bytes(step: TrainingStep) -> float:
     """fp32 gradients of a partition: one tensor for each sub-group under ZeRO-3, else one."""
-    elements = _partition_elements(run)
-    group = run.sharding.sub_group if run.sharding.zero == 3 else elements
+    elements = _partition_elements(step)
+    group = step.sharding.sub_group_size if step.sharding.zero == 3 else elements
     whole, rest = divmod(elements, max(group, 1))
-    return whole * _page_locked_bytes(run, 4 * group) + (_page_locked_bytes(run, 4 * rest) if rest >= 1 else 0.0)
+    return whole * _page_locked_bytes(step, 4 * group) + (_page_locked_bytes(step, 4 * rest) if rest >= 1 else 0.0)
 
 
-def offloaded_state_terms(run: TrainingStep) -> Mapping[HostTerm, float]:
+def offloaded_state_terms(step: TrainingStep) -> Mapping[HostTerm, float]:
     """What an offloaded optimizer keeps for this node's partitions (deepspeed, runtime/zero/stage3.py and
     stage_1_and_2.py): fp32 master weights and moments, page-locked fp32 gradients, and one more copy in half precision:
     of the gradients that arrive (stage 3), or of the weights on their way back and of accumulated gradients. FSDP moves
     moments and gradients as they are."""
-    sharding, devices, partition = run.sharding, run.sharding.devices_per_node, _partition_elements(run)
+    sharding, devices, partition = step.sharding, step.sharding.devices_per_node, _partition_elements(step)
     if not sharding.offload_optimizer:
-        return {HostTerm.MOMENTS: devices * paged_state_bytes(run) / optimizer_partitions(run)}
-    moments, half = devices * optimizer_state_bytes(run) / optimizer_partitions(run), run.sizes.gradient * partition
+        return {HostTerm.MOMENTS: devices * paged_state_bytes(step) / optimizer_partitions(step)}
+    moments, half = devices * optimizer_state_bytes(step) / optimizer_partitions(step), step.sizes.gradient * partition
     if sharding.fsdp:
-        return {HostTerm.MOMENTS: moments, HostTerm.GRADIENTS: devices * run.sizes.gradient * partition}
+        return {HostTerm.MOMENTS: moments, HostTerm.GRADIENTS: devices * step.sizes.gradient * partition}
     stage3 = sharding.zero == 3
-    master = 4.0 * partition if stage3 else _page_locked_bytes(run, 4 * partition)
-    copies = 1 if stage3 or run.work.accumulation == 1 else 2
+    master = 4.0 * partition if stage3 else _page_locked_bytes(step, 4 * partition)
+    copies = 1 if stage3 or step.work.accumulation == 1 else 2
     return {
         HostTerm.MOMENTS: moments,
         HostTerm.MASTER: devices * master,
-        HostTerm.GRADIENTS: devices * _sub_group_gradient_bytes(run),
-        HostTerm.HALF_COPIES: devices * copies * _page_locked_bytes(run, half),
+        HostTerm.GRADIENTS: devices * _sub_group_gradient_bytes(step),
+        HostTerm.HALF_PRECISION_COPIES: devices * copies * _page_locked_bytes(step, half),
     }
 
 
-def _fsdp_shard_bytes(run: TrainingStep) -> float:
+def _fsdp_shard_bytes(step: TrainingStep) -> float:
     """Page-locked shards of the weights on this node. FSDP1 makes one tensor of each layer and one of the rest, and a
     gradient of the same size beside each, whether or not it trains (torch, distributed/fsdp/_flat_param.py,
     init_flat_param_attributes); those of weights that train are counted with the gradients. FSDP2 makes a tensor of
     each parameter and no gradient before there is one (_fully_shard/_fsdp_param.py)."""
-    sharding, whole = run.sharding, shardable_weight_bytes(run)
-    if sharding.raised:
+    sharding, whole = step.sharding, shardable_weight_bytes(step)
+    if sharding.upcasts_frozen_weights:
         return whole * TENSOR_ROUNDING / sharding.nodes
-    rest = run.tables * (run.sizes.trained if run.work.method == "full" else run.sizes.base)
-    layer = (whole - rest) / run.arch.layers
-    shards = run.arch.layers * pinned_bytes(layer / sharding.world) + pinned_bytes(rest / sharding.world)
-    return sharding.devices_per_node * shards * (2 if run.adapts else 1)
+    rest = step.vocabulary_elements * (step.sizes.trained if step.work.method == "full" else step.sizes.base)
+    layer = (whole - rest) / step.arch.layers
+    shards = step.arch.layers * pinned_bytes(layer / sharding.world_size) + pinned_bytes(rest / sharding.world_size)
+    return sharding.devices_per_node * shards * (2 if step.trains_adapter else 1)
 
 
-def weights_after_loading(run: TrainingStep) -> float:
+def weights_after_loading(step: TrainingStep) -> float:
     """Partitions of the weights as soon as the checkpoint is loaded. FSDP page-locks its shards in the first step."""
-    moved = run.sharding.fsdp and run.sharding.offload_parameters
-    return shardable_weight_bytes(run) / run.sharding.nodes if moved else offloaded_weight_bytes(run)
+    moved = step.sharding.fsdp and step.sharding.offload_parameters
+    return shardable_weight_bytes(step) / step.sharding.nodes if moved else offloaded_weight_bytes(step)
 
 
 @lru_cache(maxsize=64)
-def offloaded_weight_bytes(run: TrainingStep) -> float:
+def offloaded_weight_bytes(step: TrainingStep) -> float:
     """Partitions of the weights. Under ZeRO trained ones lie in one flat buffer, always page-locked, and page-locked
     partitions made before it stay cached; frozen ones stay as they were made, tensor by tensor."""
-    sharding = run.sharding
+    sharding = step.sharding
     if not sharding.offload_parameters:
         return 0.0
     if sharding.fsdp:
-        return _fsdp_shard_bytes(run)
-    spread = shardable_weight_bytes(run) / sharding.nodes * (TENSOR_ROUNDING if sharding.pin_memory else 1.0)
-    if run.work.method != "full":
+        return _fsdp_shard_bytes(step)
+    spread = shardable_weight_bytes(step) / sharding.nodes * (TENSOR_ROUNDING if sharding.pin_memory else 1.0)
+    if step.work.method != "full":
         return spread
-    flat = sharding.devices_per_node * pinned_bytes(run.sizes.trained * _partition_elements(run))
+    flat = sharding.devices_per_node * pinned_bytes(step.sizes.trained * _partition_elements(step))
     return flat + (spread if sharding.pin_memory else 0.0)
 
 
-def offloaded_reference_bytes(run: TrainingStep) -> float:
+def offloaded_reference_bytes(step: TrainingStep) -> float:
     """Frozen copies of the model follow the parameters."""
-    if not run.sharding.offload_parameters:
+    if not step.sharding.offload_parameters:
         return 0.0
-    return reference_weight_bytes(run) / run.sharding.nodes * (TENSOR_ROUNDING if run.sharding.pin_memory else 1.0)
+    return reference_weight_bytes(step) / step.sharding.nodes * (TENSOR_ROUNDING if step.sharding.pin_memory else 1.0)
 
 
 PROCESS_GIB = 3.0  # interpreter, libraries and the device runtime of one training process
@@ -118,69 +118,71 @@ TOKEN_BYTES = 16.0  # a tokenized sample keeps ids and labels, 8 bytes each wher
 HostTerms = Mapping[HostTerm, float]
 
 
-def _process_bytes(run: TrainingStep) -> float:
-    each = PROCESS_GIB + run.work.loader_workers * WORKER_GIB
-    return run.sharding.devices_per_node * each * GIB
+def _process_bytes(step: TrainingStep) -> float:
+    each = PROCESS_GIB + step.work.loader_workers * WORKER_GIB
+    return step.sharding.devices_per_node * each * GIB
 
 
-def _checkpoint_file_bytes(run: TrainingStep) -> float:
+def _checkpoint_file_bytes(step: TrainingStep) -> float:
     """The checkpoint while loading: mapped once for all processes of a node, or materialized by each of them."""
-    whole = run.work.base_bytes * run.parameters
-    return whole if run.work.low_memory_load else whole * run.sharding.devices_per_node
+    whole = step.work.base_bytes * step.parameters
+    return whole if step.work.low_memory_load else whole * step.sharding.devices_per_node
 
 
-def _full_model_bytes(run: TrainingStep) -> float:
+def _full_model_bytes(step: TrainingStep) -> float:
     """FSDP that spreads the weights as they are read: the first process, or each, holds the whole model and its frozen
     copies, quantized if so asked, until the shards are handed out. A checkpoint that is unpacked while it loads is held
     whole by each process under ZeRO-3, too."""
-    if run.sharding.zero == 3 and run.work.unpacked:
-        return run.sharding.devices_per_node * run.work.base_bytes * run.parameters
-    spreads = run.sharding.fsdp and run.sharding.sharded_load
-    return run.sharding.loaders * (loaded_weight_bytes(run) + reference_weight_bytes(run)) if spreads else 0.0
+    if step.sharding.zero == 3 and step.work.unpacked:
+        return step.sharding.devices_per_node * step.work.base_bytes * step.parameters
+    spreads = step.sharding.fsdp and step.sharding.sharded_load
+    return (
+        step.sharding.full_model_ranks * (loaded_weight_bytes(step) + reference_weight_bytes(step)) if spreads else 0.0
+    )
 
 
-def _merged_expert_bytes(run: TrainingStep) -> float:
+def _merged_expert_bytes(step: TrainingStep) -> float:
     """Under ZeRO-3 transformers 5 reads the whole checkpoint in every process, and makes one tensor of each layer's
     experts, before the first of them is spread (integrations/deepspeed.py, _apply_weight_conversions_to_state_dict;
     github.com/huggingface/transformers/issues/47514). Two processes that loaded 768 MiB of experts each held as much
     beside their shards."""
-    if run.sharding.zero != 3 or not run.work.experts_merged or run.work.quant_bits:
+    if step.sharding.zero != 3 or not step.work.experts_merged or step.work.quant_bits:
         return 0.0
-    experts = sum(count * block.experts for count, block in decoder_layers.loaded_layers(run.arch))
-    return run.sharding.devices_per_node * run.work.base_bytes * experts
+    experts = sum(count * layer.experts for count, layer in decoder_layers.loaded_layers(step.arch))
+    return step.sharding.devices_per_node * step.work.base_bytes * experts
 
 
-def _saving_bytes(run: TrainingStep) -> float:
+def _saving_bytes(step: TrainingStep) -> float:
     """Weights gathered on the first process for a save."""
-    gathers = run.sharding.gather_on_save and run.spreads_weights and not run.adapts
-    each = run.sizes.trained if run.sharding.fsdp else run.sizes.compute
-    return each * run.parameters if gathers else 0.0
+    gathers = step.sharding.gather_on_save and step.shards_weights and not step.trains_adapter
+    each = step.sizes.trained if step.sharding.fsdp else step.sizes.compute
+    return each * step.parameters if gathers else 0.0
 
 
-def _training_terms(run: TrainingStep) -> HostTerms:
+def _training_terms(step: TrainingStep) -> HostTerms:
     return {
-        **offloaded_state_terms(run),
-        HostTerm.PARAMETERS: offloaded_weight_bytes(run),
-        HostTerm.REFERENCE: offloaded_reference_bytes(run),
-        HostTerm.CHECKPOINTS: checkpoints_held_on_host(run),
-        HostTerm.LARGEST_GRADIENT: 2.0 * run.embedding if run.sharding.offload_optimizer else 0.0,
-        HostTerm.DATA: TOKEN_BYTES * run.work.dataset_tokens,
+        **offloaded_state_terms(step),
+        HostTerm.PARAMETERS: offloaded_weight_bytes(step),
+        HostTerm.REFERENCE: offloaded_reference_bytes(step),
+        HostTerm.CHECKPOINTS: checkpoints_held_on_host(step),
+        HostTerm.LARGEST_GRADIENT: 2.0 * step.embedding_elements if step.sharding.offload_optimizer else 0.0,
+        HostTerm.DATA: TOKEN_BYTES * step.work.dataset_tokens,
     }
 
 
-def host_phases(run: TrainingStep) -> dict[str, HostTerms]:
+def host_phases(step: TrainingStep) -> dict[str, HostTerms]:
     """The moments at which host memory can peak. Each gives bytes by term."""
-    processes, training = {HostTerm.PROCESSES: _process_bytes(run)}, _training_terms(run)
+    processes, training = {HostTerm.PROCESSES: _process_bytes(step)}, _training_terms(step)
     loading = {
-        HostTerm.PARAMETERS: weights_after_loading(run),
-        HostTerm.LOADING: 0.0 if run.work.low_memory_load else _checkpoint_file_bytes(run),
-        HostTerm.WHOLE_MODEL: _full_model_bytes(run),
-        HostTerm.EXPERTS: _merged_expert_bytes(run),
+        HostTerm.PARAMETERS: weights_after_loading(step),
+        HostTerm.LOADING: 0.0 if step.work.low_memory_load else _checkpoint_file_bytes(step),
+        HostTerm.FULL_MODEL_AT_LOAD: _full_model_bytes(step),
+        HostTerm.EXPERTS: _merged_expert_bytes(step),
     }
     return {
         "loading": {**processes, **loading},
         "training": {**processes, **training},
-        "saving": {**processes, **training, HostTerm.SAVING: _saving_bytes(run)},
+        "saving": {**processes, **training, HostTerm.SAVING: _saving_bytes(step)},
     }
 
 
@@ -189,12 +191,12 @@ def estimate_host_memory(arch: Architecture, workload: Workload) -> Estimate:
 
     A mapped checkpoint file is page cache, which the kernel takes back when it must: it counts in `high` only, which
     also allows for the buffers' temporary second copies and for heavier processes."""
-    run = training_step(arch, workload)
-    moment, peak = max(host_phases(run).items(), key=lambda pair: sum(pair[1].values()))
+    step = training_step(arch, workload)
+    moment, peak = max(host_phases(step).items(), key=lambda pair: sum(pair[1].values()))
     terms: dict[MemoryTerm, float] = {term: size for term, size in peak.items() if size}
     total = sum(terms.values())
-    processes = _process_bytes(run)
-    cached = _checkpoint_file_bytes(run) + offloaded_weight_bytes(run) + processes
+    processes = _process_bytes(step)
+    cached = _checkpoint_file_bytes(step) + offloaded_weight_bytes(step) + processes
     return Estimate(terms, 0.93 * total, total, max(1.12 * total, cached) + processes * PROCESS_SPREAD, moment)
 
 
@@ -209,18 +211,18 @@ def disk_usage(
     A ZeRO engine writes its own states (master weights and moments), below stage 3 with a copy of the trained weights
     beside them. FSDP writes that copy, too (accelerate/utils/fsdp_utils.py, save_fsdp_model), where it saves whole
     states; where it saves them in pieces it writes no other."""
-    run = training_step(arch, workload)
-    saved = trained_bytes(run, run.sizes.adapter) if run.adapts else _full_checkpoint_weight_bytes(run)
-    states = states_and_master_bytes(run) if save_optimizer else 0.0
-    if save_optimizer and (run.sharding.fsdp or (run.sharding.engine and run.sharding.zero < 3)):
+    step = training_step(arch, workload)
+    saved = trained_bytes(step, step.sizes.adapter) if step.trains_adapter else _full_checkpoint_weight_bytes(step)
+    states = states_and_master_bytes(step) if save_optimizer else 0.0
+    if save_optimizer and (step.sharding.fsdp or (step.sharding.engine and step.sharding.zero < 3)):
         states += saved
     return {
-        DiskTerm.BASE: workload.base_bytes * run.parameters,
+        DiskTerm.BASE: workload.base_bytes * step.parameters,
         DiskTerm.WEIGHTS: saved * (kept + 1),
         DiskTerm.OPTIMIZER: states * at_once,
         DiskTerm.DATA: 12.0 * workload.dataset_tokens,
     }
 
 
-def _full_checkpoint_weight_bytes(run: TrainingStep) -> float:
-    return run.sizes.trained * run.trained + run.sizes.base * (run.parameters - run.trained)
+def _full_checkpoint_weight_bytes(step: TrainingStep) -> float:
+    return step.sizes.trained * step.trained_elements + step.sizes.base * (step.parameters - step.trained_elements)

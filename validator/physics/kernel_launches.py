@@ -21,34 +21,34 @@ _NORM_KERNELS, _ROTARY_KERNELS, _OTHER_KERNELS = 6, 10, 8
 _DEQUANTIZATION_KERNELS, _ADAPTER_KERNELS, _KERNELS_PER_EXPERT = {4: 4, 8: 25}, 7, 8
 
 
-def launch_cost(run: TrainingStep, block: DecoderLayer) -> PassCost:
+def launch_cost(step: TrainingStep, layer: DecoderLayer) -> PassCost:
     """Starting all kernels of a layer; the backward pass has about two for each."""
-    number = _layer_kernels(run, block)
-    return PassCost(TimeTerm.LAUNCHES, _LAUNCH_SECONDS * number, 2 * _BACKWARD_LAUNCH_SECONDS * number)
+    number = _layer_kernels(step, layer)
+    return PassCost(TimeTerm.KERNEL_LAUNCHES, _LAUNCH_SECONDS * number, 2 * _BACKWARD_LAUNCH_SECONDS * number)
 
 
-def _layer_kernels(run: TrainingStep, block: DecoderLayer) -> float:
-    arch, work = run.arch, run.work
+def _layer_kernels(step: TrainingStep, layer: DecoderLayer) -> float:
+    arch, work = step.arch, step.work
     per_norm = 1 if work.fused_kernels or arch.norm in ("layer", "layer_back", "bare") else _NORM_KERNELS
-    norms = arch.norms_per_layer + (2 if arch.attn.head_norms or arch.attn.whole_norms else 0)
-    plain = [each for each in block.linears if not each.routed]
-    casts = run.sizes.residual > run.sizes.compute or run.sizes.casts
+    norms = arch.norms_per_layer + (2 if arch.attn.qk_norm or arch.attn.full_width_qk_norm else 0)
+    plain = [each for each in layer.linears if not each.routed]
+    casts = step.sizes.residual > step.sizes.compute or step.sizes.autocast_copies
     each = 1 + int(casts) + _DEQUANTIZATION_KERNELS.get(work.quant_bits, 0)
     number: float = (
         _OTHER_KERNELS + norms * per_norm + (2 if work.fused_kernels else _ROTARY_KERNELS) + each * len(plain)
     )
-    number += _ADAPTER_KERNELS * sum(map(run.adapted, plain))
-    if block.mixer:
-        number += block.mixer.kernel_count(run)
-    return number + (_expert_kernels(run, block) if block.mixture else 0.0)
+    number += _ADAPTER_KERNELS * sum(map(step.is_adapted, plain))
+    if layer.mixer:
+        number += layer.mixer.kernel_count(step)
+    return number + (_expert_kernels(step, layer) if layer.mixture else 0.0)
 
 
-def _expert_kernels(run: TrainingStep, block: DecoderLayer) -> float:
+def _expert_kernels(step: TrainingStep, layer: DecoderLayer) -> float:
     """Fused experts are one grouped product each (transformers 5, integrations/moe.py); separate ones go one by one."""
-    if run.work.experts_fused:
+    if step.work.experts_fused:
         return 25.0
-    adapted = sum(run.adapted(each) for each in block.linears if each.routed)
-    return experts_reached(run) * (_KERNELS_PER_EXPERT + 4 + _ADAPTER_KERNELS * adapted)
+    adapted = sum(step.is_adapted(each) for each in layer.linears if each.routed)
+    return experts_reached(step) * (_KERNELS_PER_EXPERT + 4 + _ADAPTER_KERNELS * adapted)
 
 
 # Seconds of the processor in each pass through a module, whose parameters are fetched and released one by one
@@ -61,27 +61,27 @@ _HOOK_SECONDS = 250e-6
 _OTHER_MODULES, _ADAPTER_MODULES = 6, 4
 
 
-def hook_cost(run: TrainingStep, block: DecoderLayer) -> PassCost:
+def hook_cost(step: TrainingStep, layer: DecoderLayer) -> PassCost:
     """One pass forward, one backward through a layer."""
     number = (
-        _zero3_modules(run, block)
-        if run.sharding.zero == 3
-        else _fsdp_parameters(run, block)
-        if run.sharding.fsdp
+        _zero3_modules(step, layer)
+        if step.sharding.zero == 3
+        else _fsdp_parameters(step, layer)
+        if step.sharding.fsdp
         else 0.0
     )
-    return PassCost(TimeTerm.LAUNCHES, _HOOK_SECONDS * number, _HOOK_SECONDS * number)
+    return PassCost(TimeTerm.KERNEL_LAUNCHES, _HOOK_SECONDS * number, _HOOK_SECONDS * number)
 
 
-def _zero3_modules(run: TrainingStep, block: DecoderLayer) -> float:
-    outside = (each for each in block.linears if not each.routed)
-    return _OTHER_MODULES + sum(each.number * (1 + _ADAPTER_MODULES * run.adapted(each)) for each in outside)
+def _zero3_modules(step: TrainingStep, layer: DecoderLayer) -> float:
+    outside = (each for each in layer.linears if not each.routed)
+    return _OTHER_MODULES + sum(each.number * (1 + _ADAPTER_MODULES * step.is_adapted(each)) for each in outside)
 
 
-def _fsdp_parameters(run: TrainingStep, block: DecoderLayer) -> float:
+def _fsdp_parameters(step: TrainingStep, layer: DecoderLayer) -> float:
     """FSDP gathers a layer at once, and makes each of its parameters anew (torch, distributed/fsdp/_flat_param.py)."""
-    linears = sum(each.number * (1 + 2 * run.adapted(each)) for each in block.linears)
-    return run.arch.norms_per_layer + linears + (2 if block.experts else 0)
+    linears = sum(each.number * (1 + 2 * step.is_adapted(each)) for each in layer.linears)
+    return step.arch.norms_per_layer + linears + (2 if layer.experts else 0)
 
 
 # How sharply the slower of the two decides: infinitely if one of them never waited for the other. Qwen's README times
@@ -89,21 +89,21 @@ def _fsdp_parameters(run: TrainingStep, block: DecoderLayer) -> float:
 _OVERLAP_EXPONENT = 3
 
 
-def launch_stalls(run: TrainingStep, worked: float) -> PassCost:
+def launch_stalls(step: TrainingStep, worked: float) -> PassCost:
     """What a processor that starts kernels slower than the device ends them adds to the device's `worked` seconds: it
     runs ahead where it can."""
-    forward, backward = _cpu_seconds(run)
+    forward, backward = _cpu_seconds(step)
     whole = forward + backward
     share = ((worked**_OVERLAP_EXPONENT + whole**_OVERLAP_EXPONENT) ** (1 / _OVERLAP_EXPONENT) - worked) / whole
-    return PassCost(TimeTerm.LAUNCHES, share * forward, share * backward)
+    return PassCost(TimeTerm.KERNEL_LAUNCHES, share * forward, share * backward)
 
 
-def _cpu_seconds(run: TrainingStep) -> tuple[float, float]:
+def _cpu_seconds(step: TrainingStep) -> tuple[float, float]:
     """What the processor takes in the forward and in the backward pass."""
     forward = backward = 0.0
-    for block, every, visited in layer_passes(run):
-        starts, holds = launch_cost(run.of(block), block), hook_cost(run, block)
+    for layer, every, visited in layer_passes(step):
+        starts, holds = launch_cost(step.for_layer(layer), layer), hook_cost(step, layer)
         once = starts.forward + holds.forward
-        forward += forward_passes(run) * every * once
-        backward += visited * (starts.backward + holds.backward + recomputations(run) * once)
+        forward += forward_passes(step) * every * once
+        backward += visited * (starts.backward + holds.backward + recomputations(step) * once)
     return forward, backward

@@ -59,42 +59,42 @@ class LightningAttention(NamedTuple):
         pair of tokens in a chunk, and for each token one decay of its query and one of its key."""
         return self.heads * (self.chunk * (self.chunk + 2) + 1)
 
-    def saved_bytes(self, run: TrainingStep, layer: DecoderLayer) -> float:
+    def saved_bytes(self, step: TrainingStep, layer: DecoderLayer) -> float:
         """Bytes that one layer saves for the backward pass, without the norm before it."""
         readers, out = layer.by_role("in", "in_gate"), layer.by_role("out")
-        per_token = saved_input(run, run.arch.hidden, readers) + saved_by_dora(run, (*readers, *out))
-        per_token += saved_input(run, self.width, out, "product")
-        per_token += saved_by_norm(run, self.width, run.sizes.compute)
-        return run.tokens * (per_token + self._core_saved_bytes(run))
+        per_token = saved_input(step, step.arch.hidden, readers) + saved_by_dora(step, (*readers, *out))
+        per_token += saved_input(step, self.width, out, "product")
+        per_token += saved_by_norm(step, self.width, step.sizes.compute)
+        return step.tokens * (per_token + self._core_saved_bytes(step))
 
-    def _core_saved_bytes(self, run: TrainingStep) -> float:
+    def _core_saved_bytes(self, step: TrainingStep) -> float:
         """Bytes per token between the linear modules: queries, keys and values before and after their activation,
         values without those of padding, the gate and what it scales, a square of each chunk and head, its state, and
         decayed queries of all chunks but the first and keys of all but the last."""
-        chunk = min(self.chunk, run.work.length)
-        fading = 2 * self.width * (1 - 1 / -(-run.work.length // chunk))
+        chunk = min(self.chunk, step.work.length)
+        fading = 2 * self.width * (1 - 1 / -(-step.work.length // chunk))
         squares, states = chunk * self.heads, self.width * self.head_dim / chunk
-        return run.sizes.compute * (9 * self.width + fading + squares + states)
+        return step.sizes.compute * (9 * self.width + fading + squares + states)
 
-    def backward_workspace(self, run: TrainingStep) -> float:
+    def backward_workspace(self, step: TrainingStep) -> float:
         """Bytes of the backward pass's transients: gradients of queries, keys and values, of the result and its gate,
         and of a chunk's squares."""
-        wide = run.sizes.compute * 6 * self.width
-        return run.tokens * (wide + run.sizes.residual * run.arch.hidden)
+        wide = step.sizes.compute * 6 * self.width
+        return step.tokens * (wide + step.sizes.residual * step.arch.hidden)
 
-    def matmul_flops(self, run: TrainingStep) -> float:
+    def matmul_flops(self, step: TrainingStep) -> float:
         """FLOP of the forward products of each chunk's tokens with each other and with the state (arXiv 2401.04658)."""
         pairs = 2 * self.head_dim * (self.chunk + self.head_dim)
-        return 2.0 * run.tokens * self.heads * pairs
+        return 2.0 * step.tokens * self.heads * pairs
 
-    def matmul_element_size(self, run: TrainingStep) -> float:
+    def matmul_element_size(self, step: TrainingStep) -> float:
         """Bytes per element of these products."""
-        return run.sizes.compute
+        return step.sizes.compute
 
-    def traffic(self, run: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
+    def traffic(self, step: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
         """Memory traffic of one layer, derived from the bytes that it saves."""
-        return MixerTraffic(self.saved_bytes(run, layer))
+        return MixerTraffic(self.saved_bytes(step, layer))
 
-    def kernel_count(self, run: TrainingStep) -> float:
+    def kernel_count(self, step: TrainingStep) -> float:
         """Kernels that one layer launches in the forward pass."""
-        return FUSED_MIXER_KERNELS + _KERNELS_PER_CHUNK * run.work.length / self.chunk
+        return FUSED_MIXER_KERNELS + _KERNELS_PER_CHUNK * step.work.length / self.chunk

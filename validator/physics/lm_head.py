@@ -6,82 +6,84 @@ from validator.physics.saved_inputs import saved_by_norm
 from validator.physics.training_step import TrainingStep
 
 
-def lm_head_saved_bytes(run: TrainingStep) -> float:
+def lm_head_saved_bytes(step: TrainingStep) -> float:
     """The final norm's copies and, if the output layer trains, its input."""
-    head_input = run.sizes.compute * run.arch.hidden if run.trains_head else 0.0
-    norm = saved_by_norm(run, run.arch.hidden, run.sizes.residual)
-    return run.tokens * (norm + head_input)
+    head_input = step.sizes.compute * step.arch.hidden if step.trains_head else 0.0
+    norm = saved_by_norm(step, step.arch.hidden, step.sizes.residual)
+    return step.tokens * (norm + head_input)
 
 
-def _softcap_bytes(run: TrainingStep) -> float:
+def _softcap_bytes(step: TrainingStep) -> float:
     """Bytes per logit: a soft cap keeps its tanh."""
-    return run.sizes.compute if run.arch.logit_softcap else 0.0
+    return step.sizes.compute if step.arch.logit_softcap else 0.0
 
 
-def logits_in_compute_precision(run: TrainingStep) -> float:
+def logits_in_compute_precision(step: TrainingStep) -> float:
     """Logits in compute precision, as the output layer makes them, and as large their gradient."""
-    return run.sizes.compute * run.tokens * run.arch.vocab
+    return step.sizes.compute * step.tokens * step.arch.vocab
 
 
-def _fused_loss_bytes(run: TrainingStep) -> float:
+def _fused_loss_bytes(step: TrainingStep) -> float:
     """A fused loss walks over chunks of hidden / vocabulary of the tokens, rounded up to a power of two (Liger Kernel,
     arXiv 2410.10989), and makes the gradient of its input, and of the output weight if that trains, on the way. What
     rounding up can make of a chunk's logits is counted, so that a larger vocabulary never seems to need less."""
-    sizes, count, arch = run.sizes, run.tokens, run.arch
-    weight = sizes.trained * run.head if run.trains_head else 0.0
+    sizes, count, arch = step.sizes, step.tokens, step.arch
+    weight = sizes.trained * step.lm_head_elements if step.trains_head else 0.0
     chunk = 2.0 * (count * arch.hidden + arch.vocab + arch.hidden)
     return min(chunk, count * arch.vocab) * (sizes.compute + 4.0) + sizes.compute * count * arch.hidden + weight
 
 
-def _supervised_loss_bytes(run: TrainingStep) -> float:
+def _supervised_loss_bytes(step: TrainingStep) -> float:
     """Bytes per logit when the supervised loss is complete: the logits, an fp32 copy, perhaps a shifted one, and
     log-probabilities."""
-    work, compute = run.work, run.sizes.compute
-    half = 0.0 if compute == 4 or work.logits_raised else compute
+    work, compute = step.work, step.sizes.compute
+    half = 0.0 if compute == 4 or work.logits_upcast else compute
     return half + 4.0 + (4.0 if work.loss == "shifted" else 0.0) + 4.0
 
 
-def logits_in_model_forward(run: TrainingStep) -> float:
+def logits_in_model_forward(step: TrainingStep) -> float:
     """Logits at the end of the model's own forward pass in a preference stage."""
     return (
-        run.tokens * run.arch.vocab * (_supervised_loss_bytes(run) + _softcap_bytes(run))
-        if run.work.supervised
-        else logits_in_compute_precision(run)
+        step.tokens * step.arch.vocab * (_supervised_loss_bytes(step) + _softcap_bytes(step))
+        if step.work.adds_supervised_loss
+        else logits_in_compute_precision(step)
     )
 
 
-def logits_forward(run: TrainingStep) -> float:
+def logits_forward(step: TrainingStep) -> float:
     """Logits when the loss is complete: in compute precision, an fp32 copy and log-probabilities in fp32.
 
     Older releases also made a shifted copy; a preference stage has dropped the half-precision logits by then, but runs
     the reference's forward pass beside what the policy's keeps, and older ones made the supervised loss in each pass;
     KTO runs a second pass beside the first one's logits (LLaMA-Factory, train/kto/trainer.py)."""
-    work, compute = run.work, run.sizes.compute
+    work, compute = step.work, step.sizes.compute
     upcast = 4.0 if compute < 4 else 0.0
     if work.loss == "fused" and not (work.needs_full_logits or work.value_head):
-        return _fused_loss_bytes(run)
+        return _fused_loss_bytes(step)
     if work.value_head:
         each = compute + upcast
     elif work.needs_full_logits:
         before = 8.0 if work.reference_copies or work.reference_logits else 0.0
-        each = before + (12.0 if work.estimates_kl else _supervised_loss_bytes(run) if work.supervised else 8.0)
+        each = before + (
+            12.0 if work.estimates_kl else _supervised_loss_bytes(step) if work.adds_supervised_loss else 8.0
+        )
     else:
-        each = _supervised_loss_bytes(run)
-    return run.tokens * run.arch.vocab * (each + _softcap_bytes(run))
+        each = _supervised_loss_bytes(step)
+    return step.tokens * step.arch.vocab * (each + _softcap_bytes(step))
 
 
-def logits_backward(run: TrainingStep) -> float:
+def logits_backward(step: TrainingStep) -> float:
     """Log-probabilities, their gradient and the gradient of the logits, all fp32, at the loss's backward pass."""
-    if run.work.value_head:
+    if step.work.value_head:
         return 0.0
-    if run.work.loss == "fused" and not run.work.needs_full_logits:
-        return run.sizes.compute * run.tokens * run.arch.hidden
-    return run.tokens * run.arch.vocab * (12.0 + _softcap_bytes(run))
+    if step.work.loss == "fused" and not step.work.needs_full_logits:
+        return step.sizes.compute * step.tokens * step.arch.hidden
+    return step.tokens * step.arch.vocab * (12.0 + _softcap_bytes(step))
 
 
-def logits_evaluation(run: TrainingStep) -> float:
+def logits_evaluation(step: TrainingStep) -> float:
     """Logits of an evaluation batch: as in the forward pass, without gradients."""
-    work, compute = run.work, run.sizes.compute
-    each = compute + (4.0 if compute < 4 else 0.0) + 4.0 + _softcap_bytes(run)
+    work, compute = step.work, step.sizes.compute
+    each = compute + (4.0 if compute < 4 else 0.0) + 4.0 + _softcap_bytes(step)
     count = work.eval_batch * work.sequences_per_sample * (work.eval_length or work.length)
-    return count * (run.arch.vocab * each + run.arch.hidden * 4.0)
+    return count * (step.arch.vocab * each + step.arch.hidden * 4.0)

@@ -75,74 +75,74 @@ class Mamba2(NamedTuple):
         """Elements that one layer holds beside its parameters: none."""
         return 0
 
-    def _chunk_count(self, run: TrainingStep) -> int:
-        return -(-run.work.length // self.chunk)
+    def _chunk_count(self, step: TrainingStep) -> int:
+        return -(-step.work.length // self.chunk)
 
-    def _padding_factor(self, run: TrainingStep) -> float:
+    def _padding_factor(self, step: TrainingStep) -> float:
         """Tokens of all chunks, of which the last may be part empty, for each real one."""
-        return self._chunk_count(run) * self.chunk / run.work.length
+        return self._chunk_count(step) * self.chunk / step.work.length
 
-    def saved_bytes(self, run: TrainingStep, layer: DecoderLayer) -> float:
+    def saved_bytes(self, step: TrainingStep, layer: DecoderLayer) -> float:
         """Bytes that one layer saves for the backward pass, without the norm before it."""
         readers, out = layer.by_role("in"), layer.by_role("out")
-        per_token = saved_input(run, run.arch.hidden, readers) + saved_by_dora(run, (*readers, *out))
-        per_token += saved_input(run, self.width, out, "product")
-        return run.tokens * (
-            per_token + (self._fused_saved_bytes(run) if self.kernels else self._unfused_saved_bytes(run))
+        per_token = saved_input(step, step.arch.hidden, readers) + saved_by_dora(step, (*readers, *out))
+        per_token += saved_input(step, self.width, out, "product")
+        return step.tokens * (
+            per_token + (self._fused_saved_bytes(step) if self.kernels else self._unfused_saved_bytes(step))
         )
 
-    def _unfused_saved_bytes(self, run: TrainingStep) -> float:
+    def _unfused_saved_bytes(self, step: TrainingStep) -> float:
         """Bytes per token that torch's own operators save between the linear modules: what goes into and out of the
         state for each head, three squares of each chunk and head, states before and after each chunk, one of which is
         empty, and the values in five steps."""
         expanded = self.heads * self.state
         squares = self.chunk * self.heads
-        states = 2 * expanded * self.head_dim / self.chunk * (1 + 1 / self._chunk_count(run))
-        values = 3 * self.width + (0 if run.adapts else self.width)
-        rest = run.sizes.compute * (self.width + 2 * self.convolved) + 18.0 * self.heads
+        states = 2 * expanded * self.head_dim / self.chunk * (1 + 1 / self._chunk_count(step))
+        values = 3 * self.width + (0 if step.trains_adapter else self.width)
+        rest = step.sizes.compute * (self.width + 2 * self.convolved) + 18.0 * self.heads
         return (
             rest
-            + self._gated_norm_saved_bytes(run)
-            + self._padding_factor(run) * _FP32 * (3 * expanded + 3 * squares + states + values)
+            + self._gated_norm_saved_bytes(step)
+            + self._padding_factor(step) * _FP32 * (3 * expanded + 3 * squares + states + values)
         )
 
-    def _gated_norm_saved_bytes(self, run: TrainingStep) -> float:
+    def _gated_norm_saved_bytes(self, step: TrainingStep) -> float:
         """Bytes per token of the gated result; the norm works on fp32 copies, and keeps its result if its weight
         trains."""
         if not self.normed:
-            return (_FP32 + run.sizes.compute) * self.width
-        return _FP32 * self.width * (4 if run.adapts else 5)
+            return (_FP32 + step.sizes.compute) * self.width
+        return _FP32 * self.width * (4 if step.trains_adapter else 5)
 
-    def _fused_saved_bytes(self, run: TrainingStep) -> float:
+    def _fused_saved_bytes(self, step: TrainingStep) -> float:
         """Bytes per token that the fused kernel saves: the results of the first matrix, and what the second reads
         (mamba-ssm 2.2, ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn)."""
-        return run.sizes.compute * (2 * self.width + self.convolved + self.heads)
+        return step.sizes.compute * (2 * self.width + self.convolved + self.heads)
 
-    def backward_workspace(self, run: TrainingStep) -> float:
+    def backward_workspace(self, step: TrainingStep) -> float:
         """Bytes of the backward pass's transients: two gradients of what goes into the state times what comes out, of
         all pairs of a chunk's tokens, before they are summed up; or of each channel's state at each token, where that
         is more."""
-        gradients = run.sizes.residual * run.arch.hidden
+        gradients = step.sizes.residual * step.arch.hidden
         if self.kernels:
             states = 2 * self.heads * self.state * self.head_dim / self.chunk
-            wide = run.sizes.compute * (4 * self.width + 2 * self.convolved) + _FP32 * states
-            return run.tokens * (wide + gradients)
+            wide = step.sizes.compute * (4 * self.width + 2 * self.convolved) + _FP32 * states
+            return step.tokens * (wide + gradients)
         pairs = 2 * self.heads * self.state * max(self.chunk, self.head_dim)
-        return run.tokens * (self._padding_factor(run) * _FP32 * pairs + gradients)
+        return step.tokens * (self._padding_factor(step) * _FP32 * pairs + gradients)
 
-    def matmul_flops(self, _run: TrainingStep) -> float:
+    def matmul_flops(self, _step: TrainingStep) -> float:
         """FLOP of products beside the linear modules: not counted."""
         return 0.0
 
-    def matmul_element_size(self, run: TrainingStep) -> float:
+    def matmul_element_size(self, step: TrainingStep) -> float:
         """Bytes per element of these products."""
-        return run.sizes.compute
+        return step.sizes.compute
 
-    def traffic(self, run: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
+    def traffic(self, step: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
         """Memory traffic of one layer, derived from the bytes that it saves."""
-        return MixerTraffic(self.saved_bytes(run, layer))
+        return MixerTraffic(self.saved_bytes(step, layer))
 
-    def kernel_count(self, _run: TrainingStep) -> float:
+    def kernel_count(self, _step: TrainingStep) -> float:
         """Kernels that one layer launches in the forward pass."""
         return FUSED_MIXER_KERNELS
 
@@ -196,48 +196,48 @@ class Mamba(NamedTuple):
         """Bytes per token of a number for each state, in fp32."""
         return _FP32 * self.width * self.state
 
-    def saved_bytes(self, run: TrainingStep, layer: DecoderLayer) -> float:
+    def saved_bytes(self, step: TrainingStep, layer: DecoderLayer) -> float:
         """Bytes that one layer saves for the backward pass, without the norm before it."""
-        first, selecting, step, out = (layer.by_role(role) for role in ("in", "x", "dt", "out"))
-        per_token = saved_input(run, run.arch.hidden, first) + saved_by_dora(run, (*first, *selecting, *step, *out))
-        per_token += saved_input(run, self.width, selecting, "product") + saved_input(run, self.rank, step)
-        per_token += saved_input(run, self.width, out, "product")
-        per_token += saved_by_norm(run, self.rank + 2 * self.state, run.sizes.compute)
-        return run.tokens * (
-            per_token + (self._fused_saved_bytes(run) if self.kernels else self._unfused_saved_bytes(run))
+        first, selecting, dt, out = (layer.by_role(role) for role in ("in", "x", "dt", "out"))
+        per_token = saved_input(step, step.arch.hidden, first) + saved_by_dora(step, (*first, *selecting, *dt, *out))
+        per_token += saved_input(step, self.width, selecting, "product") + saved_input(step, self.rank, dt)
+        per_token += saved_input(step, self.width, out, "product")
+        per_token += saved_by_norm(step, self.rank + 2 * self.state, step.sizes.compute)
+        return step.tokens * (
+            per_token + (self._fused_saved_bytes(step) if self.kernels else self._unfused_saved_bytes(step))
         )
 
-    def _unfused_saved_bytes(self, run: TrainingStep) -> float:
+    def _unfused_saved_bytes(self, step: TrainingStep) -> float:
         """Bytes per token that torch's own operators save between the linear modules: both results of the first, those
         of the convolution and of the step in time before and after their activations, the scan's and the gate's, the
         values in fp32; of each state its decay, what enters it and itself, which the product that reads it casts."""
-        compute = run.sizes.compute
+        compute = step.sizes.compute
         cast = compute * self.width * self.state if compute < _FP32 else 0.0
         return (7 * compute + _FP32) * self.width + 3 * self._state_bytes + cast
 
-    def _fused_saved_bytes(self, run: TrainingStep) -> float:
+    def _fused_saved_bytes(self, step: TrainingStep) -> float:
         """Bytes per token that the kernels save: both results of the first linear module, and of the convolution, the
         step in time and the scan one (mamba-ssm 2.2, ops/selective_scan_interface.py, SelectiveScanFn)."""
-        return 6 * run.sizes.compute * self.width
+        return 6 * step.sizes.compute * self.width
 
-    def backward_workspace(self, run: TrainingStep) -> float:
+    def backward_workspace(self, step: TrainingStep) -> float:
         """Bytes of the backward pass's transients: for every state a gradient of its decay and of what enters it, and
         of one token among them, as wide as all; with the kernels those of what they read and give."""
-        gradients = run.sizes.residual * run.arch.hidden + 6 * run.sizes.compute * self.width
-        return run.tokens * (gradients + (0.0 if self.kernels else 3 * self._state_bytes))
+        gradients = step.sizes.residual * step.arch.hidden + 6 * step.sizes.compute * self.width
+        return step.tokens * (gradients + (0.0 if self.kernels else 3 * self._state_bytes))
 
-    def matmul_flops(self, _run: TrainingStep) -> float:
+    def matmul_flops(self, _step: TrainingStep) -> float:
         """FLOP of products beside the linear modules: not counted."""
         return 0.0
 
-    def matmul_element_size(self, run: TrainingStep) -> float:
+    def matmul_element_size(self, step: TrainingStep) -> float:
         """Bytes per element of these products."""
-        return run.sizes.compute
+        return step.sizes.compute
 
-    def traffic(self, run: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
+    def traffic(self, step: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
         """Memory traffic of one layer, derived from the bytes that it saves."""
-        return MixerTraffic(self.saved_bytes(run, layer))
+        return MixerTraffic(self.saved_bytes(step, layer))
 
-    def kernel_count(self, _run: TrainingStep) -> float:
+    def kernel_count(self, _step: TrainingStep) -> float:
         """Kernels that one layer launches in the forward pass."""
         return FUSED_MIXER_KERNELS

@@ -16,25 +16,25 @@ from validator.physics.towers import TowerStep, tower_steps
 from validator.physics.training_step import TrainingStep, forward_passes, layer_passes, recomputations
 
 
-def tower_cost(run: TrainingStep, rates: AttainedRates) -> PassCost:
+def tower_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
     """All towers with what stands beside their layers; nothing goes back where nothing trains."""
-    costs = [_single_tower_cost(encoder, rates) for encoder in tower_steps(run) if encoder.encoding.tokens]
+    costs = [_single_tower_cost(encoder, rates) for encoder in tower_steps(step) if encoder.workload.tokens]
     return PassCost(TimeTerm.TOWERS, sum(cost.forward for cost in costs), sum(cost.backward for cost in costs))
 
 
 def _single_tower_cost(encoder: TowerStep, rates: AttainedRates) -> PassCost:
-    run, tower = encoder.run, encoder.tower
-    costs = (*layer_costs(run, rates, encoder.block), weight_update_cost(run, rates, encoder.block))
+    step, tower = encoder.step, encoder.tower
+    costs = (*layer_costs(step, rates, encoder.layer), weight_update_cost(step, rates, encoder.layer))
     forward = tower.layers * sum(cost.forward for cost in costs)
     backward = tower.layers * sum(cost.backward for cost in costs)
     beside = sum(
-        rates.product(run.tokens / tower.merge, each.inputs, each.outputs, run.sizes.compute, each.number)
+        rates.product(step.tokens / tower.merge, each.inputs, each.outputs, step.sizes.compute, each.number)
         for each in (*tower.outside, *tower.projector)
     )
-    back = 2 * beside if encoder.reached else 0.0
-    if not encoder.inside:
+    back = 2 * beside if encoder.backward_in_projector else 0.0
+    if not encoder.backward_in_layers:
         return PassCost(TimeTerm.TOWERS, forward + beside, back)
-    again = forward if run.work.checkpointing != "off" and encoder.encoding.trains else 0.0
+    again = forward if step.work.checkpointing != "off" and encoder.workload.trains else 0.0
     return PassCost(TimeTerm.TOWERS, forward + beside, backward + back + again)
 
 
@@ -57,38 +57,40 @@ class MicroBatchCosts(NamedTuple):
         return sum(cost.backward for cost in self.costs)
 
 
-def _decoder_costs(run: TrainingStep, rates: AttainedRates) -> Iterator[PassCost]:
+def _decoder_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCost]:
     """Every layer forward; those that gradients visit backward, once more forward where their inputs alone are kept."""
     recomputed = 0.0
-    for block, every, visited in layer_passes(run):
-        costs, trained = layer_costs(run, rates, block), weight_update_cost(run, rates, block)
+    for layer, every, visited in layer_passes(step):
+        costs, trained = layer_costs(step, rates, layer), weight_update_cost(step, rates, layer)
         yield from (PassCost(cost.term, every * cost.forward, visited * cost.backward) for cost in costs)
         yield PassCost(trained.term, visited * trained.forward, visited * trained.backward)
         once = sum(cost.forward for cost in costs) + trained.forward
-        recomputed += visited * (once - early_stop_savings(run, rates, block))
-    yield PassCost(TimeTerm.RECOMPUTATION, 0.0, recomputations(run) * recomputed)
+        recomputed += visited * (once - early_stop_savings(step, rates, layer))
+    yield PassCost(TimeTerm.RECOMPUTATION, 0.0, recomputations(step) * recomputed)
 
 
-def _device_costs(run: TrainingStep, rates: AttainedRates) -> Iterator[PassCost]:
+def _device_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCost]:
     """Of the device itself."""
-    yield from _decoder_costs(run, rates)
-    yield lm_head_cost(run, rates)
-    if run.arch.towers:
-        yield tower_cost(run, rates)
+    yield from _decoder_costs(step, rates)
+    yield lm_head_cost(step, rates)
+    if step.arch.towers:
+        yield tower_cost(step, rates)
 
 
 @lru_cache(maxsize=64)
-def micro_batch_costs(run: TrainingStep, device: DeviceRates) -> MicroBatchCosts:
+def micro_batch_costs(step: TrainingStep, device: DeviceRates) -> MicroBatchCosts:
     """Costs of one micro batch on this device."""
-    often = forward_passes(run)
+    often = forward_passes(step)
     work = MicroBatchCosts(
         tuple(
             PassCost(term, often * forward, backward)
-            for term, forward, backward in _device_costs(run, attained_rates(device))
+            for term, forward, backward in _device_costs(step, attained_rates(device))
         )
     )
-    alone = MicroBatchCosts((*work.costs, launch_stalls(run, work.forward + work.backward)))
-    if run.sharding.world == 1:
+    alone = MicroBatchCosts((*work.costs, launch_stalls(step, work.forward + work.backward)))
+    if step.sharding.world_size == 1:
         return alone
-    waited = _STRAGGLER_SHARE * log2(run.sharding.world)
-    return MicroBatchCosts((*alone.costs, PassCost(TimeTerm.LINKS, waited * alone.forward, waited * alone.backward)))
+    waited = _STRAGGLER_SHARE * log2(step.sharding.world_size)
+    return MicroBatchCosts(
+        (*alone.costs, PassCost(TimeTerm.COMMUNICATION, waited * alone.forward, waited * alone.backward))
+    )

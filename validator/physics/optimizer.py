@@ -27,111 +27,111 @@ _MOMENTS_OF_OPTIMIZERS = {
 FOREACH_OPTIMIZERS = ("adamw_foreach", "adagrad", "rmsprop")
 
 
-def _low_rank_state_bytes(run: TrainingStep, moment: float) -> float:
+def _low_rank_state_bytes(step: TrainingStep, moment: float) -> float:
     """GaLore (arXiv 2403.03507), APOLLO (2412.05270): moments live in a rank-r space of the layers' linear modules,
     beside the projection itself; everything else keeps ordinary moments."""
     projected, inside = 0.0, 0
-    for count, block in trained_layers(run):
-        for linear in block.linears:
+    for count, layer in trained_layers(step):
+        for linear in layer.linears:
             small, large = sorted((linear.inputs, linear.outputs))
-            rank = min(run.work.optimizer_rank, small)
+            rank = min(step.work.optimizer_rank, small)
             projected += count * linear.number * rank * (2 * large * moment + small * moment)
             inside += count * linear.elements
-    return projected + 2 * moment * (run.trained - inside)
+    return projected + 2 * moment * (step.trained_elements - inside)
 
 
-def _adafactor_state_bytes(run: TrainingStep) -> float:
+def _adafactor_state_bytes(step: TrainingStep) -> float:
     """Adafactor (arXiv 1804.04235): one fp32 row and one column of second moments for each matrix."""
-    matrices = trained_matrices(run)
-    vectors = run.trained - sum(matrix.elements * matrix.number for matrix in matrices)
+    matrices = trained_matrices(step)
+    vectors = step.trained_elements - sum(matrix.elements * matrix.number for matrix in matrices)
     return 4.0 * (sum((matrix.outputs + matrix.inputs) * matrix.number for matrix in matrices) + vectors)
 
 
-def _muon_state_bytes(run: TrainingStep, moment: float) -> float:
+def _muon_state_bytes(step: TrainingStep, moment: float) -> float:
     """Muon keeps one moment for hidden matrices; embeddings, output layer and vectors keep AdamW's two."""
-    hidden = (matrix for matrix in trained_matrices(run) if matrix.outputs != run.arch.vocab)
-    return moment * (2 * run.trained - sum(matrix.elements * matrix.number for matrix in hidden))
+    hidden = (matrix for matrix in trained_matrices(step) if matrix.outputs != step.arch.vocab)
+    return moment * (2 * step.trained_elements - sum(matrix.elements * matrix.number for matrix in hidden))
 
 
-def _badam_state_bytes(run: TrainingStep) -> float:
+def _badam_state_bytes(step: TrainingStep) -> float:
     """BAdam (arXiv 2404.02827): fp32 copy, gradient and two moments of the one active block of layers."""
-    return 16.0 * run.largest_layer
+    return 16.0 * step.largest_layer
 
 
-def _elements_with_fp32_moments(run: TrainingStep) -> int:
+def _elements_with_fp32_moments(step: TrainingStep) -> int:
     """Elements of embeddings, whose moments stay in fp32 beside bitsandbytes' 8-bit ones (transformers' Trainer
     registers the exception; an engine's partitions hide the embedding from it)."""
-    hidden = run.sharding.engine or run.sharding.fsdp
-    return run.embedding if run.trains_embedding and not hidden else 0
+    hidden = step.sharding.engine or step.sharding.fsdp
+    return step.embedding_elements if step.trains_embedding and not hidden else 0
 
 
 @lru_cache(maxsize=64)
-def optimizer_state_bytes(run: TrainingStep) -> float:
+def optimizer_state_bytes(step: TrainingStep) -> float:
     """Optimizer states of the whole model, without the engine's master weights."""
-    moment, name = run.sizes.moment, run.work.optimizer.removeprefix("paged_")
+    moment, name = step.sizes.moment, step.work.optimizer.removeprefix("paged_")
     match name:
         case "galore" | "apollo":
-            return _low_rank_state_bytes(run, moment)
+            return _low_rank_state_bytes(step, moment)
         case "galore_8bit":
-            return _low_rank_state_bytes(run, _EIGHT_BIT_SIZE)
+            return _low_rank_state_bytes(step, _EIGHT_BIT_SIZE)
         case "adafactor" | "galore_adafactor":
-            return _adafactor_state_bytes(run)
+            return _adafactor_state_bytes(step)
         case "muon":
-            return _muon_state_bytes(run, moment)
+            return _muon_state_bytes(step, moment)
         case "badam":
-            return _badam_state_bytes(run)
+            return _badam_state_bytes(step)
     count, size = _MOMENTS_OF_OPTIMIZERS[name]
     if not size:
-        return count * trained_bytes(run, moment)
-    precise = _elements_with_fp32_moments(run) if size == _EIGHT_BIT_SIZE else 0
-    return count * (size * (run.trained - precise) + 4.0 * precise)
+        return count * trained_bytes(step, moment)
+    precise = _elements_with_fp32_moments(step) if size == _EIGHT_BIT_SIZE else 0
+    return count * (size * (step.trained_elements - precise) + 4.0 * precise)
 
 
-def states_and_master_bytes(run: TrainingStep) -> float:
+def states_and_master_bytes(step: TrainingStep) -> float:
     """Moments and the engine's master weights of the whole model."""
-    return optimizer_state_bytes(run) + run.sizes.master * run.trained
+    return optimizer_state_bytes(step) + step.sizes.master * step.trained_elements
 
 
-def optimizer_partitions(run: TrainingStep) -> int:
+def optimizer_partitions(step: TrainingStep) -> int:
     """Over how many devices the optimizer states are spread."""
-    return run.sharding.world if run.sharding.zero >= 1 or run.sharding.fsdp else 1
+    return step.sharding.world_size if step.sharding.zero >= 1 or step.sharding.fsdp else 1
 
 
-def paged_state_bytes(run: TrainingStep) -> float:
+def paged_state_bytes(step: TrainingStep) -> float:
     """Moments in memory that the driver moves to the host under pressure."""
-    return optimizer_state_bytes(run) if run.work.optimizer.startswith("paged_") else 0.0
+    return optimizer_state_bytes(step) if step.work.optimizer.startswith("paged_") else 0.0
 
 
-def optimizer_states_on_device(run: TrainingStep) -> float:
+def optimizer_states_on_device(step: TrainingStep) -> float:
     """Moments and master weights on one device. Paged moments are counted on the host; master weights are never
     paged."""
-    if run.sharding.offload_optimizer:
+    if step.sharding.offload_optimizer:
         return 0.0
-    return (states_and_master_bytes(run) - paged_state_bytes(run)) / optimizer_partitions(run)
+    return (states_and_master_bytes(step) - paged_state_bytes(step)) / optimizer_partitions(step)
 
 
-def optimizer_workspace(run: TrainingStep) -> float:
+def optimizer_workspace(step: TrainingStep) -> float:
     """A foreach step holds the root of every second moment at once; Adafactor holds the update and its square for the
     largest matrix, and fp32 copies of gradient and parameter when these are half precision. Fused steps need none."""
-    if run.sharding.offload_optimizer:
+    if step.sharding.offload_optimizer:
         return 0.0
-    if run.sharding.engine:
-        return _deepspeed_workspace(run)
-    if run.work.optimizer in FOREACH_OPTIMIZERS:
-        return trained_bytes(run, run.sizes.moment) / optimizer_partitions(run)
-    match run.work.optimizer:
+    if step.sharding.engine:
+        return _deepspeed_workspace(step)
+    if step.work.optimizer in FOREACH_OPTIMIZERS:
+        return trained_bytes(step, step.sizes.moment) / optimizer_partitions(step)
+    match step.work.optimizer:
         case "adafactor" | "galore_adafactor":
-            return (8.0 if run.sizes.gradient == 4 else 16.0) * largest_trained_tensor(run)
+            return (8.0 if step.sizes.gradient == 4 else 16.0) * largest_trained_tensor(step)
         case "galore" | "apollo" | "galore_8bit" | "muon" | "adam_mini":
-            return 8.0 * largest_trained_tensor(run)
+            return 8.0 * largest_trained_tensor(step)
     return 0.0
 
 
-def _deepspeed_workspace(run: TrainingStep) -> float:
+def _deepspeed_workspace(step: TrainingStep) -> float:
     """A ZeRO engine flattens this device's gradients, copies them to fp32 and updates; stage 3 one sub-group at a
     time."""
-    share, gradient = run.trained / optimizer_partitions(run), run.sizes.gradient
-    if run.sharding.zero == 3:
-        share = min(share, run.sharding.sub_group)
+    share, gradient = step.trained_elements / optimizer_partitions(step), step.sizes.gradient
+    if step.sharding.zero == 3:
+        share = min(share, step.sharding.sub_group_size)
     copying = gradient + (4.0 if gradient < 4 else 0.0)
-    return share * max(copying, 8.0 if run.work.optimizer in FOREACH_OPTIMIZERS else 4.0)
+    return share * max(copying, 8.0 if step.work.optimizer in FOREACH_OPTIMIZERS else 4.0)

@@ -24,30 +24,30 @@ _MUON_ITERATIONS, _PROJECTIONS = 5, 2
 _GALORE_INTERVAL, _SVD_RATE = 200, 2.5e10
 
 
-def device_update_seconds(run: TrainingStep, rates: AttainedRates) -> float:
+def device_update_seconds(step: TrainingStep, rates: AttainedRates) -> float:
     """Gradients measured and clipped, states and weights read and written, on this device's share."""
-    if run.sharding.offload_optimizer:
+    if step.sharding.offload_optimizer:
         return 0.0
-    sizes, trained = run.sizes, _updated_elements(run)
+    sizes, trained = step.sizes, _updated_elements(step)
     clipped = 4.0 * sizes.gradient * trained
-    weights = 2 * sizes.master + 2 * (sizes.adapter if run.adapts else sizes.trained)
-    passes = _FOREACH_TRAFFIC if run.work.optimizer in FOREACH_OPTIMIZERS else 1.0
-    moved = clipped + passes * (weights * trained + 2 * optimizer_state_bytes(run))
-    return (moved / rates.bandwidth + _matmul_seconds(run, rates)) / optimizer_partitions(run)
+    weights = 2 * sizes.master + 2 * (sizes.adapter if step.trains_adapter else sizes.trained)
+    passes = _FOREACH_TRAFFIC if step.work.optimizer in FOREACH_OPTIMIZERS else 1.0
+    moved = clipped + passes * (weights * trained + 2 * optimizer_state_bytes(step))
+    return (moved / rates.bandwidth + _matmul_seconds(step, rates)) / optimizer_partitions(step)
 
 
-def _updated_elements(run: TrainingStep) -> float:
+def _updated_elements(step: TrainingStep) -> float:
     """Parameters of one step's update; BAdam's are those of one block of layers (arXiv 2404.02827)."""
-    return min(run.trained, run.largest_layer) if run.work.optimizer == "badam" else run.trained
+    return min(step.trained_elements, step.largest_layer) if step.work.optimizer == "badam" else step.trained_elements
 
 
-def _matmul_seconds(run: TrainingStep, rates: AttainedRates) -> float:
+def _matmul_seconds(step: TrainingStep, rates: AttainedRates) -> float:
     """Of optimizers that multiply matrices."""
-    name = run.work.optimizer
+    name = step.work.optimizer
     if not name.startswith(("muon", "galore", "apollo")):
         return 0.0
-    inside = [matrix for matrix in trained_matrices(run) if matrix.outputs != run.arch.vocab]
-    each = _muon_seconds if name == "muon" else partial(_projection_seconds, run)
+    inside = [matrix for matrix in trained_matrices(step) if matrix.outputs != step.arch.vocab]
+    each = _muon_seconds if name == "muon" else partial(_projection_seconds, step)
     return sum(matrix.number * each(rates, matrix) for matrix in inside)
 
 
@@ -57,10 +57,10 @@ def _muon_seconds(rates: AttainedRates, matrix: TrainedMatrix) -> float:
     return _MUON_ITERATIONS * 3 * rates.product(large, small, small, 2.0)
 
 
-def _projection_seconds(run: TrainingStep, rates: AttainedRates, matrix: TrainedMatrix) -> float:
+def _projection_seconds(step: TrainingStep, rates: AttainedRates, matrix: TrainedMatrix) -> float:
     """A gradient on its way to a space of few dimensions and back, and GaLore's share of finding that."""
-    moved = _PROJECTIONS * rates.product(matrix.inputs, matrix.outputs, run.work.optimizer_rank, 4.0)
-    if run.work.optimizer == "apollo":  # whose projections are random
+    moved = _PROJECTIONS * rates.product(matrix.inputs, matrix.outputs, step.work.optimizer_rank, 4.0)
+    if step.work.optimizer == "apollo":  # whose projections are random
         return moved
     decomposed = float(matrix.elements) * min(matrix.inputs, matrix.outputs) / _SVD_RATE
     return moved + decomposed / _GALORE_INTERVAL
@@ -83,51 +83,51 @@ _OTHER_BYTES_PER_ELEMENT = 14.0
 _UNFUSED_FACTOR = 9.0
 
 
-def offload_seconds(run: TrainingStep, device: DeviceRates) -> Mapping[TimeTerm, float]:
+def offload_seconds(step: TrainingStep, device: DeviceRates) -> Mapping[TimeTerm, float]:
     """Seconds of a step for what lies in main memory. Copies wait for the device and it for them (deepspeed,
     runtime/zero/stage3.py and stage_1_and_2.py, copy on the stream of the computation)."""
-    moved = checkpoints_moved_to_host(run) + _weight_copy_bytes(run) + _state_copy_bytes(run)
+    moved = checkpoints_moved_to_host(step) + _weight_copy_bytes(step) + _state_copy_bytes(step)
     return {
-        TimeTerm.OFFLOAD: moved / _copy_rate(run, device),
-        TimeTerm.HOST_OPTIMIZER: _cpu_update_seconds(run, device),
+        TimeTerm.OFFLOAD_COPIES: moved / _copy_rate(step, device),
+        TimeTerm.CPU_OPTIMIZER: _cpu_update_seconds(step, device),
     }
 
 
-def _copy_rate(run: TrainingStep, device: DeviceRates) -> float:
+def _copy_rate(step: TrainingStep, device: DeviceRates) -> float:
     """Bytes a second between one device and main memory, which all of the node share."""
-    link = device.host_link * (1.0 if run.sharding.pin_memory or run.sharding.fsdp else _PAGEABLE_SHARE)
-    return min(link, _HOST_MEMORY_SHARE * device.host_bandwidth / run.sharding.devices_per_node)
+    link = device.host_link * (1.0 if step.sharding.pin_memory or step.sharding.fsdp else _PAGEABLE_SHARE)
+    return min(link, _HOST_MEMORY_SHARE * device.host_bandwidth / step.sharding.devices_per_node)
 
 
-def _weight_copy_bytes(run: TrainingStep) -> float:
+def _weight_copy_bytes(step: TrainingStep) -> float:
     """Bytes of this device's part of the weights, fetched for each pass of each micro batch."""
-    if not run.sharding.offload_parameters:
+    if not step.sharding.offload_parameters:
         return 0.0
-    return run.work.accumulation * gathers_per_micro_batch(run) * base_weight_bytes(run) / run.sharding.world
+    return step.work.accumulation * gathers_per_micro_batch(step) * base_weight_bytes(step) / step.sharding.world_size
 
 
-def _state_copy_bytes(run: TrainingStep) -> float:
+def _state_copy_bytes(step: TrainingStep) -> float:
     """Bytes of this device's part of gradients and weights. Those of each micro batch of several, and always those of
     stage 3, lie in main memory until the others are added: stage 3 takes them there and back, the others one way. In
     the end gradients go there in fp32, and the updated weights come back. FSDP's gradients go there once."""
-    sharding, times = run.sharding, run.work.accumulation
+    sharding, times = step.sharding, step.work.accumulation
     if not sharding.offload_optimizer:
         return 0.0
     if sharding.fsdp:
-        return run.sizes.gradient * run.trained / sharding.world
+        return step.sizes.gradient * step.trained_elements / sharding.world_size
     ways = 2 * times if sharding.zero == 3 else times if times > 1 else 0
-    back = 0.0 if sharding.offload_parameters else run.sizes.compute
-    return (ways * run.sizes.gradient + 4.0 + back) * run.trained / sharding.world
+    back = 0.0 if sharding.offload_parameters else step.sizes.compute
+    return (ways * step.sizes.gradient + 4.0 + back) * step.trained_elements / sharding.world_size
 
 
-def _cpu_update_seconds(run: TrainingStep, device: DeviceRates) -> float:
+def _cpu_update_seconds(step: TrainingStep, device: DeviceRates) -> float:
     """Gradient and weight in fp32 and the moments, of all partitions of the node, are read, and all but the gradient
     written. A process of several has one thread."""
-    if not run.sharding.offload_optimizer:
+    if not step.sharding.offload_optimizer:
         return 0.0
-    sharding = run.sharding
+    sharding = step.sharding
     threads = device.cores if sharding.devices_per_node == 1 else min(device.cores, sharding.devices_per_node)
     rate = min(_HOST_MEMORY_SHARE * device.host_bandwidth, threads * _THREAD_RATE)
-    moved = (12.0 + _OTHER_BYTES_PER_ELEMENT) * run.trained + 2.0 * optimizer_state_bytes(run)
-    unfused = sharding.fsdp and run.work.optimizer in FOREACH_OPTIMIZERS
+    moved = (12.0 + _OTHER_BYTES_PER_ELEMENT) * step.trained_elements + 2.0 * optimizer_state_bytes(step)
+    unfused = sharding.fsdp and step.work.optimizer in FOREACH_OPTIMIZERS
     return (_UNFUSED_FACTOR if unfused else 1.0) * moved / sharding.nodes / rate

@@ -26,19 +26,19 @@ def parameter_count(arch: Architecture) -> int:
 
 def decoder_parameter_count(arch: Architecture) -> int:
     """Parameters without those of towers and projectors."""
-    inside = sum(count * block.elements for count, block in decoder_layers.loaded_layers(arch))
+    inside = sum(count * layer.elements for count, layer in decoder_layers.loaded_layers(arch))
     norms = (2 if arch.embedding_norm else 1) * norm_elements(arch)
     tables = (
         embedding_elements(arch)
         + untied_lm_head_elements(arch)
         + per_layer_embedding_elements(arch)
-        + arch.positions * arch.hidden
+        + arch.position_rows * arch.hidden
     )
     return inside + norms + tables + per_layer_projection_elements(arch)
 
 
 def embedding_elements(arch: Architecture) -> int:
-    return (arch.vocab + arch.more_rows) * arch.hidden
+    return (arch.vocab + arch.extra_embedding_rows) * arch.hidden
 
 
 def untied_lm_head_elements(arch: Architecture) -> int:
@@ -48,19 +48,19 @@ def untied_lm_head_elements(arch: Architecture) -> int:
 
 def per_layer_embedding_elements(arch: Architecture) -> int:
     """Parameters of an embedding from which each layer reads a part of its own, and of the norm of those parts."""
-    return arch.layer_vocab * arch.layers * arch.layer_input + arch.layer_input
+    return arch.per_layer_vocab * arch.layers * arch.per_layer_input_width + arch.per_layer_input_width
 
 
 def per_layer_projection_elements(arch: Architecture) -> int:
     """Of the linear module that makes of the usual embedding what is added to those parts."""
-    return arch.hidden * arch.layers * arch.layer_input
+    return arch.hidden * arch.layers * arch.per_layer_input_width
 
 
 def linear_roles(arch: Architecture, fused: bool = True) -> tuple[str, ...]:
     """Roles of all linear modules inside the layers, those that never run with them, and of the one that gives each of
     them an input: what "all linear layers" means for an adapter."""
-    inside = (linear.role for _, block in decoder_layers.loaded_layers(arch, fused) for linear in block.linears)
-    return tuple(dict.fromkeys([*inside, *(["inputs"] if arch.layer_input else [])]))
+    inside = (linear.role for _, layer in decoder_layers.loaded_layers(arch, fused) for linear in layer.linears)
+    return tuple(dict.fromkeys([*inside, *(["inputs"] if arch.per_layer_input_width else [])]))
 
 
 def adapter_elements(linear: Linear, workload: Workload, targets: tuple[str, ...] | None = None) -> int:
@@ -72,7 +72,7 @@ def adapter_elements(linear: Linear, workload: Workload, targets: tuple[str, ...
     if linear.role not in (adapter.targets if targets is None else targets):
         return 0
     if workload.method == "oft":
-        return linear.number * linear.inputs * (adapter.block - 1) // 2
+        return linear.number * linear.inputs * (adapter.block_size - 1) // 2
     magnitude = linear.outputs if adapter.dora else 0
     return linear.number * (adapter.rank * (linear.inputs + linear.outputs) + magnitude)
 
@@ -86,7 +86,7 @@ def towers_with_workloads(arch: Architecture, workload: Workload) -> tuple[tuple
     """Each tower of the architecture with what the run asks of it.
 
     Raises ValueError where the workload has not one encoding for each: no tower may be left out unseen."""
-    return tuple(zip(arch.towers, workload.encodings, strict=True))
+    return tuple(zip(arch.towers, workload.towers, strict=True))
 
 
 def trained_elements_in_towers(arch: Architecture, workload: Workload) -> int:
@@ -101,33 +101,33 @@ def trained_elements_in_tower(tower: Tower, encoding: TowerWorkload, workload: W
         beside = (*tower.outside, *tower.projector)
         return tower.layers * inside + sum(adapter_elements(linear, workload, encoding.targets) for linear in beside)
     layers = min(encoding.trainable_layers, tower.layers) * (element_count(tower.linears) + tower.vectors)
-    inside = tower_elements(tower) - tower.loose if encoding.trains else layers
+    inside = tower_elements(tower) - tower.never_frozen if encoding.trains else layers
     projector = projector_elements(tower) if encoding.projector else 0
-    return inside + projector + (tower.loose if encoding.loose else 0)
+    return inside + projector + (tower.never_frozen if encoding.never_frozen else 0)
 
 
 def _trained_elements_in_decoder(arch: Architecture, workload: Workload) -> int:
-    routers = 2 if arch.ffn.seeing_width else 1
+    routers = 2 if arch.ffn.vision_expert_width else 1
     fixed = routers * arch.ffn.experts if arch.ffn.router_bias_fixed else 0  # elements of each mixture
     if workload.method == "full":
         return (
             decoder_parameter_count(arch)
-            - fixed * arch.mixtures
+            - fixed * arch.moe_layers
             - decoder_layers.elements_without_states(arch, workload)
         )
     if workload.method == "freeze":
         layers = last_layers(build_layers(arch, workload.experts_fused), workload.trainable_layers)
-        return sum(number * (block.elements - fixed) for number, block in layers)
+        return sum(number * (layer.elements - fixed) for number, layer in layers)
     inside = sum(
         count * adapter_elements(linear, workload)
-        for count, block in decoder_layers.loaded_layers(arch, workload.experts_fused)
-        for linear in block.linears
+        for count, layer in decoder_layers.loaded_layers(arch, workload.experts_fused)
+        for linear in layer.linears
     )
-    beside = Linear("inputs", arch.hidden, arch.layers * arch.layer_input)
+    beside = Linear("inputs", arch.hidden, arch.layers * arch.per_layer_input_width)
     return (
         inside
         + modules_to_save_elements(arch, workload)
-        + (adapter_elements(beside, workload) if arch.layer_input else 0)
+        + (adapter_elements(beside, workload) if arch.per_layer_input_width else 0)
     )
 
 

@@ -13,8 +13,8 @@ from validator.physics.estimate import TimeTerm
 class DeviceRates(NamedTuple):
     """One accelerator and what joins it to others. All rates are a second's, links in one direction."""
 
-    half: float  # FLOP of dense products in the half precision that runs train in, as the vendor publishes them
-    single: float  # FLOP of products of fp32 numbers, as PyTorch makes them by default: no TF32
+    half_flops: float  # FLOP of dense products in the half precision that runs train in, as the vendor publishes them
+    fp32_flops: float  # FLOP of products of fp32 numbers, as PyTorch makes them by default: no TF32
     bandwidth: float  # bytes of the device's own memory
     link: float  # bytes between devices of one node, of one device
     network: float  # bytes between nodes, of one node, whose devices share it; 0: there is one node
@@ -22,10 +22,12 @@ class DeviceRates(NamedTuple):
     host_bandwidth: float  # bytes of a node's main memory
     cores: int  # of a node
     disk: float  # bytes of one node
-    switched: bool = True  # each pair of devices has the whole link (NVLink switch); else a root or ring is shared
+    nvlink_switch: bool = True  # each pair of devices has the whole link (NVLink switch); else a root or ring is shared
     evidence: Literal["good", "few", "none"] = "good"  # published runs of this device that efficiencies rest on
-    attained: float = 1.0  # of the published rate, what large products reach, relative to the reference kind
-    attention: float = 1.0  # of what products attain, what attention kernels reach, relative to the reference kind
+    matmul_efficiency: float = 1.0  # of the published rate, what large products reach, relative to the reference kind
+    attention_efficiency: float = (
+        1.0  # of what products attain, what attention kernels reach, relative to the reference kind
+    )
     cuda: bool = True  # kernels are those that bitsandbytes was written for, not ports of them
     correction: float = 1.0  # measured seconds of a step over predicted, on the user's own machine
 
@@ -49,27 +51,30 @@ class AttainedRates(NamedTuple):
     """A second's work, as attained: FLOP of products in half and in single precision, bytes of memory; and the share of
     the reference kind's efficiency that attention has."""
 
-    half: float
-    single: float
+    half_flops: float
+    fp32_flops: float
     bandwidth: float
-    attention: float
+    attention_efficiency: float
 
     def product(self, tokens: float, inputs: int, outputs: int, size: float, number: float = 1) -> float:
         """Seconds of `number` products of a matrix by `tokens` rows, all elements of `size` bytes: computation, and
         operands and result moved once, which makes small ones inefficient."""
         flops = 2.0 * tokens * inputs * outputs
         moved = size * (tokens * (inputs + outputs) + float(inputs) * outputs)
-        return number * (flops / self.compute(size) + moved / self.bandwidth)
+        return number * (flops / self.flops(size) + moved / self.bandwidth)
 
-    def compute(self, size: float) -> float:
+    def flops(self, size: float) -> float:
         """FLOP of products whose elements have so many bytes."""
-        return self.single if size >= 4 else self.half
+        return self.fp32_flops if size >= 4 else self.half_flops
 
 
 @lru_cache(maxsize=64)
 def attained_rates(device: DeviceRates) -> AttainedRates:
     """What this device attains."""
-    share = MATMUL_EFFICIENCY * device.attained
+    share = MATMUL_EFFICIENCY * device.matmul_efficiency
     return AttainedRates(
-        share * device.half, share * device.single, BANDWIDTH_EFFICIENCY * device.bandwidth, device.attention
+        share * device.half_flops,
+        share * device.fp32_flops,
+        BANDWIDTH_EFFICIENCY * device.bandwidth,
+        device.attention_efficiency,
     )

@@ -23,7 +23,7 @@ _DISK_SHARE = (1.0, 0.4, 0.1)
 # What is spent beside the training is worth telling in a run of so many seconds, where it is so large a share of it.
 _LONG_RUN_SECONDS, _WASTE_SHARE = 1800.0, 0.1
 # Traffic that gathers weights for the forward and for the backward pass, of which an evaluation makes one.
-_GATHER_TERMS = (TimeTerm.LINKS, TimeTerm.NETWORK, TimeTerm.OFFLOAD)
+_GATHER_TERMS = (TimeTerm.COMMUNICATION, TimeTerm.NETWORK, TimeTerm.OFFLOAD_COPIES)
 
 
 class RunPart(Described):
@@ -57,32 +57,32 @@ class RunTime(NamedTuple):
     terms: Mapping[RunPart, float]
 
     @property
-    def lasts(self) -> bool:
+    def is_long(self) -> bool:
         """Whether it takes so long, half an hour, that time which it wastes is worth telling."""
         return self.expected >= _LONG_RUN_SECONDS
 
     def wasted_on(self, part: RunPart) -> float:
         """Share of a run that lasts which a part beside the training takes, where that is more than a tenth; else 0."""
-        share = self.terms.get(part, 0.0) / self.expected if self.lasts else 0.0
+        share = self.terms.get(part, 0.0) / self.expected if self.is_long else 0.0
         return share if share > _WASTE_SHARE else 0.0
 
 
 def estimate_run_time(
-    step: StepTime, course: RunCounts, architecture: Architecture, workload: Workload, device: DeviceRates
+    step_time: StepTime, counts: RunCounts, architecture: Architecture, workload: Workload, device: DeviceRates
 ) -> RunTime:
     """Seconds of a run of such steps."""
-    run, each = training_step(architecture, workload), Band(step.low, step.expected, step.high)
+    step, each = training_step(architecture, workload), Band(step_time.low, step_time.expected, step_time.high)
     evaluation = (
-        _evaluation_batch_seconds(run, step, device) * course.evaluation_batches / step.expected
-        if step.expected
+        _evaluation_batch_seconds(step, step_time, device) * counts.evaluation_batches / step_time.expected
+        if step_time.expected
         else 0.0
     )
     parts = {
-        RunPart.STARTING: _startup_time(run, device),
-        RunPart.TOKENIZING: _time_band(course.tokenized / course.tokenizers, _TOKENIZER_RATE),
-        RunPart.STEPS: each.times(course.steps),
-        RunPart.EVALUATIONS: each.times(course.evaluations * evaluation),
-        RunPart.SAVES: checkpoint_write_time(course.checkpoint, workload, device).times(course.saves),
+        RunPart.STARTING: _startup_time(step, device),
+        RunPart.TOKENIZING: _time_band(counts.tokenized / counts.tokenizers, _TOKENIZER_RATE),
+        RunPart.STEPS: each.times(counts.steps),
+        RunPart.EVALUATIONS: each.times(counts.evaluations * evaluation),
+        RunPart.SAVES: checkpoint_write_time(counts.checkpoint, workload, device).times(counts.saves),
     }
     low, expected, high = (sum(part[at] for part in parts.values()) for at in range(3))
     return RunTime(low, expected, high, {name: part.expected for name, part in parts.items() if part.expected})
@@ -93,18 +93,18 @@ def checkpoint_write_time(checkpoint: float, workload: Workload, device: DeviceR
     return _time_band(checkpoint / _writing_nodes(workload) / device.disk, _DISK_SHARE)
 
 
-def _startup_time(run: TrainingStep, device: DeviceRates) -> Band:
+def _startup_time(step: TrainingStep, device: DeviceRates) -> Band:
     """The base model is read once for all processes of a node."""
-    read = _time_band(run.work.base_bytes * run.parameters / device.disk, _DISK_SHARE)
+    read = _time_band(step.work.base_bytes * step.parameters / device.disk, _DISK_SHARE)
     return Band(*(own + more for own, more in zip(_STARTUP_SECONDS, read, strict=True)))
 
 
-def _evaluation_batch_seconds(run: TrainingStep, step: StepTime, device: DeviceRates) -> float:
+def _evaluation_batch_seconds(step: TrainingStep, step_time: StepTime, device: DeviceRates) -> float:
     """Seconds of a batch of an evaluation: a forward pass, and the gathering of weights that are spread for it."""
-    batch = training_step(run.arch, run.work._replace(micro_batch=max(run.work.eval_batch, 1)))
-    gathers = run.spreads_weights or run.sharding.offload_parameters
-    traffic = sum(step.terms.get(term, 0.0) for term in _GATHER_TERMS) if gathers else 0.0
-    return device.correction * micro_batch_costs(batch, device).forward + traffic / 2 / run.work.accumulation
+    batch = training_step(step.arch, step.work._replace(micro_batch=max(step.work.eval_batch, 1)))
+    gathers = step.shards_weights or step.sharding.offload_parameters
+    traffic = sum(step_time.terms.get(term, 0.0) for term in _GATHER_TERMS) if gathers else 0.0
+    return device.correction * micro_batch_costs(batch, device).forward + traffic / 2 / step.work.accumulation
 
 
 def _writing_nodes(workload: Workload) -> int:

@@ -11,59 +11,61 @@ from validator.physics.architecture import Linear
 from validator.physics.training_step import TrainingStep
 
 
-def saved_by_norm(run: TrainingStep, width: int, entering: float) -> float:
+def saved_by_norm(step: TrainingStep, width: int, entering: float) -> float:
     """The fp32 input, and the normalized value if the norm's weight trains. `entering`: bytes per element of the input.
 
     A kernel keeps its input as it is: that of nn.LayerNorm, which autocast gives fp32, and a fused one (Liger Kernel
     0.8, ops/rms_norm.py). A LayerNorm that is written out keeps the centred input twice."""
-    kind = run.arch.norm
+    kind = step.arch.norm
     if kind in ("layer", "layer_back"):
-        return width * (4.0 if run.work.precision == "amp" else entering)
+        return width * (4.0 if step.work.precision == "amp" else entering)
     if kind == "bare":
         return width * 4.0
-    if run.work.fused_kernels:
+    if step.work.fused_kernels:
         return width * entering
-    normalized = 0.0 if run.adapts else entering if kind == "rms" else 4.0
+    normalized = 0.0 if step.trains_adapter else entering if kind == "rms" else 4.0
     return width * ((8.0 if kind == "layer_fp32" else 4.0) + normalized)
 
 
-def saved_per_layer_inputs(run: TrainingStep) -> float:
+def saved_per_layer_inputs(step: TrainingStep) -> float:
     """Bytes of a micro batch: what all layers read of embeddings of their own, and what the norm of it keeps
     (transformers, models/gemma4/modeling_gemma4.py, project_per_layer_inputs)."""
-    arch = run.arch
-    width = arch.layers * arch.layer_input
-    return run.tokens * (run.sizes.compute * width + saved_by_norm(run, width, run.sizes.compute)) if width else 0.0
+    arch = step.arch
+    width = arch.layers * arch.per_layer_input_width
+    return step.tokens * (step.sizes.compute * width + saved_by_norm(step, width, step.sizes.compute)) if width else 0.0
 
 
-def saved_by_half_layer_norms(run: TrainingStep, second: bool = False) -> float:
+def saved_by_half_layer_norms(step: TrainingStep, second: bool = False) -> float:
     """Half a layer's norms: one on the hidden state, which parallel halves may share, and with four a layer one on the
     result too. `second`: the feed-forward half."""
-    hidden, number = run.arch.hidden, run.arch.norms_per_layer
+    hidden, number = step.arch.hidden, step.arch.norms_per_layer
     if number == 1 and second:
         return 0.0
-    before = saved_by_norm(run, hidden, run.sizes.residual)
-    return before + (saved_by_norm(run, hidden, 2) if number >= 4 else 0.0)
+    before = saved_by_norm(step, hidden, step.sizes.residual)
+    return before + (saved_by_norm(step, hidden, 2) if number >= 4 else 0.0)
 
 
-def saved_dropout_mask(run: TrainingStep) -> float:
+def saved_dropout_mask(step: TrainingStep) -> float:
     """The mask of what a half of a layer adds."""
-    return float(run.arch.hidden) if run.arch.dropout else 0.0
+    return float(step.arch.hidden) if step.arch.dropout else 0.0
 
 
-def shares_inputs(run: TrainingStep) -> bool:
+def shares_inputs(step: TrainingStep) -> bool:
     """Whether a module keeps its input as it is, in compute precision, so that another keeper costs nothing."""
-    if not run.adapts:
+    if not step.trains_adapter:
         return True
-    same = run.sizes.adapter == run.sizes.compute or (run.work.quant_bits > 0 and run.work.precision == "amp")
-    return same and not run.work.adapter.dropout
+    same = step.sizes.adapter == step.sizes.compute or (step.work.quant_bits > 0 and step.work.precision == "amp")
+    return same and not step.work.adapter.dropout
 
 
-def _norm_returns_compute_precision(run: TrainingStep) -> bool:
+def _norm_returns_compute_precision(step: TrainingStep) -> bool:
     """Whether a norm gives hidden states of compute precision in it, though its weight is fp32."""
-    return run.arch.norm in ("rms_fp32", "layer_back", "layer_fp32", "bare") and run.sizes.residual == run.sizes.compute
+    return (
+        step.arch.norm in ("rms_fp32", "layer_back", "layer_fp32", "bare") and step.sizes.residual == step.sizes.compute
+    )
 
 
-def _saved_by_adapters(run: TrainingStep, width: int, modules: int, shared: bool) -> float:
+def _saved_by_adapters(step: TrainingStep, width: int, modules: int, shared: bool) -> float:
     """What `modules` adapted modules keep of one shared input of `width`.
 
     Under autocast each casts to the adapter's fp32 and back: a half-precision copy each. Without autocast the fp32 copy
@@ -71,14 +73,14 @@ def _saved_by_adapters(run: TrainingStep, width: int, modules: int, shared: bool
     if modules == 0:
         return 0.0
     if shared:
-        return run.sizes.compute * width
-    masks = float(modules * width) if run.work.adapter.dropout else 0.0
-    each = run.sizes.compute if run.work.precision == "amp" else run.sizes.adapter
+        return step.sizes.compute * width
+    masks = float(modules * width) if step.work.adapter.dropout else 0.0
+    each = step.sizes.compute if step.work.precision == "amp" else step.sizes.adapter
     return modules * each * width + masks
 
 
 def saved_input(
-    run: TrainingStep,
+    step: TrainingStep,
     width: int,
     readers: tuple[Linear, ...],
     made_by: Literal["norm", "product", "attention", "first half"] = "norm",
@@ -86,31 +88,31 @@ def saved_input(
     """Kept as input of linear modules that read the same tensor. Results of products and of attention are already in
     compute precision; what attention made it keeps itself, which the caller counts, and so does the first of two
     parallel halves with what both read."""
-    sizes, work = run.sizes, run.work
-    if not run.adapts:
-        if sizes.casts and made_by in ("norm", "first half") and not _norm_returns_compute_precision(run):
+    sizes, work = step.sizes, step.work
+    if not step.trains_adapter:
+        if sizes.autocast_copies and made_by in ("norm", "first half") and not _norm_returns_compute_precision(step):
             return len(readers) * sizes.compute * width
         return 0.0 if made_by == "first half" else sizes.compute * width
     adapted = sum(linear.role in work.adapter.targets for linear in readers)
     inner = sizes.compute if work.precision == "amp" else sizes.adapter
     low_rank = work.adapter.rank * inner * adapted if work.method == "lora" else 0.0
-    eight = 0.0 if made_by == "attention" else _saved_by_8bit_matmul(run, width, adapted)
-    shared = shares_inputs(run) and not (made_by == "norm" and run.raised)
-    own = 0.0 if shared and made_by == "first half" else _saved_by_adapters(run, width, adapted, shared) + eight
+    eight = 0.0 if made_by == "attention" else _saved_by_8bit_matmul(step, width, adapted)
+    shared = shares_inputs(step) and not (made_by == "norm" and step.norm_output_fp32)
+    own = 0.0 if shared and made_by == "first half" else _saved_by_adapters(step, width, adapted, shared) + eight
     return own + low_rank
 
 
-def _saved_by_8bit_matmul(run: TrainingStep, width: int, adapted: int) -> float:
+def _saved_by_8bit_matmul(step: TrainingStep, width: int, adapted: int) -> float:
     """The input that 8-bit products keep although their weight is frozen (bitsandbytes, MatMul8bitLt), where no
     adapter keeps the same tensor."""
-    shared = adapted > 0 and shares_inputs(run)
-    eight = run.work.quant_bits == 8 and not run.work.quant_grouped
-    return run.sizes.compute * width if eight and not shared else 0.0
+    shared = adapted > 0 and shares_inputs(step)
+    eight = step.work.quant_bits == 8 and not step.work.quant_grouped
+    return step.sizes.compute * width if eight and not shared else 0.0
 
 
-def saved_by_dora(run: TrainingStep, linears: tuple[Linear, ...]) -> float:
+def saved_by_dora(step: TrainingStep, linears: tuple[Linear, ...]) -> float:
     """What DoRA's magnitudes add: they scale the base's and the adapter's result, so both are kept."""
-    adapter = run.work.adapter
+    adapter = step.work.adapter
     if not adapter.dora:
         return 0.0
-    return 2 * run.sizes.compute * sum(linear.outputs for linear in linears if linear.role in adapter.targets)
+    return 2 * step.sizes.compute * sum(linear.outputs for linear in linears if linear.role in adapter.targets)

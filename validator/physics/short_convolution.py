@@ -49,30 +49,30 @@ class ShortConvolution(NamedTuple):
         """Elements that one layer holds beside its parameters: none."""
         return 0
 
-    def saved_bytes(self, run: TrainingStep, layer: DecoderLayer) -> float:
+    def saved_bytes(self, step: TrainingStep, layer: DecoderLayer) -> float:
         """Bytes that one layer saves for the backward pass, without the norm before it: the three parts of the input,
         the first product, and the convolution's result."""
-        hidden, readers, out = run.arch.hidden, layer.by_role("in"), layer.by_role("out")
-        per_token = saved_input(run, hidden, readers) + saved_by_dora(run, (*readers, *out))
-        per_token += saved_input(run, hidden, out, "product")
-        return run.tokens * (per_token + 5 * run.sizes.compute * hidden)
+        hidden, readers, out = step.arch.hidden, layer.by_role("in"), layer.by_role("out")
+        per_token = saved_input(step, hidden, readers) + saved_by_dora(step, (*readers, *out))
+        per_token += saved_input(step, hidden, out, "product")
+        return step.tokens * (per_token + 5 * step.sizes.compute * hidden)
 
-    def backward_workspace(self, run: TrainingStep) -> float:
+    def backward_workspace(self, step: TrainingStep) -> float:
         """Bytes of the backward pass's transients: gradients of the result, of both products and their factors."""
-        return run.tokens * run.arch.hidden * (6 * run.sizes.compute + run.sizes.residual)
+        return step.tokens * step.arch.hidden * (6 * step.sizes.compute + step.sizes.residual)
 
-    def matmul_flops(self, _run: TrainingStep) -> float:
+    def matmul_flops(self, _step: TrainingStep) -> float:
         """FLOP of products beside the linear modules: none."""
         return 0.0
 
-    def matmul_element_size(self, run: TrainingStep) -> float:
+    def matmul_element_size(self, step: TrainingStep) -> float:
         """Bytes per element of these products."""
-        return run.sizes.compute
+        return step.sizes.compute
 
-    def traffic(self, run: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
+    def traffic(self, step: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
         """Memory traffic of one layer, derived from the bytes that it saves."""
-        return MixerTraffic(self.saved_bytes(run, layer))
+        return MixerTraffic(self.saved_bytes(step, layer))
 
-    def kernel_count(self, _run: TrainingStep) -> float:
+    def kernel_count(self, _step: TrainingStep) -> float:
         """Kernels that one layer launches in the forward pass."""
         return FUSED_MIXER_KERNELS

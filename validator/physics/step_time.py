@@ -23,15 +23,15 @@ from validator.physics.workload import Workload
 _PROCESSOR_RATE = 3.0e8
 
 
-def data_loading_seconds(run: TrainingStep, device: DeviceRates, passes: MicroBatchCosts) -> float:
+def data_loading_seconds(step: TrainingStep, device: DeviceRates, micro_batch: MicroBatchCosts) -> float:
     """Without workers the process that trains makes them itself; workers work beside the device, as many as there are
     cores for."""
-    work = run.work
-    made = tower_input_bytes(run) / _PROCESSOR_RATE
+    work = step.work
+    made = tower_input_bytes(step) / _PROCESSOR_RATE
     if not work.loader_workers:
         return made
-    workers = max(1.0, min(work.loader_workers, device.cores / run.sharding.devices_per_node))
-    return max(0.0, made / workers - work.accumulation * (passes.forward + passes.backward))
+    workers = max(1.0, min(work.loader_workers, device.cores / step.sharding.devices_per_node))
+    return max(0.0, made / workers - work.accumulation * (micro_batch.forward + micro_batch.backward))
 
 
 class StepTime(NamedTuple):
@@ -54,19 +54,19 @@ class StepTime(NamedTuple):
 
 def estimate_step_time(architecture: Architecture, workload: Workload, device: DeviceRates) -> StepTime:
     """Seconds of one optimizer step of this run on such devices, by what takes them."""
-    run = training_step(architecture, workload)
+    step = training_step(architecture, workload)
     seconds: defaultdict[TimeTerm, float] = defaultdict(float)
-    for cost in micro_batch_costs(run, device).costs:
+    for cost in micro_batch_costs(step, device).costs:
         seconds[cost.term] += workload.accumulation * (cost.forward + cost.backward)
-    seconds[TimeTerm.OPTIMIZER] += device_update_seconds(run, attained_rates(device))
-    seconds[TimeTerm.LOADING] += (
-        data_loading_seconds(run, device, micro_batch_costs(run, device)) if architecture.towers else 0.0
+    seconds[TimeTerm.OPTIMIZER] += device_update_seconds(step, attained_rates(device))
+    seconds[TimeTerm.DATA_LOADING] += (
+        data_loading_seconds(step, device, micro_batch_costs(step, device)) if architecture.towers else 0.0
     )
-    for waits in (communication_seconds(run, device, micro_batch_costs(run, device)), offload_seconds(run, device)):
+    for waits in (communication_seconds(step, device, micro_batch_costs(step, device)), offload_seconds(step, device)):
         for term, value in waits.items():
             seconds[term] += value
     terms = {term: device.correction * value for term, value in seconds.items() if value}
     expected = sum(terms.values())
-    tokens = workload.sharding.world * workload.accumulation * run.tokens
-    low, high = step_time_band(run, device, terms)
-    return StepTime(terms, low, expected, high, tokens, step_time_gaps(run, device, terms))
+    tokens = workload.sharding.world_size * workload.accumulation * step.tokens
+    low, high = step_time_band(step, device, terms)
+    return StepTime(terms, low, expected, high, tokens, step_time_gaps(step, device, terms))

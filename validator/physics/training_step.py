@@ -21,14 +21,16 @@ LayerCounts = tuple[tuple[int, DecoderLayer], ...]
 class LayerPosition(NamedTuple):
     """A layer, and how many layers and elements of them lie between it and the end that is counted from."""
 
-    block: DecoderLayer
-    passed: int
+    layer: DecoderLayer
+    layers_between: int
     elements: int
 
 
 class TrainingStep:
-    """What every formula of this room takes. Equal only to itself: use `run_of`, which gives the same run for the same
-    architecture and workload, so that formulas that remember their answers are asked once."""
+    """An architecture and its workload, which every formula of this room takes.
+
+    Equal only to itself: `training_step` returns the same object for the same architecture and workload, so that
+    formulas with a cache are computed once."""
 
     def __init__(self, arch: Architecture, work: Workload, residual: float = 0.0) -> None:
         """`residual`: bytes per element of hidden states between layers; 0: those that the precision gives."""
@@ -38,17 +40,17 @@ class TrainingStep:
     def sizes(self) -> ElementSizes:
         """Bytes per element of every kind of tensor."""
         sizes = element_sizes(self.work)
-        lifted = self.raised or (self.arch.embedding_norm and self.work.precision == "amp")
+        lifted = self.norm_output_fp32 or (self.arch.embedding_norm and self.work.precision == "amp")
         residual = self._residual or (4.0 if lifted else sizes.residual)
         return sizes._replace(residual=residual)
 
     @cached_property
-    def raised(self) -> bool:
+    def norm_output_fp32(self) -> bool:
         """Whether modules that read a norm, and so the residual stream, give fp32: autocast gives LayerNorm fp32."""
-        return self.arch.norm == "layer" and self.turned and self.work.precision == "amp"
+        return self.arch.norm == "layer" and self.linear_returns_input_dtype and self.work.precision == "amp"
 
     @cached_property
-    def turned(self) -> bool:
+    def linear_returns_input_dtype(self) -> bool:
         """Whether linear modules hand results back in the precision of the input: those of bitsandbytes (nn/modules.py,
         Linear4bit.forward), and with orthogonal adapters (peft, tuners/oft/layer.py)."""
         return self.work.quant_bits > 0 or self.work.method == "oft"
@@ -63,96 +65,98 @@ class TrainingStep:
         return build_layers(self.arch, self.work.experts_fused)
 
     @cached_property
-    def visited(self) -> LayerCounts:
+    def backward_layers(self) -> LayerCounts:
         """The layers that the backward pass visits: below the first trained layer nothing is kept."""
         if self.work.method != "freeze":
             return self.layers
         return last_layers(self.layers, self.work.trainable_layers)
 
     @cached_property
-    def closing(self) -> tuple[LayerPosition, ...]:
+    def first_in_backward(self) -> tuple[LayerPosition, ...]:
         """Kinds of the layers, from the last, where the backward pass begins."""
-        return _first_position_of_each_kind(reversed(self.visited) if self._mixed else self.visited[-1:])
+        return _first_position_of_each_kind(
+            reversed(self.backward_layers) if self._mixed else self.backward_layers[-1:]
+        )
 
     @cached_property
-    def opening(self) -> tuple[LayerPosition, ...]:
+    def last_in_backward(self) -> tuple[LayerPosition, ...]:
         """Kinds of the layers, from the first, where it ends."""
-        return _first_position_of_each_kind(self.visited if self._mixed else self.visited[:1])
+        return _first_position_of_each_kind(self.backward_layers if self._mixed else self.backward_layers[:1])
 
     @cached_property
     def _mixed(self) -> bool:
         """Whether layers of several kinds follow each other."""
-        return bool(self.arch.kinds or self.arch.runs)
+        return bool(self.arch.kinds or self.arch.layer_groups)
 
     @cached_property
     def _inner(self) -> dict[DecoderLayer, TrainingStep]:
-        if not self.arch.runs:
+        if not self.arch.layer_groups:
             return {}
-        decoders = [decoder for _, decoder in self.arch.runs]
+        decoders = [decoder for _, decoder in self.arch.layer_groups]
         runs = {each: TrainingStep(each, self.work, self._residual) for each in dict.fromkeys(decoders)}
-        return {block: runs[each] for (_, block), each in zip(self.layers, decoders, strict=True)}
+        return {layer: runs[each] for (_, layer), each in zip(self.layers, decoders, strict=True)}
 
-    def of(self, block: DecoderLayer) -> TrainingStep:
+    def for_layer(self, layer: DecoderLayer) -> TrainingStep:
         """That of a decoder which has such layers alone, where the shapes of layers differ."""
-        return self._inner.get(block, self)
+        return self._inner.get(layer, self)
 
     @cached_property
     def largest_layer(self) -> int:
         """Elements."""
-        return max(block.elements for _, block in self.layers)
+        return max(layer.elements for _, layer in self.layers)
 
     @cached_property
     def parameters(self) -> int:
         return parameters.parameter_count(self.arch)
 
     @cached_property
-    def trained(self) -> int:
+    def trained_elements(self) -> int:
         """Parameters that receive gradients."""
         return parameters.trainable_parameter_count(self.arch, self.work)
 
     @cached_property
-    def trained_in_towers(self) -> int:
+    def trained_tower_elements(self) -> int:
         """Of these, those of towers and projectors."""
         return parameters.trained_elements_in_towers(self.arch, self.work)
 
     @cached_property
-    def encoded(self) -> tuple[tuple[Tower, TowerWorkload], ...]:
+    def towers(self) -> tuple[tuple[Tower, TowerWorkload], ...]:
         """Each tower with what is asked of it."""
         return parameters.towers_with_workloads(self.arch, self.work)
 
     @cached_property
-    def saved(self) -> int:
+    def modules_to_save(self) -> int:
         """Elements of embedding and output layer that train whole beside an adapter."""
         return parameters.modules_to_save_elements(self.arch, self.work)
 
     @cached_property
-    def embedding(self) -> int:
+    def embedding_elements(self) -> int:
         return parameters.embedding_elements(self.arch)
 
     @cached_property
-    def head(self) -> int:
+    def lm_head_elements(self) -> int:
         """Elements of the matrix that makes logits, whether or not it is the embedding's."""
-        return self.embedding if self.arch.tied else parameters.untied_lm_head_elements(self.arch)
+        return self.embedding_elements if self.arch.tied else parameters.untied_lm_head_elements(self.arch)
 
     @cached_property
-    def tables(self) -> int:
+    def vocabulary_elements(self) -> int:
         """Elements of embedding and output layer; tied ones count once."""
-        return self.embedding + parameters.untied_lm_head_elements(self.arch)
+        return self.embedding_elements + parameters.untied_lm_head_elements(self.arch)
 
     @cached_property
-    def adapts(self) -> bool:
+    def trains_adapter(self) -> bool:
         """Whether adapters train beside frozen base weights."""
         return self.work.method in ("lora", "oft")
 
-    def adapted(self, linear: Linear) -> bool:
+    def is_adapted(self, linear: Linear) -> bool:
         """Whether an adapter trains beside this module."""
-        return self.adapts and linear.role in self.work.adapter.targets
+        return self.trains_adapter and linear.role in self.work.adapter.targets
 
     @cached_property
     def checkpointing(self) -> Checkpointing:
         """Of the decoder's layers: those without a trained parameter keep everything that gradients on their way to a
         tower need (LLaMA-Factory, model_utils/checkpointing.py)."""
-        frozen = self.adapts and not self.work.adapter.targets
+        frozen = self.trains_adapter and not self.work.adapter.targets
         return "off" if frozen else self.work.checkpointing
 
     @cached_property
@@ -164,23 +168,23 @@ class TrainingStep:
         return self.work.method == "full" or self.work.adapter.full_embedding
 
     @cached_property
-    def spreads_weights(self) -> bool:
+    def shards_weights(self) -> bool:
         return self.sharding.zero == 3 or self.sharding.fsdp
 
     @cached_property
-    def attends_in_squares(self) -> bool:
+    def materializes_scores(self) -> bool:
         """Whether scores of all pairs of tokens are made. PyTorch's fused attention knows no sinks."""
         attn, asked = self.arch.attn, self.work.attention
-        return attn.written or asked == "eager" or (attn.sinks and asked == "sdpa")
+        return attn.alibi or asked == "eager" or (attn.sinks and asked == "sdpa")
 
 
 def _first_position_of_each_kind(layers: Iterable[tuple[int, DecoderLayer]]) -> tuple[LayerPosition, ...]:
     """Where each kind comes first."""
     first: dict[DecoderLayer, LayerPosition] = {}
     passed = elements = 0
-    for number, block in layers:
-        first.setdefault(block, LayerPosition(block, passed, elements))
-        passed, elements = passed + number, elements + number * block.elements
+    for number, layer in layers:
+        first.setdefault(layer, LayerPosition(layer, passed, elements))
+        passed, elements = passed + number, elements + number * layer.elements
     return tuple(first.values())
 
 
@@ -203,43 +207,43 @@ class TrainedMatrix(NamedTuple):
         return self.outputs * self.inputs
 
 
-def trained_layers(run: TrainingStep) -> LayerCounts:
+def trained_layers(step: TrainingStep) -> LayerCounts:
     """Those whose own weights train."""
-    return () if run.adapts else run.visited
+    return () if step.trains_adapter else step.backward_layers
 
 
 @lru_cache(maxsize=64)
-def trained_matrices(run: TrainingStep) -> tuple[TrainedMatrix, ...]:
+def trained_matrices(step: TrainingStep) -> tuple[TrainedMatrix, ...]:
     """Every trained two-dimensional tensor; what remains of the trained parameters are vectors."""
-    if run.adapts:
-        return tuple(_adapter_matrices(run))
+    if step.trains_adapter:
+        return tuple(_adapter_matrices(step))
     inside = [
         TrainedMatrix(linear.outputs, linear.inputs, linear.number * count)
-        for count, block in trained_layers(run)
-        for linear in block.linears
+        for count, layer in trained_layers(step)
+        for linear in layer.linears
     ]
-    if run.arch.towers:
-        inside += _tower_matrices(run)
-    if run.work.method == "freeze":
+    if step.arch.towers:
+        inside += _tower_matrices(step)
+    if step.work.method == "freeze":
         return tuple(inside)
-    tables = TrainedMatrix(run.arch.vocab, run.arch.hidden, 1 if run.arch.tied else 2)
+    tables = TrainedMatrix(step.arch.vocab, step.arch.hidden, 1 if step.arch.tied else 2)
     return (
         *inside,
-        *(_expert_matrices(run.arch) if run.work.experts_fused else ()),
+        *(_expert_matrices(step.arch) if step.work.experts_fused else ()),
         tables,
-        *_per_layer_input_matrices(run.arch),
+        *_per_layer_input_matrices(step.arch),
     )
 
 
 def _per_layer_input_matrices(arch: Architecture) -> Iterator[TrainedMatrix]:
     """What gives each layer an input of its own: an embedding, and the linear module that reads the usual one."""
-    if width := arch.layers * arch.layer_input:
-        yield TrainedMatrix(arch.layer_vocab, width, 1)
+    if width := arch.layers * arch.per_layer_input_width:
+        yield TrainedMatrix(arch.per_layer_vocab, width, 1)
         yield TrainedMatrix(width, arch.hidden, 1)
 
 
-def _tower_matrices(run: TrainingStep) -> Iterator[TrainedMatrix]:
-    for tower, encoding in run.encoded:
+def _tower_matrices(step: TrainingStep) -> Iterator[TrainedMatrix]:
+    for tower, encoding in step.towers:
         layers = tower.layers if encoding.trains else encoding.trainable_layers
         yield from (TrainedMatrix(linear.outputs, linear.inputs, layers) for linear in tower.linears if layers)
         beside = (*(tower.outside if encoding.trains else ()), *(tower.projector if encoding.projector else ()))
@@ -247,62 +251,65 @@ def _tower_matrices(run: TrainingStep) -> Iterator[TrainedMatrix]:
 
 
 def _expert_matrices(arch: Architecture) -> Iterator[TrainedMatrix]:
-    ffn, layers = arch.ffn, arch.mixtures
-    widths = (ffn.expert_width, ffn.seeing_width) if ffn.experts else ()
+    ffn, layers = arch.ffn, arch.moe_layers
+    widths = (ffn.expert_width, ffn.vision_expert_width) if ffn.experts else ()
     for width in filter(None, widths):
         yield TrainedMatrix((2 if ffn.gated else 1) * width, arch.hidden, ffn.experts * layers)
         yield TrainedMatrix(arch.hidden, width, ffn.experts * layers)
 
 
-def _adapter_matrices(run: TrainingStep) -> Iterator[TrainedMatrix]:
-    adapter = run.work.adapter
-    for count, block in run.layers:
-        for linear in block.by_role(*adapter.targets) if run.work.method == "lora" else ():
+def _adapter_matrices(step: TrainingStep) -> Iterator[TrainedMatrix]:
+    adapter = step.work.adapter
+    for count, layer in step.layers:
+        for linear in layer.by_role(*adapter.targets) if step.work.method == "lora" else ():
             yield TrainedMatrix(adapter.rank, linear.inputs, linear.number * count)
             yield TrainedMatrix(linear.outputs, adapter.rank, linear.number * count)
-    if "inputs" in adapter.targets and run.work.method == "lora":
-        yield TrainedMatrix(adapter.rank, run.arch.hidden, 1)
-        yield TrainedMatrix(run.arch.layers * run.arch.layer_input, adapter.rank, 1)
+    if "inputs" in adapter.targets and step.work.method == "lora":
+        yield TrainedMatrix(adapter.rank, step.arch.hidden, 1)
+        yield TrainedMatrix(step.arch.layers * step.arch.per_layer_input_width, adapter.rank, 1)
     if copies := int(adapter.full_embedding) + int(adapter.full_head):
-        yield TrainedMatrix(run.arch.vocab, run.arch.hidden, copies)
+        yield TrainedMatrix(step.arch.vocab, step.arch.hidden, copies)
 
 
-def largest_trained_tensor(run: TrainingStep) -> int:
+def largest_trained_tensor(step: TrainingStep) -> int:
     """Elements of the largest trained tensor; fused experts are one tensor."""
-    arch, work = run.arch, run.work
+    arch, work = step.arch, step.work
     fused = arch.ffn.experts if work.experts_fused and work.method == "full" else 0
     experts = fused * max((matrix.elements for matrix in _expert_matrices(arch)), default=0)
-    return max([experts, *(matrix.elements for matrix in trained_matrices(run))])
+    return max([experts, *(matrix.elements for matrix in trained_matrices(step))])
 
 
-def trained_bytes(run: TrainingStep, each: float) -> float:
+def trained_bytes(step: TrainingStep, each: float) -> float:
     """Bytes of all trained elements at `each`, or less for modules that train whole in half precision."""
-    return each * (run.trained - run.saved) + min(each, run.sizes.saved) * run.saved
+    return (
+        each * (step.trained_elements - step.modules_to_save)
+        + min(each, step.sizes.modules_to_save) * step.modules_to_save
+    )
 
 
 class LayerPasses(NamedTuple):
     """Layers of one kind: how many there are, and how many of them gradients visit."""
 
-    block: DecoderLayer
+    layer: DecoderLayer
     forward: int
     backward: int
 
 
-def layer_passes(run: TrainingStep) -> Iterator[LayerPasses]:
+def layer_passes(step: TrainingStep) -> Iterator[LayerPasses]:
     """Of every kind of layer."""
     every, visited = Counter[DecoderLayer](), Counter[DecoderLayer]()
-    for number, block in run.layers:
-        every[block] += number
-    for number, block in run.visited:
-        visited[block] += number
-    yield from (LayerPasses(block, number, visited[block]) for block, number in every.items())
+    for number, layer in step.layers:
+        every[layer] += number
+    for number, layer in step.backward_layers:
+        visited[layer] += number
+    yield from (LayerPasses(layer, number, visited[layer]) for layer, number in every.items())
 
 
-def forward_passes(run: TrainingStep) -> int:
+def forward_passes(step: TrainingStep) -> int:
     """One, and those without gradients: of a reference, and of mismatched answers (KTO)."""
-    return (1 + int(run.work.reference_logits)) * (2 if run.work.estimates_kl else 1)
+    return (1 + int(step.work.reference_logits)) * (2 if step.work.estimates_kl else 1)
 
 
-def recomputations(run: TrainingStep) -> int:
+def recomputations(step: TrainingStep) -> int:
     """How often the layers that gradients visit are computed once more."""
-    return 0 if run.checkpointing == "off" else 1
+    return 0 if step.checkpointing == "off" else 1

@@ -16,21 +16,21 @@ _MEASURED_OPTIMIZERS = ("adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafacto
 _LONGEST_MEASURED = 16384  # tokens of the longest published run with a known peak
 
 
-def memory_gaps(run: TrainingStep, device_measured: bool = True) -> tuple[str, ...]:
+def memory_gaps(step: TrainingStep, device_measured: bool = True) -> tuple[str, ...]:
     """What of this run has few published measurements, in words that follow "few measurements of"."""
     device = () if device_measured else ("this kind of device",)
-    return (*device, *_memory_gaps_of_run(run))
+    return (*device, *_memory_gaps_of_run(step))
 
 
-def _memory_gaps_of_run(run: TrainingStep) -> Iterator[str]:
-    sharding, work = run.sharding, run.work
-    if run.arch.counted:
+def _memory_gaps_of_run(step: TrainingStep) -> Iterator[str]:
+    sharding, work = step.sharding, step.work
+    if step.arch.counted:
         yield "models that no formula knows"
     if sharding.nodes > 1:
         yield "runs on several nodes"
     if sharding.offload_optimizer or sharding.offload_parameters:
         yield "offload to the host"
-    yield from _memory_gaps_of_shapes(run)
+    yield from _memory_gaps_of_shapes(step)
     if work.method == "oft":
         yield "orthogonal adapters"
     if work.optimizer not in _MEASURED_OPTIMIZERS:
@@ -43,15 +43,15 @@ def _memory_gaps_of_run(run: TrainingStep) -> Iterator[str]:
         yield f"samples over {_LONGEST_MEASURED} tokens"
 
 
-def _memory_gaps_of_shapes(run: TrainingStep) -> Iterator[str]:
-    if run.arch.ffn.experts:
+def _memory_gaps_of_shapes(step: TrainingStep) -> Iterator[str]:
+    if step.arch.ffn.experts:
         yield "mixtures of experts"
-    if run.arch.towers:
+    if step.arch.towers:
         yield "models that see or hear"
-    if run.arch.attn.kv_rank:
+    if step.arch.attn.kv_rank:
         yield "latent attention"
-    if run.arch.mixer:
-        yield run.arch.mixer.memory_gap
+    if step.arch.mixer:
+        yield step.arch.mixer.memory_gap
 
 
 def memory_spread(gaps: tuple[str, ...], device_measured: bool) -> float:
@@ -64,7 +64,7 @@ def memory_spread(gaps: tuple[str, ...], device_measured: bool) -> float:
 # Half of the 90 % band's relative width that each term would have alone. Residuals of packed runs for products,
 # attention and memory-bound work; what has few published times is guessed wide.
 _TERM_WIDTHS: Mapping[TimeTerm, float] = {
-    TimeTerm.PRODUCTS: 0.10,
+    TimeTerm.MATMUL: 0.10,
     TimeTerm.RECOMPUTATION: 0.10,
     TimeTerm.ATTENTION: 0.30,
     TimeTerm.EXPERTS: 0.5,
@@ -72,13 +72,13 @@ _TERM_WIDTHS: Mapping[TimeTerm, float] = {
     TimeTerm.HEAD: 0.15,
     TimeTerm.ELEMENTWISE: 0.25,
     TimeTerm.QUANTIZATION: 0.5,
-    TimeTerm.LAUNCHES: 0.5,
+    TimeTerm.KERNEL_LAUNCHES: 0.5,
     TimeTerm.OPTIMIZER: 0.3,
-    TimeTerm.LINKS: 0.5,
+    TimeTerm.COMMUNICATION: 0.5,
     TimeTerm.NETWORK: 0.5,
-    TimeTerm.OFFLOAD: 0.8,
-    TimeTerm.HOST_OPTIMIZER: 1.0,
-    TimeTerm.LOADING: 0.6,
+    TimeTerm.OFFLOAD_COPIES: 0.8,
+    TimeTerm.CPU_OPTIMIZER: 1.0,
+    TimeTerm.DATA_LOADING: 0.6,
 }
 # The same of links that lead through main memory: 2 to 28 GB/s were measured on like cards (data/networks.yaml).
 _SHARED_LINK_WIDTH = 1.5
@@ -88,10 +88,10 @@ _DEVICE_WIDTHS = {"good": 0.14, "few": 0.25, "none": 0.40}
 _TOWER_SHARE = 0.1
 
 
-def step_time_band(run: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> tuple[float, float]:
+def step_time_band(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> tuple[float, float]:
     """Seconds of the low and of the high end: terms err on their own, the device's rate for all of them."""
-    whole, missing = sum(terms.values()), tuple(_evidence_gaps(run, device, terms))
-    widths = _TERM_WIDTHS if device.switched else {**_TERM_WIDTHS, TimeTerm.LINKS: _SHARED_LINK_WIDTH}
+    whole, missing = sum(terms.values()), tuple(_evidence_gaps(step, device, terms))
+    widths = _TERM_WIDTHS if device.nvlink_switch else {**_TERM_WIDTHS, TimeTerm.COMMUNICATION: _SHARED_LINK_WIDTH}
     alone = sum((widths[term] * seconds / whole) ** 2 for term, seconds in terms.items())
     known = alone + _DEVICE_WIDTHS[device.evidence] ** 2
     faster = (known + sum(gap.faster**2 for gap in missing)) ** 0.5
@@ -99,23 +99,23 @@ def step_time_band(run: TrainingStep, device: DeviceRates, terms: Mapping[TimeTe
     return whole / (1 + faster), whole * (1 + slower)
 
 
-def step_time_gaps(run: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> tuple[str, ...]:
+def step_time_gaps(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> tuple[str, ...]:
     """What of this run has few published times, in words that follow "few measurements of"."""
     kind = () if device.evidence == "good" else ("this kind of device",)
-    return (*kind, *(gap.words for gap in _evidence_gaps(run, device, terms)))
+    return (*kind, *(gap.words for gap in _evidence_gaps(step, device, terms)))
 
 
-def _evidence_gaps(run: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> Iterator[EvidenceGap]:
-    yield from _gaps_of_sharding(run)
-    yield from _gaps_of_workload(run, device)
-    yield from _gaps_of_shapes(run)
-    seen = terms.get(TimeTerm.TOWERS, 0.0) + terms.get(TimeTerm.LOADING, 0.0)
+def _evidence_gaps(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> Iterator[EvidenceGap]:
+    yield from _gaps_of_sharding(step)
+    yield from _gaps_of_workload(step, device)
+    yield from _gaps_of_shapes(step)
+    seen = terms.get(TimeTerm.TOWERS, 0.0) + terms.get(TimeTerm.DATA_LOADING, 0.0)
     if seen > _TOWER_SHARE * sum(terms.values()):
         yield EvidenceGap("models that see or hear", 0.3, 0.4)
 
 
-def _gaps_of_sharding(run: TrainingStep) -> Iterator[EvidenceGap]:
-    sharding = run.sharding
+def _gaps_of_sharding(step: TrainingStep) -> Iterator[EvidenceGap]:
+    sharding = step.sharding
     # A network's rate, and who else uses it, is known least of all; under ZeRO-3, BigScience's runs took up to four
     # times as long as ours, MLPerf's as long.
     if sharding.nodes > 1:
@@ -126,8 +126,8 @@ def _gaps_of_sharding(run: TrainingStep) -> Iterator[EvidenceGap]:
         yield EvidenceGap("offload to the host", 0.4, 0.6)
 
 
-def _gaps_of_workload(run: TrainingStep, device: DeviceRates) -> Iterator[EvidenceGap]:
-    work = run.work
+def _gaps_of_workload(step: TrainingStep, device: DeviceRates) -> Iterator[EvidenceGap]:
+    work = step.work
     if work.quant_bits == 8:
         yield EvidenceGap("8-bit weights", 0.5, 1.2)
     # A blog's runs of 4 bits took five times as long as ours on MI300X, twice on MI250.
@@ -145,10 +145,10 @@ def _gaps_of_workload(run: TrainingStep, device: DeviceRates) -> Iterator[Eviden
         yield EvidenceGap("checkpoints on the host", 0.2, 0.4)
 
 
-def _gaps_of_shapes(run: TrainingStep) -> Iterator[EvidenceGap]:
-    if run.arch.counted:
+def _gaps_of_shapes(step: TrainingStep) -> Iterator[EvidenceGap]:
+    if step.arch.counted:
         yield EvidenceGap("models that no formula knows", 0.4, 0.6)
-    if run.arch.ffn.experts:
+    if step.arch.ffn.experts:
         yield EvidenceGap("mixtures of experts", 0.4, 0.6)
-    if run.arch.mixer:
-        yield run.arch.mixer.time_gap
+    if step.arch.mixer:
+        yield step.arch.mixer.time_gap

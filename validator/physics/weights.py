@@ -32,119 +32,126 @@ def _scale_element_size(workload: Workload) -> float:
     return (1 + 4 / 256) / 64 if workload.double_quant else 4 / 64
 
 
-def _quantizable_elements(run: TrainingStep) -> int:
+def _quantizable_elements(step: TrainingStep) -> int:
     """Elements inside linear modules of layers, towers and projectors; embeddings, output layer, norms and fused
     experts stay as they are, and in checkpoints that are quantized already the towers (vLLM pull request 10169)."""
-    loaded = decoder_layers.loaded_layers(run.arch, run.work.experts_fused)
-    inside = sum(count * block.linear_elements for count, block in loaded) + per_layer_projection_elements(run.arch)
-    return inside + (0 if run.work.quant_grouped else sum(tower_linear_elements(tower) for tower in run.arch.towers))
+    loaded = decoder_layers.loaded_layers(step.arch, step.work.experts_fused)
+    inside = sum(count * layer.linear_elements for count, layer in loaded) + per_layer_projection_elements(step.arch)
+    return inside + (0 if step.work.quant_grouped else sum(tower_linear_elements(tower) for tower in step.arch.towers))
 
 
 @lru_cache(maxsize=64)
-def base_weight_bytes(run: TrainingStep) -> float:
+def base_weight_bytes(step: TrainingStep) -> float:
     """The base model's weights, whole."""
-    sizes, total, work = run.sizes, run.parameters, run.work
+    sizes, total, work = step.sizes, step.parameters, step.work
     if work.quant_bits and work.method != "full":
-        linear = _quantizable_elements(run)
+        linear = _quantizable_elements(step)
         return quantized_element_size(work) * linear + sizes.base * (total - linear)
     if work.method in ("full", "freeze"):
-        raised = run.trained + decoder_layers.elements_without_states(run.arch, work)
+        raised = step.trained_elements + decoder_layers.elements_without_states(step.arch, work)
         return sizes.trained * raised + sizes.base * (total - raised)
-    norms = 2.0 * sum(count * block.vectors for count, block in build_layers(run.arch)) if work.upcast_norms else 0.0
+    norms = 2.0 * sum(count * layer.vectors for count, layer in build_layers(step.arch)) if work.upcast_norms else 0.0
     return sizes.base * total + norms
 
 
-def quantization_scale_bytes(run: TrainingStep) -> float:
+def quantization_scale_bytes(step: TrainingStep) -> float:
     """Scales of all 4-bit weights. They are no parameters (bitsandbytes, nn/modules.py, Params4bit.quant_state), so
     neither FSDP nor ZeRO-3 spreads or offloads them, and every device keeps those of the whole model: seen in two
     processes under FSDP, whose shards halve and whose scales do not."""
-    return _scale_element_size(run.work) * _quantizable_elements(run) if run.work.method != "full" else 0.0
+    return _scale_element_size(step.work) * _quantizable_elements(step) if step.work.method != "full" else 0.0
 
 
-def shardable_weight_bytes(run: TrainingStep) -> float:
+def shardable_weight_bytes(step: TrainingStep) -> float:
     """The base model's weights, whole, as far as they are parameters, which FSDP and ZeRO-3 spread."""
-    return base_weight_bytes(run) - quantization_scale_bytes(run)
+    return base_weight_bytes(step) - quantization_scale_bytes(step)
 
 
-def loaded_weight_bytes(run: TrainingStep) -> float:
+def loaded_weight_bytes(step: TrainingStep) -> float:
     """The base model's weights, whole, before FSDP2 raises frozen ones to fp32."""
-    lifted = run.adapts and not run.work.quant_bits
-    return base_weight_bytes(run) * (run.work.base_bytes / run.sizes.base if lifted else 1.0)
+    lifted = step.trains_adapter and not step.work.quant_bits
+    return base_weight_bytes(step) * (step.work.base_bytes / step.sizes.base if lifted else 1.0)
 
 
-def _persistent_bytes(run: TrainingStep) -> float:
+def _persistent_bytes(step: TrainingStep) -> float:
     """ZeRO-3 keeps parameters smaller than the threshold whole on every device: norms and biases, and small adapters.
     At higher ranks their narrow matrices remain, counted as no less than what the rank at the threshold keeps."""
-    if run.sharding.zero != 3:
+    if step.sharding.zero != 3:
         return 0.0
-    vectors = run.sizes.base * sum(count * block.vectors for count, block in run.layers)
-    if not run.adapts:
+    vectors = step.sizes.base * sum(count * layer.vectors for count, layer in step.layers)
+    if not step.trains_adapter:
         return vectors
-    small = min(1.0, run.sharding.persistence_threshold / (run.work.adapter.rank * run.arch.hidden))
-    return vectors + small * run.sizes.adapter * (run.trained - run.saved)
+    small = min(1.0, step.sharding.persistence_threshold / (step.work.adapter.rank * step.arch.hidden))
+    return vectors + small * step.sizes.adapter * (step.trained_elements - step.modules_to_save)
 
 
-def _sharded_bytes(run: TrainingStep, whole: float) -> float:
+def _sharded_bytes(step: TrainingStep, whole: float) -> float:
     """Of weights that are spread over all devices, or offloaded."""
-    return 0.0 if run.sharding.offload_parameters else whole / run.sharding.world
+    return 0.0 if step.sharding.offload_parameters else whole / step.sharding.world_size
 
 
-def base_weights_on_device(run: TrainingStep) -> float:
+def base_weights_on_device(step: TrainingStep) -> float:
     """The base model's weights on one device."""
-    held = _mixer_buffer_bytes(run, run.arch.mixer) if run.arch.mixer else 0.0
-    if not run.spreads_weights:
-        return held + base_weight_bytes(run)
+    held = _mixer_buffer_bytes(step, step.arch.mixer) if step.arch.mixer else 0.0
+    if not step.shards_weights:
+        return held + base_weight_bytes(step)
     return (
-        held + quantization_scale_bytes(run) + _sharded_bytes(run, shardable_weight_bytes(run)) + _persistent_bytes(run)
+        held
+        + quantization_scale_bytes(step)
+        + _sharded_bytes(step, shardable_weight_bytes(step))
+        + _persistent_bytes(step)
     )
 
 
-def _mixer_buffer_bytes(run: TrainingStep, mixer: Mixer) -> float:
+def _mixer_buffer_bytes(step: TrainingStep, mixer: Mixer) -> float:
     """Bytes that the mixers of all layers hold beside their weights, whole on every device."""
-    layers = sum(count for count, block in run.layers if block.mixer)
-    return run.work.base_bytes * layers * mixer.buffer_elements
+    layers = sum(count for count, layer in step.layers if layer.mixer)
+    return step.work.base_bytes * layers * mixer.buffer_elements
 
 
-def adapter_weights_on_device(run: TrainingStep) -> float:
-    if not run.adapts:
+def adapter_weights_on_device(step: TrainingStep) -> float:
+    if not step.trains_adapter:
         return 0.0
-    whole = trained_bytes(run, run.sizes.adapter)
-    return _sharded_bytes(run, whole) if run.spreads_weights else whole
+    whole = trained_bytes(step, step.sizes.adapter)
+    return _sharded_bytes(step, whole) if step.shards_weights else whole
 
 
-def reference_weight_bytes(run: TrainingStep) -> float:
+def reference_weight_bytes(step: TrainingStep) -> float:
     """Frozen copies of the model."""
-    return run.work.reference_copies * frozen_element_size(run.work) * run.parameters
+    return step.work.reference_copies * frozen_element_size(step.work) * step.parameters
 
 
-def reference_weights_on_device(run: TrainingStep) -> float:
+def reference_weights_on_device(step: TrainingStep) -> float:
     """Only ZeRO-3 and FSDP spread the frozen copies, and offload them with the parameters: below stage 3 their engine
     runs at stage 0 (trl prepare_deepspeed)."""
-    whole = reference_weight_bytes(run)
-    return _sharded_bytes(run, whole) if run.spreads_weights else whole
+    whole = reference_weight_bytes(step)
+    return _sharded_bytes(step, whole) if step.shards_weights else whole
 
 
-def autocast_elements(run: TrainingStep, block: DecoderLayer) -> float:
+def autocast_elements(step: TrainingStep, layer: DecoderLayer) -> float:
     """Elements of one layer's trained matrices that autocast copies to half precision."""
-    if run.sizes.casts:
-        return block.matrices
-    if run.work.precision == "amp" and run.adapts:
-        return sum(adapter_elements(linear, run.work) for linear in block.linears)
+    if step.sizes.autocast_copies:
+        return layer.matrices
+    if step.work.precision == "amp" and step.trains_adapter:
+        return sum(adapter_elements(linear, step.work) for linear in layer.linears)
     return 0.0
 
 
 @lru_cache(maxsize=64)
-def layer_autocast_copies(run: TrainingStep) -> float:
+def layer_autocast_copies(step: TrainingStep) -> float:
     """Bytes of the copies of all the layers' trained matrices. Those of views die with their layer's results."""
-    if run.arch.recast and run.sizes.casts and run.checkpointing != "off":
+    if step.arch.recasts_weights and step.sizes.autocast_copies and step.checkpointing != "off":
         return 0.0
-    return 2.0 * sum(number * autocast_elements(run, block) for number, block in run.visited)
+    return 2.0 * sum(number * autocast_elements(step, layer) for number, layer in step.backward_layers)
 
 
-def lm_head_autocast_copy(run: TrainingStep) -> float:
+def lm_head_autocast_copy(step: TrainingStep) -> float:
     """Bytes of the copy of a trained output layer, which its backward pass still needs."""
-    casts_head = run.sizes.casts and run.work.method == "full"
-    return 2.0 * run.head if casts_head or (run.work.adapter.full_head and run.work.precision == "amp") else 0.0
+    casts_head = step.sizes.autocast_copies and step.work.method == "full"
+    return (
+        2.0 * step.lm_head_elements
+        if casts_head or (step.work.adapter.full_head and step.work.precision == "amp")
+        else 0.0
+    )
 
 
 def matrix_elements(linears: Iterable[Linear]) -> int:
@@ -156,85 +163,87 @@ def largest_matrix(linears: Iterable[Linear]) -> int:
     return max((linear.inputs * linear.outputs for linear in linears), default=0)
 
 
-def dequantized_bytes(run: TrainingStep, linears: Iterable[Linear]) -> float:
+def dequantized_bytes(step: TrainingStep, linears: Iterable[Linear]) -> float:
     """The largest matrix in compute precision, rebuilt for its product and dropped again."""
-    return 2.0 * largest_matrix(linears) if run.work.quant_bits else 0.0
+    return 2.0 * largest_matrix(linears) if step.work.quant_bits else 0.0
 
 
-def dora_norm_bytes(run: TrainingStep, block: DecoderLayer) -> float:
+def dora_norm_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
     """What DoRA needs to take the norm of an adapted matrix: an identity matrix of its inputs, with a copy in compute
     precision, from which the adapter's product is made; the product and the scaled product; the base's matrix and the
     sum in the adapter's precision (peft, tuners/lora/dora.py)."""
-    work, sizes = run.work, run.sizes
+    work, sizes = step.work, step.sizes
     if not work.adapter.dora or work.method != "lora":
         return 0.0
     made = sizes.compute if work.precision == "amp" else sizes.adapter
     identity = sizes.adapter + (made if made < sizes.adapter else 0.0)
     copied = sizes.adapter if work.quant_bits or sizes.base != sizes.adapter else 0.0
     matrix = copied + sizes.adapter + 2 * made
-    adapted = block.by_role(*work.adapter.targets)
+    adapted = layer.by_role(*work.adapter.targets)
     return max((each.inputs * (identity * each.inputs + matrix * each.outputs) for each in adapted), default=0.0)
 
 
 GatherPoint = Literal["loss", "last layer", "first layer", "embedding"]
 
 
-def gathered_weight_bytes(run: TrainingStep, where: GatherPoint) -> float:
+def gathered_weight_bytes(step: TrainingStep, where: GatherPoint) -> float:
     """Whole parameters that a sharded run has on the device at this point of the step."""
-    if run.sharding.zero == 3:
-        return _gathered_zero3(run, where)
-    return _gathered_fsdp(run) if run.sharding.fsdp else 0.0
+    if step.sharding.zero == 3:
+        return _gathered_zero3(step, where)
+    return _gathered_fsdp(step) if step.sharding.fsdp else 0.0
 
 
-def _embedding_element_size(run: TrainingStep) -> float:
+def _embedding_element_size(step: TrainingStep) -> float:
     """Bytes per element of embedding and output layer."""
-    return run.sizes.trained if run.work.method == "full" else run.sizes.base
+    return step.sizes.trained if step.work.method == "full" else step.sizes.base
 
 
-def _layer_element_size(run: TrainingStep) -> float:
+def _layer_element_size(step: TrainingStep) -> float:
     """Bytes per element of the layers that are gathered."""
-    return (shardable_weight_bytes(run) - _embedding_element_size(run) * run.tables) / (run.parameters - run.tables)
+    return (shardable_weight_bytes(step) - _embedding_element_size(step) * step.vocabulary_elements) / (
+        step.parameters - step.vocabulary_elements
+    )
 
 
-def _gathered_zero3(run: TrainingStep, where: GatherPoint) -> float:
+def _gathered_zero3(step: TrainingStep, where: GatherPoint) -> float:
     """ZeRO-3 gathers the module at work and a prefetch bucket, and keeps what it will use again within the reuse
     distance: at the loss that is a third of it, since a checkpointed layer is used once going forward and twice
     coming back, less the output layer, which is passed twice
     (deepspeed/runtime/zero/partitioned_param_coordinator.py)."""
-    sharding, whole, per_table = run.sharding, shardable_weight_bytes(run), _embedding_element_size(run)
-    per_layer = _layer_element_size(run)
+    sharding, whole, per_table = step.sharding, shardable_weight_bytes(step), _embedding_element_size(step)
+    per_layer = _layer_element_size(step)
     reuse = min(sharding.max_reuse_distance, sharding.max_live_parameters)
     table, inside = {
-        "loss": (run.head, max(0.0, (reuse - 2 * run.head) / 3)),
-        "last layer": (0, max(run.largest_layer, reuse / 3)),
-        "first layer": (0, run.largest_layer),
-        "embedding": (run.embedding, 0),
+        "loss": (step.lm_head_elements, max(0.0, (reuse - 2 * step.lm_head_elements) / 3)),
+        "last layer": (0, max(step.largest_layer, reuse / 3)),
+        "first layer": (0, step.largest_layer),
+        "embedding": (step.embedding_elements, 0),
     }[where]
     return min(whole, per_table * table + per_layer * (inside + sharding.prefetch_bucket))
 
 
-def side_stream_pools(run: TrainingStep) -> float:
+def side_stream_pools(step: TrainingStep) -> float:
     """What the allocator keeps for ZeRO-3's second streams beside what is live at the peak. With overlapping
     communication parameters are gathered on a stream of their own (deepspeed, parameter_offload.py), and the
     allocator keeps a pool for each stream: both tables and the layers within the reuse distance, at their largest.
     Gradients of the tables on their way to the host take blocks of their own, twice: as made and as reduced.
 
     hiyouga/LLaMA-Factory#5977 and #7282 hold 11 and 25 GiB where 2 to 6 are live."""
-    sharding = run.sharding
-    if sharding.zero != 3 or not sharding.overlap:
+    sharding = step.sharding
+    if sharding.zero != 3 or not sharding.overlap_comm:
         return 0.0
-    inside = min(sharding.max_reuse_distance, sharding.max_live_parameters, run.parameters - run.tables)
-    leaves = run.work.method == "full" and sharding.offload_optimizer
-    leaving = 2 * run.sizes.gradient * run.tables if leaves else 0.0
-    return _embedding_element_size(run) * (run.tables + inside) - _gathered_zero3(run, "loss") + leaving
+    inside = min(sharding.max_reuse_distance, sharding.max_live_parameters, step.parameters - step.vocabulary_elements)
+    leaves = step.work.method == "full" and sharding.offload_optimizer
+    leaving = 2 * step.sizes.gradient * step.vocabulary_elements if leaves else 0.0
+    return _embedding_element_size(step) * (step.vocabulary_elements + inside) - _gathered_zero3(step, "loss") + leaving
 
 
-def _gathered_fsdp(run: TrainingStep) -> float:
+def _gathered_fsdp(step: TrainingStep) -> float:
     """FSDP holds the root unit (embedding, output layer, towers) whole, and two layers: the one at work and the one
     prefetched."""
-    sizes = run.sizes
-    if run.sharding.stage == 2:
-        return sizes.compute * run.parameters
-    quantized = _layer_element_size(run) / run.work.base_bytes if run.work.quant_bits else 1.0
-    towers = sum(tower_and_projector_elements(tower) for tower in run.arch.towers)
-    return sizes.compute * (run.tables + (towers + 2 * run.largest_layer) * quantized)
+    sizes = step.sizes
+    if step.sharding.stage == 2:
+        return sizes.compute * step.parameters
+    quantized = _layer_element_size(step) / step.work.base_bytes if step.work.quant_bits else 1.0
+    towers = sum(tower_and_projector_elements(tower) for tower in step.arch.towers)
+    return sizes.compute * (step.vocabulary_elements + (towers + 2 * step.largest_layer) * quantized)

@@ -18,7 +18,7 @@ class Adapter(NamedTuple):
     rank: int = 8
     targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
     dora: bool = False
-    block: int = 32  # method oft: size of each orthogonal block
+    block_size: int = 32  # method oft: size of each orthogonal block
     dropout: bool = False  # a dropout mask is kept for every adapted module
     full_embedding: bool = False  # a trained full-precision copy of the embedding
     full_head: bool = False
@@ -30,9 +30,11 @@ class TowerWorkload(NamedTuple):
     tokens: int = 0  # tower tokens of one sequence
     trains: bool = False  # its weights train (methods full and freeze)
     projector: bool = False  # the projector's weights train
-    loose: bool = False  # what is never frozen trains (method full)
+    never_frozen: bool = False  # what is never frozen trains (method full)
     trainable_layers: int = 0  # how many layers train without the rest
-    watched: bool = False  # gradients are asked for what enters the layers, whether or not anything trains there
+    input_requires_grad: bool = (
+        False  # gradients are asked for what enters the layers, whether or not anything trains there
+    )
     recomputed: bool | None = None  # its layers are; None: as those of the decoder, if anything of them trains
     targets: tuple[str, ...] = ()  # roles of adapted linear modules, of the tower and of the projector
 
@@ -53,17 +55,17 @@ class Sharding(NamedTuple):
     prefetch_bucket: int = 50_000_000
     max_live_parameters: int = 1_000_000_000
     max_reuse_distance: int = 1_000_000_000
-    sub_group: int = 1_000_000_000  # ZeRO-3 updates this many elements of a partition at a time
+    sub_group_size: int = 1_000_000_000  # ZeRO-3 updates this many elements of a partition at a time
     persistence_threshold: int = 100_000
-    overlap: bool = False
+    overlap_comm: bool = False
     contiguous_gradients: bool = True
     gather_on_save: bool = False
     sharded_load: bool = True  # weights are spread as they are read; False: each device holds all of them first
-    loaders: int = 1  # processes of a node that keep the whole model in main memory until FSDP has spread it
-    raised: bool = False  # FSDP2: frozen weights are raised to fp32, too, where precision is mixed
+    full_model_ranks: int = 1  # processes of a node that keep the whole model in main memory until FSDP has spread it
+    upcasts_frozen_weights: bool = False  # FSDP2: frozen weights are raised to fp32, too, where precision is mixed
 
     @property
-    def world(self) -> int:
+    def world_size(self) -> int:
         return self.nodes * self.devices_per_node
 
     @property
@@ -75,9 +77,9 @@ class Sharding(NamedTuple):
 class SdpaInputs(NamedTuple):
     """What the fused attention of PyTorch is given."""
 
-    repeated: bool = False  # keys and values once for each head of the queries
-    copied: bool = False  # copies, head after head; the result is then copied back to token after token
-    added: bool = False  # a mask of numbers in the precision of the hidden states, in place of booleans
+    kv_repeated: bool = False  # keys and values once for each head of the queries
+    contiguous_copies: bool = False  # copies, head after head; the result is then copied back to token after token
+    additive_mask: bool = False  # a mask of numbers in the precision of the hidden states, in place of booleans
 
 
 class Workload(NamedTuple):
@@ -106,13 +108,13 @@ class Workload(NamedTuple):
     checkpointing: Checkpointing = "layer"
     reentrant: bool = True  # checkpointing computes layers again as a whole, else up to the last tensor that is needed
     attention: AttentionImplementation = "sdpa"
-    given: SdpaInputs = SdpaInputs()
+    sdpa_inputs: SdpaInputs = SdpaInputs()
     padded: bool = True  # batches hold padding, so sdpa may need a dense mask
     loss: LossKind = "upcast"
-    logits_raised: bool = False  # the output layer's result is made fp32 at once
+    logits_upcast: bool = False  # the output layer's result is made fp32 at once
     fused_kernels: bool = False  # norms and gated activations are one kernel each, which keeps its inputs only
     needs_full_logits: bool = False  # a preference or reward stage keeps log-probabilities
-    supervised: bool = False  # and makes the supervised loss, too, which it drops
+    adds_supervised_loss: bool = False  # and makes the supervised loss, too, which it drops
     value_head: bool = False  # a scalar head instead of the vocabulary (reward model)
     reference_copies: int = 0  # whole frozen copies of the model beside it
     reference_logits: bool = False  # a second, gradient-free pass per step (preference stages with a reference)
@@ -121,7 +123,7 @@ class Workload(NamedTuple):
     eval_length: int = 0
     loader_workers: int = 0
     dataset_tokens: int = 0
-    encodings: tuple[TowerWorkload, ...] = ()  # one for each tower
+    towers: tuple[TowerWorkload, ...] = ()  # one for each tower
     low_memory_load: bool = True  # each process maps the weights instead of materializing them
     sharding: Sharding = Sharding()
 
@@ -132,19 +134,21 @@ class ElementSizes(NamedTuple):
     base: float  # base weights that do not train
     trained: float  # base weights that train
     adapter: float
-    saved: float  # modules that train whole beside an adapter: weights, gradients and moments; at most the adapter's
+    modules_to_save: (
+        float  # modules that train whole beside an adapter: weights, gradients and moments; at most the adapter's
+    )
     gradient: float
     master: float
     moment: float
     compute: float  # results of matrix products
     residual: float  # hidden states between layers
-    casts: bool  # autocast: every trained linear keeps its own half-precision copy of weight and input
+    autocast_copies: bool  # autocast: every trained linear keeps its own half-precision copy of weight and input
 
 
 def frozen_element_size(workload: Workload) -> float:
     """Bytes per element of weights that do not train, once the run stands: those of the checkpoint, which FSDP2 raises
     to fp32 where precision is mixed (accelerate, utils/fsdp_utils.py, fsdp2_prepare_model)."""
-    return 4.0 if workload.sharding.raised and workload.precision == "amp" else workload.base_bytes
+    return 4.0 if workload.sharding.upcasts_frozen_weights and workload.precision == "amp" else workload.base_bytes
 
 
 def _full_training_sizes(workload: Workload) -> ElementSizes:
@@ -152,17 +156,19 @@ def _full_training_sizes(workload: Workload) -> ElementSizes:
     weights and gradients beside fp32 master weights and moments; pure half precision has half-precision moments."""
     base = frozen_element_size(workload)
     if workload.sharding.fsdp and workload.precision == "amp":  # gathers half-precision weights from fp32 shards
-        return ElementSizes(base, 4, 4, 4, 4, 0, 4, 2, 2, casts=False)
+        return ElementSizes(base, 4, 4, 4, 4, 0, 4, 2, 2, autocast_copies=False)
     residual = base if workload.method == "freeze" else 4.0
     match workload.precision:
         case "amp":
-            return ElementSizes(base, 4, 4, 4, 4, 0, 4, 2, residual, casts=True)
+            return ElementSizes(base, 4, 4, 4, 4, 0, 4, 2, residual, autocast_copies=True)
         case "pure":
-            return ElementSizes(base, 2, 4, 2, 2, 0, 2, 2, 2, casts=False)
+            return ElementSizes(base, 2, 4, 2, 2, 0, 2, 2, 2, autocast_copies=False)
         case "engine":
-            return ElementSizes(2, 2, 2, 2, 2, 4, 4, 2, 2, casts=False)
+            return ElementSizes(2, 2, 2, 2, 2, 4, 4, 2, 2, autocast_copies=False)
         case "fp32":
-            return ElementSizes(base, 4, 4, 4, 4, 4 if workload.sharding.engine else 0, 4, 4, residual, casts=False)
+            return ElementSizes(
+                base, 4, 4, 4, 4, 4 if workload.sharding.engine else 0, 4, 4, residual, autocast_copies=False
+            )
 
 
 def _adapter_training_sizes(workload: Workload) -> ElementSizes:
@@ -173,13 +179,13 @@ def _adapter_training_sizes(workload: Workload) -> ElementSizes:
     An embedding that trains in fp32 hands fp32 hidden states from layer to layer."""
     base = workload.base_bytes
     if workload.precision == "engine":
-        return ElementSizes(2, 2, 2, 2, 2, 4, 4, 2, 2, casts=False)
+        return ElementSizes(2, 2, 2, 2, 2, 4, 4, 2, 2, autocast_copies=False)
     master = 4 if workload.sharding.engine else 0
     compute = 2.0 if workload.precision == "amp" else base
     residual = 4.0 if workload.precision == "amp" and workload.adapter.full_embedding else base
     saved = base if workload.precision == "pure" else 4.0
     stored = frozen_element_size(workload)
-    return ElementSizes(stored, stored, 4, saved, 4, master, 4, compute, residual, casts=False)
+    return ElementSizes(stored, stored, 4, saved, 4, master, 4, compute, residual, autocast_copies=False)
 
 
 def element_sizes(workload: Workload) -> ElementSizes:

@@ -276,7 +276,9 @@ class NewRecipe:
             yield "enable_liger_kernel", True
         if not self.recompute:
             yield "disable_gradient_checkpointing", True
-        elif self.model.arch.crosses or self.model.arch.borrows:  # gradients of several layers meet (TRA918, TRA929)
+        elif (
+            self.model.arch.has_cross_attention or self.model.arch.shares_kv
+        ):  # gradients of several layers meet (TRA918, TRA929)
             yield "use_reentrant_gc", False
         yield from self.extra.get("model", {}).items()
         yield from self._method()

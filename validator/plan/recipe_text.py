@@ -168,7 +168,11 @@ def _tower_stays_frozen(draft: NewRecipe) -> bool:
 
 def _image_tokens_remark(draft: NewRecipe) -> str:
     """How many tokens a picture of so many pixels becomes, where that grows with them."""
-    areas = (tower.side**2 * tower.merge for tower in draft.model.arch.towers if tower.side and not tower.whole)
+    areas = (
+        tower.patch_size**2 * tower.merge
+        for tower in draft.model.arch.towers
+        if tower.patch_size and not tower.fixed_tokens
+    )
     return "".join(f": some {draft.job.number('image_max_pixels') / area:.0f} tokens" for area in areas)
 
 

@@ -36,12 +36,12 @@ ADAPTER_METHODS = ("lora", "qlora")
 SPEED_CLASSES = ("fastest", "fast", "medium", "slow", "slowest")
 USUAL_LENGTHS = (2048, 1024, 512)
 _OVERHEAD_TERMS = (
-    TimeTerm.LAUNCHES,
-    TimeTerm.LINKS,
+    TimeTerm.KERNEL_LAUNCHES,
+    TimeTerm.COMMUNICATION,
     TimeTerm.NETWORK,
-    TimeTerm.OFFLOAD,
-    TimeTerm.HOST_OPTIMIZER,
-    TimeTerm.LOADING,
+    TimeTerm.OFFLOAD_COPIES,
+    TimeTerm.CPU_OPTIMIZER,
+    TimeTerm.DATA_LOADING,
 )
 # So many times as long as the soonest is about as long: less than the models of time tell apart.
 _ABOUT_EQUAL_RATIO = 1.25

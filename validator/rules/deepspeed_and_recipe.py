@@ -353,7 +353,7 @@ def idle_layers_in_ddp(job: Job, model: Model) -> Findings:
     Fix: ZeRO-2, which leaves parameters without gradients as they are.
     """
     reached = job.method == "lora" or (job.method == "full" and job.own_checkpointing != "off")
-    if model.arch.idle > 0 and reached and job.trains and _ddp_needs_all_gradients(job):
+    if model.arch.mtp_layers > 0 and reached and job.trains and _ddp_needs_all_gradients(job):
         remedy = "set `deepspeed: deepspeed/ds_z2.json`"
         yield "model_name_or_path", f"a layer of this model never runs, so DDP stops at the second step; {remedy}"
 

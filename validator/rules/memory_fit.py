@@ -74,7 +74,7 @@ def _not_sharded_hint(job: Job) -> str:
 def _quantized_loading_hint(job: Job) -> str:
     """Explain why 4-bit weights fill a device while they load, and name the transformers release that needs less
     (run/fsdp.py, copies); else empty."""
-    loads = job.device_memory is not None and job.device_memory.moment == "loading"
+    loads = job.device_memory is not None and job.device_memory.phase == "loading"
     if not (loads and job.fsdp and job.fsdp.lazy and job.quantization.asked):
         return ""
     instead = f"`transformers: {releases.previous_major_pair()[1]}` does not"

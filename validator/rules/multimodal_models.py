@@ -30,8 +30,8 @@ def nothing_trainable(job: Job, model: Model, work: Workload) -> Findings:
     """
     if not job.trains or job.trains_decoder or job.has("adapter_name_or_path"):
         return
-    trained = any(part.targets or part.trains or part.projector or part.trainable_layers for part in work.encodings)
-    loose = job.method == "full" and any(tower.loose for tower in model.arch.towers)
+    trained = any(part.targets or part.trains or part.projector or part.trainable_layers for part in work.towers)
+    loose = job.method == "full" and any(tower.never_frozen for tower in model.arch.towers)
     if not trained and not loose:
         remedy = "freeze_vision_tower: false" if job.adapts else "freeze_multi_modal_projector: false"
         yield "freeze_language_model", f"tower and projector are frozen, too: nothing is left to train; set `{remedy}`"
@@ -47,7 +47,7 @@ def targets_frozen(job: Job, model: Model, work: Workload) -> Findings:
     Fix: `lora_target: all`, or the part's own key: `freeze_vision_tower: false`, `freeze_multi_modal_projector: false`.
     """
     targets = _explicit_targets(job)
-    if not targets or not job.trains_decoder or any(part.targets for part in work.encodings):
+    if not targets or not job.trains_decoder or any(part.targets for part in work.towers):
         return
     family, bare = (
         model.family,
@@ -98,7 +98,7 @@ def thawed_without_effect(job: Job, model: Model, work: Workload) -> Findings:
     # A path to modules is not told by the parts' names.
     if not job.adapts or any("." in target for target in _explicit_targets(job)):
         return
-    adapted = [set(part.targets) for part in work.encodings]
+    adapted = [set(part.targets) for part in work.towers]
     projectors = [{linear.role for linear in tower.projector} for tower in model.arch.towers]
     pairs = list(zip(adapted, projectors, strict=True))
     touched = {"freeze_multi_modal_projector": any(roles & own for roles, own in pairs),
@@ -136,7 +136,7 @@ def pictures_cut(job: Job, model: Model) -> Findings:
     if not any(dataset.mapping.get(part) for dataset in job.datasets for part in ("images", "videos")):
         return
     tokens, limit = multimodal.max_media_tokens(job, model, job.datasets), int(job.number("cutoff_len"))
-    smaller = any(tower.side and not tower.whole for tower in model.arch.towers)
+    smaller = any(tower.patch_size and not tower.fixed_tokens for tower in model.arch.towers)
     if tokens > limit > 0:
         found = f"the pictures of a sample are up to {tokens:,} tokens, `cutoff_len` is {limit:,}"
         remedy = f"set {-(-tokens // 1024) * 1024:,}{' or a smaller `image_max_pixels`' if smaller else ''}"
@@ -193,11 +193,12 @@ def reentrant_checkpointing_fails(job: Job, model: Model, work: Workload) -> Fin
     transformers/modeling_utils.py:PreTrainedModel.enable_input_require_grads
     Fix: `use_reentrant_gc: false`.
     """
-    if not job.trains or not model.arch.crosses or job.checkpointing != "layer" or not job.reentrant:
+    if not job.trains or not model.arch.has_cross_attention or job.checkpointing != "layer" or not job.reentrant:
         return
     reached = any(
-        part.tokens and (part.watched or part.trains or part.projector or part.targets or part.trainable_layers)
-        for part in work.encodings
+        part.tokens
+        and (part.input_requires_grad or part.trains or part.projector or part.targets or part.trainable_layers)
+        for part in work.towers
     )
     if reached:
         text = f"layers of {model.kind} that read pictures stop in the backward pass; set `use_reentrant_gc: false`"
@@ -216,7 +217,7 @@ def borrowed_without_gradient(job: Job, model: Model) -> Findings:
     own (a tiny model; unsloth-zoo pull request 813)
     Fix: `use_reentrant_gc: false`.
     """
-    if job.trains and model.arch.borrows and job.checkpointing == "layer" and job.reentrant:
+    if job.trains and model.arch.shares_kv and job.checkpointing == "layer" and job.reentrant:
         text = f"re-entrant checkpointing loses gradients of keys and values that layers of {model.kind} share"
         yield "use_reentrant_gc", f"{text}; set `use_reentrant_gc: false`", set_value("use_reentrant_gc", False)
 
@@ -234,7 +235,7 @@ def unsupported_lora_target(job: Job, model: Model, work: Workload) -> Findings:
     if not job.adapts:
         return
     kind, family = model.kind, yaml_table("composites")[model.kind]
-    pairs = zip(model.arch.towers, work.encodings, strict=True)
+    pairs = zip(model.arch.towers, work.towers, strict=True)
     inside = any({linear.role for linear in tower.linears} & set(part.targets) for tower, part in pairs)
     if inside and (wrapped := family.get("wrapped")):
         text = f"the towers of {kind} hold {wrapped}, which PEFT does not take; set `freeze_vision_tower: true`"

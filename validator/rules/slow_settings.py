@@ -104,7 +104,7 @@ def micro_batch_small(job: Job) -> Findings:
         return
     sizes = {"per_device_train_batch_size": 2 * job.micro_batch, "gradient_accumulation_steps": accumulation // 2}
     other, known = with_arguments(job, sizes), predict_training_time(job)
-    if known is None or known.run is None or not known.run.lasts:
+    if known is None or known.run is None or not known.run.is_long:
         return
     waits = _term_seconds(known.step, "launches") > _MIN_WAITING_SHARE * known.step.expected
     if waits and other.worst == "fits" and (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
@@ -123,7 +123,7 @@ def devices_wait_for_pictures(job: Job) -> Findings:
     Fix: `dataloader_num_workers`, a few for each device as far as there are cores, or a smaller `image_max_pixels`.
     """
     work = job.workload
-    if work is None or not any(one.tokens for one in work.encodings) or work.loader_workers >= _USUAL_LOADERS:
+    if work is None or not any(one.tokens for one in work.towers) or work.loader_workers >= _USUAL_LOADERS:
         return
     other = with_arguments(job, {"dataloader_num_workers": _USUAL_LOADERS})
     if (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:

@@ -140,8 +140,8 @@ def deepspeed_sharding(zero: DeepSpeedConfig, nodes: int, devices: int, hidden: 
         persistence_threshold=size("stage3_param_persistence_threshold", 100_000, 10 * hidden),
         max_live_parameters=size("stage3_max_live_parameters", 1_000_000_000, 1_000_000_000),
         max_reuse_distance=size("stage3_max_reuse_distance", 1_000_000_000, 1_000_000_000),
-        sub_group=size("sub_group_size", 1_000_000_000, 1_000_000_000),
-        overlap=bool(block.get("overlap_comm", stage == 3)),
+        sub_group_size=size("sub_group_size", 1_000_000_000, 1_000_000_000),
+        overlap_comm=bool(block.get("overlap_comm", stage == 3)),
         contiguous_gradients=bool(block.get("contiguous_gradients", True)),
         gather_on_save=block.get("stage3_gather_16bit_weights_on_model_save") is True,
     )

@@ -27,7 +27,8 @@ def tower_encodings(settings: Settings, model: Model, datasets: Iterable[Dataset
     number, watched = _media_of_fullest_row(settings, datasets), _has_gradients_through_towers(settings, model)
     return tuple(
         trained_parts(settings, model, tower, names)._replace(
-            tokens=_tower_tokens(settings, model, tower, number), watched=watched and tower.exposed
+            tokens=_tower_tokens(settings, model, tower, number),
+            input_requires_grad=watched and tower.has_input_embeddings,
         )
         for tower, names in zip(model.arch.towers, model.modules, strict=True)
     )
@@ -77,7 +78,7 @@ def trained_parts(task: Task, model: Model, tower: Tower, names: Mapping[str, st
             projector=projector and registered,
             trainable_layers=_trained_tower_layers(task, model, tower) if thawed else 0,
         )
-    return TowerWorkload(trains=thawed, projector=projector, loose=True)
+    return TowerWorkload(trains=thawed, projector=projector, never_frozen=True)
 
 
 def _trained_tower_layers(task: Task, model: Model, tower: Tower) -> int:
@@ -133,7 +134,9 @@ def with_images_up_to_cutoff(
     ):
         return given
     return tuple(
-        encoding._replace(tokens=settings.longest * _tower_tokens_per_token(model, tower)) if tower.side else encoding
+        encoding._replace(tokens=settings.longest * _tower_tokens_per_token(model, tower))
+        if tower.patch_size
+        else encoding
         for tower, encoding in zip(model.arch.towers, given, strict=True)
     )
 
@@ -193,7 +196,7 @@ def max_media_tokens(task: Task, model: Model, datasets: Iterable[Dataset]) -> i
     read = (
         _tokens_of_media(task, model, tower, given) // _tower_tokens_per_token(model, tower)
         for tower in model.arch.towers
-        if tower.side
+        if tower.patch_size
     )
     return max(read, default=0)
 
@@ -212,7 +215,9 @@ def with_published_images(
     """Return the encodings for pictures of the size that is published for the data sets (`Resolved.published`)."""
     share = _usual_share(task, published)
     return tuple(
-        encoding._replace(tokens=math.ceil(share * encoding.tokens)) if tower.side and not tower.whole else encoding
+        encoding._replace(tokens=math.ceil(share * encoding.tokens))
+        if tower.patch_size and not tower.fixed_tokens
+        else encoding
         for tower, encoding in zip(model.arch.towers, given, strict=True)
     )
 
@@ -228,23 +233,23 @@ def _usual_share(task: Task, published: Sequence[PublishedFacts]) -> float:
 
 def _tokens_of_media(task: Task, model: Model, tower: Tower, given: Mapping[str, int]) -> int:
     """Tower tokens of so many pictures, films and sounds, at most."""
-    if not tower.side:
-        return int(max(given["audios"], 1) * tower.whole)
-    if not tower.whole:
+    if not tower.patch_size:
+        return int(max(given["audios"], 1) * tower.fixed_tokens)
+    if not tower.fixed_tokens:
         return _patch_tokens(task, tower, given)
-    tiles = tower.tiles or _tiles_of_image(task, model)
+    tiles = tower.max_tiles or _tiles_of_image(task, model)
     pieces = max(given["images"], 1) * tiles + given["videos"] * int(task.number("video_maxlen"))
-    return int(pieces * tower.whole)
+    return int(pieces * tower.fixed_tokens)
 
 
 def _patch_tokens(task: Task, tower: Tower, given: Mapping[str, int]) -> int:
     """Of pictures as large as the recipe lets them be, and of the longest films."""
-    area = tower.side**2
+    area = tower.patch_size**2
     if not given["images"] and not given["videos"]:  # a white picture, by which all devices run it (data/collator.py)
-        return tower.smallest // area
+        return tower.min_pixels // area
     pictures = given["images"] * int(task.number("image_max_pixels"))
     films = given["videos"] * int(task.number("video_maxlen")) * int(task.number("video_max_pixels"))
-    return -(-pictures // area) + -(-films // (area * tower.frames))
+    return -(-pictures // area) + -(-films // (area * tower.temporal_patch_size))
 
 
 def _tiles_of_image(task: Task, model: Model) -> int:

@@ -52,11 +52,11 @@ def shared_memory_mib(job: Job, *, nccl: bool = True) -> SharedMemory:
     """Shared memory for the batches of loader workers and for NCCL; `nccl` is false if NCCL is told to use none."""
     devices = job.machine.devices if job.machine else 1
     sequences = job.micro_batch * (2 if job.pairs else 1)
-    pixels = job.device_memory.terms.get(DeviceTerm.PIXELS, 0.0) / job.accumulation if job.device_memory else 0.0
+    pixels = job.device_memory.terms.get(DeviceTerm.TOWER_INPUTS, 0.0) / job.accumulation if job.device_memory else 0.0
     batches = (sequences * job.longest * _TOKEN_BYTES + pixels) / MIB * job.loaders * devices
     prefetched = batches * (int(job.number("dataloader_prefetch_factor")) or _PREFETCHED_BATCHES)
     if devices == 1 or job.machine is None or job.machine.device.vendor not in ("nvidia", "amd") or not nccl:
         return SharedMemory(batches, prefetched)
     rates = job.machine.device.rates(devices)
-    passes = rates is not None and not rates.switched
+    passes = rates is not None and not rates.nvlink_switch
     return SharedMemory(batches + passes * devices * _NEIGHBOUR_MIB, prefetched + devices * _PROXY_MIB)

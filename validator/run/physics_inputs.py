@@ -95,7 +95,7 @@ def make_workload(
         eval_length=length,
         loader_workers=settings.loaders,
         dataset_tokens=(rows or 0) * min(length, settings.lengths.typical or length),
-        encodings=encodings,
+        towers=encodings,
         sharding=_make_sharding(settings, model, engine),
     )
     old = older_effects(settings.header)
@@ -106,10 +106,10 @@ def with_older_effects(work: Workload, old: Collection[str], stage: str) -> Work
     """The same run with what older releases do otherwise. Logits of one sequence are shifted without a copy."""
     several = work.micro_batch * work.sequences_per_sample > 1
     return work._replace(
-        given=SdpaInputs("repeated" in old, "copied" in old, "added" in old),
+        sdpa_inputs=SdpaInputs("repeated" in old, "copied" in old, "added" in old),
         loss="shifted" if "shifted" in old and several and work.loss == "upcast" else work.loss,
-        logits_raised="raised" in old,
-        supervised=stage == "dpo" and "supervised" in old,
+        logits_upcast="raised" in old,
+        adds_supervised_loss=stage == "dpo" and "supervised" in old,
     )
 
 
@@ -128,7 +128,7 @@ def _make_adapter(settings: Settings, model: Model, decoder: bool, fused: bool) 
         rank=max(int(settings.number("lora_rank")), 1),
         targets=adapted_roles(settings, model, fused) if decoder else (),
         dora=settings.flag("use_dora"),
-        block=max(int(settings.number("oft_block_size")), 1),
+        block_size=max(int(settings.number("oft_block_size")), 1),
         dropout=settings.number("lora_dropout") > 0,
         full_embedding=resized or any("embed" in name or name == "wte" for name in saved),
         full_head=resized or any("head" in name or name == "output" for name in saved),

@@ -81,14 +81,14 @@ class Job(Resolved):
     @property
     def _crowded(self) -> Mapping[str, Estimate]:
         """With as many pictures in a sample as `cutoff_len` admits; empty where their number is known."""
-        if self.model is None or self.workload is None or not self.workload.encodings:
+        if self.model is None or self.workload is None or not self.workload.towers:
             return {}
         from . import multimodal  # which no model of text asks for
 
-        many = multimodal.with_images_up_to_cutoff(self, self.model, self.datasets, self.workload.encodings)
-        if many == self.workload.encodings:
+        many = multimodal.with_images_up_to_cutoff(self, self.model, self.datasets, self.workload.towers)
+        if many == self.workload.towers:
             return {}
-        return self._needed({name: work._replace(encodings=many) for name, work in self.workloads.items()})
+        return self._needed({name: work._replace(towers=many) for name, work in self.workloads.items()})
 
     def _device_memories(self, length: int) -> Mapping[str, Estimate]:
         works = self.workloads.items()

@@ -149,7 +149,7 @@ def _text_values(values: Iterable[Any]) -> Iterator[str]:
 
 def _image_tokens(job: Job) -> int:
     """Tokens of the pictures and films of the fullest sample; pictures of public data have their published size."""
-    if job.model is None or job.workload is None or not any(one.tokens for one in job.workload.encodings):
+    if job.model is None or job.workload is None or not any(one.tokens for one in job.workload.towers):
         return 0
     from . import multimodal  # which no model of text asks for
 

@@ -171,14 +171,14 @@ def _workload_at_length(job: Job, lengths: Sequence[float]) -> Workload:
     assert job.model
     assert job.workload
     work = job.workload
-    if any(each.tokens for each in work.encodings):
+    if any(each.tokens for each in work.towers):
         from . import multimodal  # which no model of text asks for
 
-        work = work._replace(encodings=multimodal.with_published_images(job, job.model, job.published, work.encodings))
+        work = work._replace(towers=multimodal.with_published_images(job, job.model, job.published, work.towers))
     if job.packs:
         return work
     meets = work.sharding.stage >= 2 or work.sharding.fsdp
-    micro, devices = (1, 1) if job.groups else (work.micro_batch, work.sharding.world)
+    micro, devices = (1, 1) if job.groups else (work.micro_batch, work.sharding.world_size)
     length = slowest_batch_length(lengths, micro, devices, 1 if meets else work.accumulation)
     return work._replace(length=min(_padded_length(length), work.length))
 

@@ -114,7 +114,7 @@ def estimate_from_step(
 ) -> Estimate:
     """The band around the simulated moments, bytes. `stepped`: the simulation holds the optimizer's states, too."""
     run, runtime = training_step(arch, work), runtime or DeviceRuntime()
-    alone = work.sharding.world == 1 and not work.sharding.engine
+    alone = work.sharding.world_size == 1 and not work.sharding.engine
     moments = {
         _PHASE_NAMES[name]: _single_device_terms(run, moment, stepped, name)
         if alone
@@ -123,7 +123,7 @@ def estimate_from_step(
     }
     moments |= {"loading": formulas.loading_phase(run), "evaluation": evaluation_phase(run)}
     lives = {name: LiveBytes(sum(terms.values()), _batch_bytes(terms)) for name, terms in moments.items()}
-    name = max(lives, key=lambda name: lives[name].all)
+    name = max(lives, key=lambda name: lives[name].total)
     terms: dict[MemoryTerm, float] = {term: size for term, size in moments[name].items() if size}
     fixed = min(_resident_bytes_of(terms) for terms in moments.values() if terms)
     return Estimate(
@@ -143,7 +143,7 @@ def _single_device_terms(run: TrainingStep, moment: PhasePeak, stepped: bool, na
     terms = {term: float(moment.categories.get(category, 0)) for category, term in _STATE_TERMS.items()}
     if not stepped:
         terms[DeviceTerm.OPTIMIZER] = optimizer_states_on_device(run)
-        terms[DeviceTerm.STEP] = optimizer_workspace(run) if name == "opt" else 0.0
+        terms[DeviceTerm.OPTIMIZER_WORKSPACE] = optimizer_workspace(run) if name == "opt" else 0.0
     return {**terms, **_transient_terms(moment.categories, sum(moment.categories.values()) - _state_bytes(moment))}
 
 
@@ -154,7 +154,7 @@ def _sharded_terms(run: TrainingStep, moment: PhasePeak, name: str, answer: Simu
         return {**formulas.optimizer_step(run), **_transient_terms(moment.categories, moment.passing)}
     return {
         **resident_terms(run),
-        DeviceTerm.GATHER: gathered_weight_bytes(run, _GATHERED_AT.get(name, "last layer")),
+        DeviceTerm.GATHERED_WEIGHTS: gathered_weight_bytes(run, _GATHERED_AT.get(name, "last layer")),
         DeviceTerm.BUCKETS: communication_bucket_bytes(run),
         DeviceTerm.GRADIENTS: _gradient_bytes(run, moment, name, answer),
         **_transient_terms(moment.categories, moment.passing),
