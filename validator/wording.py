@@ -1,6 +1,8 @@
-"""Numbers and durations in words: singular or plural, decimals that tell two numbers apart, durations and ranges."""
+"""Numbers, durations and paths as messages show them."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 def clip(text: str, most: int = 60) -> str:
@@ -36,6 +38,16 @@ def format_duration_range(low: float, high: float) -> str:
     return f"{two_digits(low / size)} to {two_digits(high / size)} {sign}"
 
 
+def format_duration_band(low: float, expected: float, high: float) -> str:
+    """`6.3 h (5 to 9 h)`"""
+    return f"{format_duration(expected)} ({format_duration_range(low, high)})"
+
+
+def four_digits(value: float) -> float:
+    """The number rounded to four significant digits, as JSON has times and costs."""
+    return float(f"{value:.4g}")
+
+
 def two_digits(value: float) -> str:
     """Two digits: nobody knows more of a time."""
     if value >= 9.95:
@@ -45,3 +57,9 @@ def two_digits(value: float) -> str:
 
 def _duration_unit(seconds: float) -> tuple[float, float, str]:
     return next(unit for unit in _DURATION_UNITS if seconds >= unit[0])
+
+
+def relative_to_cwd(path: Path) -> Path:
+    """The path from the working directory where it lies below that, else the absolute path."""
+    absolute, here = path.absolute(), Path.cwd()
+    return absolute.relative_to(here) if absolute.is_relative_to(here) else absolute

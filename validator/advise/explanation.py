@@ -18,6 +18,7 @@ from validator.run import calibration, launch_command, training_time
 from validator.run.cost import Cost
 from validator.run.prediction import GIB, Job
 from validator.simulation.simulated_memory import SimulationFigures
+from validator.wording import four_digits
 
 if TYPE_CHECKING:
     from validator.physics import estimate, run_time
@@ -181,14 +182,14 @@ class Explanation:
 
 def _rounded_time(time: RunTime) -> RunTime:
     step = time.step_seconds
-    terms = {term: _four_digits(seconds) for term, seconds in step.terms.items()}
+    terms = {term: four_digits(seconds) for term, seconds in step.terms.items()}
     return replace(
         time,
-        step_seconds=OptimizerStep(_four_digits(step.low), _four_digits(step.expected), _four_digits(step.high), terms),
-        tokens_per_second=_four_digits(time.tokens_per_second),
+        step_seconds=OptimizerStep(four_digits(step.low), four_digits(step.expected), four_digits(step.high), terms),
+        tokens_per_second=four_digits(time.tokens_per_second),
         hours=time.hours and _rounded_span(time.hours),
-        device_hours=time.device_hours and _four_digits(time.device_hours),
-        parts={part: _four_digits(hours) for part, hours in time.parts.items()},
+        device_hours=time.device_hours and four_digits(time.device_hours),
+        parts={part: four_digits(hours) for part, hours in time.parts.items()},
         by_length={tokens: _rounded_span(hours) for tokens, hours in time.by_length.items()},
         energy_kwh=time.energy_kwh and _rounded_span(time.energy_kwh),
     )
@@ -198,11 +199,7 @@ _Spans = TypeVar("_Spans", "estimate.Band", "Cost")
 
 
 def _rounded_span(span: _Spans) -> _Spans:
-    return span._replace(low=_four_digits(span.low), expected=_four_digits(span.expected), high=_four_digits(span.high))
-
-
-def _four_digits(value: float) -> float:
-    return float(f"{value:.4g}")
+    return span._replace(low=four_digits(span.low), expected=four_digits(span.expected), high=four_digits(span.high))
 
 
 _Sizes = TypeVar("_Sizes", MemoryBand, DeviceMemoryBand, DiskUse, Change, ReleaseMemory, SimulationFigures)

@@ -14,6 +14,7 @@ from validator.recipe.omegaconf import Position
 from validator.recipe.recipe_file import Document
 from validator.recipe.safe_read import read_text
 from validator.rules import manual
+from validator.wording import relative_to_cwd
 
 
 def general_message(code: str) -> str:
@@ -65,8 +66,7 @@ class Locations:
         """The file, from the working directory where it lies in that; None for the one that is checked."""
         if place.file is None or Path(place.file).absolute() == Path(self._document.path).absolute():
             return None
-        file, here = Path(place.file).absolute(), Path.cwd()
-        return str(file.relative_to(here) if file.is_relative_to(here) else file)
+        return str(relative_to_cwd(Path(place.file)))
 
     def position(self, place: Place) -> Position:
         """Line and column; the top of a file that cannot be read."""

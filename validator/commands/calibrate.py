@@ -24,7 +24,7 @@ from validator.run import prediction as jobs
 from validator.run.calibration import Calibration
 from validator.run.prediction import Job
 from validator.run.training_time import comparable_step_seconds
-from validator.wording import format_duration, format_duration_range, plural, two_digits
+from validator.wording import format_duration, format_duration_band, plural, two_digits
 
 
 @click.command("calibrate")
@@ -119,7 +119,7 @@ _MEASUREMENT_COLUMNS = ("machine", "recipe", "a step took", "predicted", "ratio"
 def format_measurement(measured: Calibration, timed: MeasuredSteps, correction: float) -> str:
     """A step as it ran beside what is predicted for it, and what comes of that; `correction` over all recipes."""
     tokens = f" of {timed.tokens:,.0f} tokens" if timed.tokens else ""
-    took = f"{format_duration(timed.seconds)} ({format_duration_range(timed.low, timed.high)})"
+    took = format_duration_band(timed.low, timed.seconds, timed.high)
     lines = [
         f"{measured.machine}: a step took {took}, the median of {timed.steps}{tokens}; "
         f"predicted: {format_duration(measured.expected)}",

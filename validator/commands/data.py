@@ -9,6 +9,8 @@ import click
 
 from validator import dataset
 from validator.commands import options
+from validator.output.terminal import emit
+from validator.recipe import atomic_write
 
 
 @click.command("data")
@@ -38,7 +40,6 @@ def command(
     from validator.catalogue.lookup import locate_recipe
     from validator.dataset import data_page, data_text
     from validator.dataset.data_report import report_on_source
-    from validator.output import json_output
 
     if register is not None:
         _register_file(source, register, dataset_dir, form)
@@ -50,26 +51,15 @@ def command(
     try:
         if html:
             # Names of files need not be UTF-8; a page shows such characters as numbers.
-            _write_page(Path(html), data_page.format_page(studied).encode("utf-8", "xmlcharrefreplace"))
+            page = data_page.format_page(studied).encode("utf-8", "xmlcharrefreplace")
+            atomic_write.replace_own_file(Path(html), page, data_page.is_own_page, data_page.NO_OWN_PAGE)
     finally:  # what took minutes is shown, also where the page finds no room
-        click.echo(json_output.format_json(studied) if form == "json" else data_text.format_study(studied), nl=False)
+        emit(studied, form, data_text.format_study)
     sys.exit(1 if studied.problems else 0)
-
-
-def _write_page(path: Path, content: bytes) -> None:
-    from validator.dataset import data_page
-    from validator.recipe import atomic_write
-
-    def anew(before: bytes | None) -> bytes:
-        data_page.require_own_page(path, before)
-        return content
-
-    atomic_write.edit_file(path, anew)
 
 
 def _register_file(source: str, name: str, dataset_dir: str | None, form: str) -> None:
     from validator.dataset import data_text, registration
-    from validator.output import json_output
 
     done = registration.register_data(Path(source), name, Path(dataset_dir) if dataset_dir else None)
-    click.echo(json_output.format_json(done) if form == "json" else data_text.format_registration(done), nl=False)
+    emit(done, form, data_text.format_registration)

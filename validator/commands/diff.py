@@ -9,7 +9,7 @@ import click
 from validator import escaping
 from validator.catalogue.recipe_diff import Comparison, MemorySummary, compare_recipes
 from validator.commands import options
-from validator.output import json_output
+from validator.output.terminal import emit
 
 
 @click.command("diff")
@@ -21,8 +21,7 @@ def command(name: str, file: str, form: str) -> None:
 
     Exit code 0 whether or not it did.
     """
-    compared = compare_recipes(name, file)
-    click.echo(json_output.format_json(compared) if form == "json" else format_comparison(compared), nl=False)
+    emit(compare_recipes(name, file), form, format_comparison)
 
 
 def format_comparison(comparison: Comparison) -> str:

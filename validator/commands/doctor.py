@@ -12,7 +12,7 @@ from validator.catalogue.lookup import locate_recipe
 from validator.commands import options
 from validator.doctor.check_result import CheckResult
 from validator.doctor.diagnosis import Diagnosis, examine
-from validator.output import json_output
+from validator.output.terminal import emit
 from validator.recipe.recipe_file import load_with_overrides
 from validator.wording import plural
 
@@ -38,7 +38,7 @@ def command(recipe: str | None, overrides: Sequence[str], machine: str | None, f
     """
     document = load_with_overrides(*locate_recipe(recipe, overrides)) if recipe else None
     diagnosis = examine(document, None if machine == options.AUTO_MACHINE else machine)
-    click.echo(json_output.format_json(diagnosis) if form == "json" else format_diagnosis(diagnosis), nl=False)
+    emit(diagnosis, form, format_diagnosis)
     sys.exit(1 if diagnosis.errors else 0)
 
 

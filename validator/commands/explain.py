@@ -13,7 +13,8 @@ from validator.catalogue.lookup import locate_recipe
 from validator.check.checking import check_recipe
 from validator.commands import options
 from validator.finding import FileReport, Severity
-from validator.output import explain_text, findings, json_output
+from validator.output import explain_text, findings
+from validator.output.terminal import emit
 from validator.recipe.recipe_file import load_with_overrides, with_header_fields
 
 # Changes that are simulated, where what the run needs is: each takes seconds.
@@ -52,13 +53,9 @@ def command(
         explanation = explain(
             job, overrides, judged.diagnostics, options.simulation_of(job) if simulate else None, energy
         )
-    as_text = form == "text"
-    shown = (
-        _format_errors(judged) + explain_text.format_explanation(explanation)
-        if as_text
-        else json_output.format_json(explanation.rounded())
-    )
-    click.echo(shown, nl=False)
+    if form == "json":
+        explanation = explanation.rounded()
+    emit(explanation, form, lambda shown: _format_errors(judged) + explain_text.format_explanation(shown))
     sys.exit(1 if judged.count(Severity.ERROR) else 0)
 
 

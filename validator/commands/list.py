@@ -12,8 +12,7 @@ from validator.catalogue.bundled_recipes import CatalogueRow
 from validator.commands import options
 from validator.errors import RecipeError
 from validator.escaping import shell_join
-from validator.output import json_output
-from validator.output.terminal import format_table
+from validator.output.terminal import emit, format_table
 from validator.wording import two_digits
 
 
@@ -29,7 +28,7 @@ def command(machine: str | None, model: str | None, method: str | None, host_ram
     A narrow terminal shows fewer columns; --format json has all.
     """
     rows = bundled_recipes.catalogue_rows(machine, model, method, host_ram)
-    click.echo(json_output.format_json(rows) if form == "json" else format_catalogue(rows, machine, model), nl=False)
+    emit(rows, form, lambda rows: format_catalogue(rows, machine, model))
 
 
 COLUMNS = ("name", "model", "machine", "method", "device_gib", "host_gib", "samples", "hours", "verdict")

@@ -13,6 +13,7 @@ from validator.dataset.data_report import DataReport
 from validator.dataset.sample_guidance import SampleGuidance
 from validator.dataset.sequence_lengths import HistogramBar
 from validator.errors import RecipeError, os_reason
+from validator.recipe import atomic_write
 
 _STYLE = """
 :root { color-scheme: light dark; --bar: #3b6fb6; --weak: #8884; --bad: #d0392b; }
@@ -33,6 +34,9 @@ _HEAD = '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
 _MARK = '<meta name="generator" content="lmf-recipes data">'
 _CSP = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
 _VIEW = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+
+
+NO_OWN_PAGE = "exists and is not a page of this command; choose another name, or remove it"
 
 
 def is_own_page(data: bytes) -> bool:
@@ -149,15 +153,11 @@ def require_page_target(path: Path) -> None:
         if not path.parent.is_dir():
             raise RecipeError(f"`{path}` cannot be written: there is no folder `{path.parent}`")
         if path.exists():
-            require_own_page(path, path.read_bytes() if path.is_file() else b"no file")
+            atomic_write.require_own_file(
+                path, path.read_bytes() if path.is_file() else b"no file", is_own_page, NO_OWN_PAGE
+            )
     except OSError as err:
         raise RecipeError(f"`{path}` cannot be written: {os_reason(err)}") from None
-
-
-def require_own_page(path: Path, content: bytes | None) -> None:
-    """Raise RecipeError where a file holds something else than such a page; None: there is no file."""
-    if content is not None and not is_own_page(content):
-        raise RecipeError(f"`{path}` exists and is not a page of this command; choose another name, or remove it")
 
 
 _SVG_WIDTH, _BARS_HEIGHT, _SVG_MARGIN, _BARS_TOP, _LABELS_HEIGHT = 720, 200, 20, 24, 44

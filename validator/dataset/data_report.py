@@ -37,6 +37,7 @@ from validator.run import calibration
 from validator.run.prediction import GIB, Job
 from validator.run.schedule import Schedule, training_schedule
 from validator.run.training_time import predict_training_time
+from validator.wording import four_digits
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def run_duration(job: Job, sequences: int, lengths: Sequence[int]) -> RunDuratio
 
 
 def _rounded_span(span: Band) -> Band:
-    return Band(*(float(f"{each:.4g}") for each in span))
+    return Band(*(four_digits(each) for each in span))
 
 
 # Near duplicates among more rows are looked for only when asked: they take most of the time.

@@ -18,6 +18,7 @@ from validator.knowledge import hub_caches, tables
 from validator.recipe import safe_read
 from validator.rows.reading_limits import UnreadableError
 from validator.run.prediction import Job
+from validator.wording import relative_to_cwd
 
 # Non-negative least squares of relative errors against Qwen's own vocabulary (qwen.tiktoken of the dashscope 2.0.2
 # package, 151,643 entries) on 2,000 pieces each of English prose (licences, package descriptions), code (Python, C) and
@@ -77,8 +78,7 @@ class TokenizerCounter:
     exact = True
 
     def __init__(self, path: Path, stops: Sequence[str] = ()) -> None:
-        here = Path.cwd()
-        self.name = str(path.relative_to(here) if path.is_relative_to(here) else path)
+        self.name = str(relative_to_cwd(path))
         _refuse_panicking_model(path)
         self._tokenizer = Tokenizer.from_file(str(path))
         self._tokenizer.no_truncation()

@@ -10,7 +10,14 @@ from validator.advise.changes import Change, ReleaseMemory
 from validator.advise.explanation import DeviceMemoryBand, Explanation, MemoryBand, OptimizerStep, RunTime
 from validator.escaping import shell_quote
 from validator.output.terminal import BAR_WIDTH, draw_bar
-from validator.wording import distinguishing_decimals, format_duration, format_duration_range, plural, two_digits
+from validator.wording import (
+    distinguishing_decimals,
+    format_duration,
+    format_duration_band,
+    format_duration_range,
+    plural,
+    two_digits,
+)
 
 _VERDICTS = {"fits": "fits", "tight": "tight: expected to fit, but the upper end does not", "exceeds": "does not fit",
            "unknown": "not judged"}  # fmt: skip
@@ -220,7 +227,7 @@ def time_lines(explanation: Explanation) -> Iterator[str]:
 
 def _time_headline(time: RunTime) -> str:
     step, rate = time.step_seconds, f"{float(f'{time.tokens_per_second:.2g}'):,.0f} tokens/s"
-    each = f"{format_duration(step.expected)} ({format_duration_range(step.low, step.high)}), {rate}"
+    each = f"{format_duration_band(step.low, step.expected, step.high)}, {rate}"
     if time.hours is None:
         return f"time: a step takes {each}; {_HOURS_UNKNOWN}"
     hours = time.hours

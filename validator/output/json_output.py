@@ -8,7 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from validator import escaping
 from validator.escaping import RawText
@@ -16,8 +16,10 @@ from validator.escaping import RawText
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+JsonResult: TypeAlias = "DataclassInstance | Sequence[DataclassInstance] | Mapping[str, object]"
 
-def format_json(result: DataclassInstance | Sequence[DataclassInstance] | Mapping[str, object]) -> RawText:
+
+def format_json(result: JsonResult) -> RawText:
     """The structure that `--format json` prints, with an end of line. A number that JSON cannot say (RFC 8259 has
     neither NaN nor Infinity) is null."""
     written = json.dumps(_json_value(result), indent=2, ensure_ascii=False, allow_nan=False)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from shutil import get_terminal_size
+from typing import TypeVar
 
 import click
 
 from validator import escaping
+from validator.output.json_output import JsonResult, format_json
 
 BAR_WIDTH = 44  # cells of the longest bar
+Result = TypeVar("Result", bound=JsonResult)
 _EIGHTH_BLOCKS = " ▏▎▍▌▋▊▉"
 
 
@@ -42,6 +45,11 @@ def format_table(titles: Sequence[str], rows: Iterable[Sequence[object]], spare:
 
 def _cell_texts(row: Sequence[object]) -> list[str]:
     return ["-" if value is None else escaping.escape_line(str(value)) for value in row]
+
+
+def emit(result: Result, form: str, as_text: Callable[[Result], str]) -> None:
+    """Print a result as `--format` says: as JSON, or else as text."""
+    click.echo(format_json(result) if form == "json" else as_text(result), nl=False)
 
 
 def print_lines(*lines: str, err: bool = False) -> None:

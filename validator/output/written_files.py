@@ -8,11 +8,12 @@ from validator import escaping
 from validator.catalogue.install import InstalledRecipe
 from validator.catalogue.recipe_copy import CopiedFile
 from validator.escaping import shell_quote
+from validator.wording import relative_to_cwd
 
 
 def format_installed_recipe(placed: InstalledRecipe, own: bool = False) -> str:
     """Files and the next commands as lines of text; `own`: the recipe trains on the user's own data already."""
-    lines = [f"wrote {_relative_to_cwd(path)}" for path in (placed.recipe, *placed.files)]
+    lines = [f"wrote {relative_to_cwd(path)}" for path in (placed.recipe, *placed.files)]
     if " " in str(placed.start):
         lines.append(
             "note: LLaMA-Factory's launcher splits at spaces under torchrun; a path without spaces starts everywhere"
@@ -27,11 +28,11 @@ def format_installed_recipe(placed: InstalledRecipe, own: bool = False) -> str:
 def format_copied_file(copied: CopiedFile) -> str:
     """A DeepSpeed file, and how a recipe names it."""
     done = (
-        f"wrote {_relative_to_cwd(copied.path)}"
+        f"wrote {relative_to_cwd(copied.path)}"
         if copied.written
-        else f"{_relative_to_cwd(copied.path)} is there already, the same"
+        else f"{relative_to_cwd(copied.path)} is there already, the same"
     )
-    start = "" if _is_working_folder(copied.folder) else f" that is started from {_relative_to_cwd(copied.folder)}"
+    start = "" if _is_working_folder(copied.folder) else f" that is started from {relative_to_cwd(copied.folder)}"
     return escaping.escape_lines([done, f"use: `deepspeed: {copied.name}` in a recipe{start}"])
 
 
@@ -41,13 +42,8 @@ def quote_path(path: Path) -> str:
 
 
 def _cd_command(folder: Path) -> str:
-    return "" if _is_working_folder(folder) else f"cd {quote_path(_relative_to_cwd(folder))} && "
+    return "" if _is_working_folder(folder) else f"cd {quote_path(relative_to_cwd(folder))} && "
 
 
 def _is_working_folder(folder: Path) -> bool:
     return folder.resolve() == Path.cwd()
-
-
-def _relative_to_cwd(path: Path) -> Path:
-    """The path from the working directory, where it lies in that."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

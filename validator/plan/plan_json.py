@@ -20,6 +20,7 @@ from validator.plan.other_machines import Upgrade
 from validator.plan.search import USUAL_LENGTHS, Plan
 from validator.plan.similar_recipes import nearest_recipe
 from validator.run.cost import Cost
+from validator.wording import four_digits
 
 if TYPE_CHECKING:
     from validator.simulation.predict import PlanSimulations
@@ -278,7 +279,7 @@ def _plan_row(plan: Plan) -> PlanRow:
         gives_up=", ".join(_what_is_given_up(plan)) or "nothing",
         nearest=nearest_recipe(draft),
         hours=hours,
-        device_hours=_four_digits(hours.expected * draft.machine.world) if hours else None,
+        device_hours=four_digits(hours.expected * draft.machine.world) if hours else None,
         bottleneck=plan.pace.step.bottleneck if plan.pace else None,
         money=_rounded_cost(plan),
         by_length={tokens: _rounded_span(hours) for tokens, hours in plan.by_length.items()},
@@ -291,7 +292,7 @@ def _rounded_hours(plan: Plan) -> Band | None:
 
 
 def _rounded_span(hours: Band) -> Band:
-    return Band(*map(_four_digits, hours))
+    return Band(*map(four_digits, hours))
 
 
 def _rounded_cost(plan: Plan) -> Cost | None:
@@ -299,11 +300,7 @@ def _rounded_cost(plan: Plan) -> Cost | None:
     if not (price and hours):
         return None
     low, expected, high, currency = price.of(plan.draft.machine.world, hours)
-    return Cost(_four_digits(low), _four_digits(expected), _four_digits(high), currency)
-
-
-def _four_digits(value: float) -> float:
-    return float(f"{value:.4g}")
+    return Cost(four_digits(low), four_digits(expected), four_digits(high), currency)
 
 
 def _scale_rows(scale: Sequence[tuple[Machine, Plan | None]]) -> Iterator[ScaleRow]:
@@ -314,7 +311,7 @@ def _scale_rows(scale: Sequence[tuple[Machine, Plan | None]]) -> Iterator[ScaleR
         spent = hours.expected * machine.world if hours else None
         fewest = fewest or spent
         yield ScaleRow(str(machine), machine.world, plan.draft.engine if plan else None,
-                       plan.draft.micro if plan else None, hours, spent and _four_digits(spent),
+                       plan.draft.micro if plan else None, hours, spent and four_digits(spent),
                        fewest / spent if fewest and spent else None, _rounded_cost(plan) if plan else None)  # fmt: skip
 
 

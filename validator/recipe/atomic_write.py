@@ -123,6 +123,23 @@ def replace_file(target: Path, content: str | bytes) -> None:
     edit_file(target, lambda _: content)
 
 
+def replace_own_file(target: Path, content: str | bytes, is_ours: Callable[[bytes], bool], otherwise: str) -> None:
+    """Write a generated file, in place of one only where that is ours by its content. Raises RecipeError with the words
+    `otherwise`, and as `edit_file` does."""
+
+    def change(before: bytes | None) -> str | bytes:
+        if before is not None:
+            require_own_file(target, before, is_ours, otherwise)
+        return content
+
+    edit_file(target, change)
+
+
+def require_own_file(target: Path, content: bytes, is_ours: Callable[[bytes], bool], otherwise: str) -> None:
+    if not is_ours(content):
+        raise RecipeError(f"`{target}` {otherwise}")
+
+
 def edit_file(target: Path, change: ContentChange) -> None:
     """Write what is made of a file's content; `change` is given None where there is no file, and gives None where
     nothing is to be written. Mode, owner and attributes stay as far as the user may set them, and a link keeps pointing

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from validator.errors import RecipeError
 from validator.recipe import atomic_write
 
 _CHECKSUM_LINE = "# lmf-recipes writes this file anew as long as the lines above are as it wrote them: "
@@ -15,14 +14,10 @@ _CHECKSUM_LINE = "# lmf-recipes writes this file anew as long as the lines above
 def write_generated(target: Path, text: str) -> None:
     """Write the job. A file that is there is replaced only where nobody changed it since it was written here. Raises
     RecipeError."""
-
-    def anew(before: bytes | None) -> str:
-        if before is not None and not _is_untouched(before):
-            raise RecipeError(f"`{target}` is not as it was written here, and not overwritten; choose another name")
-        return f"{text}{_CHECKSUM_LINE}{_checksum(text)}\n"
-
     atomic_write.make_folder(target.parent)
-    atomic_write.edit_file(target, anew)
+    sealed = f"{text}{_CHECKSUM_LINE}{_checksum(text)}\n"
+    edited = "is not as it was written here, and not overwritten; choose another name"
+    atomic_write.replace_own_file(target, sealed, _is_untouched, edited)
 
 
 def _is_untouched(data: bytes) -> bool:

@@ -18,7 +18,8 @@ from validator.recipe.yaml_writer import Commented, YamlValue, comment_lines, ya
 from validator.submit import cluster_job, node_script, scheduler_client
 from validator.submit.cluster_job import ClusterJob, RunToSubmit, Submission, require_single
 from validator.submit.site_file import Site, SkyPilot
-from validator.submit.uploads import Uploads, collect_uploads, relative_to_cwd
+from validator.submit.uploads import Uploads, collect_uploads
+from validator.wording import relative_to_cwd
 
 # Where a run starts, and where relative mounts lead to (sky/skylet/constants.py, SKY_REMOTE_WORKDIR).
 WORK_FOLDER = "~/sky_workdir"
@@ -150,7 +151,7 @@ def _header_lines(work: ClusterJob, site: Site) -> Iterator[str]:
 
 def _file_mounts(parcel: Uploads, own: SkyPilot) -> Mapping[str, YamlValue]:
     """Paths here count from the folder that `sky` is started in."""
-    here = {place: relative_to_cwd(path) for place, path in {**parcel.files, **parcel.data}.items()}
+    here = {place: str(relative_to_cwd(path)) for place, path in {**parcel.files, **parcel.data}.items()}
     return {**here, **own.mounts}
 
 

@@ -18,6 +18,7 @@ from validator.run.dataset_registry import REGISTRY_FILE, Dataset
 from validator.run.named_paths import InputPath, find_inputs
 from validator.run.prediction import Job
 from validator.submit.cluster_job import ClusterJob, RunToSubmit
+from validator.wording import relative_to_cwd
 
 _INPUT_KEYS = [key for key in PATH_KEYS if key.access != "written"]
 _OUTPUT_KEY = "output_dir"
@@ -80,13 +81,7 @@ class _NodePaths:
         normal = posixpath.normpath(path)
         if not normal.startswith(("/", "~", "../")) and normal != "..":
             return normal
-        return relative_to_cwd(Path(os.path.abspath(safe_read.expand_home(path))))  # noqa: PTH100 (links stay)
-
-
-def relative_to_cwd(path: Path) -> str:
-    """The path from the folder that the command is started in where it lies below that, else the whole one."""
-    whole = path.absolute()
-    return whole.relative_to(Path.cwd()).as_posix() if whole.is_relative_to(Path.cwd()) else str(whole)
+        return str(relative_to_cwd(Path(os.path.abspath(safe_read.expand_home(path)))))  # noqa: PTH100 (links stay)
 
 
 def _inputs_to_bring(job: Job) -> Iterator[InputPath]:
