@@ -42,7 +42,7 @@ SEVERAL = 7
 
 def recipe_text(job: Job) -> str:
     """The recipe's text with the `predicted` line as computed now; unchanged where nothing can be predicted."""
-    text = Path(job.path).read_text("utf-8")
+    text = Path(job.workspace.recipe).read_text("utf-8")
     now = stated_prediction(job)
     if now is None:
         return text
@@ -100,7 +100,7 @@ def _size(job: Job) -> tuple[bool, float, int]:
 def _largest(jobs: Iterable[Job], method: str) -> str:
     fitting = [job for job in jobs if method_name(job) == method]
     job = max(fitting, key=lambda job: job.model.parameters if job.model else 0, default=None)
-    return f"[{job.model.short}](recipes/{Path(job.path).name})" if job and job.model else ""
+    return f"[{job.model.short}](recipes/{Path(job.workspace.recipe).name})" if job and job.model else ""
 
 
 def output(command: str) -> str:
@@ -173,7 +173,7 @@ def derived_text(name: str) -> str:
 def main() -> None:
     check = sys.argv[1:] == ["--check"]
     stale = []
-    derived = [(Path(job.path), recipe_text(job)) for job in bundled_recipes.resolved_recipes()]
+    derived = [(Path(job.workspace.recipe), recipe_text(job)) for job in bundled_recipes.resolved_recipes()]
     for path, text in derived:
         stale += _settle(path, text, check)
     for name in (*PAGES, *FILES):

@@ -171,7 +171,7 @@ def with_liger(draft: NewRecipe) -> NewRecipe:
 
 def starts_plainly(draft: NewRecipe) -> bool:
     """True if `llamafactory-cli train` is enough: on one device DeepSpeed wants torchrun."""
-    return draft.machine.world > 1 or draft.job.zero is None
+    return draft.machine.world > 1 or draft.job.deepspeed is None
 
 
 def continued(wish: Wish, found: NewRecipe) -> NewRecipe | None:
@@ -215,7 +215,7 @@ def needs(draft: NewRecipe) -> list[str]:
     if draft.transformers and (experts := plan.loaded_experts(replace(draft, transformers=None))):
         release = [f"{release[0]}, as newer ones load {experts:,.0f} GiB of experts into main memory"]
     wanted = [required_packages.pip_requirement(name) for name in dict(required_packages.packages_for_run(draft.job))]
-    if draft.job.get("flash_attn") == "fa2" and draft.machine.device.vendor != "ascend":
+    if draft.job.args.get("flash_attn") == "fa2" and draft.machine.device.vendor != "ascend":
         wanted.append("flash-attn")
     if draft.model.kind == "gpt_oss":
         wanted.append("kernels")

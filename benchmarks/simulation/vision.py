@@ -19,7 +19,8 @@ from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
 from validator.physics import Adapter, TowerWorkload, Workload, estimate_device_memory, linear_roles
 from validator.run import multimodal
-from validator.run.hyperparameters import Settings
+from validator.run.prediction import run_of_values
+from validator.run.settings import RunSettings
 
 RECORD = records.EVIDENCE / "simulator" / "vision.csv"
 DEFAULTS: dict[str, Any] = {
@@ -96,7 +97,7 @@ def workload(row: dict[str, str]) -> Workload:
               "disable_gradient_checkpointing": row["grad_ckpt"] == "False", **frozen}  # fmt: skip
     if row["method"] == "qlora4":
         values["quantization_bit"] = 4
-    settings = Settings(values)
+    settings = run_of_values(values)
     decoder = multimodal.is_decoder_trained(settings, model)
     return Workload(
         method=method if decoder or method == "lora" else "freeze",  # type: ignore[arg-type]
@@ -111,7 +112,7 @@ def workload(row: dict[str, str]) -> Workload:
     )
 
 
-def _encodings(settings: Settings, model: Model, seconds: int) -> tuple[TowerWorkload, ...]:
+def _encodings(settings: RunSettings, model: Model, seconds: int) -> tuple[TowerWorkload, ...]:
     """With a sound of so many seconds in place of the longest; a tower makes 50 tokens of each."""
     heard = multimodal.tower_encodings(settings, model, ())
     return tuple(

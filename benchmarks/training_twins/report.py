@@ -105,17 +105,22 @@ class Row:
 def combination(job: Job) -> Combination:
     """The combination a recipe belongs to."""
     assert job.model
-    saver = next((name for name in SAVERS if job.flag(f"use_{name}")), BITS8 if job.get("optim") == BITS8 else "adamw")
-    words = [method_name(job), *([str(job.get("pref_loss"))] if job.get("pref_loss") not in (None, "sigmoid") else [])]
-    words += ["packed"] if job.stage == "sft" and job.packs else []
-    engine = "fsdp" if job.fsdp else Path(str(job.get("deepspeed") or "")).stem
+    saver = next(
+        (name for name in SAVERS if job.args.flag(f"use_{name}")), BITS8 if job.args.get("optim") == BITS8 else "adamw"
+    )
+    words = [
+        method_name(job),
+        *([str(job.args.get("pref_loss"))] if job.args.get("pref_loss") not in (None, "sigmoid") else []),
+    ]
+    words += ["packed"] if job.task.stage == "sft" and job.batch.packing else []
+    engine = "fsdp" if job.fsdp else Path(str(job.args.get("deepspeed") or "")).stem
     return Combination(
         job.model.kind,
-        str(job.get("template") or ""),
+        str(job.args.get("template") or ""),
         "-".join(words),
-        f"{saver}, bf16" if job.flag("pure_bf16") else saver,
+        f"{saver}, bf16" if job.args.flag("pure_bf16") else saver,
         engine,
-        2 if job.world > 1 else 1,
+        2 if job.batch.world_size > 1 else 1,
     )
 
 
@@ -154,25 +159,25 @@ def replaced(job: Job) -> str:
     swaps = [("fp16", "bf16 for fp16"), ("enable_liger_kernel", "no Liger kernels"), ("flash_attn", "no flash-attn"),
              ("adapter_name_or_path", "no SFT adapter"), ("streaming", "no streaming")]  # fmt: skip
     always = ["no flash-attn"] if job.model and job.model.kind in FLASH else []
-    return "; ".join([*always, *(text for key, text in swaps if job.has(key))])
+    return "; ".join([*always, *(text for key, text in swaps if job.args.is_set(key))])
 
 
 def twin(job: Job, folder: Path) -> dict[str, Any]:
     """The settings of a recipe's twin; model and data are in the folder."""
-    kept = {key: job.values[key] for key in KEPT if key in job.values}
+    kept = {key: job.args.values[key] for key in KEPT if key in job.args.values}
     if "deepspeed" in kept:
         kept["deepspeed"] = str(ROOT / kept["deepspeed"])
-    ranks = {f"{name}_rank": 8 for name in ("galore", "apollo") if job.flag(f"use_{name}")}
-    precision = {} if job.flag("pure_bf16") else {"bf16": True}
+    ranks = {f"{name}_rank": 8 for name in ("galore", "apollo") if job.args.flag(f"use_{name}")}
+    precision = {} if job.args.flag("pure_bf16") else {"bf16": True}
     media = next((part for part in MEDIA if MEDIA[part] in (job.template or {}).get("media", ())), "")
     own = {
         "model_name_or_path": str(folder / job.model.kind) if job.model else None,
         "dataset_dir": str(folder / "data"),
-        "dataset": f"{job.stage}_{media}" if media else job.stage,
+        "dataset": f"{job.task.stage}_{media}" if media else job.task.stage,
         "cutoff_len": 1024 if media else 64,  # a sample that is cut within its picture ends the run
         "output_dir": str(folder / "out"),
-        "gradient_accumulation_steps": min(int(job.number("gradient_accumulation_steps")), 2),
-        "use_cpu": job.zero is None,
+        "gradient_accumulation_steps": min(int(job.args.number("gradient_accumulation_steps")), 2),
+        "use_cpu": job.deepspeed is None,
     }
     return {**kept, **SHRUNK, **ranks, **precision, **own}
 
@@ -197,7 +202,7 @@ def train(job: Job, folder: Path) -> str:
     recipe, log, output = folder / "twin.yaml", folder / "log.txt", folder / "out"
     recipe.write_text(yaml.safe_dump(twin(job, folder), sort_keys=False), "utf-8")
     size = combination(job).processes
-    alone = size == 1 and job.zero is None
+    alone = size == 1 and job.deepspeed is None
     environments: list[dict[str, str]] = [{}] if alone else forks.torchrun(size)
     codes = forks.wait(
         forks.start(partial(_enter, recipe, launched=not alone), log, each, LIMIT) for each in environments
@@ -266,7 +271,7 @@ def run(wanted: Iterable[Combination], found: Mapping[Combination, list[Job]]) -
             result = f"parsed only: {why}"
         seconds = f"{time.monotonic() - started:.0f}" if why is None else ""
         parts = [str(part) for part in each]
-        yield Row(Path(job.path).stem, *parts, replaced(job), result, seconds, versions)
+        yield Row(Path(job.workspace.recipe).stem, *parts, replaced(job), result, seconds, versions)
 
 
 def recorded(path: Path = EVIDENCE) -> list[Row]:
@@ -299,7 +304,11 @@ def main() -> None:
     path = Path(os.environ.get("TWINS_FILE", EVIDENCE))
     if sys.argv[1:2] == ["--record"]:
         found, names = combinations(), set(sys.argv[2:])
-        wanted = [each for each, jobs in found.items() if not names or {Path(job.path).stem for job in jobs} & names]
+        wanted = [
+            each
+            for each, jobs in found.items()
+            if not names or {Path(job.workspace.recipe).stem for job in jobs} & names
+        ]
         record(run(sorted(wanted), found), path)
     for row in recorded(path):
         print(f"{row.recipe:<45} {' '.join(map(str, row.combination)):<60} {row.result}")

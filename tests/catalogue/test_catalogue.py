@@ -11,7 +11,7 @@ import pytest
 from validator.catalogue import bundled_recipes
 from validator.commands import list as table
 from validator.errors import RecipeError
-from validator.run.prediction import Job
+from validator.run.prediction import run_of_values
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/catalogue/*"])
 
@@ -52,7 +52,7 @@ def test_filters_narrow_and_agree_with_the_rows(field: str, value: str) -> None:
     ],
 )  # fmt: skip
 def test_hours_are_those_of_the_header_block(told: object, hours: object) -> None:
-    assert bundled_recipes._stated_hours(Job({}, {"predicted": told})) == hours
+    assert bundled_recipes._stated_hours(run_of_values({}, {"predicted": told})) == hours
 
 
 @pytest.mark.parametrize("variant", ["dpo", "pt", "kto", "32k", "fsdp", "8bit", "tools"])

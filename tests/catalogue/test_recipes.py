@@ -63,18 +63,18 @@ def test_name_follows_from_the_contents(path: Path) -> None:
 
 @every(RECIPES)
 def test_saves_under_its_own_name(path: Path) -> None:
-    assert described(path).values["output_dir"] == f"saves/{path.stem}"
+    assert described(path).args.values["output_dir"] == f"saves/{path.stem}"
 
 
 @every(RECIPES)
 def test_sections_are_llamafactorys(path: Path) -> None:
-    sections = SECTIONS if described(path).evaluates else SECTIONS[:-1]
+    sections = SECTIONS if described(path).evaluation.runs else SECTIONS[:-1]
     assert re.findall(r"(?m)^### (\w+)$", path.read_text("utf-8")) == sections
 
 
 @every(CURATED)
 def test_settings_that_users_copy(path: Path) -> None:
-    values = described(path).values
+    values = described(path).args.values
     assert not {"max_samples", "overwrite_output_dir", "warmup_steps", "resume_from_checkpoint"} & set(values)
     assert values.get("ddp_timeout", 0) <= 7200
     measured = values.get("eval_steps", 0) / values["save_steps"]
@@ -90,9 +90,9 @@ def test_settings_that_users_copy(path: Path) -> None:
 def guidance(recipe: prediction.Job) -> dict[str, Any]:
     """The entry of rates.yaml for a recipe: that of its own optimizer where there is one."""
     assert recipe.model
-    bits = ("8bit" if recipe.get("optim") == "adamw_8bit" else "bf16") if recipe.flag("pure_bf16") else None
-    saver = next((name for name in ("galore", "apollo", "badam") if recipe.flag(f"use_{name}")), bits)
-    rules = [rule for rule in RATES if (rule["stage"], rule["method"]) == (recipe.stage, recipe.method)]
+    bits = ("8bit" if recipe.args.get("optim") == "adamw_8bit" else "bf16") if recipe.args.flag("pure_bf16") else None
+    saver = next((name for name in ("galore", "apollo", "badam") if recipe.args.flag(f"use_{name}")), bits)
+    rules = [rule for rule in RATES if (rule["stage"], rule["method"]) == (recipe.task.stage, recipe.task.method)]
     rules = [
         rule for rule in rules if rule.get("optimizer") == saver and rule["from_billions"] <= recipe.model.billions
     ]
@@ -105,10 +105,10 @@ def test_rate_and_batch_follow_the_guidance(path: Path) -> None:
     recipe = described(path)
     rule = guidance(recipe)
     low, default, high = (rule["batch"][bound] for bound in ("low", "default", "high"))
-    assert recipe.get("learning_rate") == rule["learning_rate"]["default"]
-    assert (low or default) <= recipe.effective_batch <= (high or default)
-    usual = recipe.get("num_train_epochs") == rule["epochs"]["default"]
-    assert usual or recipe.has("max_steps") or path.stem in ONE_EPOCH
+    assert recipe.args.get("learning_rate") == rule["learning_rate"]["default"]
+    assert (low or default) <= recipe.batch.effective_batch <= (high or default)
+    usual = recipe.args.get("num_train_epochs") == rule["epochs"]["default"]
+    assert usual or recipe.args.is_set("max_steps") or path.stem in ONE_EPOCH
 
 
 def test_every_zero_file_is_used_by_a_recipe() -> None:
@@ -127,7 +127,9 @@ def test_says_its_command_where_it_needs_more_than_llamafactory_cli(path: Path) 
     said = re.findall(r"(?m)^#   (.+)$", path.read_text("utf-8"))
     lines = launch_command.launch_commands(recipe, relative(path), ())
     needed = (
-        recipe.machine.nodes > 1 or (recipe.machine.devices == 1 and recipe.zero) or launch_command.omp_threads(recipe)
+        recipe.machine.nodes > 1
+        or (recipe.machine.devices == 1 and recipe.deepspeed)
+        or launch_command.omp_threads(recipe)
     )
     assert " ".join(line.removesuffix("\\").strip() for line in said) == (lines[0] if needed else "")
 
@@ -148,7 +150,7 @@ def parsed(tmp_path_factory: pytest.TempPathFactory, parser: Parser) -> dict[str
 @pytest.mark.sample(one_in=3)
 @each
 def test_llamafactory_accepts_it(path: Path, parsed: dict[str, dict[str, Any]]) -> None:
-    found, values = parsed[path.name], described(path).values
+    found, values = parsed[path.name], described(path).args.values
     assert "error" not in found, found["error"]
     assert found["deepspeed"] == values.get("deepspeed")
     assert found["warmup"] == int(values.get("warmup_steps") or math.ceil(1000 * values["warmup_ratio"]))

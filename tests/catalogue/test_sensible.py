@@ -48,15 +48,15 @@ def has_a_head(document: Document, _: Job) -> bool:
 
 def states_the_rows_of_its_data(_: Document, job: Job) -> bool:
     """`rows` are those that are published of the data that the file names."""
-    return bool(job.flag("streaming")) or job.header.get("rows") == job.published_rows
+    return bool(job.args.flag("streaming")) or job.header.get("rows") == job.data.published_rows
 
 
 def states_the_lengths_of_its_data(_: Document, job: Job) -> bool:
-    return bool(job.flag("streaming")) or job.lengths.typical is not None
+    return bool(job.args.flag("streaming")) or job.declared.lengths.typical is not None
 
 
 def recommends_the_published_count(_: Document, job: Job) -> bool:
-    return job.guidance is not None and job.samples == job.guidance.recommended.samples
+    return job.guidance is not None and job.declared.samples == job.guidance.recommended.samples
 
 
 def saves_before_the_end(_: Document, job: Job) -> bool:
@@ -75,7 +75,7 @@ def warms_up(document: Document, _: Job) -> bool:
 
 
 def evaluates_or_says_why_not(document: Document, job: Job) -> bool:
-    return job.evaluates or "\n# nothing is held back: " in document.text
+    return job.evaluation.runs or "\n# nothing is held back: " in document.text
 
 
 def keeps_thoughts(document: Document, _: Job) -> bool:
@@ -83,7 +83,7 @@ def keeps_thoughts(document: Document, _: Job) -> bool:
 
 
 def starts_plainly_on_one_device(_: Document, job: Job) -> bool:
-    return job.world > 1 or job.zero is None
+    return job.batch.world_size > 1 or job.deepspeed is None
 
 
 def ends_within_three_days(_: Document, job: Job) -> bool:
@@ -176,7 +176,7 @@ def test_a_law_is_broken_by_an_edit(law: Callable[[Document, Job], bool]) -> Non
 
 
 def test_no_two_recipes_save_to_one_folder() -> None:
-    folders = Counter(read(path)[1].get("output_dir") for path in PATHS)
+    folders = Counter(read(path)[1].args.get("output_dir") for path in PATHS)
     assert max(folders.values()) == 1
 
 
@@ -204,9 +204,9 @@ def test_hours_are_a_narrow_band_on_one_node() -> None:
 
 
 def test_a_pair_names_each_other() -> None:
-    pairs = [(path, read(path)[1].get("adapter_name_or_path")) for path in PATHS]
+    pairs = [(path, read(path)[1].args.get("adapter_name_or_path")) for path in PATHS]
     for after, adapter in ((path, name) for path, name in pairs if name):
         before = ROOT / "recipes" / f"{Path(adapter).name}.yaml"
-        assert read(before)[1].get("output_dir") == adapter
+        assert read(before)[1].args.get("output_dir") == adapter
         assert f"\n# Needs: the adapter of {before.stem}, trained first" in read(after)[0].text
         assert f"; {after.stem} goes on from this adapter.\n" in read(before)[0].text

@@ -37,7 +37,7 @@ def test_nothing_is_recorded_that_no_recipe_has() -> None:
 
 
 def test_every_recipe_belongs_to_a_combination() -> None:
-    covered = {Path(job.path).stem for jobs in FOUND.values() for job in jobs}
+    covered = {Path(job.workspace.recipe).stem for jobs in FOUND.values() for job in jobs}
     assert covered == {path.stem for path in (ROOT / "recipes").glob("*.yaml")} - {"tiny-cpu-lora"}
 
 
@@ -51,10 +51,12 @@ def test_the_cross_section_has_every_part() -> None:
 
 
 def test_a_twin_keeps_what_decides_and_shrinks_the_rest() -> None:
-    (job,) = (job for jobs in FOUND.values() for job in jobs if Path(job.path).stem == "qwen3-8b-3090x2-lora")
+    (job,) = (
+        job for jobs in FOUND.values() for job in jobs if Path(job.workspace.recipe).stem == "qwen3-8b-3090x2-lora"
+    )
     made = twins.twin(job, Path("folder"))
     assert {key: made[key] for key in ("stage", "finetuning_type", "template")} == {
-        key: job.values[key] for key in ("stage", "finetuning_type", "template")
+        key: job.args.values[key] for key in ("stage", "finetuning_type", "template")
     }
     assert (made["max_steps"], made["cutoff_len"], made["dataset"]) == (2, 64, "sft")
 
@@ -80,6 +82,6 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.slow
 @pytest.mark.training
 @pytest.mark.sample(one_in=12, whole_for=MAKERS)
-@pytest.mark.parametrize("recipe", [Path(FOUND[each][0].path).stem for each in NOW])
+@pytest.mark.parametrize("recipe", [Path(FOUND[each][0].workspace.recipe).stem for each in NOW])
 def test_trains_for_two_steps(recipe: str, outcomes: dict[str, str]) -> None:
     assert outcomes[recipe] == "trained"

@@ -24,7 +24,7 @@ from validator import dataset
 from validator.dataset import data_page, sample_guidance
 from validator.errors import RecipeError
 from validator.output import progress
-from validator.run.prediction import Job
+from validator.run.prediction import run_of_values
 
 ROOT = Path(__file__).parents[2]
 ROW = '{"instruction": "Say hi to all people.", "input": "", "output": "hi there"}'
@@ -274,7 +274,7 @@ def test_a_page_is_replaced_and_nothing_else_is(page: Path) -> None:
 
 @pytest.mark.parametrize(("model", "zones"), [("qwen3-8b", 5), ("qwen72b", 4), ("other/unknown-model", 0)])
 def test_zones_are_those_that_the_guidance_has_figures_for(model: str, zones: int) -> None:
-    job = Job({"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
+    job = run_of_values({"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
     drawn = data_page.guidance_zones_svg(sample_guidance.judge_sample_count(job, 3000, 3.0))
     assert drawn.count("<rect") == zones
     assert ("saturated" in drawn) == (zones == 5)

@@ -17,7 +17,8 @@ from support.sampling import chosen
 from validator.dataset import recipe_datasets, row_selection, token_counting
 from validator.knowledge import tables
 from validator.run import schedule
-from validator.run.prediction import Job
+from validator.run.prediction import Job, run_of_values
+from validator.run.workspace import Workspace
 
 HERE = Path(__file__).parents[1]
 MODEL = HERE.parent / "demo" / "tiny-qwen3"
@@ -27,7 +28,7 @@ CASES = small_sets.CASES | nasty_sets.CASES
 
 
 def run_of(recipe: dict[str, Any]) -> tuple[Job, row_selection.RowSelection]:
-    job = Job(recipe, path="recipe.yaml", folders=(Path.cwd(),))
+    job = run_of_values(recipe, workspace=Workspace("recipe.yaml", (Path.cwd(),)))
     counter, _ = token_counting.best_counter(job)
     return job, row_selection.select_rows(job, recipe_datasets.load_datasets(job, counter, lambda _rows: None))
 
@@ -60,7 +61,7 @@ def test_rows_tokens_drops_and_steps_are_those_of_the_real_run(name: str, real: 
     steps, kept, rows = schedule.training_schedule(job, run.sequences), run.column("kept"), run.kept(run.train)
     ours = {"rows": run.sequences, "examples": run.sequences, "evaluated": run.evaluated, "batch": steps.batch,
             "per_epoch": steps.per_epoch, "total": steps.total, "warmup": steps.warmup}  # fmt: skip
-    if not job.packs:
+    if not job.batch.packing:
         ours["tokens"] = sum(kept[at] for at in rows)
     if not len(run.evaluation):
         ours["dropped"] = run.drops.total()

@@ -12,7 +12,7 @@ import pytest
 from validator.dataset import near_duplicates, sample_guidance, sequence_lengths
 from validator.dataset.data_report import DataReport, DroppedRows, RowCounts, report_on_source
 from validator.dataset.token_counting import estimate_tokens
-from validator.run.prediction import Job
+from validator.run.prediction import run_of_values
 
 WORDS = ["".join(random.Random(seed).choices("etaoinshrdlu", k=2 + seed % 8)) for seed in range(4000)]
 
@@ -129,21 +129,21 @@ def test_the_longest_batch_needs_less_than_cutoff_len(tmp_path: Path) -> None:
     ],
 )
 def test_amount(model: str, rows: int, epochs: float, verdict: str, better: int | None) -> None:
-    job = Job({"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
+    job = run_of_values({"model_name_or_path": model, "stage": "sft", "finetuning_type": "lora"})
     judged = sample_guidance.judge_sample_count(job, rows, epochs)
     assert judged.verdict == verdict
     assert (judged.better_size.billions if judged.better_size else None) == better
 
 
 def test_ten_epochs_of_300_rows_are_learned_by_heart() -> None:
-    job = Job({"model_name_or_path": "qwen7b", "stage": "sft", "finetuning_type": "lora"})
+    job = run_of_values({"model_name_or_path": "qwen7b", "stage": "sft", "finetuning_type": "lora"})
     assert "10 epochs of 300 samples" in sample_guidance.judge_sample_count(job, 300, 10).epochs.message
     assert not sample_guidance.judge_sample_count(job, 817, 15).epochs.message, "LIMO's own run"
     assert not sample_guidance.judge_sample_count(job, 5_000, 3).epochs.message
 
 
 def test_no_guidance_is_said() -> None:
-    job = Job({"model_name_or_path": "qwen7b", "stage": "ppo", "finetuning_type": "lora"})
+    job = run_of_values({"model_name_or_path": "qwen7b", "stage": "ppo", "finetuning_type": "lora"})
     assert sample_guidance.judge_sample_count(job, 500, 3).verdict == "unknown"
     assert "no public guidance for stage ppo" in sample_guidance.judge_sample_count(job, 500, 3).message
 
@@ -161,7 +161,7 @@ def test_no_guidance_is_said() -> None:
 )
 def test_each_stage_has_a_verdict_that_its_marks_show(stage: str, rows: int, verdict: str, marks: list[str]) -> None:
     judged = sample_guidance.judge_sample_count(
-        Job({"model_name_or_path": "qwen7b", "stage": stage, "finetuning_type": "full"}), rows, 1
+        run_of_values({"model_name_or_path": "qwen7b", "stage": stage, "finetuning_type": "full"}), rows, 1
     )
     assert (judged.verdict, list(judged.figures())) == (verdict, marks)
     assert set(judged.sure) == set(marks)

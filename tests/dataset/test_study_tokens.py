@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from validator.dataset import token_counting
-from validator.run.prediction import Job
+from validator.run.prediction import run_of_values
+from validator.run.workspace import Workspace
 
 pytest.importorskip("tokenizers")
 
@@ -28,7 +29,9 @@ def counter(folder: Path, text: str | None) -> tuple[token_counting.TokenCounter
     model.mkdir()
     if text is not None:
         (model / "tokenizer.json").write_text(text, "utf-8")
-    return token_counting.best_counter(Job({"model_name_or_path": str(model)}, path="recipe.yaml", folders=(folder,)))
+    return token_counting.best_counter(
+        run_of_values({"model_name_or_path": str(model)}, workspace=Workspace("recipe.yaml", (folder,)))
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from validator.errors import RecipeError
 from validator.knowledge import guidance, models
 from validator.knowledge.guidance import SampleAmounts
-from validator.run.prediction import Job
+from validator.run.prediction import run_of_values
 
 STAGES = ("sft", "dpo", "kto", "rm", "pt")
 SIZES = (0.5, 1.5, 3.1, 7.6, 8.2, 9.9, 14.8, 20.9, 32.8, 47, 72.7, 235, 685)
@@ -113,7 +113,7 @@ def test_samples_are_wasted_only_where_somebody_saw_it(
 def test_pictures_are_guided_where_there_are_some(
     model: str, stage: str, values: dict[str, str], recommended: int
 ) -> None:
-    job = Job({"model_name_or_path": model, "stage": stage, "finetuning_type": "lora", **values})
+    job = run_of_values({"model_name_or_path": model, "stage": stage, "finetuning_type": "lora", **values})
     assert job.guidance
     assert job.guidance.recommended.samples == recommended
 
@@ -121,7 +121,7 @@ def test_pictures_are_guided_where_there_are_some(
 def test_what_nobody_published_is_not_known() -> None:
     assert guidance.sample_amounts("ppo", "lora", 7.6) is None
     assert guidance.sample_amounts("sources", "lora", 7.6) is None
-    assert Job({"stage": "sft", "finetuning_type": "lora"}).guidance is None
+    assert run_of_values({"stage": "sft", "finetuning_type": "lora"}).guidance is None
 
 
 @pytest.mark.parametrize(

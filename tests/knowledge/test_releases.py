@@ -18,8 +18,7 @@ from validator.errors import RecipeError
 from validator.knowledge import releases, tables
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
-from validator.run.hyperparameters import Settings
-from validator.run.prediction import Job
+from validator.run.prediction import run_of_values
 from validator.run.schedule import warmup_steps
 
 
@@ -180,8 +179,10 @@ def test_training_starts_with_a_release_in_the_range_only(tmp_path: Path, monkey
 )  # fmt: skip
 def test_the_default_optimizer_is_that_of_the_oldest_torch(torch: object, older: bool) -> None:
     assert releases.may_be_before_torch({"torch": torch}, 8) is older
-    assert Settings({}, header={"torch": torch}).get("optim") == ("adamw_torch" if older else "adamw_torch_fused")
-    assert Settings({"optim": "lomo"}, header={"torch": torch}).get("optim") == "lomo"
+    assert run_of_values({}, header={"torch": torch}).args.get("optim") == (
+        "adamw_torch" if older else "adamw_torch_fused"
+    )
+    assert run_of_values({"optim": "lomo"}, header={"torch": torch}).args.get("optim") == "lomo"
 
 
 def test_installed_releases_are_read() -> None:
@@ -205,7 +206,7 @@ def test_installed_releases_are_read() -> None:
 def test_warmup_by_release(values: dict[str, float], five: int, four: int) -> None:
     """As TrainingArguments.get_warmup_steps of transformers 5.6.0 and 4.57.1 gives for 1,000 steps."""
     for version, steps in (("5.6.0", five), ("4.57.1", four)):
-        assert warmup_steps(Job(values, {"transformers": version}, None), 1000) == steps
+        assert warmup_steps(run_of_values(values, {"transformers": version}, None), 1000) == steps
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from validator.physics.estimate import DeviceTerm
 from validator.physics.peaks import PHASES
 from validator.physics.training_step import TrainingStep
 from validator.run import multimodal
-from validator.run.hyperparameters import Settings
+from validator.run.prediction import run_of_values
 
 ROWS = vision.recorded()
 
@@ -125,7 +125,7 @@ def test_what_trains_is_what_llamafactory_trains(kind: str, method: str, freezes
         return
     loaded = load_model(cell, real=True).model
     model = models._model_of_config(kind, tiny(kind))
-    settings = Settings({"finetuning_type": method, **freezes})
+    settings = run_of_values({"finetuning_type": method, **freezes})
     decoder = multimodal.is_decoder_trained(settings, model)
     work = Workload(
         method="full" if method == "full" and decoder else "freeze" if method == "full" else "lora",
@@ -142,7 +142,7 @@ def test_what_trains_is_what_llamafactory_trains(kind: str, method: str, freezes
 @pytest.mark.parametrize("method", ["lora", "full"])
 def test_freezing_never_needs_more_nor_more_pixels_less(name: str, method: str) -> None:
     def needed(**recipe: Any) -> float:
-        settings = Settings({"finetuning_type": method, "cutoff_len": 4096, **recipe})
+        settings = run_of_values({"finetuning_type": method, "cutoff_len": 4096, **recipe})
         work = Workload(method=method, towers=multimodal.tower_encodings(settings, model, ()))  # type: ignore[arg-type]
         return estimate_device_memory(model.arch, work).allocated
 
@@ -179,7 +179,7 @@ def test_a_checkpoint_that_is_quantized_already_has_its_tower_whole() -> None:
 def test_while_a_tower_reads_a_sharded_run_holds_what_it_does_in_the_decoder() -> None:
     """ZeRO-3 gathers layers and fetches ahead there, too, and its buckets stand."""
     model = models.find_model("qwen2.5-vl-72b")
-    settings = Settings({"finetuning_type": "full", "cutoff_len": 2048})
+    settings = run_of_values({"finetuning_type": "full", "cutoff_len": 2048})
     run = TrainingStep(
         model.arch,
         Workload(

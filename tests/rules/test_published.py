@@ -11,7 +11,7 @@ from typing import Any
 
 from validator.knowledge import devices, models
 from validator.rules import good_practice
-from validator.run.prediction import Job
+from validator.run.prediction import run_of_values
 
 RUNS = list(csv.DictReader((Path(__file__).parents[1] / "fixtures" / "published.csv").open(encoding="utf-8")))
 # A model of about each size; a run of another family is judged by its size alone.
@@ -39,7 +39,7 @@ def told(run: dict[str, str]) -> list[str]:
         values |= {key: float(run[field])} if run[field] else {}
     values |= {"lora_dropout": float(run["dropout"])} if run["dropout"] else {}
     values["per_device_train_batch_size"] = int(float(run["batch"] or 16))
-    job = Job(values, {}, devices.parse_machine("1xa100-80g", None) if run["batch"] else None)
+    job = run_of_values(values, {}, devices.parse_machine("1xa100-80g", None) if run["batch"] else None)
     return [text for _, text in good_practice.far_from_published.check(job)]  # type: ignore[misc]
 
 

@@ -102,7 +102,7 @@ def test_weights_are_kept_in_the_formats_that_a_run_of_two_processes_has_shown(t
         full = job(tmp_path, {"fsdp_version": version})
         assert term(full, DeviceTerm.WEIGHTS) == pytest.approx(4 * whole, rel=0.01)
     unmixed = job(tmp_path, {"fsdp_version": 2}, finetuning_type="lora", lora_target="all", bf16=False, pure_bf16=True)
-    assert unmixed.half == "bf16"
+    assert unmixed.precision.compute_dtype == "bf16"
     assert term(unmixed, DeviceTerm.WEIGHTS) == pytest.approx(4 * whole, rel=0.01)
 
 
@@ -203,9 +203,12 @@ def test_offload_needs_main_memory(tmp_path: Path) -> None:
 
 def test_activations_are_checkpointed_by_fsdp_where_nothing_else_does(tmp_path: Path) -> None:
     off: dict[str, Any] = {"disable_gradient_checkpointing": True}
-    assert job(tmp_path, {}, **off).checkpointing == "off"
-    assert job(tmp_path, {"fsdp_activation_checkpointing": True}, **off).checkpointing == "layer"
-    assert job(tmp_path, {"fsdp_activation_checkpointing": True}, use_unsloth_gc=True).checkpointing == "offloaded"
+    assert job(tmp_path, {}, **off).activation_checkpointing.mode == "off"
+    assert job(tmp_path, {"fsdp_activation_checkpointing": True}, **off).activation_checkpointing.mode == "layer"
+    assert (
+        job(tmp_path, {"fsdp_activation_checkpointing": True}, use_unsloth_gc=True).activation_checkpointing.mode
+        == "offloaded"
+    )
 
 
 def test_plain_processes_are_judged_as_such(tmp_path: Path) -> None:

@@ -42,13 +42,13 @@ def test_a_name_that_does_not(name: str) -> None:
 def test_a_file_that_is_there_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     one = prediction.resolve(parse_recipe("-", "deepspeed: my_zero3.json"))
-    assert (one.zero_stage, one.zero and one.zero.assumed) == (3, True)
+    assert (one.zero_stage, one.deepspeed and one.deepspeed.assumed) == (3, True)
     Path("my_zero3.json").write_text('{"zero_optimization": {"stage": 2}}')
     one = prediction.resolve(parse_recipe("-", "deepspeed: my_zero3.json"))
-    assert (one.zero_stage, one.zero and one.zero.assumed) == (2, False)
+    assert (one.zero_stage, one.deepspeed and one.deepspeed.assumed) == (2, False)
     one = prediction.resolve(parse_recipe("-", "deepspeed: elsewhere/ds_z3.json"))
-    assert one.zero is not None
-    assert one.zero.path == str(catalogue_root() / "deepspeed" / "ds_z3.json")
+    assert one.deepspeed is not None
+    assert one.deepspeed.path == str(catalogue_root() / "deepspeed" / "ds_z3.json")
 
 
 def test_a_file_that_nothing_tells_of() -> None:

@@ -149,4 +149,4 @@ def test_a_broken_registry_says_so(tmp_path: Path, text: str) -> None:
 )
 def test_a_recipe_finds_its_data_sets(recipe: str, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
-    assert [found.name for found in prediction.resolve(parse_recipe("-", recipe)).datasets] == names
+    assert [found.name for found in prediction.resolve(parse_recipe("-", recipe)).data.datasets] == names

@@ -17,7 +17,12 @@ def resolved(machine: str | None = None, ram: float | None = None, header: Any =
 
 def test_defaults_are_llamafactorys() -> None:
     one = resolved()
-    assert (one.stage, one.method, one.number("cutoff_len"), one.get("none_such")) == ("sft", "lora", 2048, None)
+    assert (one.task.stage, one.task.method, one.args.number("cutoff_len"), one.args.get("none_such")) == (
+        "sft",
+        "lora",
+        2048,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,20 +39,20 @@ def test_defaults_are_llamafactorys() -> None:
     ],
 )
 def test_number(value: object, number: float) -> None:
-    assert resolved(learning_rate=value).number("learning_rate") == number
+    assert resolved(learning_rate=value).args.number("learning_rate") == number
 
 
 def test_truth_is_pythons_and_words_are_split_at_commas() -> None:
-    assert resolved(bf16="false").flag("bf16")
-    assert resolved(dataset="a, b,c").words("dataset") == ("a", "b", "c")
-    assert resolved(dataset=["a", "b"]).words("dataset") == ("a", "b")
-    assert resolved(dataset=3).words("dataset") == ()
+    assert resolved(bf16="false").args.flag("bf16")
+    assert resolved(dataset="a, b,c").args.words("dataset") == ("a", "b", "c")
+    assert resolved(dataset=["a", "b"]).args.words("dataset") == ("a", "b")
+    assert resolved(dataset=3).args.words("dataset") == ()
 
 
 def test_batch_and_steps_over_all_devices_and_epochs() -> None:
     batch = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "num_train_epochs": 2.5}
     one = resolved("2x8xa100-80g", header={"samples": 1001}, **batch)
-    assert one.effective_batch == 128
+    assert one.batch.effective_batch == 128
     assert one.steps == 20  # 8 a pass, the last one short, two and a half passes
     assert resolved("1xa100-80g", max_steps=7, **batch).steps == 7
     assert resolved("1xa100-80g", **batch).steps == 0
@@ -138,11 +143,11 @@ def test_paths_are_looked_for_here_first_then_beside_the_recipe(
     (tmp_path / "project" / "z.json").write_text("{}")
     monkeypatch.chdir(tmp_path / "here")
     recipe = prediction.resolve(Document(str(tmp_path / "project" / "recipes" / "x.yaml")))
-    assert recipe.find("z.json") == (tmp_path / "project" / "z.json", False)
+    assert recipe.workspace.find("z.json") == (tmp_path / "project" / "z.json", False)
     (tmp_path / "here" / "z.json").write_text("{}")
-    assert recipe.find("z.json") == (tmp_path / "here" / "z.json", True)
-    assert recipe.find("none.json") is None
-    assert recipe.find("x" * 5000) is None
+    assert recipe.workspace.find("z.json") == (tmp_path / "here" / "z.json", True)
+    assert recipe.workspace.find("none.json") is None
+    assert recipe.workspace.find("x" * 5000) is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +172,7 @@ def test_paths_are_looked_for_here_first_then_beside_the_recipe(
 )
 def test_a_refused_value_counts_as_what_it_plainly_means_or_not_at_all(key: str, value: object, meant: object) -> None:
     document = Document("x.yaml", values={key: value})
-    assert prediction.resolve(document, refused=frozenset({key})).get(key) == meant
+    assert prediction.resolve(document, refused=frozenset({key})).args.get(key) == meant
 
 
 def test_a_deepspeed_file_that_is_not_there_is_the_catalogues_or_memory_is_unknown(

@@ -6,7 +6,8 @@ import pytest
 
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import prediction
-from validator.run.hyperparameters import ORDINARY_TOKENS, HeaderLengths, header_lengths
+from validator.run.declared import HeaderLengths, header_lengths
+from validator.run.hyperparameters import ORDINARY_TOKENS
 
 RECIPE = """# /// recipe
 # machine: 8xa100-40g
@@ -57,7 +58,7 @@ def resolved(header: str = "", cutoff: int = 16384, more: str = "") -> predictio
 )
 def test_the_longest_sequence(header: str, cutoff: int, more: str, reached: int, longest: int) -> None:
     one = resolved(header, cutoff, more)
-    assert (one.reached, one.longest) == (reached, longest)
+    assert (one.batch.certain_tokens, one.batch.max_tokens) == (reached, longest)
     assert one.workload is not None
     assert one.workload.length == longest
 

@@ -13,7 +13,7 @@ from validator.knowledge.devices import parse_machine
 from validator.physics import RunPart
 from validator.run import training_time as timing
 from validator.run.cost import Price, parse_price
-from validator.run.prediction import Job
+from validator.run.prediction import Job, run_of_values
 from validator.run.sample_lengths import estimate_sample_lengths
 from validator.run.training_time import TrainingTime, seconds_per_sample
 
@@ -27,7 +27,7 @@ BASE = {
 def job(header: dict[str, Any] | None = None, on: str = "8xa100-80g", **values: Any) -> Job:
     told = {"samples": 6400, **(header or {})}
     there = parse_machine(on, 1024.0)._replace(network=told.pop("network", None), price=told.pop("price", None))
-    return Job({**BASE, **values}, told, there)
+    return run_of_values({**BASE, **values}, told, there)
 
 
 def parts(header: dict[str, Any] | None = None, **values: Any) -> Mapping[RunPart, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from support.source import modules, nodes
 
 from validator.knowledge import devices, models
 from validator.run.dataset_registry import Dataset
-from validator.run.hyperparameters import Settings
-from validator.run.prediction import Job
+from validator.run.prediction import run_of_values
 from validator.run.quantization import Quantization, resolve_quantization
+from validator.run.recipe_arguments import Arguments
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "validator"
@@ -29,107 +30,172 @@ STEPS = {"eval_strategy": "steps", "eval_steps": 5, "val_size": 0.1}
 # Values, question, answer. `test_the_real_parser_agrees` asks LLaMA-Factory's parser the same.
 PARSED: list[tuple[dict[str, Any], str, Any]] = [
     # Written packing takes one token off everywhere; pt packs by itself and takes none off then.
-    ({"stage": "pt"}, "packs", True), ({"stage": "pt"}, "length", 2048),
-    ({"stage": "pt", "packing": True}, "packs", True), ({"stage": "pt", "packing": True}, "length", 2047),
-    ({"stage": "pt", "packing": False}, "packs", False), ({"stage": "pt", "packing": False}, "length", 2048),
-    ({"stage": "pt", "packing": None}, "packs", True), ({"stage": "pt", "packing": "false"}, "packs", True),
-    ({}, "packs", False), ({}, "length", 2048),
-    ({"packing": True}, "packs", True), ({"packing": True}, "length", 2047), ({"packing": "false"}, "packs", True),
-    ({"neat_packing": True}, "packs", True), ({"neat_packing": True}, "length", 2047),
-    ({"neat_packing": True, "packing": False}, "packs", True), ({"neat_packing": True}, "neat", True),
-    ({"packing": True}, "neat", False),
-    ({"stage": "dpo", "packing": True}, "length", 2047), ({"stage": "rm", "packing": True}, "length", 2047),
-    ({"stage": "kto", "packing": 1}, "length", 2047), ({"stage": "kto", "packing": 0}, "length", 2048),
+    ({"stage": "pt"}, "batch.packing", True),
+    ({"stage": "pt"}, "batch.kept_tokens", 2048),
+    ({"stage": "pt", "packing": True}, "batch.packing", True),
+    ({"stage": "pt", "packing": True}, "batch.kept_tokens", 2047),
+    ({"stage": "pt", "packing": False}, "batch.packing", False),
+    ({"stage": "pt", "packing": False}, "batch.kept_tokens", 2048),
+    ({"stage": "pt", "packing": None}, "batch.packing", True),
+    ({"stage": "pt", "packing": "false"}, "batch.packing", True),
+    ({}, "batch.packing", False),
+    ({}, "batch.kept_tokens", 2048),
+    ({"packing": True}, "batch.packing", True),
+    ({"packing": True}, "batch.kept_tokens", 2047),
+    ({"packing": "false"}, "batch.packing", True),
+    ({"neat_packing": True}, "batch.packing", True),
+    ({"neat_packing": True}, "batch.kept_tokens", 2047),
+    ({"neat_packing": True, "packing": False}, "batch.packing", True),
+    ({"neat_packing": True}, "batch.neat_packing", True),
+    ({"packing": True}, "batch.neat_packing", False),
+    ({"stage": "dpo", "packing": True}, "batch.kept_tokens", 2047),
+    ({"stage": "rm", "packing": True}, "batch.kept_tokens", 2047),
+    ({"stage": "kto", "packing": 1}, "batch.kept_tokens", 2047),
+    ({"stage": "kto", "packing": 0}, "batch.kept_tokens", 2048),
     # A strategy turns do_eval on.
-    ({}, "evaluates", False), (STEPS, "evaluates", True), ({**STEPS, "eval_strategy": "epoch"}, "evaluates", True),
-    ({**STEPS, "eval_strategy": "no"}, "evaluates", False), ({**STEPS, "do_eval": False}, "evaluates", True),
-    ({"do_eval": True, "val_size": 0.1}, "evaluates", True),
-    (STEPS, "evaluation", "steps"), ({"do_eval": True, "val_size": 0.1}, "evaluation", "no"),
+    ({}, "evaluation.runs", False),
+    (STEPS, "evaluation.runs", True),
+    ({**STEPS, "eval_strategy": "epoch"}, "evaluation.runs", True),
+    ({**STEPS, "eval_strategy": "no"}, "evaluation.runs", False),
+    ({**STEPS, "do_eval": False}, "evaluation.runs", True),
+    ({"do_eval": True, "val_size": 0.1}, "evaluation.runs", True),
+    (STEPS, "evaluation.strategy", "steps"),
+    ({"do_eval": True, "val_size": 0.1}, "evaluation.strategy", "no"),
     # The reference of dpo.
-    (DPO, "compares", True), ({**DPO, "pref_loss": "hinge"}, "compares", True),
-    ({**DPO, "pref_loss": "orpo"}, "compares", False), ({**DPO, "pref_loss": "simpo"}, "compares", False),
-    ({"pref_loss": "sigmoid"}, "compares", False), ({"stage": "rm"}, "compares", False),
+    (DPO, "task.needs_reference_logprobs", True),
+    ({**DPO, "pref_loss": "hinge"}, "task.needs_reference_logprobs", True),
+    ({**DPO, "pref_loss": "orpo"}, "task.needs_reference_logprobs", False),
+    ({**DPO, "pref_loss": "simpo"}, "task.needs_reference_logprobs", False),
+    ({"pref_loss": "sigmoid"}, "task.needs_reference_logprobs", False),
+    ({"stage": "rm"}, "task.needs_reference_logprobs", False),
     # The words of fsdp.
-    ({}, "fsdp_words", []), ({"fsdp": ""}, "fsdp_words", []), ({"fsdp": False}, "fsdp_words", []),
+    ({}, "fsdp_words", []),
+    ({"fsdp": ""}, "fsdp_words", []),
+    ({"fsdp": False}, "fsdp_words", []),
     ({"fsdp": True}, "fsdp_words", ["full_shard"]),
     ({"fsdp": " full_shard  offload "}, "fsdp_words", ["full_shard", "offload"]),
     ({"fsdp": ["full_shard", "auto_wrap"]}, "fsdp_words", ["full_shard", "auto_wrap"]),
     # An empty value leaves DeepSpeed off.
-    ({"deepspeed": ""}, "engine", False), ({"deepspeed": {}}, "engine", False),
-]  # fmt: skip
+    ({"deepspeed": ""}, "uses_deepspeed", False),
+    ({"deepspeed": {}}, "uses_deepspeed", False),
+]
 
 # What the parser does not say: read in the source that each property names, or seen in a run of a tiny model.
 READ: list[tuple[dict[str, Any], str, Any]] = [
     # data/loader.py, _get_dataset_processor. A dpo run with cutoff_len 64 gave batches of 4 x 64 with packing true and
     # false, with 63 and 64 tokens of the longest row: nothing is packed, and the tensors stay as they are.
-    ({**DPO, "packing": True}, "packs", False), ({"stage": "rm", "packing": True}, "packs", False),
-    ({"stage": "kto", "packing": True}, "packs", False), ({"stage": "ppo", "packing": True}, "packs", False),
-    (DPO, "pairs", True), ({"stage": "rm"}, "pairs", True), ({"stage": "kto"}, "pairs", False), ({}, "pairs", False),
-    ({"val_size": 0.1}, "holds_back", True), ({"val_size": 1e-7}, "holds_back", False), ({}, "holds_back", False),
-    (STEPS, "evaluates_while_training", True), ({"do_eval": True}, "evaluates_while_training", False),
+    ({**DPO, "packing": True}, "batch.packing", False),
+    ({"stage": "rm", "packing": True}, "batch.packing", False),
+    ({"stage": "kto", "packing": True}, "batch.packing", False),
+    ({"stage": "ppo", "packing": True}, "batch.packing", False),
+    (DPO, "task.uses_preference_pairs", True),
+    ({"stage": "rm"}, "task.uses_preference_pairs", True),
+    ({"stage": "kto"}, "task.uses_preference_pairs", False),
+    ({}, "task.uses_preference_pairs", False),
+    ({"val_size": 0.1}, "evaluation.splits_validation_set", True),
+    ({"val_size": 1e-7}, "evaluation.splits_validation_set", False),
+    ({}, "evaluation.splits_validation_set", False),
+    (STEPS, "evaluation.while_training", True),
+    ({"do_eval": True}, "evaluation.while_training", False),
     # train/sft/trainer.py: only sft writes text, and only where it evaluates or predicts.
-    (TEXT, "generates", False), ({**TEXT, **STEPS}, "generates", True), (STEPS, "generates", False),
-    ({**TEXT, "do_predict": True}, "generates", True), ({**TEXT, **STEPS, **DPO}, "generates", False),
+    (TEXT, "evaluation.generates_text", False),
+    ({**TEXT, **STEPS}, "evaluation.generates_text", True),
+    (STEPS, "evaluation.generates_text", False),
+    ({**TEXT, "do_predict": True}, "evaluation.generates_text", True),
+    ({**TEXT, **STEPS, **DPO}, "evaluation.generates_text", False),
     # train/sft/workflow.py makes a reference for ASFT alone, train/trainer_utils.py none of LoRA's own.
-    (ASFT, "compares", True), ({**ASFT, **DPO, "pref_loss": "orpo"}, "compares", False),
-    ({"stage": "kto", "pref_loss": "orpo"}, "compares", True), ({"stage": "ppo"}, "compares", True),
-    (ASFT, "copies", 0), ({**ASFT, "finetuning_type": "full"}, "copies", 1), ({**ASFT, "ref_model": "x"}, "copies", 1),
-    (DPO, "copies", 0),
-    ({**DPO, "finetuning_type": "oft"}, "copies", 1), ({**DPO, "ref_model": "x"}, "copies", 1),
-    ({**DPO, "ref_model": "x", "pref_loss": "simpo"}, "copies", 0),
-    ({"stage": "ppo", "reward_model_type": "full", "finetuning_type": "full"}, "copies", 2),
+    (ASFT, "task.needs_reference_logprobs", True),
+    ({**ASFT, **DPO, "pref_loss": "orpo"}, "task.needs_reference_logprobs", False),
+    ({"stage": "kto", "pref_loss": "orpo"}, "task.needs_reference_logprobs", True),
+    ({"stage": "ppo"}, "task.needs_reference_logprobs", True),
+    (ASFT, "task.frozen_model_copies", 0),
+    ({**ASFT, "finetuning_type": "full"}, "task.frozen_model_copies", 1),
+    ({**ASFT, "ref_model": "x"}, "task.frozen_model_copies", 1),
+    (DPO, "task.frozen_model_copies", 0),
+    ({**DPO, "finetuning_type": "oft"}, "task.frozen_model_copies", 1),
+    ({**DPO, "ref_model": "x"}, "task.frozen_model_copies", 1),
+    ({**DPO, "ref_model": "x", "pref_loss": "simpo"}, "task.frozen_model_copies", 0),
+    ({"stage": "ppo", "reward_model_type": "full", "finetuning_type": "full"}, "task.frozen_model_copies", 2),
     # A run with `fp8: true` alone logged "fp8_enabled=False" and computed in 32 bits.
-    ({}, "precision", "fp32"), ({"bf16": True}, "precision", "amp"), ({"fp16": True}, "precision", "amp"),
-    ({"fp8": True}, "precision", "fp32"), ({"fp8": True, "fp8_backend": "te"}, "precision", "amp"),
-    ({"fp8": True, "fp8_backend": "te", **DPO}, "precision", "fp32"), ({"fp8": True, "bf16": True}, "precision", "amp"),
-    ({"pure_bf16": True}, "precision", "pure"), ({"use_badam": True, "bf16": True}, "precision", "pure"),
-    ({"bf16": True, "deepspeed": {"zero_optimization": {}}}, "precision", "engine"),
-    ({"bf16": True}, "casts", True), ({"fp16": True}, "casts", True), ({"fp16": True, "use_cpu": True}, "casts", False),
-    ({"fp8": True}, "casts", False), ({"pure_bf16": True}, "casts", False),
+    ({}, "precision.mode", "fp32"),
+    ({"bf16": True}, "precision.mode", "amp"),
+    ({"fp16": True}, "precision.mode", "amp"),
+    ({"fp8": True}, "precision.mode", "fp32"),
+    ({"fp8": True, "fp8_backend": "te"}, "precision.mode", "amp"),
+    ({"fp8": True, "fp8_backend": "te", **DPO}, "precision.mode", "fp32"),
+    ({"fp8": True, "bf16": True}, "precision.mode", "amp"),
+    ({"pure_bf16": True}, "precision.mode", "pure"),
+    ({"use_badam": True, "bf16": True}, "precision.mode", "pure"),
+    ({"bf16": True, "deepspeed": {"zero_optimization": {}}}, "precision.mode", "engine"),
+    ({"bf16": True}, "precision.autocast", True),
+    ({"fp16": True}, "precision.autocast", True),
+    ({"fp16": True, "use_cpu": True}, "precision.autocast", False),
+    ({"fp8": True}, "precision.autocast", False),
+    ({"pure_bf16": True}, "precision.autocast", False),
     # model_utils/checkpointing.py: switched off there, the Trainer's own is the plain one.
-    ({}, "checkpointing", "layer"), ({"use_unsloth_gc": True}, "checkpointing", "offloaded"),
-    ({"disable_gradient_checkpointing": True}, "checkpointing", "off"),
-    ({"gradient_checkpointing": False}, "checkpointing", "layer"),
-    ({"disable_gradient_checkpointing": True, "gradient_checkpointing": True}, "checkpointing", "layer"),
-    ({"disable_gradient_checkpointing": True, "gradient_checkpointing": True, "use_unsloth_gc": True}, "checkpointing",
-     "layer"),
+    ({}, "activation_checkpointing.mode", "layer"),
+    ({"use_unsloth_gc": True}, "activation_checkpointing.mode", "offloaded"),
+    ({"disable_gradient_checkpointing": True}, "activation_checkpointing.mode", "off"),
+    ({"gradient_checkpointing": False}, "activation_checkpointing.mode", "layer"),
+    (
+        {"disable_gradient_checkpointing": True, "gradient_checkpointing": True},
+        "activation_checkpointing.mode",
+        "layer",
+    ),
+    (
+        {"disable_gradient_checkpointing": True, "gradient_checkpointing": True, "use_unsloth_gc": True},
+        "activation_checkpointing.mode",
+        "layer",
+    ),
     # train/trainer_utils.py, create_custom_optimizer
-    ({"use_muon": True, "loraplus_lr_ratio": 16.0}, "optimizers", ["loraplus_lr_ratio", "use_muon"]),
-    ({"use_muon": True, "use_galore": False}, "optimizers", ["use_muon"]), ({}, "optimizers", []),
-    ({"deepspeed": "x.json"}, "engine", True), ({"deepspeed": 3}, "engine", False),
-    ({"do_train": True}, "trains", True), ({}, "trains", False),
-    ({"infer_backend": "vllm"}, "trains_nothing", True), ({"export_dir": "merged"}, "trains_nothing", True),
-    ({"infer_backend": "huggingface", "do_train": True}, "trains_nothing", False),
-    ({"export_dir": "merged", "stage": "ppo"}, "trains_nothing", False),
-    ({}, "trains_nothing", False), ({"do_train": False}, "trains_nothing", True),
-    ({"do_predict": True}, "trains_nothing", True), ({"do_eval": True}, "trains_nothing", True),
-    ({"do_predict": True, "do_train": True}, "trains_nothing", False),
-    ({"finetuning_type": "oft"}, "adapts", True), ({"finetuning_type": "full"}, "adapts", False),
-    ({"per_device_train_batch_size": 0}, "micro_batch", 1), ({"gradient_accumulation_steps": 0}, "accumulation", 1),
+    ({"use_muon": True, "loraplus_lr_ratio": 16.0}, "requested_optimizers", ["loraplus_lr_ratio", "use_muon"]),
+    ({"use_muon": True, "use_galore": False}, "requested_optimizers", ["use_muon"]),
+    ({}, "requested_optimizers", []),
+    ({"deepspeed": "x.json"}, "uses_deepspeed", True),
+    ({"deepspeed": 3}, "uses_deepspeed", False),
+    ({"do_train": True}, "task.trains", True),
+    ({}, "task.trains", False),
+    ({"infer_backend": "vllm"}, "task.is_inference_only", True),
+    ({"export_dir": "merged"}, "task.is_inference_only", True),
+    ({"infer_backend": "huggingface", "do_train": True}, "task.is_inference_only", False),
+    ({"export_dir": "merged", "stage": "ppo"}, "task.is_inference_only", False),
+    ({}, "task.is_inference_only", False),
+    ({"do_train": False}, "task.is_inference_only", True),
+    ({"do_predict": True}, "task.is_inference_only", True),
+    ({"do_eval": True}, "task.is_inference_only", True),
+    ({"do_predict": True, "do_train": True}, "task.is_inference_only", False),
+    ({"finetuning_type": "oft"}, "task.uses_adapter", True),
+    ({"finetuning_type": "full"}, "task.uses_adapter", False),
+    ({"per_device_train_batch_size": 0}, "batch.micro_batch", 1),
+    ({"gradient_accumulation_steps": 0}, "batch.accumulation", 1),
     ({"template": "none_such"}, "template", None),
-]  # fmt: skip
+]
 
 
 @every([*PARSED, *READ])
 def test_answer(values: dict[str, Any], question: str, answer: object) -> None:
-    given = getattr(Settings(values), question)
+    given = attrgetter(question)(run_of_values(values))
     assert (list(given) if isinstance(given, tuple) else given) == answer
 
 
 def test_the_template_is_the_entry_of_the_table() -> None:
-    template = Settings({"template": "qwen3"}).template
+    template = run_of_values({"template": "qwen3"}).template
     assert template is not None
     assert template["reasoning"]
 
 
 def test_the_machine_and_the_samples_make_the_steps() -> None:
     batch = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    settings = Job(batch, {"samples": 1001}, devices.parse_machine("2x8xa100-80g", None))
-    assert (settings.world, settings.effective_batch, settings.steps_per_epoch(129)) == (16, 128, 2)
+    settings = run_of_values(batch, {"samples": 1001}, devices.parse_machine("2x8xa100-80g", None))
+    assert (settings.batch.world_size, settings.batch.effective_batch, settings.batch.steps_per_epoch(129)) == (
+        16,
+        128,
+        2,
+    )
     assert (settings.steps, settings.on_cpu) == (24, False)
 
 
-SHOWN = {"length": "cutoff_len", "evaluation": "eval_strategy", "fsdp_words": "fsdp", "engine": "deepspeed"}
+SHOWN = {"batch.kept_tokens": "cutoff_len", "evaluation.strategy": "eval_strategy", "uses_deepspeed": "deepspeed"}
 
 
 @pytest.mark.slow
@@ -141,7 +207,7 @@ def test_the_real_parser_agrees(tmp_path: Path, parser: Parser) -> None:
         path.write_text(json.dumps({**least, **values}))
     for (values, question, answer), real in zip(PARSED, parser(tmp_path, *paths), strict=True):
         assert "error" not in real, (values, real)
-        given = real[SHOWN.get(question, question)]
+        given = real[SHOWN.get(question, question.rpartition(".")[2])]
         assert (bool(given) if isinstance(answer, bool) else given) == answer, (values, question)
 
 
@@ -163,22 +229,41 @@ def test_quantized_weights(
     values: Mapping[str, Any], checkpoint: str | None, loads: bool, works: bool, kept: str | None, weights: int
 ) -> None:
     model = models.find_model("qwen7b")._replace(quantized=checkpoint, quantized_bits=4 if checkpoint else 0)
-    answer: Quantization = resolve_quantization(Settings(values), model)
+    answer: Quantization = resolve_quantization(Arguments(values), {}, model)
     assert (answer.loads, answer.works, answer.kept, answer.weights) == (loads, works, kept, weights)
 
 
 # Where the answer to a question about these keys stands. Reading one elsewhere is a second answer.
 HOMES = {
-    "stage": "stage", "finetuning_type": "method", "do_train": "trains", "packing": "packs", "neat_packing": "neat",
-    "eval_strategy": "evaluation", "do_eval": "evaluates", "do_predict": "predicts",
-    "predict_with_generate": "generative", "use_asft_loss": "anchors", "quantization_bit": "quantization",
-    "quantization_method": "quantization", "fsdp": "fsdp", "deepspeed": "engine", "bf16": "precision",
-    "fp16": "precision", "fp8_backend": "half", "disable_gradient_checkpointing": "checkpointing",
-    "gradient_checkpointing": "checkpointing", "use_unsloth_gc": "checkpointing", "loraplus_lr_ratio": "optimizers",
-    "per_device_train_batch_size": "micro_batch", "gradient_accumulation_steps": "accumulation",
-    "hf_hub_url": "source", "ms_hub_url": "source", "om_hub_url": "source",
-    "script_url": "source", "cloud_file_name": "source",
-}  # fmt: skip
+    "stage": "task.stage",
+    "finetuning_type": "task.method",
+    "do_train": "task.trains",
+    "packing": "batch.packing",
+    "neat_packing": "batch.neat_packing",
+    "eval_strategy": "evaluation.strategy",
+    "do_eval": "evaluation.runs",
+    "do_predict": "evaluation.predicts",
+    "predict_with_generate": "evaluation.predict_with_generate",
+    "use_asft_loss": "task.uses_asft_loss",
+    "quantization_bit": "quantization",
+    "quantization_method": "quantization",
+    "fsdp": "fsdp",
+    "deepspeed": "uses_deepspeed",
+    "bf16": "precision.mode",
+    "fp16": "precision.mode",
+    "fp8_backend": "precision.compute_dtype",
+    "disable_gradient_checkpointing": "activation_checkpointing.mode",
+    "gradient_checkpointing": "activation_checkpointing.mode",
+    "use_unsloth_gc": "activation_checkpointing.mode",
+    "loraplus_lr_ratio": "requested_optimizers",
+    "per_device_train_batch_size": "batch.micro_batch",
+    "gradient_accumulation_steps": "batch.accumulation",
+    "hf_hub_url": "source",
+    "ms_hub_url": "source",
+    "om_hub_url": "source",
+    "script_url": "source",
+    "cloud_file_name": "source",
+}
 # (module, function, key) whose very subject is what the recipe writes, and why.
 SUBJECTS = {
     ("advise/changes", "_copy_commands", "deepspeed"): "the file that a change names",
@@ -186,7 +271,6 @@ SUBJECTS = {
     ("run/trained_model", "_saves_adapter", "do_train"): "of another recipe, as it is written",
     ("run/hub_downloads", "hub_datasets", "hf_hub_url"): "the address itself",
     ("run/dataset_registry", "published", "hf_hub_url"): "the address itself",
-    ("run/settings", "zero", "deepspeed"): "reads the configuration that the value names",
     ("catalogue/recipe_diff", "compare_recipes", "deepspeed"): "compares what two files say",
     ("catalogue/install", "find_dependencies", "deepspeed"): "copies the file that the value names",
     ("rules/dataset_columns", "_needed_package", "cloud_file_name"): "the package that the address needs",
@@ -221,7 +305,7 @@ SUBJECTS = {
 }
 # The rooms that see a recipe's values, but for the homes themselves.
 ROOMS = ("run", "rules", "launch", "dataset", "advise", "check", "catalogue", "plan", "commands", "cli")
-SETTINGS = ("run/recipe_arguments", "run/training_task", "run/hyperparameters", "run/quantization")
+SETTINGS = ("run/recipe_arguments", "run/training_task", "run/hyperparameters", "run/quantization", "run/settings")
 
 
 def reads(module: str) -> Iterator[tuple[str, str, str]]:
@@ -230,7 +314,7 @@ def reads(module: str) -> Iterator[tuple[str, str, str]]:
     for function in (node for node in nodes(module) if isinstance(node, ast.FunctionDef)):
         for node in ast.walk(function):
             match node:
-                case ast.Call(func=ast.Attribute(attr="get" | "has" | "flag" | "number" | "words"), args=[key]):
+                case ast.Call(func=ast.Attribute(attr="get" | "is_set" | "flag" | "number" | "words"), args=[key]):
                     pass
                 case ast.Subscript(value=ast.Name("values") | ast.Attribute(attr="values"), slice=key):
                     pass
@@ -247,4 +331,6 @@ def test_a_question_that_has_a_home_is_answered_there_alone() -> None:
 
 
 def test_every_home_is_there() -> None:
-    assert all(hasattr(Job, name) or hasattr(Dataset, name) for name in HOMES.values())
+    run = run_of_values({})
+    for name in HOMES.values():
+        assert hasattr(Dataset, name) or attrgetter(name)(run) is not Ellipsis

@@ -13,9 +13,8 @@ from validator.knowledge.architectures import read_architecture
 from validator.knowledge.models import find_model
 from validator.physics import TowerWorkload, estimate_device_memory, parameter_count
 from validator.run import multimodal
-from validator.run.hyperparameters import Settings
-from validator.run.prediction import Job
-from validator.run.training_task import Task
+from validator.run.prediction import run_of_values
+from validator.run.workspace import Workspace
 
 QWEN2 = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
          "num_key_value_heads": 4, "vocab_size": 152064}  # fmt: skip
@@ -117,14 +116,14 @@ def test_a_projector_of_several_layers_of_the_tower_reads_them_side_by_side() ->
 
 
 def test_llamafactory_does_not_freeze_a_decoder_that_has_another_name() -> None:
-    settings = Settings({"finetuning_type": "full", "freeze_language_model": True})
+    settings = run_of_values({"finetuning_type": "full", "freeze_language_model": True})
     assert multimodal.is_decoder_trained(settings, find_model("qwen3-omni-30b-a3b"))
     assert not multimodal.is_decoder_trained(settings, find_model("qwen2.5-omni-7b"))
 
 
 def test_llamafactory_does_not_freeze_towers_that_have_another_name() -> None:
     seen = find_model("video-llava-7b")
-    encodings = multimodal.tower_encodings(Settings({"finetuning_type": "full"}), seen, ())
+    encodings = multimodal.tower_encodings(run_of_values({"finetuning_type": "full"}), seen, ())
     assert [(each.trains, each.projector) for each in encodings] == [(True, False)] * 2
 
 
@@ -170,21 +169,21 @@ def test_what_trains_of_a_tower(recipe: dict[str, Any], encoding: TowerWorkload,
         "cutoff_len": 4096,
         **recipe,
     }
-    work = Job(values, folders=(folder,)).workload
+    work = run_of_values(values, workspace=Workspace(folders=(folder,))).workload
     assert work
     assert work.towers[0]._replace(tokens=0) == encoding
 
 
 def test_before_transformers_5_a_frozen_tower_is_passed_by(folder: Path) -> None:
     values = {"model_name_or_path": str(folder), "stage": "sft", "finetuning_type": "lora"}
-    work = Job(values, header={"transformers": "4.57.1"}, folders=(folder,)).workload
+    work = run_of_values(values, header={"transformers": "4.57.1"}, workspace=Workspace(folders=(folder,))).workload
     assert work
     assert not work.towers[0].input_requires_grad
 
 
 def test_a_frozen_decoder_trains_no_layer(folder: Path) -> None:
     values = {"model_name_or_path": str(folder), "finetuning_type": "full", "freeze_language_model": True, **FREE}
-    work = Job(values, folders=(folder,)).workload
+    work = run_of_values(values, workspace=Workspace(folders=(folder,))).workload
     assert work
     assert (work.method, work.trainable_layers) == ("freeze", 0)
 
@@ -206,7 +205,7 @@ def test_how_much_a_tower_reads(recipe: dict[str, Any], rows: Any, tokens: int, 
         (folder / "seen.json").write_text(json.dumps(rows))
         (folder / "dataset_info.json").write_text(json.dumps({"seen": {"file_name": "seen.json", "columns": columns}}))
     values = {"model_name_or_path": str(folder), "dataset": "seen", "dataset_dir": str(folder), "cutoff_len": 4096}
-    work = Job({**values, **recipe}, folders=(folder,)).workload
+    work = run_of_values({**values, **recipe}, workspace=Workspace(folders=(folder,))).workload
     assert work
     assert work.towers[0].tokens == tokens
 
@@ -221,7 +220,7 @@ def test_rows_that_are_not_at_hand_have_what_their_columns_name(
     registry = {"far": {"hf_hub_url": "someone/far", "columns": {"prompt": "text", **column}}}
     (folder / "dataset_info.json").write_text(json.dumps(registry))
     values = {"model_name_or_path": str(folder), "dataset": "far", "dataset_dir": str(folder), "cutoff_len": 4096}
-    work = Job(values, folders=(folder,)).workload
+    work = run_of_values(values, workspace=Workspace(folders=(folder,))).workload
     assert work
     assert work.towers[0].tokens == tokens
 
@@ -275,7 +274,7 @@ def test_the_band_ends_where_pictures_of_unknown_number_fill_the_length(
         (folder / "dataset_info.json").write_text(json.dumps({"seen": {"file_name": "seen.json", "columns": columns}}))
     values = {"model_name_or_path": str(folder), "dataset_dir": str(folder), "stage": "sft", "bf16": True,
               "finetuning_type": "lora", "cutoff_len": 4096, **recipe}  # fmt: skip
-    job = Job(values, folders=(folder,))
+    job = run_of_values(values, workspace=Workspace(folders=(folder,)))
     assert job.device_memory
     assert job.workload
     assert job.model
@@ -283,7 +282,9 @@ def test_the_band_ends_where_pictures_of_unknown_number_fill_the_length(
     assert job.device_memory.expected == one.expected
     assert (job.device_memory.high > one.high) == wider
     if wider:  # and `lengths` of the header block tell how long samples are with their pictures
-        short = Job(values, header={"lengths": [800, 2000]}, folders=(folder,)).device_memory
+        short = run_of_values(
+            values, header={"lengths": [800, 2000]}, workspace=Workspace(folders=(folder,))
+        ).device_memory
         assert short
         assert short.high < job.device_memory.high
         full = job.workload.towers[0]._replace(tokens=4 * 4096)
@@ -297,7 +298,7 @@ def test_layers_of_each_tower_are_counted_by_its_own() -> None:
     short = known._replace(arch=known.arch._replace(towers=tuple(
         tower._replace(layers=layers) for tower, layers in zip(known.arch.towers, (8, 4), strict=True)
     )))  # fmt: skip
-    task = Task({"finetuning_type": "freeze", "freeze_trainable_layers": -6, **FREE})
+    task = run_of_values({"finetuning_type": "freeze", "freeze_trainable_layers": -6, **FREE})
     layers = [multimodal.trained_parts(task, short, *part).trainable_layers
               for part in zip(short.arch.towers, short.modules, strict=True)]  # fmt: skip
     assert layers == [6, 4]
@@ -307,7 +308,7 @@ def test_layers_of_each_tower_are_counted_by_its_own() -> None:
 def test_tokens_that_a_projector_pools_fill_a_sample_by_what_they_become(length: int, tokens: int) -> None:
     """A picture of Gemma 3 is 4,096 tokens of its tower, and 256 of the decoder."""
     values = {"model_name_or_path": "google/gemma-3-4b-it", "finetuning_type": "lora", "cutoff_len": length}
-    work = Job(values, folders=()).workload
+    work = run_of_values(values, workspace=Workspace()).workload
     assert work
     assert work.towers[0].tokens == tokens
 

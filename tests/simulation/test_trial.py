@@ -199,11 +199,9 @@ def test_without_a_config_nothing_is_simulated(told: list[SimulationRequest], tm
 
 
 def test_changes_are_simulated_as_many_as_are_allowed(told: list[SimulationRequest], tmp_path: Path) -> None:
-    from dataclasses import replace
-
     there = job(tmp_path, more=1)
     assert there.device_memory
-    lengths = [replace(there, values={**there.values, "cutoff_len": length}) for length in (64, 32, 16)]
+    lengths = [there.updated({"cutoff_len": length}) for length in (64, 32, 16)]
     assert [one.device_memory is not None for one in lengths] == [True, True, False]
     assert [cell.seq_len for cell in told] == [128, 64, 32]
 

@@ -183,9 +183,9 @@ def test_engines_take_what_is_written_and_refuse_each_mistake_in_it(
 
 def test_all_engines_are_asked_of_all_their_recipes(written: list[Job]) -> None:
     several = {
-        Path(job.path).stem: job.machine.device
+        Path(job.workspace.recipe).stem: job.machine.device
         for job in bundled_recipes.resolved_recipes()
-        if job.machine and job.world > 1
+        if job.machine and job.batch.world_size > 1
     }
     names = [job.name.partition(" ")[0] for job in written]
     assert {*names} == {"site", *several}

@@ -84,7 +84,7 @@ def promises(
             assert problems(after, *severities) <= problems(report, *severities), change
             is_as_promised(job, change)
             layerwise = change.set.get("use_galore") or change.set.get("use_apollo")
-            assert layerwise or job.effective_batch == before.effective_batch
+            assert layerwise or job.batch.effective_batch == before.batch.effective_batch
     return before, advised
 
 
@@ -107,5 +107,5 @@ def is_as_promised(after: Job, change: Change) -> None:
     assert after.host_memory, change
     assert change.device_gib == pytest.approx(after.device_memory.expected / GIB, abs=0.005), change
     assert change.host_gib == pytest.approx(after.host_memory.expected / GIB, abs=0.005), change
-    variables = launch_command.torchrun_env(*launch_command.nodes_and_devices(after), after.zero is not None)
+    variables = launch_command.torchrun_env(*launch_command.nodes_and_devices(after), after.deepspeed is not None)
     assert (change.environment or {}).items() <= variables.items()

@@ -41,9 +41,9 @@ def test_no_page_is_stale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_no_recipe_predicts_what_is_computed_no_more() -> None:
     stale = [
-        job.path
+        job.workspace.recipe
         for job in bundled_recipes.resolved_recipes()
-        if derive.recipe_text(job) != Path(job.path).read_text("utf-8")
+        if derive.recipe_text(job) != Path(job.workspace.recipe).read_text("utf-8")
     ]
     assert stale == [], "run `make tables`"
 

@@ -66,7 +66,7 @@ def _table(method: str, recipes: Sequence[Job]) -> Iterator[str]:
 def _cell(model: Model, target: Machine, method: str, recipes: Sequence[Job]) -> str:
     for job in recipes:
         if _same(job, model, target) and method_name(job) == method:
-            return f"[recipe](../../recipes/{Path(job.path).name})"
+            return f"[recipe](../../recipes/{Path(job.workspace.recipe).name})"
     return _excluded(model, target, method) or verdict(model, target, method)
 
 

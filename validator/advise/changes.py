@@ -66,9 +66,9 @@ def _copy_commands(job: Job, settings: ArgumentChanges) -> list[str]:
     file = settings.get("deepspeed")
     if not isinstance(file, str):
         return []
-    recipe, here = Path(job.path).absolute(), Path.cwd()
+    recipe, here = Path(job.workspace.recipe).absolute(), Path.cwd()
     if recipe.parent != catalogue_root() / "recipes" or here.is_relative_to(catalogue_root()):
-        return [] if job.find(file) else [_copy_command(Path(file).name)]
+        return [] if job.workspace.find(file) else [_copy_command(Path(file).name)]
     wanted = ((here / recipe.name, recipe.stem), (here / file, Path(file).name))
     return [_copy_command(name) for path, name in wanted if not path.exists()]
 
@@ -80,7 +80,7 @@ def _copy_command(name: str) -> str:
 def _new_variables(job: Job, after: Job) -> dict[str, str]:
     """What the launcher must find set, and did not for the job as it was."""
     before, now = (
-        launch_command.torchrun_env(*launch_command.nodes_and_devices(one), one.zero is not None)
+        launch_command.torchrun_env(*launch_command.nodes_and_devices(one), one.deepspeed is not None)
         for one in (job, after)
     )
     return {name: value for name, value in now.items() if before.get(name) != value}
@@ -108,7 +108,7 @@ def memory_on_older_release(job: Job) -> ReleaseMemory | None:
     if not (mixture and job.quantization.loads and job.worst in ("tight", "exceeds")):
         return None
     version = releases.previous_major_pair()[1]
-    there = replace(job, header={**job.header, "transformers": version})
+    there = job.with_header({**job.header, "transformers": version})
     memory = there.device_memory
     if memory is None or there.worst != "fits":
         return None
@@ -147,7 +147,7 @@ def nearest_changes(job: Job, limit: int = 5) -> list[Change]:
 def change_advice(job: Job) -> str:
     """What to do about a job that does not fit, as the end of a message."""
     if job.simulated:
-        return f"`lmf-recipes explain {shell_quote(job.path)} --simulate` tries changes"
+        return f"`lmf-recipes explain {shell_quote(job.workspace.recipe)} --simulate` tries changes"
     if cure := memory_on_older_release(job):
         written = f"write `# transformers: {cure.transformers}` into the header block and install it"
         return f"{written} ({cure.expected:.1f} GiB per device)"

@@ -232,7 +232,7 @@ def predict_run_time(job: Job, energy: bool = False) -> RunTime | None:
         ),
         tokens_per_second=known.tokens_per_second,
         hours=hours,
-        device_hours=hours.expected * job.world if hours else None,
+        device_hours=hours.expected * job.batch.world_size if hours else None,
         bottleneck=step.bottleneck,
         steps=known.steps,
         parts={part: seconds / 3600 for part, seconds in known.run.terms.items()} if known.run else {},
@@ -246,14 +246,14 @@ def predict_run_time(job: Job, energy: bool = False) -> RunTime | None:
 
 def run_cost(job: Job, time: RunTime | None) -> Cost | None:
     """What the hours of all devices cost; None where no price or no number of samples is known."""
-    return job.price.of(job.world, time.hours) if job.price and time and time.hours else None
+    return job.price.of(job.batch.world_size, time.hours) if job.price and time and time.hours else None
 
 
 def _energy_kwh(job: Job, hours: Band) -> Band | None:
     watts = job.machine.device.watts if job.machine else None
     if not watts:
         return None
-    drawn = hours.times(job.world * watts / 1000)
+    drawn = hours.times(job.batch.world_size * watts / 1000)
     return Band(*(each * load for each, load in zip(drawn, _POWER_SHARES, strict=True)))
 
 
@@ -266,7 +266,7 @@ class LaunchCommands(NamedTuple):
 
 def launch_commands(job: Job, overrides: Sequence[str]) -> LaunchCommands:
     """The recipe with the overrides, and with those that lead to what it reads beside itself, each key once."""
-    if job.path == "-":
+    if job.workspace.recipe == "-":
         return LaunchCommands(problem="llamafactory-cli reads a recipe from a file; save it first")
     displaced = launch_command.path_overrides(job)
     keys = {text.partition("=")[0] for text in displaced}
@@ -275,11 +275,11 @@ def launch_commands(job: Job, overrides: Sequence[str]) -> LaunchCommands:
     if (
         spaced
         and not job.accelerate
-        and launch_command.torchrun_env(*launch_command.nodes_and_devices(job), job.zero is not None)
+        and launch_command.torchrun_env(*launch_command.nodes_and_devices(job), job.deepspeed is not None)
     ):
         says = f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a value without"
         return LaunchCommands(problem=says)
-    return LaunchCommands(launch_command.launch_commands(job, job.path, words))
+    return LaunchCommands(launch_command.launch_commands(job, job.workspace.recipe, words))
 
 
 def explain(
@@ -299,7 +299,7 @@ def explain(
     time = predict_run_time(job, energy)
     started = LaunchCommands() if stopped else launch_commands(job, overrides)
     return Explanation(
-        path=job.path,
+        path=job.workspace.recipe,
         machine=_target_machine(job),
         model=_model_size(job),
         verdict=job.verdict,
@@ -309,11 +309,15 @@ def explain(
         disk_gib=_disk_use(job),
         time=time,
         cost=run_cost(job, time),
-        samples=SampleNumbers(job.samples, job.rows, job.guidance.whose(job.samples) if job.guidance else None),
+        samples=SampleNumbers(
+            job.declared.samples,
+            job.data.local_rows,
+            job.guidance.whose(job.declared.samples) if job.guidance else None,
+        ),
         changes=[] if settled else changes.with_time_ratios(job, changes.nearest_changes(job)),
         spare=() if job.simulated else changes.with_time_ratios(job, spare_memory.uses_of_free_memory(job)),
         command=started.commands,
-        diagnostics=[each._replace(path=each.path or job.path) for each in diagnostics],
+        diagnostics=[each._replace(path=each.path or job.workspace.recipe) for each in diagnostics],
         left_out=_ignored_keys(job, diagnostics),
         command_problem=started.problem,
         releases=list(_memory_by_release(job)),
@@ -326,14 +330,14 @@ def explain(
 def _ignored_keys(job: Job, diagnostics: Sequence[Diagnostic]) -> list[str]:
     """Keys that are not known, or whose value was refused and says nothing that it could stand for."""
     refused = (each.key for each in diagnostics if each.severity is Severity.ERROR and each.code.startswith("SCH"))
-    return list(dict.fromkeys(key for key in refused if key and not job.has(key)))
+    return list(dict.fromkeys(key for key in refused if key and not job.args.is_set(key)))
 
 
 def _require_known_run(job: Job) -> None:
     missing = None if job.model else "names no model; set `model_name_or_path`"
     problem = job.model_problem or job.machine_problem or missing
     if problem:
-        raise RecipeError(f"{job.path}: {problem}")
+        raise RecipeError(f"{job.workspace.recipe}: {problem}")
 
 
 def _target_machine(job: Job) -> TargetMachine | None:

@@ -30,7 +30,7 @@ Lever = Callable[[Job], Iterator[Option]]
 
 def smaller_micro_batch(job: Job) -> Iterator[Option]:
     """Smaller, halved step by step, with as much more accumulation."""
-    micro, accumulation = job.micro_batch, job.accumulation
+    micro, accumulation = job.batch.micro_batch, job.batch.accumulation
     while micro > 1:
         by = 2 if micro % 2 == 0 else micro
         micro, accumulation = micro // by, accumulation * by
@@ -43,7 +43,7 @@ def _zero2(job: Job) -> Iterator[Option]:
     """On one device it shards nothing, but its launch through torchrun makes LLaMA-Factory set PyTorch's expandable
     segments, which CUDA alone reads (launcher.py)."""
     if (job.zero_stage < 2 or _uses_offload(job)) and not job.fsdp:
-        if job.world > 1:
+        if job.batch.world_size > 1:
             yield _deepspeed_option(job, "ds_z2.json", "shards optimizer state and gradients")
         elif job.machine and job.machine.device.vendor == "nvidia":
             note = "shards nothing on one device, but torchrun turns on PyTorch's expandable segments"
@@ -54,48 +54,57 @@ def _liger_kernel(job: Job) -> Iterator[Option]:
     """The loss that never holds all logits is that of these stages (model_utils/liger_kernel.py, require_logits)."""
     there = job.model is not None and job.model.family.liger
     ascend = job.machine is not None and job.machine.device.vendor == "ascend"
-    if there and job.stage in ("sft", "pt") and not job.flag("enable_liger_kernel") and not ascend:
+    if there and job.task.stage in ("sft", "pt") and not job.args.flag("enable_liger_kernel") and not ascend:
         yield Option({"enable_liger_kernel": True}, "fuses the loss; needs the liger-kernel package")
 
 
 def _recomputation(job: Job) -> Iterator[Option]:
-    if job.checkpointing == "off":
+    if job.activation_checkpointing.mode == "off":
         yield Option({"disable_gradient_checkpointing": False}, "activations computed twice, about a third slower")
 
 
 def _fewer_loader_workers(job: Job) -> Iterator[Option]:
-    if job.number("dataloader_num_workers") > 1 and job.machine and job.machine.host_ram_gib:
+    if job.args.number("dataloader_num_workers") > 1 and job.machine and job.machine.host_ram_gib:
         yield Option({"dataloader_num_workers": 1}, "fewer processes on the host; samples may come slower")
 
 
 def _half_as_long_samples(job: Job) -> Iterator[Option]:
-    if job.number("cutoff_len") >= 2 * _MIN_LENGTH:
-        yield Option({"cutoff_len": int(job.number("cutoff_len")) // 2}, "longer samples are cut", frozenset({LENGTH}))
+    if job.args.number("cutoff_len") >= 2 * _MIN_LENGTH:
+        yield Option(
+            {"cutoff_len": int(job.args.number("cutoff_len")) // 2}, "longer samples are cut", frozenset({LENGTH})
+        )
 
 
 def _much_shorter_samples(job: Job) -> Iterator[Option]:
     for part in (4, 8):
-        if job.number("cutoff_len") >= part * _MIN_LENGTH:
+        if job.args.number("cutoff_len") >= part * _MIN_LENGTH:
             yield Option(
-                {"cutoff_len": int(job.number("cutoff_len")) // part}, "longer samples are cut", frozenset({LENGTH})
+                {"cutoff_len": int(job.args.number("cutoff_len")) // part},
+                "longer samples are cut",
+                frozenset({LENGTH}),
             )
 
 
 def _four_bits(job: Job) -> Iterator[Option]:
-    if job.method == "lora" and not job.quantized and 4 in _bnb_bits(job) and not job.flag("use_dora"):
+    if (
+        job.task.method == "lora"
+        and not job.quantization.is_quantized
+        and 4 in _bnb_bits(job)
+        and not job.args.flag("use_dora")
+    ):
         note = "base weights in 4 bit; slower, slightly less accurate; needs the bitsandbytes package"
         yield Option({"quantization_bit": 4}, note, frozenset({WEIGHTS}))
 
 
 def _unquantized(job: Job) -> Iterator[Option]:
     """ZeRO-3 spreads ordinary weights while they are read, but quantized ones only afterwards."""
-    if job.method == "lora" and job.quantization.asked and job.world > 1:
+    if job.task.method == "lora" and job.quantization.asked and job.batch.world_size > 1:
         note = "base weights in half precision, which ZeRO-3 spreads while it reads them"
         yield Option({"quantization_bit": None}, note, frozenset({WEIGHTS}))
 
 
 def _zero3(job: Job) -> Iterator[Option]:
-    if job.world > 1 and (job.zero_stage < 3 or _uses_offload(job)):
+    if job.batch.world_size > 1 and (job.zero_stage < 3 or _uses_offload(job)):
         yield _deepspeed_option(job, "ds_z3.json", "shards the weights too; more communication")
 
 
@@ -108,8 +117,10 @@ def _optimizer_offloaded(job: Job) -> Iterator[Option]:
         "ds_z3_offload.json": "weights sharded, optimizer state in host memory; slower steps",
         "ds_z3_offload_nopin.json": "weights sharded, optimizer state in unlocked host memory; slower still",
     }
-    keeps = job.accumulation <= deepspeed.MICRO_BATCHES_KEPT_OFFLOADED
-    yield from _deepspeed_options(job, (files if keeps else {}) | (sharded if job.world > 1 or not keeps else {}))
+    keeps = job.batch.accumulation <= deepspeed.MICRO_BATCHES_KEPT_OFFLOADED
+    yield from _deepspeed_options(
+        job, (files if keeps else {}) | (sharded if job.batch.world_size > 1 or not keeps else {})
+    )
 
 
 def _everything_offloaded(job: Job) -> Iterator[Option]:
@@ -120,7 +131,7 @@ def _everything_offloaded(job: Job) -> Iterator[Option]:
 
 
 def _pure_bf16(job: Job) -> Iterator[Option]:
-    if _takes_memory_saving_optimizers(job) and not job.pure:
+    if _takes_memory_saving_optimizers(job) and not job.precision.trains_in_16_bit:
         note = "weights and AdamW's states in 16 bits; small updates may be lost"
         yield Option(_pure_bf16_settings(job), note, frozenset({ENGINE, METHOD}))
 
@@ -148,15 +159,15 @@ def _takes_memory_saving_optimizers(job: Job) -> bool:
     return (
         device is not None
         and supports_memory_savers(device)
-        and job.method == "full"
-        and not job.optimizers
-        and job.stage in ("sft", "pt")
+        and job.task.method == "full"
+        and not job.requested_optimizers
+        and job.task.stage in ("sft", "pt")
     )
 
 
 def _pure_bf16_settings(job: Job) -> dict[str, ArgumentValue]:
-    gone: dict[str, ArgumentValue] = {key: None for key in ("deepspeed", "fsdp", "fsdp_config") if job.has(key)}
-    return gone | {"pure_bf16": True} | {key: False for key in ("bf16", "fp16") if job.flag(key)}
+    gone: dict[str, ArgumentValue] = {key: None for key in ("deepspeed", "fsdp", "fsdp_config") if job.args.is_set(key)}
+    return gone | {"pure_bf16": True} | {key: False for key in ("bf16", "fp16") if job.args.flag(key)}
 
 
 def _adapters(job: Job) -> Iterator[Option]:
@@ -166,11 +177,11 @@ def _adapters(job: Job) -> Iterator[Option]:
     note = "trains adapters instead of all weights, at about ten times the learning rate"
     if _uses_offload(job):
         file = "ds_z3.json" if job.zero_stage == 3 else "ds_z2.json"
-        kept = _deepspeed_option(job, file, "").set if job.world > 1 else {"deepspeed": None}
+        kept = _deepspeed_option(job, file, "").set if job.batch.world_size > 1 else {"deepspeed": None}
         faster = f"{note}; nothing offloaded: much faster steps"
         yield Option({**settings, **kept}, faster, frozenset({METHOD, ENGINE}))
     yield Option(settings, note, frozenset({METHOD}))
-    if 4 in _bnb_bits(job) and not job.quantized:
+    if 4 in _bnb_bits(job) and not job.quantization.is_quantized:
         yield Option({**settings, "quantization_bit": 4}, f"{note}; base weights in 4 bit", frozenset({METHOD}))
 
 
@@ -206,9 +217,9 @@ _FOR_WEIGHTS_ON_ONE_DEVICE: tuple[Lever, ...] = (
 
 def levers_changing_training(job: Job) -> tuple[Lever, ...]:
     """The steps after the easy ones, by what the job trains: adapters, or weights of the model itself."""
-    if job.method not in ("full", "freeze"):
+    if job.task.method not in ("full", "freeze"):
         return _FOR_ADAPTERS
-    return _FOR_WEIGHTS if job.world > 1 else _FOR_WEIGHTS_ON_ONE_DEVICE
+    return _FOR_WEIGHTS if job.batch.world_size > 1 else _FOR_WEIGHTS_ON_ONE_DEVICE
 
 
 def available_options(job: Job, step: Lever) -> list[Option]:
@@ -240,14 +251,14 @@ def _bnb_bits(job: Job) -> tuple[int, ...]:
 
 
 def _uses_offload(job: Job) -> bool:
-    return job.zero is not None and job.zero.offloads
+    return job.deepspeed is not None and job.deepspeed.offloads
 
 
 def _deepspeed_options(job: Job, notes: dict[str, str]) -> Iterator[Option]:
     """The ZeRO files but that of the recipe. Offload gains nothing where device and host share their memory."""
     if job.machine and job.machine.device.shared_memory:
         notes = {name: note for name, note in notes.items() if "offload" not in name}
-    own = str(job.zero.path) if job.zero else ""
+    own = str(job.deepspeed.path) if job.deepspeed else ""
     yield from (_deepspeed_option(job, name, note) for name, note in notes.items() if not own.endswith(f"/{name}"))
 
 
@@ -257,12 +268,12 @@ def _deepspeed_option(job: Job, name: str, note: str) -> Option:
 
 def _without_optimizer(job: Job) -> dict[str, ArgumentValue]:
     """The optimizers of full fine-tuning that LLaMA-Factory refuses beside adapters, and mostly beside DeepSpeed."""
-    return {key: False for key in ("use_galore", "use_apollo", "use_badam") if job.flag(key)}
+    return {key: False for key in ("use_galore", "use_apollo", "use_badam") if job.args.flag(key)}
 
 
 def _without_other_engines(job: Job) -> dict[str, ArgumentValue]:
     """What has to go before a ZeRO engine can come: other engines, and optimizers and precisions that exclude it."""
-    gone = _without_optimizer(job) | {key: None for key in ("fsdp", "fsdp_config") if job.has(key)}
-    if job.flag("pure_bf16"):
+    gone = _without_optimizer(job) | {key: None for key in ("fsdp", "fsdp_config") if job.args.is_set(key)}
+    if job.args.flag("pure_bf16"):
         gone |= {"pure_bf16": False, "bf16": True}
     return gone

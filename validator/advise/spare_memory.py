@@ -48,9 +48,9 @@ def _less_sharding(job: Job) -> Iterator[Option]:
     degree = _sharding_degree(job)
     offloads = degree > _LAST_WITHOUT_OFFLOAD
     for name in _FILES_BY_SHARDING[:degree] if degree > 1 else ():
-        if name == "ds_z2_offload.json" and job.accumulation > deepspeed.MICRO_BATCHES_KEPT_OFFLOADED:
+        if name == "ds_z2_offload.json" and job.batch.accumulation > deepspeed.MICRO_BATCHES_KEPT_OFFLOADED:
             continue
-        if job.world > 1 or (offloads and name != "ds_z3.json"):
+        if job.batch.world_size > 1 or (offloads and name != "ds_z3.json"):
             file = Option({"deepspeed": f"deepspeed/{name}" if name else None}, _sharding_gain(name, offloads))
             yield file
             yield from (way for batch in levers.smaller_micro_batch(job) if (way := levers.combine((file, batch))))
@@ -63,11 +63,11 @@ _LAST_WITHOUT_OFFLOAD = _FILES_BY_SHARDING.index("ds_z3.json")
 
 def _sharding_degree(job: Job) -> int:
     """The place of a job's sharding among the files; behind them with the weights in host memory, too."""
-    if not job.zero_stage or job.zero is None:
+    if not job.zero_stage or job.deepspeed is None:
         return 0
-    if job.zero.stage == 3 and job.zero.offload("offload_param"):
+    if job.deepspeed.stage == 3 and job.deepspeed.offload("offload_param"):
         return len(_FILES_BY_SHARDING)
-    return (3 if job.zero.offloads else 1) + int(job.zero.stage == 3)
+    return (3 if job.deepspeed.offloads else 1) + int(job.deepspeed.stage == 3)
 
 
 def _sharding_gain(name: str, offloads: bool) -> str:
@@ -80,31 +80,34 @@ def _sharding_gain(name: str, offloads: bool) -> str:
 
 def _no_recomputation(job: Job) -> Iterator[Option]:
     off: dict[str, ArgumentValue] = {"disable_gradient_checkpointing": True}
-    if with_arguments(job, off).checkpointing != "off":  # the Trainer's own key turns it on again
+    if with_arguments(job, off).activation_checkpointing.mode != "off":  # the Trainer's own key turns it on again
         off["gradient_checkpointing"] = False
-    if job.checkpointing != "off":
+    if job.activation_checkpointing.mode != "off":
         yield Option(off, "activations computed once: a quarter to a third less time for a step")
 
 
 def _unquantized_weights(job: Job) -> Iterator[Option]:
-    if job.method == "lora" and job.quantization.works:
+    if job.task.method == "lora" and job.quantization.works:
         yield Option({"quantization_bit": None}, "base weights in half precision: faster and more accurate")
 
 
 def _larger_micro_batch(job: Job) -> Iterator[Option]:
     """With less accumulation, the largest first."""
-    each = job.length * (2 if job.pairs else 1)
+    each = job.batch.kept_tokens * (2 if job.task.uses_preference_pairs else 1)
     for by in (8, 4, 2):
-        micro = job.micro_batch * by
-        if job.accumulation % by == 0 and micro <= _MAX_MICRO_BATCH and micro * each <= _MAX_BATCH_TOKENS:
-            settings = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": job.accumulation // by}
+        micro = job.batch.micro_batch * by
+        if job.batch.accumulation % by == 0 and micro <= _MAX_MICRO_BATCH and micro * each <= _MAX_BATCH_TOKENS:
+            settings = {
+                "per_device_train_batch_size": micro,
+                "gradient_accumulation_steps": job.batch.accumulation // by,
+            }
             yield Option(settings, "same effective batch in fewer, fuller passes", _BATCH_ALONE)
 
 
 def _longer_samples(job: Job) -> Iterator[Option]:
     """Up to what the model was made for, the longest first."""
     most = job.model.positions if job.model else None
-    lengths = [int(job.number("cutoff_len")) << by for by in (3, 2, 1)]
+    lengths = [int(job.args.number("cutoff_len")) << by for by in (3, 2, 1)]
     yield from (Option({"cutoff_len": length}, "fewer samples are cut") for length in lengths if length <= (most or 0))
 
 

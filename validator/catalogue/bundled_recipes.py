@@ -102,7 +102,7 @@ def catalogue_rows(
 def _name_variants(recipe: Job) -> list[str]:
     """Words of a recipe's name behind its method: dpo, fsdp, offload, 32k, an optimizer, tools."""
     stage = method_name(recipe).split("-")[1:]
-    return stage + Path(recipe.path).stem.removeprefix(catalogue_name(recipe) or "").split("-")[1:]
+    return stage + Path(recipe.workspace.recipe).stem.removeprefix(catalogue_name(recipe) or "").split("-")[1:]
 
 
 def _runs_on(recipe: Job, target: Machine) -> bool:
@@ -119,14 +119,14 @@ def _runs_on(recipe: Job, target: Machine) -> bool:
 def _catalogue_row(recipe: Job) -> CatalogueRow:
     device, host = recipe.device_memory, recipe.host_memory
     return CatalogueRow(
-        name=Path(recipe.path).stem,
+        name=Path(recipe.workspace.recipe).stem,
         summary=recipe.header.get("summary"),
         model=recipe.model_name,
         machine=str(recipe.machine) if recipe.machine else None,
         method=method_name(recipe),
         device_gib=round(device.expected / GIB, 1) if device else None,
         host_gib=round(host.expected / GIB, 1) if host else None,
-        samples=recipe.samples,
+        samples=recipe.declared.samples,
         verdict=recipe.verdict,
         hours=_stated_hours(recipe),
     )

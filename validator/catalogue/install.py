@@ -87,7 +87,7 @@ def _require_no_space(start: Path, text: str) -> None:
     if not re.search(r"\s", str(start)):
         return
     job = resolve(parse_recipe(str(start), text))
-    if job.world > 1 or job.engine:
+    if job.batch.world_size > 1 or job.uses_deepspeed:
         splits = "at which LLaMA-Factory splits the torchrun command"
         raise RecipeError(f"`{start}` holds a space, {splits}; choose another name")
 

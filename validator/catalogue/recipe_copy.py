@@ -71,7 +71,8 @@ def _text_for_user_data(text: str, target: Path, own: UserData) -> str:
     for written, instead in _STREAMING_REPLACEMENTS.items():
         text = re.sub(written, instead, text)
     job = resolve(parse_recipe(str(target), text))
-    job.registry = own.registry  # no registry on the disk has them yet
+    # No registry on the disk has them yet.
+    job = replace(job, workspace=replace(job.workspace, registry=own.registry))
     prediction = stated_prediction(job)
     return _PREDICTED_LINE.sub(f"# predicted: {prediction_line(prediction)}\n", text) if prediction else text
 
@@ -93,9 +94,9 @@ def _with_adapter_recipe(placed: InstalledRecipe, values: Mapping[str, object]) 
 def _require_trained_stage(own: UserData, name: str, job: Job) -> None:
     """Raise RecipeError where the recipe trains another kind of rows; with the recipe that does, or how to get one."""
     wanted = own.form.stage
-    if job.stage in TRAINABLE_STAGES[wanted]:
+    if job.task.stage in TRAINABLE_STAGES[wanted]:
         return
-    other = name.removesuffix(f"-{job.stage}") + ("" if wanted == "sft" else f"-{wanted}")
+    other = name.removesuffix(f"-{job.task.stage}") + ("" if wanted == "sft" else f"-{wanted}")
     options = ["--model", job.model_name, "--machine", job.header.get("machine"), "--data", own.path]
     way = (
         f"copy `{other}`"
@@ -103,16 +104,16 @@ def _require_trained_stage(own: UserData, name: str, job: Job) -> None:
         else f"`{_command_line('plan', *options, '--write', 'FILE.yaml')}`"
     )
     raise RecipeError(
-        f"`{own.path}` holds {ROW_KINDS[wanted]}, which stage {job.stage} of `{name}` does not train; {way}"
+        f"`{own.path}` holds {ROW_KINDS[wanted]}, which stage {job.task.stage} of `{name}` does not train; {way}"
     )
 
 
 def _row_count_notes(own: UserData, job: Job) -> Iterator[str]:
     """How many rows there are beside how many the header states, and whose number that is."""
-    if job.samples and own.rows < job.samples:
+    if job.declared.samples and own.rows < job.declared.samples:
         rows = f"{own.rows:,} {plural(own.rows, 'row')}"
-        whose = job.guidance.whose(job.samples) if job.guidance else None
-        yield f"`{own}` holds {rows}, the recipe is made for {job.samples:,}{f', {whose}' if whose else ''}"
+        whose = job.guidance.whose(job.declared.samples) if job.guidance else None
+        yield f"`{own}` holds {rows}, the recipe is made for {job.declared.samples:,}{f', {whose}' if whose else ''}"
 
 
 def _command_line(*words: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from validator.catalogue.lookup import locate_recipe
@@ -43,13 +43,13 @@ class Comparison:
 def compare_recipes(name: str, path: str) -> Comparison:
     """A recipe beside another, each a file or a name of the catalogue. Raises RecipeError for bad input."""
     before, after = _resolve_as_written(name), _resolve_as_written(path)
-    same_file = before.get("deepspeed") == after.get("deepspeed")
+    same_file = before.args.get("deepspeed") == after.args.get("deepspeed")
     old, new = _setting_values(before, same_file), _setting_values(after, same_file)
     if _output_dir_is_recipe_name(before) and _output_dir_is_recipe_name(after):
         old, new = ({key: value for key, value in each.items() if key != "output_dir"} for each in (old, new))
     return Comparison(
         recipe=name.removesuffix(".yaml"),
-        path=after.path,
+        path=after.workspace.recipe,
         changed={key: (old[key], new[key]) for key in old if key in new and old[key] != new[key]},
         added={key: new[key] for key in new if key not in old},
         removed={key: old[key] for key in old if key not in new},
@@ -61,21 +61,21 @@ def compare_recipes(name: str, path: str) -> Comparison:
 def _resolve_as_written(recipe: str) -> Job:
     """The recipe as it is written; one of the catalogue reads the catalogue's DeepSpeed file."""
     resolved = prediction.resolve(load_valid_recipe(locate_recipe(recipe).path))
-    if Path(resolved.path).absolute().parent == catalogue_root() / "recipes":
-        resolved.folders = (catalogue_root(),)
+    if Path(resolved.workspace.recipe).absolute().parent == catalogue_root() / "recipes":
+        return replace(resolved, workspace=replace(resolved.workspace, folders=(catalogue_root(),)))
     return resolved
 
 
 def _output_dir_is_recipe_name(recipe: Job) -> bool:
     """True if the folder of the results is called as the recipe is."""
-    return bool(recipe.get("output_dir") == f"saves/{Path(recipe.path).stem}")
+    return bool(recipe.args.get("output_dir") == f"saves/{Path(recipe.workspace.recipe).stem}")
 
 
 def _setting_values(recipe: Job, engine_too: bool) -> SettingValues:
     """The recipe's keys, the header fields that decide its verdict, and what the DeepSpeed file says."""
     header = {f"(header) {field}": recipe.header[field] for field in _HEADER_FIELDS if field in recipe.header}
-    inside = _flatten(recipe.zero.config) if recipe.zero and engine_too else ()
-    return {**header, **recipe.values, **{f"(deepspeed file) {key}": value for key, value in inside}}
+    inside = _flatten(recipe.deepspeed.config) if recipe.deepspeed and engine_too else ()
+    return {**header, **recipe.args.values, **{f"(deepspeed file) {key}": value for key, value in inside}}
 
 
 def _flatten(config: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:

@@ -19,7 +19,8 @@ from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe
 from validator.recipe.safe_read import read_text
 from validator.rules import all_rules, manual, unknown_keys
 from validator.rules.rule import Rule
-from validator.run.prediction import Job, resolve
+from validator.run.prediction import Job, resolve, run_of_values
+from validator.run.workspace import Workspace
 from validator.wording import clip
 
 _FILES_FOR_PROCESSES = 64  # files, for which several processes are quicker than one
@@ -122,14 +123,13 @@ def check_recipe(
     wrong = (d for d in report.diagnostics if d.severity is Severity.ERROR and d.code != WRITTEN_TWICE)
     refused = frozenset(each.key for each in wrong if each.key)
     refused |= _intended_names(report.diagnostics)
-    job = resolve(document, machine, host_ram_gib, refused)
-    job.guarded = guarded
+    job = resolve(document, machine, host_ram_gib, refused, untrusted=guarded)
     job = trial(job) if trial else job
     findings = _apply_rules(all_rules.RULES, job, locations, refused)
     misread = any(each.code in _MISREAD_CODES for each in report.diagnostics)
     report.diagnostics += map(_without_safe_fix, findings) if misread else findings
     report.diagnostics = sorted(
-        map(_clip_message, _unsuppressed(document, report.diagnostics, job.as_written)), key=_report_order
+        map(_clip_message, _unsuppressed(document, report.diagnostics, job.is_unmodified)), key=_report_order
     )
     report.sources = _sources_with_findings(locations.sources, report)
     report.verdict, report.unjudged = job.verdict, tuple(reasons_not_judged(job, tried=trial is not None))
@@ -186,7 +186,8 @@ def _check_deepspeed_file(path: str) -> FileReport:
     except RecipeError as err:
         return unreadable_report(path, str(err))
     locations = Locations(Document(path, text))
-    job = Job({"deepspeed": str(Path(path).absolute())}, path=path, folders=tuple(search_folders(path)))
+    workspace = Workspace(path, tuple(search_folders(path)))
+    job = run_of_values({"deepspeed": str(Path(path).absolute())}, workspace=workspace)
     diagnostics = sorted(map(_clip_message, _apply_rules(all_rules.FILE_RULES, job, locations)), key=_report_order)
     return FileReport(path, diagnostics, sources=locations.sources)
 
@@ -244,7 +245,7 @@ def reasons_not_judged(job: Job, tried: bool = False) -> Iterator[NotJudged]:
         yield NotJudged(
             "model not known", "model not known" if told else clip(job.model_problem, _MAX_MODEL_PROBLEM), code
         )
-    if job.trains_nothing:
+    if job.task.is_inference_only:
         yield NotJudged("nothing is trained", "nothing is trained: the formulas are of training")
     if job.sharded_by and job.sharded_by.problem:
         yield NotJudged("DeepSpeed file not read", "DeepSpeed file not read")

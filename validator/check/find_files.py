@@ -134,7 +134,7 @@ def _recipes_reading(paths: Iterable[str]) -> Iterator[str]:
 def _files_read_by(recipe: str) -> Iterator[Path]:
     """The files beside a recipe that decide what it does."""
     job = resolve(load_recipe(recipe))
-    if job.zero and job.zero.path:
-        yield Path(job.zero.path).resolve()
-    if job.registry:
-        yield job.registry.path.resolve()
+    if job.deepspeed and job.deepspeed.path:
+        yield Path(job.deepspeed.path).resolve()
+    if job.data.registry:
+        yield job.data.registry.path.resolve()

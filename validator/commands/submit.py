@@ -131,7 +131,7 @@ def _smoke_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:
     """Two steps of the run, which is checked as a whole."""
     whole = _checked_run(recipe, wanted)
     overrides = (*whole.overrides, *smoking.smoke_overrides(whole.job))
-    job = wanted.resolved(whole.job.path, overrides)
+    job = wanted.resolved(whole.job.workspace.recipe, overrides)
     short = build_cluster_job(job, wanted.site, overrides, wanted.hours)
     limit = wanted.hours if wanted.hours or short.hours else _SMOKE_HOURS
     return RunToSubmit(job, overrides, replace(short, name=f"{short.name}-smoke", limit=limit, resumes=False))

@@ -33,7 +33,7 @@ def require_packages(asking: str) -> None:
 
 def summarize_data(job: Job) -> tuple[list[str], bool]:
     """Return what to say of the job's data in a few lines, and whether the run would stop at them."""
-    if not any(dataset.files for dataset in job.datasets):
+    if not any(dataset.files for dataset in job.data.datasets):
         return [], False
     if lacking := _missing_packages():
         return [f"data: not looked into: this {lacking}"], False

@@ -169,30 +169,32 @@ _EXAMPLES = 3
 def build_report(job: Job, wanted: bool | None, report: OnRows) -> DataReport:
     """The study of a job's data. `wanted`: look for near duplicates; None: where they are quick to
     find. Raises RecipeError where there is nothing to study."""
-    if job.tokenized:
-        raise RecipeError(f"{job.path}: `tokenized_path` holds tokenized data, which is trained on as it is")
+    if job.data.is_tokenized:
+        raise RecipeError(
+            f"{job.workspace.recipe}: `tokenized_path` holds tokenized data, which is trained on as it is"
+        )
     counter, reason = token_counting.best_counter(job)
     chosen = recipe_datasets.load_datasets(job, counter, report)
     if not chosen:
-        raise RecipeError(f"{job.path}: names no data set; set `dataset`")
+        raise RecipeError(f"{job.workspace.recipe}: names no data set; set `dataset`")
     run = select_rows(job, chosen)
     trained = run.kept(run.train)
     rows, evaluated = sorted(set(trained)), sorted(set(run.kept(run.evaluation)))
     whole = not any(one.note for one in chosen)
     steps = training_schedule(job, run.sequences) if run.sequences and whole else None
-    exact = not run.why_not and (counter.exact or not job.packs)
+    exact = not run.why_not and (counter.exact or not job.batch.packing)
     first, again = quality.exact_duplicates(run, rows)
     lengths = _token_totals(job, run, counter, trained)
-    amounts = math.ceil(lengths.per_epoch / BLOCK_TOKENS) if job.stage == "pt" else len(first) * run.stride
+    amounts = math.ceil(lengths.per_epoch / BLOCK_TOKENS) if job.task.stage == "pt" else len(first) * run.stride
     unlooked = _why_near_duplicates_skipped(wanted, len(rows), run.stride)
     alike = [] if unlooked else _near_duplicate_issues(job, run, first, len(rows), counter, report)
     return DataReport(
-        path=job.path,
+        path=job.workspace.recipe,
         model=job.model_name,
-        stage=job.stage,
-        method=job.method,
-        template=job.get("template"),
-        cutoff_len=int(job.number("cutoff_len")),
+        stage=job.task.stage,
+        method=job.task.method,
+        template=job.args.get("template"),
+        cutoff_len=int(job.args.number("cutoff_len")),
         sets=[_dataset_summary(one) for one in chosen],
         problems=run.problems,
         notes=[*_report_notes(job, run, reason), *([unlooked] if unlooked else [])],
@@ -235,13 +237,13 @@ def _report_notes(job: Job, run: RowSelection, reason: str) -> Iterator[str]:
     """What keeps figures from being exact."""
     if reason:
         yield f"token counts are estimates: {reason}"
-    elif not job.has("template") and job.stage != "pt":
+    elif not job.args.is_set("template") and job.task.stage != "pt":
         yield "no `template`: what the tokenizer's own chat template adds to a sample is not counted"
     if any(one.rows.approximate for one in run.sets):
         yield "descriptions and calls of tools are counted as they stand in the data, not as the template writes them"
     if _holds_media(run):
         yield "images, videos and audios are not counted; each adds tokens"
-    if job.flag("streaming"):
+    if job.args.flag("streaming"):
         yield "streamed data are read row by row until `max_steps`; the counts are those of the files"
     yield from run.why_not
 
@@ -290,11 +292,11 @@ def _token_totals(job: Job, run: RowSelection, counter: TokenCounter, trained: S
 
 def _longest_batch_memory(job: Job, run: RowSelection, rows: Sequence[int]) -> LongestBatchMemory | None:
     """Device memory with the longest batch there is, beside `cutoff_len` as the upper bound. GiB of 2^30 bytes."""
-    limit = int(job.number("cutoff_len"))
+    limit = int(job.args.number("cutoff_len"))
     kept = run.column("kept") if rows else ()
     most = max(map(kept.__getitem__, rows), default=0)
-    longest = limit if job.packs else min(-(-most // 8) * 8, limit)
-    real = replace(job, values={**job.values, "cutoff_len": longest})
+    longest = limit if job.batch.packing else min(-(-most // 8) * 8, limit)
+    real = job.updated({"cutoff_len": longest})
     if not longest or _holds_media(run) or job.device_memory is None or real.device_memory is None:
         return None
     usable = job.machine.device.usable_gib if job.machine else None
@@ -346,7 +348,7 @@ def report_on_source(
     """The study of a recipe, after the overrides, or a data file; memory is that of the machine if one is named. Raises
     RecipeError."""
     job = user_data.job_of_source(source, model, overrides, machine)
-    progress = ProgressBar(sum(dataset.rows.number for dataset in job.datasets if dataset.rows))
+    progress = ProgressBar(sum(dataset.rows.number for dataset in job.data.datasets if dataset.rows))
     try:
         return build_report(job, near, progress)
     finally:

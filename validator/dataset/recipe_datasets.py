@@ -54,7 +54,7 @@ def load_datasets(job: Job, counter: TokenCounter, report: OnRows) -> list[Loade
     held = [
         _load_dataset(job, name, key == "eval_dataset", counter, report)
         for key in ("dataset", "eval_dataset")
-        for name in dict.fromkeys(job.words(key))
+        for name in dict.fromkeys(job.args.words(key))
     ]
     stride = max((one.rows.stride for one in held), default=1)
     for one in held:
@@ -65,35 +65,41 @@ def load_datasets(job: Job, counter: TokenCounter, report: OnRows) -> list[Loade
 def scan_settings(job: Job, meant: DatasetAttr, counter: TokenCounter) -> ScanSettings:
     """How the rows of a data set of this form are taken."""
     return ScanSettings(
-        meant, job.stage, _chat_template(job, counter), counter, job.length, job.packs, _media_support(job)
+        meant,
+        job.task.stage,
+        _chat_template(job, counter),
+        counter,
+        job.batch.kept_tokens,
+        job.batch.packing,
+        _media_support(job),
     )
 
 
 def _media_support(job: Job) -> MediaSupport:
     """What the template reads; paths count from `media_dir`, by default `dataset_dir` (hparams/data_args.py)."""
-    folder = str(job.get("media_dir") or job.get("dataset_dir"))
-    there = job.find(folder)
+    folder = str(job.args.get("media_dir") or job.args.get("dataset_dir"))
+    there = job.workspace.find(folder)
     return MediaSupport(frozenset((job.template or {}).get("media", ())), str(there[0]) if there else folder)
 
 
 def _chat_template(job: Job, counter: TokenCounter) -> ChatTemplate:
-    name, facts = str(job.get("template")), job.template or {}
-    system = job.get("default_system")
+    name, facts = str(job.args.get("template")), job.template or {}
+    system = job.args.get("default_system")
     return ChatTemplate(
         tables.json_table("formats")["formats"].get(name, {}),
         counter,
         bool(facts.get("efficient_eos")),
-        job.get("enable_thinking"),
-        job.flag("preserve_thinking"),
-        job.flag("mask_history"),
+        job.args.get("enable_thinking"),
+        job.args.flag("preserve_thinking"),
+        job.args.flag("mask_history"),
         system if isinstance(system, str) else None,
     )
 
 
 def _load_dataset(job: Job, name: str, evaluates: bool, counter: TokenCounter, report: OnRows) -> LoadedDataset:
-    one = LoadedDataset(name, evaluates, job.registry.get(name) if job.registry else None)
+    one = LoadedDataset(name, evaluates, job.data.registry.get(name) if job.data.registry else None)
     if one.dataset is None:
-        one.note = "" if job.registry else "not in a local dataset_info.json"
+        one.note = "" if job.data.registry else "not in a local dataset_info.json"
         one.problems += _undefined_name(job, name)
         return one
     one.problems += _entry_faults(job, name)
@@ -116,13 +122,13 @@ def _load_dataset(job: Job, name: str, evaluates: bool, counter: TokenCounter, r
 
 def explain_no_rows(job: Job, one: LoadedDataset, otherwise: str) -> FatalProblem:
     """Why no row of a set is trained; `otherwise` where its first rows do not tell."""
-    why = why_none_trained(one.dataset.entry, job.stage, _first_rows(one)) if one.dataset else ""
+    why = why_none_trained(one.dataset.entry, job.task.stage, _first_rows(one)) if one.dataset else ""
     return FatalProblem(one.name, f"no row is left to train on: {why or otherwise}", _suggested_entry(job, one))
 
 
 def _suggested_entry(job: Job, one: LoadedDataset) -> str:
     """The entry that suits the rows; empty where it is there already, or not known."""
-    return suggest_entry(one.name, one.dataset.entry, job.stage, _first_rows(one)) if one.dataset else ""
+    return suggest_entry(one.name, one.dataset.entry, job.task.stage, _first_rows(one)) if one.dataset else ""
 
 
 def _first_rows(one: LoadedDataset) -> Sequence[Row]:
@@ -134,17 +140,17 @@ def _first_rows(one: LoadedDataset) -> Sequence[Row]:
 
 def _undefined_name(job: Job, name: str) -> Iterator[FatalProblem]:
     """A name that the registry lacks; of data that are not on this machine nothing is known."""
-    if job.registry and job.registry.problem:
-        yield FatalProblem(name, job.registry.problem)
-    elif job.registry:
-        near = suggest(name, job.registry.entries)
-        yield FatalProblem(name, f"is not defined in {job.registry.path}{near}")
+    if job.data.registry and job.data.registry.problem:
+        yield FatalProblem(name, job.data.registry.problem)
+    elif job.data.registry:
+        near = suggest(name, job.data.registry.entries)
+        yield FatalProblem(name, f"is not defined in {job.data.registry.path}{near}")
 
 
 def _entry_faults(job: Job, name: str) -> Iterator[FatalProblem]:
     """What is not of the kind that LLaMA-Factory takes for granted."""
-    assert job.registry is not None
-    entry = job.registry.entries[name]
+    assert job.data.registry is not None
+    entry = job.data.registry.entries[name]
     if not isinstance(entry, Mapping):
         yield FatalProblem(name, "its entry in dataset_info.json is no object of settings")
         return
@@ -161,15 +167,15 @@ def _refusals(job: Job, one: LoadedDataset) -> Iterator[FatalProblem]:
     """What needs no look at the rows."""
     assert one.dataset is not None
     where = str(one.dataset.path)
-    if one.form.ranking is not job.pairs:
-        kind = "needs pairs (`ranking: true`)" if job.pairs else "takes no pairs (`ranking: true`)"
-        yield FatalProblem(one.name, f"stage {job.stage} {kind}")
+    if one.form.ranking is not job.task.uses_preference_pairs:
+        kind = "needs pairs (`ranking: true`)" if job.task.uses_preference_pairs else "takes no pairs (`ranking: true`)"
+        yield FatalProblem(one.name, f"stage {job.task.stage} {kind}")
     if one.form.formatting not in ("alpaca", "sharegpt", "openai"):
         yield FatalProblem(one.name, f"`formatting: {one.form.formatting}` is none of alpaca, sharegpt, openai")
-    taken = job.template.get("media", ()) if job.template and job.stage != "pt" else MODALITIES.values()
+    taken = job.template.get("media", ()) if job.template and job.task.stage != "pt" else MODALITIES.values()
     for part, kind in MODALITIES.items():
         if one.form.columns.get(part) and kind not in taken:
-            yield FatalProblem(one.name, f"holds {part}, which template {job.get('template')} does not take")
+            yield FatalProblem(one.name, f"holds {part}, which template {job.args.get('template')} does not take")
     if one.dataset.source == "file" and not one.dataset.files:
         yield FatalProblem(where, no_data_file_reason(one.dataset.path))
     kinds = {dataset_registry.readable_suffixes().get(path.suffix[1:]) for path in one.dataset.files}

@@ -180,7 +180,7 @@ def select_rows(job: Job, sets: list[LoadedDataset]) -> RowSelection:
     try:
         run.train, run.evaluation = _train_and_eval_rows(job, run)
     except RecipeError as err:
-        run.problems.append(FatalProblem(job.path, str(err)))
+        run.problems.append(FatalProblem(job.workspace.recipe, str(err)))
         return run
     run.problems += _fatal_row_problems(job, run)
     fates = run.column("fates")
@@ -188,7 +188,7 @@ def select_rows(job: Job, sets: list[LoadedDataset]) -> RowSelection:
     run.sequences = _count_sequences(job, run, run.train)
     run.evaluated = len(run.kept(run.evaluation)) if run.evaluation is not None else 0
     _scale_by_stride(run)
-    if not run.sequences and not run.problems and job.trains:
+    if not run.sequences and not run.problems and job.task.trains:
         run.problems.append(_nothing_to_train(job, run))
     return run
 
@@ -213,7 +213,7 @@ def _take_all(run: RowSelection, why: str) -> None:
 
 
 def _train_and_eval_rows(job: Job, run: RowSelection) -> tuple[Sequence[int], Sequence[int]]:
-    seed, limit = int(job.number("seed")), job.get("max_samples")
+    seed, limit = int(job.args.number("seed")), job.args.get("max_samples")
     starts, counts, at = [], [], 0
     for one in run.sets:
         entry = one.dataset.entry if one.dataset else {}
@@ -233,11 +233,11 @@ def _train_and_eval_rows(job: Job, run: RowSelection) -> tuple[Sequence[int], Se
     placed = [_shift_rows(part, start) for part, start in zip(drawn, starts, strict=True)]
     trained = [part for one, part in zip(run.sets, placed, strict=True) if not one.evaluates]
     evaluated = [part for one, part in zip(run.sets, placed, strict=True) if one.evaluates]
-    strategy, weights = str(job.get("mix_strategy")), _interleave_probs(job)
+    strategy, weights = str(job.args.get("mix_strategy")), _interleave_probs(job)
     mixed = mix_datasets(trained, strategy, weights, seed)
     if evaluated:
         return mixed, mix_datasets(evaluated, strategy, weights, seed)
-    value = job.get("val_size")
+    value = job.args.get("val_size")
     size = value if isinstance(value, (int, float)) else 0
     train, back = train_test_split(len(mixed), -(-size // run.stride) if size >= 1 else size, seed)
     return _rows_at(mixed, train), _rows_at(mixed, back)
@@ -257,7 +257,7 @@ def _rows_at(rows: Sequence[int], positions: Sequence[int]) -> Sequence[int]:
 
 def _interleave_probs(job: Job) -> list[float] | None:
     try:
-        return [float(word) for word in job.words("interleave_probs")] or None
+        return [float(word) for word in job.args.words("interleave_probs")] or None
     except ValueError:
         raise RecipeError("`interleave_probs` holds something other than numbers") from None
 
@@ -270,7 +270,7 @@ def _fatal_row_problems(job: Job, run: RowSelection) -> Iterator[FatalProblem]:
     for at in stopped:
         one, index = run.find(int(at))
         yield FatalProblem(one.rows.place(index), one.rows.stops[index])
-    if job.stage == "kto" and not stopped:
+    if job.task.stage == "kto" and not stopped:
         for at in _kto_rows_without_neighbour(job, run.train, fates, answers):
             yield FatalProblem(run.place(at), "has no turns, and the row behind it is compared with its answer (kto)")
 
@@ -279,7 +279,10 @@ def _kto_rows_without_neighbour(
     job: Job, rows: Sequence[int], fates: Sequence[int], answers: Sequence[int]
 ) -> list[int]:
     """KTO pairs each row with the answer of the one before it in its batch; without one it fails."""
-    size, processes = int(job.number("preprocessing_batch_size")), int(job.number("preprocessing_num_workers"))
+    size, processes = (
+        int(job.args.number("preprocessing_batch_size")),
+        int(job.args.number("preprocessing_num_workers")),
+    )
     for batch in sequence_lengths.packing_batches(len(rows), max(size, 1), processes):
         for at in batch:
             before = rows[at - 1 if at > batch.start else batch.stop - 1]
@@ -289,13 +292,16 @@ def _kto_rows_without_neighbour(
 
 
 def _count_sequences(job: Job, run: RowSelection, rows: Sequence[int]) -> int:
-    if not job.packs:
+    if not job.batch.packing:
         return len(rows) - sum(run.drops.values())
     fates, tokens = run.column("fates"), run.column("kept")
-    fill = sequence_lengths.count_text_blocks if job.stage == "pt" else sequence_lengths.count_packed_sequences
-    size, processes = int(job.number("preprocessing_batch_size")), int(job.number("preprocessing_num_workers"))
+    fill = sequence_lengths.count_text_blocks if job.task.stage == "pt" else sequence_lengths.count_packed_sequences
+    size, processes = (
+        int(job.args.number("preprocessing_batch_size")),
+        int(job.args.number("preprocessing_num_workers")),
+    )
     return sum(
-        fill([tokens[rows[at]] for at in batch if fates[rows[at]] == TRAINED], max(job.length, 1))
+        fill([tokens[rows[at]] for at in batch if fates[rows[at]] == TRAINED], max(job.batch.kept_tokens, 1))
         for batch in sequence_lengths.packing_batches(len(rows), max(size, 1), processes)
     )
 
@@ -304,4 +310,6 @@ def _nothing_to_train(job: Job, run: RowSelection) -> FatalProblem:
     if reason := run.drops.most_common(1):
         return explain_no_rows(job, run.sets[0], STATUS_REASONS[reason[0][0]])
     short = "all rows together are shorter than one packed sequence of `cutoff_len` tokens"
-    return FatalProblem(run.sets[0].name, short if len(run.train) and job.packs else "no row is left to train on")
+    return FatalProblem(
+        run.sets[0].name, short if len(run.train) and job.batch.packing else "no row is left to train on"
+    )

@@ -78,7 +78,7 @@ def judge_sample_count(job: Job, rows: int, epochs: float) -> SampleGuidance:
         rows=rows,
         verdict=verdict,
         **figures,
-        recommended=job.samples or (known.recommended.samples if known else None),
+        recommended=job.declared.samples or (known.recommended.samples if known else None),
         message=_sample_message(job, rows),
         better_size=_better_model_size(rows, verdict),
         epochs=_epoch_guidance(rows, epochs, known),
@@ -103,7 +103,7 @@ def _sample_verdict(rows: int, known: SampleAmounts | None) -> str:
 def _sample_message(job: Job, rows: int) -> str:
     known = job.guidance
     if known is None:
-        return f"no public guidance for stage {job.stage}" if job.model else "name a model with --model"
+        return f"no public guidance for stage {job.task.stage}" if job.model else "name a model with --model"
     if judged := known.few(rows) or known.many(rows):
         return judged
     advice = "fewer may do if each is checked" if rows < known.low else "checked ones count more than many"

@@ -23,7 +23,7 @@ _REPORTED_ISSUES = ("exact duplicates", "empty answers", "control characters", "
 
 def summarize_data(job: Job) -> tuple[list[str], bool]:
     """Return what to say of the job's data, and whether the run would stop at them; nothing where they are large."""
-    files = [path for dataset in job.datasets for path in dataset.files]
+    files = [path for dataset in job.data.datasets for path in dataset.files]
     try:
         if not all(map(_is_small, files)) or sum(path.stat().st_size for path in files) > _MAX_BYTES:
             return [], False
@@ -33,7 +33,7 @@ def summarize_data(job: Job) -> tuple[list[str], bool]:
     except (RecipeError, OSError):
         return [], False
     # Streamed rows are read while training; the run may end before the one that is to blame.
-    return list(_report_lines(study)), bool(study.problems) and not job.flag("streaming")
+    return list(_report_lines(study)), bool(study.problems) and not job.args.flag("streaming")
 
 
 def _is_small(path: Path) -> bool:

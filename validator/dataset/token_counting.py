@@ -130,7 +130,7 @@ def best_counter(job: Job) -> tuple[TokenCounter, str]:
     if path.stat().st_size > _MAX_TOKENIZER_BYTES:
         return CharacterCounter(), f"`{path}` is larger than {_MAX_TOKENIZER_BYTES >> 20} MiB"
     try:
-        template = tables.json_table("formats")["formats"].get(str(job.get("template")), {})
+        template = tables.json_table("formats")["formats"].get(str(job.args.get("template")), {})
         return TokenizerCounter(path, template.get("stop_words", ())), ""
     except BaseException as err:  # the library raises no narrower class, and none that is an Exception where it panics
         if isinstance(err, (KeyboardInterrupt, SystemExit, MemoryError)):
@@ -140,13 +140,13 @@ def best_counter(job: Job) -> tuple[TokenCounter, str]:
 
 def _tokenizer_paths(job: Job) -> Iterator[Path]:
     """Where tokenizer.json may be: a local model, then the caches of both hubs."""
-    name = job.get("model_name_or_path")
+    name = job.args.get("model_name_or_path")
     if not isinstance(name, str):
         return
-    if folders := job.find(name):
+    if folders := job.workspace.find(name):
         yield folders[0] / "tokenizer.json"
     for known in dict.fromkeys((name, job.model.name if job.model else name)):
-        if there := hub_caches.cached_model(known, "tokenizer.json", *job.origin):
+        if there := hub_caches.cached_model(known, "tokenizer.json", *job.hub_source):
             yield there.folder / "tokenizer.json"
 
 

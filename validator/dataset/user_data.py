@@ -16,8 +16,9 @@ from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe, with_over
 from validator.rows.entry_inference import ROWS_FOR_INFERENCE, InferredEntry
 from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry
-from validator.run.prediction import Job, resolve
+from validator.run.prediction import Job, resolve, run_of_values
 from validator.run.user_data import UserData, describe_user_data, infer_user_entry, list_data_files
+from validator.run.workspace import Workspace
 
 
 def read_user_data(path: Path, name: str | None = None) -> UserData:
@@ -74,4 +75,4 @@ def _job_of_data_file(path: Path, model: str | None, machine: str | None) -> Job
     if model:
         values |= {"model_name_or_path": model, "template": models.find_model(model).template}
     there = devices.parse_machine(machine) if machine else None
-    return Job(values, machine=there, path=str(path), folders=(Path.cwd(),))
+    return run_of_values(values, machine=there, workspace=Workspace(str(path), (Path.cwd(),)))

@@ -32,14 +32,14 @@ def operators_to_build(job: Job, context: CheckContext) -> set[str]:
     map_pytorch_optim_to_deepspeed); one that the DeepSpeed file names is DeepSpeed's own (runtime/engine.py,
     _configure_basic_optimizer), which on Ascend is written in Python. A run on the CPU builds an all-reduce
     (comm/torch.py)."""
-    zero = job.zero
-    if zero is None or not job.trains:
+    zero = job.deepspeed
+    if zero is None or not job.task.trains:
         return set()
     offloads, cpu = zero.offload("offload_optimizer"), job.on_cpu
     named = str(zero.value("optimizer.type") or "").lower() if not zero.value("optimizer.params.torch_adam") else ""
     names = {"deepspeed_shm_comm"} if cpu else set()
     if zero.steps_on_cpu:
-        names.add(_OPERATOR_OF_OPTIMIZER.get(str(job.get("optim")), "cpu_adam"))
+        names.add(_OPERATOR_OF_OPTIMIZER.get(str(job.args.get("optim")), "cpu_adam"))
     if named in ("adam", "adamw"):
         names.add("cpu_adam" if offloads else "fused_adam")
     if zero.nvme:
@@ -68,7 +68,7 @@ def check_operators(job: Job | None, context: CheckContext) -> Iterator[CheckRes
 
     What is missing to build what this run builds; ninja is asked for even where all is built.
     """
-    if job is None or job.zero is None:
+    if job is None or job.deepspeed is None:
         return
     names = operators_to_build(job, context)
     yield from _check_compilers(names, context) if names else ()

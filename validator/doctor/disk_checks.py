@@ -22,8 +22,8 @@ from validator.wording import format_duration
 
 def output_folder(job: Job) -> Path | None:
     """The folder that the run writes to; None where it keeps nothing."""
-    folder = job.get("output_dir")
-    return expand_home(folder).absolute() if isinstance(folder, str) and job.trains else None
+    folder = job.args.get("output_dir")
+    return expand_home(folder).absolute() if isinstance(folder, str) and job.task.trains else None
 
 
 _OUTPUT_FOLDER = "output folder"
@@ -34,7 +34,7 @@ def check_disk_space(job: Job | None, _context: CheckContext) -> Iterator[CheckR
     is an estimate if `save_total_limit` is unset or the number of steps is an estimate; a resumed run replaces those
     that are there."""
     output = output_folder(job) if job else None
-    if job is None or output is None or job.get("save_strategy") == "no" or job.disk is None:
+    if job is None or output is None or job.args.get("save_strategy") == "no" or job.disk is None:
         return
     free = host.free_disk_gib(output)
     if free is None:
@@ -46,7 +46,7 @@ def check_disk_space(job: Job | None, _context: CheckContext) -> Iterator[CheckR
         yield CheckResult("error", _OUTPUT_FOLDER, text)
     elif free < most:
         kept, at_once = job.checkpoints
-        counted = job.number("save_total_limit") > 0 and job.steps > 0 and not job.packs
+        counted = job.args.number("save_total_limit") > 0 and job.steps > 0 and not job.batch.packing
         certain = counted and not any(glob_folder(output, "checkpoint-*"))
         beside = "and the result" if at_once == kept else "at once (a new one is written before the oldest is removed)"
         remedy = "free some, set another `output_dir` or a smaller `save_total_limit`"
@@ -69,9 +69,10 @@ def check_disk(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     What is written, and what is kept of the data.
     """
     yield from _check_output_folder(job, context)
-    if job and job.disk and job.datasets and not job.tokenized:
+    if job and job.disk and job.data.datasets and not job.data.is_tokenized:
         yield from _check_data_cache(
-            hub_caches.datasets_cache(job.origin[1]), max(_DATA_COPIES * job.disk[DiskTerm.DATA] / GIB, _MIN_FREE_GIB)
+            hub_caches.datasets_cache(job.hub_source[1]),
+            max(_DATA_COPIES * job.disk[DiskTerm.DATA] / GIB, _MIN_FREE_GIB),
         )
 
 

@@ -142,7 +142,9 @@ def check_limits(job: Job | None, context: CheckContext) -> Iterator[CheckResult
 def _check_open_files(job: Job | None) -> Iterator[CheckResult]:
     """Each loader worker passes tensors as open files; each process of another node is a socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES_PER_PROCESS + (4 * job.world + _FILES_PER_WORKER * job.loaders if job else 768)
+    wanted = _FILES_PER_PROCESS + (
+        4 * job.batch.world_size + _FILES_PER_WORKER * job.batch.dataloader_workers if job else 768
+    )
     enough = soft == resource.RLIM_INFINITY or soft >= wanted
     most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     raised = f"raise the hard limit: limits.conf, or the container's --ulimit nofile={MAX_OPEN_FILES}"
@@ -160,7 +162,7 @@ def _check_locked_memory(job: Job | None, context: CheckContext) -> Iterator[Che
         context.environment
     )
     across = job is not None and job.machine is not None and job.machine.nodes > 1 and infiniband
-    nvme = job is not None and job.zero is not None and job.zero.nvme
+    nvme = job is not None and job.deepspeed is not None and job.deepspeed.nvme
     if soft == resource.RLIM_INFINITY or _has_ipc_lock(context.root):
         return
     if not (across or nvme or (job is None and infiniband)):
@@ -177,8 +179,8 @@ def _check_process_limit(job: Job | None, context: CheckContext) -> Iterator[Che
     if left is None or job is None:
         return
     devices = job.machine.devices if job.machine else 1
-    wanted = devices * (_THREADS_PER_PROCESS + _THREADS_PER_WORKER * job.loaders) + int(
-        job.number("preprocessing_num_workers")
+    wanted = devices * (_THREADS_PER_PROCESS + _THREADS_PER_WORKER * job.batch.dataloader_workers) + int(
+        job.args.number("preprocessing_num_workers")
     )
     if left < wanted:
         remedy = "`ulimit -u`, the container's --pids-limit or the kubelet's podPidsLimit"

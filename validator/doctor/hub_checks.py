@@ -58,7 +58,7 @@ def _other_shapes(job: Job) -> Iterator[CheckResult]:
         job.model
         and job.model.id
         and not job.model.taken
-        and (there := hub_caches.cached_model(job.model.name, "config.json", *job.origin))
+        and (there := hub_caches.cached_model(job.model.name, "config.json", *job.hub_source))
     ):
         with suppress(RecipeError):  # a config of images and text, which the catalogue knows by the text's part
             if models.find_model(str(there.folder)).parameters != job.model.parameters:
@@ -71,7 +71,7 @@ def _missing_downloads(job: Job, cause: str) -> Iterator[CheckResult]:
     """What a run without network would look for in vain; `cause` is the variable that takes the network away."""
     for name in hub_models(job):
         if not any(cached_folders(job, name)):
-            folders = [*hub_caches.huggingface_folders(name, *job.origin)]
+            folders = [*hub_caches.huggingface_folders(name, *job.hub_source)]
             known = any(safe_read.path_kind(place / "config.json") == "file" for place in folders)
             what = "has a config.json in the cache, and no weights" if known else "is in no folder and not in the cache"
             other = (
@@ -79,7 +79,7 @@ def _missing_downloads(job: Job, cause: str) -> Iterator[CheckResult]:
             )
             yield CheckResult("error", _MODEL, f"{cause} is set, and `{name}` {what}: {other}")
     for name in hub_datasets(job):
-        if not is_dataset_cached(name, job.origin[1]):
+        if not is_dataset_cached(name, job.hub_source[1]):
             text = f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
             yield CheckResult("warning", _MODEL, text)
 
@@ -93,7 +93,7 @@ def _downloads_of_other_hub(job: Job) -> Iterator[CheckResult]:
 
 def _modelscope_remedy(job: Job, name: str) -> str:
     """How to use the download that the ModelScope cache holds; empty where there is none."""
-    there = any(map(holds_weights, hub_caches.modelscope_folders(name, *job.origin)))
+    there = any(map(holds_weights, hub_caches.modelscope_folders(name, *job.hub_source)))
     return "it is in the ModelScope cache, which the run takes with USE_MODELSCOPE_HUB=1" if there else ""
 
 
@@ -122,11 +122,11 @@ def check_hub(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
         return
     names = [name for name in hub_downloads.hub_models(job) if not any(hub_downloads.cached_folders(job, name))]
     sets = [
-        name for name in hub_downloads.hub_datasets(job) if not hub_downloads.is_dataset_cached(name, job.origin[1])
+        name for name in hub_downloads.hub_datasets(job) if not hub_downloads.is_dataset_cached(name, job.hub_source[1])
     ]
     sets = [] if node_environment.is_env_enabled("USE_MODELSCOPE_HUB") else sets
     yield from _ask_hub([*((name, name) for name in names), *((name, f"datasets/{name}") for name in sets)], context)
-    if job.get("model_name_or_path") in names:
+    if job.args.get("model_name_or_path") in names:
         yield from _check_cache_space(job)
 
 
@@ -187,7 +187,7 @@ def _send_head_request(address: str) -> int:
 
 def _check_cache_space(job: Job) -> Iterator[CheckResult]:
     """Disk for the weights in the cache of Hugging Face."""
-    folder, weights = hub_caches.hub_cache(job.origin[1]), job.disk[DiskTerm.BASE] / GIB if job.disk else 0.0
+    folder, weights = hub_caches.hub_cache(job.hub_source[1]), job.disk[DiskTerm.BASE] / GIB if job.disk else 0.0
     free = host.free_disk_gib(Path(folder))
     if free is not None and weights and not node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
         short = free < weights
@@ -240,8 +240,8 @@ def _local_hosts(job: Job | None, context: CheckContext) -> Iterator[str]:
     """Hosts of this machine or its network that the run sends requests to: a mirror of the hub, a reward model behind
     an address, the dashboard of Ray."""
     addresses = [context.environment.get("HF_ENDPOINT", "")]
-    if job and job.get("reward_model_type") == "api":
-        addresses.append(str(job.get("reward_model")))
+    if job and job.args.get("reward_model_type") == "api":
+        addresses.append(str(job.args.get("reward_model")))
     if launcher.uses_ray():
         addresses.append("http://127.0.0.1:8265")
     for address in addresses:

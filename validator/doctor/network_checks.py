@@ -174,7 +174,7 @@ def check_interfaces(job: Job | None, context: CheckContext) -> Iterator[CheckRe
     Whether the words of the environment mean an interface, and whether the one taken leads to the other nodes. One
     process meets nobody.
     """
-    if job and job.world == 1 and node_count(job, context) == 1:
+    if job and job.batch.world_size == 1 and node_count(job, context) == 1:
         return
     library = _HCCL if job and job.machine and job.machine.device.vendor == "ascend" else _NCCL
     there, words = list_interfaces(context.root), context.environment.get(library.variable, "")

@@ -74,7 +74,7 @@ def _check_download_locks(job: Job) -> Iterator[CheckResult]:
     """The run waits for a download that has begun (huggingface_hub, utils/_fixes.py, WeakFileLock). The kernel frees
     the lock of a process that is gone, but on file systems without locks, where the file alone counts."""
     for name in hub_downloads.hub_models(job):
-        folder = hub_caches.hub_cache(job.origin[1]) / ".locks" / hub_caches.huggingface_entry(name)
+        folder = hub_caches.hub_cache(job.hub_source[1]) / ".locks" / hub_caches.huggingface_entry(name)
         yield from islice(filter(None, map(_check_download_lock, sorted(folder.glob("*.lock")))), 1)
 
 

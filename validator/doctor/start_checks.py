@@ -26,13 +26,13 @@ def check_model_folder(job: Job | None, _context: CheckContext) -> Iterator[Chec
     without a tokenizer transformers makes up an empty one, and the run ends well with nothing learned."""
     if job is None:
         return
-    for path in job.words("adapter_name_or_path"):
-        if not job.find(path) and (before := trained_model.find_earlier_adapter(job.path, path)):
+    for path in job.args.words("adapter_name_or_path"):
+        if not job.workspace.find(path) and (before := trained_model.find_earlier_adapter(job.workspace.recipe, path)):
             yield CheckResult("error", "model", f"`{path}` does not exist yet; train `{before}` first")
-    name = job.get("model_name_or_path")
-    place = job.find(name) if isinstance(name, str) and name else None
+    name = job.args.get("model_name_or_path")
+    place = job.workspace.find(name) if isinstance(name, str) and name else None
     if place and safe_read.path_kind(place[0] / "config.json") == "file":
-        scratch = job.flag("train_from_scratch")
+        scratch = job.args.flag("train_from_scratch")
         parts = [
             *model_files.missing_files(place[0], scratch=scratch),
             *(() if scratch else model_files.incomplete_downloads(place[0])),
@@ -64,7 +64,7 @@ def _missing_ray_packages(job: Job, context: CheckContext) -> Iterator[CheckResu
     if "ray" not in there:
         found = "USE_RAY is set and the package is not installed"
         yield CheckResult("error", "Ray", f'{found}: pip install "ray[default]"')
-    elif "aiohttp-cors" not in there and not job.has("master_addr"):
+    elif "aiohttp-cors" not in there and not job.args.is_set("master_addr"):
         found = "ray is installed without its dashboard, which is asked for the head node"
         yield CheckResult("error", "Ray", f'{found}: pip install "ray[default]", or set `master_addr`')
 
@@ -126,8 +126,8 @@ def _check_model(job: Job, context: CheckContext) -> Iterator[CheckResult]:
     """What the model's folder or download lacks, else where it is; what is not downloaded yet check_hub asks for."""
     lacking = [*check_model_folder(job, context), *check_downloads(job, context)]
     yield from lacking
-    name = str(job.get("model_name_or_path"))
-    place = job.find(name)
+    name = str(job.args.get("model_name_or_path"))
+    place = job.workspace.find(name)
     there = place[0] if place else next(iter(hub_downloads.cached_folders(job, name)), None)
     if there and not lacking:
         yield CheckResult("ok", "model", f"`{name}` lies in {there}" if str(there) != name else f"`{name}` is there")

@@ -226,10 +226,10 @@ def _is_imported(package: str, job: Job | None, there: InstalledPackages) -> boo
     xformers is asked for by unsloth alone."""
     if package == "torch-npu":
         return True
-    if job and (job.on_cpu or job.flag("use_unsloth")):
+    if job and (job.on_cpu or job.args.flag("use_unsloth")):
         return not job.on_cpu
     early = there.releases.get("transformers", "").startswith("4.")
-    return package == "flash-attn" and (early or bool(job and job.get("flash_attn") == "fa2"))
+    return package == "flash-attn" and (early or bool(job and job.args.get("flash_attn") == "fa2"))
 
 
 def _missing_symbol(library: Path, given: list[Path]) -> str:

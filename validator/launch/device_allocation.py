@@ -123,9 +123,9 @@ def _batch_size_note(job: Job, assumed: int, count: int) -> Iterator[str]:
     """What another number of devices means for a step of training."""
     if count == assumed:
         return
-    before, samples = job.effective_batch, job.micro_batch * (job.world // assumed) * count
+    before, samples = job.batch.effective_batch, job.batch.micro_batch * (job.batch.world_size // assumed) * count
     keep = f"; gradient_accumulation_steps={before // samples} keeps it" if before % samples == 0 else ""
-    batch = samples * job.accumulation
+    batch = samples * job.batch.accumulation
     yield f"runs on {_count_devices(count)} instead of {assumed}: {batch} samples a step instead of {before}{keep}"
 
 

@@ -71,12 +71,12 @@ def build_launch(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] =
     if not (job.accelerate or launcher.uses_ray()) and (spawns or node_environment.is_env_enabled("FORCE_TORCHRUN")):
         launch_command.check_nnodes(nodes_and_devices(job)[0])
     way = unspaced_path if spawns else Path.absolute
-    recipe = way(Path(job.path).absolute())
+    recipe = way(Path(job.workspace.recipe).absolute())
     words = (*overrides, *absolute_path_overrides(job, way))
     spaced = [word for word in (str(recipe), *words) if WHITESPACE.search(word)]
     if spawns and spaced:
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
-    output = job.get("output_dir")
+    output = job.args.get("output_dir")
     folder = safe_read.expand_home(output).absolute() if isinstance(output, str) else None
     counted = {**launch_command.omp_threads(job, host.usable_cpus()), **_host_p2p_env(job)}
     return Launch(recipe, words, variables, folder, launcher_words(job), chosen, counted)

@@ -30,7 +30,7 @@ def resume_messages(job: Job, *, dry: bool) -> Iterator[str]:
         yield done
     elif taken:
         yield f"goes on from {_name_with_step(job, taken)}"
-    elif there and job.trains:
+    elif there and job.task.trains:
         yield f"starts anew: {_why_not_resumed(job, there)}"
 
 
@@ -58,7 +58,7 @@ def after_exit_message(job: Job) -> str | None:
     """What the same command does after this run was ended, in words; None where that is no training. The folder is
     looked into anew."""
     now = replace(job)
-    if not now.trains:
+    if not now.task.trains:
         return None
     taken, saved = checkpoints.resume_checkpoint(now), checkpoints.found_checkpoints(now)
     if finished_message(now):
@@ -76,7 +76,7 @@ def _name_with_step(job: Job, saved: TrainerCheckpoint) -> str:
 def _why_not_resumed(job: Job, there: list[TrainerCheckpoint]) -> str:
     last = next((saved for saved in reversed(there) if not saved.flaw), None)
     if checkpoints.never_resumes(job):
-        return f"stage {job.stage} with {job.method} never resumes"
-    if last and job.flag("overwrite_output_dir"):
+        return f"stage {job.task.stage} with {job.task.method} never resumes"
+    if last and job.args.flag("overwrite_output_dir"):
         return f"`overwrite_output_dir` is true; with =false the run goes on from {_name_with_step(job, last)}"
     return "no checkpoint in its folder is whole" if not last else "`resume_from_checkpoint` says so"

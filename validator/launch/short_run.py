@@ -33,7 +33,7 @@ def isolating_overrides(job: Job, output: str) -> Iterator[str]:
 
 def overrides_where_set(job: Job, values: dict[str, str]) -> Iterator[str]:
     """Overrides of the keys that the recipe sets."""
-    yield from (f"{key}={value}" for key, value in values.items() if job.get(key))
+    yield from (f"{key}={value}" for key, value in values.items() if job.args.get(key))
 
 
 SMOKE_STEPS = 2
@@ -46,7 +46,7 @@ _MIN_ROWS, _MAX_ROWS = 64, 10_000
 def smoke_overrides(job: Job) -> tuple[str, ...]:
     """What makes two steps of the run, beside its output folder. Raises RecipeError where other runs' checkpoints lie
     there, of which the Trainer would remove some."""
-    output = f"{str(job.get('output_dir') or DEFAULT_OUTPUT_DIR).rstrip('/')}-smoke"
+    output = f"{str(job.args.get('output_dir') or DEFAULT_OUTPUT_DIR).rstrip('/')}-smoke"
     for other in safe_read.glob_folder(safe_read.expand_home(output), "checkpoint-*"):
         if other.name != f"checkpoint-{SMOKE_STEPS}":
             raise RecipeError(f"`{output}` is not a smoke run's: it holds {other.name}; rename it")
@@ -56,9 +56,9 @@ def smoke_overrides(job: Job) -> tuple[str, ...]:
 def _schedule_overrides(job: Job) -> Iterator[str]:
     """The Trainer saves and evaluates at the second step; PPO saves by `save_steps` alone (train/ppo/trainer.py)."""
     yield from (f"max_steps={SMOKE_STEPS}", f"save_steps={SMOKE_STEPS}")
-    if job.get("save_strategy") == "epoch":
+    if job.args.get("save_strategy") == "epoch":
         yield "save_strategy=steps"
-    if job.evaluates_while_training:
+    if job.evaluation.while_training:
         yield from ("eval_strategy=steps", f"eval_steps={SMOKE_STEPS}")
         yield from overrides_where_set(job, {"eval_delay": "0"})
 
@@ -67,13 +67,13 @@ def _data_overrides(job: Job) -> Iterator[str]:
     """As many rows as the steps and one batch of evaluation on each device take. Tokenized data are taken as they are
     where they lie; else the cut ones would be kept in their place, for the run itself to find. The share held back is
     of the rows that are left; a stream has no end to take a share of (data/data_utils.py, split_dataset)."""
-    if job.has("tokenized_path") and not job.tokenized:
+    if job.args.is_set("tokenized_path") and not job.data.is_tokenized:
         yield "tokenized_path=null"
-    most, held = int(job.number("max_samples")), _evaluation_rows(job)
+    most, held = int(job.args.number("max_samples")), _evaluation_rows(job)
     rows = min(_rows_per_dataset(job), most or _MAX_ROWS)
-    streams = job.flag("streaming")
-    yield f"buffer_size={min(rows, int(job.number('buffer_size')))}" if streams else f"max_samples={rows}"
-    if job.holds_back:
+    streams = job.args.flag("streaming")
+    yield f"buffer_size={min(rows, int(job.args.number('buffer_size')))}" if streams else f"max_samples={rows}"
+    if job.evaluation.splits_validation_set:
         share = round(min(held / rows, 0.5), 3)
         yield f"val_size={held if streams else share}"
 
@@ -82,22 +82,22 @@ def _rows_per_dataset(job: Job) -> int:
     """Rows of each data set. Where text is written for a set of its own, they are one batch on each device, as
     that takes longest."""
     evaluated = _evaluation_rows(job)
-    if job.has("eval_dataset") and (job.generates or job.predicts):
-        return max(evaluated, job.micro_batch * job.world)
-    trained = SMOKE_STEPS * job.effective_batch * _rows_per_sequence(job)
+    if job.args.is_set("eval_dataset") and (job.evaluation.generates_text or job.evaluation.predicts):
+        return max(evaluated, job.batch.micro_batch * job.batch.world_size)
+    trained = SMOKE_STEPS * job.batch.effective_batch * _rows_per_sequence(job)
     return min(max(trained + evaluated, _MIN_ROWS), _MAX_ROWS)
 
 
 def _evaluation_rows(job: Job) -> int:
     """Rows of one batch of evaluation on each device; no more than are held back, where that is a number."""
-    batch = max(int(job.number("per_device_eval_batch_size")), 1) * job.world * _rows_per_sequence(job)
-    own = job.number("val_size")
+    batch = max(int(job.args.number("per_device_eval_batch_size")), 1) * job.batch.world_size * _rows_per_sequence(job)
+    own = job.args.number("val_size")
     return min(batch, int(own)) if own > 1 else batch
 
 
 def _rows_per_sequence(job: Job) -> int:
     """Rows that fill a sequence."""
-    return math.ceil(job.longest / _TOKENS_PER_SAMPLE) if job.packs else 1
+    return math.ceil(job.batch.max_tokens / _TOKENS_PER_SAMPLE) if job.batch.packing else 1
 
 
 def smoke_summary(output: Path, seconds: float) -> str:

@@ -205,7 +205,7 @@ def write_best_plan(best: Plan | None, path: Path, own: UserData | None = None) 
     draft = replace(best.draft, stem=path.stem)
     if own:  # the header recommends; the samples that there are stand in the data
         draft = replace(draft, samples=None if draft.recommended else own.rows)
-    return install_recipe(path, recipe_text.render_recipe(draft), draft.job.values, own)
+    return install_recipe(path, recipe_text.render_recipe(draft), draft.job.args.values, own)
 
 
 def _read_machine(text: str, host_ram_gib: float | None) -> Machine:

@@ -4,7 +4,7 @@ order."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ from validator.knowledge.models import Model
 from validator.recipe.known_folders import catalogue_root
 from validator.run import dataset_registry, multimodal, recipe_labels
 from validator.run.dataset_registry import Registry
-from validator.run.prediction import Job
+from validator.run.prediction import Job, run_of_values
 from validator.run.sample_lengths import estimate_sample_lengths, published_tokens
+from validator.run.workspace import Workspace
 
 if TYPE_CHECKING:
     from validator.simulation.predict import PlanSimulations
@@ -105,20 +106,21 @@ class NewRecipe:
         """The job it would be, judged by the same formulas as any other."""
         header = {"samples": self.amount, "transformers": self.transformers, "packages": list(self.packages)}
         settings = {key: value for key, value in self._settings() if key not in self.drop}
-        job = Job(settings, header, self.machine, path="plan", folders=(catalogue_root(),))
+        workspace = Workspace("plan", (catalogue_root(),), registry=self.own or _catalogue_datasets())
+        job = run_of_values(settings, header, self.machine, workspace)
         job = self.planned.job(job) if self.planned else job
-        job.registry = self.own or _catalogue_datasets()
-        if self.public:
-            job = replace(job, header={**job.header, **self._stated(job)})
-            job.registry = _catalogue_datasets()
-        return job
+        return job.with_header({**job.header, **self._stated(job)}) if self.public else job
 
     def _stated(self, job: Job) -> dict[str, int]:
         """Fields of the header block: rows of the public data, and tokens of a typical sample. The longest sample is
         left out, so that memory is judged for `cutoff_len` and the verdict holds for other data, too."""
         known = published_tokens(job)
-        shown = multimodal.usual_media_tokens(job, self.model, job.datasets, job.published) if self.pictured else 0
-        fields = {"rows": job.published_rows, "lengths": min(known[0] + shown, self.length) if known else None}
+        shown = (
+            multimodal.usual_media_tokens(job, self.model, job.data.datasets, job.data.published)
+            if self.pictured
+            else 0
+        )
+        fields = {"rows": job.data.published_rows, "lengths": min(known[0] + shown, self.length) if known else None}
         return {name: value for name, value in fields.items() if value}
 
     @property
@@ -188,10 +190,10 @@ class NewRecipe:
         """Sequences that the samples make, None where their number is not known, and samples in each of them."""
         if not self.public:
             return self.amount, 1.0
-        job = Job({"stage": self.stage, "cutoff_len": self.length, **dict(self._data())})
-        job.registry = _catalogue_datasets()
-        rows, length = job.published_rows or self.amount, published_tokens(job)
-        each = max(1.0, job.longest / length[0]) if length and job.packs else 1.0
+        values = {"stage": self.stage, "cutoff_len": self.length, **dict(self._data())}
+        job = run_of_values(values, workspace=Workspace(registry=_catalogue_datasets()))
+        rows, length = job.data.published_rows or self.amount, published_tokens(job)
+        each = max(1.0, job.batch.max_tokens / length[0]) if length and job.batch.packing else 1.0
         return int(rows / each) if rows else None, each
 
     @cached_property
@@ -200,12 +202,12 @@ class NewRecipe:
         splits the data before it packs them. None: not known."""
         if self.own is None:
             return self._packed[0]
-        job = Job({"stage": self.stage, "cutoff_len": self.length, **dict(self._data())})
-        job.registry = self.own
-        if job.rows is None or not job.packs:
-            return job.rows
+        values = {"stage": self.stage, "cutoff_len": self.length, **dict(self._data())}
+        job = run_of_values(values, workspace=Workspace(registry=self.own))
+        if job.data.local_rows is None or not job.batch.packing:
+            return job.data.local_rows
         lengths = estimate_sample_lengths(job).lengths[1]
-        return min(job.rows, int(job.rows * sum(lengths) / len(lengths) / self.length))
+        return min(job.data.local_rows, int(job.data.local_rows * sum(lengths) / len(lengths) / self.length))
 
     @property
     def unmeasured(self) -> str | None:
@@ -255,7 +257,7 @@ class NewRecipe:
     @property
     def pictures(self) -> int:
         """Tokens of the pictures and films of the fullest sample, of one picture where the data are not at hand."""
-        return multimodal.max_media_tokens(self.job, self.model, self.job.datasets) if self.pictured else 0
+        return multimodal.max_media_tokens(self.job, self.model, self.job.data.datasets) if self.pictured else 0
 
     @property
     def holding(self) -> int:

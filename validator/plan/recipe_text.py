@@ -32,7 +32,7 @@ def render_recipe(draft: NewRecipe, planned: bool = True, head: Sequence[str] = 
     notes its origin."""
     lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header_lines(draft, planned)), "# ///"]
     lines += [*(["", *(f"# {line}" for line in head)] if head else []), *_launch_remark(draft)]
-    for key, value in draft.job.values.items():
+    for key, value in draft.job.args.values.items():
         if key == "logging_steps":
             lines += ["", "### output", f"output_dir: {draft.output}"]
         if key in _HEADINGS:
@@ -52,7 +52,7 @@ def _launch_remark(draft: NewRecipe) -> Iterator[str]:
         yield from (f"#   {words} \\" for words in _launch_variables(draft))
         yield "#   NODE_RANK=0 MASTER_ADDR=ADDRESS_OF_NODE_0 MASTER_PORT=29500 \\"
         yield f"#   {run}"
-    elif machine.devices == 1 and draft.job.zero:
+    elif machine.devices == 1 and draft.job.deepspeed:
         yield from ("", "# DeepSpeed wants torchrun, which one device does not get unasked:")
         yield f"#   {' '.join(['FORCE_TORCHRUN=1 NPROC_PER_NODE=1', *_launch_variables(draft), run])}"
 
@@ -61,7 +61,7 @@ def _launch_variables(draft: NewRecipe) -> Iterator[str]:
     """What the nodes want set beside."""
     from validator.run import launch_command  # which most plans do not wait for
 
-    wait = draft.job.number("ddp_timeout") if draft.machine.world > 1 else 0.0
+    wait = draft.job.args.number("ddp_timeout") if draft.machine.world > 1 else 0.0
     wanted = launch_command.vendor_env(draft.machine.device, draft.machine.nodes, wait)
     for variables in (wanted, launch_command.omp_threads(draft.job)):
         if variables:
@@ -104,7 +104,7 @@ def _summary(draft: NewRecipe) -> str:
 
 
 def _memory_savings(draft: NewRecipe) -> Iterator[str]:
-    zero = draft.job.zero
+    zero = draft.job.deepspeed
     if draft.engine == "fsdp":
         yield "FSDP"
     if zero:
@@ -151,7 +151,7 @@ def _setting_remark(draft: NewRecipe, key: str) -> str:
         "packing": "several samples in a sequence, which leaves no padding",
         "neat_packing": "samples in a sequence do not see each other",
         "streaming": "reads while it trains, instead of downloading and tokenizing everything first",
-        "max_steps": f"{draft.job.effective_batch * draft.length:,} tokens each",
+        "max_steps": f"{draft.job.batch.effective_batch * draft.length:,} tokens each",
         "image_max_pixels": f"larger pictures are scaled down to it{_image_tokens_remark(draft)}",
         "freeze_vision_tower": "" if _tower_stays_frozen(draft) else "false trains the tower, too",
         "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _shards_nothing(draft) else "",
@@ -173,7 +173,7 @@ def _image_tokens_remark(draft: NewRecipe) -> str:
         for tower in draft.model.arch.towers
         if tower.patch_size and not tower.fixed_tokens
     )
-    return "".join(f": some {draft.job.number('image_max_pixels') / area:.0f} tokens" for area in areas)
+    return "".join(f": some {draft.job.args.number('image_max_pixels') / area:.0f} tokens" for area in areas)
 
 
 def _shards_nothing(draft: NewRecipe) -> bool:

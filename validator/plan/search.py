@@ -355,7 +355,7 @@ def with_best_micro_batch(start: NewRecipe) -> NewRecipe:
     """With the micro batch, within the usual effective batch, that fits and takes least time; the largest of those that
     take as long. More samples at once fill a device better, and are padded to the longest of more. Of sequences packed
     with samples that do not see each other, flash attention takes one at a time (rule TRA608)."""
-    most = 1 if start.job.neat else min(_MAX_MICRO_BATCH, start.batch // start.machine.world)
+    most = 1 if start.job.batch.neat_packing else min(_MAX_MICRO_BATCH, start.batch // start.machine.world)
     sizes = [1 << power for power in reversed(range(1, max(most, 1).bit_length()))]
     lengths = start.lengths
     soonest = sorted([*(replace(start, micro=micro) for micro in sizes), start],

@@ -19,9 +19,9 @@ def lora_setting_elsewhere(job: Job) -> Findings:
     Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: remove it, or set `finetuning_type: lora`.
     """
-    for key in _LORA_ONLY if job.method != "lora" else ():
-        if job.has(key) if key == "loraplus_lr_ratio" else job.flag(key):
-            yield key, f"`{key}` needs `finetuning_type: lora`, not {job.method}"
+    for key in _LORA_ONLY if job.task.method != "lora" else ():
+        if job.args.is_set(key) if key == "loraplus_lr_ratio" else job.args.flag(key):
+            yield key, f"`{key}` needs `finetuning_type: lora`, not {job.task.method}"
 
 
 @rule("TRA202", ERROR)
@@ -32,8 +32,8 @@ def adapter_elsewhere(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:_verify_model_args
     Fix: merge the adapter into the model first and name the merged model.
     """
-    if job.method != "lora" and job.has("adapter_name_or_path"):
-        yield "adapter_name_or_path", f"an adapter needs `finetuning_type: lora`, not {job.method}; merge it first"
+    if job.task.method != "lora" and job.args.is_set("adapter_name_or_path"):
+        yield "adapter_name_or_path", f"an adapter needs `finetuning_type: lora`, not {job.task.method}; merge it first"
 
 
 @rule("TRA203", ERROR)
@@ -44,7 +44,7 @@ def blocks_with_full(job: Job) -> Findings:
     Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: `finetuning_type: freeze` or `lora`.
     """
-    if job.method == "full" and job.flag("use_llama_pro"):
+    if job.task.method == "full" and job.args.flag("use_llama_pro"):
         yield "use_llama_pro", "`use_llama_pro` needs `finetuning_type: freeze` or lora, not full"
 
 
@@ -58,10 +58,10 @@ def pissa_refused(job: Job) -> Findings:
     llamafactory/hparams/parser.py:get_train_args
     Fix: remove `pissa_init`, or make the initial adapter once with LLaMA-Factory's scripts/pissa_init.py.
     """
-    if not job.flag("pissa_init") or job.method != "lora":
+    if not job.args.flag("pissa_init") or job.task.method != "lora":
         return
-    if job.compares and not job.anchors:
-        yield "pissa_init", f"PiSSA is refused in stage {job.stage} with a reference model; remove `pissa_init`"
+    if job.task.needs_reference_logprobs and not job.task.uses_asft_loss:
+        yield "pissa_init", f"PiSSA is refused in stage {job.task.stage} with a reference model; remove `pissa_init`"
     elif job.zero_stage == 3:
         yield "pissa_init", "PiSSA cannot be initialized under ZeRO-3; initialize it once with scripts/pissa_init.py"
 
@@ -74,13 +74,13 @@ def adapter_shape_refused(job: Job) -> Findings:
     Source: peft/tuners/lora/layer.py:LoraLayer.update_layer
     Fix: a rank of at least 1, a dropout from 0 to 1, `lora_target: all`.
     """
-    if not job.adapts:
+    if not job.task.uses_adapter:
         return
-    if job.method == "lora" and job.get("lora_rank") is not None and job.number("lora_rank") < 1:
-        yield "lora_rank", f"`lora_rank` is {job.get('lora_rank')}, it must be at least 1; 8 is usual"
-    if job.method == "lora" and job.number("lora_dropout") > 1:  # below zero peft leaves it out
-        yield "lora_dropout", f"`lora_dropout` is {job.get('lora_dropout')}, it must lie between 0 and 1"
-    if job.get("lora_target") is None or job.words("lora_target") == ("",):
+    if job.task.method == "lora" and job.args.get("lora_rank") is not None and job.args.number("lora_rank") < 1:
+        yield "lora_rank", f"`lora_rank` is {job.args.get('lora_rank')}, it must be at least 1; 8 is usual"
+    if job.task.method == "lora" and job.args.number("lora_dropout") > 1:  # below zero peft leaves it out
+        yield "lora_dropout", f"`lora_dropout` is {job.args.get('lora_dropout')}, it must lie between 0 and 1"
+    if job.args.get("lora_target") is None or job.args.words("lora_target") == ("",):
         yield "lora_target", "`lora_target` names no layer; write `lora_target: all`"
 
 
@@ -92,10 +92,14 @@ def several_adapters(job: Job) -> Findings:
     Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: merge them into the model first.
     """
-    adapters = job.words("adapter_name_or_path")
-    reasons = {"ZeRO-3": job.zero_stage == 3, "unsloth": job.flag("use_unsloth"), "KTransformers": job.flag("use_kt")}
+    adapters = job.args.words("adapter_name_or_path")
+    reasons = {
+        "ZeRO-3": job.zero_stage == 3,
+        "unsloth": job.args.flag("use_unsloth"),
+        "KTransformers": job.args.flag("use_kt"),
+    }
     for name, active in reasons.items():
-        if job.method == "lora" and active and len(adapters) > 1:
+        if job.task.method == "lora" and active and len(adapters) > 1:
             yield "adapter_name_or_path", f"{name} loads one adapter, {len(adapters)} are named; merge them first"
 
 
@@ -108,9 +112,9 @@ def engine_refused(job: Job) -> Findings:
     Fix: LoRA without ZeRO-3, or leave the engine out.
     """
     for key in ("use_unsloth", "use_kt"):
-        if job.flag(key) and job.zero_stage == 3:
+        if job.args.flag(key) and job.zero_stage == 3:
             yield key, f"`{key}` is refused with DeepSpeed ZeRO-3; remove one"
-        elif job.flag(key) and job.method == "oft":
+        elif job.args.flag(key) and job.task.method == "oft":
             yield key, f"`{key}` cannot do OFT; use `finetuning_type: lora`"
 
 
@@ -123,10 +127,10 @@ def two_block_sizes(job: Job) -> Findings:
     Source: peft/tuners/oft/config.py:OFTConfig.__post_init__
     Fix: `oft_block_size: 0` beside `oft_rank`, or no `oft_rank`.
     """
-    if job.method == "oft" and not job.number("oft_rank") and not job.number("oft_block_size"):
+    if job.task.method == "oft" and not job.args.number("oft_rank") and not job.args.number("oft_block_size"):
         yield "oft_block_size", "OFT needs `oft_rank` or `oft_block_size`, and both are 0; 32 is the usual block size"
-    if job.method == "oft" and job.number("oft_rank") and job.number("oft_block_size"):
-        found = f"`oft_rank: {job.get('oft_rank')}` and `oft_block_size: {job.get('oft_block_size')}`"
+    if job.task.method == "oft" and job.args.number("oft_rank") and job.args.number("oft_block_size"):
+        found = f"`oft_rank: {job.args.get('oft_rank')}` and `oft_block_size: {job.args.get('oft_block_size')}`"
         yield "oft_rank", f"{found} exclude each other; set `oft_block_size: 0`"
 
 
@@ -141,11 +145,11 @@ def chat_format_untrained(job: Job, model: Model) -> Findings:
     `template: default`, which uses plain words.
     """
     plain = ("empty", "default", "alpaca", "fewshot", "vanilla")
-    trained = job.has("additional_target") or job.flag("resize_vocab")
-    chat = job.has("template") and job.get("template") not in plain and job.stage != "pt"
-    if chat and model.base and job.method == "lora" and not trained:
+    trained = job.args.is_set("additional_target") or job.args.flag("resize_vocab")
+    chat = job.args.is_set("template") and job.args.get("template") not in plain and job.task.stage != "pt"
+    if chat and model.base and job.task.method == "lora" and not trained:
         found = f"{model.name} is a base model and LoRA leaves its embeddings frozen"
-        unlearned = f"it may not learn the marks of `{job.get('template')}`"
+        unlearned = f"it may not learn the marks of `{job.args.get('template')}`"
         yield "template", f"{found}: {unlearned}; start from the chat-tuned model"
 
 
@@ -159,7 +163,7 @@ def new_tokens(job: Job) -> Findings:
     Fix: none needed; `lmf-recipes explain` shows the memory.
     """
     for key in ("add_tokens", "add_special_tokens", "new_special_tokens_config"):
-        if job.method == "lora" and job.has(key) and not job.quantization.asked:
+        if job.task.method == "lora" and job.args.is_set(key) and not job.quantization.asked:
             yield key, "new tokens make embedding and head trainable in fp32, both even where they are tied"
 
 
@@ -176,8 +180,8 @@ def all_beside_names(job: Job) -> Findings:
     Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: `lora_target: all`, or the names without `all`.
     """
-    targets = job.words("lora_target")
-    if job.adapts and "all" in targets and len(targets) > 1:
+    targets = job.args.words("lora_target")
+    if job.task.uses_adapter and "all" in targets and len(targets) > 1:
         others = ", ".join(name for name in targets if name != "all")
         text = f"`all` beside other names is not expanded: only {others} is adapted; write all alone"
         yield "lora_target", text, _TARGET_ALL
@@ -194,9 +198,9 @@ def targets_missing(job: Job, model: Model) -> Findings:
     llamafactory/model/model_utils/misc.py:find_all_linear_modules
     Fix: `lora_target: all`; for GPT-2 the names.
     """
-    known, targets = _linear_names(job, model), job.words("lora_target")
+    known, targets = _linear_names(job, model), job.args.words("lora_target")
     names = {_last_part(target) for target in targets if target}
-    if not (job.adapts and known and names):
+    if not (job.task.uses_adapter and known and names):
         return
     family, write = model.family, f"write `lora_target: {model.family.targets}`"
     if targets != ("all",) and not names & known:
@@ -228,13 +232,13 @@ def nothing_unfrozen(job: Job) -> Findings:
     llamafactory/model/model_utils/misc.py:find_expanded_modules
     Fix: a `freeze_trainable_layers` that is not 0, and with `use_llama_pro` a divisor of the number of layers.
     """
-    if job.method != "freeze" and not (job.method == "lora" and job.flag("use_llama_pro")):
+    if job.task.method != "freeze" and not (job.task.method == "lora" and job.args.flag("use_llama_pro")):
         return
-    count = int(job.number("freeze_trainable_layers"))
+    count = int(job.args.number("freeze_trainable_layers"))
     depth = job.model.arch.layers if job.model else 0
-    if count == 0 and "freeze_trainable_layers" in job.values and not job.has("freeze_extra_modules"):
+    if count == 0 and "freeze_trainable_layers" in job.args.values and not job.args.is_set("freeze_extra_modules"):
         yield "freeze_trainable_layers", "`freeze_trainable_layers: 0` trains nothing; 2 is the default"
-    elif count and depth and job.flag("use_llama_pro") and depth % abs(count):
+    elif count and depth and job.args.flag("use_llama_pro") and depth % abs(count):
         yield "freeze_trainable_layers", f"{depth} layers are not divisible by {count}, which `use_llama_pro` needs"
 
 
@@ -246,8 +250,8 @@ def more_layers_than_model(job: Job, model: Model) -> Findings:
     Source: llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: a smaller number, or `finetuning_type: full`.
     """
-    count = abs(job.number("freeze_trainable_layers"))
-    if job.method == "freeze" and count > model.arch.layers and not job.flag("use_llama_pro"):
+    count = abs(job.args.number("freeze_trainable_layers"))
+    if job.task.method == "freeze" and count > model.arch.layers and not job.args.flag("use_llama_pro"):
         text = f"`freeze_trainable_layers` is {count:.0f}, the model has {model.arch.layers}; use full"
         yield "freeze_trainable_layers", text
 
@@ -260,7 +264,7 @@ def oft_target_unread(job: Job) -> Findings:
     Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: write `lora_target`.
     """
-    if "oft_target" in job.values and job.words("oft_target") != job.words("lora_target"):
+    if "oft_target" in job.args.values and job.args.words("oft_target") != job.args.words("lora_target"):
         yield "oft_target", "`oft_target` is never read; OFT takes its layers from `lora_target`"
 
 
@@ -272,9 +276,9 @@ def some_targets_missing(job: Job, model: Model) -> Findings:
     Source: peft/tuners/tuners_utils.py:BaseTuner.inject_adapter
     Fix: `lora_target: all`, or names that the model has.
     """
-    known, targets = _linear_names(job, model), job.words("lora_target")
+    known, targets = _linear_names(job, model), job.args.words("lora_target")
     lost = sorted({target for target in targets if target and target != "all" and _last_part(target) not in known})
-    if job.adapts and known and lost and {_last_part(target) for target in targets} & known:
+    if job.task.uses_adapter and known and lost and {_last_part(target) for target in targets} & known:
         found = f"{model.kind} has no linear layer {', '.join(lost)}: left out silently"
         yield "lora_target", f"{found}; write `lora_target: all`"
 
@@ -290,9 +294,9 @@ def targets_refused(job: Job, model: Model) -> Findings:
     peft/tuners/tuners_utils.py:_check_lora_target_modules_mamba
     Fix: name the other layers.
     """
-    targets = {_last_part(target) for target in job.words("lora_target")}
-    asked = model.refused if job.targets_all else model.refused & targets
-    if asked and job.method == "lora":
+    targets = {_last_part(target) for target in job.args.words("lora_target")}
+    asked = model.refused if job.task.targets_all_linear else model.refused & targets
+    if asked and job.task.method == "lora":
         all_others = model.family.targets
         found = f"peft takes no adapters on {', '.join(sorted(asked))} of a {model.kind} model"
         fix = set_value("lora_target", all_others, safe=False)
@@ -308,8 +312,8 @@ def parts_missing(job: Job, model: Model) -> Findings:
     Fix: `freeze_trainable_modules: all`, or self_attn, mlp and the like.
     """
     known, key = model.family.parts if not model.modules else None, "freeze_trainable_modules"
-    for name in job.words(key):
-        if job.method == "freeze" and known and name not in known | {"all"}:
+    for name in job.args.words(key):
+        if job.task.method == "freeze" and known and name not in known | {"all"}:
             yield key, f"a layer has no part `{name}`, only {', '.join(sorted(known))}; or write all"
 
 
@@ -322,10 +326,10 @@ def extra_part_missing(job: Job, model: Model) -> Findings:
     Source: llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: embed_tokens, norm, or lm_head where the model has its own; layers are chosen by `freeze_trainable_modules`.
     """
-    if job.method != "freeze" or model.arch.towers or not model.family.parts:  # not all parts are known
+    if job.task.method != "freeze" or model.arch.towers or not model.family.parts:  # not all parts are known
         return
     known = {"embed_tokens", model.family.last_norm} | (set() if model.arch.tied else {"lm_head"})
-    for name in job.words("freeze_extra_modules"):
+    for name in job.args.words("freeze_extra_modules"):
         if name not in known:
             found = f"outside its layers the model has no part `{name}`"
             yield "freeze_extra_modules", f"{found}, only {', '.join(sorted(known))}"

@@ -27,8 +27,8 @@ def packed_length_uneven(job: Job) -> Findings:
     llamafactory/train/sft/workflow.py:run_sft
     Fix: a `cutoff_len` that is a multiple of 8.
     """
-    length = job.number("cutoff_len")
-    if job.stage == "sft" and job.packs and job.trains and length % 8:
+    length = job.args.number("cutoff_len")
+    if job.task.stage == "sft" and job.batch.packing and job.task.trains and length % 8:
         text = f"`cutoff_len` is {length:.0f}, packing needs a multiple of 8; set {length // 8 * 8:.0f}"
         yield "cutoff_len", text, set_value("cutoff_len", int(length // 8 * 8), safe=False)
 
@@ -42,10 +42,10 @@ def neat_packing_batches(job: Job) -> Findings:
     Fix: `per_device_train_batch_size: 1` and a longer `cutoff_len`.
     """
     device = job.machine.device if job.machine else None
-    if job.get("flash_attn") != "fa2" or not job.neat or job.stage != "sft":
+    if job.args.get("flash_attn") != "fa2" or not job.batch.neat_packing or job.task.stage != "sft":
         return
-    if device and device.flash_attention and job.micro_batch > 1:
-        text = f"neat packing with fa2 takes 1 packed sample at a time, not {job.micro_batch}"
+    if device and device.flash_attention and job.batch.micro_batch > 1:
+        text = f"neat packing with fa2 takes 1 packed sample at a time, not {job.batch.micro_batch}"
         yield "per_device_train_batch_size", text
 
 
@@ -58,8 +58,14 @@ def length_scaling_fails(job: Job) -> Findings:
     Source: llamafactory/model/model_utils/rope.py:configure_rope
     Fix: a `cutoff_len` within the model's positions, or a model with a longer context.
     """
-    limit, length = job.model.positions if job.model else None, job.number("cutoff_len")
-    if job.has("rope_scaling") and limit and job.length > limit and job.model and not job.model.remote_code:
+    limit, length = job.model.positions if job.model else None, job.args.number("cutoff_len")
+    if (
+        job.args.is_set("rope_scaling")
+        and limit
+        and job.batch.kept_tokens > limit
+        and job.model
+        and not job.model.remote_code
+    ):
         found = f"`cutoff_len` {length:.0f} is beyond the model's {limit} positions"
         yield "rope_scaling", f"{found} and `rope_scaling` fails with transformers 5; set `cutoff_len: {limit}`"
 
@@ -72,8 +78,8 @@ def longer_than_model(job: Job) -> Findings:
     Source: own (the model's config.json)
     Fix: a `cutoff_len` within the model's positions.
     """
-    limit, length = job.model.positions if job.model else None, job.number("cutoff_len")
-    if limit and length > limit and not job.has("rope_scaling"):
+    limit, length = job.model.positions if job.model else None, job.args.number("cutoff_len")
+    if limit and length > limit and not job.args.is_set("rope_scaling"):
         text = f"`cutoff_len` is {length:.0f}, the model has {limit} positions; set at most {limit}"
         yield "cutoff_len", text, set_value("cutoff_len", limit, safe=False)
 
@@ -87,16 +93,16 @@ def streaming_refused(job: Job) -> Findings:
     llamafactory/hparams/data_args.py:DataArguments.__post_init__, llamafactory/data/loader.py:get_dataset
     Fix: `max_steps`, a whole `val_size`, no `max_samples`, or no `streaming`.
     """
-    if not job.flag("streaming"):
+    if not job.args.flag("streaming"):
         return
-    if job.number("max_steps") == -1:
+    if job.args.number("max_steps") == -1:
         yield "streaming", "streaming needs `max_steps`, as the length of the data is not known"
-    if job.get("max_samples") is not None:
+    if job.args.get("max_samples") is not None:
         yield "max_samples", "`max_samples` is refused with streaming; remove it"
-    if job.holds_back and job.number("val_size") < 1:
-        yield "val_size", f"streaming needs a whole `val_size`, not the share {job.get('val_size')}"
-    path = job.get("tokenized_path")
-    if isinstance(path, str) and not job.find(path):
+    if job.evaluation.splits_validation_set and job.args.number("val_size") < 1:
+        yield "val_size", f"streaming needs a whole `val_size`, not the share {job.args.get('val_size')}"
+    path = job.args.get("tokenized_path")
+    if isinstance(path, str) and not job.workspace.find(path):
         yield "tokenized_path", f"`{path}` does not exist, and streamed data cannot be saved to it; remove `streaming`"
 
 
@@ -108,15 +114,15 @@ def mixing_refused(job: Job) -> Findings:
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__, llamafactory/data/data_utils.py:merge_dataset
     Fix: `mix_strategy: interleave_under`, one share for each data set, together 1.
     """
-    if not job.has("interleave_probs"):
+    if not job.args.is_set("interleave_probs"):
         return
-    if job.get("mix_strategy") == "concat":
+    if job.args.get("mix_strategy") == "concat":
         yield "interleave_probs", "`interleave_probs` needs `mix_strategy: interleave_under` or another interleave"
         return
-    shares, sets = _mixing_shares(job), job.words("dataset")
+    shares, sets = _mixing_shares(job), job.args.words("dataset")
     for key in ("dataset", "eval_dataset"):
-        if job.has(key) and len(job.words(key)) != len(shares):
-            text = f"`interleave_probs` has {len(shares)} shares for {len(job.words(key))} of `{key}`"
+        if job.args.is_set(key) and len(job.args.words(key)) != len(shares):
+            text = f"`interleave_probs` has {len(shares)} shares for {len(job.args.words(key))} of `{key}`"
             yield "interleave_probs", text
             return
     if None not in shares and len(sets) > 1 and abs(sum(share or 0 for share in shares) - 1) > 1e-6:
@@ -125,7 +131,7 @@ def mixing_refused(job: Job) -> Findings:
 
 def _mixing_shares(job: Job) -> list[float | None]:
     shares: list[float | None] = []
-    for word in job.words("interleave_probs"):
+    for word in job.args.words("interleave_probs"):
         try:
             shares.append(float(word))
         except ValueError:
@@ -141,11 +147,19 @@ def amount_refused(job: Job) -> Findings:
     Source: llamafactory/data/loader.py:_load_single_dataset, llamafactory/data/data_utils.py:split_dataset
     Fix: a positive `max_samples`, a `val_size` below 1 as a share, at least one preprocessing worker.
     """
-    if job.get("max_samples") is not None and job.number("max_samples") <= 0 and not job.flag("streaming"):
-        yield "max_samples", f"`max_samples: {job.get('max_samples')}` leaves no data; remove it"
-    if isinstance(job.get("val_size"), float) and job.get("val_size") == 1.0 and not job.flag("streaming"):
+    if (
+        job.args.get("max_samples") is not None
+        and job.args.number("max_samples") <= 0
+        and not job.args.flag("streaming")
+    ):
+        yield "max_samples", f"`max_samples: {job.args.get('max_samples')}` leaves no data; remove it"
+    if (
+        isinstance(job.args.get("val_size"), float)
+        and job.args.get("val_size") == 1.0
+        and not job.args.flag("streaming")
+    ):
         yield "val_size", "`val_size: 1.0` holds back all data; write a share such as 0.05, or a count"
-    if job.get("preprocessing_num_workers") is not None and job.number("preprocessing_num_workers") < 1:
+    if job.args.get("preprocessing_num_workers") is not None and job.args.number("preprocessing_num_workers") < 1:
         yield "preprocessing_num_workers", "`preprocessing_num_workers` must be at least 1; remove it for the default"
 
 
@@ -158,8 +172,8 @@ def streamed_file_without_workers(job: Job) -> Findings:
     Source: llamafactory/data/loader.py:_load_single_dataset
     Fix: `dataloader_num_workers: 1` or more.
     """
-    local = any(one.source == "file" for one in job.datasets)
-    if job.flag("streaming") and job.get("dataloader_num_workers") == 0 and local:
+    local = any(one.source == "file" for one in job.data.datasets)
+    if job.args.flag("streaming") and job.args.get("dataloader_num_workers") == 0 and local:
         yield "streaming", "streaming a local file needs workers; set `dataloader_num_workers: 1`"
 
 
@@ -171,7 +185,7 @@ def neat_packing_of_0_9_4(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `llamafactory: ">=0.9.5"` in the header block, or `transformers: "<4.53"`.
     """
-    if job.neat:
+    if job.batch.neat_packing:
         yield "neat_packing", "LLaMA-Factory 0.9.4, in the recipe's range, refuses `neat_packing`; name >=0.9.5"
 
 
@@ -185,10 +199,10 @@ def neat_packing_unfit_for_model(job: Job) -> Findings:
     Fix: `packing: true` alone, or no `flash_attn: fa2`.
     """
     device = job.machine.device if job.machine else None
-    asked = job.get("flash_attn") == "fa2" and job.neat and job.stage == "sft"
+    asked = job.args.get("flash_attn") == "fa2" and job.batch.neat_packing and job.task.stage == "sft"
     unfit = tuple(families.llamafactory_types("no_neat_packing"))
-    if asked and device and device.flash_attention and str(job.get("template")).startswith(unfit):
-        yield "neat_packing", f"neat packing with fa2 does not work for {job.get('template')}; use `packing: true`"
+    if asked and device and device.flash_attention and str(job.args.get("template")).startswith(unfit):
+        yield "neat_packing", f"neat packing with fa2 does not work for {job.args.get('template')}; use `packing: true`"
 
 
 @rule("TRA620", WARNING)
@@ -201,9 +215,9 @@ def most_samples_cut(job: Job) -> Findings:
     Source: llamafactory/data/processor/processor_utils.py:infer_seqlen, own (estimates of tokens)
     Fix: a longer `cutoff_len`, or shorter samples.
     """
-    if job.stage == "pt" or not job.trains or job.tokenized:
+    if job.task.stage == "pt" or not job.task.trains or job.data.is_tokenized:
         return
-    limit, place = job.number("cutoff_len"), "cutoff_len" if job.has("cutoff_len") else "dataset"
+    limit, place = job.args.number("cutoff_len"), "cutoff_len" if job.args.is_set("cutoff_len") else "dataset"
     rows = _first_row_lengths(job) if limit > 0 else []
     cut = [tokens for tokens in rows if tokens > limit]
     if rows and len(cut) >= _MAX_SHARE_CUT * len(rows):
@@ -216,7 +230,7 @@ def most_samples_cut(job: Job) -> Findings:
 def _first_row_lengths(job: Job) -> list[float]:
     """Lengths in tokens of the first rows of local data, by the lowest estimate; empty if there are no rows, or if the
     header block states lengths."""
-    if job.lengths.typical:
+    if job.declared.lengths.typical:
         return []
     from validator.run import sample_lengths  # which recipes that state lengths do not wait for
 
@@ -229,12 +243,14 @@ def _first_row_lengths(job: Job) -> list[float]:
 def _mean_length(job: Job) -> float:
     """Tokens of a typical sample: as the header block states, else the published mean of public data; 0 if neither is
     known."""
-    if job.lengths.typical:
-        return job.lengths.typical
+    if job.declared.lengths.typical:
+        return job.declared.lengths.typical
     from validator.run import sample_lengths  # which recipes that state lengths do not wait for
 
     # Where samples are recommended, the recipe is made for other data than it names.
-    published = sample_lengths.published_tokens(job) if job.rows is None and job.samples is None else None
+    published = (
+        sample_lengths.published_tokens(job) if job.data.local_rows is None and job.declared.samples is None else None
+    )
     return float(published[0]) if published else 0.0
 
 
@@ -255,13 +271,13 @@ def tokenizing_outlasts_timeout(job: Job) -> Findings:
     transformers/training_args.py:TrainingArguments.main_process_first, own (the time model)
     Fix: more `preprocessing_num_workers`, a longer `ddp_timeout`, or tokenize once before with `tokenized_path`.
     """
-    seconds, limit = _tokenizing_seconds(job), job.number("ddp_timeout")
+    seconds, limit = _tokenizing_seconds(job), job.args.number("ddp_timeout")
     if seconds > limit > 0:
         suffice = seconds * _tokenizer_processes(job) / _MAX_TOKENIZERS < limit
         longer = 3600 * math.ceil(2 * seconds / 3600)
         key, value = ("preprocessing_num_workers", _MAX_TOKENIZERS) if suffice else ("ddp_timeout", longer)
         minutes = f"tokenizing takes about {seconds / 60:.0f} minutes, {limit / 60:.0f} are allowed"
-        place = "ddp_timeout" if job.has("ddp_timeout") else "dataset"
+        place = "ddp_timeout" if job.args.is_set("ddp_timeout") else "dataset"
         yield place, f"{minutes}; set `{key}: {value}`, or tokenize once with `tokenized_path`", set_value(key, value)
 
 
@@ -284,7 +300,7 @@ def hccl_waits_less(job: Job) -> Findings:
     waiting = node_needs(job.machine.device).waiting
     if waiting is None:
         return
-    given, allowed = os.environ.get(waiting.name, ""), job.number("ddp_timeout")
+    given, allowed = os.environ.get(waiting.name, ""), job.args.number("ddp_timeout")
     limit = int(given) if given.isdecimal() else waiting.usual  # 0 is without end
     if 0 < limit < seconds <= allowed:
         minutes = f"tokenizing takes about {seconds / 60:.0f} minutes, HCCL waits {limit / 60:.0f}"
@@ -295,7 +311,7 @@ def hccl_waits_less(job: Job) -> Findings:
 
 def _tokenizing_seconds(job: Job) -> float:
     """Seconds that others wait for, about; 0 where none do, or not for long: then the time model is not asked."""
-    if job.world == 1 or job.tokenized or _max_tokens_per_process(job) < _QUICK_TOKENS:
+    if job.batch.world_size == 1 or job.data.is_tokenized or _max_tokens_per_process(job) < _QUICK_TOKENS:
         return 0.0
     from validator.physics.run_time import RunPart
     from validator.run.training_time import predict_training_time
@@ -306,8 +322,13 @@ def _tokenizing_seconds(job: Job) -> float:
 
 def _max_tokens_per_process(job: Job) -> float:
     """Tokens that each process which tokenizes makes, if all samples were as long as they may be."""
-    return (job.data_rows or 0) * job.longest * (2 if job.pairs else 1) / _tokenizer_processes(job)
+    return (
+        (job.data.rows or 0)
+        * job.batch.max_tokens
+        * (2 if job.task.uses_preference_pairs else 1)
+        / _tokenizer_processes(job)
+    )
 
 
 def _tokenizer_processes(job: Job) -> float:
-    return max(job.number("preprocessing_num_workers"), 1)
+    return max(job.args.number("preprocessing_num_workers"), 1)

@@ -41,9 +41,9 @@ def ranking_against_stage(job: Job, at: EntryPlace, dataset: Dataset) -> Finding
     Fix: `ranking: true` in the entry for dpo and rm, and only there.
     """
     if _ranking_contradicts_stage(job, dataset):
-        why = f"holds preference pairs (`ranking: true`), stage {job.stage} takes none"
-        if job.pairs:
-            why = f"holds no preference pairs (`ranking` is not true), stage {job.stage} needs them"
+        why = f"holds preference pairs (`ranking: true`), stage {job.task.stage} takes none"
+        if job.task.uses_preference_pairs:
+            why = f"holds no preference pairs (`ranking` is not true), stage {job.task.stage} needs them"
         yield at("ranking", against=("stage",)), f"`{dataset.name}` {why}{entry_remedy(job, dataset)}"
 
 
@@ -80,9 +80,9 @@ def part_without_column(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     trained = at().key == "dataset"
     if absent := _parts_without_column(job, dataset, trained):
         lacks = f"`columns` in dataset_info.json lacks {' and '.join(f'`{part}`' for part in absent)}"
-        what = f"{lacks}, which stage {job.stage} needs{entry_remedy(job, dataset)}"
+        what = f"{lacks}, which stage {job.task.stage} needs{entry_remedy(job, dataset)}"
         yield at("columns"), f"`{dataset.name}`: {what}"
-    elif job.stage == "sft" and trained and dataset.mapping.get("kto_tag"):
+    elif job.task.stage == "sft" and trained and dataset.mapping.get("kto_tag"):
         text = f"`{dataset.name}` has a `kto_tag` column, so stage sft drops every sample; use stage kto"
         yield at("columns", "kto_tag", at_key=True), text
 
@@ -150,7 +150,7 @@ def _known_formatting(dataset: Dataset) -> str:
 
 def _ranking_contradicts_stage(job: Job, dataset: Dataset) -> bool:
     """LLaMA-Factory converts by truth: 1 and "false" are pairs."""
-    return bool(dataset.entry.get("ranking")) is not job.pairs
+    return bool(dataset.entry.get("ranking")) is not job.task.uses_preference_pairs
 
 
 def _parts_without_column(job: Job, dataset: Dataset, trained: bool) -> list[str]:
@@ -164,11 +164,11 @@ def _needed_parts(job: Job, dataset: Dataset) -> Iterator[str]:
     form, pairs = _known_formatting(dataset), dataset.entry.get("ranking") is True
     if form in ("sharegpt", "openai"):
         yield "messages"
-    if pairs and job.stage in ("dpo", "rm"):
+    if pairs and job.task.stage in ("dpo", "rm"):
         yield from ("chosen", "rejected")
-    if job.stage == "kto":
+    if job.task.stage == "kto":
         yield "kto_tag"
-    if form == "alpaca" and job.stage in ("sft", "kto") and not pairs:
+    if form == "alpaca" and job.task.stage in ("sft", "kto") and not pairs:
         yield "response"
 
 
@@ -275,13 +275,13 @@ def media_refused(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     (default: `dataset_dir`); in the turns one `<image>` for each picture.
     """
     media = job.template.get("media", ()) if job.template else ()
-    for part, kind in _MEDIA_WORDS.items() if job.template and job.stage != "pt" else ():
+    for part, kind in _MEDIA_WORDS.items() if job.template and job.task.stage != "pt" else ():
         missing = _missing_media_file(job, dataset, part)
         if kind not in media and _has_media(dataset, part):
-            text = f"`{dataset.name}` holds {part}, which template {job.get('template')} does not take"
+            text = f"`{dataset.name}` holds {part}, which template {job.args.get('template')} does not take"
             yield at("columns", part, against=("template",)), text
         elif missing:
-            where = job.get("media_dir") or dataset.folder
+            where = job.args.get("media_dir") or dataset.folder
             yield at("columns", part), f"`{dataset.name}`: {missing} is not in `{where}`; set `media_dir`"
         elif kind in media and (why := _row_with_wrong_media_count(job, dataset, part)):
             yield at("columns", part), f"`{dataset.name}`: {why}"
@@ -320,9 +320,9 @@ def _why_untrained(job: Job, at: EntryPlace, dataset: Dataset, rows: Sequence[Ma
     """Why no row is trained, or which one ends the run, where no other rule says it."""
     if any(True for _ in entry_faults(dataset.entry)):
         return ""
-    untrained, route = why_none_trained(dataset.entry, job.stage, rows), at().route
+    untrained, route = why_none_trained(dataset.entry, job.task.stage, rows), at().route
     why = f"no row can be trained: {untrained}" if untrained else ""
-    why = why or first_fatal_row(dataset.entry, job.stage, _rows_surely_read(job, dataset))
+    why = why or first_fatal_row(dataset.entry, job.task.stage, _rows_surely_read(job, dataset))
     asked = ((each, subject) for each in _RULES_ON_COLUMNS for subject in subjects.datasets(job)) if why else ()
     told = (place for each, subject in asked for place, *_ in each.check(job, *subject))
     return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in told) else why
@@ -333,14 +333,14 @@ def _rows_surely_read(job: Job, dataset: Dataset) -> Sequence[Mapping[str, Any]]
     rows = dataset.rows
     if not rows or rows.problem or "num_samples" in dataset.entry:  # which draws rows at random
         return ()
-    return rows.head[: int(job.number("max_samples") or len(rows.head))]
+    return rows.head[: int(job.args.number("max_samples") or len(rows.head))]
 
 
 def _row_with_wrong_media_count(job: Job, dataset: Dataset, part: str) -> str:
     """Which row has more or fewer marks than files, where the entry can be read."""
     if dataset.entry.get("formatting", "alpaca") not in FORMATTINGS or any(True for _ in entry_faults(dataset.entry)):
         return ""
-    return first_media_fault(dataset.entry, job.stage, _rows_surely_read(job, dataset), part)
+    return first_media_fault(dataset.entry, job.task.stage, _rows_surely_read(job, dataset), part)
 
 
 def _needed_package(entry: Mapping[str, Any]) -> str | None:
@@ -363,9 +363,11 @@ def _missing_media_file(job: Job, dataset: Dataset, part: str) -> str:
     """The first file of the rows at hand that LLaMA-Factory finds neither in `media_dir` nor in the working directory,
     with its row; empty where all are there."""
     column = dataset.named(part)
-    folder = str(job.get("media_dir") or dataset.folder)
+    folder = str(job.args.get("media_dir") or dataset.folder)
     for number, row in enumerate(_rows_surely_read(job, dataset) if column else (), 1):
-        lost = (path for path in missing_media_files(row.get(column), folder) if not job.find(f"{folder}/{path}"))
+        lost = (
+            path for path in missing_media_files(row.get(column), folder) if not job.workspace.find(f"{folder}/{path}")
+        )
         if path := next(lost, ""):
             return f"`{path}` of row {number}"
     return ""

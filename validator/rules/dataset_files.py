@@ -41,7 +41,7 @@ def why_unrecognized(dataset: Dataset) -> str:
 
 def entry_remedy(job: Job, dataset: Dataset, otherwise: str = "") -> str:
     """`; ` and what to write for the rows that the data set holds; `otherwise` where that cannot be told."""
-    fitting = entry_inference.suggest_entry(dataset.name, dataset.entry, job.stage, _first_rows(dataset))
+    fitting = entry_inference.suggest_entry(dataset.name, dataset.entry, job.task.stage, _first_rows(dataset))
     what = fitting or otherwise
     return f"; {what}" if what else ""
 
@@ -70,10 +70,10 @@ def registry_missing(job: Job) -> Findings:
     the working directory).
     """
     told = file_paths.registry_missing_too(job)  # by PTH001
-    if _is_registry_missing(job) and not job.tokenized and not told:
-        commands = (_register_command(job, name) for key in ("dataset", "eval_dataset") for name in job.words(key))
+    if _is_registry_missing(job) and not job.data.is_tokenized and not told:
+        commands = (_register_command(job, name) for key in ("dataset", "eval_dataset") for name in job.args.words(key))
         remedy = next(filter(None, commands), "create it, or set `dataset_dir` to its folder")
-        registry = f"{job.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
+        registry = f"{job.args.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
         yield _key_naming_registry(job), f"`{registry}` does not exist, so no data set is defined; {remedy}"
 
 
@@ -85,9 +85,9 @@ def registry_unreadable(job: Job) -> Findings:
     Source: llamafactory/data/parser.py:get_dataset_list
     Fix: correct the place named; JSON has no comments, no trailing commas and only double quotes.
     """
-    if job.registry and job.registry.problem and not _is_registry_missing(job) and not job.tokenized:
-        place = Place((), str(job.registry.path), _key_naming_registry(job))
-        yield place, f"{job.registry.problem}; no data set is defined without it"
+    if job.data.registry and job.data.registry.problem and not _is_registry_missing(job) and not job.data.is_tokenized:
+        place = Place((), str(job.data.registry.path), _key_naming_registry(job))
+        yield place, f"{job.data.registry.problem}; no data set is defined without it"
 
 
 @rule("PTH103", ERROR)
@@ -98,12 +98,15 @@ def data_set_undefined(job: Job) -> Findings:
     Source: llamafactory/data/parser.py:get_dataset_list
     Fix: use the name as it is written there, or add an entry: `lmf-recipes data FILE --register NAME`.
     """
-    if not job.registry or job.registry.problem or job.tokenized:
+    if not job.data.registry or job.data.registry.problem or job.data.is_tokenized:
         return
     for key in ("dataset", "eval_dataset"):
-        for name in job.words(key):
-            if name not in job.registry.entries:
-                yield finding_places.at_list_item(job, key, name), _undefined_message(job, name, job.registry.entries)
+        for name in job.args.words(key):
+            if name not in job.data.registry.entries:
+                yield (
+                    finding_places.at_list_item(job, key, name),
+                    _undefined_message(job, name, job.data.registry.entries),
+                )
 
 
 @rule("PTH104", ERROR, about=subjects.datasets)
@@ -149,19 +152,21 @@ def data_set_twice(job: Job) -> Findings:
     Fix: name it once; `num_samples` in the entry draws more samples than there are.
     """
     for key in ("dataset", "eval_dataset"):
-        for name, times in Counter(job.words(key)).items():
+        for name, times in Counter(job.args.words(key)).items():
             if times > 1:
                 yield finding_places.at_list_item(job, key, name), f"`{name}` is named {times} times, but used once"
 
 
 def _is_registry_missing(job: Job) -> bool:
-    folder = job.get("dataset_dir")
-    named = job.registry is not None and isinstance(folder, str)
-    return named and job.find(f"{folder}/{dataset_registry.REGISTRY_FILE}") is None
+    folder = job.args.get("dataset_dir")
+    named = job.data.registry is not None and isinstance(folder, str)
+    return named and job.workspace.find(f"{folder}/{dataset_registry.REGISTRY_FILE}") is None
 
 
 def _key_naming_registry(job: Job) -> str:
-    return "dataset_dir" if job.has("dataset_dir") else "dataset" if job.has("dataset") else "eval_dataset"
+    return (
+        "dataset_dir" if job.args.is_set("dataset_dir") else "dataset" if job.args.is_set("dataset") else "eval_dataset"
+    )
 
 
 def _undefined_message(job: Job, name: str, known: Mapping[str, object]) -> str:
@@ -169,7 +174,9 @@ def _undefined_message(job: Job, name: str, known: Mapping[str, object]) -> str:
         return "an empty data set name; remove the extra comma"
     stem, command = Path(name).stem, _register_command(job, name)
     if not _looks_like_path(name):
-        near = suggest(name, known) if job.registry is None or job.quotes(job.registry.path) else ""
+        near = (
+            suggest(name, known) if job.data.registry is None or job.workspace.may_quote(job.data.registry.path) else ""
+        )
         return f"`{name}` is not defined in dataset_info.json{near or (command and f'; {command}')}"
     example = f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
     remedy = f"use `{stem}`" if stem in known else command or f"use {example}"
@@ -182,10 +189,13 @@ def _looks_like_path(name: str) -> bool:
 
 def _register_command(job: Job, name: str) -> str:
     """The command that defines a data set where a file of this name lies in the working directory or `dataset_dir`."""
-    folder, suffixes = str(job.registry.folder) if job.registry else "data", dataset_registry.readable_suffixes()
+    folder, suffixes = (
+        str(job.data.registry.folder) if job.data.registry else "data",
+        dataset_registry.readable_suffixes(),
+    )
     names = [name] if _looks_like_path(name) else [f"{name}.{suffix}" for suffix in suffixes]
     places = (place for each in names if each for place in (each, f"{folder}/{each}"))
-    file = next((place for place in places if (there := job.find(place)) and there[1]), None)
+    file = next((place for place in places if (there := job.workspace.find(place)) and there[1]), None)
     if file is None:
         return ""
     stem = Path(name).stem if _looks_like_path(name) else name

@@ -52,7 +52,7 @@ def small_set_repeated(job: Job) -> Findings:
     """
     counted = _count_samples(job)
     if counted and _too_few_message(job, counted) and _repeats_often(job):
-        epochs = f"{job.number('num_train_epochs'):g} epochs of {counted.words}"
+        epochs = f"{job.args.number('num_train_epochs'):g} epochs of {counted.words}"
         yield "num_train_epochs", f"{epochs} are learned by heart; take 2 to 5, or add different, checked samples"
 
 
@@ -64,11 +64,11 @@ def data_cut_short(job: Job) -> Findings:
     Source: own (LLaMA-Factory's examples)
     Fix: remove `max_samples`; to shrink one data set on purpose, `num_samples` in its entry says so.
     """
-    limit = job.get("max_samples")
-    if not isinstance(limit, int) or limit < 1 or job.tokenized:
+    limit = job.args.get("max_samples")
+    if not isinstance(limit, int) or limit < 1 or job.data.is_tokenized:
         return
     fix = remove_keys("max_samples", safe=False)
-    for one in job.datasets:
+    for one in job.data.datasets:
         if one.rows and not one.rows.problem and one.rows.number > 2 * limit:
             yield "max_samples", f"keeps {limit:,} of {one.rows.samples} of `{one.name}`; remove it to use all", fix
 
@@ -81,8 +81,8 @@ def nothing_left_to_train(job: Job) -> Findings:
     Source: llamafactory/data/data_utils.py:split_dataset, datasets/arrow_dataset.py:Dataset.train_test_split
     Fix: a fraction (0.1), or a number below that of the samples.
     """
-    value, rows = job.number("val_size"), _training_rows(job)
-    if rows is None or not rows.exact or job.flag("streaming") or not job.holds_back:
+    value, rows = job.args.number("val_size"), _training_rows(job)
+    if rows is None or not rows.exact or job.args.flag("streaming") or not job.evaluation.splits_validation_set:
         return
     if value > 1 and value >= rows.number:
         yield "val_size", f"{value:g} samples for evaluation, but there are {rows}; write a fraction such as 0.1"
@@ -98,7 +98,7 @@ def more_evaluation_than_training(job: Job) -> Findings:
     Source: llamafactory/data/data_utils.py:split_dataset
     Fix: 0.01 to 0.1.
     """
-    value, rows = job.number("val_size"), _training_rows(job)
+    value, rows = job.args.number("val_size"), _training_rows(job)
     share = value if value < 1 else value / rows.number if rows and rows.number else 0
     if 0.5 < share < 1:
         yield "val_size", f"holds back {share:.0%} of the samples for evaluation; 0.01 to 0.1 is usual"
@@ -114,11 +114,11 @@ def fewer_than_usual(job: Job) -> Findings:
     Fix: hold some back (`val_size`) and compare with the model before training; state your own number in the block.
     """
     counted = _count_samples(job)
-    if counted is None or not job.samples or _too_few_message(job, counted):
+    if counted is None or not job.declared.samples or _too_few_message(job, counted):
         return
-    if counted.number < min(counted.guidance.low, job.samples / 4):
-        whose = counted.guidance.whose(job.samples) or "the recipe's own count"
-        usual = f"{counted.guidance.usual}, and the header's {job.samples:,} is {whose}"
+    if counted.number < min(counted.guidance.low, job.declared.samples / 4):
+        whose = counted.guidance.whose(job.declared.samples) or "the recipe's own count"
+        usual = f"{counted.guidance.usual}, and the header's {job.declared.samples:,} is {whose}"
         yield "dataset", f"{counted.words}: {usual}; fewer may do if each is checked, and `val_size` tells whether"
 
 
@@ -133,15 +133,15 @@ def no_sequence_filled(job: Job) -> Findings:
     Fix: a smaller `cutoff_len`, more text, or `packing: false`.
     """
     rows = _training_rows(job)
-    if job.stage != "pt" or not job.packs or rows is None:
+    if job.task.stage != "pt" or not job.batch.packing or rows is None:
         return
-    seen = [row for one in job.datasets if one.rows for row in one.rows.head]
+    seen = [row for one in job.data.datasets if one.rows for row in one.rows.head]
     if (
         rows.exact
         and len(seen) >= rows.number
-        and (most := sum(map(_max_tokens_of_row, seen))) < job.number("cutoff_len")
+        and (most := sum(map(_max_tokens_of_row, seen))) < job.args.number("cutoff_len")
     ):
-        length = f"{job.number('cutoff_len'):,.0f}"
+        length = f"{job.args.number('cutoff_len'):,.0f}"
         text = f"the texts have at most {most:,} tokens, one packed sequence has {length}; lower it, or add text"
         yield "cutoff_len", text
 
@@ -153,8 +153,8 @@ def _max_tokens_of_row(row: Mapping[str, Any]) -> int:
 
 def _training_rows(job: Job) -> Rows | None:
     """Samples trained on, before `val_size`; None unless every data set can be counted here."""
-    sets, limit = job.datasets, job.get("max_samples")
-    if not sets or len(sets) != len(set(job.words("dataset"))) or job.tokenized or not job.trains:
+    sets, limit = job.data.datasets, job.args.get("max_samples")
+    if not sets or len(sets) != len(set(job.args.words("dataset"))) or job.data.is_tokenized or not job.task.trains:
         return None
     counted = [one.rows for one in sets]
     total, exact = 0, True
@@ -191,12 +191,12 @@ def _count_samples(job: Job) -> _CountedSamples | None:
 
 def _too_few_message(job: Job, counted: _CountedSamples) -> str | None:
     """The message on what so few samples can teach; None if they are enough, or as many as the recipe is made for."""
-    as_stated = job.samples and counted.number >= job.samples
+    as_stated = job.declared.samples and counted.number >= job.declared.samples
     return None if as_stated else counted.guidance.few(counted.number)
 
 
 def _repeats_often(job: Job) -> bool:
-    passes = job.number("num_train_epochs") if job.number("max_steps") <= 0 else 0
+    passes = job.args.number("num_train_epochs") if job.args.number("max_steps") <= 0 else 0
     return passes >= guidance.MANY_EPOCHS
 
 
@@ -213,10 +213,11 @@ def sample_limit_contradicts(job: Job) -> Findings:
     Source: llamafactory/data/loader.py:_load_single_dataset, own (LLaMA-Factory's examples)
     Fix: remove `max_samples`.
     """
-    limit = job.number("max_samples")
-    sets = max(1, len(job.words("dataset")))
-    if limit > 0 and job.samples and limit * sets < job.samples:
-        found = f"`max_samples: {limit:.0f}` leaves at most {limit * sets:,.0f} rows of the {job.samples:,} recommended"
+    limit = job.args.number("max_samples")
+    sets = max(1, len(job.args.words("dataset")))
+    if limit > 0 and job.declared.samples and limit * sets < job.declared.samples:
+        left = f"{limit * sets:,.0f} rows of the {job.declared.samples:,} recommended"
+        found = f"`max_samples: {limit:.0f}` leaves at most {left}"
         yield "max_samples", f"{found}; remove it", _REMOVE_LIMIT
 
 
@@ -228,11 +229,11 @@ def sample_limit(job: Job) -> Findings:
     Source: llamafactory/data/loader.py:_load_single_dataset
     Fix: remove it for a real run.
     """
-    limit = job.number("max_samples")
-    if not 0 < limit <= _EXAMPLE_ROWS or not job.trains or job.samples or job.flag("streaming"):
+    limit = job.args.number("max_samples")
+    if not 0 < limit <= _EXAMPLE_ROWS or not job.task.trains or job.declared.samples or job.args.flag("streaming"):
         return
-    counted = [one.rows for one in job.datasets if one.rows and not one.rows.problem]
-    whole = len(counted) == len(job.words("dataset")) and all(rows.number <= limit for rows in counted)
+    counted = [one.rows for one in job.data.datasets if one.rows and not one.rows.problem]
+    whole = len(counted) == len(job.args.words("dataset")) and all(rows.number <= limit for rows in counted)
     told = any(rows.number > 2 * limit for rows in counted)  # by DAT004
     if not whole and not told:
         text = f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` for all"

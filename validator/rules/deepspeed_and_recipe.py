@@ -43,11 +43,11 @@ def value_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
     Fix: "auto" in the JSON: the recipe alone decides.
     """
     for path, key in _EQUAL_KEYS.items():
-        free = path in _BATCH_KEYS[:1] and job.flag("auto_find_batch_size")
+        free = path in _BATCH_KEYS[:1] and job.args.flag("auto_find_batch_size")
         if not free:
-            yield from _contradictions(job, zero, path, (key,), job.get(key))
+            yield from _contradictions(job, zero, path, (key,), job.args.get(key))
     betas = ("adam_beta1", "adam_beta2")
-    yield from _contradictions(job, zero, "optimizer.params.betas", betas, [job.get(key) for key in betas])
+    yield from _contradictions(job, zero, "optimizer.params.betas", betas, [job.args.get(key) for key in betas])
 
 
 @rule("PAR002", ERROR, about=subjects.deepspeed_file)
@@ -60,12 +60,14 @@ def batch_size_wrong(job: Job, zero: DeepSpeedConfig) -> Findings:
     Fix: `"train_batch_size": "auto"`.
     """
     size = zero.value("train_batch_size")
-    right = all(zero.value(path) in (None, "auto", job.get(_EQUAL_KEYS[path])) for path in _BATCH_KEYS)
-    if size in (None, "auto") or job.machine is None or not right or job.flag("auto_find_batch_size"):
+    right = all(zero.value(path) in (None, "auto", job.args.get(_EQUAL_KEYS[path])) for path in _BATCH_KEYS)
+    if size in (None, "auto") or job.machine is None or not right or job.args.flag("auto_find_batch_size"):
         return
-    if size != job.effective_batch:
+    if size != job.batch.effective_batch:
         place = in_deepspeed_file(job, "train_batch_size", against=tuple(_EQUAL_KEYS[path] for path in _BATCH_KEYS))
-        product = f"{job.micro_batch} x {job.accumulation} x {job.world} = {job.effective_batch}"
+        product = (
+            f"{job.batch.micro_batch} x {job.batch.accumulation} x {job.batch.world_size} = {job.batch.effective_batch}"
+        )
         found = f"train_batch_size is {size}, but {product} (micro batch x accumulation x devices)"
         yield place, f'{found}; write "auto"'
 
@@ -82,7 +84,7 @@ def precision_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
     """
     both = all(zero.value(f"{name}.enabled") is True for name in ("fp16", "bf16"))
     for name in ("fp16", "bf16") if not both else ():
-        fixed, wanted = zero.value(f"{name}.enabled"), job.flag(name) or job.flag(f"{name}_full_eval")
+        fixed, wanted = zero.value(f"{name}.enabled"), job.args.flag(name) or job.args.flag(f"{name}_full_eval")
         if fixed not in (None, "auto") and fixed != wanted:
             place = in_deepspeed_file(job, f"{name}.enabled", against=(name,))
             found = f"{_file_words(zero)} sets {name}.enabled to {json.dumps(fixed)}"
@@ -97,7 +99,7 @@ def accumulation_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
     Source: accelerate/utils/dataclasses.py:DeepSpeedPlugin.__post_init__
     Fix: `"gradient_accumulation_steps": "auto"`.
     """
-    key, steps = "gradient_accumulation_steps", job.accumulation
+    key, steps = "gradient_accumulation_steps", job.batch.accumulation
     sized = all(zero.config.get(each) is not None for each in ("zero_optimization", "train_batch_size", _BATCH_KEYS[0]))
     if sized and key not in zero.config and steps > 1:
         found = f"{_file_words(zero)} leaves out {key}, which then is 1 and not {steps}"
@@ -115,9 +117,12 @@ def optimizer_replaced(job: Job, zero: DeepSpeedConfig) -> Findings:
     """
     for block, key in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
         kind = zero.value(f"{block}.type")
-        if kind and job.has(key):
+        if kind and job.args.is_set(key):
             place = in_deepspeed_file(job, block, at_key=True, against=(key,))
-            yield place, f"{block} {kind} of {_file_words(zero)} replaces `{key}: {job.get(key)}`; remove the block"
+            yield (
+                place,
+                f"{block} {kind} of {_file_words(zero)} replaces `{key}: {job.args.get(key)}`; remove the block",
+            )
     if zero.value("optimizer.type") and zero.value("optimizer.params.lr") is None:
         found = f"the optimizer block of {_file_words(zero)} has no lr, so `learning_rate` is not used"
         place = in_deepspeed_file(job, "optimizer.params.lr", against=("learning_rate",))
@@ -134,9 +139,9 @@ def gradients_lost(job: Job, zero: DeepSpeedConfig) -> Findings:
     Fix: `deepspeed: deepspeed/ds_z3_offload.json`; or at most 2 for `gradient_accumulation_steps`, and more samples in
     each micro batch; DeepSpeed 0.19 has it right.
     """
-    lost = job.accumulation - MICRO_BATCHES_KEPT_OFFLOADED
-    if job.trains and zero.stage == 2 and zero.offload("offload_optimizer") and lost > 0:
-        found = f"{lost} of {job.accumulation} micro batches of a step are lost"
+    lost = job.batch.accumulation - MICRO_BATCHES_KEPT_OFFLOADED
+    if job.task.trains and zero.stage == 2 and zero.offload("offload_optimizer") and lost > 0:
+        found = f"{lost} of {job.batch.accumulation} micro batches of a step are lost"
         why = "ZeRO-2 with the optimizer in host memory keeps the first and the last (DeepSpeed 0.15.2 to 0.18.9)"
         remedy = "set `deepspeed: deepspeed/ds_z3_offload.json`"
         yield "gradient_accumulation_steps", f"{found}: {why}; {remedy}"
@@ -150,7 +155,7 @@ def launcher_needed(job: Job, _zero: DeepSpeedConfig) -> Findings:
     Source: llamafactory/launcher.py:launch, llamafactory/hparams/parser.py:get_train_args
     Fix: `FORCE_TORCHRUN=1 llamafactory-cli train ...`; `lmf-recipes train` sets it.
     """
-    if job.machine and job.world == 1:
+    if job.machine and job.batch.world_size == 1:
         text = "DeepSpeed on one device needs FORCE_TORCHRUN=1 in the environment; `lmf-recipes train` sets it"
         yield "deepspeed", text
 
@@ -226,10 +231,10 @@ def steps_by_chance(job: Job, zero: DeepSpeedConfig) -> Findings:
 def _fixed_steps(job: Job, zero: DeepSpeedConfig) -> Iterator[tuple[str, float, float | None]]:
     """Yield each number of steps that the file fixes: its path, the number, and the run's where the recipe alone says
     that."""
-    stated = int(job.number("max_steps"))
+    stated = int(job.args.number("max_steps"))
     total = stated if stated > 0 else None
     for path, steps in zip(_STEP_KEYS, (warmup_steps(job, total), total), strict=True):
-        fixed = zero.value(path) if job.trains else None
+        fixed = zero.value(path) if job.task.trains else None
         if isinstance(fixed, (int, float)):
             yield path, fixed, steps
 
@@ -252,7 +257,7 @@ def optimizer_not_offloadable(job: Job, zero: DeepSpeedConfig) -> Findings:
     Source: accelerate/utils/deepspeed.py:map_pytorch_optim_to_deepspeed
     Fix: `optim: adamw_torch`, no offload, or `"zero_force_ds_cpu_optimizer": false`.
     """
-    optim = job.get("optim")
+    optim = job.args.get("optim")
     if zero.steps_on_cpu and optim in _REFUSED_CPU_OPTIMIZERS:
         yield "optim", f"{optim} cannot run on offloaded optimizer state; use adamw_torch, or no offload_optimizer"
 
@@ -266,11 +271,11 @@ def optimizer_becomes_adam(job: Job, zero: DeepSpeedConfig) -> Findings:
     Source: accelerate/utils/deepspeed.py:map_pytorch_optim_to_deepspeed
     Fix: `optim: adamw_torch`; or no offload.
     """
-    optim = job.get("optim")
-    special = next((key for key in ("use_muon", "use_adam_mini") if job.flag(key)), None)
+    optim = job.args.get("optim")
+    special = next((key for key in ("use_muon", "use_adam_mini") if job.args.flag(key)), None)
     if zero.steps_on_cpu and special:
         yield special, f"`{special}` has no effect with offload_optimizer, which uses DeepSpeed's CPU Adam; remove one"
-    elif zero.steps_on_cpu and job.has("optim") and optim not in (*_CPU_OPTIMIZERS, *_REFUSED_CPU_OPTIMIZERS):
+    elif zero.steps_on_cpu and job.args.is_set("optim") and optim not in (*_CPU_OPTIMIZERS, *_REFUSED_CPU_OPTIMIZERS):
         yield "optim", f"{optim} becomes DeepSpeed's plain CPU Adam with offload_optimizer; write adamw_torch"
 
 
@@ -287,7 +292,7 @@ def optimizer_of_matrices_sharded(job: Job, zero: DeepSpeedConfig) -> Findings:
     Fix: no `deepspeed`, or `optim: adamw_torch` alone.
     """
     for key, last in (("use_muon", 3), ("use_adam_mini", 2)):
-        if job.flag(key) and 0 < zero.stage <= last and not zero.steps_on_cpu:
+        if job.args.flag(key) and 0 < zero.stage <= last and not zero.steps_on_cpu:
             yield key, f"`{key}` cannot step on the shards of ZeRO-{zero.stage}; remove it or `deepspeed`"
 
 
@@ -302,12 +307,12 @@ def output_layer_copied_in_shards(job: Job) -> Findings:
     peft/utils/other.py:ModulesToSaveWrapper.update
     Fix: ZeRO-2, `additional_target: embed_tokens` alone, or `finetuning_type: full`.
     """
-    if job.zero_stage < 3 or job.method != "lora" or not job.trains:
+    if job.zero_stage < 3 or job.task.method != "lora" or not job.task.trains:
         return
-    if "lm_head" in job.words("additional_target"):
+    if "lm_head" in job.args.words("additional_target"):
         yield "additional_target", "a copy of lm_head fails under ZeRO-3 at the first step; use ZeRO-2, or leave it out"
-    added = next((key for key in _NEW_TOKEN_KEYS if job.flag(key)), None)
-    if added and not job.has("additional_target"):
+    added = next((key for key in _NEW_TOKEN_KEYS if job.args.flag(key)), None)
+    if added and not job.args.is_set("additional_target"):
         yield added, f"`{added}` trains a copy of lm_head, which fails under ZeRO-3 at the first step; use ZeRO-2"
 
 
@@ -322,8 +327,13 @@ def router_adapted_in_ddp(job: Job, model: Model) -> Findings:
     llamafactory/hparams/parser.py:get_train_args
     Fix: name the layers in `lora_target` without `gate`, or use ZeRO-2.
     """
-    routed = model.family.router == "linear" and job.method == "lora"
-    if _ddp_needs_all_gradients(job) and routed and job.trains and {"all", "gate"} & set(job.words("lora_target")):
+    routed = model.family.router == "linear" and job.task.method == "lora"
+    if (
+        _ddp_needs_all_gradients(job)
+        and routed
+        and job.task.trains
+        and {"all", "gate"} & set(job.args.words("lora_target"))
+    ):
         yield "lora_target", "the adapter of the router gets no gradient, which DDP refuses; name the layers but `gate`"
 
 
@@ -337,7 +347,7 @@ def mixture_not_found(job: Job, model: Model) -> Findings:
     Fix: ZeRO-2, FSDP, or transformers 4.
     """
     lost = model.family.lost_leaf
-    if lost and job.zero_stage == 3 and job.trains:
+    if lost and job.zero_stage == 3 and job.task.trains:
         found = f"LLaMA-Factory looks for {lost} under ZeRO-3, which transformers 5 names otherwise"
         yield "deepspeed", f"{found}; use ZeRO-2, FSDP or transformers 4"
 
@@ -352,12 +362,19 @@ def idle_layers_in_ddp(job: Job, model: Model) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: ZeRO-2, which leaves parameters without gradients as they are.
     """
-    reached = job.method == "lora" or (job.method == "full" and job.own_checkpointing != "off")
-    if model.arch.mtp_layers > 0 and reached and job.trains and _ddp_needs_all_gradients(job):
+    reached = job.task.method == "lora" or (
+        job.task.method == "full" and job.activation_checkpointing.llamafactory_mode != "off"
+    )
+    if model.arch.mtp_layers > 0 and reached and job.task.trains and _ddp_needs_all_gradients(job):
         remedy = "set `deepspeed: deepspeed/ds_z2.json`"
         yield "model_name_or_path", f"a layer of this model never runs, so DDP stops at the second step; {remedy}"
 
 
 def _ddp_needs_all_gradients(job: Job) -> bool:
     """Whether several processes train in DDP, which is not asked to search for parameters without gradients."""
-    return job.world > 1 and not job.zero and not job.fsdp and not job.flag("ddp_find_unused_parameters")
+    return (
+        job.batch.world_size > 1
+        and not job.deepspeed
+        and not job.fsdp
+        and not job.args.flag("ddp_find_unused_parameters")
+    )

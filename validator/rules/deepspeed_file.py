@@ -244,7 +244,7 @@ def scheduler_unknown(job: Job, zero: DeepSpeedConfig) -> Findings:
     """
     known, block = json_table("deepspeed")["schedulers"], zero.value("scheduler")
     kind = _block_type(zero, "scheduler")
-    wrapped = zero.stage > 0 or job.half  # else a class of torch gets torch's own
+    wrapped = zero.stage > 0 or job.precision.compute_dtype  # else a class of torch gets torch's own
     if isinstance(block, Mapping) and kind not in known and (wrapped or kind is None):
         what = f"DeepSpeed has no scheduler {kind}{suggest(kind, known)}" if kind else "the scheduler has no `type`"
         place = in_deepspeed_file(job, "scheduler.type" if kind else "scheduler", at_key=not kind)

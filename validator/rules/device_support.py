@@ -25,7 +25,7 @@ def quantization_on_ascend(job: Job, device: Device) -> Findings:
     """
     bits = bnb_bits(job)
     if device.vendor == "ascend" and device.bf16 and bits:
-        single = ", and `double_quantization: false`" if bits == 4 and job.flag("double_quantization") else ""
+        single = ", and `double_quantization: false`" if bits == 4 and job.args.flag("double_quantization") else ""
         found = f"{bits}-bit bitsandbytes on {device.id} needs a build from source that fits CANN"
         yield "quantization_bit", f"{found}{single}; LoRA with ZeRO-3 needs neither"
 
@@ -61,7 +61,7 @@ def quantization_bits_unsupported(job: Job, device: Device) -> Findings:
 def bnb_bits(job: Job) -> int:
     """Bits that bitsandbytes quantizes to while loading; 0 where it does not."""
     asked = job.quantization
-    return asked.bits if job.adapts and asked.loads and asked.method == "bnb" else 0
+    return asked.bits if job.task.uses_adapter and asked.loads and asked.method == "bnb" else 0
 
 
 @rule("DEV010", WARNING, about=subjects.device)
@@ -75,7 +75,7 @@ def kernels_for_cuda(job: Job, device: Device) -> Findings:
     Fix: remove the setting.
     """
     for key in ("use_unsloth", "use_unsloth_gc", "enable_liger_kernel"):
-        if device.vendor == "ascend" and job.flag(key):
+        if device.vendor == "ascend" and job.args.flag(key):
             yield key, f"`{key}` is made for NVIDIA GPUs and may fail on {device.id}; remove it"
 
 
@@ -87,7 +87,7 @@ def optimizer_without_kernels(job: Job, device: Device) -> Findings:
     Source: transformers/trainer_optimizer.py:_get_bitsandbytes_optimizer, own (the requirements of bitsandbytes)
     Fix: `optim: adamw_torch`, or shard the states with ZeRO-2.
     """
-    name = str(job.get("optim"))
+    name = str(job.args.get("optim"))
     if device.vendor == "ascend" and is_bnb_optimizer(name):
         yield "optim", f"`{name}` needs bitsandbytes' CUDA kernels, which {device.id} has not; write adamw_torch"
 
@@ -103,9 +103,9 @@ def optimizer_of_another_device(job: Job, device: Device) -> Findings:
     llamafactory/train/trainer_utils.py:_create_galore_optimizer
     Fix: `optim: adamw_torch`.
     """
-    name = str(job.get("optim"))
-    galore = job.flag("use_galore") and "8bit" in name and device.vendor == "cpu"
-    if job.trains and (galore or (name in OPTIMIZER_VENDORS and device.vendor not in OPTIMIZER_VENDORS[name])):
+    name = str(job.args.get("optim"))
+    galore = job.args.flag("use_galore") and "8bit" in name and device.vendor == "cpu"
+    if job.task.trains and (galore or (name in OPTIMIZER_VENDORS and device.vendor not in OPTIMIZER_VENDORS[name])):
         yield "optim", f"`{name}`{' for GaLore' if galore else ''} does not run on {device.id}; write adamw_torch"
 
 
@@ -134,10 +134,10 @@ def no_bf16(job: Job, device: Device) -> Findings:
     Fix: `fp16: true` instead of `bf16: true`; on a GPU from Ampere on and on Ascend 910B keep bf16.
     """
     how = "" if device.vendor == "ascend" else ", torch emulates it in 32 bits, many times slower"
-    for key in _BF16_KEYS if not device.bf16 and not job.flag("use_cpu") else ():
-        if job.flag(key):
+    for key in _BF16_KEYS if not device.bf16 and not job.args.flag("use_cpu") else ():
+        if job.args.flag(key):
             instead = "fp16_full_eval" if key == "bf16_full_eval" else "fp16"
-            fix = None if key == "pure_bf16" or instead in job.values else rename_key(key, instead, safe=False)
+            fix = None if key == "pure_bf16" or instead in job.args.values else rename_key(key, instead, safe=False)
             yield key, f"{device.id} has no bf16{how}; write `{instead}: true` in place of `{key}`", fix
 
 
@@ -152,10 +152,10 @@ def bf16_on_cpu(job: Job, device: Device) -> Findings:
     """
     if device.vendor != "cpu":
         return
-    if job.flag("pure_bf16"):
+    if job.args.flag("pure_bf16"):
         yield "pure_bf16", "`pure_bf16` is refused on a CPU; write `bf16: true` with `use_cpu: true`"
     for key in ("bf16", "bf16_full_eval"):
-        if job.flag(key) and not job.flag("use_cpu"):
+        if job.args.flag(key) and not job.args.flag("use_cpu"):
             yield key, f"`{key}` on a CPU needs `use_cpu: true`"
 
 
@@ -168,7 +168,7 @@ def no_flash_attention(job: Job, device: Device) -> Findings:
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation, own (data sheets)
     Fix: `flash_attn: auto`, or sdpa.
     """
-    if job.get("flash_attn") == "fa2" and not device.flash_attention:
+    if job.args.get("flash_attn") == "fa2" and not device.flash_attention:
         yield "flash_attn", f"{device.id} has no FlashAttention-2; write `flash_attn: sdpa`"
 
 
@@ -181,7 +181,7 @@ def no_fp8(job: Job, device: Device) -> Findings:
     Source: llamafactory/train/fp8_utils.py:create_fp8_kwargs, own (data sheets)
     Fix: `bf16: true` without `fp8`.
     """
-    if job.flag("fp8") and not device.fp8:
+    if job.args.flag("fp8") and not device.fp8:
         yield "fp8", f"{device.id} has no fp8; remove `fp8`"
 
 
@@ -193,7 +193,7 @@ def no_tf32(job: Job, device: Device) -> Findings:
     Source: transformers/training_args.py:TrainingArguments.__post_init__, own (data sheets)
     Fix: remove `tf32`.
     """
-    if job.flag("tf32") and (device.vendor != "nvidia" or (device.capability or 0) < _AMPERE_CAPABILITY):
+    if job.args.flag("tf32") and (device.vendor != "nvidia" or (device.capability or 0) < _AMPERE_CAPABILITY):
         yield "tf32", f"{device.id} has no tf32; remove it", remove_keys("tf32")
 
 
@@ -205,7 +205,7 @@ def checkpointing_needs_cuda(job: Job, device: Device) -> Findings:
     Source: llamafactory/model/model_utils/checkpointing.py:get_unsloth_gradient_checkpointing_func
     Fix: remove `use_unsloth_gc`; LLaMA-Factory's own checkpointing is on anyway.
     """
-    if device.vendor == "cpu" and job.trains and job.checkpointing == "offloaded":
+    if device.vendor == "cpu" and job.task.trains and job.activation_checkpointing.mode == "offloaded":
         yield "use_unsloth_gc", "`use_unsloth_gc` needs CUDA; remove it", remove_keys("use_unsloth_gc")
 
 
@@ -217,7 +217,7 @@ def accelerator_unused(job: Job, machine: Machine) -> Findings:
     Source: transformers/training_args.py:TrainingArguments._setup_devices
     Fix: remove `use_cpu`.
     """
-    if machine.device.vendor != "cpu" and job.flag("use_cpu"):
+    if machine.device.vendor != "cpu" and job.args.flag("use_cpu"):
         yield "use_cpu", f"`use_cpu` leaves {machine.device.id} idle; remove it"
 
 
@@ -229,7 +229,7 @@ def backend_of_another_device(job: Job, device: Device) -> Findings:
     Source: transformers/training_args.py:TrainingArguments._setup_devices
     Fix: remove `ddp_backend`; the right one is chosen by itself.
     """
-    name = str(job.get("ddp_backend"))
+    name = str(job.args.get("ddp_backend"))
     if name in _BACKEND_VENDORS and device.vendor not in _BACKEND_VENDORS[name]:
         yield "ddp_backend", f"`ddp_backend: {name}` does not work on {device.id}; remove it"
 
@@ -268,7 +268,7 @@ def abilities_unknown(job: Job, machine: Machine) -> Findings:
     Source: own (names of devices)
     Fix: name the device, as `--machine 1xa6000`.
     """
-    unknown = machine.device.vendor == "unknown" and not job.flag("use_cpu")
+    unknown = machine.device.vendor == "unknown" and not job.args.flag("use_cpu")
     if unknown and (asked := ", ".join(_settings_by_device(job))):
         found = f"only the memory of {machine.device.id} is known"
         yield "machine", f"{found}: whether it can do {asked} is not judged"
@@ -276,13 +276,13 @@ def abilities_unknown(job: Job, machine: Machine) -> Findings:
 
 def _settings_by_device(job: Job) -> Iterator[str]:
     """The keys of the recipe that not every device can do."""
-    yield from (f"`{key}`" for key in _SWITCHES_BY_DEVICE if job.flag(key))
-    if job.get("flash_attn") == "fa2":
+    yield from (f"`{key}`" for key in _SWITCHES_BY_DEVICE if job.args.flag(key))
+    if job.args.get("flash_attn") == "fa2":
         yield "`flash_attn: fa2`"
     if bnb_bits(job):
         yield "`quantization_bit`"
-    name = str(job.get("optim"))
+    name = str(job.args.get("optim"))
     if name in OPTIMIZER_VENDORS or is_bnb_optimizer(name):
         yield f"`optim: {name}`"
-    if job.get("ddp_backend") in _BACKEND_VENDORS:
-        yield f"`ddp_backend: {job.get('ddp_backend')}`"
+    if job.args.get("ddp_backend") in _BACKEND_VENDORS:
+        yield f"`ddp_backend: {job.args.get('ddp_backend')}`"

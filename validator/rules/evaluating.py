@@ -17,12 +17,12 @@ def evaluation_without_data(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `val_size: 0.05` to hold back part of the data, `eval_dataset`, or `eval_strategy: "no"`.
     """
-    if job.has("eval_dataset") or job.holds_back:
+    if job.args.is_set("eval_dataset") or job.evaluation.splits_validation_set:
         return
-    asked = [key for key in ("do_eval", "do_predict") if job.flag(key)]
-    if job.evaluates_while_training:
+    asked = [key for key in ("do_eval", "do_predict") if job.args.flag(key)]
+    if job.evaluation.while_training:
         asked.append("eval_strategy")
-    if job.generative:
+    if job.evaluation.predict_with_generate:
         asked.append("predict_with_generate")
     if asked:
         yield asked[0], f"`{asked[0]}` asks for evaluation without data; set `val_size` or `eval_dataset`"
@@ -36,7 +36,7 @@ def two_sources_of_evaluation_data(job: Job) -> Findings:
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
     Fix: keep one of `eval_dataset` and `val_size`.
     """
-    if job.has("eval_dataset") and job.holds_back:
+    if job.args.is_set("eval_dataset") and job.evaluation.splits_validation_set:
         yield "val_size", "`val_size` and `eval_dataset` exclude each other; remove one"
 
 
@@ -48,7 +48,7 @@ def split_without_data(job: Job) -> Findings:
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
     Fix: name the data with `eval_dataset`, or set `dataset`.
     """
-    if job.holds_back and not job.has("dataset") and not job.trains:
+    if job.evaluation.splits_validation_set and not job.args.is_set("dataset") and not job.task.trains:
         yield "val_size", "`val_size` splits `dataset`, which is not set; name the data with `eval_dataset`"
 
 
@@ -60,7 +60,7 @@ def prediction_without_text(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `predict_with_generate: true`.
     """
-    if job.stage == "sft" and job.predicts and not job.generative:
+    if job.task.stage == "sft" and job.evaluation.predicts and not job.evaluation.predict_with_generate:
         yield "do_predict", "`do_predict` needs `predict_with_generate: true`"
 
 
@@ -73,19 +73,21 @@ def best_checkpoint_refused(job: Job) -> Findings:
     Fix: the same `save_strategy` and `eval_strategy`, `save_steps` a multiple of `eval_steps`; or `save_strategy:
     best`.
     """
-    evaluation, saving = job.evaluation, job.get("save_strategy")
-    if not job.flag("load_best_model_at_end") or saving == "best":
+    evaluation, saving = job.evaluation.strategy, job.args.get("save_strategy")
+    if not job.args.flag("load_best_model_at_end") or saving == "best":
         return
     if evaluation != saving:
         found = f'the best checkpoint needs saves at evaluations: `eval_strategy` is "{evaluation}"'
         yield "load_best_model_at_end", f'{found}, `save_strategy` "{saving}"; make them the same'
-    elif evaluation == "steps" and not _is_multiple(job.number("save_steps"), _evaluation_steps(job)):
-        found = f"`save_steps` {job.number('save_steps'):g} is no multiple of `eval_steps` {_evaluation_steps(job):g}"
+    elif evaluation == "steps" and not _is_multiple(job.args.number("save_steps"), _evaluation_steps(job)):
+        found = (
+            f"`save_steps` {job.args.number('save_steps'):g} is no multiple of `eval_steps` {_evaluation_steps(job):g}"
+        )
         yield "save_steps", f"{found}, which `load_best_model_at_end` needs"
 
 
 def _evaluation_steps(job: Job) -> float:
-    return job.number("eval_steps") or job.number("logging_steps")
+    return job.args.number("eval_steps") or job.args.number("logging_steps")
 
 
 def _is_multiple(saving: float, evaluation: float) -> bool:
@@ -105,8 +107,8 @@ def best_checkpoint_of_reward_model(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `load_best_model_at_end` in stages rm and ppo.
     """
-    if job.stage in ("rm", "ppo") and job.flag("load_best_model_at_end"):
-        yield "load_best_model_at_end", f"stage {job.stage} cannot load its best checkpoint; remove it"
+    if job.task.stage in ("rm", "ppo") and job.args.flag("load_best_model_at_end"):
+        yield "load_best_model_at_end", f"stage {job.task.stage} cannot load its best checkpoint; remove it"
 
 
 @rule("TRA107", ERROR)
@@ -117,12 +119,12 @@ def generation_conflict(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: predict in a run of its own, without ZeRO-3 and without `compute_accuracy`.
     """
-    if not job.generative:
+    if not job.evaluation.predict_with_generate:
         return
     if job.zero_stage == 3:
         text = "`predict_with_generate` is refused with DeepSpeed ZeRO-3; predict in another run"
         yield "predict_with_generate", text
-    if job.flag("compute_accuracy"):
+    if job.args.flag("compute_accuracy"):
         yield "compute_accuracy", "`compute_accuracy` and `predict_with_generate` exclude each other; remove one"
 
 
@@ -134,8 +136,8 @@ def schedule_without_evaluation(job: Job) -> Findings:
     Source: transformers/training_args.py:TrainingArguments._validate_args
     Fix: set `eval_strategy` and data for it, or another `lr_scheduler_type`.
     """
-    name = job.get("lr_scheduler_type")
-    if job.lr_follows_evaluation and not job.evaluates_while_training:
+    name = job.args.get("lr_scheduler_type")
+    if job.evaluation.drives_learning_rate and not job.evaluation.while_training:
         yield "lr_scheduler_type", f"`{name}` follows the evaluation, and `eval_strategy` is no; set it, or use cosine"
 
 
@@ -147,11 +149,11 @@ def early_stopping_blind(job: Job) -> Findings:
     Source: transformers/trainer_callback.py:EarlyStoppingCallback.on_train_begin
     Fix: `load_best_model_at_end: true` or `metric_for_best_model: eval_loss`, and an `eval_strategy`.
     """
-    if not job.has("early_stopping_steps"):
+    if not job.args.is_set("early_stopping_steps"):
         return
-    if not job.evaluates_while_training:
+    if not job.evaluation.while_training:
         yield "early_stopping_steps", "early stopping needs evaluations; set `eval_strategy: steps` and data for it"
-    elif job.best_checkpoint_metric is None:
+    elif job.evaluation.best_checkpoint_metric is None:
         yield "early_stopping_steps", "early stopping has no metric to watch; set `metric_for_best_model: eval_loss`"
 
 
@@ -163,7 +165,7 @@ def best_metric_missing(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer._validate_args
     Fix: `metric_for_best_model: eval_loss`.
     """
-    if job.get("save_strategy") == "best" and job.best_checkpoint_metric is None:
+    if job.args.get("save_strategy") == "best" and job.evaluation.best_checkpoint_metric is None:
         yield "save_strategy", "`save_strategy: best` needs `metric_for_best_model`, such as eval_loss"
 
 
@@ -175,11 +177,11 @@ def evaluation_data_unused(job: Job) -> Findings:
     Source: llamafactory/data/data_utils.py:split_dataset
     Fix: `eval_strategy: steps` with `eval_steps`, or remove `val_size` or `eval_dataset`.
     """
-    if job.evaluates or job.predicts or not job.trains:
+    if job.evaluation.runs or job.evaluation.predicts or not job.task.trains:
         return
-    if job.has("dataset") and job.holds_back and not job.has("eval_dataset"):
+    if job.args.is_set("dataset") and job.evaluation.splits_validation_set and not job.args.is_set("eval_dataset"):
         yield "val_size", "`val_size` holds data back and nothing is evaluated; set `eval_strategy` or remove it"
-    elif job.has("eval_dataset") and not job.holds_back:
+    elif job.args.is_set("eval_dataset") and not job.evaluation.splits_validation_set:
         yield "eval_dataset", "`eval_dataset` is named and nothing is evaluated; set `eval_strategy` or remove it"
 
 
@@ -192,8 +194,8 @@ def evaluation_batch_default(job: Job) -> Findings:
     Source: transformers/training_args.py:TrainingArguments.per_device_eval_batch_size
     Fix: set `per_device_eval_batch_size` to the training batch.
     """
-    train = job.micro_batch
-    if job.evaluates and "per_device_eval_batch_size" not in job.values and train < 4:
+    train = job.batch.micro_batch
+    if job.evaluation.runs and "per_device_eval_batch_size" not in job.args.values and train < 4:
         text = f"evaluation uses 8 samples per device (the default), training {train}; set `per_device_eval_batch_size`"
         yield "per_device_train_batch_size", text
 
@@ -207,7 +209,7 @@ def evaluation_never_reached(job: Job) -> Findings:
     Fix: a smaller `eval_steps`, or a share such as 0.1.
     """
     every = _evaluation_steps(job)
-    if job.evaluation == "steps" and 0 < job.steps < every:
+    if job.evaluation.strategy == "steps" and 0 < job.steps < every:
         yield "eval_steps", f"evaluation every {every:.0f} steps never happens in a run of {job.steps} steps; lower it"
 
 
@@ -219,8 +221,12 @@ def evaluation_interval_missing(job: Job) -> Findings:
     Source: transformers/training_args.py:TrainingArguments.__post_init__
     Fix: set `eval_steps`.
     """
-    none = not job.number("eval_steps") and job.get("logging_steps") == 0 and job.get("logging_strategy") != "steps"
-    if job.evaluation == "steps" and none:
+    none = (
+        not job.args.number("eval_steps")
+        and job.args.get("logging_steps") == 0
+        and job.args.get("logging_strategy") != "steps"
+    )
+    if job.evaluation.strategy == "steps" and none:
         yield "eval_strategy", "`eval_strategy: steps` has neither `eval_steps` nor `logging_steps`; set one"
 
 
@@ -232,7 +238,11 @@ def best_never_found(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer._maybe_log_save_evaluate
     Fix: `eval_strategy: steps` with data for it, or `save_strategy: steps`.
     """
-    if job.get("save_strategy") == "best" and not job.evaluates_while_training and job.has("metric_for_best_model"):
+    if (
+        job.args.get("save_strategy") == "best"
+        and not job.evaluation.while_training
+        and job.args.is_set("metric_for_best_model")
+    ):
         yield "save_strategy", "`save_strategy: best` never saves without evaluations; set `eval_strategy: steps`"
 
 
@@ -248,7 +258,7 @@ def generation_formats_meet(job: Job) -> Findings:
     `do_predict: true` and the trained adapter.
     """
     key = fp32_weights_key(job)
-    if key and job.generates and job.trains and job.adapts and job.casts:
+    if key and job.evaluation.generates_text and job.task.trains and job.task.uses_adapter and job.precision.autocast:
         found = f"`{key}` leaves 32-bit weights in the adapter model, which text generation at evaluation fails on"
         yield "predict_with_generate", f"{found}; remove `predict_with_generate`"
 
@@ -262,22 +272,22 @@ _PREFERENCE_PREFIXES = ("rewards/", "logps/", "logits/")
 def _loss_and_scores(job: Job) -> set[str]:
     """What an evaluation gives, without `eval_`: the loss and an accuracy, or scores of generated text without a loss
     (train/*/workflow.py, train/sft/trainer.py, prediction_step)."""
-    if job.generative:
+    if job.evaluation.predict_with_generate:
         return _TEXT_METRICS
-    accuracy = job.stage == "rm" or (job.stage == "sft" and job.flag("compute_accuracy"))
-    odds = {"sft_loss", "odds_ratio_loss"} if job.stage == "dpo" and job.get("pref_loss") == "orpo" else set()
-    return {"loss"} | odds | ({"accuracy"} if accuracy else set()) | ({"kl"} if job.stage == "kto" else set())
+    accuracy = job.task.stage == "rm" or (job.task.stage == "sft" and job.args.flag("compute_accuracy"))
+    odds = {"sft_loss", "odds_ratio_loss"} if job.task.stage == "dpo" and job.args.get("pref_loss") == "orpo" else set()
+    return {"loss"} | odds | ({"accuracy"} if accuracy else set()) | ({"kl"} if job.task.stage == "kto" else set())
 
 
 def _is_measured(job: Job, metric: str) -> bool:
     """Whether an evaluation measures it; preference learning adds its own to the log (train/dpo/trainer.py)."""
-    own = job.stage in ("dpo", "kto") and metric.startswith(_PREFERENCE_PREFIXES)
+    own = job.task.stage in ("dpo", "kto") and metric.startswith(_PREFERENCE_PREFIXES)
     return own or metric in _loss_and_scores(job) | _SPEED_METRICS
 
 
 def _separate_eval_datasets(job: Job) -> tuple[str, ...]:
     """The data sets that are evaluated each by itself, which their metrics are called by."""
-    return job.words("eval_dataset") if job.flag("eval_on_each_dataset") else ()
+    return job.args.words("eval_dataset") if job.args.flag("eval_on_each_dataset") else ()
 
 
 @rule("TRA111", ERROR)
@@ -289,8 +299,8 @@ def metric_never_measured(job: Job) -> Findings:
     Fix: `eval_loss`; in stage sft `compute_accuracy: true` for eval_accuracy, and with `predict_with_generate` one of
     eval_rouge-l and eval_bleu-4, as no loss is measured then.
     """
-    metric, sets = job.best_checkpoint_metric, _separate_eval_datasets(job)
-    if metric is None or not job.evaluates_while_training or (sets and metric in ("loss", "accuracy")):  # TRA116
+    metric, sets = job.evaluation.best_checkpoint_metric, _separate_eval_datasets(job)
+    if metric is None or not job.evaluation.while_training or (sets and metric in ("loss", "accuracy")):  # TRA116
         return
     names = [metric.removeprefix(f"{name}_") for name in sets if metric.startswith(f"{name}_")] if sets else [metric]
     if not any(_is_measured(job, name) for name in names):
@@ -300,11 +310,11 @@ def metric_never_measured(job: Job) -> Findings:
 def _key_comparing_checkpoints(job: Job) -> str:
     """What makes transformers compare checkpoints."""
     keys = ("metric_for_best_model", "load_best_model_at_end")
-    return next((key for key in keys if job.flag(key)), "lr_scheduler_type")
+    return next((key for key in keys if job.args.flag(key)), "lr_scheduler_type")
 
 
 def _metric_remedy(job: Job, metric: str) -> str:
-    if metric == "accuracy" and job.stage == "sft" and not job.generative:
+    if metric == "accuracy" and job.task.stage == "sft" and not job.evaluation.predict_with_generate:
         return "set `compute_accuracy: true`"
     sets = _separate_eval_datasets(job)
     prefix = f"eval_{sets[0]}_" if sets else "eval_"
@@ -320,7 +330,7 @@ def metric_of_no_data_set(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer.evaluate, transformers/trainer.py:Trainer._determine_best_metric
     Fix: `metric_for_best_model: eval_<data set>_loss`, or remove `eval_on_each_dataset`.
     """
-    metric, sets = job.best_checkpoint_metric, _separate_eval_datasets(job)
-    if job.evaluates_while_training and sets and metric in ("loss", "accuracy"):
+    metric, sets = job.evaluation.best_checkpoint_metric, _separate_eval_datasets(job)
+    if job.evaluation.while_training and sets and metric in ("loss", "accuracy"):
         found = f"each data set has metrics of its own, such as eval_{sets[0]}_{metric}"
         yield "eval_on_each_dataset", f"{found}; `metric_for_best_model` must name one, not {metric}"

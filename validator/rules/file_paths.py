@@ -43,7 +43,7 @@ def deepspeed_missing(job: Job) -> Findings:
     Fix: name an existing file; relative paths count from the working directory, not from the recipe.
     """
     name = _deepspeed_file_name(job)
-    if name and not job.find(name) and not has_variable(name):
+    if name and not job.workspace.find(name) and not has_variable(name):
         missing = f"`{name}` does not exist, here or in a folder above the recipe"
         registry = registry_missing_too(job)
         both = f", nor does `{registry}`: start in the folder that holds both" if registry else ""
@@ -52,8 +52,8 @@ def deepspeed_missing(job: Job) -> Findings:
 
 def assumption(job: Job, key: str) -> str:
     """What a DeepSpeed file or a model that is not there is taken for."""
-    if key == "deepspeed" and job.zero and job.zero.assumed:
-        return f"; judged as {job.zero.words}, as its name says"
+    if key == "deepspeed" and job.deepspeed and job.deepspeed.assumed:
+        return f"; judged as {job.deepspeed.words}, as its name says"
     if key == "deepspeed" and job.unread:
         return _verdicts_by_stock_file(job.unread.verdicts)
     return f"; judged as {guessed}" if key == "model_name_or_path" and (guessed := assumed_model(job)) else ""
@@ -83,20 +83,28 @@ def assumed_model(job: Job) -> str:
 
 def registry_missing_too(job: Job) -> str | None:
     """The registry, where neither it nor the DeepSpeed file is found from the folder that both are written for."""
-    name, folder = _deepspeed_file_name(job), job.get("dataset_dir")
-    if job.registry is None or job.tokenized or not name or not isinstance(folder, str) or has_variable(name):
+    name, folder = _deepspeed_file_name(job), job.args.get("dataset_dir")
+    if (
+        job.data.registry is None
+        or job.data.is_tokenized
+        or not name
+        or not isinstance(folder, str)
+        or has_variable(name)
+    ):
         return None
     registry = f"{folder}/{REGISTRY_FILE}"
     relative = not (Path(name).is_absolute() or Path(folder).is_absolute())
-    return registry if relative and not job.find(name) and not job.find(registry) else None
+    return registry if relative and not job.workspace.find(name) and not job.workspace.find(registry) else None
 
 
 def _deepspeed_file_remedy(job: Job, name: str) -> str:
     """How to get a DeepSpeed file that is not there: from the catalogue, or by another name."""
-    file = _catalogue_file_name(job.zero) if job.zero and job.zero.assumed else Path(name).name
+    file = _catalogue_file_name(job.deepspeed) if job.deepspeed and job.deepspeed.assumed else Path(name).name
     if safe_read.path_kind(catalogue_root() / "deepspeed" / file) == "file":
         return f"; `lmf-recipes copy {file} .` writes `deepspeed/{file}`"
-    known = {path.name for folder in job.folders for path in safe_read.glob_folder(folder, "deepspeed/*.json")}
+    known = {
+        path.name for folder in job.workspace.folders for path in safe_read.glob_folder(folder, "deepspeed/*.json")
+    }
     return suggest(file, known).replace("`", "`deepspeed/", 1)
 
 
@@ -114,7 +122,11 @@ def found_from_elsewhere(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:read_args
     Fix: start from the folder named, write the path absolute, or use `lmf-recipes train`, which does that for you.
     """
-    places = {key: location for key, path in _relative_paths(job) if (location := job.find(path)) and not location[1]}
+    places = {
+        key: location
+        for key, path in _relative_paths(job)
+        if (location := job.workspace.find(path)) and not location[1]
+    }
     if places:
         key, (place, _) = next(iter(places.items()))
         wanted = Path(dict(_relative_paths(job))[key])
@@ -132,9 +144,14 @@ def deepspeed_unreadable(job: Job) -> Findings:
     Source: accelerate/utils/deepspeed.py:HfDeepSpeedConfig.__init__
     Fix: correct the place named; JSON has no comments, no trailing commas and only double quotes.
     """
-    value = job.get("deepspeed")
-    if job.zero and job.zero.problem and isinstance(value, str) and (value.startswith("{") or job.find(value)):
-        why = job.zero.problem
+    value = job.args.get("deepspeed")
+    if (
+        job.deepspeed
+        and job.deepspeed.problem
+        and isinstance(value, str)
+        and (value.startswith("{") or job.workspace.find(value))
+    ):
+        why = job.deepspeed.problem
         also = "; JSON has no comments and no trailing commas" if "is not valid JSON" in why else ""
         yield finding_places.in_deepspeed_file(job), f"{why}{also}"
 
@@ -148,7 +165,7 @@ def path_not_expanded(job: Job) -> Findings:
     Fix: write the path out.
     """
     for key, path in named_paths(job, READ_KEYS):
-        if has_variable(path) and not job.find(path):
+        if has_variable(path) and not job.workspace.find(path):
             why = "is taken literally and does not exist: ~ and variables are not expanded; write it out"
             yield key.name, f"`{path}` {why}{assumption(job, key.name)}"
 
@@ -163,7 +180,7 @@ def folder_created_literally(job: Job) -> Findings:
     """
     for key, path in outputs(job):
         rest = path.removeprefix("~") if key.name == "output_dir" else path
-        if has_variable(rest) and not (key.access == "either" and job.find(path)):
+        if has_variable(rest) and not (key.access == "either" and job.workspace.find(path)):
             yield key.name, f"`{path}` is taken literally: a folder of exactly this name is created; write it out"
 
 
@@ -175,8 +192,11 @@ def space_in_recipe_path(job: Job) -> Findings:
     Source: llamafactory/launcher.py:launch
     Fix: rename the file or folder.
     """
-    if re.search(r"\s", job.path) and (job.world > 1 or job.engine):
-        yield None, f"`{job.path}` holds a space, at which LLaMA-Factory splits the torchrun command; rename it"
+    if re.search(r"\s", job.workspace.recipe) and (job.batch.world_size > 1 or job.uses_deepspeed):
+        yield (
+            None,
+            f"`{job.workspace.recipe}` holds a space, at which LLaMA-Factory splits the torchrun command; rename it",
+        )
 
 
 @rule("PTH013", ERROR)
@@ -189,7 +209,7 @@ def settings_file_missing(job: Job) -> Findings:
     Fix: name an existing JSON file, from the working directory, or write its keys as a mapping in the recipe.
     """
     for key, path in named_paths(job, _JSON_FILE_KEYS):
-        location = job.find(path)
+        location = job.workspace.find(path)
         if location is None:
             if not has_variable(path):
                 yield key.name, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
@@ -208,7 +228,11 @@ def _fix_from_working_directory(job: Job, places: Mapping[str, Path]) -> Fix | N
     for key, place in places.items():
         inside_here = Path(os.path.normpath(place.absolute()))
         target = inside_here.parent if key == "dataset_dir" else inside_here
-        if not target.is_relative_to(here) or not isinstance(job.values.get(key), str) or "," in job.values[key]:
+        if (
+            not target.is_relative_to(here)
+            or not isinstance(job.args.values.get(key), str)
+            or "," in job.args.values[key]
+        ):
             return None
         sets.append(Edit("set", key, target.relative_to(here).as_posix()))
     return Fix(tuple(sets), safe=False)
@@ -220,7 +244,7 @@ def _relative_paths(job: Job) -> Iterator[tuple[str, str]]:
         if key.name == "deepspeed":
             path = _deepspeed_file_name(job) or ""
         elif key.name == "dataset_dir":
-            path = f"{path}/{REGISTRY_FILE}" if job.registry else ""
+            path = f"{path}/{REGISTRY_FILE}" if job.data.registry else ""
         elif key.may_be_on_hub and not is_local_name(path):
             path = ""
         if path and not Path(path).is_absolute():
@@ -229,7 +253,7 @@ def _relative_paths(job: Job) -> Iterator[tuple[str, str]]:
 
 def _deepspeed_file_name(job: Job) -> str | None:
     """The `deepspeed:` value where it is a file name, not JSON text or its base64 form."""
-    value = job.get("deepspeed")
+    value = job.args.get("deepspeed")
     if not isinstance(value, str) or value.startswith("{"):
         return None
     encoded = "." not in value and re.fullmatch(r"[A-Za-z0-9_=-]{24,}", value)
@@ -253,15 +277,15 @@ def model_missing(job: Job) -> Findings:
     Fix: make or download the model, correct the path, or write a hub name (`Qwen/Qwen3-8B`).
     """
     for key, path in named_paths(job, MODEL_KEYS):
-        if is_local_name(path) and not job.find(path) and not has_variable(path):
+        if is_local_name(path) and not job.workspace.find(path) and not has_variable(path):
             remedy = "make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
             yield key.name, f"`{path}` does not exist; {remedy}{assumption(job, key.name)}"
 
 
 def is_model_path_missing(job: Job) -> bool:
     """Whether the model is a path where nothing is, which PTH004 or PTH006 tells."""
-    path = job.get("model_name_or_path")
-    return isinstance(path, str) and is_local_name(path) and not job.find(path)
+    path = job.args.get("model_name_or_path")
+    return isinstance(path, str) and is_local_name(path) and not job.workspace.find(path)
 
 
 @rule("PTH017", ERROR)
@@ -274,7 +298,7 @@ def model_name_impossible(job: Job) -> Findings:
     Fix: a hub name (`Qwen/Qwen3-8B`) or a folder that holds the model.
     """
     for key, path in named_paths(job, MODEL_KEYS):
-        if not is_local_name(path) and not job.find(path) and _is_impossible_hub_name(path):
+        if not is_local_name(path) and not job.workspace.find(path) and _is_impossible_hub_name(path):
             yield key.name, f"`{path}` is no name of a hub and no folder; write a hub name such as `Qwen/Qwen3-8B`"
 
 
@@ -294,7 +318,7 @@ def model_name_misspelt(job: Job) -> Findings:
         if (
             path.count("/") != 1
             or is_local_name(path)
-            or job.find(path)
+            or job.workspace.find(path)
             or _is_impossible_hub_name(path)
             or _is_known_model(path)
         ):
@@ -328,7 +352,7 @@ def model_folder_empty(job: Job) -> Findings:
     Fix: name the folder with config.json; an adapter belongs into `adapter_name_or_path`.
     """
     for key, path in named_paths(job, _WHOLE_MODEL_KEYS):
-        location = job.find(path)
+        location = job.workspace.find(path)
         if not location or safe_read.path_kind(location[0] / "config.json") == "file":
             continue
         if safe_read.path_kind(location[0]) == "folder" and (is_local_name(path) or location[1]):
@@ -347,11 +371,11 @@ def model_folder_in_part(job: Job) -> Findings:
     Source: llamafactory/model/loader.py:load_model, llamafactory/model/loader.py:load_tokenizer
     Fix: all files of the model in the folder that the run is started with.
     """
-    name = job.get("model_name_or_path")
-    if job.model and job.model.id is None and (place := job.find(str(name))):
+    name = job.args.get("model_name_or_path")
+    if job.model and job.model.id is None and (place := job.workspace.find(str(name))):
         from validator.run import model_files  # which no check of a hub name waits for
 
-        if parts := [*model_files.missing_files(place[0], scratch=job.flag("train_from_scratch"))]:
+        if parts := [*model_files.missing_files(place[0], scratch=job.args.flag("train_from_scratch"))]:
             text = f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model"
             yield "model_name_or_path", text
 
@@ -365,14 +389,14 @@ def adapter_missing(job: Job) -> Findings:
     Fix: name the folder that holds adapter_config.json, such as the `output_dir` of an earlier LoRA run.
     """
     for key, path in named_paths(job, ADAPTER_KEYS):
-        location = job.find(path)
+        location = job.workspace.find(path)
         if location and safe_read.path_kind(location[0] / "adapter_config.json") != "file":
             yield key.name, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
         elif (
             not location
             and is_local_name(path)
             and not has_variable(path)
-            and not trained_model.find_earlier_adapter(job.path, path)
+            and not trained_model.find_earlier_adapter(job.workspace.recipe, path)
         ):
             yield key.name, f"`{path}` does not exist; name the folder of a finished LoRA run"
 
@@ -388,9 +412,9 @@ def adapter_untrained(job: Job) -> Findings:
     """
     for key, path in named_paths(job, ADAPTER_KEYS):
         if (
-            not job.find(path)
+            not job.workspace.find(path)
             and is_local_name(path)
-            and (before := trained_model.find_earlier_adapter(job.path, path))
+            and (before := trained_model.find_earlier_adapter(job.workspace.recipe, path))
         ):
             yield key.name, f"`{path}` does not exist yet; train `{before.name}` first, which saves it there"
 

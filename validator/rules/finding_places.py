@@ -44,10 +44,10 @@ def in_json_setting(
     job: Job, key: str, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()
 ) -> Place:
     """A place in the settings that a key such as `fsdp_config` holds, or in the JSON file that it names."""
-    value = job.get(key)
+    value = job.args.get(key)
     if not isinstance(value, str):
         return Place((key, *route), None, key, at_key, against)
-    location = None if value.startswith("{") else job.find(value)
+    location = None if value.startswith("{") else job.workspace.find(value)
     if location is None or safe_read.path_kind(location[0]) != "file":
         return Place((key,), key=key, against=against)
     return Place(route, str(location[0]), key, at_key, against)
@@ -57,14 +57,17 @@ def at_checkpoint_key(job: Job, key: str) -> Place:
     """A key that names a checkpoint; what is said of it may quote the small files in it."""
     folders = (saved.path for saved in checkpoints.resume_candidates(job))
     hidden = (
-        str(file) for folder in folders for file in safe_read.glob_folder(folder, "*.json") if not job.quotes(file)
+        str(file)
+        for folder in folders
+        for file in safe_read.glob_folder(folder, "*.json")
+        if not job.workspace.may_quote(file)
     )
     return Place((key,), key=key, tells=next(hidden, None))
 
 
 def at_list_item(job: Job, key: str, name: str) -> Place:
     """One of several names that a key lists."""
-    value = job.get(key)
+    value = job.args.get(key)
     names = [str(word) for word in value] if isinstance(value, list) else []
     return Place((key, names.index(name)) if name in names else (key,), key=key)
 
@@ -73,7 +76,7 @@ def in_registry_entry(
     job: Job, key: str, dataset: Dataset, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()
 ) -> Place:
     """A place in the registry entry of a data set that `key` names; what is said of it may quote its rows."""
-    rows = next((str(file) for file in dataset.files if not job.quotes(file)), None)
-    if isinstance(job.get("dataset_dir"), Mapping):
+    rows = next((str(file) for file in dataset.files if not job.workspace.may_quote(file)), None)
+    if isinstance(job.args.get("dataset_dir"), Mapping):
         return Place(("dataset_dir", dataset.name, *route), None, key, at_key, against, rows)
     return Place((dataset.name, *route), str(dataset.folder / REGISTRY_FILE), key, at_key, against, rows)

@@ -31,7 +31,7 @@ def fsdp_word_unknown(job: Job) -> Findings:
     Source: transformers/training_args.py:TrainingArguments._process_fsdp_args, transformers/trainer_utils.py:FSDPOption
     Fix: full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2, with auto_wrap and offload.
     """
-    value = job.get("fsdp")
+    value = job.args.get("fsdp")
     for word in value.split() if isinstance(value, str) else ():
         if word not in _FSDP_WORDS:
             remedy = "; separate the words by spaces" if "," in word else suggest(word, _FSDP_WORDS)
@@ -61,7 +61,7 @@ def fsdp_with_deepspeed(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer.__init__
     Fix: keep one of them.
     """
-    if job.fsdp_words and job.engine:
+    if job.fsdp_words and job.uses_deepspeed:
         yield "fsdp", "`fsdp` and `deepspeed` exclude each other; keep one"
 
 
@@ -74,9 +74,9 @@ def fsdp_alone(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer.__init__
     Fix: remove `fsdp`.
     """
-    if job.fsdp_words and job.machine and job.world == 1:
+    if job.fsdp_words and job.machine and job.batch.world_size == 1:
         yield "fsdp", "FSDP on one device shards nothing, and stops without FORCE_TORCHRUN=1; remove it"
-    elif job.fsdp and job.machine and job.world == 1:
+    elif job.fsdp and job.machine and job.batch.world_size == 1:
         yield "accelerate", "FSDP on one device shards nothing; remove `accelerate`"
 
 
@@ -148,8 +148,8 @@ def _fsdp_settings(job: Job) -> Mapping[str, Any]:
 
 def _fsdp_settings_as_written(job: Job) -> Mapping[str, Any]:
     """The FSDP settings by the names under which they are written."""
-    value = job.get("fsdp_config")
-    if isinstance(value, str) and (location := job.find(value)):
+    value = job.args.get("fsdp_config")
+    if isinstance(value, str) and (location := job.workspace.find(value)):
         try:
             value = read_json(str(location[0]))
         except RecipeError:
@@ -264,11 +264,11 @@ def accelerate_precision_differs(job: Job, file: AccelerateFile) -> Findings:
     accelerate/accelerator.py:Accelerator.prepare_model
     Fix: the same in both.
     """
-    own = next((name for name in ("bf16", "fp16") if job.flag(name)), None)
+    own = next((name for name in ("bf16", "fp16") if job.args.flag(name)), None)
     place = in_accelerate_file(job, "mixed_precision", against=("bf16", "fp16", "pure_bf16"))
     if file.half and own and own != file.half:
         yield place, f"`mixed_precision` is {file.half}, the recipe's `{own}: true` counts; write {own}"
-    elif file.half and not own and job.pure and job.fsdp:
+    elif file.half and not own and job.precision.trains_in_16_bit and job.fsdp:
         yield place, f'{file.half} raises the weights of `pure_bf16` to 32 bits; write "no"'
 
 
@@ -284,7 +284,7 @@ def sharded_twice(job: Job, file: AccelerateFile) -> Findings:
     """
     if file.fsdp and not _zero3_with_fsdp2_checkpointing(job, file):
         for key in ("fsdp", "deepspeed"):
-            if job.fsdp_words if key == "fsdp" else job.engine:
+            if job.fsdp_words if key == "fsdp" else job.uses_deepspeed:
                 yield key, f"`{key}` stands beside the FSDP of `{job.header['accelerate']}`; keep one"
 
 
@@ -311,7 +311,7 @@ def states_in_pieces(job: Job, file: AccelerateFile) -> Findings:
     Source: transformers/trainer.py:Trainer.create_accelerator_and_postprocess
     Fix: `fsdp_state_dict_type: FULL_STATE_DICT`, or remove `save_only_model`.
     """
-    if file.fsdp and not file.fsdp.gathers and job.flag("save_only_model"):
+    if file.fsdp and not file.fsdp.gathers and job.args.flag("save_only_model"):
         place = in_fsdp_config(job, "fsdp_state_dict_type")._replace(against=("save_only_model",))
         yield place, "`save_only_model` needs whole states; write `fsdp_state_dict_type: FULL_STATE_DICT`"
 
@@ -326,7 +326,7 @@ def model_left_in_pieces(job: Job, file: AccelerateFile) -> Findings:
     accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_state_dict_type
     Fix: `fsdp_state_dict_type: FULL_STATE_DICT`.
     """
-    if file.fsdp and not file.fsdp.gathers and not job.flag("save_only_model"):
+    if file.fsdp and not file.fsdp.gathers and not job.args.flag("save_only_model"):
         text = "the trained model is saved in pieces only; write `fsdp_state_dict_type: FULL_STATE_DICT`"
         yield in_fsdp_config(job, "fsdp_state_dict_type"), text
 
@@ -340,7 +340,7 @@ def recomputed_twice(job: Job, file: AccelerateFile) -> Findings:
     transformers/trainer.py:Trainer.create_accelerator_and_postprocess
     Fix: remove `fsdp_activation_checkpointing`; LLaMA-Factory's own is on by default.
     """
-    if file.fsdp and file.fsdp.recomputes and job.own_checkpointing != "off":
+    if file.fsdp and file.fsdp.recomputes and job.activation_checkpointing.llamafactory_mode != "off":
         text = "LLaMA-Factory recomputes activations already; remove it"
         yield in_fsdp_config(job, "fsdp_activation_checkpointing"), text
 
@@ -361,7 +361,7 @@ def stage_3_under_fsdp_2(job: Job, file: AccelerateFile) -> Findings:
 def _zero3_with_fsdp2_checkpointing(job: Job, file: AccelerateFile) -> bool:
     """Whether ZeRO-3 meets recomputation without reentry, which LLaMA-Factory takes up for FSDP2."""
     second = file.fsdp is not None and file.version == 2
-    return second and job.zero_stage == 3 and job.own_checkpointing != "off"
+    return second and job.zero_stage == 3 and job.activation_checkpointing.llamafactory_mode != "off"
 
 
 def _is_one_of(value: Any, choices: list[str], numbered: bool) -> bool:

@@ -101,25 +101,25 @@ def outside_published(job: Job) -> Findings:
 
 def _published_settings(job: Job) -> Iterator[_PublishedSetting]:
     """Each setting for which rates.yaml has a row; none in a run that is meant to overfit."""
-    if not job.trains or job.trains_nothing or job.overfits:
+    if not job.task.trains or job.task.is_inference_only or job.declared.overfit:
         return
     row = guidance.rate_row(
-        job.stage, job.method, job.model.billions if job.model else None, _memory_saving_optimizer(job)
+        job.task.stage, job.task.method, job.model.billions if job.model else None, _memory_saving_optimizer(job)
     )
     values = {
-        "learning_rate": job.number("learning_rate"),
-        "batch": job.effective_batch if job.machine and not job.packs else None,
-        "epochs": job.number("num_train_epochs") if job.number("max_steps") <= 0 else None,
+        "learning_rate": job.args.number("learning_rate"),
+        "batch": job.batch.effective_batch if job.machine and not job.batch.packing else None,
+        "epochs": job.args.number("num_train_epochs") if job.args.number("max_steps") <= 0 else None,
     }
     for name, value in values.items():
         if row and value is not None and _is_plausible(name, value):
             yield _PublishedSetting(
                 _SETTING_KEYS.get(name, name), _describe_setting(name, job), value, row[name], row["source"]
             )
-    for shape in guidance.setting_rows(job.stage, job.method, str(job.get("pref_loss"))):
+    for shape in guidance.setting_rows(job.task.stage, job.task.method, str(job.args.get("pref_loss"))):
         key, per = shape["key"], shape.get("per")
-        value, base = job.number(key), job.number(per) if per else 1.0
-        if job.has(key) and base > 0 and _is_plausible(key, value):
+        value, base = job.args.number(key), job.args.number(per) if per else 1.0
+        if job.args.is_set(key) and base > 0 and _is_plausible(key, value):
             words = f"`{key}` over `{per}`" if per else f"`{key}`"
             yield _PublishedSetting(key, f"{words} is", value / base, shape, shape["source"])
 
@@ -132,11 +132,11 @@ def _is_plausible(name: str, value: float) -> bool:
 
 
 def _describe_setting(name: str, job: Job) -> str:
-    return f"{_SETTING_NAMES[name]} of {job.stage} with {job.method} is"
+    return f"{_SETTING_NAMES[name]} of {job.task.stage} with {job.task.method} is"
 
 
 def _memory_saving_optimizer(job: Job) -> str | None:
-    own = job.optimizers[:1]
+    own = job.requested_optimizers[:1]
     return own[0].removeprefix("use_") if own else None
 
 
@@ -162,10 +162,10 @@ def few_steps(job: Job) -> Findings:
     Source: own (guidance)
     Fix: a smaller `gradient_accumulation_steps`, fewer devices, or more samples.
     """
-    enough = (job.data_rows or 0) * job.number("num_train_epochs") >= _FEW_STEPS * _SMALL_BATCH
-    told = job.number("max_steps") > 0 or job.packs  # packed, rows are not sequences
-    if job.trains and enough and not told and job.steps < _FEW_STEPS and not job.overfits:
-        rows = f"{job.data_rows or 0:,} samples in batches of {job.effective_batch}"
+    enough = (job.data.rows or 0) * job.args.number("num_train_epochs") >= _FEW_STEPS * _SMALL_BATCH
+    told = job.args.number("max_steps") > 0 or job.batch.packing  # packed, rows are not sequences
+    if job.task.trains and enough and not told and job.steps < _FEW_STEPS and not job.declared.overfit:
+        rows = f"{job.data.rows or 0:,} samples in batches of {job.batch.effective_batch}"
         text = f"{rows} are {job.steps} steps in all, too few to learn much; take smaller batches or more samples"
         yield "gradient_accumulation_steps", text
 
@@ -179,8 +179,12 @@ def no_warmup(job: Job) -> Findings:
     Source: own (guidance)
     Fix: `warmup_ratio: 0.03`.
     """
-    if job.trains and warmup_steps(job, max(job.steps, 1)) == 0 and job.get("lr_scheduler_type") != "constant":
-        at = next((key for key in ("warmup_ratio", "warmup_steps") if job.has(key)), "learning_rate")
+    if (
+        job.task.trains
+        and warmup_steps(job, max(job.steps, 1)) == 0
+        and job.args.get("lr_scheduler_type") != "constant"
+    ):
+        at = next((key for key in ("warmup_ratio", "warmup_steps") if job.args.is_set(key)), "learning_rate")
         yield at, "no warm-up: the run starts at the full rate; write `warmup_ratio: 0.03`"
 
 
@@ -192,9 +196,9 @@ def rate_never_falls(job: Job) -> Findings:
     Source: own (experience)
     Fix: `lr_scheduler_type: cosine` or linear, or fewer epochs.
     """
-    constant = job.get("lr_scheduler_type") in ("constant", "constant_with_warmup")
-    if constant and job.trains and job.number("num_train_epochs") > _MANY_EPOCHS and not job.overfits:
-        epochs = f"{job.number('num_train_epochs'):g}"
+    constant = job.args.get("lr_scheduler_type") in ("constant", "constant_with_warmup")
+    if constant and job.task.trains and job.args.number("num_train_epochs") > _MANY_EPOCHS and not job.declared.overfit:
+        epochs = f"{job.args.number('num_train_epochs'):g}"
         yield "lr_scheduler_type", f"the rate stays the same over {epochs} epochs; `cosine` lets it fall"
 
 
@@ -206,7 +210,12 @@ def never_evaluated(job: Job) -> Findings:
     Source: own (experience)
     Fix: `val_size: 0.02` with `eval_strategy: steps` and `eval_steps`, or `eval_dataset`.
     """
-    if job.trains and not job.evaluates and job.stage in ("sft", "dpo", "kto", "rm") and not job.overfits:
+    if (
+        job.task.trains
+        and not job.evaluation.runs
+        and job.task.stage in ("sft", "dpo", "kto", "rm")
+        and not job.declared.overfit
+    ):
         text = "nothing is measured on samples that are not trained on"
         yield "dataset", f"{text}; `val_size: 0.02` with `eval_strategy: steps` does it"
 
@@ -219,14 +228,14 @@ def kill_costs_much(job: Job, machine: Machine) -> Findings:
     Source: transformers/trainer_callback.py:DefaultFlowCallback.on_step_end
     Fix: the `save_steps` that is named: a checkpoint at least every hour on one node, every half hour on several.
     """
-    timed = predict_training_time(job) if job.trains and job.get("save_strategy") != "no" else None
+    timed = predict_training_time(job) if job.task.trains and job.args.get("save_strategy") != "no" else None
     if timed is None or timed.run is None or timed.run.expected < _SHORT_RUN_SECONDS:
         return
     total, step = timed.steps or job.steps, timed.step.expected
     worth = _MIN_SAVE_RATIO * checkpoint_write_seconds(job)  # more often would waste time (TRA926)
     steps = max(1, int(max(_SHORT_RUN_SECONDS if machine.nodes == 1 else _SHORT_RUN_SECONDS / 2, worth) / step))
     remedy = f"set `save_steps: {steps}`, some {_format_hours(steps * step)}"
-    every = save_interval(job, job.steps_per_epoch(job.data_rows or 0), total)
+    every = save_interval(job, job.batch.steps_per_epoch(job.data.rows or 0), total)
     if not 0 < every < total:
         if timed.run.expected > 2 * worth:
             run = f"the run has {job.steps:,} steps of some {_format_hours(timed.run.expected)}"
@@ -245,17 +254,17 @@ def batch_follows_the_devices(job: Job, machine: Machine) -> Findings:
     Fix: the `gradient_accumulation_steps` in the message, or another learning rate.
     """
     written = job.header.get("machine")
-    if not job.trains or not isinstance(written, str) or written == str(machine):
+    if not job.task.trains or not isinstance(written, str) or written == str(machine):
         return
     try:
         before = parse_machine(written).world
     except RecipeError:  # another rule tells it
         return
-    if before != job.world:
-        steps, remainder = divmod(job.accumulation * before, job.world)
-        batch = job.effective_batch * before // job.world
-        devices = f"with {job.world} {plural(job.world, 'device')}, not {before}"
-        text = f"{devices}, the effective batch is {job.effective_batch}, not {batch}"
+    if before != job.batch.world_size:
+        steps, remainder = divmod(job.batch.accumulation * before, job.batch.world_size)
+        batch = job.batch.effective_batch * before // job.batch.world_size
+        devices = f"with {job.batch.world_size} {plural(job.batch.world_size, 'device')}, not {before}"
+        text = f"{devices}, the effective batch is {job.batch.effective_batch}, not {batch}"
         remedy = f"; `gradient_accumulation_steps: {steps}` keeps it" if steps and not remainder else ""
         yield "gradient_accumulation_steps", f"{text} instead of {batch}{remedy}"
 

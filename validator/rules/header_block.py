@@ -11,7 +11,7 @@ from validator.finding import Place
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.suggestions import suggest
 from validator.rules.rule import WARNING, Findings, rule
-from validator.run.hyperparameters import header_lengths
+from validator.run.declared import header_lengths
 from validator.run.prediction import Job
 from validator.run.recipe_arguments import finite_number
 from validator.run.recipe_labels import catalogue_name, predicted_memory
@@ -98,7 +98,11 @@ _REQUIRED_FIELDS = {
 
 def _is_catalogue_recipe(job: Job) -> bool:
     """What a command line asks beyond the file, a user's own run, is not the catalogue's concern."""
-    return bool(job.header) and job.as_written and Path(job.path).absolute().parent == catalogue_root() / "recipes"
+    return (
+        bool(job.header)
+        and job.is_unmodified
+        and Path(job.workspace.recipe).absolute().parent == catalogue_root() / "recipes"
+    )
 
 
 @rule("CUR001", WARNING)
@@ -109,7 +113,7 @@ def name_not_derived(job: Job) -> Findings:
     Source: own (this repository's conventions)
     Fix: name it `<model>-<device>[x<count>]-<method>[-<variant>].yaml`; the message says the derived form.
     """
-    stem = Path(job.path).stem
+    stem = Path(job.workspace.recipe).stem
     named = _is_catalogue_recipe(job) and job.model is not None and job.model.short is not None
     if named and (derived := catalogue_name(job)) and stem != derived and not stem.startswith(f"{derived}-"):
         yield None, f"is named {stem}.yaml, but its contents say {derived}[-variant].yaml; rename it"
@@ -153,5 +157,5 @@ def left_from_an_example(job: Job) -> Findings:
     Source: own (this repository's conventions)
     Fix: remove `max_samples`.
     """
-    if _is_catalogue_recipe(job) and job.has("max_samples"):
-        yield "max_samples", f"`max_samples: {job.get('max_samples')}` would cut a user's data silently; remove it"
+    if _is_catalogue_recipe(job) and job.args.is_set("max_samples"):
+        yield "max_samples", f"`max_samples: {job.args.get('max_samples')}` would cut a user's data silently; remove it"

@@ -121,7 +121,7 @@ def torchrun_restarts(job: Job, machine: Machine) -> Findings:
     if machine.nodes > 1 and shared:
         remedy = "unset it, or set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
         yield "machine", f"the environment has MAX_RESTARTS={restarts}, after which nodes can wait for ever; {remedy}"
-    if job.flag("overwrite_output_dir"):
+    if job.args.flag("overwrite_output_dir"):
         found = f"the environment has MAX_RESTARTS={restarts}, and each restart begins anew"
         yield "overwrite_output_dir", f"{found}; set it to false, or unset MAX_RESTARTS"
 
@@ -135,7 +135,7 @@ def name_of_another_hub(job: Job, model: Model) -> Findings:
     Source: llamafactory/extras/misc.py:try_download_model_from_other_hub
     Fix: the name in the message, a folder, or the variable set as the name asks for.
     """
-    if model.id is None or model.taken or job.find(str(job.get("model_name_or_path"))):
+    if model.id is None or model.taken or job.workspace.find(str(job.args.get("model_name_or_path"))):
         return
     scope = node_environment.is_env_enabled("USE_MODELSCOPE_HUB")
     if not scope and model.name in model.hub:  # which most checks are
@@ -174,8 +174,11 @@ def ray_cannot_start(job: Job, machine: Machine) -> Findings:
         reserved = f"{launcher.RAY_CPUS} are reserved for each of {devices} devices"
         short = f"Ray has {promised} CPUs by `num_cpus`, and {reserved}"
         yield "ray_init_kwargs", f"{short}: it would wait for ever; set `num_cpus: {wanted}`"
-    if workers > job.world:
-        yield "ray_num_workers", f"{workers} Ray workers, the machine has {job.world} devices; set {job.world}"
+    if workers > job.batch.world_size:
+        yield (
+            "ray_num_workers",
+            f"{workers} Ray workers, the machine has {job.batch.world_size} devices; set {job.batch.world_size}",
+        )
 
 
 @rule("PAR207", WARNING, about=subjects.machine)
@@ -205,9 +208,12 @@ def ray_trains_on_fewer(job: Job, _machine: Machine) -> Findings:
     Source: llamafactory/hparams/training_args.py:RayArguments, llamafactory/train/tuner.py:_ray_training_function
     Fix: the number of all devices, or a smaller machine.
     """
-    if launcher.uses_ray() and (workers := launcher.ray_workers(job)) < job.world:
+    if launcher.uses_ray() and (workers := launcher.ray_workers(job)) < job.batch.world_size:
         found = f"the environment has USE_RAY, and `ray_num_workers` is {workers}"
-        yield "ray_num_workers", f"{found}; the machine has {job.world} devices: set `ray_num_workers: {job.world}`"
+        yield (
+            "ray_num_workers",
+            f"{found}; the machine has {job.batch.world_size} devices: set `ray_num_workers: {job.batch.world_size}`",
+        )
 
 
 @rule("PAR209", WARNING, about=subjects.machine)
@@ -220,6 +226,6 @@ def ray_meets_at_its_head(job: Job, machine: Machine) -> Findings:
     llamafactory/train/trainer_utils.py:sort_placement_group_by_node_ip
     Fix: `master_addr`, the address of a node with devices.
     """
-    if machine.nodes > 1 and launcher.uses_ray() and not job.has("master_addr"):
+    if machine.nodes > 1 and launcher.uses_ray() and not job.args.is_set("master_addr"):
         found = f"the environment has USE_RAY: workers on {machine.nodes} nodes meet at Ray's head node"
         yield "machine", f"{found}; where it has no devices they wait for ever: set `master_addr` to one that has"

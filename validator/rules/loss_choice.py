@@ -18,7 +18,7 @@ def ppo_impossible(job: Job) -> Findings:
     Source: llamafactory/train/ppo/trainer.py:CustomPPOTrainer.__init__, llamafactory/extras/misc.py:check_dependencies
     Fix: `stage: dpo` or `kto`; or LLaMA-Factory 0.9.3 with its own trl.
     """
-    if job.stage == "ppo":
+    if job.task.stage == "ppo":
         judged = releases.newest_pair()[0]
         yield "stage", f"stage ppo needs trl 0.8.6 to 0.9.6, LLaMA-Factory {judged} needs 0.18 to 0.24; use dpo or kto"
 
@@ -33,19 +33,19 @@ def ppo_needs(job: Job) -> Findings:
     Fix: `do_train: true`, a `reward_model`, of a type that fits the method; no S^2 attention; reports to wandb,
     tensorboard or trackio.
     """
-    if job.stage != "ppo":
+    if job.task.stage != "ppo":
         return
-    kind = job.get("reward_model_type")
-    if not job.has("reward_model"):
+    kind = job.args.get("reward_model_type")
+    if not job.args.is_set("reward_model"):
         yield "reward_model", "stage ppo needs a `reward_model`"
-    elif kind == "lora" and job.method != "lora":
-        yield "reward_model_type", f"a LoRA reward model needs `finetuning_type: lora`, not {job.method}"
-    if not job.trains:
+    elif kind == "lora" and job.task.method != "lora":
+        yield "reward_model_type", f"a LoRA reward model needs `finetuning_type: lora`, not {job.task.method}"
+    if not job.task.trains:
         yield "do_train", "stage ppo only trains; set `do_train: true`"
-    if job.flag("shift_attn"):
+    if job.args.flag("shift_attn"):
         yield "shift_attn", "stage ppo is refused with `shift_attn`; remove it"
     for key in ("use_kt", "use_unsloth"):
-        if kind == "lora" and job.flag(key):
+        if kind == "lora" and job.args.flag(key):
             yield key, f"`{key}` is refused with a LoRA reward model; set `reward_model_type: full`"
 
 
@@ -57,8 +57,8 @@ def smoothing_refused(job: Job) -> Findings:
     Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: `pref_loss: sigmoid`, or no `dpo_label_smoothing`.
     """
-    loss = job.get("pref_loss")
-    if job.stage == "dpo" and loss != "sigmoid" and job.number("dpo_label_smoothing") > 1e-6:
+    loss = job.args.get("pref_loss")
+    if job.task.stage == "dpo" and loss != "sigmoid" and job.args.number("dpo_label_smoothing") > 1e-6:
         yield "dpo_label_smoothing", f"`dpo_label_smoothing` needs `pref_loss: sigmoid`, not {loss}"
 
 
@@ -71,8 +71,11 @@ def loss_replaced(job: Job) -> Findings:
     trl/trainer/dpo_trainer.py:DPOTrainer.dpo_loss
     Fix: `pref_loss: sigmoid`, or orpo and simpo, which LLaMA-Factory computes itself.
     """
-    if job.stage == "dpo" and job.get("pref_loss") in _TRAINED_AS_SIGMOID:
-        yield "pref_loss", f"`pref_loss: {job.get('pref_loss')}` trains sigmoid with this trl; write sigmoid or simpo"
+    if job.task.stage == "dpo" and job.args.get("pref_loss") in _TRAINED_AS_SIGMOID:
+        yield (
+            "pref_loss",
+            f"`pref_loss: {job.args.get('pref_loss')}` trains sigmoid with this trl; write sigmoid or simpo",
+        )
 
 
 @rule("TRA505", ERROR, since="transformers 5.0.0")
@@ -84,7 +87,7 @@ def reward_model_unsaved(job: Job) -> Findings:
     Source: llamafactory/train/rm/trainer.py:PairwiseTrainer._save, transformers/trainer.py:Trainer._save
     Fix: `finetuning_type: lora`, or a model whose embeddings are not tied.
     """
-    trains = job.stage == "rm" and job.trains and job.method in ("full", "freeze")
+    trains = job.task.stage == "rm" and job.task.trains and job.task.method in ("full", "freeze")
     if trains and job.model and job.model.arch.tied and job.zero_stage < 3:  # which saves what it gathered, unshared
         yield "finetuning_type", f"{job.model.name} ties its embeddings: its reward model cannot be saved; use lora"
 
@@ -97,7 +100,11 @@ def smoothing_reversed(job: Job) -> Findings:
     Source: trl/trainer/dpo_trainer.py:DPOTrainer.dpo_loss
     Fix: a value below 0.5, such as 0.1.
     """
-    if job.stage == "dpo" and job.get("pref_loss") == "sigmoid" and job.number("dpo_label_smoothing") > 0.5:
+    if (
+        job.task.stage == "dpo"
+        and job.args.get("pref_loss") == "sigmoid"
+        and job.args.number("dpo_label_smoothing") > 0.5
+    ):
         yield "dpo_label_smoothing", "above 0.5 the rejected answers are learnt; use 0.1 or less"
 
 
@@ -112,7 +119,7 @@ def asft_without_reference(job: Job) -> Findings:
     llamafactory/train/trainer_utils.py:create_ref_model
     Fix: `finetuning_type: full` or freeze, or a `ref_model`.
     """
-    if job.anchors and not job.copies:
+    if job.task.uses_asft_loss and not job.task.frozen_model_copies:
         yield "use_asft_loss", "the ASFT loss has no reference model with LoRA; name a `ref_model`, or use full"
 
 
@@ -125,7 +132,7 @@ def asft_evaluated(job: Job) -> Findings:
     Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.compute_loss
     Fix: `eval_strategy: "no"`.
     """
-    if job.anchors and job.evaluates and not job.generative:
+    if job.task.uses_asft_loss and job.evaluation.runs and not job.evaluation.predict_with_generate:
         yield "use_asft_loss", 'a run with the ASFT loss cannot be evaluated; set `eval_strategy: "no"`'
 
 
@@ -140,6 +147,11 @@ def pairs_grouped(job: Job) -> Findings:
     llamafactory/data/processor/pairwise.py:PairwiseDatasetProcessor.preprocess_dataset
     Fix: remove the key; `stage: kto` and `stage: sft` may have it.
     """
-    key = "group_by_length" if job.has("group_by_length") else "train_sampling_strategy"
-    if job.stage in ("rm", "dpo") and job.trains and job.groups and not job.flag("streaming"):
-        yield key, f"stage {job.stage} cannot group pairs by length; remove `{key}`"
+    key = "group_by_length" if job.args.is_set("group_by_length") else "train_sampling_strategy"
+    if (
+        job.task.stage in ("rm", "dpo")
+        and job.task.trains
+        and job.batch.group_by_length
+        and not job.args.flag("streaming")
+    ):
+        yield key, f"stage {job.task.stage} cannot group pairs by length; remove `{key}`"

@@ -36,7 +36,9 @@ def _device_need_and_limit(job: Job) -> str:
     device, usable = job.machine.device, job.machine.device.usable_gib
     digits = distinguishing_decimals(job.device_memory.expected / GIB, usable)
     needs = _needed_memory(job.device_memories, job.device_verdicts, digits)
-    condition = f" if samples reach {job.longest:,} tokens" if job.reached < job.longest else ""
+    condition = (
+        f" if samples reach {job.batch.max_tokens:,} tokens" if job.batch.certain_tokens < job.batch.max_tokens else ""
+    )
     whose = ", which device, host and page cache share" if device.shared_memory else ""
     gaps = ", ".join(job.device_memory.gaps)
     wide = f" (wide band: few measurements of {gaps} are public)" if gaps else ""
@@ -67,7 +69,7 @@ def device_memory_exceeded(job: Job) -> Findings:
 
 def _not_sharded_hint(job: Job) -> str:
     """That nothing spreads the states of several devices, which the launch may do and the recipe does not say."""
-    spread = job.world == 1 or job.engine or job.fsdp or job.accelerate or job.adapts
+    spread = job.batch.world_size == 1 or job.uses_deepspeed or job.fsdp or job.accelerate or job.task.uses_adapter
     return "" if spread else "; without `deepspeed` or `fsdp` each device holds the whole model"
 
 
@@ -169,7 +171,7 @@ def memory_not_judged(job: Job, _machine: Machine) -> Findings:
     recipe `lmf-recipes plan --model FOLDER --simulate`; or add the model to validator/data/models.yaml.
     """
     if job.model_problem:
-        folder = job.find(f"{job.get('model_name_or_path')}/config.json")
+        folder = job.workspace.find(f"{job.args.get('model_name_or_path')}/config.json")
         at = "base" if isinstance(job.header.get("base"), str) and not folder else "model_name_or_path"
         yield at, f"memory is not judged: {job.model_problem}"
 
@@ -184,7 +186,7 @@ def sizes_for_the_machine(job: Job, _machine: Machine) -> Findings:
     Fix: nothing to do; with the model's own name, or `# base: NAME` in the header block, memory is judged.
     """
     if job.model_problem and (there := model_sizes_that_fit(job)):
-        whose = f"of the models of template `{job.get('template')}`"
+        whose = f"of the models of template `{job.args.get('template')}`"
         largest, beyond = (f"{one.id} ({one.size})" if one else "" for one in there)
         if not beyond:
             yield "template", f"{whose} none exceeds the machine's memory, the largest is {largest}"
@@ -238,7 +240,7 @@ def custom_model_class(job: Job, model: Model) -> Findings:
         own = "its config.json names a class of its own (`auto_map`)"
         plain = f"without `trust_remote_code` plain {model.kind} is trained, and judged"
         other = f"`trust_remote_code` trains that one: its memory may differ from plain {model.kind}'s"
-        judged = f"{other}, by which it is judged" if job.flag("trust_remote_code") else plain
+        judged = f"{other}, by which it is judged" if job.args.flag("trust_remote_code") else plain
         yield "model_name_or_path", f"{own}; {judged}"
 
 
@@ -262,7 +264,7 @@ def host_memory_not_judged(job: Job, machine: Machine) -> Findings:
     Source: own (the memory model)
     Fix: `host_ram_gib` in the header block, or `--host-ram`.
     """
-    offloads = job.zero.offloads if job.zero else job.fsdp is not None and job.fsdp.offload
+    offloads = job.deepspeed.offloads if job.deepspeed else job.fsdp is not None and job.fsdp.offload
     if offloads and machine.host_ram_gib is None and job.host_memory:
         found = (
             f"offload needs {_memory_range(job.host_memory)} of host memory per node, and the machine's is not given"
@@ -278,7 +280,7 @@ def checkpoints_without_limit(job: Job) -> Findings:
     Source: own (the memory model)
     Fix: `save_total_limit: 2`, `save_only_model: true`, or a larger `save_steps`.
     """
-    if job.number("save_total_limit") > 0 or job.get("save_strategy") == "no":
+    if job.args.number("save_total_limit") > 0 or job.args.get("save_strategy") == "no":
         return
     total, kept = job.output_bytes / GIB, job.checkpoints.kept
     if total > 500 and kept > 2:
@@ -288,9 +290,9 @@ def checkpoints_without_limit(job: Job) -> Findings:
 
 def _key_for_device_memory(job: Job) -> str:
     """The setting the reader should look at first: the DeepSpeed file where there is one, else the micro batch."""
-    return "deepspeed" if job.engine else "per_device_train_batch_size"
+    return "deepspeed" if job.uses_deepspeed else "per_device_train_batch_size"
 
 
 def _key_for_host_memory(job: Job) -> str:
     """What fills a node's main memory: the DeepSpeed file where there is one, else the limit."""
-    return "deepspeed" if job.engine else "host_ram_gib" if "host_ram_gib" in job.header else "machine"
+    return "deepspeed" if job.uses_deepspeed else "host_ram_gib" if "host_ram_gib" in job.header else "machine"

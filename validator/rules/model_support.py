@@ -19,7 +19,7 @@ def remote_code_not_trusted(job: Job, model: Model) -> Findings:
     Source: transformers/dynamic_module_utils.py:resolve_trust_remote_code
     Fix: `trust_remote_code: true`, after reading the code in the model's repository.
     """
-    if model.remote_code and not job.flag("trust_remote_code"):
+    if model.remote_code and not job.args.flag("trust_remote_code"):
         yield "model_name_or_path", f"{model.name} needs its own code; add `trust_remote_code: true`"
 
 
@@ -109,7 +109,7 @@ def gpt_oss_sinks_untrained(job: Job, model: Model) -> Findings:
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
     Fix: none in LLaMA-Factory, which uses no other attention for gpt-oss; adapters lose nothing.
     """
-    if job.method in ("full", "freeze") and model.family.own_kernel and not _lacks_gpt_oss_kernel(job.machine):
+    if job.task.method in ("full", "freeze") and model.family.own_kernel and not _lacks_gpt_oss_kernel(job.machine):
         text = "the attention sinks of gpt-oss, one number a head, stay as they are"
         yield "model_name_or_path", f"{text}: LLaMA-Factory's kernel for it has no gradient of them"
 
@@ -130,7 +130,7 @@ def no_liger_kernel(job: Job, model: Model) -> Findings:
     Source: llamafactory/model/model_utils/liger_kernel.py:apply_liger_kernel
     Fix: remove `enable_liger_kernel`, and check memory without it.
     """
-    if job.flag("enable_liger_kernel") and not model.family.liger:
+    if job.args.flag("enable_liger_kernel") and not model.family.liger:
         yield "enable_liger_kernel", f"LLaMA-Factory has no liger kernels for {model.kind}; nothing is saved"
 
 
@@ -143,7 +143,7 @@ def shifted_attention_refused(job: Job, model: Model) -> Findings:
     Source: llamafactory/model/model_utils/longlora.py:_apply_llama_patch
     Fix: remove `shift_attn`.
     """
-    if job.flag("shift_attn") and job.trains and job.stage != "ppo" and model.family.shift_attention:
+    if job.args.flag("shift_attn") and job.task.trains and job.task.stage != "ppo" and model.family.shift_attention:
         yield "shift_attn", "`shift_attn` needs transformers below 4.48; remove it"
 
 
@@ -155,7 +155,7 @@ def shifted_attention_unread(job: Job, model: Model) -> Findings:
     Source: llamafactory/model/model_utils/longlora.py:configure_longlora
     Fix: remove `shift_attn`.
     """
-    if job.flag("shift_attn") and not model.family.shift_attention and job.stage != "ppo":
+    if job.args.flag("shift_attn") and not model.family.shift_attention and job.task.stage != "ppo":
         yield "shift_attn", f"`shift_attn` is for llama models, not {model.kind}; it has no effect"
 
 
@@ -168,7 +168,7 @@ def mixture_of_depths_unsupported(job: Job, model: Model) -> Findings:
     llamafactory/extras/constants.py:MOD_SUPPORTED_MODELS
     Fix: remove `mixture_of_depths`.
     """
-    if job.get("mixture_of_depths") == "convert" and not model.family.mixture_of_depths:
+    if job.args.get("mixture_of_depths") == "convert" and not model.family.mixture_of_depths:
         yield "mixture_of_depths", f"{model.kind} cannot be converted to mixture-of-depths; remove it"
 
 
@@ -180,7 +180,7 @@ def routers_without_loss(job: Job, model: Model) -> Findings:
     Source: llamafactory/model/model_utils/moe.py:configure_moe
     Fix: remove `moe_aux_loss_coef`.
     """
-    if job.flag("moe_aux_loss_coef") and job.trains and not model.family.aux_loss:
+    if job.args.flag("moe_aux_loss_coef") and job.task.trains and not model.family.aux_loss:
         yield "moe_aux_loss_coef", f"LLaMA-Factory gives the routers of {model.kind} no loss; it has no effect"
 
 
@@ -195,7 +195,7 @@ def flash_attention_without_sinks(job: Job, model: Model) -> Findings:
     Fix: the earlier transformers in the message, also in the header block; or `flash_attn: auto`.
     """
     used = job.machine is None or job.machine.device.flash_attention  # else LLaMA-Factory goes on without it
-    if used and job.get("flash_attn") == "fa2" and not (model.family.sinks or model.remote_code):
+    if used and job.args.get("flash_attn") == "fa2" and not (model.family.sinks or model.remote_code):
         newest, earlier = (version for _, version in releases.known_pairs()[:2])
         text = f"`flash_attn: fa2` ends with transformers {newest} at the first step"
         yield "flash_attn", f"{text}; install {earlier} and write `# transformers: {earlier}`, or `flash_attn: auto`"

@@ -28,12 +28,12 @@ def nothing_trainable(job: Job, model: Model, work: Workload) -> Findings:
     llamafactory/model/model_utils/visual.py:patch_target_modules
     Fix: `freeze_multi_modal_projector: false`, `freeze_vision_tower: false`, or the language model trained, too.
     """
-    if not job.trains or job.trains_decoder or job.has("adapter_name_or_path"):
+    if not job.task.trains or job.trains_decoder or job.args.is_set("adapter_name_or_path"):
         return
     trained = any(part.targets or part.trains or part.projector or part.trainable_layers for part in work.towers)
-    loose = job.method == "full" and any(tower.never_frozen for tower in model.arch.towers)
+    loose = job.task.method == "full" and any(tower.never_frozen for tower in model.arch.towers)
     if not trained and not loose:
-        remedy = "freeze_vision_tower: false" if job.adapts else "freeze_multi_modal_projector: false"
+        remedy = "freeze_vision_tower: false" if job.task.uses_adapter else "freeze_multi_modal_projector: false"
         yield "freeze_language_model", f"tower and projector are frozen, too: nothing is left to train; set `{remedy}`"
 
 
@@ -56,7 +56,7 @@ def targets_frozen(job: Job, model: Model, work: Workload) -> Findings:
     linear = [f"language_model.layers.{part}.{name}" for part in family.parts for name in family.linear]
     if not any(target in name for target in bare for name in linear):
         key = _freezing_key(model, bare)
-        if key and not job.flag(key):
+        if key and not job.args.flag(key):
             return  # a module of one layer, by its number
         where, remedy = ("only a frozen part", f"{key}: false") if key else ("no part", "lora_target: all")
         text = f"{', '.join(targets)} names {where} of {model.kind}: nothing would train; write `{remedy}`"
@@ -96,7 +96,7 @@ def thawed_without_effect(job: Job, model: Model, work: Workload) -> Findings:
     Fix: remove it; full or freeze tuning trains the part itself.
     """
     # A path to modules is not told by the parts' names.
-    if not job.adapts or any("." in target for target in _explicit_targets(job)):
+    if not job.task.uses_adapter or any("." in target for target in _explicit_targets(job)):
         return
     adapted = [set(part.targets) for part in work.towers]
     projectors = [{linear.role for linear in tower.projector} for tower in model.arch.towers]
@@ -104,7 +104,7 @@ def thawed_without_effect(job: Job, model: Model, work: Workload) -> Findings:
     touched = {"freeze_multi_modal_projector": any(roles & own for roles, own in pairs),
                "freeze_vision_tower": any(roles - own for roles, own in pairs)}  # fmt: skip
     for key, reached in touched.items():
-        if key in job.values and not job.flag(key) and not reached:
+        if key in job.args.values and not job.args.flag(key) and not reached:
             part = "tower" if key == "freeze_vision_tower" else "projector"
             yield key, f"LoRA adapts nothing in the {part}: `{key}: false` has no effect; remove it"
 
@@ -117,7 +117,13 @@ def omni_packed(job: Job, model: Model) -> Findings:
     Source: llamafactory/data/collator.py:MultiModalDataCollatorForSeq2Seq
     Fix: remove `neat_packing`.
     """
-    if model.modules and job.stage == "sft" and job.trains and job.neat and composites.is_omni_type(model.kind):
+    if (
+        model.modules
+        and job.task.stage == "sft"
+        and job.task.trains
+        and job.batch.neat_packing
+        and composites.is_omni_type(model.kind)
+    ):
         yield "neat_packing", "LLaMA-Factory cannot pack samples of omni models so; remove `neat_packing`"
 
 
@@ -131,11 +137,11 @@ def pictures_cut(job: Job, model: Model) -> Findings:
     Source: llamafactory/data/processor/supervised.py:SupervisedDatasetProcessor._encode_data_example
     Fix: a larger `cutoff_len`, or a smaller `image_max_pixels` (films: `video_max_pixels`, `video_maxlen`).
     """
-    if not model.modules or not job.trains or job.stage == "pt" or job.tokenized:
+    if not model.modules or not job.task.trains or job.task.stage == "pt" or job.data.is_tokenized:
         return
-    if not any(dataset.mapping.get(part) for dataset in job.datasets for part in ("images", "videos")):
+    if not any(dataset.mapping.get(part) for dataset in job.data.datasets for part in ("images", "videos")):
         return
-    tokens, limit = multimodal.max_media_tokens(job, model, job.datasets), int(job.number("cutoff_len"))
+    tokens, limit = multimodal.max_media_tokens(job, model, job.data.datasets), int(job.args.number("cutoff_len"))
     smaller = any(tower.patch_size and not tower.fixed_tokens for tower in model.arch.towers)
     if tokens > limit > 0:
         found = f"the pictures of a sample are up to {tokens:,} tokens, `cutoff_len` is {limit:,}"
@@ -154,8 +160,8 @@ def own_layout(job: Job) -> Findings:
     """
     if job.model and not job.model.modules:
         return
-    name = str(job.get("model_name_or_path"))
-    local = job.find(f"{name}/config.json")
+    name = str(job.args.get("model_name_or_path"))
+    local = job.workspace.find(f"{name}/config.json")
     if remedy := model_files.replacement_for_layout(name, _read_architectures(str(local[0])) if local else None):
         text = f"LLaMA-Factory does not load {name}: it is not in transformers' layout; take {remedy}"
         yield "model_name_or_path", text
@@ -163,7 +169,7 @@ def own_layout(job: Job) -> Findings:
 
 def _explicit_targets(job: Job) -> tuple[str, ...]:
     """LoRA's targets of a model that sees or hears, where they are named."""
-    targets = job.words("lora_target") if job.adapts and job.model and job.model.modules else ()
+    targets = job.args.words("lora_target") if job.task.uses_adapter and job.model and job.model.modules else ()
     return () if targets == ("all",) else tuple(target for target in targets if target)
 
 
@@ -193,7 +199,12 @@ def reentrant_checkpointing_fails(job: Job, model: Model, work: Workload) -> Fin
     transformers/modeling_utils.py:PreTrainedModel.enable_input_require_grads
     Fix: `use_reentrant_gc: false`.
     """
-    if not job.trains or not model.arch.has_cross_attention or job.checkpointing != "layer" or not job.reentrant:
+    if (
+        not job.task.trains
+        or not model.arch.has_cross_attention
+        or job.activation_checkpointing.mode != "layer"
+        or not job.activation_checkpointing.reentrant
+    ):
         return
     reached = any(
         part.tokens
@@ -217,7 +228,12 @@ def borrowed_without_gradient(job: Job, model: Model) -> Findings:
     own (a tiny model; unsloth-zoo pull request 813)
     Fix: `use_reentrant_gc: false`.
     """
-    if job.trains and model.arch.shares_kv and job.checkpointing == "layer" and job.reentrant:
+    if (
+        job.task.trains
+        and model.arch.shares_kv
+        and job.activation_checkpointing.mode == "layer"
+        and job.activation_checkpointing.reentrant
+    ):
         text = f"re-entrant checkpointing loses gradients of keys and values that layers of {model.kind} share"
         yield "use_reentrant_gc", f"{text}; set `use_reentrant_gc: false`", set_value("use_reentrant_gc", False)
 
@@ -232,7 +248,7 @@ def unsupported_lora_target(job: Job, model: Model, work: Workload) -> Findings:
     Source: peft/tuners/lora/model.py:LoraModel, llamafactory/model/model_utils/visual.py:patch_target_modules
     Fix: `freeze_vision_tower: true`, or targets by name.
     """
-    if not job.adapts:
+    if not job.task.uses_adapter:
         return
     kind, family = model.kind, yaml_table("composites")[model.kind]
     pairs = zip(model.arch.towers, work.towers, strict=True)
@@ -240,10 +256,10 @@ def unsupported_lora_target(job: Job, model: Model, work: Workload) -> Findings:
     if inside and (wrapped := family.get("wrapped")):
         text = f"the towers of {kind} hold {wrapped}, which PEFT does not take; set `freeze_vision_tower: true`"
         yield "freeze_vision_tower", text, _FREEZE_TOWER
-    if inside and (clash := family.get("tower_clash")) and job.targets_all:
+    if inside and (clash := family.get("tower_clash")) and job.task.targets_all_linear:
         text = f"`{clash}`, a layer of the tower, is in the name of other modules of {kind}, which PEFT does not take"
         yield "freeze_vision_tower", f"{text}; set `freeze_vision_tower: true`", _FREEZE_TOWER
-    if (clash := family.get("clash")) and job.targets_all:
+    if (clash := family.get("clash")) and job.task.targets_all_linear:
         named = model.family.targets
         text = f"`{clash}`, a layer of the projector, is the name of blocks of {kind}, too, which PEFT does not take"
         yield "lora_target", f"{text}; write `{named}`", set_value("lora_target", named, safe=False)
@@ -260,11 +276,11 @@ def tiles_uncounted(job: Job, model: Model) -> Findings:
     Source: llamafactory/data/mm_plugin.py:LFMVLPlugin
     Fix: `image_max_pixels: 262144`, which is as large as the processor keeps a picture that is not split.
     """
-    if model.kind != "lfm2_vl" or not job.trains or job.stage == "pt" or job.tokenized:
+    if model.kind != "lfm2_vl" or not job.task.trains or job.task.stage == "pt" or job.data.is_tokenized:
         return
-    pixels = int(job.number("image_max_pixels"))
+    pixels = int(job.args.number("image_max_pixels"))
     side = round(isqrt(max(pixels, 0)) / _TOKEN_SIDE) * _TOKEN_SIDE
-    if side * side > _SPLIT_PIXELS and any(dataset.mapping.get("images") for dataset in job.datasets):
+    if side * side > _SPLIT_PIXELS and any(dataset.mapping.get("images") for dataset in job.data.datasets):
         found = f"{model.name} splits pictures of {pixels:,} pixels; LLaMA-Factory counts the first tile's tokens alone"
         remedy = f"set `image_max_pixels: {_UNSPLIT_PIXELS}`"
         fix = set_value("image_max_pixels", _UNSPLIT_PIXELS, safe=False)

@@ -21,20 +21,20 @@ ConditionTable = tuple[tuple[tuple[str, ...], Condition, str], ...]
 
 
 def _method_is(*names: str) -> Condition:
-    return lambda job: job.method in names
+    return lambda job: job.task.method in names
 
 
 def _stage_is(*names: str) -> Condition:
-    return lambda job: job.stage in names
+    return lambda job: job.task.stage in names
 
 
 def _is_any_on(*keys: str) -> Condition:
-    return lambda job: any(job.flag(key) for key in keys)
+    return lambda job: any(job.args.flag(key) for key in keys)
 
 
 def _evaluates_on_the_way(job: Job) -> bool:
-    asked = job.get("save_strategy") == "best" or job.has("early_stopping_steps")
-    return asked or job.evaluates_while_training
+    asked = job.args.get("save_strategy") == "best" or job.args.is_set("early_stopping_steps")
+    return asked or job.evaluation.while_training
 
 
 def _template_takes_media(job: Job) -> bool:
@@ -57,7 +57,7 @@ _READ_BY_METHOD: ConditionTable = (
     (("freeze_trainable_modules", "freeze_extra_modules"), _method_is("freeze"), "`finetuning_type: freeze`"),
     (
         ("freeze_trainable_layers",),
-        lambda job: job.method == "freeze" or job.flag("use_llama_pro"),
+        lambda job: job.task.method == "freeze" or job.args.flag("use_llama_pro"),
         "`finetuning_type: freeze`",
     ),
 )
@@ -66,21 +66,25 @@ _READ_BY_STAGE: ConditionTable = (
     (("pref_loss", "pref_bco_weight", "dpo_label_smoothing", "ld_alpha"), _stage_is("dpo"), "`stage: dpo`"),
     (
         ("simpo_gamma",),
-        lambda job: job.stage == "dpo" and job.get("pref_loss") == "simpo",
+        lambda job: job.task.stage == "dpo" and job.args.get("pref_loss") == "simpo",
         "`stage: dpo` with `pref_loss: simpo`",
     ),
     (("kto_chosen_weight", "kto_rejected_weight"), _stage_is("kto"), "`stage: kto`"),
     (("ppo_*", "reward_model*"), _stage_is("ppo"), "`stage: ppo`"),
     (
         ("ref_model*",),
-        lambda job: job.compares,
+        lambda job: job.task.needs_reference_logprobs,
         "a stage with a reference model",
     ),
     (("use_dft_loss", "use_eaft_loss", "use_asft_loss", "compute_accuracy"), _stage_is("sft"), "`stage: sft`"),
 )
 # With one data set there is nothing to mix (data/data_utils.py, merge_dataset).
 _READ_BY_NUMBER: ConditionTable = (
-    (("mix_strategy",), lambda job: any(len(job.words(key)) > 1 for key in ("dataset", "eval_dataset")), "several"),
+    (
+        ("mix_strategy",),
+        lambda job: any(len(job.args.words(key)) > 1 for key in ("dataset", "eval_dataset")),
+        "several",
+    ),
 )
 # Whoever sets these up means to use what is switched off.
 _SWITCHED_OFF: ConditionTable = (
@@ -104,13 +108,13 @@ _SWITCHED_OFF: ConditionTable = (
 _READ_BY_SWITCH: ConditionTable = (
     (("profiler_*",), _is_any_on("enable_torch_profiler"), "`enable_torch_profiler`"),
     (("pissa_iter",), _is_any_on("pissa_init"), "`pissa_init`"),
-    (("loraplus_lr_embedding",), lambda job: job.has("loraplus_lr_ratio"), "`loraplus_lr_ratio`"),
+    (("loraplus_lr_embedding",), lambda job: job.args.is_set("loraplus_lr_ratio"), "`loraplus_lr_ratio`"),
     (("asft_alpha",), _is_any_on("use_asft_loss"), "`use_asft_loss`"),
     (("eaft_alpha",), _is_any_on("use_eaft_loss"), "`use_eaft_loss`"),
     (("buffer_size",), _is_any_on("streaming"), "`streaming`"),
     (("metric_for_best_model", "greater_is_better"), _evaluates_on_the_way, "`eval_strategy`"),
-    (("eval_steps",), lambda job: job.evaluation == "steps", "`eval_strategy: steps`"),
-    (("save_steps",), lambda job: job.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
+    (("eval_steps",), lambda job: job.evaluation.strategy == "steps", "`eval_strategy: steps`"),
+    (("save_steps",), lambda job: job.args.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
     (("image_*", "video_*"), _template_takes_media, "a template for images"),
     (
         ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model"),
@@ -146,17 +150,17 @@ def never_read(job: Job, key: str) -> bool:
 
 def _depends_on_refused_key(job: Job, words: str) -> bool:
     """Whether a key that decides is written in a way that LLaMA-Factory does not take, so that it says nothing yet."""
-    return bool(job.unclear) and not job.unclear.isdisjoint(re.findall(r"\w+", words))
+    return bool(job.refused_keys) and not job.refused_keys.isdisjoint(re.findall(r"\w+", words))
 
 
 def _settings_without_effect(job: Job, table: ConditionTable, meant: bool = False) -> Findings:
     conditions = _conditions_by_key(table)
     remedy = "set that, or remove it" if meant else "remove it"
-    for key in job.values.keys() & conditions.keys():
+    for key in job.args.values.keys() & conditions.keys():
         read, words = conditions[key]
         if (
-            job.has(key)
-            and job.values[key] != default_value(key)
+            job.args.is_set(key)
+            and job.args.values[key] != default_value(key)
             and not (_depends_on_refused_key(job, words) or read(job))
         ):
             yield key, f"`{key}` has no effect without {words}; {remedy}", None if meant else remove_keys(key)
@@ -219,7 +223,7 @@ def optimizer_unread(job: Job) -> Findings:
     Source: llamafactory/train/trainer_utils.py:create_custom_optimizer
     Fix: keep one.
     """
-    active = job.optimizers
+    active = job.requested_optimizers
     for key in active[1:]:
         if not (active[0] in OPTIMIZER_NAMES and key in OPTIMIZER_NAMES):
             yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
@@ -234,7 +238,7 @@ def warmup_unread(job: Job) -> Findings:
     Fix: `lr_scheduler_type: constant_with_warmup`.
     """
     for key in ("warmup_steps", "warmup_ratio"):
-        if job.get("lr_scheduler_type") == "constant" and job.number(key) > 0:
+        if job.args.get("lr_scheduler_type") == "constant" and job.args.number(key) > 0:
             yield key, f"schedule constant has no warm-up, `{key}` has no effect; use constant_with_warmup"
 
 
@@ -249,9 +253,9 @@ def loss_unread(job: Job) -> Findings:
     Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.__init__
     Fix: keep one.
     """
-    active = [key for key in _SUPERVISED_LOSSES if job.flag(key)]
+    active = [key for key in _SUPERVISED_LOSSES if job.args.flag(key)]
     for key in active[1:]:
-        if job.stage == "sft":
+        if job.task.stage == "sft":
             yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
 
 
@@ -263,8 +267,8 @@ def packing_unread(job: Job) -> Findings:
     Source: llamafactory/data/loader.py:_get_dataset_processor
     Fix: remove `packing`.
     """
-    if job.stage in ("rm", "dpo", "kto", "ppo") and job.flag("packing"):
-        yield "packing", f"stage {job.stage} does not pack; remove `packing`"
+    if job.task.stage in ("rm", "dpo", "kto", "ppo") and job.args.flag("packing"):
+        yield "packing", f"stage {job.task.stage} does not pack; remove `packing`"
 
 
 @rule("PAR016", WARNING)
@@ -275,5 +279,5 @@ def fsdp_config_ignored(job: Job) -> Findings:
     Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: `fsdp: full_shard auto_wrap`, or remove `fsdp_config`.
     """
-    if job.get("fsdp_config") and not job.fsdp_words:
+    if job.args.get("fsdp_config") and not job.fsdp_words:
         yield "fsdp_config", "has no effect without `fsdp`, nothing is sharded; add `fsdp: full_shard auto_wrap`"

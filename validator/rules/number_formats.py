@@ -17,7 +17,7 @@ def two_formats(job: Job) -> Findings:
     Fix: bf16 where the device has it (Ampere and later, Ascend 910B), else fp16.
     """
     for half, brain in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
-        if job.flag(half) and job.flag(brain):
+        if job.args.flag(half) and job.args.flag(brain):
             yield half, f"`{half}` and `{brain}` exclude each other; keep one"
 
 
@@ -29,7 +29,7 @@ def pure_format_sharded(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `bf16: true` instead of `pure_bf16`; ZeRO-3 keeps bf16 weights anyway.
     """
-    if job.flag("pure_bf16") and job.zero_stage == 3:
+    if job.args.flag("pure_bf16") and job.zero_stage == 3:
         yield "pure_bf16", "`pure_bf16` is refused with DeepSpeed ZeRO-3; write `bf16: true`"
 
 
@@ -43,8 +43,8 @@ def full_precision(job: Job) -> Findings:
     Source: llamafactory/model/adapter.py:init_adapter, llamafactory/train/fp8_utils.py:configure_fp8_environment
     Fix: `bf16: true` (fp16 on V100 and T4).
     """
-    trains = job.trains and job.method in ("full", "freeze")
-    if trains and job.precision == "fp32" and not job.on_cpu and not fp32_weights_key(job):
+    trains = job.task.trains and job.task.method in ("full", "freeze")
+    if trains and job.precision.mode == "fp32" and not job.on_cpu and not fp32_weights_key(job):
         better = "fp16" if job.machine and not job.machine.device.bf16 else "bf16"
         yield "bf16", f"neither bf16 nor fp16 is set: training computes in 32 bits; set `{better}: true`"
 
@@ -57,7 +57,7 @@ def attention_unknown(job: Job) -> Findings:
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
     Fix: `flash_attn: fa2`, or auto.
     """
-    if job.get("flash_attn") == "fa3" and not (job.model and job.model.family.own_kernel):
+    if job.args.get("flash_attn") == "fa3" and not (job.model and job.model.family.own_kernel):
         judged = releases.newest_pair()[0]
         yield "flash_attn", f"`flash_attn: fa3` is not set up by LLaMA-Factory {judged}; write fa2 or auto"
 
@@ -71,12 +71,12 @@ def checkpointing_stays_on(job: Job) -> Findings:
     Source: llamafactory/model/model_utils/checkpointing.py:prepare_model_for_training
     Fix: `disable_gradient_checkpointing: true` alone switches it off; neither key leaves it on.
     """
-    if not job.flag("disable_gradient_checkpointing"):
-        if job.values.get("gradient_checkpointing") is False:
+    if not job.args.flag("disable_gradient_checkpointing"):
+        if job.args.values.get("gradient_checkpointing") is False:
             text = "`gradient_checkpointing: false` leaves it on; write `disable_gradient_checkpointing: true`"
             fix = rename_key("gradient_checkpointing", "disable_gradient_checkpointing", safe=False, value=True)
             yield "gradient_checkpointing", text, fix
-    elif job.flag("gradient_checkpointing"):
+    elif job.args.flag("gradient_checkpointing"):
         text = "`gradient_checkpointing: true` switches back on what this key switches off; remove one"
         yield "disable_gradient_checkpointing", text
 
@@ -90,9 +90,9 @@ def two_liger_switches(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer.train, llamafactory/model/loader.py:load_model
     Fix: `enable_liger_kernel: true` alone.
     """
-    if job.flag("use_liger_kernel"):
-        how = "remove it" if job.flag("enable_liger_kernel") else "write `enable_liger_kernel: true`"
-        own = job.flag("enable_liger_kernel")
+    if job.args.flag("use_liger_kernel"):
+        how = "remove it" if job.args.flag("enable_liger_kernel") else "write `enable_liger_kernel: true`"
+        own = job.args.flag("enable_liger_kernel")
         fix = remove_keys("use_liger_kernel") if own else rename_key("use_liger_kernel", "enable_liger_kernel", False)
         yield "use_liger_kernel", f"`use_liger_kernel` goes past LLaMA-Factory's own switch; {how}", fix
 
@@ -110,7 +110,7 @@ def fp32_meets_bf16(job: Job) -> Findings:
     Fix: `bf16: true` (fp16 on V100 and T4).
     """
     key = fp32_weights_key(job)
-    if key and job.trains and not job.pure and not job.casts:
+    if key and job.task.trains and not job.precision.trains_in_16_bit and not job.precision.autocast:
         yield key, f"{KEEPS_FP32[key]} in 32 bits beside 16-bit weights needs mixed precision; set `bf16: true`"
 
 
@@ -127,8 +127,8 @@ KEEPS_FP32 = {
 
 def fp32_weights_key(job: Job) -> str | None:
     """The key that leaves weights in 32 bits beside others in 16; None where there is none, or it is not known."""
-    if job.method == "full" or job.model is None or job.model.dtype_bytes != 2 or job.engine or job.fsdp:
+    if job.task.method == "full" or job.model is None or job.model.dtype_bytes != 2 or job.uses_deepspeed or job.fsdp:
         return None
     adapted = ("additional_target", "resize_vocab", "add_tokens", "add_special_tokens")
-    trained = ["finetuning_type"] if job.method == "freeze" else [key for key in adapted if job.flag(key)]
-    return next(iter([*trained, *(["upcast_layernorm"] if job.flag("upcast_layernorm") else [])]), None)
+    trained = ["finetuning_type"] if job.task.method == "freeze" else [key for key in adapted if job.args.flag(key)]
+    return next(iter([*trained, *(["upcast_layernorm"] if job.args.flag("upcast_layernorm") else [])]), None)

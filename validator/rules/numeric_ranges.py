@@ -18,18 +18,22 @@ _ABOVE_0 = 5e-324
 
 
 def _uses_adam(job: Job) -> bool:
-    return "adam" in str(job.get("optim")) and not {"use_galore", "use_apollo"} & set(job.optimizers)
+    return "adam" in str(job.args.get("optim")) and not {"use_galore", "use_apollo"} & set(job.requested_optimizers)
 
 
 def _samples_text(job: Job) -> bool:
-    return job.generates and job.flag("do_sample")
+    return job.evaluation.generates_text and job.args.flag("do_sample")
 
 
-_trains, _evaluates, _generates = attrgetter("trains"), attrgetter("evaluates"), attrgetter("generates")
+_trains, _evaluates, _generates = (
+    attrgetter("task.trains"),
+    attrgetter("evaluation.runs"),
+    attrgetter("evaluation.generates_text"),
+)
 
 
 def _is_on(key: str) -> Callable[[Job], bool]:
-    return lambda job: job.flag(key)
+    return lambda job: job.args.flag(key)
 
 
 class NumericRange(NamedTuple):
@@ -60,7 +64,7 @@ _RANGES = {
     "top_k": NumericRange(0, _UNBOUNDED, _samples_text, _AT_FIRST_EVALUATION),
     "repetition_penalty": NumericRange(_ABOVE_0, _UNBOUNDED, _generates, _AT_FIRST_EVALUATION),
     "apollo_rank": NumericRange(0, _UNBOUNDED, _is_on("use_apollo"), _ON_BUILDING),
-    "oft_block_size": NumericRange(0, _UNBOUNDED, lambda job: job.method == "oft", _ON_LOADING),
+    "oft_block_size": NumericRange(0, _UNBOUNDED, lambda job: job.task.method == "oft", _ON_LOADING),
     "profiler_active_steps": NumericRange(1, _UNBOUNDED, _is_on("enable_torch_profiler"), _ON_BUILDING),
     "profiler_wait_steps": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), _ON_BUILDING),
     "profiler_warmup_steps": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), _ON_BUILDING),
@@ -89,9 +93,9 @@ def number_out_of_range(job: Job) -> Findings:
     Fix: the default, or a number within the limits named.
     """
     for key, (low, end, read, when) in _RANGES.items():
-        value = job.get(key)
+        value = job.args.get(key)
         outside = isinstance(value, (int, float)) and not low <= value < end  # which .nan is, too
-        if job.has(key) and outside and read(job):
+        if job.args.is_set(key) and outside and read(job):
             least = "above 0" if low == _ABOVE_0 else f"at least {low:g}"
             limit = f" and below {end:g}" if end < _UNBOUNDED else ""
             yield key, f"`{key}` is {value} and fails {when}; it must be {least}{limit}"
@@ -105,7 +109,7 @@ def seed_out_of_range(job: Job) -> Findings:
     Source: transformers/trainer_utils.py:set_seed
     Fix: any whole number from 0 to 4294967295.
     """
-    seed = job.get("seed")
+    seed = job.args.get("seed")
     if isinstance(seed, int) and not 0 <= seed < 1 << 32:
         yield "seed", f"`seed` is {seed}, it must be at least 0 and at most {(1 << 32) - 1}"
 
@@ -124,8 +128,8 @@ def interval_zero(job: Job) -> Findings:
     Fix: at least 1, or leave it out.
     """
     for key, (read, when) in _INTERVALS.items():
-        if job.has(key) and job.get(key) == 0 and read(job):
-            yield key, f"`{key}: {job.get(key)}` is divided by and fails {when}; it must be at least 1"
+        if job.args.is_set(key) and job.args.get(key) == 0 and read(job):
+            yield key, f"`{key}: {job.args.get(key)}` is divided by and fails {when}; it must be at least 1"
 
 
 @rule("TRA023", WARNING)
@@ -137,5 +141,5 @@ def accumulation_below_zero(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer.set_initial_training_values
     Fix: at least 1.
     """
-    if job.trains and job.number("gradient_accumulation_steps") < 0:
+    if job.task.trains and job.args.number("gradient_accumulation_steps") < 0:
         yield "gradient_accumulation_steps", "the accumulation is below zero; write at least 1"

@@ -35,11 +35,11 @@ _LAYERWISE_KEYS = {"use_galore": "galore_layerwise", "use_apollo": "apollo_layer
 
 
 def _active_optimizers(job: Job) -> list[str]:
-    return [key for key in OPTIMIZER_NAMES if job.flag(key)]
+    return [key for key in OPTIMIZER_NAMES if job.args.flag(key)]
 
 
 def _is_distributed(job: Job) -> bool:
-    return job.world > 1 or job.engine
+    return job.batch.world_size > 1 or job.uses_deepspeed
 
 
 @rule("TRA401", ERROR)
@@ -51,7 +51,7 @@ def optimizer_with_lora(job: Job) -> Findings:
     Fix: `finetuning_type: full`, or leave them out.
     """
     for key in _active_optimizers(job):
-        if job.method == "lora":
+        if job.task.method == "lora":
             yield key, f"{OPTIMIZER_NAMES[key]} is refused with LoRA; set `finetuning_type: full` or remove `{key}`"
 
 
@@ -64,7 +64,7 @@ def two_optimizers(job: Job) -> Findings:
     Fix: keep one.
     """
     active = _active_optimizers(job)
-    if len(active) > 1 and job.method != "lora":
+    if len(active) > 1 and job.task.method != "lora":
         yield active[1], f"{' and '.join(OPTIMIZER_NAMES[key] for key in active)} exclude each other; keep one"
 
 
@@ -77,7 +77,7 @@ def optimizer_with_deepspeed(job: Job) -> Findings:
     Fix: remove `deepspeed`, or use BAdam with ZeRO-3.
     """
     for key in ("use_galore", "use_apollo"):
-        if job.method != "lora" and job.flag(key) and job.has("deepspeed"):
+        if job.task.method != "lora" and job.args.flag(key) and job.args.is_set("deepspeed"):
             yield key, f"{OPTIMIZER_NAMES[key]} does not work with DeepSpeed; remove one"
 
 
@@ -89,15 +89,15 @@ def optimizer_not_distributed(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: one device; GaLore and APOLLO without layer-wise updates; BAdam by layer with DeepSpeed ZeRO-3.
     """
-    if job.method == "lora" or not _is_distributed(job):
+    if job.task.method == "lora" or not _is_distributed(job):
         return
     for key, layerwise in _LAYERWISE_KEYS.items():
-        if job.flag(key) and job.flag(layerwise) and not job.engine:
-            text = f"layer-wise {OPTIMIZER_NAMES[key]} runs on one device, not {job.world}; set `{layerwise}: false`"
-            yield layerwise, text
-    if job.flag("use_badam") and job.get("badam_mode") == "ratio":
+        if job.args.flag(key) and job.args.flag(layerwise) and not job.uses_deepspeed:
+            found = f"layer-wise {OPTIMIZER_NAMES[key]} runs on one device, not {job.batch.world_size}"
+            yield layerwise, f"{found}; set `{layerwise}: false`"
+    if job.args.flag("use_badam") and job.args.get("badam_mode") == "ratio":
         yield "badam_mode", "BAdam by ratio runs on one device; use `badam_mode: layer` with ZeRO-3"
-    elif job.flag("use_badam") and job.zero_stage != 3:
+    elif job.args.flag("use_badam") and job.zero_stage != 3:
         yield "use_badam", "BAdam on several devices needs DeepSpeed ZeRO-3"
 
 
@@ -111,11 +111,11 @@ def optimizer_name_refused(job: Job) -> Findings:
     llamafactory/train/trainer_utils.py:_create_apollo_optimizer
     Fix: `optim: adamw_torch`; or `torch: "2.7"` in the header block, where that is what runs it.
     """
-    written = "optim" in job.values
-    names = {job.get("optim")} if written else job.default_optimizers
+    written = "optim" in job.args.values
+    names = {job.args.get("optim")} if written else job.possible_default_optimizers
     for key, places in _REPLACEABLE_OPTIMIZERS.items():
         refused = sorted(names - {*places})
-        if job.method != "lora" and job.flag(key) and refused and not job.engine:
+        if job.task.method != "lora" and job.args.flag(key) and refused and not job.uses_deepspeed:
             how = "" if written else ", the default since torch 2.8"
             text = f"{OPTIMIZER_NAMES[key]} does not know `optim: {refused[0]}`{how}; set `optim: adamw_torch`"
             yield "optim" if written else key, text
@@ -131,8 +131,8 @@ def layerwise_accumulation(job: Job) -> Findings:
     Fix: `gradient_accumulation_steps: 1`.
     """
     for key, layerwise in _LAYERWISE_KEYS.items():
-        steps = job.accumulation
-        if job.method != "lora" and job.flag(key) and job.flag(layerwise) and steps > 1:
+        steps = job.batch.accumulation
+        if job.task.method != "lora" and job.args.flag(key) and job.args.flag(layerwise) and steps > 1:
             text = f"layer-wise {OPTIMIZER_NAMES[key]} updates at every backward pass, accumulation is {steps}; set 1"
             yield "gradient_accumulation_steps", text
 
@@ -147,14 +147,14 @@ def ratio_refused(job: Job) -> Findings:
     Source: llamafactory/train/trainer_utils.py:_create_badam_optimizer
     Fix: `optim: adamw_torch`; for a model with tied embeddings `badam_mode: layer`.
     """
-    if job.method == "lora" or not job.flag("use_badam") or job.get("badam_mode") != "ratio":
+    if job.task.method == "lora" or not job.args.flag("use_badam") or job.args.get("badam_mode") != "ratio":
         return
     if job.model and job.model.arch.tied:
         text = f"BAdam by ratio needs a head of its own, {job.model.name} ties it to the embedding; use layer"
         yield "badam_mode", text
-    elif job.get("optim") not in _OPTIMIZERS_WITHOUT_TARGETS:
-        at = "optim" if "optim" in job.values else "badam_mode"
-        yield at, f"BAdam by ratio does not know `optim: {job.get('optim')}`; set `optim: adamw_torch`"
+    elif job.args.get("optim") not in _OPTIMIZERS_WITHOUT_TARGETS:
+        at = "optim" if "optim" in job.args.values else "badam_mode"
+        yield at, f"BAdam by ratio does not know `optim: {job.args.get('optim')}`; set `optim: adamw_torch`"
 
 
 @rule("TRA415", ERROR)
@@ -166,8 +166,8 @@ def target_layers_missing(job: Job) -> Findings:
     Source: transformers/trainer_optimizer.py:_setup_low_rank_optimizer
     Fix: `use_galore: true` or `use_apollo: true` with `optim: adamw_torch`; or `optim_target_modules: all-linear`.
     """
-    name = str(job.get("optim"))
-    if name.startswith(("galore_", "apollo_")) and not job.has("optim_target_modules"):
+    name = str(job.args.get("optim"))
+    if name.startswith(("galore_", "apollo_")) and not job.args.is_set("optim_target_modules"):
         yield "optim", f"`optim: {name}` needs `optim_target_modules`; or write `use_{name.partition('_')[0]}: true`"
 
 
@@ -180,10 +180,10 @@ def adam_mini_with_adapter(job: Job) -> Findings:
     Source: llamafactory/train/trainer_utils.py:_create_adam_mini_optimizer
     Fix: `finetuning_type: full`, or remove `use_adam_mini`: an adapter's states are small anyway.
     """
-    meets = job.method == "oft" or (job.method == "lora" and job.number("lora_rank") < 64)
-    made = job.optimizers[:1] == ["use_adam_mini"]
-    if made and meets and _ATTENTION_TARGETS & {target.rpartition(".")[2] for target in job.words("lora_target")}:
-        yield "use_adam_mini", f"Adam-mini fails on the adapter of {job.method}; remove it, or use full"
+    meets = job.task.method == "oft" or (job.task.method == "lora" and job.args.number("lora_rank") < 64)
+    made = job.requested_optimizers[:1] == ["use_adam_mini"]
+    if made and meets and _ATTENTION_TARGETS & {target.rpartition(".")[2] for target in job.args.words("lora_target")}:
+        yield "use_adam_mini", f"Adam-mini fails on the adapter of {job.task.method}; remove it, or use full"
 
 
 # Keyword arguments of transformers' schedules (optimization.py); None: anything is passed on or nothing read
@@ -206,7 +206,7 @@ _SCHEDULE_ARGUMENTS: Mapping[str, set[str] | None] = {
 
 def schedule_arguments(job: Job) -> Mapping[str, Any] | None:
     """`lr_scheduler_kwargs` as a mapping; None where it cannot be read."""
-    value = job.get("lr_scheduler_kwargs")
+    value = job.args.get("lr_scheduler_kwargs")
     if isinstance(value, str):
         try:
             value = parse_json(value)
@@ -224,7 +224,7 @@ def schedule_arguments_refused(job: Job) -> Findings:
     transformers/optimization.py:get_cosine_with_min_lr_schedule_with_warmup
     Fix: `lr_scheduler_kwargs: {min_lr_rate: 0.1}` for schedules with a floor; no argument for linear.
     """
-    name, given = str(job.get("lr_scheduler_type")), schedule_arguments(job)
+    name, given = str(job.args.get("lr_scheduler_type")), schedule_arguments(job)
     known = _SCHEDULE_ARGUMENTS.get(name)
     if known is None or given is None:
         return
@@ -237,7 +237,7 @@ def schedule_arguments_refused(job: Job) -> Findings:
         floors = [key for key in ("min_lr", "min_lr_rate") if given.get(key) is not None]
         if len(floors) != 1:
             what = "both `min_lr` and `min_lr_rate`" if floors else "no lowest rate"
-            at = "lr_scheduler_kwargs" if job.has("lr_scheduler_kwargs") else "lr_scheduler_type"
+            at = "lr_scheduler_kwargs" if job.args.is_set("lr_scheduler_kwargs") else "lr_scheduler_type"
             yield at, f"schedule {name} gets {what}; set `lr_scheduler_kwargs: {{min_lr_rate: 0.1}}`"
 
 
@@ -251,8 +251,8 @@ def schedule_ends_above(job: Job) -> Findings:
     Fix: an `lr_end` below `learning_rate`.
     """
     given = schedule_arguments(job) or {}
-    end, rate = given.get("lr_end", 1e-7), job.number("learning_rate")
-    if job.get("lr_scheduler_type") == "polynomial" and isinstance(end, (int, float)) and rate > 0 and end >= rate:
+    end, rate = given.get("lr_end", 1e-7), job.args.number("learning_rate")
+    if job.args.get("lr_scheduler_type") == "polynomial" and isinstance(end, (int, float)) and rate > 0 and end >= rate:
         yield "learning_rate", f"schedule polynomial ends at {end:g}, `learning_rate` is {rate:g}; set a lower `lr_end`"
 
 
@@ -264,12 +264,15 @@ def learning_rate_refused(job: Job) -> Findings:
     Source: transformers/training_args.py:TrainingArguments._validate_args, torch/optim/adam.py:Adam.__init__
     Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
     """
-    rate = job.get("learning_rate")
-    if job.number("learning_rate") < 0 or rate != rate:  # NaN differs from itself
-        yield "learning_rate", f"`learning_rate` is {job.get('learning_rate')}; 1e-4 is usual for LoRA, 1e-5 for full"
+    rate = job.args.get("learning_rate")
+    if job.args.number("learning_rate") < 0 or rate != rate:  # NaN differs from itself
+        yield (
+            "learning_rate",
+            f"`learning_rate` is {job.args.get('learning_rate')}; 1e-4 is usual for LoRA, 1e-5 for full",
+        )
     for key in ("warmup_steps", "warmup_ratio"):
-        if job.number(key) < 0:
-            yield key, f"`{key}` is {job.get(key)}, it must not be negative"
+        if job.args.number(key) < 0:
+            yield key, f"`{key}` is {job.args.get(key)}, it must not be negative"
 
 
 @rule("TRA411", WARNING)
@@ -280,7 +283,7 @@ def learning_rate_useless(job: Job) -> Findings:
     Source: own (experience)
     Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
     """
-    rate = job.get("learning_rate")
+    rate = job.args.get("learning_rate")
     if rate == 0 and not isinstance(rate, bool):
         yield "learning_rate", "`learning_rate: 0` trains nothing; 1e-4 is usual for LoRA, 1e-5 for full"
     elif isinstance(rate, (int, float)) and rate >= 0.1:
@@ -296,9 +299,9 @@ def warmup_never_ends(job: Job) -> Findings:
     Source: transformers/training_args.py:TrainingArguments.get_warmup_steps
     Fix: 3 to 10 % of the steps, such as `warmup_ratio: 0.05`.
     """
-    key = "warmup_ratio" if job.has("warmup_ratio") else "warmup_steps"
+    key = "warmup_ratio" if job.args.is_set("warmup_ratio") else "warmup_steps"
     steps = warmup_steps(job, job.steps) or 0
-    if 0 < job.steps <= steps and job.number(key) >= 1:
+    if 0 < job.steps <= steps and job.args.number(key) >= 1:
         yield key, f"warm-up takes {steps:,} steps and the run {job.steps:,}; write `warmup_ratio: 0.05`"
 
 
@@ -311,7 +314,7 @@ def warmup_by_release(job: Job) -> Findings:
     Source: transformers/training_args.py:TrainingArguments.get_warmup_steps
     Fix: `warmup_ratio: 0.03` alone, a share of the run in every release.
     """
-    steps, ratio = job.get("warmup_steps"), job.get("warmup_ratio")
+    steps, ratio = job.args.get("warmup_steps"), job.args.get("warmup_ratio")
     if not isinstance(steps, (int, float)) or steps <= 0:
         return
     if ratio is not None:

@@ -19,8 +19,8 @@ def quantized_weights_trained(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:_verify_model_args
     Fix: `finetuning_type: lora`, or remove `quantization_bit`.
     """
-    if job.quantization.asked and not job.adapts:
-        yield "quantization_bit", f"quantized weights need `finetuning_type: lora` or oft, not {job.method}"
+    if job.quantization.asked and not job.task.uses_adapter:
+        yield "quantization_bit", f"quantized weights need `finetuning_type: lora` or oft, not {job.task.method}"
 
 
 @rule("TRA302", ERROR)
@@ -31,17 +31,17 @@ def quantization_conflict(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:_verify_model_args, llamafactory/hparams/parser.py:get_train_args
     Fix: remove the setting, or `quantization_bit`.
     """
-    if not (job.quantization.asked and job.adapts):
+    if not (job.quantization.asked and job.task.uses_adapter):
         return
-    if job.flag("pissa_init") and job.method == "lora":
+    if job.args.flag("pissa_init") and job.task.method == "lora":
         yield "pissa_init", "PiSSA cannot be initialized on quantized weights; use scripts/pissa_init.py once"
-    if job.flag("resize_vocab"):
+    if job.args.flag("resize_vocab"):
         yield "resize_vocab", "the embeddings of a quantized model cannot be resized; remove `resize_vocab`"
-    if job.has("adapter_name_or_path") and job.flag("create_new_adapter"):
+    if job.args.is_set("adapter_name_or_path") and job.args.flag("create_new_adapter"):
         yield "create_new_adapter", "a new adapter cannot be put on an adapted quantized model; merge the first one"
-    elif len(job.words("adapter_name_or_path")) > 1:
+    elif len(job.args.words("adapter_name_or_path")) > 1:
         yield "adapter_name_or_path", "a quantized model takes one adapter; merge them first"
-    if job.flag("fp8"):
+    if job.args.flag("fp8"):
         yield "fp8", "`fp8` and `quantization_bit` exclude each other; remove one"
 
 
@@ -53,7 +53,7 @@ def device_map_in_training(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `quantization_device_map`; ZeRO-3 or FSDP shard a 4-bit model.
     """
-    if job.trains and job.get("quantization_device_map") == "auto":
+    if job.task.trains and job.args.get("quantization_device_map") == "auto":
         yield "quantization_device_map", "`quantization_device_map: auto` is for inference; remove it"
 
 
@@ -67,7 +67,7 @@ def bits_refused(job: Job) -> Findings:
     """
     asked = job.quantization
     allowed = ON_LOAD_BITS.get(asked.method)
-    if asked.loads and job.adapts and allowed and asked.bits not in allowed:
+    if asked.loads and job.task.uses_adapter and allowed and asked.bits not in allowed:
         known = ", ".join(str(bits) for bits in allowed)
         yield "quantization_bit", f"{asked.method} quantizes to {known} bits, not {asked.bits}"
 
@@ -83,7 +83,7 @@ def quantization_not_sharded(job: Job) -> Findings:
     way, asked = _sharding_name(job), job.quantization
     if not way or not asked.loads or asked.bits not in ON_LOAD_BITS.get(asked.method, ()):
         return
-    if job.adapts and (asked.method, asked.bits) != ("bnb", 4):
+    if job.task.uses_adapter and (asked.method, asked.bits) != ("bnb", 4):
         text = f"{way} cannot shard {asked.bits}-bit {asked.method} weights; use 4-bit bnb, or ZeRO-2"
         yield "quantization_bit", text
 
@@ -110,11 +110,11 @@ def quantized_checkpoint_trained(job: Job) -> Findings:
     Fix: `finetuning_type: lora`, or the unquantized model.
     """
     kind = job.quantization.kept
-    if not kind or job.quantization.asked or not job.trains:
+    if not kind or job.quantization.asked or not job.task.trains:
         return
-    if not job.adapts:
+    if not job.task.uses_adapter:
         yield "finetuning_type", f"the checkpoint is {kind}-quantized, so its weights cannot be trained; use lora"
-    elif job.flag("pissa_init"):
+    elif job.args.flag("pissa_init"):
         yield "pissa_init", f"the checkpoint is {kind}-quantized; PiSSA needs the original weights"
 
 
@@ -132,7 +132,7 @@ def nothing_quantized(job: Job) -> Findings:
     """
     asked = job.quantization
     if asked.loads and not asked.works:
-        key = "quantization_method" if "quantization_method" in job.values else "quantization_bit"
+        key = "quantization_method" if "quantization_method" in job.args.values else "quantization_bit"
         text = f"`quantization_method: {asked.method}` quantizes nothing while loading; use bnb"
         yield key, text, set_value("quantization_method", "bnb", safe=False)
     elif asked.works and asked.spared and job.model:
@@ -149,7 +149,7 @@ def quantized_twice(job: Job) -> Findings:
     Fix: remove it.
     """
     kind = job.quantization.checkpoint
-    if kind and job.quantization.asked and job.adapts:
+    if kind and job.quantization.asked and job.task.uses_adapter:
         yield "quantization_bit", f"the checkpoint is {kind}-quantized already; `quantization_bit` has no effect"
 
 
@@ -163,7 +163,7 @@ def dora_on_quantized(job: Job) -> Findings:
     Fix: LoRA without `use_dora`, or unquantized weights.
     """
     quantized = job.quantization.works or job.quantization.kept
-    if job.method == "lora" and job.flag("use_dora") and quantized:
+    if job.task.method == "lora" and job.args.flag("use_dora") and quantized:
         yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove one"
 
 
@@ -183,7 +183,7 @@ def experts_not_quantized(job: Job) -> Findings:
     )  # TRA313 and TRA314 say worse
     if model and fused and asked.loads and asked.method == "bnb":
         older = model.family.forms({}).get(False)
-        alone = job.machine is not None and job.world == 1  # ZeRO-3 has nothing to shard over
+        alone = job.machine is not None and job.batch.world_size == 1  # ZeRO-3 has nothing to shard over
         cures = [f"install transformers {older}, which quantizes them"] if older else []
         cures += [] if alone else ["shard with ZeRO-3"]
         remedy = ", or ".join(cures) or "take a checkpoint that is quantized already"
@@ -199,8 +199,8 @@ def other_model_bits(job: Job) -> Findings:
     Fix: 4 or 8.
     """
     for key in ("ref_model_quantization_bit", "reward_model_quantization_bit"):
-        if job.has(key) and job.get(key) not in (4, 8):
-            yield key, f"`{key}` is {job.get(key)}, only 4 and 8 are accepted"
+        if job.args.is_set(key) and job.args.get(key) not in (4, 8):
+            yield key, f"`{key}` is {job.args.get(key)}, only 4 and 8 are accepted"
 
 
 @rule("TRA313", ERROR, since="transformers 5.0.0")
@@ -231,4 +231,4 @@ def router_rounded(job: Job) -> Findings:
 
 def _has_quantized_router(job: Job) -> bool:
     quantized = job.quantization.loads and job.quantization.method == "bnb"
-    return quantized and job.trains and job.model is not None and job.model.family.router == "linear"
+    return quantized and job.task.trains and job.model is not None and job.model.family.router == "linear"

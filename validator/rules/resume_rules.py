@@ -55,8 +55,10 @@ def tokenized_data_wins(job: Job) -> Findings:
     Source: llamafactory/data/loader.py:get_dataset, llamafactory/extras/misc.py:has_tokenized_data
     Fix: remove the folder to tokenize anew, or name another.
     """
-    if job.tokenized:
-        found = f"`{job.get('tokenized_path')}` already holds data: `dataset`, `cutoff_len` and the like are ignored"
+    if job.data.is_tokenized:
+        found = (
+            f"`{job.args.get('tokenized_path')}` already holds data: `dataset`, `cutoff_len` and the like are ignored"
+        )
         yield "tokenized_path", f"{found}; remove it to tokenize anew"
 
 
@@ -69,13 +71,13 @@ def checkpoint_missing(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer._load_from_checkpoint
     Fix: name an existing checkpoint-N folder, or leave the key out for a first run.
     """
-    value = job.get("resume_from_checkpoint")
-    if not value or not job.trains or checkpoints.never_resumes(job):
+    value = job.args.get("resume_from_checkpoint")
+    if not value or not job.task.trains or checkpoints.never_resumes(job):
         return
     if value is True:
         if not checkpoints.found_checkpoints(job):
             yield "resume_from_checkpoint", "there is no checkpoint in `output_dir` to resume from; leave the key out"
-    elif isinstance(value, str) and not job.find(value) and not has_variable(value):
+    elif isinstance(value, str) and not job.workspace.find(value) and not has_variable(value):
         yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
     elif (named := next(iter(checkpoints.resume_candidates(job)), None)) and named.flaw:
         where = at_checkpoint_key(job, "resume_from_checkpoint")
@@ -101,7 +103,7 @@ def _other_base_model(job: Job, saved: TrainerCheckpoint) -> str | None:
     """The model that a checkpoint was made from, where its type, width or depth is another; None where it is not, or
     cannot be told."""
     base = str(saved.adapter.get("base_model_name_or_path")) if saved.adapter else str(saved.path)
-    there = job.find(base)
+    there = job.workspace.find(base)
     local = there is not None and safe_read.path_kind(there[0] / "config.json") == "file"
     try:
         maker = models.find_model(str(there[0]) if there and local else base)
@@ -137,12 +139,12 @@ def states_of_other_processes(job: Job, saved: TrainerCheckpoint) -> Findings:
     Source: deepspeed/runtime/engine.py:DeepSpeedEngine._load_zero_checkpoint
     Fix: as many devices as before; or start anew from the weights of the checkpoint.
     """
-    zero, machine, shards = job.zero, job.machine, len(saved.shards) if saved.engine else 0
+    zero, machine, shards = job.deepspeed, job.machine, len(saved.shards) if saved.engine else 0
     if zero is None or machine is None or zero.value("checkpoint.load_universal"):
         return
     apart = machine.nodes > 1 and shards == machine.devices  # on disks of their own nodes see what they wrote
-    if shards and shards != job.world and not apart:
-        found = f"{saved.name} holds optimizer states of {shards} processes, the run has {job.world}"
+    if shards and shards != job.batch.world_size and not apart:
+        found = f"{saved.name} holds optimizer states of {shards} processes, the run has {job.batch.world_size}"
         remedy = f"run it on {shards} devices, or start anew"
         yield _checkpoint_place(job), f"{found}, and ZeRO cannot divide them anew; {remedy}"
 
@@ -157,7 +159,7 @@ def states_of_another_kind(job: Job, saved: TrainerCheckpoint) -> Findings:
     deepspeed/runtime/engine.py:DeepSpeedEngine._get_all_zero_checkpoints
     Fix: the settings of the earlier run, without `save_only_model`; or start anew.
     """
-    if job.zero and not job.zero.problem and (other := _deepspeed_mismatch(job, saved)):
+    if job.deepspeed and not job.deepspeed.problem and (other := _deepspeed_mismatch(job, saved)):
         yield _checkpoint_place(job), f"{saved.name} {other}; keep the settings that it was saved with, or start anew"
 
 
@@ -170,7 +172,7 @@ def _deepspeed_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
         return f"is of ZeRO-{'1 to 3' if saved.shards else 0}, the run of ZeRO-{stage}"
     if (stage == 3) != saved.splits_weights:
         return f"is of ZeRO-{3 if saved.splits_weights else '1 or 2'}, the run of ZeRO-{stage}"
-    if saved.shards and half != (job.half == "bf16"):
+    if saved.shards and half != (job.precision.compute_dtype == "bf16"):
         return f"was saved {'with' if half else 'without'} bf16, the run is {'without' if half else 'with'} it"
     return None
 
@@ -191,16 +193,16 @@ def other_parameters(job: Job, saved: TrainerCheckpoint) -> Findings:
 
 def _parameter_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
     config = saved.adapter
-    if saved.adapts not in (None, job.adapts):
-        return f"holds {'an adapter' if saved.adapts else 'all weights'}, the run trains by {job.method}"
-    if not config or job.method != "lora":
+    if saved.adapts not in (None, job.task.uses_adapter):
+        return f"holds {'an adapter' if saved.adapts else 'all weights'}, the run trains by {job.task.method}"
+    if not config or job.task.method != "lora":
         return None
     rank, layers = config.get("r"), config.get("target_modules")
-    if isinstance(rank, int) and rank != job.number("lora_rank"):
-        return f"is of lora_rank {rank}, the run of {job.number('lora_rank'):.0f}"
-    asked = {*job.words("lora_target")}
+    if isinstance(rank, int) and rank != job.args.number("lora_rank"):
+        return f"is of lora_rank {rank}, the run of {job.args.number('lora_rank'):.0f}"
+    asked = {*job.args.words("lora_target")}
     held = {str(layer).rpartition(".")[2] for layer in layers} if isinstance(layers, list) else asked
-    if not job.targets_all and asked != held:
+    if not job.task.targets_all_linear and asked != held:
         return f"adapts {', '.join(sorted(held))}, the run {', '.join(sorted(asked))}"
     return None
 
@@ -215,7 +217,7 @@ def reward_model_resumed(job: Job, saved: TrainerCheckpoint) -> Findings:
     Source: llamafactory/train/rm/workflow.py:run_rm, transformers/trainer.py:Trainer._load_from_checkpoint
     Fix: `overwrite_output_dir: true` or another `output_dir`; `adapter_name_or_path` goes on from the weights.
     """
-    if job.stage == "rm" and job.adapts:
+    if job.task.stage == "rm" and job.task.uses_adapter:
         remedy = f"start anew, with `adapter_name_or_path: {saved.path}` and another `output_dir`"
         yield _checkpoint_place(job), f"a reward model cannot go on from {saved.name}; {remedy}"
 
@@ -229,7 +231,13 @@ def weights_thrown_back(job: Job, saved: TrainerCheckpoint) -> Findings:
     Source: deepspeed/runtime/engine.py:DeepSpeedEngine.load_checkpoint
     Fix: start anew, with ZeRO-1; or DeepSpeed before 0.18.
     """
-    if saved.engine and job.zero and not saved.shards and job.zero_stage == 0 and job.half == "bf16":
+    if (
+        saved.engine
+        and job.deepspeed
+        and not saved.shards
+        and job.zero_stage == 0
+        and job.precision.compute_dtype == "bf16"
+    ):
         found = f"from {saved.name} DeepSpeed's stage 0 with bf16 loads no 32-bit weights"
         yield _checkpoint_place(job), f"{found}, and the first step undoes the training so far; start anew, with ZeRO-1"
 
@@ -244,8 +252,8 @@ def several_on_the_cpu(job: Job, saved: TrainerCheckpoint) -> Findings:
     Fix: set the variable, on every node.
     """
     told = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
-    if saved.schedules and job.on_cpu and job.world > 1 and not job.zero and not told:
-        text = f"{job.world} processes on the CPU cannot load {saved.name}; set ACCELERATE_TORCH_DEVICE=cpu"
+    if saved.schedules and job.on_cpu and job.batch.world_size > 1 and not job.deepspeed and not told:
+        text = f"{job.batch.world_size} processes on the CPU cannot load {saved.name}; set ACCELERATE_TORCH_DEVICE=cpu"
         yield _checkpoint_place(job), text
 
 
@@ -258,7 +266,7 @@ def optimizer_anew(job: Job, saved: TrainerCheckpoint) -> Findings:
     Source: transformers/trainer.py:Trainer._load_optimizer_and_scheduler
     Fix: leave `save_only_model` out in runs that may be interrupted, and keep DeepSpeed on or off.
     """
-    if not job.zero and (saved.engine or not saved.schedules):
+    if not job.deepspeed and (saved.engine or not saved.schedules):
         none = "no states of optimizer and learning rate"
         held = "states of DeepSpeed, which this run is without" if saved.engine else none
         yield _checkpoint_place(job), f"{saved.name} holds {held}: both begin anew, with warm-up"
@@ -300,4 +308,4 @@ def trained_to_the_end(job: Job, saved: TrainerCheckpoint) -> Findings:
 
 def _checkpoint_place(job: Job) -> Place:
     """The key that names the checkpoint."""
-    return at_checkpoint_key(job, "resume_from_checkpoint" if job.get("resume_from_checkpoint") else "output_dir")
+    return at_checkpoint_key(job, "resume_from_checkpoint" if job.args.get("resume_from_checkpoint") else "output_dir")

@@ -34,13 +34,13 @@ def _term_seconds(step: StepTime, name: str) -> float:
 def _time_ratio(job: Job, other: Job) -> float:
     """How many times as long the job takes on the same samples, of full length where theirs is not known; 0 where that
     cannot be said."""
-    lengths = estimate_sample_lengths(job).lengths[1] if _are_lengths_known(job) else (job.longest,)
+    lengths = estimate_sample_lengths(job).lengths[1] if _are_lengths_known(job) else (job.batch.max_tokens,)
     shorter = time_ratio(job, other, lengths)
     return 1 / shorter if shorter else 0.0
 
 
 def _are_lengths_known(job: Job) -> bool:
-    return job.lengths.typical is not None or job.rows is not None
+    return job.declared.lengths.typical is not None or job.data.local_rows is not None
 
 
 def _device_gib(job: Job) -> str:
@@ -85,7 +85,7 @@ def bound_by_network(job: Job, machine: Machine) -> Findings:
         speed = nodes * (1 - share)
         alone = f"one node alone is {1 / speed:.1f} times as fast" if speed < 1 else f"they do the work of {speed:.1f}"
         unsure = "".join(f"; assumed: {each}" for each in known.assumed if "between nodes" in each)
-        where = "deepspeed" if job.zero and not job.accelerate else None
+        where = "deepspeed" if job.deepspeed and not job.accelerate else None
         yield where, f"the network between {nodes} nodes takes {share:.0%} of a step: {alone}{unsure}"
 
 
@@ -98,11 +98,11 @@ def micro_batch_small(job: Job) -> Findings:
     Source: own (the time model)
     Fix: the two settings of the message, which keep the samples of a step.
     """
-    accumulation = job.accumulation
-    unknown = job.workload is None or not (job.packs or _are_lengths_known(job))
+    accumulation = job.batch.accumulation
+    unknown = job.workload is None or not (job.batch.packing or _are_lengths_known(job))
     if unknown or accumulation < 2 or accumulation % 2:
         return
-    sizes = {"per_device_train_batch_size": 2 * job.micro_batch, "gradient_accumulation_steps": accumulation // 2}
+    sizes = {"per_device_train_batch_size": 2 * job.batch.micro_batch, "gradient_accumulation_steps": accumulation // 2}
     other, known = with_arguments(job, sizes), predict_training_time(job)
     if known is None or known.run is None or not known.run.is_long:
         return
@@ -142,19 +142,19 @@ def mostly_padding(job: Job) -> Findings:
     `train_sampling_strategy: group_by_length` (`group_by_length: true` in earlier releases of transformers), which
     pairs do not have; or a micro batch of one sample with more accumulation.
     """
-    if job.micro_batch < 2 or job.packs or not _are_lengths_known(job):
+    if job.batch.micro_batch < 2 or job.batch.packing or not _are_lengths_known(job):
         return
     lengths = estimate_sample_lengths(job).lengths[1]
-    padding = 1 - sum(lengths) / len(lengths) / expected_longest(lengths, job.micro_batch)
+    padding = 1 - sum(lengths) / len(lengths) / expected_longest(lengths, job.batch.micro_batch)
     if padding > _MAX_PADDING_SHARE:
         yield "per_device_train_batch_size", f"{padding:.0%} of a batch is padding; {_padding_remedy(job)} spares it"
 
 
 def _padding_remedy(job: Job) -> str:
     """Return the setting that avoids padding, as text for a message."""
-    if job.stage in ("pt", "sft") and not (job.model and job.model.arch.mixer):
+    if job.task.stage in ("pt", "sft") and not (job.model and job.model.arch.mixer):
         return "`packing: true`"
-    if job.stage in ("rm", "dpo"):
+    if job.task.stage in ("rm", "dpo"):
         return "a micro batch of one sample"
     change = yaml_table("renamed")["group_by_length"]
     return f"`{change['how']}`" if releases.requires(job.header, change["removed"]) else "`group_by_length: true`"
@@ -168,13 +168,13 @@ def evaluated_or_saved_too_often(job: Job) -> Findings:
     Source: own (the time model)
     Fix: a larger `eval_steps` or `save_steps`, fewer samples to evaluate, or `save_only_model: true`.
     """
-    if not (job.evaluates or _total_checkpoint_bytes(job) > _MIN_CHECKPOINT_BYTES):
+    if not (job.evaluation.runs or _total_checkpoint_bytes(job) > _MIN_CHECKPOINT_BYTES):
         return
     known = predict_training_time(job)
     if known is None or known.run is None:
         return
     for key, part in (("eval_steps", RunPart.EVALUATIONS), ("save_steps", RunPart.SAVES)):
-        if part is RunPart.SAVES and job.number("save_steps") >= (known.steps or math.inf):
+        if part is RunPart.SAVES and job.args.number("save_steps") >= (known.steps or math.inf):
             continue  # the one at the end, which no setting spares
         if share := known.run.wasted_on(part):
             yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
@@ -182,8 +182,8 @@ def evaluated_or_saved_too_often(job: Job) -> Findings:
 
 def _total_checkpoint_bytes(job: Job) -> float:
     """Bytes of all checkpoints, about; 0 where the number of samples is not known."""
-    rows, every = job.data_rows, job.number("save_steps")
+    rows, every = job.data.rows, job.args.number("save_steps")
     if not rows or not every:
         return 0.0
-    steps = rows * job.number("num_train_epochs") / job.effective_batch
+    steps = rows * job.args.number("num_train_epochs") / job.batch.effective_batch
     return job.checkpoint * (steps / every if every >= 1 else 1 / every)

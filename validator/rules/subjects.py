@@ -45,8 +45,8 @@ def device(job: Job) -> Iterator[tuple[Device]]:
 
 def deepspeed_file(job: Job) -> Iterator[tuple[DeepSpeedConfig]]:
     """Yield the DeepSpeed configuration, written in the recipe or in a file."""
-    if job.zero:
-        yield (job.zero,)
+    if job.deepspeed:
+        yield (job.deepspeed,)
 
 
 def accelerate_file(job: Job) -> Iterator[tuple[AccelerateFile]]:
@@ -57,11 +57,11 @@ def accelerate_file(job: Job) -> Iterator[tuple[AccelerateFile]]:
 
 def datasets(job: Job) -> Iterator[tuple[EntryPlace, Dataset]]:
     """Yield each data set that is named and defined, with what gives places in its entry: `at("columns", "prompt")`."""
-    if job.registry is None or job.tokenized:
+    if job.data.registry is None or job.data.is_tokenized:
         return
     for key in ("dataset", "eval_dataset"):
-        for name in dict.fromkeys(job.words(key)):
-            if dataset := job.registry.get(name):
+        for name in dict.fromkeys(job.args.words(key)):
+            if dataset := job.data.registry.get(name):
                 yield partial(in_registry_entry, job, key, dataset), dataset
 
 

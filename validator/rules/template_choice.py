@@ -27,7 +27,7 @@ def registered_template(name: str) -> str | None:
 
 
 def _own_template(job: Job) -> str | None:
-    name = job.get("model_name_or_path")
+    name = job.args.get("model_name_or_path")
     known = job.model.template if job.model else None
     return known or (registered_template(name) if isinstance(name, str) else None)
 
@@ -52,8 +52,8 @@ def template_unknown(job: Job) -> Findings:
     Fix: one of LLaMA-Factory's templates, such as qwen, qwen3, llama3, mistral, gemma3.
     """
     known = tables.json_table("templates")["templates"]
-    name = str(job.get("template"))
-    if job.has("template") and name not in known:
+    name = str(job.args.get("template"))
+    if job.args.is_set("template") and name not in known:
         own = _own_template(job)
         remedy = f"; the model's is `{own}`" if own else suggest(name, known) or _TEMPLATE_LIST_HINT
         to = own or nearest_name(name, known)
@@ -70,8 +70,11 @@ def prompt_not_trainable(job: Job) -> Findings:
     Fix: remove `train_on_prompt`.
     """
     template = job.template
-    if template and job.stage == "sft" and job.flag("train_on_prompt") and template.get("efficient_eos"):
-        yield "train_on_prompt", f"template {job.get('template')} cannot train on the prompt; remove `train_on_prompt`"
+    if template and job.task.stage == "sft" and job.args.flag("train_on_prompt") and template.get("efficient_eos"):
+        yield (
+            "train_on_prompt",
+            f"template {job.args.get('template')} cannot train on the prompt; remove `train_on_prompt`",
+        )
 
 
 @rule("TRA603", ERROR)
@@ -83,7 +86,7 @@ def tool_format_unknown(job: Job) -> Findings:
     Fix: remove it (the template has its own), or one of LLaMA-Factory's formats.
     """
     known = tables.json_table("templates")["names"]["tool_formats"]
-    name = job.get("tool_format")
+    name = job.args.get("tool_format")
     if isinstance(name, str) and name not in known:
         near = suggest(name, known) or f"; one of {', '.join(known)}"
         yield "tool_format", f"tool format `{name}` does not exist{near}"
@@ -105,15 +108,18 @@ def template_needs_images(job: Job) -> Findings:
     medialess = family and not local and not tables.json_table("templates")["templates"].get(family, {}).get("media")
     if medialess or _lacks_processor(job):
         hint = f"; write `template: {family}`" if family else ""
-        yield "template", f"template {job.get('template')} needs an image processor, which this model has not{hint}"
+        yield (
+            "template",
+            f"template {job.args.get('template')} needs an image processor, which this model has not{hint}",
+        )
 
 
 def _lacks_processor(job: Job) -> bool:
     """Whether the model is a local folder without the files of a processor."""
-    name = job.get("model_name_or_path")
-    if not isinstance(name, str) or not job.find(f"{name}/config.json"):
+    name = job.args.get("model_name_or_path")
+    if not isinstance(name, str) or not job.workspace.find(f"{name}/config.json"):
         return False
-    return not any(job.find(f"{name}/{file}") for file in _PROCESSOR_FILES)
+    return not any(job.workspace.find(f"{name}/{file}") for file in _PROCESSOR_FILES)
 
 
 def _may_suit_model(job: Job, template: str) -> bool:
@@ -135,14 +141,14 @@ def template_of_another_family(job: Job) -> Findings:
     Source: llamafactory/extras/constants.py:register_model_group
     Fix: the template that LLaMA-Factory registers for the model. `x` and `x_nothink` both pass.
     """
-    own, name = _own_template(job), job.get("template")
-    if not own or job.template is None or job.stage == "pt" or name == own:
+    own, name = _own_template(job), job.args.get("template")
+    if not own or job.template is None or job.task.stage == "pt" or name == own:
         return
     if str(name).removesuffix("_nothink") == own.removesuffix("_nothink") or _may_suit_model(job, str(name)):
         return
     media = "image" in (job.template or {}).get("media", ())
     if not (media and not tables.json_table("templates")["templates"].get(own, {}).get("media")):
-        text = f"template {name} is not the one of {job.get('model_name_or_path')}; write `template: {own}`"
+        text = f"template {name} is not the one of {job.args.get('model_name_or_path')}; write `template: {own}`"
         yield "template", text, set_value("template", own, safe=False)
 
 
@@ -155,7 +161,7 @@ def template_missing(job: Job) -> Findings:
     Source: llamafactory/data/template.py:get_template_and_fix_tokenizer, llamafactory/data/template.py:parse_template
     Fix: the template that LLaMA-Factory registers for the model.
     """
-    if job.trains and not job.has("template") and job.stage != "pt":
+    if job.task.trains and not job.args.is_set("template") and job.task.stage != "pt":
         own = _family_template(job)
         hint = f"; write `template: {own}`" if own else ""
         yield "template", f"no template is named: it is derived from the tokenizer{hint}"
@@ -181,21 +187,21 @@ def empty_thoughts_trained(job: Job) -> Findings:
     Fix: `enable_thinking: false` puts the empty thought into the prompt, out of the loss, and removes thoughts that
     are there; null does the same and keeps them, for mixed data. Or answers that have thoughts.
     """
-    if job.get("enable_thinking") is not True:
+    if job.args.get("enable_thinking") is not True:
         return
     lacking = _shares_without_thoughts(job)
     named = [name for name, share in lacking.items() if share > _IGNORED_SHARE]
     if not named:
         return
-    own = registered_template(str(job.get("model_name_or_path"))) or ""
-    if own == f"{job.get('template')}_nothink":
+    own = registered_template(str(job.args.get("model_name_or_path"))) or ""
+    if own == f"{job.args.get('template')}_nothink":
         remedy, fix = f"write `template: {own}`, the one of this model", set_value("template", own, safe=False)
     elif all(share == 1 for share in lacking.values()):
         remedy, fix = "write `enable_thinking: false`", set_value("enable_thinking", False, safe=False)
     else:
         remedy, fix = "write `enable_thinking: null`, which keeps the thoughts that are there", None
-    key = "enable_thinking" if job.has("enable_thinking") else "template"
-    trained = f"so template {job.get('template')} trains an empty one before each answer"
+    key = "enable_thinking" if job.args.is_set("enable_thinking") else "template"
+    trained = f"so template {job.args.get('template')} trains an empty one before each answer"
     yield key, f"{_names_with_verb(named)} no thoughts, {trained}; {remedy}", fix
 
 
@@ -207,7 +213,7 @@ def thoughts_removed(job: Job) -> Findings:
     Source: llamafactory/data/template.py:ReasoningTemplate
     Fix: remove `enable_thinking`; null where some answers have no thought.
     """
-    if job.get("enable_thinking") is not False:
+    if job.args.get("enable_thinking") is not False:
         return
     if named := [name for name, share in _shares_without_thoughts(job).items() if share < 1 - _IGNORED_SHARE]:
         text = f"{_names_with_verb(named)} thoughts, which `enable_thinking: false` removes"
@@ -228,10 +234,10 @@ def thoughts_in_other_words(job: Job) -> Findings:
     if words is None:
         return
     opens, closes = words
-    foreign = {dataset.name: _other_template_word(dataset, opens) for dataset in job.datasets}
+    foreign = {dataset.name: _other_template_word(dataset, opens) for dataset in job.data.datasets}
     if named := [name for name, opener in foreign.items() if opener]:
         found = next(filter(None, foreign.values()))
-        trained = f"which template {job.get('template')} trains as part of the answer"
+        trained = f"which template {job.args.get('template')} trains as part of the answer"
         remedy = f"write them between `{opens}` and `{closes}`"
         yield "dataset", f"{_names_with_verb(named)} thoughts in `{found}`, {trained}; {remedy}"
 
@@ -248,7 +254,7 @@ def _shares_without_thoughts(job: Job) -> Mapping[str, float]:
         return {}
     shares = {
         each.name: _share_without_words(each, *words)
-        for each in job.datasets
+        for each in job.data.datasets
         if not _other_template_word(each, words[0])
     }
     return {name: share for name, share in shares.items() if share is not None}
@@ -257,9 +263,9 @@ def _shares_without_thoughts(job: Job) -> Mapping[str, float]:
 def _template_thought_words(job: Job) -> tuple[str, str] | None:
     """The words that the job's template looks for around a thought; None where it writes none or nothing is trained."""
     reasons = job.template is not None and job.template.get("reasoning")
-    if not reasons or job.stage not in _STAGES_WITH_TEMPLATE or job.tokenized or not job.trains:
+    if not reasons or job.task.stage not in _STAGES_WITH_TEMPLATE or job.data.is_tokenized or not job.task.trains:
         return None
-    opens, closes = thought_words(tables.json_table("formats")["formats"][str(job.get("template"))])
+    opens, closes = thought_words(tables.json_table("formats")["formats"][str(job.args.get("template"))])
     return opens.strip(), closes.strip()
 
 

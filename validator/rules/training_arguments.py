@@ -27,7 +27,7 @@ def model_missing(job: Job) -> Findings:
     Source: llamafactory/hparams/model_args.py:BaseModelArguments.__post_init__
     Fix: set `model_name_or_path` to a hub name or a folder.
     """
-    if not job.has("model_name_or_path"):
+    if not job.args.is_set("model_name_or_path"):
         yield "model_name_or_path", "no model is named; set `model_name_or_path`"
 
 
@@ -40,10 +40,10 @@ def nothing_trained(job: Job) -> Findings:
     Source: llamafactory/train/sft/workflow.py:run_sft, transformers/training_args.py:TrainingArguments.do_train
     Fix: `do_train: true`.
     """
-    other = job.get("infer_backend") != "huggingface" or any(
-        map(belongs_to_other_command, job.values)
+    other = job.args.get("infer_backend") != "huggingface" or any(
+        map(belongs_to_other_command, job.args.values)
     )  # to chat, or SCH007
-    if not (job.asked or other):
+    if not (job.task.has_work or other):
         yield "do_train", "`do_train` is not set: the model is loaded and nothing is trained; set it to true"
 
 
@@ -55,7 +55,7 @@ def data_missing(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: set `dataset` to one or more names of dataset_info.json.
     """
-    if job.trains and not job.has("dataset"):
+    if job.task.trains and not job.args.is_set("dataset"):
         yield "dataset", "training is asked for and no data set is named; set `dataset`"
 
 
@@ -67,10 +67,10 @@ def supervised_only(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove it, or set `stage: sft`.
     """
-    if job.stage != "sft":
+    if job.task.stage != "sft":
         for key in _SUPERVISED_KEYS:
-            if job.flag(key):
-                yield key, f"`{key}` is refused in stage {job.stage}; it needs `stage: sft`"
+            if job.args.flag(key):
+                yield key, f"`{key}` is refused in stage {job.task.stage}; it needs `stage: sft`"
 
 
 @rule("TRA005", ERROR)
@@ -81,7 +81,7 @@ def prompt_and_history(job: Job) -> Findings:
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
     Fix: keep one of `train_on_prompt` and `mask_history`.
     """
-    if job.flag("mask_history") and job.flag("train_on_prompt") and job.stage == "sft":
+    if job.args.flag("mask_history") and job.args.flag("train_on_prompt") and job.task.stage == "sft":
         yield "mask_history", "`mask_history` and `train_on_prompt` exclude each other; remove one"
 
 
@@ -93,8 +93,8 @@ def inference_backend(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `infer_backend`.
     """
-    if job.asked and job.get("infer_backend") != "huggingface":
-        text = f"`infer_backend: {job.get('infer_backend')}` cannot train; remove it"
+    if job.task.has_work and job.args.get("infer_backend") != "huggingface":
+        text = f"`infer_backend: {job.args.get('infer_backend')}` cannot train; remove it"
         yield "infer_backend", text, remove_keys("infer_backend")
 
 
@@ -108,7 +108,7 @@ def report_target_unknown(job: Job) -> Findings:
     transformers/integrations/integration_utils.py:INTEGRATION_TO_CALLBACK
     Fix: one of none, tensorboard, wandb, swanlab, mlflow, trackio …, or a list of them.
     """
-    value = job.get("report_to")
+    value = job.args.get("report_to")
     for name in value if isinstance(value, list) else [value]:
         if isinstance(name, str) and "," in name:
             several = tuple(word.strip() for word in name.split(","))
@@ -132,7 +132,7 @@ def timeout_of_years(job: Job) -> Findings:
     Fix: as long as the slowest preprocessing or saving takes, such as 7200 (two hours); prepare long data once with
     `tokenized_path`.
     """
-    seconds = job.number("ddp_timeout")
+    seconds = job.args.number("ddp_timeout")
     if seconds > _WEEK:
         found = f"`ddp_timeout` is {seconds / _DAY:,.0f} days: a process that hangs stops the run silently"
         yield "ddp_timeout", f"{found}; set {_WEEK} (a week) or less", set_value("ddp_timeout", _WEEK)
@@ -146,7 +146,7 @@ def export_without_data(job: Job) -> Findings:
     Source: llamafactory/hparams/model_args.py:ExportArguments.__post_init__
     Fix: remove the export keys from a training recipe.
     """
-    if job.has("export_quantization_bit") and not job.has("export_quantization_dataset"):
+    if job.args.is_set("export_quantization_bit") and not job.args.is_set("export_quantization_dataset"):
         text = "`export_quantization_bit` needs `export_quantization_dataset`; remove it"
         yield "export_quantization_bit", text, remove_keys("export_quantization_bit")
 
@@ -159,7 +159,7 @@ def tracker_without_project(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:_verify_trackio_args
     Fix: set `project`.
     """
-    if "trackio" in job.words("report_to") and not job.flag("project"):
+    if "trackio" in job.args.words("report_to") and not job.args.flag("project"):
         yield "project", "`report_to: trackio` needs a `project`"
 
 
@@ -171,8 +171,12 @@ def resume_unread(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `resume_from_checkpoint`.
     """
-    if job.stage in ("rm", "ppo") and job.method in ("full", "freeze") and job.has("resume_from_checkpoint"):
-        text = f"stage {job.stage} with {job.method} never resumes; the run starts anew"
+    if (
+        job.task.stage in ("rm", "ppo")
+        and job.task.method in ("full", "freeze")
+        and job.args.is_set("resume_from_checkpoint")
+    ):
+        text = f"stage {job.task.stage} with {job.task.method} never resumes; the run starts anew"
         yield "resume_from_checkpoint", text, remove_keys("resume_from_checkpoint")
 
 
@@ -184,7 +188,7 @@ def workers_missing(job: Job) -> Findings:
     Source: torch/utils/data/dataloader.py:DataLoader.__init__
     Fix: `dataloader_num_workers: 1` or more, or remove `dataloader_persistent_workers`.
     """
-    if job.flag("dataloader_persistent_workers") and job.get("dataloader_num_workers") == 0:
+    if job.args.flag("dataloader_persistent_workers") and job.args.get("dataloader_num_workers") == 0:
         yield "dataloader_persistent_workers", "there are no workers to keep; set `dataloader_num_workers` or remove it"
 
 
@@ -197,7 +201,9 @@ def placeholder_kept(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:read_args
     Fix: write the value out, or give it on the command line, where the shell fills it in.
     """
-    kept = {key: value for key, value in job.values.items() if key not in PATH_KEY_NAMES and _has_placeholder(value)}
+    kept = {
+        key: value for key, value in job.args.values.items() if key not in PATH_KEY_NAMES and _has_placeholder(value)
+    }
     if kept:
         key, *others = kept
         too = f" (and so {', '.join(others)})" if others else ""
@@ -224,10 +230,10 @@ def interval_refused(job: Job) -> Findings:
     Fix: a whole number of steps, or a share such as 0.1.
     """
     for key, strategy in _INTERVAL_KEYS:
-        value = job.number(key)
-        if job.get(strategy) != "steps":
+        value = job.args.number(key)
+        if job.args.get(strategy) != "steps":
             continue
-        if key == "logging_steps" and job.get(key) == 0:
+        if key == "logging_steps" and job.args.get(key) == 0:
             yield key, "`logging_steps` is 0; set at least 1, or `logging_strategy: epoch`"
         elif value > 1 and value != int(value):
             text = f"`{key}` is {value:g}, above 1 it must be a whole number; write {int(value)}"
@@ -245,12 +251,12 @@ def limit_refused(job: Job) -> Findings:
     Fix: as the message says.
     """
     for kind in ("image", "video"):
-        most, least = job.number(f"{kind}_max_pixels"), job.number(f"{kind}_min_pixels")
+        most, least = job.args.number(f"{kind}_max_pixels"), job.args.number(f"{kind}_min_pixels")
         if most < least:
             yield f"{kind}_max_pixels", f"`{kind}_max_pixels` {most:.0f} is below `{kind}_min_pixels` {least:.0f}"
-    if job.has("torch_empty_cache_steps") and job.number("torch_empty_cache_steps") <= 0:
+    if job.args.is_set("torch_empty_cache_steps") and job.args.number("torch_empty_cache_steps") <= 0:
         yield "torch_empty_cache_steps", "`torch_empty_cache_steps` must be above 0; remove it to never empty the cache"
-    if job.has("dataloader_prefetch_factor") and job.get("dataloader_num_workers") == 0:
+    if job.args.is_set("dataloader_prefetch_factor") and job.args.get("dataloader_num_workers") == 0:
         yield "dataloader_prefetch_factor", "prefetching needs workers; set `dataloader_num_workers` or remove it"
 
 
@@ -262,8 +268,8 @@ def steps_over_epochs(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer.set_initial_training_values
     Fix: remove one.
     """
-    if job.number("max_steps") > 0 and "num_train_epochs" in job.values:
-        text = f"`max_steps: {job.get('max_steps')}` wins; `num_train_epochs` has no effect"
+    if job.args.number("max_steps") > 0 and "num_train_epochs" in job.args.values:
+        text = f"`max_steps: {job.args.get('max_steps')}` wins; `num_train_epochs` has no effect"
         yield "num_train_epochs", text, remove_keys("num_train_epochs")
 
 
@@ -275,6 +281,6 @@ def batch_not_positive(job: Job) -> Findings:
     Source: torch/utils/data/sampler.py:BatchSampler.__init__
     Fix: at least 1.
     """
-    value = job.get("per_device_train_batch_size")
-    if job.trains and isinstance(value, (int, float)) and not isinstance(value, bool) and value < 1:
+    value = job.args.get("per_device_train_batch_size")
+    if job.task.trains and isinstance(value, (int, float)) and not isinstance(value, bool) and value < 1:
         yield "per_device_train_batch_size", f"`per_device_train_batch_size` is {value}, it must be at least 1"

@@ -15,7 +15,7 @@ from validator.recipe.recipe_file import Document
 from validator.recipe.suggestions import nearest_name
 from validator.rules import no_effect, rule, value_types
 from validator.rules.rule import Violation
-from validator.run.prediction import Job
+from validator.run.prediction import run_of_values
 from validator.wording import clip
 
 _ACTION_KEYS = ("do_train", "do_eval", "do_predict")
@@ -239,7 +239,9 @@ def check_schema(document: Document) -> list[Violation]:
     return [
         *remarks,
         *find_unknown_keys(strangers, document.values, pairs, admitted),
-        *value_types.find_wrong_values(document.values, accepted, partial(no_effect.never_read, Job(document.values))),
+        *value_types.find_wrong_values(
+            document.values, accepted, partial(no_effect.never_read, run_of_values(document.values))
+        ),
         *find_removed_and_foreign_keys(accepted, document.values, pairs, admitted),
     ]
 

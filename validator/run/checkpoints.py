@@ -116,20 +116,20 @@ DEFAULT_OUTPUT_DIR = "trainer_output"
 
 def never_resumes(job: Job) -> bool:
     """Whether stage and method start anew whatever is asked."""
-    return job.stage in ("rm", "ppo") and job.method in ("full", "freeze")
+    return job.task.stage in ("rm", "ppo") and job.task.method in ("full", "freeze")
 
 
 def resumes_unasked(job: Job) -> bool:
     """Whether LLaMA-Factory looks into the output folder by itself."""
-    return job.trains and not (
-        job.has("resume_from_checkpoint") or job.flag("overwrite_output_dir") or never_resumes(job)
+    return job.task.trains and not (
+        job.args.is_set("resume_from_checkpoint") or job.args.flag("overwrite_output_dir") or never_resumes(job)
     )
 
 
 def output_folder(job: Job) -> Path | None:
     """The output folder, where it exists."""
-    folder = safe_read.expand_home(str(job.get("output_dir") or DEFAULT_OUTPUT_DIR))
-    location = job.find(str(folder))
+    folder = safe_read.expand_home(str(job.args.get("output_dir") or DEFAULT_OUTPUT_DIR))
+    location = job.workspace.find(str(folder))
     return folder if location and location[1] and safe_read.path_kind(location[0]) == "folder" else None
 
 
@@ -155,11 +155,11 @@ def result_files(job: Job) -> list[str]:
 @lru_cache(maxsize=1)
 def resume_candidates(job: Job) -> tuple[TrainerCheckpoint, ...]:
     """What the run would go on from, the last one first; the Trainer takes that, whole or not."""
-    asked = job.get("resume_from_checkpoint")
-    if not job.trains or never_resumes(job):
+    asked = job.args.get("resume_from_checkpoint")
+    if not job.task.trains or never_resumes(job):
         return ()
     if isinstance(asked, str) and asked:
-        place = job.find(asked)
+        place = job.workspace.find(asked)
         return _checkpoint_at(place[0]) if place and safe_read.path_kind(place[0]) == "folder" else ()
     return tuple(reversed(found_checkpoints(job))) if asked is True or resumes_unasked(job) else ()
 
@@ -172,7 +172,7 @@ def _checkpoint_at(folder: Path) -> tuple[TrainerCheckpoint, ...]:
 def half_written_checkpoints(job: Job) -> tuple[TrainerCheckpoint, ...]:
     """Half-written checkpoints in the output folder, after the last whole one: at the last of them the run would
     stop."""
-    if isinstance(job.get("resume_from_checkpoint"), str):
+    if isinstance(job.args.get("resume_from_checkpoint"), str):
         return ()
     taken, saved = resume_checkpoint(job), resume_candidates(job)
     return saved[: saved.index(taken)] if taken else saved
@@ -191,19 +191,21 @@ def batch_counts(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
         return None
     if machine.nodes > 1 and saved.processes == machine.devices:
         return None
-    return batch * saved.processes, job.micro_batch * job.world
+    return batch * saved.processes, job.batch.micro_batch * job.batch.world_size
 
 
 def epoch_steps(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
     """Optimizer steps of an epoch, in the checkpoint's run and in this one; None where the rows of the data are not
     known, or how many of them fill a sequence."""
-    known = job.rows is not None and not (job.packs or job.tokenized or job.flag("streaming"))
+    known = job.data.local_rows is not None and not (
+        job.batch.packing or job.data.is_tokenized or job.args.flag("streaming")
+    )
     if saved.per_epoch is None or job.machine is None or not known:
         return None
     from . import training_time  # which no recipe without a checkpoint asks for
 
     train = training_time.sample_counts(job).train
-    return None if train is None else (saved.per_epoch, job.steps_per_epoch(train))
+    return None if train is None else (saved.per_epoch, job.batch.steps_per_epoch(train))
 
 
 def has_same_steps(job: Job, saved: TrainerCheckpoint) -> bool:
@@ -216,10 +218,10 @@ def has_same_steps(job: Job, saved: TrainerCheckpoint) -> bool:
 
 def total_steps(job: Job, saved: TrainerCheckpoint) -> int | None:
     """Optimizer steps of the whole run; None where an epoch may have another number of them than it had."""
-    if job.number("max_steps") > 0:
-        return int(job.number("max_steps"))
+    if job.args.number("max_steps") > 0:
+        return int(job.args.number("max_steps"))
     known = saved.per_epoch if has_same_steps(job, saved) else None
-    return math.ceil(job.number("num_train_epochs") * known) if known else None
+    return math.ceil(job.args.number("num_train_epochs") * known) if known else None
 
 
 def is_at_end(job: Job, saved: TrainerCheckpoint) -> bool:

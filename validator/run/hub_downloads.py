@@ -44,7 +44,7 @@ def cached_folders(job: Job, name: str) -> Iterator[Path]:
         if node_environment.is_env_enabled("USE_MODELSCOPE_HUB")
         else hub_caches.huggingface_folders
     )
-    return filter(holds_weights, folders(name, *job.origin))
+    return filter(holds_weights, folders(name, *job.hub_source))
 
 
 def holds_weights(folder: Path) -> bool:
@@ -62,13 +62,13 @@ def offline_variable() -> str | None:
 def hub_models(job: Job) -> Iterator[str]:
     """Models and adapters that are no folders here, and could be of a hub."""
     for _, name in named_paths(job, (*MODEL_KEYS, *ADAPTER_KEYS)):
-        if not is_local_name(name) and not job.find(name):
+        if not is_local_name(name) and not job.workspace.find(name):
             yield name
 
 
 def hub_datasets(job: Job) -> Iterator[str]:
     """Data sets of Hugging Face, unless the data are tokenized already."""
-    for one in () if job.tokenized else job.datasets:
+    for one in () if job.data.is_tokenized else job.data.datasets:
         if isinstance(name := one.entry.get("hf_hub_url"), str):
             yield name
 

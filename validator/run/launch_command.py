@@ -138,7 +138,7 @@ def omp_threads(job: Job, cores: int | None = None) -> dict[str, str]:
 
 def optimizer_runs_on_host(job: Job) -> bool:
     """Whether processors update the weights."""
-    return bool(job.zero and job.zero.offload("offload_optimizer")) or bool(job.fsdp and job.fsdp.offload)
+    return bool(job.deepspeed and job.deepspeed.offload("offload_optimizer")) or bool(job.fsdp and job.fsdp.offload)
 
 
 def p2p_disable_env(driver: str) -> dict[str, str]:
@@ -180,11 +180,11 @@ def _launcher_env(job: Job) -> dict[str, str]:
     of its own (launcher.py)."""
     if job.accelerate:
         return {}
-    return {"USE_RAY": "1"} if launcher.uses_ray() else torchrun_env(*nodes_and_devices(job), job.zero is not None)
+    return {"USE_RAY": "1"} if launcher.uses_ray() else torchrun_env(*nodes_and_devices(job), job.deepspeed is not None)
 
 
 def _vendor_env_of_run(job: Job) -> dict[str, str]:
-    wait = job.number("ddp_timeout") if job.world > 1 else 0.0
+    wait = job.args.number("ddp_timeout") if job.batch.world_size > 1 else 0.0
     return vendor_env(job.machine.device, job.machine.nodes, wait) if job.machine else {}
 
 

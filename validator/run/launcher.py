@@ -11,7 +11,7 @@ from typing import Any
 from validator.errors import RecipeError
 from validator.knowledge import node_environment
 from validator.recipe.safe_read import parse_json
-from validator.run.settings import Resolved
+from validator.run.settings import RunSettings
 
 # Of each device of the whole cluster, however many workers train (train/trainer_utils.py, get_placement_group). That
 # Ray waits for them without end was seen with ray 2.60: 10 CPUs on 2, and two times 10 on 19; on 20 they are there.
@@ -23,25 +23,25 @@ def uses_ray() -> bool:
     return node_environment.is_env_enabled("USE_RAY")
 
 
-def ray_workers(job: Resolved) -> int:
+def ray_workers(job: RunSettings) -> int:
     """Processes that train."""
-    return max(int(job.number("ray_num_workers")), 1)
+    return max(int(job.args.number("ray_num_workers")), 1)
 
 
-def declared_ray_cpus(job: Resolved) -> int | None:
+def declared_ray_cpus(job: RunSettings) -> int | None:
     """CPUs that the recipe tells Ray it has; Ray does not count them itself then. None: it does."""
     count = _ray_init_options(job).get("num_cpus")
     return count if isinstance(count, int) else None
 
 
-def joins_ray_cluster(job: Resolved) -> bool:
+def joins_ray_cluster(job: RunSettings) -> bool:
     """Whether the run joins a cluster that is there already, instead of one made for it on this node."""
     return bool(_ray_init_options(job).get("address") or os.environ.get("RAY_ADDRESS"))
 
 
-def _ray_init_options(job: Resolved) -> Mapping[str, Any]:
+def _ray_init_options(job: RunSettings) -> Mapping[str, Any]:
     """What ray.init gets: a mapping, or a text that holds one in JSON (hparams/training_args.py)."""
-    value = job.get("ray_init_kwargs")
+    value = job.args.get("ray_init_kwargs")
     if isinstance(value, str):
         with suppress(RecipeError):
             value = parse_json(value)

@@ -11,9 +11,7 @@ from validator.knowledge import releases, tables
 from validator.knowledge.models import Model
 from validator.physics import Tower, TowerWorkload, linear_roles
 from validator.run.dataset_registry import Dataset
-from validator.run.hyperparameters import Settings
-from validator.run.quantization import resolve_quantization
-from validator.run.training_task import Task
+from validator.run.settings import RunSettings
 
 # What a sample holds where no data are at hand.
 _ONE_OF_EACH = {"images": 1, "videos": 0, "audios": 1}
@@ -22,31 +20,31 @@ _FreezeWords = Mapping[str, list[str]]
 PublishedFacts = Mapping[str, Any]
 
 
-def tower_encodings(settings: Settings, model: Model, datasets: Iterable[Dataset]) -> tuple[TowerWorkload, ...]:
+def tower_encodings(run: RunSettings, model: Model, datasets: Iterable[Dataset]) -> tuple[TowerWorkload, ...]:
     """One for each tower of the model."""
-    number, watched = _media_of_fullest_row(settings, datasets), _has_gradients_through_towers(settings, model)
+    number, watched = _media_of_fullest_row(run, datasets), _has_gradients_through_towers(run)
     return tuple(
-        trained_parts(settings, model, tower, names)._replace(
-            tokens=_tower_tokens(settings, model, tower, number),
+        trained_parts(run, model, tower, names)._replace(
+            tokens=_tower_tokens(run, model, tower, number),
             input_requires_grad=watched and tower.has_input_embeddings,
         )
         for tower, names in zip(model.arch.towers, model.modules, strict=True)
     )
 
 
-def frozen_words(task: Task, model: Model) -> tuple[str, ...]:
+def frozen_words(run: RunSettings, model: Model) -> tuple[str, ...]:
     """Words in the names of parameters that the recipe freezes (model_utils/visual.py, get_forbidden_modules)."""
     asked = {"freeze_vision_tower": "vision_model_keys", "freeze_multi_modal_projector": "projector_keys",
              "freeze_language_model": "language_model_keys"}  # fmt: skip
     keys = _freeze_words(model)
-    return tuple(word for key, part in asked.items() if task.flag(key) for word in keys.get(part, ()))
+    return tuple(word for key, part in asked.items() if run.args.flag(key) for word in keys.get(part, ()))
 
 
-def is_decoder_trained(task: Task, model: Model) -> bool:
+def is_decoder_trained(run: RunSettings, model: Model) -> bool:
     """Whether anything of the decoder trains."""
     place = tables.yaml_table("composites")[model.kind].get("decoder", "model.language_model") if model.modules else ""
     words = _freeze_words(model).get("language_model_keys", ())
-    return not (task.flag("freeze_language_model") and any(word in place for word in words))
+    return not (run.args.flag("freeze_language_model") and any(word in place for word in words))
 
 
 def _freeze_words(model: Model) -> _FreezeWords:
@@ -56,56 +54,58 @@ def _freeze_words(model: Model) -> _FreezeWords:
     return known.get(entry.get("registered", model.kind), {})
 
 
-def _has_gradients_through_towers(settings: Settings, model: Model) -> bool:
+def _has_gradients_through_towers(run: RunSettings) -> bool:
     """Whether gradients run through frozen towers, too. Where layers are checkpointed and nothing is quantized, peft
     asks for gradients of what the embeddings give (peft_model.py, prepare_model_for_gradient_checkpointing); since
     transformers 5 that means those of the towers as well (modeling_utils.py, enable_input_require_grads), and
     LLaMA-Factory recomputes no layer that has nothing to train."""
-    plain = resolve_quantization(settings, model).weights == 0 and settings.own_checkpointing != "off"
-    return settings.adapts and plain and releases.requires(settings.header, "transformers 5.0.0")
+    plain = run.quantization.weights == 0 and run.activation_checkpointing.llamafactory_mode != "off"
+    return run.task.uses_adapter and plain and releases.requires(run.header, "transformers 5.0.0")
 
 
-def trained_parts(task: Task, model: Model, tower: Tower, names: Mapping[str, str]) -> TowerWorkload:
+def trained_parts(run: RunSettings, model: Model, tower: Tower, names: Mapping[str, str]) -> TowerWorkload:
     """What trains of a tower, whose linear modules have these names."""
-    if task.adapts:
-        return TowerWorkload(targets=_adapted_tower_roles(task, model, names))
+    if run.task.uses_adapter:
+        return TowerWorkload(targets=_adapted_tower_roles(run, model, names))
     registered = bool(_freeze_words(model))
     words = _freeze_words(model).get("vision_model_keys", ())
-    thawed = not (task.flag("freeze_vision_tower") and any(word in name for name in names for word in words))
-    projector = not (registered and task.flag("freeze_multi_modal_projector"))
-    if task.method == "freeze":
+    thawed = not (run.args.flag("freeze_vision_tower") and any(word in name for name in names for word in words))
+    projector = not (registered and run.args.flag("freeze_multi_modal_projector"))
+    if run.task.method == "freeze":
         return TowerWorkload(
             projector=projector and registered,
-            trainable_layers=_trained_tower_layers(task, model, tower) if thawed else 0,
+            trainable_layers=_trained_tower_layers(run, model, tower) if thawed else 0,
         )
     return TowerWorkload(trains=thawed, projector=projector, never_frozen=True)
 
 
-def _trained_tower_layers(task: Task, model: Model, tower: Tower) -> int:
+def _trained_tower_layers(run: RunSettings, model: Model, tower: Tower) -> int:
     """Layers of the tower whose numbers are those of trained layers of the decoder (model/adapter.py)."""
-    asked, layers = int(task.number("freeze_trainable_layers")), model.arch.layers
+    asked, layers = int(run.args.number("freeze_trainable_layers")), model.arch.layers
     first = max(layers - asked, 0) if asked > 0 else 0
     last = layers if asked > 0 else min(-asked, layers)
     return max(min(last, tower.layers) - first, 0)
 
 
-def _adapted_tower_roles(task: Task, model: Model, names: Mapping[str, str]) -> tuple[str, ...]:
+def _adapted_tower_roles(run: RunSettings, model: Model, names: Mapping[str, str]) -> tuple[str, ...]:
     """Roles of the adapted linear modules. `all` means the last parts of the names of linear modules that are neither
     in the projector nor in a frozen tower; whatever has such a word anywhere in its name is adapted, unless it is
     frozen (model_utils/misc.py, find_all_linear_modules; model_utils/visual.py, patch_target_modules)."""
     keys = _freeze_words(model)
-    targets = tuple(_all_linear_targets(task, model, keys)) if task.targets_all else task.words("lora_target")
-    spared = (*frozen_words(task, model), *keys.get("lora_conflict_keys", ()))
+    targets = (
+        tuple(_all_linear_targets(run, model, keys)) if run.task.targets_all_linear else run.args.words("lora_target")
+    )
+    spared = (*frozen_words(run, model), *keys.get("lora_conflict_keys", ()))
     return tuple(dict.fromkeys(
         role for name, role in names.items()
         if any(target in name for target in targets) and not any(word in name for word in spared)
     ))  # fmt: skip
 
 
-def _all_linear_targets(task: Task, model: Model, keys: _FreezeWords) -> Iterator[str]:
+def _all_linear_targets(run: RunSettings, model: Model, keys: _FreezeWords) -> Iterator[str]:
     left = [
         *keys.get("projector_keys", ()),
-        *(keys.get("vision_model_keys", ()) if task.flag("freeze_vision_tower") else ()),
+        *(keys.get("vision_model_keys", ()) if run.args.flag("freeze_vision_tower") else ()),
     ]
     yield from sorted(model.family.names(linear_roles(model.arch)))
     for names in model.modules:
@@ -121,7 +121,7 @@ _DATASETS_WITH_IMAGES = frozenset(
 
 
 def with_images_up_to_cutoff(
-    settings: Settings, model: Model, datasets: Iterable[Dataset], given: tuple[TowerWorkload, ...]
+    run: RunSettings, model: Model, datasets: Iterable[Dataset], given: tuple[TowerWorkload, ...]
 ) -> tuple[TowerWorkload, ...]:
     """The encodings where a sample has as many pictures as its longest length admits; as given where their number is
     known: from rows at hand, from the registry's columns, or by the name of a published data set."""
@@ -129,12 +129,12 @@ def with_images_up_to_cutoff(
     crossed = tables.yaml_table("composites")[model.kind].get("crossed", False)
     if (
         crossed
-        or _media_of_fullest_row(settings, datasets) is not None
-        or _names_only(settings, _text_only_names(datasets) | _DATASETS_WITH_IMAGES)
+        or _media_of_fullest_row(run, datasets) is not None
+        or _names_only(run, _text_only_names(datasets) | _DATASETS_WITH_IMAGES)
     ):
         return given
     return tuple(
-        encoding._replace(tokens=settings.longest * _tower_tokens_per_token(model, tower))
+        encoding._replace(tokens=run.batch.max_tokens * _tower_tokens_per_token(model, tower))
         if tower.patch_size
         else encoding
         for tower, encoding in zip(model.arch.towers, given, strict=True)
@@ -146,20 +146,20 @@ def _text_only_names(datasets: Iterable[Dataset]) -> set[str]:
     return {one.name for one in datasets if not (one.pictured or one.mapping.get("audios"))}
 
 
-def _names_only(task: Task, names: Set[str]) -> bool:
+def _names_only(run: RunSettings, names: Set[str]) -> bool:
     """Whether the recipe names data sets, and all of them are among these."""
-    named = set(task.words("dataset"))
+    named = set(run.args.words("dataset"))
     return bool(named) and named <= names
 
 
-def _media_of_fullest_row(task: Task, datasets: Iterable[Dataset]) -> dict[str, int] | None:
+def _media_of_fullest_row(run: RunSettings, datasets: Iterable[Dataset]) -> dict[str, int] | None:
     """The most pictures, films and sounds that one of the first rows has. Where no row is at hand, none if no data set
     has a column for them, else None."""
     datasets = tuple(datasets)
     rows = [(one, row) for one in datasets if one.rows for row in one.rows.head]
     if rows:
         return {part: max(_media_in_row(one, row, part) for one, row in rows) for part in _ONE_OF_EACH}
-    return dict.fromkeys(_ONE_OF_EACH, 0) if _names_only(task, _text_only_names(datasets)) else None
+    return dict.fromkeys(_ONE_OF_EACH, 0) if _names_only(run, _text_only_names(datasets)) else None
 
 
 def _media_in_row(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
@@ -167,18 +167,18 @@ def _media_in_row(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
     return len(value) if isinstance(value, list) else int(value is not None)
 
 
-def _tower_tokens(task: Settings, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
+def _tower_tokens(run: RunSettings, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
     """Tower tokens of a sample, no more than `cutoff_len` admits: a sample that is cut inside a picture cannot be
     trained. One picture, or one sound, where the data are not at hand; a packed sequence may hold nothing else."""
-    given, most = number or _ONE_OF_EACH, _tower_tokens_of_cutoff(task, model, tower)
+    given, most = number or _ONE_OF_EACH, _tower_tokens_of_cutoff(run, model, tower)
     if not any(given.values()):  # a white picture or silence in each batch, so that all devices run it
-        return -(-_tokens_of_media(task, model, tower, given) // task.micro_batch)
-    return most if task.packs else min(_tokens_of_media(task, model, tower, given), most)
+        return -(-_tokens_of_media(run, model, tower, given) // run.batch.micro_batch)
+    return most if run.batch.packing else min(_tokens_of_media(run, model, tower, given), most)
 
 
-def _tower_tokens_of_cutoff(task: Task, model: Model, tower: Tower) -> int:
+def _tower_tokens_of_cutoff(run: RunSettings, model: Model, tower: Tower) -> int:
     """Tower tokens that a sequence of `cutoff_len` tokens holds at most."""
-    return max(int(task.number("cutoff_len")), 1) * _tower_tokens_per_token(model, tower)
+    return max(int(run.args.number("cutoff_len")), 1) * _tower_tokens_per_token(model, tower)
 
 
 def _tower_tokens_per_token(model: Model, tower: Tower) -> int:
@@ -187,14 +187,14 @@ def _tower_tokens_per_token(model: Model, tower: Tower) -> int:
     return tower.merge * pooled
 
 
-def max_media_tokens(task: Task, model: Model, datasets: Iterable[Dataset]) -> int:
+def max_media_tokens(run: RunSettings, model: Model, datasets: Iterable[Dataset]) -> int:
     """Tokens of the decoder that the pictures and films of the fullest of the first rows become at most; those of one
     picture where no row is at hand."""
-    given = _media_of_fullest_row(task, datasets) or _ONE_OF_EACH
+    given = _media_of_fullest_row(run, datasets) or _ONE_OF_EACH
     if not given["images"] and not given["videos"]:
         return 0
     read = (
-        _tokens_of_media(task, model, tower, given) // _tower_tokens_per_token(model, tower)
+        _tokens_of_media(run, model, tower, given) // _tower_tokens_per_token(model, tower)
         for tower in model.arch.towers
         if tower.patch_size
     )
@@ -202,18 +202,18 @@ def max_media_tokens(task: Task, model: Model, datasets: Iterable[Dataset]) -> i
 
 
 def usual_media_tokens(
-    task: Task, model: Model, datasets: Iterable[Dataset], published: Sequence[PublishedFacts]
+    run: RunSettings, model: Model, datasets: Iterable[Dataset], published: Sequence[PublishedFacts]
 ) -> int:
     """Decoder tokens of a sample's pictures, if these have the size that is published for the data sets
-    (`Resolved.published`)."""
-    return math.ceil(_usual_share(task, published) * max_media_tokens(task, model, datasets))
+    (`run.data.published`)."""
+    return math.ceil(_usual_share(run, published) * max_media_tokens(run, model, datasets))
 
 
 def with_published_images(
-    task: Task, model: Model, published: Sequence[PublishedFacts], given: tuple[TowerWorkload, ...]
+    run: RunSettings, model: Model, published: Sequence[PublishedFacts], given: tuple[TowerWorkload, ...]
 ) -> tuple[TowerWorkload, ...]:
-    """Return the encodings for pictures of the size that is published for the data sets (`Resolved.published`)."""
-    share = _usual_share(task, published)
+    """Return the encodings for pictures of the size that is published for the data sets (`run.data.published`)."""
+    share = _usual_share(run, published)
     return tuple(
         encoding._replace(tokens=math.ceil(share * encoding.tokens))
         if tower.patch_size and not tower.fixed_tokens
@@ -222,40 +222,40 @@ def with_published_images(
     )
 
 
-def _usual_share(task: Task, published: Sequence[PublishedFacts]) -> float:
+def _usual_share(run: RunSettings, published: Sequence[PublishedFacts]) -> float:
     """Pixels of the data sets' usual picture as a share of `image_max_pixels`, at most 1, because LLaMA-Factory only
     scales down (data/mm_plugin.py, _preprocess_image); 1 if the size is not known."""
     if not published or not all("pixels" in entry for entry in published):
         return 1.0
     pixels = max(float(entry["pixels"]) for entry in published)
-    return min(1.0, pixels / max(task.number("image_max_pixels"), 1.0))
+    return min(1.0, pixels / max(run.args.number("image_max_pixels"), 1.0))
 
 
-def _tokens_of_media(task: Task, model: Model, tower: Tower, given: Mapping[str, int]) -> int:
+def _tokens_of_media(run: RunSettings, model: Model, tower: Tower, given: Mapping[str, int]) -> int:
     """Tower tokens of so many pictures, films and sounds, at most."""
     if not tower.patch_size:
         return int(max(given["audios"], 1) * tower.fixed_tokens)
     if not tower.fixed_tokens:
-        return _patch_tokens(task, tower, given)
-    tiles = tower.max_tiles or _tiles_of_image(task, model)
-    pieces = max(given["images"], 1) * tiles + given["videos"] * int(task.number("video_maxlen"))
+        return _patch_tokens(run, tower, given)
+    tiles = tower.max_tiles or _tiles_of_image(run, model)
+    pieces = max(given["images"], 1) * tiles + given["videos"] * int(run.args.number("video_maxlen"))
     return int(pieces * tower.fixed_tokens)
 
 
-def _patch_tokens(task: Task, tower: Tower, given: Mapping[str, int]) -> int:
+def _patch_tokens(run: RunSettings, tower: Tower, given: Mapping[str, int]) -> int:
     """Of pictures as large as the recipe lets them be, and of the longest films."""
     area = tower.patch_size**2
     if not given["images"] and not given["videos"]:  # a white picture, by which all devices run it (data/collator.py)
         return tower.min_pixels // area
-    pictures = given["images"] * int(task.number("image_max_pixels"))
-    films = given["videos"] * int(task.number("video_maxlen")) * int(task.number("video_max_pixels"))
+    pictures = given["images"] * int(run.args.number("image_max_pixels"))
+    films = given["videos"] * int(run.args.number("video_maxlen")) * int(run.args.number("video_max_pixels"))
     return -(-pictures // area) + -(-films // (area * tower.temporal_patch_size))
 
 
-def _tiles_of_image(task: Task, model: Model) -> int:
+def _tiles_of_image(run: RunSettings, model: Model) -> int:
     """Into how many a picture is cut at most, the whole of it counted."""
     tiles = tables.yaml_table("composites")[model.kind].get("tiles", 1)
     if isinstance(tiles, list):
         key, pieces = tiles
-        return int(pieces) if task.flag(key) else 1
+        return int(pieces) if run.args.flag(key) else 1
     return int(tiles)

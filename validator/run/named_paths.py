@@ -14,9 +14,9 @@ def named_paths(job: Job, keys: Iterable[PathKey]) -> Iterator[tuple[PathKey, st
     """Yield each path or hub name with its key. Left out are a configuration that stands in the recipe itself (as a
     mapping or as JSON text), and the address of a reward model on a server."""
     for key in keys:
-        value = job.get(key.name)
+        value = job.args.get(key.name)
         if key.comma_list:
-            yield from ((key, word) for word in job.words(key.name) if word)
+            yield from ((key, word) for word in job.args.words(key.name) if word)
         elif isinstance(value, str) and value and not _names_no_path(job, key, value):
             yield key, value
 
@@ -24,7 +24,7 @@ def named_paths(job: Job, keys: Iterable[PathKey]) -> Iterator[tuple[PathKey, st
 def _names_no_path(job: Job, key: PathKey, value: str) -> bool:
     if key.kind == "file":
         return value.startswith("{")
-    return key.name == "reward_model" and job.get("reward_model_type") == "api"
+    return key.name == "reward_model" and job.args.get("reward_model_type") == "api"
 
 
 class InputPath(NamedTuple):
@@ -43,7 +43,7 @@ def find_inputs(job: Job, keys: Iterable[PathKey] = READ_KEYS) -> Iterator[Input
     """Yield the inputs of a run of which at least one word is found on this machine."""
     for key in keys:
         words = tuple(word for _, word in named_paths(job, [key]))
-        places = tuple(place[0] if (place := job.find(word)) else None for word in words)
+        places = tuple(place[0] if (place := job.workspace.find(word)) else None for word in words)
         if any(places):
             yield InputPath(key, words, places)
 

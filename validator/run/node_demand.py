@@ -26,7 +26,7 @@ def training_cpus(job: Job, devices: int) -> int:
     """CPU cores of a node below which its devices wait: two for each process and one for each of its loader workers.
     An optimizer that updates the weights in main memory takes half of the devices' share of their usual server; a
     server of the user's may have fewer cores, and main memory is what it waits for."""
-    wanted = devices * (_CORES_PER_PROCESS + job.loaders)
+    wanted = devices * (_CORES_PER_PROCESS + job.batch.dataloader_workers)
     if job.machine is None:
         return wanted
     rates = job.machine.device.rates(devices)
@@ -51,10 +51,12 @@ class SharedMemory(NamedTuple):
 def shared_memory_mib(job: Job, *, nccl: bool = True) -> SharedMemory:
     """Shared memory for the batches of loader workers and for NCCL; `nccl` is false if NCCL is told to use none."""
     devices = job.machine.devices if job.machine else 1
-    sequences = job.micro_batch * (2 if job.pairs else 1)
-    pixels = job.device_memory.terms.get(DeviceTerm.TOWER_INPUTS, 0.0) / job.accumulation if job.device_memory else 0.0
-    batches = (sequences * job.longest * _TOKEN_BYTES + pixels) / MIB * job.loaders * devices
-    prefetched = batches * (int(job.number("dataloader_prefetch_factor")) or _PREFETCHED_BATCHES)
+    sequences = job.batch.micro_batch * (2 if job.task.uses_preference_pairs else 1)
+    pixels = (
+        job.device_memory.terms.get(DeviceTerm.TOWER_INPUTS, 0.0) / job.batch.accumulation if job.device_memory else 0.0
+    )
+    batches = (sequences * job.batch.max_tokens * _TOKEN_BYTES + pixels) / MIB * job.batch.dataloader_workers * devices
+    prefetched = batches * (int(job.args.number("dataloader_prefetch_factor")) or _PREFETCHED_BATCHES)
     if devices == 1 or job.machine is None or job.machine.device.vendor not in ("nvidia", "amd") or not nccl:
         return SharedMemory(batches, prefetched)
     rates = job.machine.device.rates(devices)

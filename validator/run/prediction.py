@@ -4,48 +4,79 @@ predictions and verdicts."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validator.errors import RecipeError
 from validator.finding import Verdict
 from validator.knowledge import devices
 from validator.knowledge.devices import Machine
-from validator.physics import Estimate, Workload, disk_usage, estimate_device_memory, estimate_host_memory
+from validator.physics import (
+    Estimate,
+    TowerWorkload,
+    Workload,
+    disk_usage,
+    estimate_device_memory,
+    estimate_host_memory,
+)
 from validator.physics.estimate import DiskTerm, SharedTerm
 from validator.recipe.known_folders import search_folders
 from validator.recipe.recipe_file import Document
-from validator.run import physics_inputs
-from validator.run.deepspeed import DeepSpeedConfig
+from validator.run import cost, deepspeed, fsdp, multimodal, physics_inputs
+from validator.run.cost import Price
+from validator.run.deepspeed import DeepSpeedAlternatives, DeepSpeedConfig
 from validator.run.recipe_arguments import finite_number, intended_value
 from validator.run.schedule import CheckpointCounts, count_checkpoints
-from validator.run.settings import Resolved
-
-if TYPE_CHECKING:
-    from validator.run.cost import Price
-    from validator.run.deepspeed import DeepSpeedAlternatives
-
+from validator.run.settings import RunSettings, read_arguments
+from validator.run.workspace import Workspace
 
 GIB = float(1 << 30)
 
 
-class Job(Resolved):
+class Job(RunSettings):
     """A recipe with all that it needs. Everything is computed when it is first asked for."""
+
+    @cached_property
+    def workloads(self) -> Mapping[str, Workload]:
+        """What the memory formulas need, by a release of transformers if those that the recipe may meet keep the
+        experts of a mixture in different ways, newest first; none if nothing is trained, or if the model is not known,
+        or what the DeepSpeed or accelerate file makes of it."""
+        engine = self.sharded_by
+        unknown = (engine and engine.problem) or (self.accelerate and not self.accelerate.judged)
+        if self.model is None or unknown or self.task.is_inference_only:
+            return {}
+        forms = self.model.family.forms(self.header) if self.model.arch.ffn.experts else {True: ""}
+        # The data that take the place of those named here may be as many as recommended.
+        encodings, rows = self._encodings, max(self.data.rows or 0, self.declared.samples or 0)
+        return {
+            release: physics_inputs.make_workload(self, self.model, engine, encodings, rows, fused, self.trains_decoder)
+            for fused, release in forms.items()
+        }
+
+    @property
+    def _encodings(self) -> tuple[TowerWorkload, ...]:
+        if not (self.model and self.model.modules):
+            return ()
+        return multimodal.tower_encodings(self, self.model, self.data.datasets)
+
+    @cached_property
+    def trains_decoder(self) -> bool:
+        """Whether anything of a model trains that does not see or hear."""
+        return not (self.model and self.model.modules) or multimodal.is_decoder_trained(self, self.model)
+
+    @property
+    def workload(self) -> Workload | None:
+        """What the memory formulas need with the newest release; None if that is not known."""
+        return next(iter(self.workloads.values()), None)
 
     @cached_property
     def unread(self) -> DeepSpeedAlternatives | None:
         """What each of LLaMA-Factory's own DeepSpeed files would make of the run, where the recipe's is not there and
         its name says nothing; None otherwise, and where nothing is judged."""
-        judged = self.machine and self.model and not self.trains_nothing
-        if not (judged and self.zero and self.zero.missing):
+        judged = self.machine and self.model and not self.task.is_inference_only
+        if not (judged and self.deepspeed and self.deepspeed.missing):
             return None
-        from . import deepspeed  # which no file that is there waits for
-
-        jobs = [
-            (zero, replace(self, values={**self.values, "deepspeed": dict(zero.config)}))
-            for zero in deepspeed.stock_deepspeed()
-        ]
+        jobs = [(zero, self.updated({"deepspeed": dict(zero.config)})) for zero in deepspeed.stock_deepspeed()]
         outcomes = tuple(
             deepspeed.DeepSpeedOutcome(zero, one.verdict, one.device_memory.high)
             for zero, one in jobs
@@ -56,7 +87,7 @@ class Job(Resolved):
     @property
     def sharded_by(self) -> DeepSpeedConfig | None:
         """That of the DeepSpeed file; where it cannot be known, one under which the verdict is that of all."""
-        return (self.unread and self.unread.agreed) or self.zero
+        return (self.unread and self.unread.agreed) or self.deepspeed
 
     @cached_property
     def device_memories(self) -> Mapping[str, Estimate]:
@@ -70,10 +101,10 @@ class Job(Resolved):
     @cached_property
     def _with_one_picture(self) -> Mapping[str, Estimate]:
         """As `device_memories`, where no sample has more than one picture unless data tell so."""
-        longest = self._device_memories(self.longest)
-        if not self.lengths.typical or self.reached == self.longest:
+        longest = self._device_memories(self.batch.max_tokens)
+        if not self.declared.lengths.typical or self.batch.certain_tokens == self.batch.max_tokens:
             return longest
-        typical = self._device_memories(self.reached)
+        typical = self._device_memories(self.batch.certain_tokens)
         if not typical:  # a second simulation may fail
             return longest
         return {name: one._replace(low=min(one.low, typical[name].low)) for name, one in longest.items()}
@@ -85,7 +116,7 @@ class Job(Resolved):
             return {}
         from . import multimodal  # which no model of text asks for
 
-        many = multimodal.with_images_up_to_cutoff(self, self.model, self.datasets, self.workload.towers)
+        many = multimodal.with_images_up_to_cutoff(self, self.model, self.data.datasets, self.workload.towers)
         if many == self.workload.towers:
             return {}
         return self._needed({name: work._replace(towers=many) for name, work in self.workloads.items()})
@@ -144,7 +175,7 @@ class Job(Resolved):
         if self.model is None or self.workload is None:
             return None
         return disk_usage(
-            self.model.arch, self.workload, *self.checkpoints, save_optimizer=not self.flag("save_only_model")
+            self.model.arch, self.workload, *self.checkpoints, save_optimizer=not self.args.flag("save_only_model")
         )
 
     @property
@@ -152,7 +183,7 @@ class Job(Resolved):
         """Bytes of one checkpoint; 0 where they are not known."""
         if self.model is None or self.workload is None:
             return 0.0
-        one = disk_usage(self.model.arch, self.workload, 1, 1, save_optimizer=not self.flag("save_only_model"))
+        one = disk_usage(self.model.arch, self.workload, 1, 1, save_optimizer=not self.args.flag("save_only_model"))
         return one[DiskTerm.WEIGHTS] / 2 + one[DiskTerm.OPTIMIZER]
 
     @property
@@ -170,8 +201,6 @@ class Job(Resolved):
         """Money for an hour of a device; None where none is stated."""
         if self.machine is None or self.machine.price is None:
             return None
-        from . import cost  # which few recipes state
-
         return cost.parse_price(self.machine.price)
 
     @property
@@ -207,9 +236,9 @@ class Job(Resolved):
     def enough_for(self) -> int | None:
         """Tokens of a sample up to which the devices are expected to suffice, where they do not for the longest length,
         and it is not known that samples reach it; None otherwise."""
-        if self.device_verdict != "exceeds" or self._exceeds(self.reached):
+        if self.device_verdict != "exceeds" or self._exceeds(self.batch.certain_tokens):
             return None
-        enough, short = self.reached, self.longest
+        enough, short = self.batch.certain_tokens, self.batch.max_tokens
         while short - enough > max(8, enough // 50):
             middle = (enough + short) // 2
             enough, short = (enough, middle) if self._exceeds(middle) else (middle, short)
@@ -260,9 +289,12 @@ def resolve(
     machine: str | None = None,
     host_ram_gib: float | None = None,
     refused: frozenset[str] = frozenset(),
+    untrusted: bool = False,
 ) -> Job:
-    """The job a document describes. The machine is the one asked for, else the header's; `refused` are keys whose value
-    was reported already, or stands under another name, and that later checks shall not trip over."""
+    """Return the run a document describes, on the machine asked for, else on the header's.
+
+    `refused` are keys whose value was reported already, or stands under another name, and that later checks shall not
+    trip over. `untrusted`: somebody else may have written the document."""
     header = document.header
     values = {key: intended_value(key, value) if key in refused else value for key, value in document.values.items()}
     values = {key: value for key, value in values.items() if value is not None or key not in refused}
@@ -270,17 +302,30 @@ def resolve(
     there, problem = _machine_or_problem(machine or header.get("machine"), ram if ram and ram > 0 else None)
     if there and ("network" in header or "price" in header):
         there = there._replace(network=header.get("network"), price=header.get("price"))
-    as_written = machine is None and host_ram_gib is None and not document.overridden
-    job = Job(values, header, there, path=document.path, machine_problem=problem,
-              folders=tuple(search_folders(document.path)), as_written=as_written,
-              unclear=refused - values.keys())  # fmt: skip
+    workspace = Workspace(document.path, tuple(search_folders(document.path)), untrusted)
     named = header.get("accelerate")
-    if isinstance(named, str):
-        from . import fsdp  # which hardly any recipe asks for
+    place = workspace.find(named) if isinstance(named, str) else None
+    return Job(
+        read_arguments(values, header),
+        header,
+        there,
+        accelerate=fsdp.read_accelerate(str(place[0] if place else named)) if isinstance(named, str) else None,
+        workspace=workspace,
+        machine_problem=problem,
+        is_unmodified=machine is None and host_ram_gib is None and not document.overridden,
+        refused_keys=refused - values.keys(),
+    )
 
-        place = job.find(named)
-        job.accelerate = fsdp.read_accelerate(str(place[0] if place else named))
-    return job
+
+def run_of_values(
+    values: Mapping[str, Any],
+    header: Mapping[str, Any] | None = None,
+    machine: Machine | None = None,
+    workspace: Workspace | None = None,
+) -> Job:
+    """Return the run of a recipe's values without a file."""
+    header = header or {}
+    return Job(read_arguments(values, header), header, machine, workspace=workspace or Workspace())
 
 
 def _machine_or_problem(wanted: Any, ram: float | None) -> tuple[Machine | None, str | None]:

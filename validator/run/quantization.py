@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from validator.knowledge import releases
 from validator.knowledge.models import Model
-from validator.run.hyperparameters import Settings
+from validator.run.recipe_arguments import Arguments
 
 # Methods that quantize while loading, and the bits they take
 ON_LOAD_BITS = {"bnb": (4, 8), "hqq": (1, 2, 3, 4, 5, 6, 8), "eetq": (8,)}
@@ -27,6 +27,11 @@ class Quantization(NamedTuple):
     checkpoint: str | None = None
     checkpoint_bits: int = 0
     spared: bool = False
+
+    @property
+    def is_quantized(self) -> bool:
+        """True if the base weights are quantized already, or are asked to be."""
+        return self.asked or self.checkpoint is not None
 
     @property
     def loads(self) -> bool:
@@ -54,15 +59,15 @@ class Quantization(NamedTuple):
         return (self.checkpoint_bits or 4) if self.kept else max(self.bits, 0) if self.works and not self.spared else 0
 
 
-def resolve_quantization(settings: Settings, model: Model | None) -> Quantization:
+def resolve_quantization(args: Arguments, header: Mapping[str, Any], model: Model | None) -> Quantization:
     """What a recipe and its model say of quantized weights."""
     return Quantization(
-        settings.has("quantization_bit"),
-        method := str(settings.get("quantization_method")),
-        int(settings.number("quantization_bit")),
+        args.is_set("quantization_bit"),
+        method := str(args.get("quantization_method")),
+        int(args.number("quantization_bit")),
         model.quantized if model else None,
         model.quantized_bits if model else 0,
-        spared=method == "bnb" and model is not None and _is_skipped_by_bnb(model, settings.header),
+        spared=method == "bnb" and model is not None and _is_skipped_by_bnb(model, header),
     )
 
 
@@ -72,8 +77,8 @@ def _is_skipped_by_bnb(model: Model, header: Mapping[str, Any]) -> bool:
     return model.family.own_linear_class and releases.requires(header, "transformers 5.6.0")
 
 
-def loaded_bytes(settings: Settings, stored: float) -> float:
+def loaded_bytes(compute_dtype: str | None, header: Mapping[str, Any], stored: float) -> float:
     """Bytes per element of weights as they are loaded: in the checkpoint's format, `stored`; before LLaMA-Factory 0.9.4
     in that of the products (model/loader.py; before, model/patcher.py)."""
-    halved = settings.half and not releases.requires(settings.header, "llamafactory 0.9.4")
+    halved = compute_dtype and not releases.requires(header, "llamafactory 0.9.4")
     return min(stored, 2.0) if halved else stored

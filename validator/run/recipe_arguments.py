@@ -4,38 +4,44 @@ default. Also the value that a refused value plainly stands for."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from validator.knowledge import tables
 
 
-# dataclass compiles each method that it writes, at every start: of a job and what it is made of, it writes none unused.
-@dataclass(eq=False, repr=False)
-class Values:
-    """`values` is the recipe as written; of a value that was refused already, what it stands for, or nothing."""
+class Arguments:
+    """A recipe's keys as LLaMA-Factory takes them. `values` is the recipe as written; of a value that was refused
+    already, what it stands for, or nothing. `defaults` stand in for LLaMA-Factory's own where a release differs."""
 
-    values: Mapping[str, Any]
+    def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+        self.values = values
+        self.defaults = defaults or {}
+
+    def updated(self, changes: Mapping[str, Any]) -> Arguments:
+        """Return the arguments with other values."""
+        return Arguments({**self.values, **changes}, self.defaults)
 
     def get(self, key: str) -> Any:
-        """The value LLaMA-Factory sees: as written, else its default."""
-        return self.values[key] if key in self.values else default_value(key)
+        """Return the value LLaMA-Factory sees: as written, else its default."""
+        if key in self.values:
+            return self.values[key]
+        return self.defaults[key] if key in self.defaults else default_value(key)
 
-    def has(self, key: str) -> bool:
-        """Whether the recipe sets the key to something other than null."""
+    def is_set(self, key: str) -> bool:
+        """True if the recipe sets the key to something other than null."""
         return self.values.get(key) is not None
 
     def flag(self, key: str) -> bool:
-        """Truth as Python sees it, which is all LLaMA-Factory asks: a quoted "false" is true."""
+        """Return the truth of a value as Python sees it, which is all LLaMA-Factory asks: a quoted "false" is true."""
         return bool(self.get(key))
 
     def number(self, key: str) -> float:
-        """The value as a number, true as 1; 0 where it is none, not finite, or beyond any use."""
+        """Return the value as a number, true as 1; 0 if it is none, not finite, or beyond any use."""
         value = self.get(key)
         return float(value) if isinstance(value, bool) else finite_number(value) or 0.0
 
     def words(self, key: str) -> tuple[str, ...]:
-        """A comma-separated text or a list, as LLaMA-Factory splits it."""
+        """Return a comma-separated text or a list as LLaMA-Factory splits it."""
         value = self.get(key)
         if isinstance(value, str):
             return tuple(word.strip() for word in value.split(","))

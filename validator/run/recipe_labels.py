@@ -51,20 +51,20 @@ def catalogue_name_with_variant(job: Job) -> str | None:
 def _variant_words(job: Job) -> Iterator[str]:
     if job.fsdp:
         yield "fsdp"
-    if job.zero and job.zero.offloads:
+    if job.deepspeed and job.deepspeed.offloads:
         yield "offload"
-    saver = next((name for name in ("galore", "apollo", "badam") if job.flag(f"use_{name}")), None)
-    if saver or job.flag("pure_bf16"):
-        yield saver or ("8bit" if str(job.get("optim")).endswith("8bit") else "bf16")
-    if job.number("cutoff_len") >= LONG_CONTEXT:
-        yield f"{int(job.number('cutoff_len')) // 1024}k"
+    saver = next((name for name in ("galore", "apollo", "badam") if job.args.flag(f"use_{name}")), None)
+    if saver or job.args.flag("pure_bf16"):
+        yield saver or ("8bit" if str(job.args.get("optim")).endswith("8bit") else "bf16")
+    if job.args.number("cutoff_len") >= LONG_CONTEXT:
+        yield f"{int(job.args.number('cutoff_len')) // 1024}k"
 
 
 def method_name(job: Job) -> str:
     """The method as file names and lists say it: qlora for a quantized base, the stage where it is not sft."""
     quantized = "q" if job.quantization.asked else ""
-    stage = "" if job.stage == "sft" else f"-{job.stage}"
-    return f"{quantized}{job.method}{stage}"
+    stage = "" if job.task.stage == "sft" else f"-{job.task.stage}"
+    return f"{quantized}{job.task.method}{stage}"
 
 
 def device_label(device: str) -> str:

@@ -28,14 +28,16 @@ def pip_requirement(package: str) -> str:
 
 def packages_for_run(job: Job) -> Iterator[tuple[str, str]]:
     """Packages beside LLaMA-Factory's own that a run needs, and what needs them."""
-    yield from ((package, f"`{key}`") for key, package in _PACKAGE_OF_KEY.items() if job.flag(key))
-    if job.zero:
+    yield from ((package, f"`{key}`") for key, package in _PACKAGE_OF_KEY.items() if job.args.flag(key))
+    if job.deepspeed:
         yield "deepspeed", "`deepspeed`"
-    if any(word in str(job.get("optim")) for word in _BITSANDBYTES_OPTIMIZERS):
+    if any(word in str(job.args.get("optim")) for word in _BITSANDBYTES_OPTIMIZERS):
         yield "bitsandbytes", "`optim`"
     unused = () if job.on_gpu or not (job.model and job.model.arch.mixer) else job.model.arch.mixer.packages
-    yield from ((package, "`packages` of the header block") for package in sorted(job.packages.difference(unused)))
-    if job.model and job.model.family.mixers_patched and job.get("flash_attn") == "fa2":
+    yield from (
+        (package, "`packages` of the header block") for package in sorted(job.declared.packages.difference(unused))
+    )
+    if job.model and job.model.family.mixers_patched and job.args.get("flash_attn") == "fa2":
         yield "flash-linear-attention", f"`flash_attn: fa2` of {job.model.name}"
     quantization = job.quantization
     if package := _PACKAGE_OF_CHECKPOINT.get(quantization.checkpoint or ""):

@@ -72,10 +72,10 @@ class SampleLengths(NamedTuple):
 
 def estimate_sample_lengths(job: Job, lengths: Sequence[int] | None = None) -> SampleLengths:
     """How long the job's samples are; `lengths`: those of its data, where they were read."""
-    longest = job.longest
+    longest = job.batch.max_tokens
     if lengths:
         return _known_lengths([min(each, longest) for each in lengths])
-    told = job.lengths
+    told = job.declared.lengths
     if told.typical:
         most = told.longest or longest
         whole = spread_lengths(min(told.typical, most), most, told.longest is not None)
@@ -87,7 +87,7 @@ def estimate_sample_lengths(job: Job, lengths: Sequence[int] | None = None) -> S
             (f"samples of some {sum(cut[1]) / len(rows):,.0f} tokens, estimated from the first rows",),
         )
     least = min(_image_tokens(job), longest)
-    if job.samples is None and (
+    if job.declared.samples is None and (
         published := published_tokens(job)
     ):  # else the recipe is made for other data than it names
         mean, top = float(published[0] + least), published[1] + least
@@ -118,10 +118,10 @@ def _known_lengths(lengths: Sequence[float]) -> SampleLengths:
 def first_row_lengths(job: Job) -> Iterator[float]:
     """Tokens of the first rows of each local data set, about; nothing where one of them cannot be read here. A pair is
     two sequences."""
-    if job.rows is None or _image_tokens(job):
+    if job.data.local_rows is None or _image_tokens(job):
         return
-    each = _BYTES_PER_TOKEN * (2 if job.pairs else 1)
-    for dataset in job.datasets:
+    each = _BYTES_PER_TOKEN * (2 if job.task.uses_preference_pairs else 1)
+    for dataset in job.data.datasets:
         for row in dataset.rows.head if dataset.rows else ():
             yield _TEMPLATE_TOKENS + len("".join(_text_values(row.values())).encode("utf-8", "replace")) / each
 
@@ -129,12 +129,12 @@ def first_row_lengths(job: Job) -> Iterator[float]:
 def published_tokens(job: Job) -> tuple[int, int] | None:
     """Tokens of a sample of the public data sets together: the mean, and the longest, which is `cutoff_len` where that
     of one set is not known. None where a mean is not known. Pictures are not counted."""
-    lengths = [(each["rows"], each["tokens"]) for each in job.published if "tokens" in each]
-    if not lengths or len(lengths) < len(job.published):
+    lengths = [(each["rows"], each["tokens"]) for each in job.data.published if "tokens" in each]
+    if not lengths or len(lengths) < len(job.data.published):
         return None
     mean = sum(rows * tokens["mean"] for rows, tokens in lengths) / sum(rows for rows, _ in lengths)
     longest = [tokens["longest"] for _, tokens in lengths]
-    return round(mean), job.longest if None in longest else max(longest)
+    return round(mean), job.batch.max_tokens if None in longest else max(longest)
 
 
 def _text_values(values: Iterable[Any]) -> Iterator[str]:
@@ -153,4 +153,4 @@ def _image_tokens(job: Job) -> int:
         return 0
     from . import multimodal  # which no model of text asks for
 
-    return multimodal.usual_media_tokens(job, job.model, job.datasets, job.published)
+    return multimodal.usual_media_tokens(job, job.model, job.data.datasets, job.data.published)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from validator.knowledge import releases
-from validator.run.settings import Resolved
+from validator.run.settings import RunSettings
 
 # The first transformers that reads a share in `warmup_steps`, and that lets `warmup_ratio` replace it.
 WARMUP_SHARES_SINCE = "transformers 5.0.0"
@@ -26,42 +26,42 @@ class Schedule:
     saves: int
 
 
-def training_schedule(job: Resolved, sequences: int) -> Schedule:
+def training_schedule(job: RunSettings, sequences: int) -> Schedule:
     """The schedule of a job on so many training sequences; LLaMA-Factory logs the same figures."""
-    per_epoch = max(job.steps_per_epoch(sequences), 1)
-    limit, epochs = int(job.number("max_steps")), max(job.number("num_train_epochs"), 0.0)
+    per_epoch = max(job.batch.steps_per_epoch(sequences), 1)
+    limit, epochs = int(job.args.number("max_steps")), max(job.args.number("num_train_epochs"), 0.0)
     total = limit if limit > 0 else math.ceil(epochs * per_epoch)
     passed = total / per_epoch if limit > 0 else epochs
-    return Schedule(job.effective_batch, per_epoch, total, passed, warmup_steps(job, total) or 0,
+    return Schedule(job.batch.effective_batch, per_epoch, total, passed, warmup_steps(job, total) or 0,
                     _save_count(job, per_epoch, total))  # fmt: skip
 
 
-def warmup_steps(job: Resolved, total: int | None) -> int | None:
+def warmup_steps(job: RunSettings, total: int | None) -> int | None:
     """Optimizer steps of warm-up in a run of `total` steps; None if the warm-up is a share and the total is not known.
 
     transformers 5 lets `warmup_ratio` replace `warmup_steps`, which below 1 is a share of the run. transformers 4 takes
     `warmup_steps` as a count, and `warmup_ratio` only where that is 0. Source: training_args.py, get_warmup_steps.
     """
-    steps, share = job.number("warmup_steps"), job.number("warmup_ratio")
+    steps, share = job.args.number("warmup_steps"), job.args.number("warmup_ratio")
     if releases.requires(job.header, since=WARMUP_SHARES_SINCE):
-        share = share if job.has("warmup_ratio") else steps
+        share = share if job.args.is_set("warmup_ratio") else steps
         steps, share = (share, 0.0) if share >= 1 else (0.0, share)
     if steps > 0 or not share:
         return int(steps)
     return math.ceil(total * share) if total else None
 
 
-def _save_count(job: Resolved, per_epoch: int, total: int) -> int:
+def _save_count(job: RunSettings, per_epoch: int, total: int) -> int:
     """Checkpoints written: at each interval, and at the end."""
     every = save_interval(job, per_epoch, total)
     return math.ceil(total / every) if every else 0
 
 
-def save_interval(job: Resolved, per_epoch: int, total: int) -> int:
+def save_interval(job: RunSettings, per_epoch: int, total: int) -> int:
     """Optimizer steps from one checkpoint to the next; 0 where none is written."""
-    how = job.get("save_strategy")
+    how = job.args.get("save_strategy")
     if how == "steps":
-        return _interval_steps(job.number("save_steps"), total) or total
+        return _interval_steps(job.args.number("save_steps"), total) or total
     return per_epoch if how == "epoch" else 0
 
 
@@ -77,28 +77,28 @@ class CheckpointCounts(NamedTuple):
     at_once: int
 
 
-def count_checkpoints(job: Resolved) -> CheckpointCounts:
+def count_checkpoints(job: RunSettings) -> CheckpointCounts:
     """The most checkpoints that a run keeps, and has at once.
 
     A checkpoint is written before the oldest one is removed, so a run with `save_total_limit` has one more for a while.
     Neither the last one nor the best is removed, so a limit of 1 keeps two where checkpoints are compared. Source:
     transformers/trainer.py, _save_checkpoint; transformers/trainer_utils.py, rotate_checkpoints."""
-    if job.get("save_strategy") == "no":
+    if job.args.get("save_strategy") == "no":
         return CheckpointCounts(0, 0)
-    written, limit = _written_checkpoints(job), int(job.number("save_total_limit"))
+    written, limit = _written_checkpoints(job), int(job.args.number("save_total_limit"))
     if limit < 1:
         return CheckpointCounts(written or 1, written or 1)
-    best = job.best_checkpoint_metric is not None and job.evaluates_while_training
+    best = job.evaluation.best_checkpoint_metric is not None and job.evaluation.while_training
     kept = max(limit, 2 if best else 1)
     return CheckpointCounts(min(kept, written or kept), min(kept + 1, written or kept + 1))
 
 
-def _written_checkpoints(job: Resolved) -> int | None:
+def _written_checkpoints(job: RunSettings) -> int | None:
     """The most checkpoints that the run writes, the one at the end included; None where its steps are not known."""
     if not (total := job.steps):
         return None
-    if job.get("save_strategy") == "best":  # at most one each evaluation
-        every = _interval_steps(job.number("eval_steps") or job.number("logging_steps"), total)
+    if job.args.get("save_strategy") == "best":  # at most one each evaluation
+        every = _interval_steps(job.args.number("eval_steps") or job.args.number("logging_steps"), total)
     else:
-        every = save_interval(job, job.steps_per_epoch((job.data_rows or 0) - job.held_back), total)
+        every = save_interval(job, job.batch.steps_per_epoch((job.data.rows or 0) - job.data.held_back_rows), total)
     return math.ceil(total / every) if every else None

@@ -15,7 +15,7 @@ from validator.knowledge import models
 from validator.knowledge.models import Model
 from validator.recipe import safe_read
 from validator.recipe.recipe_file import load_recipe
-from validator.run.hyperparameters import Settings
+from validator.run.recipe_arguments import Arguments
 
 _MAX_FILES, _MAX_FILE_BYTES = 1000, 1 << 18  # so many files are looked into, and none of more bytes
 # LLaMA-Factory's own examples have a folder for each way to train and one for exports.
@@ -112,31 +112,33 @@ _TRAINING_FOLDERS = {"checkpoints", "data", "models", "output", "outputs", "save
 _RUN_NAME_KEYS = ("run_name", "swanlab_run_name", "hub_model_id")
 
 
-def resolve_model(settings: Settings, name: str, folder: Path | None, recipe: str) -> Model:
+def resolve_model(
+    args: Arguments, hub_source: tuple[str, str | None], base: object, name: str, folder: Path | None, recipe: str
+) -> Model:
     """The model that `name` means in the recipe at the path `recipe`: a folder's config.json, a known name, what the
     header block says it comes from, what its name tells, what a recipe beside this one trains into it, or what the
-    recipe or its run are called. Raises RecipeError where none of these tells it, or its config.json cannot be used."""
+    recipe or its run are called. `base` is the header block's. Raises RecipeError where none of
+    these tells it, or its config.json cannot be used."""
     if folder and safe_read.path_kind(folder / "config.json") == "file":
         return models.find_model(str(folder))
-    if there := models.find_known_model(name, *settings.origin):
+    if there := models.find_known_model(name, *hub_source):
         return there
-    base = settings.header.get("base")
     if isinstance(base, str) and (there := models.find_known_model(base)):
         return there._replace(taken="base")
     from validator.knowledge import model_names, unknown_models
 
     if isinstance(base, str):
         raise RecipeError(unknown_models.unknown_base_message(base))
-    if there := model_names.guess_model(name, template := settings.get("template")) or _model_of_earlier_run(
+    if there := model_names.guess_model(name, template := args.get("template")) or _model_of_earlier_run(
         recipe, name, template
     ):
         return there
-    if there := _model_of_run_name(settings, name, recipe):
+    if there := _model_of_run_name(args, name, recipe):
         return there
     raise RecipeError(unknown_models.unknown_model_message(name))
 
 
-def _model_of_run_name(settings: Settings, name: str, recipe: str) -> Model | None:
+def _model_of_run_name(args: Arguments, name: str, recipe: str) -> Model | None:
     """The model that the recipe's own name tells, or that of its run, where the model's speaks for no other."""
     from validator.knowledge import model_names, unknown_models
 
@@ -144,9 +146,9 @@ def _model_of_run_name(settings: Settings, name: str, recipe: str) -> Model | No
     if model_names.suggests_other_shapes(own) or unknown_models.not_a_model_message(name):
         return None
     texts = {"the recipe's name": Path(recipe).stem} if recipe != "-" else {}
-    texts |= {f"`{key}`": value for key in _RUN_NAME_KEYS if isinstance(value := settings.get(key), str)}
+    texts |= {f"`{key}`": value for key in _RUN_NAME_KEYS if isinstance(value := args.get(key), str)}
     for how, text in texts.items():
-        if there := model_names.guess_model_of_run(text, settings.get("template")):
+        if there := model_names.guess_model_of_run(text, args.get("template")):
             return there._replace(taken="recipe", how=how)
     return None
 

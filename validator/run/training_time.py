@@ -89,8 +89,8 @@ def hours_by_length(job: Job, correction: float | None = None) -> dict[int, Band
     """Hours by the mean length of samples, tokens; empty where the length is told, or no number of samples is known."""
     if not estimate_sample_lengths(job).guessed:
         return {}
-    means = dict.fromkeys((*(each for each in _MEAN_LENGTHS if each < job.longest), job.longest))
-    lengths = {mean: tuple(map(round, spread_lengths(mean, job.longest, told=False))) for mean in means}
+    means = dict.fromkeys((*(each for each in _MEAN_LENGTHS if each < job.batch.max_tokens), job.batch.max_tokens))
+    lengths = {mean: tuple(map(round, spread_lengths(mean, job.batch.max_tokens, told=False))) for mean in means}
     runs = {mean: predict_training_time(job, None, each, correction) for mean, each in lengths.items()}
     return {mean: run.hours for mean, run in runs.items() if run and run.hours}
 
@@ -101,7 +101,7 @@ def comparable_step_seconds(job: Job, tokens: float | None) -> float | None:
     device, _ = _machine_rates(job, 1.0)
     if device is None or job.model is None or job.workload is None:
         return None
-    sequences = job.effective_batch * job.workload.sequences_per_sample
+    sequences = job.batch.effective_batch * job.workload.sequences_per_sample
     length = round(tokens / sequences) if tokens else job.workload.length
     return estimate_step_time(job.model.arch, job.workload._replace(length=max(1, length)), device).expected
 
@@ -111,16 +111,20 @@ def seconds_per_sample(job: Job, lengths: Sequence[float]) -> float | None:
     device, _ = _machine_rates(job)
     if device is None or job.model is None or job.workload is None:
         return None
-    cut = [min(each, job.longest) for each in lengths]
+    cut = [min(each, job.batch.max_tokens) for each in lengths]
     step = estimate_step_time(job.model.arch, _workload_at_length(job, cut), device)
-    return step.expected / job.effective_batch * (sum(cut) / len(cut) / job.longest if job.packs else 1)
+    return (
+        step.expected
+        / job.batch.effective_batch
+        * (sum(cut) / len(cut) / job.batch.max_tokens if job.batch.packing else 1)
+    )
 
 
 def time_ratio(job: Job, after: Job, lengths: Sequence[float]) -> float | None:
     """How many times as long another job takes on the same samples, of these lengths. None where that is not known, as
     where more is left of each sample."""
     before = seconds_per_sample(job, lengths)
-    seconds = seconds_per_sample(after, lengths) if before and after.longest <= job.longest else None
+    seconds = seconds_per_sample(after, lengths) if before and after.batch.max_tokens <= job.batch.max_tokens else None
     return seconds / before if seconds and before else None
 
 
@@ -128,7 +132,7 @@ def _machine_rates(job: Job, correction: float | None = None) -> tuple[DeviceRat
     """Rates of the job's machine, and what of them is assumed; none where a DeepSpeed file is not read. Where none are
     published, a correction is that of another device's."""
     machine = job.machine
-    if machine is None or (job.zero and job.zero.problem):
+    if machine is None or (job.deepspeed and job.deepspeed.problem):
         return None, ()
     device, rates = machine.device, machine.device.rates(machine.devices)
     if rates is None and correction is not None:
@@ -158,8 +162,8 @@ def _training_time_at(job: Job, lengths: Sequence[float], device: DeviceRates, s
     assert job.model
     work = _workload_at_length(job, lengths)
     step = estimate_step_time(job.model.arch, work, device)
-    drawn = 1 if job.groups else work.micro_batch
-    padded = work.length if job.packs else min(_padded_length(expected_longest(lengths, drawn)), work.length)
+    drawn = 1 if job.batch.group_by_length else work.micro_batch
+    padded = work.length if job.batch.packing else min(_padded_length(expected_longest(lengths, drawn)), work.length)
     course = _run_course(job, lengths, device, sequences)
     run = estimate_run_time(step, course, job.model.arch, work, device) if course else None
     return _TimeAtLength(step, step.tokens * padded / work.length, int(course.steps) if course else None, run)
@@ -174,11 +178,11 @@ def _workload_at_length(job: Job, lengths: Sequence[float]) -> Workload:
     if any(each.tokens for each in work.towers):
         from . import multimodal  # which no model of text asks for
 
-        work = work._replace(towers=multimodal.with_published_images(job, job.model, job.published, work.towers))
-    if job.packs:
+        work = work._replace(towers=multimodal.with_published_images(job, job.model, job.data.published, work.towers))
+    if job.batch.packing:
         return work
     meets = work.sharding.stage >= 2 or work.sharding.fsdp
-    micro, devices = (1, 1) if job.groups else (work.micro_batch, work.sharding.world_size)
+    micro, devices = (1, 1) if job.batch.group_by_length else (work.micro_batch, work.sharding.world_size)
     length = slowest_batch_length(lengths, micro, devices, 1 if meets else work.accumulation)
     return work._replace(length=min(_padded_length(length), work.length))
 
@@ -192,11 +196,11 @@ def _run_course(job: Job, lengths: Sequence[float], device: DeviceRates, sequenc
     taken = sample_counts(job)
     mean = sum(lengths) / len(lengths)
     if sequences is None and taken.train is not None:
-        sequences = math.ceil(taken.train * mean / job.longest) if job.packs else taken.train
-    if sequences is None and job.number("max_steps") <= 0:
+        sequences = math.ceil(taken.train * mean / job.batch.max_tokens) if job.batch.packing else taken.train
+    if sequences is None and job.args.number("max_steps") <= 0:
         return None
     plan = training_schedule(job, sequences or 1)
-    batch = max(int(job.number("per_device_eval_batch_size")), 1) * job.world
+    batch = max(int(job.args.number("per_device_eval_batch_size")), 1) * job.batch.world_size
     texts = (taken.train or 0) + taken.held
     return RunCounts(
         steps=plan.total,
@@ -204,8 +208,10 @@ def _run_course(job: Job, lengths: Sequence[float], device: DeviceRates, sequenc
         evaluation_batches=math.ceil(taken.held / batch),
         saves=plan.saves,
         checkpoint=job.checkpoint,
-        tokenized=0.0 if job.tokenized or job.flag("streaming") else texts * mean * (2 if job.pairs else 1),
-        tokenizers=min(max(int(job.number("preprocessing_num_workers")), 1), device.cores),
+        tokenized=0.0
+        if job.data.is_tokenized or job.args.flag("streaming")
+        else texts * mean * (2 if job.task.uses_preference_pairs else 1),
+        tokenizers=min(max(int(job.args.number("preprocessing_num_workers")), 1), device.cores),
     )
 
 
@@ -218,28 +224,28 @@ class SampleCounts(NamedTuple):
 
 def sample_counts(job: Job) -> SampleCounts:
     """Rows of the data sets as the run takes them (data/loader.py, data_utils.py), else the recommended number."""
-    if job.data_rows is None:
+    if job.data.rows is None:
         return SampleCounts(None, 0)
-    return SampleCounts(job.data_rows - job.held_back, job.held_back + _evaluation_only_rows(job))
+    return SampleCounts(job.data.rows - job.data.held_back_rows, job.data.held_back_rows + _evaluation_only_rows(job))
 
 
 def _evaluation_only_rows(job: Job) -> int:
     """Rows of data sets for evaluation alone, as far as they can be counted."""
-    names = dict.fromkeys(job.words("eval_dataset")) if job.registry else {}
-    sets = [one for name in names if job.registry and (one := job.registry.get(name))]
+    names = dict.fromkeys(job.args.words("eval_dataset")) if job.data.registry else {}
+    sets = [one for name in names if job.data.registry and (one := job.data.registry.get(name))]
     return sum(one.rows.number for one in sets if one.rows)
 
 
 def _evaluation_count(job: Job, total: int, epochs: float) -> float:
     """How often the run is evaluated: at each interval, and once more at the end (train/sft/workflow.py). Where no
     interval is named it is that of the log (transformers, training_args.py)."""
-    if not job.evaluates:
+    if not job.evaluation.runs:
         return 0
-    if job.evaluation == "epoch":
+    if job.evaluation.strategy == "epoch":
         return math.ceil(epochs) + 1
-    every = job.number("eval_steps") or job.number("logging_steps")
+    every = job.args.number("eval_steps") or job.args.number("logging_steps")
     every = math.ceil(total * every) if every < 1 else every
-    return (total // every if job.evaluation == "steps" and every else 0) + 1
+    return (total // every if job.evaluation.strategy == "steps" and every else 0) + 1
 
 
 # A disk of which nobody published a rate, bytes a second: a busy network file system.
@@ -261,7 +267,7 @@ def seconds_between_checkpoints(job: Job) -> float | None:
     if timed is None:
         return None
     total = timed.steps or int(job.steps)
-    every = save_interval(job, job.steps_per_epoch(job.data_rows or 0), total)
-    if not total and (job.get("save_strategy") != "steps" or every < 1):
+    every = save_interval(job, job.batch.steps_per_epoch(job.data.rows or 0), total)
+    if not total and (job.args.get("save_strategy") != "steps" or every < 1):
         return None
     return every * timed.step.high if every and every < (total or math.inf) else math.inf

@@ -47,7 +47,11 @@ class UserData:
 
     def require_media(self, job: Job) -> None:
         """Raises RecipeError where the rows hold images, films or sound, and the job's template takes none (PTH121)."""
-        held = [part for part in MODALITIES if part in self.form.entry.get("columns", ())] if job.stage != "pt" else []
+        held = (
+            [part for part in MODALITIES if part in self.form.entry.get("columns", ())]
+            if job.task.stage != "pt"
+            else []
+        )
         taken = job.template.get("media", ()) if job.template else MODALITIES.values()
         if refused := [part for part in held if MODALITIES[part] not in taken]:
             what = " and ".join(refused)

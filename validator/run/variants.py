@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
 from validator.knowledge import models
 from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
-from validator.recipe.known_folders import catalogue_root
 from validator.run.prediction import Job
 
 # A value that a change writes; None takes the key away.
@@ -21,16 +19,13 @@ ArgumentChanges = Mapping[str, ArgumentValue]
 
 
 def with_arguments(job: Job, settings: ArgumentChanges) -> Job:
-    """The job with the settings, as if the catalogue's DeepSpeed files were there."""
-    return _with_arguments(job, tuple(settings.items()))
-
-
-# The same settings are judged for several questions.
-@lru_cache(maxsize=512)
-def _with_arguments(job: Job, settings: tuple[tuple[str, ArgumentValue], ...]) -> Job:
-    made = replace(job, values={**job.values, **dict(settings)}, folders=(*job.folders, catalogue_root()))
-    made.registry = job.registry  # the catalogue's data sets are not there
-    return made
+    """Return the job with the settings, as if the catalogue's DeepSpeed files were there. It is kept on the job, as the
+    same settings are judged for several questions."""
+    key = tuple(settings.items())
+    if key not in job.variants:
+        workspace = job.workspace.with_catalogue(job.data.registry)
+        job.variants[key] = replace(job.updated(settings), workspace=workspace)
+    return job.variants[key]
 
 
 class FittingSizes(NamedTuple):
@@ -44,8 +39,8 @@ def model_sizes_that_fit(job: Job) -> FittingSizes | None:
     """Which models of the job's template suit its machine; None where none is named, no model has the template, or
     something else keeps memory from being judged."""
     largest = None
-    for one in _models_of_template(job.get("template")):
-        verdict = replace(job, values={**job.values, "model_name_or_path": one.name}).verdict
+    for one in _models_of_template(job.args.get("template")):
+        verdict = job.updated({"model_name_or_path": one.name}).verdict
         if verdict == "unknown":
             return None
         if verdict == "exceeds":

@@ -27,7 +27,7 @@ from validator.simulation.simulated_memory import (
 from validator.simulation.simulation_request import SIMULATED_OPTIMIZERS, SimulationRequest, request_for
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SimulatedJob(Job):
     """What is simulated is the recipe's own run, and with other values as many more as `trials` allows."""
 
@@ -40,10 +40,10 @@ class SimulatedJob(Job):
         if model or source is None:
             return model, problem
         try:
-            there = self._answer(source, self.longest)
+            there = self._answer(source, self.batch.max_tokens)
         except RecipeError as err:
             return None, f"model type `{source.config.get('model_type')}` {err}"
-        return model_from_step(str(self.get("model_name_or_path")), source, there), None
+        return model_from_step(str(self.args.get("model_name_or_path")), source, there), None
 
     def _device_memories(self, length: int) -> Mapping[str, Estimate]:
         """Simulated for a model that was counted; none where that length is not."""
@@ -58,7 +58,7 @@ class SimulatedJob(Job):
     def _estimate(self, length: int) -> Estimate | None:
         if self.model is None or self.workload is None or self._source is None:
             return None
-        stepped = physics_inputs.optimizer_states(self, self.zero) in SIMULATED_OPTIMIZERS
+        stepped = physics_inputs.optimizer_states(self, self.deepspeed) in SIMULATED_OPTIMIZERS
         runtime = self.machine.device.runtime(physics_inputs.uses_expandable_segments(self)) if self.machine else None
         work = self.workload._replace(length=length, eval_length=length)
         return estimate_from_step(self.model.arch, work, self._answer(self._source, length), stepped, runtime)
@@ -68,9 +68,9 @@ class SimulatedJob(Job):
         """As of other jobs, but no lengths in between are simulated; None where the shorter one is not, either."""
         if not self.simulated:
             return super().enough_for
-        if self.device_verdict != "exceeds" or not self._device_memories(self.reached):
+        if self.device_verdict != "exceeds" or not self._device_memories(self.batch.certain_tokens):
             return None
-        return None if self._exceeds(self.reached) else self.reached
+        return None if self._exceeds(self.batch.certain_tokens) else self.batch.certain_tokens
 
     @property
     def simulated(self) -> bool:
@@ -81,13 +81,13 @@ class SimulatedJob(Job):
         """The figures of the simulation, of a model that formulas know, too; None where no config.json tells it, or it
         cannot be simulated."""
         try:
-            band = self._estimate(self.longest)
+            band = self._estimate(self.batch.max_tokens)
         except RecipeError as err:
-            self.trials.tell(f"`{self.get('model_name_or_path')}` {err}")
+            self.trials.tell(f"`{self.args.get('model_name_or_path')}` {err}")
             return None
         if band is None or self._source is None:
             return None
-        there = self._answer(self._source, self.longest)
+        there = self._answer(self._source, self.batch.max_tokens)
         return SimulationFigures(
             band.allocated / GIB,
             band.low / GIB,
@@ -101,12 +101,12 @@ class SimulatedJob(Job):
 
     @cached_property
     def _source(self) -> ConfigSource | None:
-        name = self.get("model_name_or_path")
+        name = self.args.get("model_name_or_path")
         if not isinstance(name, str):
             return None
-        place = self.find(name)
+        place = self.workspace.find(name)
         try:
-            return models.find_config_source(name, Path(place[0]) if place else None, *self.origin)
+            return models.find_config_source(name, Path(place[0]) if place else None, *self.hub_source)
         except RecipeError:
             return None
 
@@ -153,7 +153,7 @@ class PlanSimulations:
         problems: list[str] = []
         for job in jobs:
             try:
-                asked = request_for(job, self.source.config, job.longest, self.source.stored_bytes)
+                asked = request_for(job, self.source.config, job.batch.max_tokens, self.source.stored_bytes)
                 self.model = model_from_step(self.model.name, self.source, self.answer(asked))
             except RecipeError as err:
                 problems.append(str(err))
@@ -190,7 +190,7 @@ class PlanSimulations:
             raise
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PlannedJob(SimulatedJob):
     """One of a plan's runs."""
 

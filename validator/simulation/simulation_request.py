@@ -94,31 +94,31 @@ def request_for(job: Job, config: Mapping[str, Any], length: int, stored_bytes: 
     Raises RecipeError for what is not simulated, with the reason."""
     for problem in _unsupported(job, config):
         raise RecipeError(f"is not simulated: {problem}")
-    optimizer = physics_inputs.optimizer_states(job, job.zero)
+    optimizer = physics_inputs.optimizer_states(job, job.deepspeed)
     return SimulationRequest(
         model=config,
         method=_request_method(job),
-        lora_rank=max(int(job.number("lora_rank")), 1),
-        lora_targets=",".join(job.words("lora_target")) or "all",
-        precision_mode=_PRECISION_MODES[job.precision],
+        lora_rank=max(int(job.args.number("lora_rank")), 1),
+        lora_targets=",".join(job.args.words("lora_target")) or "all",
+        precision_mode=_PRECISION_MODES[job.precision.mode],
         seq_len=length,
-        micro_batch=1 if job.stage == "kto" else job.micro_batch,
-        grad_ckpt=job.checkpointing != "off",
-        attn=_ATTENTION_NAMES.get(str(job.get("flash_attn")), "sdpa"),
+        micro_batch=1 if job.task.stage == "kto" else job.batch.micro_batch,
+        grad_ckpt=job.activation_checkpointing.mode != "off",
+        attn=_ATTENTION_NAMES.get(str(job.args.get("flash_attn")), "sdpa"),
         optimizer=optimizer if optimizer in SIMULATED_OPTIMIZERS and not _optimizer_sharded(job) else "sgd",
-        grad_accum=min(job.accumulation, 2),
-        freeze_layers=int(job.number("freeze_trainable_layers")),
+        grad_accum=min(job.batch.accumulation, 2),
+        freeze_layers=int(job.args.number("freeze_trainable_layers")),
         stage=_loss_stage(job),
-        padded=not job.packs or job.neat,
+        padded=not job.batch.packing or job.batch.neat_packing,
         liger=_uses_liger(job, config),
-        additional_target=",".join(job.words("additional_target")),
-        dora=job.flag("use_dora"),
-        lora_dropout=job.number("lora_dropout"),
-        upcast_layernorm=job.flag("upcast_layernorm"),
-        freeze_vision_tower=job.flag("freeze_vision_tower"),
-        freeze_multi_modal_projector=job.flag("freeze_multi_modal_projector"),
-        freeze_language_model=job.flag("freeze_language_model"),
-        base_bytes=int(loaded_bytes(job, stored_bytes)),
+        additional_target=",".join(job.args.words("additional_target")),
+        dora=job.args.flag("use_dora"),
+        lora_dropout=job.args.number("lora_dropout"),
+        upcast_layernorm=job.args.flag("upcast_layernorm"),
+        freeze_vision_tower=job.args.flag("freeze_vision_tower"),
+        freeze_multi_modal_projector=job.args.flag("freeze_multi_modal_projector"),
+        freeze_language_model=job.args.flag("freeze_language_model"),
+        base_bytes=int(loaded_bytes(job.precision.compute_dtype, job.header, stored_bytes)),
         steps=1,
         warm=True,
     )
@@ -126,31 +126,33 @@ def request_for(job: Job, config: Mapping[str, Any], length: int, stored_bytes: 
 
 def _optimizer_sharded(job: Job) -> bool:
     """Whether the states are an engine's or spread over devices, which only the formulas tell."""
-    return job.engine or job.world > 1
+    return job.uses_deepspeed or job.batch.world_size > 1
 
 
 def _unsupported(job: Job, config: Mapping[str, Any]) -> Iterator[str]:
-    if job.stage not in ("pt", "sft", "rm", "dpo", "kto"):
-        yield f"the stage `{job.stage}`"
-    if job.method not in ("full", "freeze", "lora", "oft"):
-        yield f"`finetuning_type: {job.method}`"
-    if job.stage == "kto" and job.micro_batch > 1:
+    if job.task.stage not in ("pt", "sft", "rm", "dpo", "kto"):
+        yield f"the stage `{job.task.stage}`"
+    if job.task.method not in ("full", "freeze", "lora", "oft"):
+        yield f"`finetuning_type: {job.task.method}`"
+    if job.task.stage == "kto" and job.batch.micro_batch > 1:
         yield "KTO with more than one sample in a batch"
     if config.get("quantization_config"):
         yield "a checkpoint that is quantized already"
     if any(part in config for part in families.COMPOSITE_PARTS) and not _has_formula(config):
         yield "pictures and sounds of a type that the formulas do not know"
-    asked = resolve_quantization(job, None)
+    asked = resolve_quantization(job.args, job.header, None)
     if asked.asked and (asked.method != "bnb" or asked.bits not in (4, 8)):
         yield f"quantization by {asked.method} to {asked.bits} bits"
-    yield from (f"`{key}`" for key in _UNSUPPORTED_KEYS if job.flag(key))
+    yield from (f"`{key}`" for key in _UNSUPPORTED_KEYS if job.args.flag(key))
     if _uses_liger(job, config) and find_spec("liger_kernel") is None:
         yield "`enable_liger_kernel` needs a package that is not installed: pip install liger-kernel"
 
 
 def _uses_liger(job: Job, config: Mapping[str, Any]) -> bool:
     """Whether LLaMA-Factory fuses kernels for this type of model."""
-    return job.flag("enable_liger_kernel") and str(config.get("model_type")) in families.llamafactory_types("liger")
+    return job.args.flag("enable_liger_kernel") and str(config.get("model_type")) in families.llamafactory_types(
+        "liger"
+    )
 
 
 def _has_formula(config: Mapping[str, Any]) -> bool:
@@ -162,13 +164,13 @@ def _has_formula(config: Mapping[str, Any]) -> bool:
 
 
 def _request_method(job: Job) -> str:
-    asked = resolve_quantization(job, None)
-    return f"qlora{asked.bits}" if asked.asked and job.method == "lora" else job.method
+    asked = resolve_quantization(job.args, job.header, None)
+    return f"qlora{asked.bits}" if asked.asked and job.task.method == "lora" else job.task.method
 
 
 def _loss_stage(job: Job) -> str:
     """The stage by its loss; continued pre-training has that of sft."""
-    if job.stage == "dpo":
-        loss = str(job.get("pref_loss"))
+    if job.task.stage == "dpo":
+        loss = str(job.args.get("pref_loss"))
         return loss if loss in ("orpo", "simpo") else "dpo"
-    return "sft" if job.stage == "pt" else job.stage
+    return "sft" if job.task.stage == "pt" else job.task.stage

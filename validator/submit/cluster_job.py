@@ -80,7 +80,7 @@ def build_cluster_job(job: Job, site: Site, overrides: Sequence[str] = (), limit
     machine = job.machine
     if machine is None:
         raise RecipeError(
-            job.machine_problem or f"{job.path} names no machine; say `--machine 2x8xa100-80g` or the like"
+            job.machine_problem or f"{job.workspace.recipe} names no machine; say `--machine 2x8xa100-80g` or the like"
         )
     if launcher.uses_ray() or node_environment.is_env_enabled("USE_RAY", site.environment):
         raise RecipeError(
@@ -90,7 +90,7 @@ def build_cluster_job(job: Job, site: Site, overrides: Sequence[str] = (), limit
     output = prepared.output or Path(DEFAULT_OUTPUT_DIR).absolute()
     unnamed = () if prepared.output else (path_override("output_dir", str(output)),)
     return ClusterJob(
-        name=Path(job.path).stem,
+        name=Path(job.workspace.recipe).stem,
         machine=str(machine),
         recipe=prepared.recipe,
         overrides=(*prepared.overrides, *unnamed),
@@ -110,17 +110,17 @@ def build_cluster_job(job: Job, site: Site, overrides: Sequence[str] = (), limit
         every=training_time.seconds_between_checkpoints(job),
         environment={**_node_env(job, machine), **site.environment},
         output=output,
-        local=job.flag("save_on_each_node"),
+        local=job.args.flag("save_on_each_node"),
         install=tuple(_pip_requirements(job)),
         resumes=_can_resume(job),
-        overwrites=job.flag("overwrite_output_dir") and not _reads_own_output(job, output),
+        overwrites=job.args.flag("overwrite_output_dir") and not _reads_own_output(job, output),
         resuming=tuple(_resume_overrides(job)),
     )
 
 
 def _node_env(job: Job, machine: Machine) -> dict[str, str]:
     """What nodes want; what the user has set here wins."""
-    wait = job.number("ddp_timeout") if machine.world > 1 else 0.0
+    wait = job.args.number("ddp_timeout") if machine.world > 1 else 0.0
     threads = launch_command.omp_threads(job, node_resources.requested_cpus(job, machine))
     wanted = {**launch_command.vendor_env(machine.device, machine.nodes, wait), **threads}
     return {name: os.environ.get(name, value) for name, value in wanted.items()} | hub_downloads.hub_env(job)
@@ -137,22 +137,22 @@ def _can_resume(job: Job) -> bool:
     """Not in PPO (train/ppo/trainer.py), nor with a reward model: whole it is trained anew (hparams/parser.py,
     get_train_args), and an adapter's checkpoint is not found behind its value head (seen in real runs). Without the
     optimizer's states a run would go on as another one."""
-    return job.trains and job.stage not in ("rm", "ppo") and not job.flag("save_only_model")
+    return job.task.trains and job.task.stage not in ("rm", "ppo") and not job.args.flag("save_only_model")
 
 
 def _reads_own_output(job: Job, output: Path) -> bool:
     """Whether the run starts from something in its own output folder, which then has to stay there."""
     keys = ("resume_from_checkpoint", "adapter_name_or_path", "model_name_or_path", "tokenized_path")
-    places = [place[0] for key in keys for word in job.words(key) if word and (place := job.find(word))]
+    places = [place[0] for key in keys for word in job.args.words(key) if word and (place := job.workspace.find(word))]
     return any(place.resolve().is_relative_to(output.resolve()) for place in places)
 
 
 def _resume_overrides(job: Job) -> Iterator[str]:
     """LLaMA-Factory looks for the last checkpoint in the output folder unless it is told otherwise (hparams/parser.py,
     get_train_args)."""
-    if job.flag("overwrite_output_dir"):
+    if job.args.flag("overwrite_output_dir"):
         yield "overwrite_output_dir=false"
-    if job.get("resume_from_checkpoint"):
+    if job.args.get("resume_from_checkpoint"):
         yield "resume_from_checkpoint=null"
 
 

@@ -15,7 +15,7 @@ _SHM_ROOM_GIB = 2
 
 def requested_cpus(job: Job, machine: Machine) -> int:
     """Return the cores that keep the devices busy, or as many as tokenize before that, if they are more."""
-    tokenizers = int(job.number("preprocessing_num_workers"))
+    tokenizers = int(job.args.number("preprocessing_num_workers"))
     limited = node_demand.limit_to_usual_server(tokenizers, machine.device, machine.devices)
     return max(node_demand.training_cpus(job, machine.devices), limited)
 
@@ -42,11 +42,11 @@ def requested_disk_gib(job: Job) -> int | None:
 def out_of_memory_hint(job: Job) -> str:
     """What to do where main memory is short after all. More of /dev/shm, which is part of it, is often tried in
     vain."""
-    workers = int(job.number("preprocessing_num_workers"))
+    workers = int(job.args.number("preprocessing_num_workers"))
     fewer = f"fewer `preprocessing_num_workers` than {workers} (where it happens while tokenizing)"
     ways = [
         *([fewer] if workers > 1 else []),
-        *(["a configuration that offloads nothing to main memory"] if job.zero and job.zero.offloads else []),
+        *(["a configuration that offloads nothing to main memory"] if job.deepspeed and job.deepspeed.offloads else []),
         "nodes with more main memory",
     ]
     short = "Where a rank ends with exit code -9, it was short: a larger /dev/shm does not help; what does"

@@ -44,21 +44,25 @@ def collect_uploads(run: RunToSubmit, seen: Iterable[str] = ()) -> tuple[Cluster
     places = {
         each.key.name: ",".join(way.place(word) if path else word for word, path in each.pairs()) for each in inputs
     }
-    places[_OUTPUT_KEY] = way.written(str(job.get(_OUTPUT_KEY) or work.output))
-    changed = {key: place for key, place in places.items() if place != job.get(key)}
+    places[_OUTPUT_KEY] = way.written(str(job.args.get(_OUTPUT_KEY) or work.output))
+    changed = {key: place for key, place in places.items() if place != job.args.get(key)}
     kept = [word for word in overrides if word.partition("=")[0] not in changed]
     words = (*kept, *(path_override(key, place) for key, place in changed.items()))
-    recipe, (starter, engine) = way.place(job.path), _launcher_words(job, work, way)
+    recipe, (starter, engine) = way.place(job.workspace.recipe), _launcher_words(job, work, way)
     if spaced := [word for word in (recipe, *words) if work.torchrun and re.search(r"\s", word)]:
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = Path(places[_OUTPUT_KEY])
     there = replace(work, recipe=Path(recipe), overrides=words, starter=starter, output=output)
     parts = [(each.key.kind, way.place(word), path) for each in inputs for word, path in each.pairs() if path]
-    small = [(recipe, Path(job.path)), *engine, *((place, path) for kind, place, path in parts if kind == "file")]
+    small = [
+        (recipe, Path(job.workspace.recipe)),
+        *engine,
+        *((place, path) for kind, place, path in parts if kind == "file"),
+    ]
     # Of the folders of data sets the files that are read are found one by one.
     large = [(place, path) for kind, place, path in parts if kind not in ("file", "data")]
-    if job.registry and not job.registry.problem and "dataset_dir" in places:
-        small.append((f"{places['dataset_dir']}/{REGISTRY_FILE}", job.registry.path))
+    if job.data.registry and not job.data.registry.problem and "dataset_dir" in places:
+        small.append((f"{places['dataset_dir']}/{REGISTRY_FILE}", job.data.registry.path))
         large += _dataset_files(job, places)
     return there, Uploads(_require_unique(small), _drop_nested(_require_unique(large)))
 
@@ -102,12 +106,14 @@ def _launcher_words(job: Job, work: ClusterJob, way: _NodePaths) -> tuple[tuple[
 
 def _dataset_files(job: Job, places: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     """Files of data sets, and the folder of their pictures and sounds where a data set has some."""
-    names = dict.fromkeys([*job.words("dataset"), *job.words("eval_dataset")])
-    sets = [one for name in names if job.registry and (one := job.registry.get(name)) and one.source == "file"]
+    names = dict.fromkeys([*job.args.words("dataset"), *job.args.words("eval_dataset")])
+    sets = [
+        one for name in names if job.data.registry and (one := job.data.registry.get(name)) and one.source == "file"
+    ]
     for one in sets:
         yield posixpath.join(places["dataset_dir"], str(one.entry.get("file_name"))), one.path
     media = "media_dir" if "media_dir" in places else "dataset_dir"
-    if any(map(_has_media, sets)) and (there := job.find(str(job.get(media)))):
+    if any(map(_has_media, sets)) and (there := job.workspace.find(str(job.args.get(media)))):
         yield places[media], there[0]
 
 

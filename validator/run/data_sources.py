@@ -1,0 +1,93 @@
+"""The data sets that a run names, and how many rows it takes from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from validator.recipe import safe_read
+from validator.run import dataset_registry
+from validator.run.dataset_registry import Dataset, Registry
+from validator.run.declared import Declared
+from validator.run.recipe_arguments import Arguments
+from validator.run.training_task import Evaluation
+from validator.run.workspace import Workspace
+
+
+class DataSources:
+    """The data sets of a run. Files are read when they are first asked for."""
+
+    def __init__(self, args: Arguments, declared: Declared, evaluation: Evaluation, workspace: Workspace) -> None:
+        self._args, self._declared, self._evaluation, self._workspace = args, declared, evaluation, workspace
+
+    @cached_property
+    def registry(self) -> Registry | None:
+        """The data sets that `dataset_dir` defines; None if it is not a folder, or no data set is named."""
+        if self._workspace.registry != "on disk":
+            return self._workspace.registry
+        value = self._args.get("dataset_dir")
+        if isinstance(value, Mapping):
+            return Registry(Path(), value)
+        named = self._args.is_set("dataset") or self._args.is_set("eval_dataset")
+        if not named or not isinstance(value, str) or value == "ONLINE" or value.startswith("REMOTE:"):
+            return None
+        file = self._workspace.find(f"{value}/{dataset_registry.REGISTRY_FILE}")
+        return dataset_registry.read_registry(
+            file[0] if file and not file[1] else Path(value, dataset_registry.REGISTRY_FILE)
+        )
+
+    @cached_property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """The data sets trained on that the registry defines."""
+        names = dict.fromkeys(self._args.words("dataset")) if self.registry else {}
+        return tuple(one for name in names if self.registry and (one := self.registry.get(name)))
+
+    @cached_property
+    def local_rows(self) -> int | None:
+        """Rows of the local data sets that the recipe names; None if one of them is elsewhere or cannot be read."""
+        counted = [dataset.rows for dataset in self.datasets]
+        if not counted or len(counted) < len(set(self._args.words("dataset"))):
+            return None
+        if any(rows is None or rows.problem for rows in counted):
+            return None
+        return sum(rows.number for rows in counted if rows)
+
+    @cached_property
+    def rows(self) -> int | None:
+        """Rows that the run takes from its data sets, by the first of these that is known: local files, the header
+        block's `rows`, its recommended number of samples, what is published of public data sets. None: not known."""
+        if self.local_rows is None and self._declared.rows:
+            return self._declared.rows
+        most = int(self._args.number("max_samples"))  # holds for each data set
+        rows = self.local_rows if self.local_rows is not None else self._declared.samples
+        if rows is None:
+            return self.published_rows
+        return min(rows, most * max(len(self.datasets), 1)) if most > 0 else rows
+
+    @property
+    def published(self) -> list[Mapping[str, Any]]:
+        """The entries of data/sets.yaml for the data sets that the recipe names; empty if one of them has none."""
+        found = [entry for one in self.datasets if (entry := one.published)]
+        return found if len(found) == len(set(self._args.words("dataset"))) else []
+
+    @property
+    def published_rows(self) -> int | None:
+        """Rows of the public data sets that the recipe names, after `max_samples`; None if they are not known."""
+        most = max(int(self._args.number("max_samples")), 0)
+        return sum(min(int(each["rows"]), most or int(each["rows"])) for each in self.published) or None
+
+    @property
+    def held_back_rows(self) -> int:
+        """Rows that `val_size` keeps for evaluation (data/data_utils.py, split_dataset); 0 if rows are not known."""
+        value = self._args.number("val_size") if self._evaluation.splits_validation_set else 0.0
+        rows = self.rows or 0
+        return max(0, min(int(value if value >= 1 else rows * value), rows - 1))
+
+    @cached_property
+    def is_tokenized(self) -> bool:
+        """True if LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py)."""
+        value = self._args.get("tokenized_path")
+        folder = self._workspace.find(value) if isinstance(value, str) and value else None
+        return folder is not None and folder[1] and any(safe_read.list_folder(folder[0]))
