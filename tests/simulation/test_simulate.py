@@ -79,13 +79,14 @@ def test_a_real_step_on_the_cpu_has_the_same_peak_and_shallow_copies_that_of_all
     window."""
     script = """
 import json, sys
-from validator.simulate import ask, depth
-from validator.simulate.cell import Cell
-from validator.simulate.peaks import peak
-from validator.simulate.run import follow
-tiny, gemma = (Cell(model, seq_len=256, micro_batch=2, steps=1, warm=True) for model in json.load(sys.stdin))
-peaks = [peak(follow(tiny, real).tracker).size for real in (True, False)]
-both = depth.extended(gemma, depth.depths(ask.shape_of(gemma).kinds)), depth.direct(gemma)
+from validator.simulation import worker
+from validator.simulation.benchmark_only import largest_moment
+from validator.simulation.fake_training_step import follow_steps
+from validator.simulation.simulation_request import SimulationRequest
+tiny, gemma = (SimulationRequest(model, seq_len=256, micro_batch=2, steps=1, warm=True) for model in json.load(sys.stdin))
+peaks = [largest_moment(follow_steps(tiny, real).tracker).size for real in (True, False)]
+both = (worker.extrapolate(gemma, worker.shallow_copies(worker.model_shape(gemma).kinds)),
+        worker.simulate_all_layers(gemma))
 print(json.dumps([peaks, [one.parts[one.highest].size for one in both], [one.parameters for one in both]]))
 """
     told = json.dumps([TINY, GEMMA])
