@@ -1,4 +1,4 @@
-"""The Python interface: its functions answer as the commands do, and the examples of its page print what stands there."""
+"""The Python interface: functions answer as the commands do, and the examples of its page print what stands there."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_check_finds_what_the_command_finds(tmp_path: Path) -> None:
 def test_what_is_not_known_is_one_message(ask: object, tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("model_name_or_path: nobody/knows-it\nstage: sft\ndo_train: true\n")
-    with pytest.raises(api.RecipeError, match="mine.yaml`: its model or its machine is not known"):
+    with pytest.raises(api.RecipeError, match=r"mine\.yaml`: its model or its machine is not known"):
         ask(recipe, machine="1xa100-80g")  # type: ignore[operator]
     with pytest.raises(api.RecipeError, match="a999"):
         ask(recipe, machine="1xa999-80g")  # type: ignore[operator]

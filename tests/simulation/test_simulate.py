@@ -83,7 +83,8 @@ from validator.simulation import worker
 from validator.simulation.benchmark_only import largest_moment
 from validator.simulation.fake_training_step import follow_steps
 from validator.simulation.simulation_request import SimulationRequest
-tiny, gemma = (SimulationRequest(model, seq_len=256, micro_batch=2, steps=1, warm=True) for model in json.load(sys.stdin))
+asked = {"seq_len": 256, "micro_batch": 2, "steps": 1, "warm": True}
+tiny, gemma = (SimulationRequest(model, **asked) for model in json.load(sys.stdin))
 peaks = [largest_moment(follow_steps(tiny, real).tracker).size for real in (True, False)]
 both = (worker.extrapolate(gemma, worker.shallow_copies(worker.model_shape(gemma).kinds)),
         worker.simulate_all_layers(gemma))
