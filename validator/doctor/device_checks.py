@@ -99,7 +99,7 @@ def _device_notes(here: ThisMachine, context: CheckContext, job: Job | None) -> 
             "warning" if job else "error", _DEVICES, words, "", "the device has left the bus: reboot, or reseat it"
         )
     for words in context.target.lines if context.target else here.notes():
-        # What this machine is stands above, and who takes memory is told by holders.py.
+        # The caller names the machine; check_processes says who takes memory.
         if words not in (*here.lost, here.taken()) and not words.startswith(f"this machine: {here}"):
             yield CheckResult("ok", _DEVICES, words)
     yield from check_device_memory(job, context)

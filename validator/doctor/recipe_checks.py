@@ -15,7 +15,7 @@ from validator.run.prediction import Job
 from validator.wording import plural
 
 _RECIPE = "recipe"
-# Of main memory the machine's own is asked (memory.py), and what is free of it.
+# check_main_memory (host_checks.py) asks for the main memory of this machine, and what is free of it.
 _RULES_TO_ASK = Selection(ignore=(*IGNORED_AT_LAUNCH.ignore, "FIT003", "FIT004"))
 
 

@@ -157,8 +157,7 @@ class Guard:
                     yield signal.SIGTERM
 
     def _hold(self) -> None:
-        """The output folder is at work until the trainer has ended: `lmf-recipes`, which had locked it, is gone
-        (alone.py)."""
+        """Keep the output folder locked until the trainer has ended: `lmf-recipes`, which had locked it, is gone."""
         if self._saves:
             with suppress(OSError):
                 fcntl.flock(os.open(self._saves.output, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)

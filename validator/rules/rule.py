@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeVarTuple, overload
 from validator.finding import Edit, Fix, Place, Severity
 from validator.run.prediction import Job
 
-# Where the fault lies, and the message without its code. A text is the value of that key of the recipe or its header
-# block, None the whole file; inside.py gives places in values and in the files that a recipe names. A definite remedy
-# stands behind (edits.py).
+# Where the fault lies, the message without its code, and the fix if the remedy is a definite one (below). A text is the
+# value of that key of the recipe or its header block, None the whole file; finding_places.py gives places in values
+# and in the files that a recipe names.
 Finding = tuple[Place | str | None, str] | tuple[Place | str | None, str, Fix | None]
 Findings = Iterator[Finding]
 Subject = TypeVarTuple("Subject")
