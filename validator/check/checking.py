@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from validator import __version__
-from validator.check.locate import Locations
-from validator.check.suppression import COMMENT_MARK
+from validator.check import find_files, worker_pool
+from validator.check.locate import Locations, report_without_quotes
+from validator.check.suppression import COMMENT_MARK, without_suppressed
 from validator.errors import RecipeError, os_reason
 from validator.finding import Diagnostic, FileReport, NotJudged, Related, Report, Severity
 from validator.recipe import known_folders, safe_read
@@ -50,8 +51,6 @@ def check_files(
     asked = [one for subject in subjects for one in _files_of(subject)]
     if len(asked) < _FILES_FOR_PROCESSES or trial or "-" in subjects:
         return Report(__version__, [report(one) for one in asked])
-    from . import worker_pool  # which takes as long to begin as a few files
-
     return Report(__version__, worker_pool.map_in_processes(report, asked))
 
 
@@ -70,9 +69,7 @@ def check_file(
     report = _check_deepspeed_file(path) if zero else check_document(load_recipe(path), machine, host_ram_gib, trial)
     if not report.diagnostics or path == "-" or known_folders.is_in_repository(path, path):
         return report
-    from . import locate  # which only a link that leads out of the repository needs
-
-    return locate.report_without_quotes(report)
+    return report_without_quotes(report)
 
 
 def empty_folder_report(folder: str) -> FileReport:
@@ -165,8 +162,6 @@ def _unsuppressed(document: Document, diagnostics: list[Diagnostic], as_written:
     """The findings that no comment of the recipe suppresses."""
     if COMMENT_MARK not in document.text:
         return diagnostics
-    from .suppression import without_suppressed  # which hardly any recipe asks for
-
     return without_suppressed(document, diagnostics, as_written)
 
 
@@ -214,8 +209,6 @@ def expand_path(path: str) -> list[str | FileReport]:
     left to the loader to explain."""
     if path == "-" or safe_read.path_kind(path) != "folder":
         return [path]
-    from . import find_files  # which a check of files does not need
-
     closed: list[str | FileReport] = []
 
     def told(folder: str, err: OSError) -> None:

@@ -1,5 +1,7 @@
 """Every rule in the order of its code, and what a choice of them finds in a run."""
 
+# ruff: noqa: F401  The modules are imported for the rules that they declare.
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
@@ -38,51 +40,13 @@ from validator.rules import (
     template_choice,
     training_arguments,
 )
-from validator.rules.rule import MAX_FINDINGS, Rule, as_place
+from validator.rules.rule import DECLARED, MAX_FINDINGS, Rule, as_place
 from validator.run.prediction import Job
-
-# One module for each topic; the letters of a code name its family.
-RULE_MODULES = (
-    file_paths,
-    resume_rules,
-    dataset_files,
-    dataset_columns,
-    memory_fit,
-    device_support,
-    deepspeed_and_recipe,
-    deepspeed_schema,
-    deepspeed_file,
-    fsdp_and_accelerate,
-    launch_environment,
-    dataset_size,
-    header_block,
-    training_arguments,
-    numeric_ranges,
-    data_processing,
-    template_choice,
-    adapters,
-    quantized_weights,
-    number_formats,
-    optimizer_choice,
-    multimodal_models,
-    slow_settings,
-    loss_choice,
-    good_practice,
-    evaluating,
-    no_effect,
-    model_support,
-)
 
 _MORE_FINDINGS = f"more than {MAX_FINDINGS} findings of this rule; the others are shown once these are mended"
 
 
-def collect_rules() -> list[Rule]:
-    """Every rule, in the order of its code."""
-    declared = [value for family in RULE_MODULES for value in vars(family).values() if isinstance(value, Rule)]
-    return sorted(declared, key=lambda rule: rule.code)
-
-
-RULES = tuple(collect_rules())
+RULES = tuple(sorted(DECLARED, key=lambda rule: rule.code))
 # What a DeepSpeed file can be judged by without the recipe that uses it: whether it is one, and its contents.
 FILE_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rule.code == "PTH003")
 

@@ -8,8 +8,15 @@ import os
 from itertools import islice
 
 from validator.knowledge import families
+from validator.knowledge.devices import Machine
+from validator.knowledge.models import Model
+from validator.knowledge.node_environment import node_needs
+from validator.physics.run_time import RunPart
+from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
+from validator.run import sample_lengths
 from validator.run.prediction import Job
+from validator.run.training_time import predict_training_time
 
 # Rows that tell how long samples are, about.
 _ROWS_SAMPLED = 64
@@ -33,24 +40,22 @@ def packed_length_uneven(job: Job) -> Findings:
         yield "cutoff_len", text, set_value("cutoff_len", int(length // 8 * 8), safe=False)
 
 
-@rule("TRA608", ERROR)
-def neat_packing_batches(job: Job) -> Findings:
+@rule("TRA608", ERROR, about=subjects.machine)
+def neat_packing_batches(job: Job, machine: Machine) -> Findings:
     """Neat packing with flash attention gets more than one packed sample at a time.
 
     Why: an assertion at the first step, after the data is tokenized and the model loaded on every rank.
     Source: llamafactory/data/collator.py:SFTDataCollatorWith4DAttentionMask.__call__
     Fix: `per_device_train_batch_size: 1` and a longer `cutoff_len`.
     """
-    device = job.machine.device if job.machine else None
-    if job.args.get("flash_attn") != "fa2" or not job.batch.neat_packing or job.task.stage != "sft":
-        return
-    if device and device.flash_attention and job.batch.micro_batch > 1:
+    asked = job.args.get("flash_attn") == "fa2" and job.batch.neat_packing and job.task.stage == "sft"
+    if asked and machine.device.flash_attention and job.batch.micro_batch > 1:
         text = f"neat packing with fa2 takes 1 packed sample at a time, not {job.batch.micro_batch}"
         yield "per_device_train_batch_size", text
 
 
-@rule("TRA609", ERROR, since="transformers 5.0.0")
-def length_scaling_fails(job: Job) -> Findings:
+@rule("TRA609", ERROR, about=subjects.model, since="transformers 5.0.0")
+def length_scaling_fails(job: Job, model: Model) -> Findings:
     """`rope_scaling` takes effect, which transformers 5 refuses.
 
     Why: LLaMA-Factory writes the longer maximum as a fraction and transformers 5 checks for a whole number: fails
@@ -58,27 +63,21 @@ def length_scaling_fails(job: Job) -> Findings:
     Source: llamafactory/model/model_utils/rope.py:configure_rope
     Fix: a `cutoff_len` within the model's positions, or a model with a longer context.
     """
-    limit, length = job.model.positions if job.model else None, job.args.number("cutoff_len")
-    if (
-        job.args.is_set("rope_scaling")
-        and limit
-        and job.batch.kept_tokens > limit
-        and job.model
-        and not job.model.remote_code
-    ):
+    limit, length = model.positions, job.args.number("cutoff_len")
+    if job.args.is_set("rope_scaling") and limit and job.batch.kept_tokens > limit and not model.remote_code:
         found = f"`cutoff_len` {length:.0f} is beyond the model's {limit} positions"
         yield "rope_scaling", f"{found} and `rope_scaling` fails with transformers 5; set `cutoff_len: {limit}`"
 
 
-@rule("TRA610", WARNING)
-def longer_than_model(job: Job) -> Findings:
+@rule("TRA610", WARNING, about=subjects.model)
+def longer_than_model(job: Job, model: Model) -> Findings:
     """Samples may be longer than the positions the model was trained for.
 
     Why: beyond them a model talks nonsense, and some fail on the first long sample.
     Source: own (the model's config.json)
     Fix: a `cutoff_len` within the model's positions.
     """
-    limit, length = job.model.positions if job.model else None, job.args.number("cutoff_len")
+    limit, length = model.positions, job.args.number("cutoff_len")
     if limit and length > limit and not job.args.is_set("rope_scaling"):
         text = f"`cutoff_len` is {length:.0f}, the model has {limit} positions; set at most {limit}"
         yield "cutoff_len", text, set_value("cutoff_len", limit, safe=False)
@@ -114,28 +113,25 @@ def mixing_refused(job: Job) -> Findings:
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__, llamafactory/data/data_utils.py:merge_dataset
     Fix: `mix_strategy: interleave_under`, one share for each data set, together 1.
     """
-    if not job.args.is_set("interleave_probs"):
-        return
-    if job.args.get("mix_strategy") == "concat":
-        yield "interleave_probs", "`interleave_probs` needs `mix_strategy: interleave_under` or another interleave"
-        return
-    shares, sets = _mixing_shares(job), job.args.words("dataset")
-    for key in ("dataset", "eval_dataset"):
-        if job.args.is_set(key) and len(job.args.words(key)) != len(shares):
-            text = f"`interleave_probs` has {len(shares)} shares for {len(job.args.words(key))} of `{key}`"
-            yield "interleave_probs", text
-            return
-    if None not in shares and len(sets) > 1 and abs(sum(share or 0 for share in shares) - 1) > 1e-6:
-        yield "interleave_probs", f"`interleave_probs` add up to {sum(share or 0 for share in shares):g}, not 1"
+    at, shares, data = "interleave_probs", _mixing_shares(job), job.args.words("dataset")
+    named = {key: len(job.args.words(key)) for key in ("dataset", "eval_dataset") if job.args.is_set(key)}
+    uneven = next((key for key, number in named.items() if number != len(shares)), None)
+    if job.args.is_set(at) and job.args.get("mix_strategy") == "concat":
+        yield at, "`interleave_probs` needs `mix_strategy: interleave_under` or another interleave"
+    elif job.args.is_set(at) and uneven:
+        yield at, f"`interleave_probs` has {len(shares)} shares for {named[uneven]} of `{uneven}`"
+    elif job.args.is_set(at) and len(data) > 1 and abs(sum(shares) - 1) > 1e-6:  # which .nan never is
+        yield at, f"`interleave_probs` add up to {sum(shares):g}, not 1"
 
 
-def _mixing_shares(job: Job) -> list[float | None]:
-    shares: list[float | None] = []
+def _mixing_shares(job: Job) -> list[float]:
+    """The share of each data set; NaN where it is no number."""
+    shares = []
     for word in job.args.words("interleave_probs"):
         try:
             shares.append(float(word))
         except ValueError:
-            shares.append(None)
+            shares.append(math.nan)
     return shares
 
 
@@ -173,7 +169,7 @@ def streamed_file_without_workers(job: Job) -> Findings:
     Fix: `dataloader_num_workers: 1` or more.
     """
     local = any(one.source == "file" for one in job.data.datasets)
-    if job.args.flag("streaming") and job.args.get("dataloader_num_workers") == 0 and local:
+    if local and job.args.flag("streaming") and job.args.get("dataloader_num_workers") == 0:
         yield "streaming", "streaming a local file needs workers; set `dataloader_num_workers: 1`"
 
 
@@ -189,8 +185,8 @@ def neat_packing_of_0_9_4(job: Job) -> Findings:
         yield "neat_packing", "LLaMA-Factory 0.9.4, in the recipe's range, refuses `neat_packing`; name >=0.9.5"
 
 
-@rule("TRA617", ERROR, since="llamafactory 0.9.5")
-def neat_packing_unfit_for_model(job: Job) -> Findings:
+@rule("TRA617", ERROR, about=subjects.machine, since="llamafactory 0.9.5")
+def neat_packing_unfit_for_model(job: Job, machine: Machine) -> Findings:
     """Neat packing with flash attention is asked for a model that LLaMA-Factory cannot pack so.
 
     Why: "Neat packing is not supported for gemma4, gpt_oss models", when the batches are set up, after the data is
@@ -198,10 +194,9 @@ def neat_packing_unfit_for_model(job: Job) -> Findings:
     Source: llamafactory/data/collator.py:SFTDataCollatorWith4DAttentionMask.__post_init__
     Fix: `packing: true` alone, or no `flash_attn: fa2`.
     """
-    device = job.machine.device if job.machine else None
     asked = job.args.get("flash_attn") == "fa2" and job.batch.neat_packing and job.task.stage == "sft"
     unfit = tuple(families.llamafactory_types("no_neat_packing"))
-    if asked and device and device.flash_attention and str(job.args.get("template")).startswith(unfit):
+    if asked and machine.device.flash_attention and str(job.args.get("template")).startswith(unfit):
         yield "neat_packing", f"neat packing with fa2 does not work for {job.args.get('template')}; use `packing: true`"
 
 
@@ -219,10 +214,10 @@ def most_samples_cut(job: Job) -> Findings:
         return
     limit, place = job.args.number("cutoff_len"), "cutoff_len" if job.args.is_set("cutoff_len") else "dataset"
     rows = _first_row_lengths(job) if limit > 0 else []
-    cut = [tokens for tokens in rows if tokens > limit]
-    if rows and len(cut) >= _MAX_SHARE_CUT * len(rows):
-        share = f"{len(cut):,} of the first {len(rows):,} samples"
-        yield place, f"{share} are longer than the {limit:,.0f} tokens that are kept; raise `cutoff_len`"
+    long = sum(tokens > limit for tokens in rows)
+    if rows and long >= _MAX_SHARE_CUT * len(rows):
+        found = f"{long:,} of the first {len(rows):,} samples are longer than the {limit:,.0f} tokens that are kept"
+        yield place, f"{found}; raise `cutoff_len`"
     elif not rows and (mean := _mean_length(job)) > limit > 0:
         yield place, f"samples have some {mean:,.0f} tokens, of which {limit:,.0f} are kept; raise `cutoff_len`"
 
@@ -230,14 +225,8 @@ def most_samples_cut(job: Job) -> Findings:
 def _first_row_lengths(job: Job) -> list[float]:
     """Lengths in tokens of the first rows of local data, by the lowest estimate; empty if there are no rows, or if the
     header block states lengths."""
-    if job.declared.lengths.typical:
-        return []
-    from validator.run import sample_lengths  # which recipes that state lengths do not wait for
-
-    return [
-        sample_lengths.LOWEST_ESTIMATE_FACTOR * tokens
-        for tokens in islice(sample_lengths.first_row_lengths(job), _ROWS_SAMPLED)
-    ]
+    rows = () if job.declared.lengths.typical else sample_lengths.first_row_lengths(job)
+    return [sample_lengths.LOWEST_ESTIMATE_FACTOR * tokens for tokens in islice(rows, _ROWS_SAMPLED)]
 
 
 def _mean_length(job: Job) -> float:
@@ -245,8 +234,6 @@ def _mean_length(job: Job) -> float:
     known."""
     if job.declared.lengths.typical:
         return job.declared.lengths.typical
-    from validator.run import sample_lengths  # which recipes that state lengths do not wait for
-
     # Where samples are recommended, the recipe is made for other data than it names.
     published = (
         sample_lengths.published_tokens(job) if job.data.local_rows is None and job.declared.samples is None else None
@@ -281,8 +268,8 @@ def tokenizing_outlasts_timeout(job: Job) -> Findings:
         yield place, f"{minutes}; set `{key}: {value}`, or tokenize once with `tokenized_path`", set_value(key, value)
 
 
-@rule("TRA928", NOTE)
-def hccl_waits_less(job: Job) -> Findings:
+@rule("TRA928", NOTE, about=subjects.machine)
+def hccl_waits_less(job: Job, machine: Machine) -> Findings:
     """HCCL ends the wait for the first process before it has tokenized the data, whatever `ddp_timeout` allows.
 
     Why: on Ascend processes wait on the device, where HCCL_EXEC_TIMEOUT counts: 1,836 s where nothing sets it, and on a
@@ -292,15 +279,11 @@ def hccl_waits_less(job: Job) -> Findings:
     Fix: HCCL_EXEC_TIMEOUT as long as `ddp_timeout`, which `lmf-recipes train` sets; surer is to tokenize once before,
     with `tokenized_path`.
     """
-    seconds = _tokenizing_seconds(job)
-    if seconds == 0 or job.machine is None:
-        return
-    from validator.knowledge.node_environment import node_needs  # which most checks do not wait for
-
-    waiting = node_needs(job.machine.device).waiting
+    seconds, allowed = _tokenizing_seconds(job), job.args.number("ddp_timeout")
+    waiting = node_needs(machine.device).waiting if seconds else None
     if waiting is None:
         return
-    given, allowed = os.environ.get(waiting.name, ""), job.args.number("ddp_timeout")
+    given = os.environ.get(waiting.name, "")
     limit = int(given) if given.isdecimal() else waiting.usual  # 0 is without end
     if 0 < limit < seconds <= allowed:
         minutes = f"tokenizing takes about {seconds / 60:.0f} minutes, HCCL waits {limit / 60:.0f}"
@@ -311,23 +294,17 @@ def hccl_waits_less(job: Job) -> Findings:
 
 def _tokenizing_seconds(job: Job) -> float:
     """Seconds that others wait for, about; 0 where none do, or not for long: then the time model is not asked."""
-    if job.batch.world_size == 1 or job.data.is_tokenized or _max_tokens_per_process(job) < _QUICK_TOKENS:
-        return 0.0
-    from validator.physics.run_time import RunPart
-    from validator.run.training_time import predict_training_time
-
-    known = predict_training_time(job)
-    return known.run.terms.get(RunPart.TOKENIZING, 0.0) if known and known.run else 0.0
-
-
-def _max_tokens_per_process(job: Job) -> float:
-    """Tokens that each process which tokenizes makes, if all samples were as long as they may be."""
-    return (
+    # Tokens that each process which tokenizes makes, if all samples were as long as they may be.
+    most = (
         (job.data.rows or 0)
         * job.batch.max_tokens
         * (2 if job.task.uses_preference_pairs else 1)
         / _tokenizer_processes(job)
     )
+    if job.batch.world_size == 1 or job.data.is_tokenized or most < _QUICK_TOKENS:
+        return 0.0
+    known = predict_training_time(job)
+    return known.run.terms.get(RunPart.TOKENIZING, 0.0) if known and known.run else 0.0
 
 
 def _tokenizer_processes(job: Job) -> float:

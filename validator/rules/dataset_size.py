@@ -132,18 +132,12 @@ def no_sequence_filled(job: Job) -> Findings:
     llamafactory/data/loader.py:_get_preprocessed_dataset
     Fix: a smaller `cutoff_len`, more text, or `packing: false`.
     """
-    rows = _training_rows(job)
-    if job.task.stage != "pt" or not job.batch.packing or rows is None:
-        return
-    seen = [row for one in job.data.datasets if one.rows for row in one.rows.head]
-    if (
-        rows.exact
-        and len(seen) >= rows.number
-        and (most := sum(map(_max_tokens_of_row, seen))) < job.args.number("cutoff_len")
-    ):
-        length = f"{job.args.number('cutoff_len'):,.0f}"
-        text = f"the texts have at most {most:,} tokens, one packed sequence has {length}; lower it, or add text"
-        yield "cutoff_len", text
+    rows = _training_rows(job) if job.task.stage == "pt" and job.batch.packing else None
+    first = [row for one in job.data.datasets if one.rows for row in one.rows.head]
+    limit = job.args.number("cutoff_len")
+    if rows and rows.exact and len(first) >= rows.number and (most := sum(map(_max_tokens_of_row, first))) < limit:
+        found = f"the texts have at most {most:,} tokens, one packed sequence has {limit:,.0f}"
+        yield "cutoff_len", f"{found}; lower it, or add text"
 
 
 def _max_tokens_of_row(row: Mapping[str, Any]) -> int:
@@ -156,9 +150,8 @@ def _training_rows(job: Job) -> Rows | None:
     sets, limit = job.data.datasets, job.args.get("max_samples")
     if not sets or len(sets) != len(set(job.args.words("dataset"))) or job.data.is_tokenized or not job.task.trains:
         return None
-    counted = [one.rows for one in sets]
     total, exact = 0, True
-    for rows in counted:
+    for rows in (one.rows for one in sets):
         if rows is None or rows.problem or not rows.number:
             return None
         cut = isinstance(limit, int) and 0 < limit < rows.number

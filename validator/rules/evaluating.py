@@ -17,15 +17,14 @@ def evaluation_without_data(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `val_size: 0.05` to hold back part of the data, `eval_dataset`, or `eval_strategy: "no"`.
     """
-    if job.args.is_set("eval_dataset") or job.evaluation.splits_validation_set:
-        return
-    asked = [key for key in ("do_eval", "do_predict") if job.args.flag(key)]
-    if job.evaluation.while_training:
-        asked.append("eval_strategy")
-    if job.evaluation.predict_with_generate:
-        asked.append("predict_with_generate")
-    if asked:
-        yield asked[0], f"`{asked[0]}` asks for evaluation without data; set `val_size` or `eval_dataset`"
+    switches = {key: job.args.flag(key) for key in ("do_eval", "do_predict")}
+    switches |= {
+        "eval_strategy": job.evaluation.while_training,
+        "predict_with_generate": job.evaluation.predict_with_generate,
+    }
+    key = next((key for key, on in switches.items() if on), None)
+    if key and not (job.args.is_set("eval_dataset") or job.evaluation.splits_validation_set):
+        yield key, f"`{key}` asks for evaluation without data; set `val_size` or `eval_dataset`"
 
 
 @rule("TRA102", ERROR)
@@ -74,15 +73,14 @@ def best_checkpoint_refused(job: Job) -> Findings:
     best`.
     """
     evaluation, saving = job.evaluation.strategy, job.args.get("save_strategy")
+    save_steps, eval_steps = job.args.number("save_steps"), _evaluation_steps(job)
     if not job.args.flag("load_best_model_at_end") or saving == "best":
         return
     if evaluation != saving:
         found = f'the best checkpoint needs saves at evaluations: `eval_strategy` is "{evaluation}"'
         yield "load_best_model_at_end", f'{found}, `save_strategy` "{saving}"; make them the same'
-    elif evaluation == "steps" and not _is_multiple(job.args.number("save_steps"), _evaluation_steps(job)):
-        found = (
-            f"`save_steps` {job.args.number('save_steps'):g} is no multiple of `eval_steps` {_evaluation_steps(job):g}"
-        )
+    elif evaluation == "steps" and not _is_multiple(save_steps, eval_steps):
+        found = f"`save_steps` {save_steps:g} is no multiple of `eval_steps` {eval_steps:g}"
         yield "save_steps", f"{found}, which `load_best_model_at_end` needs"
 
 
@@ -119,12 +117,10 @@ def generation_conflict(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: predict in a run of its own, without ZeRO-3 and without `compute_accuracy`.
     """
-    if not job.evaluation.predict_with_generate:
-        return
-    if job.zero_stage == 3:
+    if job.evaluation.predict_with_generate and job.zero_stage == 3:
         text = "`predict_with_generate` is refused with DeepSpeed ZeRO-3; predict in another run"
         yield "predict_with_generate", text
-    if job.args.flag("compute_accuracy"):
+    if job.evaluation.predict_with_generate and job.args.flag("compute_accuracy"):
         yield "compute_accuracy", "`compute_accuracy` and `predict_with_generate` exclude each other; remove one"
 
 
@@ -149,12 +145,11 @@ def early_stopping_blind(job: Job) -> Findings:
     Source: transformers/trainer_callback.py:EarlyStoppingCallback.on_train_begin
     Fix: `load_best_model_at_end: true` or `metric_for_best_model: eval_loss`, and an `eval_strategy`.
     """
-    if not job.args.is_set("early_stopping_steps"):
-        return
-    if not job.evaluation.while_training:
-        yield "early_stopping_steps", "early stopping needs evaluations; set `eval_strategy: steps` and data for it"
-    elif job.evaluation.best_checkpoint_metric is None:
-        yield "early_stopping_steps", "early stopping has no metric to watch; set `metric_for_best_model: eval_loss`"
+    key = "early_stopping_steps"
+    if job.args.is_set(key) and not job.evaluation.while_training:
+        yield key, "early stopping needs evaluations; set `eval_strategy: steps` and data for it"
+    elif job.args.is_set(key) and job.evaluation.best_checkpoint_metric is None:
+        yield key, "early stopping has no metric to watch; set `metric_for_best_model: eval_loss`"
 
 
 @rule("TRA110", ERROR)
@@ -177,11 +172,15 @@ def evaluation_data_unused(job: Job) -> Findings:
     Source: llamafactory/data/data_utils.py:split_dataset
     Fix: `eval_strategy: steps` with `eval_steps`, or remove `val_size` or `eval_dataset`.
     """
-    if job.evaluation.runs or job.evaluation.predicts or not job.task.trains:
-        return
-    if job.args.is_set("dataset") and job.evaluation.splits_validation_set and not job.args.is_set("eval_dataset"):
+    unused = job.task.trains and not job.evaluation.runs and not job.evaluation.predicts
+    if (
+        unused
+        and job.args.is_set("dataset")
+        and job.evaluation.splits_validation_set
+        and not job.args.is_set("eval_dataset")
+    ):
         yield "val_size", "`val_size` holds data back and nothing is evaluated; set `eval_strategy` or remove it"
-    elif job.args.is_set("eval_dataset") and not job.evaluation.splits_validation_set:
+    elif unused and job.args.is_set("eval_dataset") and not job.evaluation.splits_validation_set:
         yield "eval_dataset", "`eval_dataset` is named and nothing is evaluated; set `eval_strategy` or remove it"
 
 
@@ -279,12 +278,6 @@ def _loss_and_scores(job: Job) -> set[str]:
     return {"loss"} | odds | ({"accuracy"} if accuracy else set()) | ({"kl"} if job.task.stage == "kto" else set())
 
 
-def _is_measured(job: Job, metric: str) -> bool:
-    """Whether an evaluation measures it; preference learning adds its own to the log (train/dpo/trainer.py)."""
-    own = job.task.stage in ("dpo", "kto") and metric.startswith(_PREFERENCE_PREFIXES)
-    return own or metric in _loss_and_scores(job) | _SPEED_METRICS
-
-
 def _separate_eval_datasets(job: Job) -> tuple[str, ...]:
     """The data sets that are evaluated each by itself, which their metrics are called by."""
     return job.args.words("eval_dataset") if job.args.flag("eval_on_each_dataset") else ()
@@ -303,23 +296,19 @@ def metric_never_measured(job: Job) -> Findings:
     if metric is None or not job.evaluation.while_training or (sets and metric in ("loss", "accuracy")):  # TRA116
         return
     names = [metric.removeprefix(f"{name}_") for name in sets if metric.startswith(f"{name}_")] if sets else [metric]
-    if not any(_is_measured(job, name) for name in names):
-        yield _key_comparing_checkpoints(job), f"{metric} is not measured in this run; {_metric_remedy(job, metric)}"
-
-
-def _key_comparing_checkpoints(job: Job) -> str:
-    """What makes transformers compare checkpoints."""
-    keys = ("metric_for_best_model", "load_best_model_at_end")
-    return next((key for key in keys if job.args.flag(key)), "lr_scheduler_type")
+    # Preference learning adds its own to the log (train/dpo/trainer.py).
+    own = job.task.stage in ("dpo", "kto") and any(name.startswith(_PREFERENCE_PREFIXES) for name in names)
+    if not own and not (_loss_and_scores(job) | _SPEED_METRICS) & set(names):
+        keys = ("metric_for_best_model", "load_best_model_at_end")  # which make transformers compare checkpoints
+        key = next((key for key in keys if job.args.flag(key)), "lr_scheduler_type")
+        yield key, f"{metric} is not measured in this run; {_metric_remedy(job, metric)}"
 
 
 def _metric_remedy(job: Job, metric: str) -> str:
     if metric == "accuracy" and job.task.stage == "sft" and not job.evaluation.predict_with_generate:
         return "set `compute_accuracy: true`"
-    sets = _separate_eval_datasets(job)
-    prefix = f"eval_{sets[0]}_" if sets else "eval_"
-    names = " or ".join(f"{prefix}{name}" for name in sorted(_loss_and_scores(job)))
-    return f"set `metric_for_best_model` to {names}"
+    prefix = "_".join(["eval", *_separate_eval_datasets(job)[:1]])
+    return f"set `metric_for_best_model` to {' or '.join(f'{prefix}_{name}' for name in sorted(_loss_and_scores(job)))}"
 
 
 @rule("TRA116", ERROR)

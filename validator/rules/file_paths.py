@@ -12,20 +12,22 @@ from pathlib import Path
 
 from validator.errors import RecipeError
 from validator.finding import Edit, Fix, Verdict
-from validator.knowledge import models
+from validator.knowledge import models, unknown_models
+from validator.knowledge.models import Model
 from validator.knowledge.path_keys import ADAPTER_KEYS, MODEL_KEYS, PATH_KEYS, READ_KEYS
 from validator.recipe import safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.safe_read import read_json
 from validator.recipe.suggestions import suggest
-from validator.rules import finding_places
+from validator.rules import subjects
+from validator.rules.finding_places import in_deepspeed_file, in_json_setting
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
-from validator.run import trained_model
+from validator.run import model_files
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.named_paths import named_paths, outputs
 from validator.run.prediction import Job
-from validator.run.trained_model import is_local_name
+from validator.run.trained_model import find_earlier_adapter, is_local_name
 
 _VERDICT_WORDS: Mapping[Verdict, str] = {"fits": "fits", "tight": "is tight", "exceeds": "exceeds memory"}
 _WHOLE_MODEL_KEYS = [key for key in MODEL_KEYS if key.name != "reward_model"]  # that one is an adapter by default
@@ -61,12 +63,10 @@ def assumption(job: Job, key: str) -> str:
 
 def _verdicts_by_stock_file(verdicts: Mapping[str, Verdict]) -> str:
     """What LLaMA-Factory's own files would make of the run."""
-    by_verdict: dict[Verdict, list[str]] = {}
-    for words, verdict in verdicts.items():
-        by_verdict.setdefault(verdict, []).append(words)
-    if len(by_verdict) == 1:
-        (verdict,) = by_verdict
-        return f"; its name tells no stage, and with each of LLaMA-Factory's own the run {_VERDICT_WORDS[verdict]}"
+    first, *others = set(verdicts.values())
+    if not others:
+        return f"; its name tells no stage, and with each of LLaMA-Factory's own the run {_VERDICT_WORDS[first]}"
+    by_verdict = {each: [words for words, its in verdicts.items() if its == each] for each in verdicts.values()}
     several = (f"the run {_VERDICT_WORDS[verdict]} with {', '.join(words)}" for verdict, words in by_verdict.items())
     return f"; its name tells no stage: {', '.join(several)}"
 
@@ -99,19 +99,16 @@ def registry_missing_too(job: Job) -> str | None:
 
 def _deepspeed_file_remedy(job: Job, name: str) -> str:
     """How to get a DeepSpeed file that is not there: from the catalogue, or by another name."""
-    file = _catalogue_file_name(job.deepspeed) if job.deepspeed and job.deepspeed.assumed else Path(name).name
+    file, zero = Path(name).name, job.deepspeed
+    if zero and zero.assumed:  # the catalogue's file of the same stage and offload
+        offload = "_offload_all" if zero.offload("offload_param") else "_offload" if zero.offloads else ""
+        file = f"ds_z{zero.stage}{offload}.json"
     if safe_read.path_kind(catalogue_root() / "deepspeed" / file) == "file":
         return f"; `lmf-recipes copy {file} .` writes `deepspeed/{file}`"
     known = {
         path.name for folder in job.workspace.folders for path in safe_read.glob_folder(folder, "deepspeed/*.json")
     }
     return suggest(file, known).replace("`", "`deepspeed/", 1)
-
-
-def _catalogue_file_name(zero: DeepSpeedConfig) -> str:
-    """What the catalogue calls its file of the same stage and offload."""
-    offload = "_offload_all" if zero.offload("offload_param") else "_offload" if zero.offloads else ""
-    return f"ds_z{zero.stage}{offload}.json"
 
 
 @rule("PTH002", NOTE)
@@ -136,24 +133,18 @@ def found_from_elsewhere(job: Job) -> Findings:
         yield key, text, _fix_from_working_directory(job, {key: place for key, (place, _) in places.items()})
 
 
-@rule("PTH003", ERROR)
-def deepspeed_unreadable(job: Job) -> Findings:
+@rule("PTH003", ERROR, about=subjects.deepspeed_file)
+def deepspeed_unreadable(job: Job, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed configuration is not a JSON object.
 
     Why: every process stops while the arguments are parsed.
     Source: accelerate/utils/deepspeed.py:HfDeepSpeedConfig.__init__
     Fix: correct the place named; JSON has no comments, no trailing commas and only double quotes.
     """
-    value = job.args.get("deepspeed")
-    if (
-        job.deepspeed
-        and job.deepspeed.problem
-        and isinstance(value, str)
-        and (value.startswith("{") or job.workspace.find(value))
-    ):
-        why = job.deepspeed.problem
+    value, why = job.args.get("deepspeed"), zero.problem
+    if why and isinstance(value, str) and (value.startswith("{") or job.workspace.find(value)):
         also = "; JSON has no comments and no trailing commas" if "is not valid JSON" in why else ""
-        yield finding_places.in_deepspeed_file(job), f"{why}{also}"
+        yield in_deepspeed_file(job), f"{why}{also}"
 
 
 @rule("PTH004", ERROR)
@@ -209,15 +200,13 @@ def settings_file_missing(job: Job) -> Findings:
     Fix: name an existing JSON file, from the working directory, or write its keys as a mapping in the recipe.
     """
     for key, path in named_paths(job, _JSON_FILE_KEYS):
-        location = job.workspace.find(path)
-        if location is None:
-            if not has_variable(path):
-                yield key.name, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
-            continue
-        try:
-            read_json(str(location[0]))
-        except RecipeError as err:
-            yield finding_places.in_json_setting(job, key.name), str(err)
+        if location := job.workspace.find(path):
+            try:
+                read_json(str(location[0]))
+            except RecipeError as err:
+                yield in_json_setting(job, key.name), str(err)
+        elif not has_variable(path):
+            yield key.name, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
 
 
 def _fix_from_working_directory(job: Job, places: Mapping[str, Path]) -> Fix | None:
@@ -265,9 +254,6 @@ def has_variable(path: str) -> bool:
     return ("~" in path or "$" in path) and bool(re.search(r"^~|(?<!\\)\$[\w{]", path))
 
 
-_REMOVE_NAME_MARKS = str.maketrans("", "", "-_.")  # of a hub name, beside letters and digits
-
-
 @rule("PTH006", ERROR)
 def model_missing(job: Job) -> Findings:
     """The model path looks local, and nothing is there.
@@ -280,12 +266,6 @@ def model_missing(job: Job) -> Findings:
         if is_local_name(path) and not job.workspace.find(path) and not has_variable(path):
             remedy = "make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
             yield key.name, f"`{path}` does not exist; {remedy}{assumption(job, key.name)}"
-
-
-def is_model_path_missing(job: Job) -> bool:
-    """Whether the model is a path where nothing is, which PTH004 or PTH006 tells."""
-    path = job.args.get("model_name_or_path")
-    return isinstance(path, str) and is_local_name(path) and not job.workspace.find(path)
 
 
 @rule("PTH017", ERROR)
@@ -312,27 +292,14 @@ def model_name_misspelt(job: Job) -> Findings:
     Source: transformers/utils/hub.py:cached_files
     Fix: the name in the message. Where the name is right, say what the model is: `# base: NAME` in the header block.
     """
-    if isinstance(job.header.get("base"), str):
-        return
-    for key, path in named_paths(job, MODEL_KEYS):
-        if (
-            path.count("/") != 1
-            or is_local_name(path)
-            or job.workspace.find(path)
-            or _is_impossible_hub_name(path)
-            or _is_known_model(path)
-        ):
-            continue
-        from validator.knowledge import unknown_models  # which no model that is known waits for
-
-        if meant := unknown_models.likely_meant_name(path):
+    for key, path in named_paths(job, MODEL_KEYS) if not isinstance(job.header.get("base"), str) else ():
+        hub_name = path.count("/") == 1 and not (
+            is_local_name(path) or job.workspace.find(path) or _is_impossible_hub_name(path)
+        )
+        if hub_name and not _is_known_model(path) and (meant := unknown_models.likely_meant_name(path)):
             doubt = "if it is no newer model, " if unknown_models.numbers_differ(path, meant) else ""
-            name = key.name
-            yield (
-                name,
-                f"`{path}` is not known here; {doubt}did you mean `{meant}`?",
-                set_value(name, meant, safe=False),
-            )
+            text = f"`{path}` is not known here; {doubt}did you mean `{meant}`?"
+            yield key.name, text, set_value(key.name, meant, safe=False)
 
 
 def _is_known_model(name: str) -> bool:
@@ -361,8 +328,8 @@ def model_folder_empty(job: Job) -> Findings:
             yield key.name, f"`{path}` holds no config.json; {remedy}"
 
 
-@rule("PTH016", NOTE)
-def model_folder_in_part(job: Job) -> Findings:
+@rule("PTH016", NOTE, about=subjects.model)
+def model_folder_in_part(job: Job, model: Model) -> Findings:
     """The model folder holds a config.json, but no weights or no tokenizer.
 
     Why: enough to judge the recipe by, not to run it. Without weights the run stops once the data are tokenized;
@@ -372,12 +339,10 @@ def model_folder_in_part(job: Job) -> Findings:
     Fix: all files of the model in the folder that the run is started with.
     """
     name = job.args.get("model_name_or_path")
-    if job.model and job.model.id is None and (place := job.workspace.find(str(name))):
-        from validator.run import model_files  # which no check of a hub name waits for
-
-        if parts := [*model_files.missing_files(place[0], scratch=job.args.flag("train_from_scratch"))]:
-            text = f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model"
-            yield "model_name_or_path", text
+    place = job.workspace.find(str(name)) if model.id is None else None
+    if place and (parts := [*model_files.missing_files(place[0], scratch=job.args.flag("train_from_scratch"))]):
+        text = f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model"
+        yield "model_name_or_path", text
 
 
 @rule("PTH008", ERROR)
@@ -392,12 +357,8 @@ def adapter_missing(job: Job) -> Findings:
         location = job.workspace.find(path)
         if location and safe_read.path_kind(location[0] / "adapter_config.json") != "file":
             yield key.name, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
-        elif (
-            not location
-            and is_local_name(path)
-            and not has_variable(path)
-            and not trained_model.find_earlier_adapter(job.workspace.recipe, path)
-        ):
+        missing = not location and is_local_name(path) and not has_variable(path)
+        if missing and not find_earlier_adapter(job.workspace.recipe, path):
             yield key.name, f"`{path}` does not exist; name the folder of a finished LoRA run"
 
 
@@ -411,19 +372,15 @@ def adapter_untrained(job: Job) -> Findings:
     Fix: train the recipe in the message first, from the same working directory.
     """
     for key, path in named_paths(job, ADAPTER_KEYS):
-        if (
-            not job.workspace.find(path)
-            and is_local_name(path)
-            and (before := trained_model.find_earlier_adapter(job.workspace.recipe, path))
-        ):
+        missing = not job.workspace.find(path) and is_local_name(path)
+        if missing and (before := find_earlier_adapter(job.workspace.recipe, path)):
             yield key.name, f"`{path}` does not exist yet; train `{before.name}` first, which saves it there"
 
 
 def _is_impossible_hub_name(name: str) -> bool:
     """Whether huggingface_hub takes it for no name, of one part or two."""
-    parts = name.split("/")
     words = all(
-        len(part) <= 96 and part.translate(_REMOVE_NAME_MARKS).isalnum() and not {part[0], part[-1]} & {"-", "."}
-        for part in parts
+        len(part) <= 96 and re.sub("[-_.]", "", part).isalnum() and not {part[0], part[-1]} & {"-", "."}
+        for part in name.split("/")
     )
     return not words or "--" in name or ".." in name or name.endswith(".git")

@@ -103,9 +103,8 @@ def _published_settings(job: Job) -> Iterator[_PublishedSetting]:
     """Each setting for which rates.yaml has a row; none in a run that is meant to overfit."""
     if not job.task.trains or job.task.is_inference_only or job.declared.overfit:
         return
-    row = guidance.rate_row(
-        job.task.stage, job.task.method, job.model.billions if job.model else None, _memory_saving_optimizer(job)
-    )
+    optimizer = job.requested_optimizers[0].removeprefix("use_") if job.requested_optimizers else None
+    row = guidance.rate_row(job.task.stage, job.task.method, job.model.billions if job.model else None, optimizer)
     values = {
         "learning_rate": job.args.number("learning_rate"),
         "batch": job.batch.effective_batch if job.machine and not job.batch.packing else None,
@@ -113,9 +112,8 @@ def _published_settings(job: Job) -> Iterator[_PublishedSetting]:
     }
     for name, value in values.items():
         if row and value is not None and _is_plausible(name, value):
-            yield _PublishedSetting(
-                _SETTING_KEYS.get(name, name), _describe_setting(name, job), value, row[name], row["source"]
-            )
+            words = f"{_SETTING_NAMES[name]} of {job.task.stage} with {job.task.method} is"
+            yield _PublishedSetting(_SETTING_KEYS.get(name, name), words, value, row[name], row["source"])
     for shape in guidance.setting_rows(job.task.stage, job.task.method, str(job.args.get("pref_loss"))):
         key, per = shape["key"], shape.get("per")
         value, base = job.args.number(key), job.args.number(per) if per else 1.0
@@ -129,15 +127,6 @@ def _is_plausible(name: str, value: float) -> bool:
     if name == "lora_dropout":
         return 0 <= value <= 1
     return value > 0 and not (name == "learning_rate" and value >= 0.1)
-
-
-def _describe_setting(name: str, job: Job) -> str:
-    return f"{_SETTING_NAMES[name]} of {job.task.stage} with {job.task.method} is"
-
-
-def _memory_saving_optimizer(job: Job) -> str | None:
-    own = job.requested_optimizers[:1]
-    return own[0].removeprefix("use_") if own else None
 
 
 # A run of fewer optimizer steps is over before the schedule has done its work: LIMA and s1 took 230 and 315.

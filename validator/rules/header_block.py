@@ -8,9 +8,11 @@ from pathlib import Path
 
 from validator.errors import RecipeError
 from validator.finding import Place
+from validator.knowledge import throughput
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.suggestions import suggest
 from validator.rules.rule import WARNING, Findings, rule
+from validator.run.cost import parse_price
 from validator.run.declared import header_lengths
 from validator.run.prediction import Job
 from validator.run.recipe_arguments import finite_number
@@ -65,27 +67,13 @@ def header_value_unusable(job: Job) -> Findings:
     each = packages if isinstance(packages, list) else [packages]
     if packages is not None and not all(isinstance(one, str) for one in each):
         yield "packages", f"header field `packages` is {packages!r:.40}, not names of packages"
-    if job.header.get("network") is not None and (problem := _network_problem(job.header["network"])):
-        yield "network", problem
-    if job.header.get("price") is not None and not _is_price(job.header["price"]):
+    if job.header.get("network") is not None:
+        try:
+            throughput.parse_network(str(job.header["network"]))
+        except RecipeError as err:
+            yield "network", str(err)
+    if job.header.get("price") is not None and parse_price(job.header["price"]) is None:
         yield "price", f"header field `price` is {job.header['price']!r:.40}, not an amount and a currency: 1.99 USD"
-
-
-def _is_price(value: object) -> bool:
-    from validator.run.cost import parse_price  # which few recipes state
-
-    return parse_price(value) is not None
-
-
-def _network_problem(name: object) -> str | None:
-    """What is wrong with the name of a network; None where nothing is."""
-    from validator.knowledge import throughput  # which few recipes name
-
-    try:
-        throughput.parse_network(str(name))
-    except RecipeError as err:
-        return str(err)
-    return None
 
 
 _REQUIRED_FIELDS = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from validator.knowledge import releases
+from validator.knowledge.models import Model
+from validator.rules import subjects
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run.prediction import Job
 
@@ -78,8 +80,8 @@ def loss_replaced(job: Job) -> Findings:
         )
 
 
-@rule("TRA505", ERROR, since="transformers 5.0.0")
-def reward_model_unsaved(job: Job) -> Findings:
+@rule("TRA505", ERROR, about=subjects.model, since="transformers 5.0.0")
+def reward_model_unsaved(job: Job, model: Model) -> Findings:
     """A reward model with tied embeddings is trained by full or freeze.
 
     Why: transformers 5 refuses to save tensors that share memory: the run fails at its first save, or after all
@@ -88,8 +90,8 @@ def reward_model_unsaved(job: Job) -> Findings:
     Fix: `finetuning_type: lora`, or a model whose embeddings are not tied.
     """
     trains = job.task.stage == "rm" and job.task.trains and job.task.method in ("full", "freeze")
-    if trains and job.model and job.model.arch.tied and job.zero_stage < 3:  # which saves what it gathered, unshared
-        yield "finetuning_type", f"{job.model.name} ties its embeddings: its reward model cannot be saved; use lora"
+    if trains and model.arch.tied and job.zero_stage < 3:  # which saves what it gathered, unshared
+        yield "finetuning_type", f"{model.name} ties its embeddings: its reward model cannot be saved; use lora"
 
 
 @rule("TRA506", WARNING)

@@ -11,9 +11,10 @@ from validator.knowledge.models import Model
 from validator.physics import Estimate
 from validator.physics.estimate import HostTerm
 from validator.rules import subjects
-from validator.rules.file_paths import assumed_model, is_model_path_missing
+from validator.rules.file_paths import assumed_model
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.prediction import GIB, Job
+from validator.run.trained_model import is_local_name
 from validator.run.variants import model_sizes_that_fit
 from validator.wording import distinguishing_decimals
 
@@ -222,7 +223,9 @@ def model_taken_by_name(job: Job) -> Findings:
     Source: own (how people name folders and copies of models)
     Fix: nothing to do where it is that model; else `base:` in the header block, or a folder with its config.json.
     """
-    if (guessed := assumed_model(job)) and not is_model_path_missing(job):
+    path = job.args.get("model_name_or_path")
+    told = isinstance(path, str) and is_local_name(path) and not job.workspace.find(path)  # by PTH004 or PTH006
+    if (guessed := assumed_model(job)) and not told:
         text = f"taken for {guessed}; if that is wrong, write `# base: NAME` into the header block"
         yield "model_name_or_path", text
 

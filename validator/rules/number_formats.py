@@ -90,9 +90,9 @@ def two_liger_switches(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer.train, llamafactory/model/loader.py:load_model
     Fix: `enable_liger_kernel: true` alone.
     """
+    own = job.args.flag("enable_liger_kernel")
     if job.args.flag("use_liger_kernel"):
-        how = "remove it" if job.args.flag("enable_liger_kernel") else "write `enable_liger_kernel: true`"
-        own = job.args.flag("enable_liger_kernel")
+        how = "remove it" if own else "write `enable_liger_kernel: true`"
         fix = remove_keys("use_liger_kernel") if own else rename_key("use_liger_kernel", "enable_liger_kernel", False)
         yield "use_liger_kernel", f"`use_liger_kernel` goes past LLaMA-Factory's own switch; {how}", fix
 

@@ -16,13 +16,8 @@ from validator.run.schedule import WARMUP_SHARES_SINCE, warmup_steps
 
 # Optimizers that get a rate at most, or what Adam gets and no more (transformers/trainer_optimizer.py)
 _OPTIMIZERS_WITHOUT_TARGETS = (
-    "adamw_torch",
-    "adamw_torch_npu_fused",
-    "adamw_torch_xla",
-    "adamw_apex_fused",
-    "sgd",
-    "adagrad",
-    "rmsprop",
+    *("adamw_torch", "adamw_torch_npu_fused", "adamw_torch_xla", "adamw_apex_fused"),
+    *("sgd", "adagrad", "rmsprop"),
 )
 _ATTENTION_TARGETS = {"all", "q_proj", "k_proj"}
 OPTIMIZER_NAMES = {"use_galore": "GaLore", "use_apollo": "APOLLO", "use_badam": "BAdam"}
@@ -36,10 +31,6 @@ _LAYERWISE_KEYS = {"use_galore": "galore_layerwise", "use_apollo": "apollo_layer
 
 def _active_optimizers(job: Job) -> list[str]:
     return [key for key in OPTIMIZER_NAMES if job.args.flag(key)]
-
-
-def _is_distributed(job: Job) -> bool:
-    return job.batch.world_size > 1 or job.uses_deepspeed
 
 
 @rule("TRA401", ERROR)
@@ -89,7 +80,7 @@ def optimizer_not_distributed(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: one device; GaLore and APOLLO without layer-wise updates; BAdam by layer with DeepSpeed ZeRO-3.
     """
-    if job.task.method == "lora" or not _is_distributed(job):
+    if job.task.method == "lora" or not (job.batch.world_size > 1 or job.uses_deepspeed):
         return
     for key, layerwise in _LAYERWISE_KEYS.items():
         if job.args.flag(key) and job.args.flag(layerwise) and not job.uses_deepspeed:
@@ -199,9 +190,9 @@ _SCHEDULE_ARGUMENTS: Mapping[str, set[str] | None] = {
     "cosine_with_min_lr": _ARGUMENTS_WITH_MIN_RATE,
     "cosine_warmup_with_min_lr": {*_ARGUMENTS_WITH_MIN_RATE, "warmup_lr_rate"},
     "warmup_stable_decay": {
-        *("num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles")
+        "num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles"
     },
-}
+}  # fmt: skip
 
 
 def schedule_arguments(job: Job) -> Mapping[str, Any] | None:
@@ -317,12 +308,10 @@ def warmup_by_release(job: Job) -> Findings:
     steps, ratio = job.args.get("warmup_steps"), job.args.get("warmup_ratio")
     if not isinstance(steps, (int, float)) or steps <= 0:
         return
+    shares = {releases.is_at_least(pair, WARMUP_SHARES_SINCE) for pair in releases.possible_pairs(job.header)}
     if ratio is not None:
         found = f"transformers 5 takes `warmup_ratio: {ratio}` and 4 takes `warmup_steps: {steps:g}`"
         yield "warmup_steps", f"{found}; keep one of them"
-    elif (
-        steps < 1
-        and len({releases.is_at_least(pair, WARMUP_SHARES_SINCE) for pair in releases.possible_pairs(job.header)}) > 1
-    ):
+    elif steps < 1 and len(shares) > 1:
         text = f"`warmup_steps: {steps:g}` is no warm-up in transformers 4; write `warmup_ratio: {steps:g}`"
         yield "warmup_steps", text, rename_key("warmup_steps", "warmup_ratio")

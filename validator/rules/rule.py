@@ -54,6 +54,10 @@ class Rule(NamedTuple):
     advised: bool = False
 
 
+# Each rule, once its module is imported.
+DECLARED: list[Rule] = []
+
+
 def run_itself(_job: Job) -> tuple[tuple[()]]:
     """Return the subject of a rule that takes the run alone."""
     return ((),)
@@ -89,7 +93,9 @@ def rule(
     """Declare a rule; the function's docstring becomes its manual page."""
 
     def declare(check: Check) -> Rule:
-        return Rule(code, check.__name__, severity, check, (check.__doc__ or "").strip(), about, since, until, advised)
+        manual = (check.__doc__ or "").strip()
+        DECLARED.append(Rule(code, check.__name__, severity, check, manual, about, since, until, advised))
+        return DECLARED[-1]
 
     return declare
 

@@ -10,6 +10,8 @@ from validator.errors import RecipeError
 from validator.knowledge import models, tables
 from validator.knowledge.chat_templates import thought_words
 from validator.recipe.suggestions import nearest_name, suggest
+from validator.rows.converter import FatalRowError, row_converter
+from validator.rows.dataset_attr import parse_dataset_attr
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
 from validator.run.dataset_registry import Dataset
 from validator.run.prediction import Job
@@ -100,8 +102,7 @@ def template_needs_images(job: Job) -> Findings:
     Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input
     Fix: the template of the text model.
     """
-    template = job.template
-    if template is None or "image" not in template.get("media", ()):
+    if job.template is None or "image" not in job.template.get("media", ()):
         return
     family = _family_template(job)
     local = job.model is not None and job.model.id is None
@@ -117,9 +118,8 @@ def template_needs_images(job: Job) -> Findings:
 def _lacks_processor(job: Job) -> bool:
     """Whether the model is a local folder without the files of a processor."""
     name = job.args.get("model_name_or_path")
-    if not isinstance(name, str) or not job.workspace.find(f"{name}/config.json"):
-        return False
-    return not any(job.workspace.find(f"{name}/{file}") for file in _PROCESSOR_FILES)
+    local = isinstance(name, str) and job.workspace.find(f"{name}/config.json")
+    return bool(local) and not any(job.workspace.find(f"{name}/{file}") for file in _PROCESSOR_FILES)
 
 
 def _may_suit_model(job: Job, template: str) -> bool:
@@ -231,15 +231,11 @@ def thoughts_in_other_words(job: Job) -> Findings:
     Fix: the words of the template in the data, which the message names.
     """
     words = _template_thought_words(job)
-    if words is None:
-        return
-    opens, closes = words
-    foreign = {dataset.name: _other_template_word(dataset, opens) for dataset in job.data.datasets}
-    if named := [name for name, opener in foreign.items() if opener]:
-        found = next(filter(None, foreign.values()))
+    foreign = {dataset.name: _other_template_word(dataset, words[0]) for dataset in job.data.datasets} if words else {}
+    if words and (named := [name for name, opener in foreign.items() if opener]):
         trained = f"which template {job.args.get('template')} trains as part of the answer"
-        remedy = f"write them between `{opens}` and `{closes}`"
-        yield "dataset", f"{_names_with_verb(named)} thoughts in `{found}`, {trained}; {remedy}"
+        remedy = f"write them between `{words[0]}` and `{words[1]}`"
+        yield "dataset", f"{_names_with_verb(named)} thoughts in `{foreign[named[0]]}`, {trained}; {remedy}"
 
 
 def _names_with_verb(names: list[str]) -> str:
@@ -252,11 +248,8 @@ def _shares_without_thoughts(job: Job) -> Mapping[str, float]:
     words = _template_thought_words(job)
     if words is None:
         return {}
-    shares = {
-        each.name: _share_without_words(each, *words)
-        for each in job.data.datasets
-        if not _other_template_word(each, words[0])
-    }
+    sets = [each for each in job.data.datasets if not _other_template_word(each, words[0])]
+    shares = {each.name: _share_without_words(each, *words) for each in sets}
     return {name: share for name, share in shares.items() if share is not None}
 
 
@@ -272,13 +265,11 @@ def _template_thought_words(job: Job) -> tuple[str, str] | None:
 def _other_template_word(dataset: Dataset, opens: str) -> str | None:
     """The word of another template that opens thoughts in more than a few of the answers; None where there is none."""
     if dataset.rows and dataset.rows.head:
-        others = {thought_words(slots)[0].strip() for slots in tables.json_table("formats")["formats"].values()} - {
-            opens
-        }
+        others = {thought_words(slots)[0].strip() for slots in tables.json_table("formats")["formats"].values()}
         answers = [*_last_answers(dataset)][:_MAX_ROWS_READ]
-        counts = {each: sum(each in text for text in answers) for each in sorted(others)}
+        counts = {each: sum(each in text for text in answers) for each in sorted(others - {opens})}
         return next((each for each, count in counts.items() if count > _IGNORED_SHARE * len(answers)), None)
-    known: Mapping[str, Any] | None = dataset.published
+    known = dataset.published
     return "<think>" if known and known["thoughts"] != "none" and opens != "<think>" else None
 
 
@@ -287,17 +278,11 @@ def _share_without_words(dataset: Dataset, opens: str, closes: str) -> float | N
     if dataset.rows and dataset.rows.head:
         answers = [*_last_answers(dataset)][:_MAX_ROWS_READ]
         return sum(opens not in text and closes not in text for text in answers) / len(answers) if answers else None
-    known: Mapping[str, Any] | None = dataset.published
-    if known is None:
-        return None
-    return _PUBLIC_SHARES[known["thoughts"]]
+    return _PUBLIC_SHARES[dataset.published["thoughts"]] if dataset.published else None
 
 
 def _last_answers(dataset: Dataset) -> Iterator[str]:
     """The last answer of each of the first rows, both of a pair."""
-    from validator.rows.converter import FatalRowError, row_converter
-    from validator.rows.dataset_attr import parse_dataset_attr
-
     convert = row_converter(parse_dataset_attr(dataset.entry))
     rows: Sequence[Any] = dataset.rows.head[:_MAX_ROWS_READ] if dataset.rows else ()
     for row in rows:

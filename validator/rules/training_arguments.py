@@ -40,10 +40,8 @@ def nothing_trained(job: Job) -> Findings:
     Source: llamafactory/train/sft/workflow.py:run_sft, transformers/training_args.py:TrainingArguments.do_train
     Fix: `do_train: true`.
     """
-    other = job.args.get("infer_backend") != "huggingface" or any(
-        map(belongs_to_other_command, job.args.values)
-    )  # to chat, or SCH007
-    if not (job.task.has_work or other):
+    other_command = any(map(belongs_to_other_command, job.args.values))  # to chat, or SCH007
+    if not job.task.has_work and not other_command and job.args.get("infer_backend") == "huggingface":
         yield "do_train", "`do_train` is not set: the model is loaded and nothing is trained; set it to true"
 
 
@@ -67,10 +65,9 @@ def supervised_only(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove it, or set `stage: sft`.
     """
-    if job.task.stage != "sft":
-        for key in _SUPERVISED_KEYS:
-            if job.args.flag(key):
-                yield key, f"`{key}` is refused in stage {job.task.stage}; it needs `stage: sft`"
+    for key in _SUPERVISED_KEYS if job.task.stage != "sft" else ():
+        if job.args.flag(key):
+            yield key, f"`{key}` is refused in stage {job.task.stage}; it needs `stage: sft`"
 
 
 @rule("TRA005", ERROR)
@@ -230,12 +227,10 @@ def interval_refused(job: Job) -> Findings:
     Fix: a whole number of steps, or a share such as 0.1.
     """
     for key, strategy in _INTERVAL_KEYS:
-        value = job.args.number(key)
-        if job.args.get(strategy) != "steps":
-            continue
-        if key == "logging_steps" and job.args.get(key) == 0:
+        value, by_steps = job.args.number(key), job.args.get(strategy) == "steps"
+        if by_steps and key == "logging_steps" and job.args.get(key) == 0:
             yield key, "`logging_steps` is 0; set at least 1, or `logging_strategy: epoch`"
-        elif value > 1 and value != int(value):
+        elif by_steps and value > 1 and value != int(value):
             text = f"`{key}` is {value:g}, above 1 it must be a whole number; write {int(value)}"
             yield key, text, set_value(key, int(value))
 
