@@ -29,6 +29,9 @@ _PARTS_LOOKED_UP = {
     "openai": ("messages", "kto_tag", *_MEDIA_COLUMNS),
 }
 _REQUIRED_TAGS = ("role_tag", "content_tag", "user_tag", "assistant_tag")
+# Address -> package that fsspec opens it with, which LLaMA-Factory does not install (data/data_utils.py)
+_CLOUD_PACKAGES = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
+_MEDIA_WORDS = {"images": "image", "videos": "video", "audios": "audio"}
 
 
 @rule("PTH107", ERROR, about=subjects.datasets)
@@ -174,27 +177,13 @@ def _needed_parts(job: Job, dataset: Dataset) -> Iterator[str]:
 
 def _columns_looked_up(dataset: Dataset) -> Iterator[str]:
     """Columns that are looked up in every row."""
-    pairs = bool(dataset.entry.get("ranking"))
-    parts = [*_PARTS_LOOKED_UP.get(_known_formatting(dataset), ()), *(("chosen", "rejected") if pairs else ())]
-    if _known_formatting(dataset) == "alpaca" and not pairs:
-        parts.append("response")
-    for part in parts:
-        if column := dataset.named(part):
-            yield column
+    form, pairs = _known_formatting(dataset), bool(dataset.entry.get("ranking"))
+    answers = ("chosen", "rejected") if pairs else ("response",) if form == "alpaca" else ()
+    return filter(None, map(dataset.named, (*_PARTS_LOOKED_UP.get(form, ()), *answers)))
 
-
-# Address -> package that fsspec opens it with, which LLaMA-Factory does not install (data/data_utils.py)
-_CLOUD_PACKAGES = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
-_MEDIA_WORDS = {"images": "image", "videos": "video", "audios": "audio"}
 
 # What is wrong with an entry by itself, or beside the names of the columns, is told by these.
-_RULES_ON_COLUMNS = (
-    ranking_against_stage,
-    formatting_unknown,
-    part_without_column,
-    column_absent,
-    tags_incomplete,
-)
+_RULES_ON_COLUMNS = (ranking_against_stage, formatting_unknown, part_without_column, column_absent, tags_incomplete)
 
 
 @rule("PTH118", ERROR, about=subjects.datasets)

@@ -5,6 +5,7 @@ These models are lenient: "1e8" is a number, "yes" is true."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from validator.knowledge.tables import json_table
@@ -12,12 +13,12 @@ from validator.recipe.suggestions import suggest
 from validator.rules import subjects
 from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, WARNING, Findings, rule
+from validator.rules.value_types import TYPE_WORDS
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.prediction import Job
 
+_TYPE_WORDS = {**TYPE_WORDS, "dict": "an object"}
 _BOOL_WORDS = {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0"}
-_TYPE_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
-           "dict": "an object"}  # fmt: skip
 
 
 def pydantic_problem(value: Any, fact: Mapping[str, Any]) -> str | None:
@@ -58,13 +59,9 @@ def _is_of_type(value: Any, kind: str) -> bool:
 
 def _as_number(value: Any) -> Any:
     """Text as the number pydantic reads in it; anything else as it is. An integer takes no exponent."""
-    if not isinstance(value, str):
-        return value
-    for read in (int, float):
-        try:
+    for read in (int, float) if isinstance(value, str) else ():
+        with suppress(ValueError):
             return read(value)
-        except ValueError:
-            continue
     return value
 
 

@@ -3,11 +3,10 @@ setting leaves without effect."""
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from functools import cache
-from itertools import takewhile
 
 from validator.knowledge import tables
 from validator.rules.optimizer_choice import OPTIMIZER_NAMES
@@ -17,7 +16,7 @@ from validator.run.prediction import Job
 from validator.run.recipe_arguments import default_value
 
 Condition = Callable[[Job], bool]
-ConditionTable = tuple[tuple[tuple[str, ...], Condition, str], ...]
+ConditionTable = tuple[tuple[str, Condition, str], ...]
 
 
 def _method_is(*names: str) -> Condition:
@@ -32,114 +31,93 @@ def _is_any_on(*keys: str) -> Condition:
     return lambda job: any(job.args.flag(key) for key in keys)
 
 
+def _template_has(part: str) -> Condition:
+    return lambda job: job.template is None or bool(job.template.get(part))
+
+
 def _evaluates_on_the_way(job: Job) -> bool:
     asked = job.args.get("save_strategy") == "best" or job.args.is_set("early_stopping_steps")
     return asked or job.evaluation.while_training
 
 
-def _template_takes_media(job: Job) -> bool:
-    return job.template is None or bool(job.template.get("media"))
-
-
-def _template_takes_thoughts(job: Job) -> bool:
-    return job.template is None or bool(job.template.get("reasoning"))
-
-
 # Keys (patterns), when LLaMA-Factory reads them, and that in words, which name the keys that decide
 _READ_BY_METHOD: ConditionTable = (
-    (("lora_rank", "lora_alpha", "lora_dropout"), _method_is("lora"), "`finetuning_type: lora`"),
+    ("lora_rank lora_alpha lora_dropout", _method_is("lora"), "`finetuning_type: lora`"),
+    ("lora_target additional_target create_new_adapter", _method_is("lora", "oft"), "`finetuning_type: lora` or `oft`"),
+    ("oft_rank oft_block_size module_dropout", _method_is("oft"), "`finetuning_type: oft`"),
+    ("freeze_trainable_modules freeze_extra_modules", _method_is("freeze"), "`finetuning_type: freeze`"),
     (
-        ("lora_target", "additional_target", "create_new_adapter"),
-        _method_is("lora", "oft"),
-        "`finetuning_type: lora` or `oft`",
-    ),
-    (("oft_rank", "oft_block_size", "module_dropout"), _method_is("oft"), "`finetuning_type: oft`"),
-    (("freeze_trainable_modules", "freeze_extra_modules"), _method_is("freeze"), "`finetuning_type: freeze`"),
-    (
-        ("freeze_trainable_layers",),
+        "freeze_trainable_layers",
         lambda job: job.task.method == "freeze" or job.args.flag("use_llama_pro"),
         "`finetuning_type: freeze`",
     ),
 )
 _READ_BY_STAGE: ConditionTable = (
-    (("pref_beta", "pref_ftx"), _stage_is("dpo", "kto"), "`stage: dpo` or `kto`"),
-    (("pref_loss", "pref_bco_weight", "dpo_label_smoothing", "ld_alpha"), _stage_is("dpo"), "`stage: dpo`"),
+    ("pref_beta pref_ftx", _stage_is("dpo", "kto"), "`stage: dpo` or `kto`"),
+    ("pref_loss pref_bco_weight dpo_label_smoothing ld_alpha", _stage_is("dpo"), "`stage: dpo`"),
     (
-        ("simpo_gamma",),
+        "simpo_gamma",
         lambda job: job.task.stage == "dpo" and job.args.get("pref_loss") == "simpo",
         "`stage: dpo` with `pref_loss: simpo`",
     ),
-    (("kto_chosen_weight", "kto_rejected_weight"), _stage_is("kto"), "`stage: kto`"),
-    (("ppo_*", "reward_model*"), _stage_is("ppo"), "`stage: ppo`"),
-    (
-        ("ref_model*",),
-        lambda job: job.task.needs_reference_logprobs,
-        "a stage with a reference model",
-    ),
-    (("use_dft_loss", "use_eaft_loss", "use_asft_loss", "compute_accuracy"), _stage_is("sft"), "`stage: sft`"),
+    ("kto_chosen_weight kto_rejected_weight", _stage_is("kto"), "`stage: kto`"),
+    ("ppo_* reward_model*", _stage_is("ppo"), "`stage: ppo`"),
+    ("ref_model*", lambda job: job.task.needs_reference_logprobs, "a stage with a reference model"),
+    ("use_dft_loss use_eaft_loss use_asft_loss compute_accuracy", _stage_is("sft"), "`stage: sft`"),
 )
 # With one data set there is nothing to mix (data/data_utils.py, merge_dataset).
 _READ_BY_NUMBER: ConditionTable = (
-    (
-        ("mix_strategy",),
-        lambda job: any(len(job.args.words(key)) > 1 for key in ("dataset", "eval_dataset")),
-        "several",
-    ),
+    ("mix_strategy", lambda job: any(len(job.args.words(key)) > 1 for key in ("dataset", "eval_dataset")), "several"),
 )
 # Whoever sets these up means to use what is switched off.
 _SWITCHED_OFF: ConditionTable = (
-    (("galore_*",), _is_any_on("use_galore"), "`use_galore`"),
-    (("apollo_*",), _is_any_on("use_apollo"), "`use_apollo`"),
-    (("badam_*",), _is_any_on("use_badam"), "`use_badam`"),
-    (("swanlab_*",), _is_any_on("use_swanlab"), "`use_swanlab`"),
-    (("kt_*",), _is_any_on("use_kt"), "`use_kt`"),
-    (("fp8_backend",), _is_any_on("fp8", "fp8_enable_fsdp_float8_all_gather"), "`fp8`"),
+    ("galore_*", _is_any_on("use_galore"), "`use_galore`"),
+    ("apollo_*", _is_any_on("use_apollo"), "`use_apollo`"),
+    ("badam_*", _is_any_on("use_badam"), "`use_badam`"),
+    ("swanlab_*", _is_any_on("use_swanlab"), "`use_swanlab`"),
+    ("kt_*", _is_any_on("use_kt"), "`use_kt`"),
+    ("fp8_backend", _is_any_on("fp8", "fp8_enable_fsdp_float8_all_gather"), "`fp8`"),
     (
-        ("quantization_type", "double_quantization", "quantization_method"),
+        "quantization_type double_quantization quantization_method",
         lambda job: job.quantization.asked,
         "`quantization_bit`",
     ),
     (
-        ("ray_num_workers", "ray_init_kwargs", "master_addr", "master_port"),
+        "ray_num_workers ray_init_kwargs master_addr master_port",
         lambda _job: launcher.uses_ray(),
         "`USE_RAY=1` in the environment",
     ),
 )
 _READ_BY_SWITCH: ConditionTable = (
-    (("profiler_*",), _is_any_on("enable_torch_profiler"), "`enable_torch_profiler`"),
-    (("pissa_iter",), _is_any_on("pissa_init"), "`pissa_init`"),
-    (("loraplus_lr_embedding",), lambda job: job.args.is_set("loraplus_lr_ratio"), "`loraplus_lr_ratio`"),
-    (("asft_alpha",), _is_any_on("use_asft_loss"), "`use_asft_loss`"),
-    (("eaft_alpha",), _is_any_on("use_eaft_loss"), "`use_eaft_loss`"),
-    (("buffer_size",), _is_any_on("streaming"), "`streaming`"),
-    (("metric_for_best_model", "greater_is_better"), _evaluates_on_the_way, "`eval_strategy`"),
-    (("eval_steps",), lambda job: job.evaluation.strategy == "steps", "`eval_strategy: steps`"),
-    (("save_steps",), lambda job: job.args.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
-    (("image_*", "video_*"), _template_takes_media, "a template for images"),
+    ("profiler_*", _is_any_on("enable_torch_profiler"), "`enable_torch_profiler`"),
+    ("pissa_iter", _is_any_on("pissa_init"), "`pissa_init`"),
+    ("loraplus_lr_embedding", lambda job: job.args.is_set("loraplus_lr_ratio"), "`loraplus_lr_ratio`"),
+    ("asft_alpha", _is_any_on("use_asft_loss"), "`use_asft_loss`"),
+    ("eaft_alpha", _is_any_on("use_eaft_loss"), "`use_eaft_loss`"),
+    ("buffer_size", _is_any_on("streaming"), "`streaming`"),
+    ("metric_for_best_model greater_is_better", _evaluates_on_the_way, "`eval_strategy`"),
+    ("eval_steps", lambda job: job.evaluation.strategy == "steps", "`eval_strategy: steps`"),
+    ("save_steps", lambda job: job.args.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
+    ("image_* video_*", _template_has("media"), "a template for images"),
     (
-        ("freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model"),
+        "freeze_vision_tower freeze_multi_modal_projector freeze_language_model",
         lambda job: job.model is None or bool(job.model.arch.towers),
         "a model that sees or hears",
     ),
-    (("enable_thinking", "preserve_thinking"), _template_takes_thoughts, "a template that thinks"),
+    ("enable_thinking preserve_thinking", _template_has("reasoning"), "a template that thinks"),
 )
 
 
 @cache
 def _conditions_by_key(table: ConditionTable) -> Mapping[str, tuple[Condition, str]]:
-    """The table by key, its patterns spelled out."""
-    names = sorted(tables.json_table("arguments")["arguments"])
-    return {
-        key: (read, words) for patterns, read, words in table for p in patterns for key in _names_matching(names, p)
-    }
-
-
-def _names_matching(names: list[str], pattern: str) -> list[str]:
-    """The names, of sorted ones, that a pattern means: itself, or all that begin as it does, up to its star."""
-    if not pattern.endswith("*"):
-        return [pattern]
-    start = pattern[:-1]
-    return list(takewhile(lambda name: name.startswith(start), names[bisect_left(names, start) :]))
+    """The table by key, its patterns spelled out: one with a star means all keys that begin as it does."""
+    names = tables.json_table("arguments")["arguments"]
+    by_key: dict[str, tuple[Condition, str]] = {}
+    for patterns, read, words in table:
+        for pattern in patterns.split():
+            keys = fnmatch.filter(names, pattern) if pattern.endswith("*") else [pattern]
+            by_key.update(dict.fromkeys(keys, (read, words)))
+    return by_key
 
 
 def never_read(job: Job, key: str) -> bool:
@@ -148,21 +126,14 @@ def never_read(job: Job, key: str) -> bool:
     return any(key in conditions and not conditions[key][0](job) for conditions in tables)
 
 
-def _depends_on_refused_key(job: Job, words: str) -> bool:
-    """Whether a key that decides is written in a way that LLaMA-Factory does not take, so that it says nothing yet."""
-    return bool(job.refused_keys) and not job.refused_keys.isdisjoint(re.findall(r"\w+", words))
-
-
 def _settings_without_effect(job: Job, table: ConditionTable, meant: bool = False) -> Findings:
     conditions = _conditions_by_key(table)
     remedy = "set that, or remove it" if meant else "remove it"
     for key in job.args.values.keys() & conditions.keys():
         read, words = conditions[key]
-        if (
-            job.args.is_set(key)
-            and job.args.values[key] != default_value(key)
-            and not (_depends_on_refused_key(job, words) or read(job))
-        ):
+        # A key that decides, and is written in a way that LLaMA-Factory does not take, says nothing yet.
+        unclear = job.refused_keys and not job.refused_keys.isdisjoint(re.findall(r"\w+", words))
+        if job.args.is_set(key) and job.args.values[key] != default_value(key) and not unclear and not read(job):
             yield key, f"`{key}` has no effect without {words}; {remedy}", None if meant else remove_keys(key)
 
 
@@ -242,9 +213,6 @@ def warmup_unread(job: Job) -> Findings:
             yield key, f"schedule constant has no warm-up, `{key}` has no effect; use constant_with_warmup"
 
 
-_SUPERVISED_LOSSES = ("use_dft_loss", "use_eaft_loss", "use_asft_loss")
-
-
 @rule("TRA508", WARNING)
 def loss_unread(job: Job) -> Findings:
     """Two supervised losses are asked for and only one is used.
@@ -253,10 +221,9 @@ def loss_unread(job: Job) -> Findings:
     Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.__init__
     Fix: keep one.
     """
-    active = [key for key in _SUPERVISED_LOSSES if job.args.flag(key)]
-    for key in active[1:]:
-        if job.task.stage == "sft":
-            yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
+    active = [key for key in ("use_dft_loss", "use_eaft_loss", "use_asft_loss") if job.args.flag(key)]
+    for key in active[1:] if job.task.stage == "sft" else ():
+        yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
 
 
 @rule("TRA607", WARNING)

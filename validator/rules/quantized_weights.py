@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from validator.knowledge.models import Model
+from validator.rules import subjects
 from validator.rules.rule import ERROR, WARNING, Findings, rule, set_value
 from validator.run.prediction import Job
 from validator.run.quantization import ON_LOAD_BITS
@@ -81,9 +83,8 @@ def quantization_not_sharded(job: Job) -> Findings:
     Fix: `quantization_bit: 4` with bnb, or ZeRO-2.
     """
     way, asked = _sharding_name(job), job.quantization
-    if not way or not asked.loads or asked.bits not in ON_LOAD_BITS.get(asked.method, ()):
-        return
-    if job.task.uses_adapter and (asked.method, asked.bits) != ("bnb", 4):
+    known = asked.loads and asked.bits in ON_LOAD_BITS.get(asked.method, ())
+    if way and known and job.task.uses_adapter and (asked.method, asked.bits) != ("bnb", 4):
         text = f"{way} cannot shard {asked.bits}-bit {asked.method} weights; use 4-bit bnb, or ZeRO-2"
         yield "quantization_bit", text
 
@@ -109,12 +110,10 @@ def quantized_checkpoint_trained(job: Job) -> Findings:
     Source: llamafactory/model/adapter.py:init_adapter
     Fix: `finetuning_type: lora`, or the unquantized model.
     """
-    kind = job.quantization.kept
-    if not kind or job.quantization.asked or not job.task.trains:
-        return
-    if not job.task.uses_adapter:
+    kind = job.quantization.kept if job.task.trains and not job.quantization.asked else None
+    if kind and not job.task.uses_adapter:
         yield "finetuning_type", f"the checkpoint is {kind}-quantized, so its weights cannot be trained; use lora"
-    elif job.args.flag("pissa_init"):
+    elif kind and job.args.flag("pissa_init"):
         yield "pissa_init", f"the checkpoint is {kind}-quantized; PiSSA needs the original weights"
 
 
@@ -167,8 +166,8 @@ def dora_on_quantized(job: Job) -> Findings:
         yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove one"
 
 
-@rule("TRA311", WARNING)
-def experts_not_quantized(job: Job) -> Findings:
+@rule("TRA311", WARNING, about=subjects.model)
+def experts_not_quantized(job: Job, model: Model) -> Findings:
     """A mixture-of-experts model is quantized while loading.
 
     Why: transformers 5 keeps the experts as fused tensors that bitsandbytes leaves in 16 bits, so most of the model
@@ -177,15 +176,12 @@ def experts_not_quantized(job: Job) -> Findings:
     Fix: transformers 4, whose experts are linear modules; else shard over several devices with ZeRO-3, or use a
     checkpoint that is quantized already.
     """
-    model, asked = job.model, job.quantization
-    fused = (
-        model and model.arch.ffn.experts and model.family.fuses(job.header) and not _has_quantized_router(job)
-    )  # TRA313 and TRA314 say worse
-    if model and fused and asked.loads and asked.method == "bnb":
+    fused = model.arch.ffn.experts and model.family.fuses(job.header) and not _has_quantized_router(job)
+    if fused and job.quantization.loads and job.quantization.method == "bnb":  # TRA313 and TRA314 say worse of a router
         older = model.family.forms({}).get(False)
-        alone = job.machine is not None and job.batch.world_size == 1  # ZeRO-3 has nothing to shard over
         cures = [f"install transformers {older}, which quantizes them"] if older else []
-        cures += [] if alone else ["shard with ZeRO-3"]
+        if job.machine is None or job.batch.world_size > 1:  # else ZeRO-3 has nothing to shard over
+            cures.append("shard with ZeRO-3")
         remedy = ", or ".join(cures) or "take a checkpoint that is quantized already"
         yield "quantization_bit", f"the experts of {model.kind} stay in 16 bits; {remedy}"
 

@@ -98,15 +98,17 @@ def micro_batch_small(job: Job) -> Findings:
     Source: own (the time model)
     Fix: the two settings of the message, which keep the samples of a step.
     """
-    accumulation = job.batch.accumulation
-    unknown = job.workload is None or not (job.batch.packing or _are_lengths_known(job))
-    if unknown or accumulation < 2 or accumulation % 2:
+    known = job.workload is not None and (job.batch.packing or _are_lengths_known(job))
+    if not known or job.batch.accumulation < 2 or job.batch.accumulation % 2:
         return
-    sizes = {"per_device_train_batch_size": 2 * job.batch.micro_batch, "gradient_accumulation_steps": accumulation // 2}
-    other, known = with_arguments(job, sizes), predict_training_time(job)
-    if known is None or known.run is None or not known.run.is_long:
+    sizes = {
+        "per_device_train_batch_size": 2 * job.batch.micro_batch,
+        "gradient_accumulation_steps": job.batch.accumulation // 2,
+    }
+    other, timed = with_arguments(job, sizes), predict_training_time(job)
+    if timed is None or timed.run is None or not timed.run.is_long:
         return
-    waits = _term_seconds(known.step, "launches") > _MIN_WAITING_SHARE * known.step.expected
+    waits = _term_seconds(timed.step, "launches") > _MIN_WAITING_SHARE * timed.step.expected
     if waits and other.worst == "fits" and (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
         settings = ", ".join(f"`{key}: {value}`" for key, value in sizes.items())
         less = f"takes {1 - 1 / longer:.0%} less time, and fits ({_device_gib(other)})"
@@ -168,15 +170,14 @@ def evaluated_or_saved_too_often(job: Job) -> Findings:
     Source: own (the time model)
     Fix: a larger `eval_steps` or `save_steps`, fewer samples to evaluate, or `save_only_model: true`.
     """
-    if not (job.evaluation.runs or _total_checkpoint_bytes(job) > _MIN_CHECKPOINT_BYTES):
-        return
-    known = predict_training_time(job)
-    if known is None or known.run is None:
+    asked = job.evaluation.runs or _total_checkpoint_bytes(job) > _MIN_CHECKPOINT_BYTES
+    timed = predict_training_time(job) if asked else None
+    if timed is None or timed.run is None:
         return
     for key, part in (("eval_steps", RunPart.EVALUATIONS), ("save_steps", RunPart.SAVES)):
-        if part is RunPart.SAVES and job.args.number("save_steps") >= (known.steps or math.inf):
-            continue  # the one at the end, which no setting spares
-        if share := known.run.wasted_on(part):
+        # The checkpoint at the end is one that no setting spares.
+        last_alone = part is RunPart.SAVES and job.args.number("save_steps") >= (timed.steps or math.inf)
+        if not last_alone and (share := timed.run.wasted_on(part)):
             yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
 
 

@@ -26,8 +26,10 @@ _FAILURE_MOMENTS = {
     "h": "by never ending",
 }
 _JUDGED_BY_OTHER_RULES = ("quantization_method",)  # by TRA308 and TRA804, which know whether it is read
-_TYPE_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
-           "dict": "a mapping", "object": "nothing YAML can write"}  # fmt: skip
+TYPE_WORDS = {
+    "bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
+    "dict": "a mapping", "object": "nothing YAML can write",
+}  # fmt: skip
 
 
 def find_wrong_values(
@@ -200,7 +202,7 @@ def _loss_as_stage_hint(key: str, word: str) -> str:
 
 
 def _type_message(key: str, value: Any, entry: ArgumentEntry) -> str:
-    wanted = " or ".join(_TYPE_WORDS[name] for name in entry["type"].split("|"))
+    wanted = " or ".join(TYPE_WORDS[name] for name in entry["type"].split("|"))
     if entry["type"] == "bool" and isinstance(value, str) and value:
         return f"`{key}` is the text {_shown_value(value)}, which counts as true; write {wanted} without quotes"
     return f"`{key}` is {_shown_value(value)}, not {wanted}"
