@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
 from validator.finding import Fix, Place, Severity
 from validator.knowledge import releases, tables
-from validator.knowledge.releases import ArgumentEntry, argument_entry
+from validator.knowledge.releases import ArgumentEntry, ReleasePair, argument_entry
 from validator.recipe.recipe_file import Document
 from validator.recipe.suggestions import nearest_name
 from validator.rules import no_effect, rule, value_types
@@ -27,40 +27,35 @@ _MAX_KEYS_WITH_HINT = 50  # a file with more strangers is no recipe, and to comp
 _MAX_KEYS_NAMED = 5
 _BELONGS_IN_REGISTRY = "; they describe data and belong in dataset_info.json"
 _FORK_HINT = ", nor of any other release; of a fork?"
-_SHARED_REMEDIES = (_BELONGS_IN_REGISTRY, _FORK_HINT)
 
 
-def find_unknown_keys(
-    strangers: list[str],
-    values: Mapping[str, Any],
-    pairs: list[releases.ReleasePair],
-    admitted: list[releases.ReleasePair],
-) -> Iterator[Violation]:
+class Keys(NamedTuple):
+    """The keys and values of a recipe, the releases that it is judged by, newest first, and all that it admits."""
+
+    values: Mapping[str, Any]
+    judged: list[ReleasePair]
+    admitted: list[ReleasePair]
+
+
+def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
     """SCH001: keys that one of the releases does not take. Those of one origin are one mistake."""
-    shared: dict[str, list[str]] = {remedy: [] for remedy in _SHARED_REMEDIES}
-    for key in strangers:
-        lacking = _newest_release_without(key, pairs)
-        near = _similar_key(key, pairs) if len(strangers) <= _MAX_KEYS_WITH_HINT else None
+    shared: dict[str, list[str]] = {_BELONGS_IN_REGISTRY: [], _FORK_HINT: []}
+    for key in unknown:
+        near = _similar_key(key, recipe.judged) if len(unknown) <= _MAX_KEYS_WITH_HINT else None
         guess = f"; did you mean `{near}`?" if near else _FORK_HINT
+        lacking = _newest_release_without(key, recipe.judged)
         remedy = _taken_by_other_release(key, lacking) or _intended_key(key) or guess
         if remedy in shared:
             shared[remedy].append(key)
         else:
-            yield _unknown_keys_violation([key], lacking, remedy)._replace(
-                fix=_fix_unknown_key(key, near, values, pairs, admitted)
-            )
-    yield from (
-        _unknown_keys_violation(keys, _newest_release_without(keys[0], pairs), remedy)
-        for remedy, keys in shared.items()
-        if keys
-    )
-
-
-def _unknown_keys_violation(keys: list[str], lacking: releases.ReleasePair, remedy: str) -> Violation:
-    verb = "is not a key" if len(keys) == 1 else "are not keys"
-    return _key_violation(
-        "SCH001", Severity.ERROR, keys[0], f"{_quoted_names(keys)} {verb} of LLaMA-Factory {lacking[0]}{remedy}"
-    )
+            text = f"`{clip(key)}` is not a key of LLaMA-Factory {lacking[0]}{remedy}"
+            yield _key_violation("SCH001", Severity.ERROR, key, text, _fix_unknown_key(key, near, recipe))
+    for remedy, keys in shared.items():
+        if keys:
+            verb = "is not a key" if len(keys) == 1 else "are not keys"
+            release = _newest_release_without(keys[0], recipe.judged)[0]
+            text = f"{_quoted_names(keys)} {verb} of LLaMA-Factory {release}{remedy}"
+            yield _key_violation("SCH001", Severity.ERROR, keys[0], text)
 
 
 def _quoted_names(keys: list[str]) -> str:
@@ -68,12 +63,18 @@ def _quoted_names(keys: list[str]) -> str:
     return ", ".join(f"`{clip(key)}`" for key in keys[:_MAX_KEYS_NAMED]) + more
 
 
-def _taken_by_other_release(key: str, lacking: releases.ReleasePair) -> str:
+def _taken_by_other_release(key: str, lacking: ReleasePair) -> str:
     """Of a key that another release takes, which, and what to write today; else empty."""
-    if came := _introduced_in(key, lacking):
+    newer = releases.known_pairs()[: releases.known_pairs().index(lacking)]
+    first = next((pair for pair in reversed(newer) if argument_entry(key, [pair]) is not None), None)
+    if first:
+        came = f"LLaMA-Factory {first[0]}" if first[0] != lacking[0] else f"transformers {first[1]}"
         return f", which the recipe's range holds; it came with {came}"
     change = tables.yaml_table("renamed").get(key)
-    return f" with its transformers{_removal_note(change)}" if change else ""
+    if change is None:
+        return ""
+    gone = change.get("removed", "an earlier release")
+    return f" with its transformers (gone since {gone}); {_replacement_advice(change)}"
 
 
 def _intended_key(key: str) -> str:
@@ -87,102 +88,74 @@ def _intended_key(key: str) -> str:
     return f"; set {meant['variable']} in the environment" if "variable" in meant else f"; {_replacement_advice(meant)}"
 
 
-def _similar_key(key: str, pairs: list[releases.ReleasePair]) -> str | None:
+def _similar_key(key: str, pairs: list[ReleasePair]) -> str | None:
     known = (name for name in tables.json_table("arguments")["arguments"] if argument_entry(name, pairs))
     return nearest_name(key, known, _MIN_SIMILARITY)
 
 
-def _fix_unknown_key(
-    key: str,
-    near: str | None,
-    values: Mapping[str, Any],
-    pairs: list[releases.ReleasePair],
-    admitted: list[releases.ReleasePair],
-) -> Fix | None:
+def _fix_unknown_key(key: str, near: str | None, recipe: Keys) -> Fix | None:
     """What a key that is not known becomes. Only LLaMA-Factory's own renaming is no guess."""
     if key in tables.yaml_table("renamed"):
-        return _fix_renamed_key(key, values, pairs, admitted)
+        return _fix_renamed_key(key, recipe)
     meant = tables.yaml_table("strangers").get(key.lower(), {})
     now = near if not meant else meant.get("now") if "how" not in meant else None
-    return rule.rename_key(key, now, safe=False) if now and now not in values else None
+    return rule.rename_key(key, now, safe=False) if now and now not in recipe.values else None
 
 
-def _fix_renamed_key(
-    key: str, values: Mapping[str, Any], pairs: list[releases.ReleasePair], admitted: list[releases.ReleasePair]
-) -> Fix | None:
+def _fix_renamed_key(key: str, recipe: Keys) -> Fix | None:
     """What a key becomes that LLaMA-Factory or transformers renamed, where each of the releases takes that; safe where
-    none of those `admitted` loses by it."""
-    change, value = tables.yaml_table("renamed")[key], values[key]
+    none of those that the recipe admits loses by it."""
+    change, value = tables.yaml_table("renamed")[key], recipe.values[key]
+    affected = [pair for pair in recipe.admitted if _has_effect_in(pair, key, value)]
     if change.get("leave") or ("as" in change and value is False):
-        return rule.remove_keys(key, safe=not any(_has_effect_in(pair, key, value) for pair in admitted))
+        return rule.remove_keys(key, safe=not affected)
     now = change.get("now")
-    if now is None or now in values or argument_entry(now, pairs) is None:
+    if now is None or now in recipe.values or argument_entry(now, recipe.judged) is None:
         return None
-    safe = all(_takes_replacement(pair, change) for pair in admitted if _has_effect_in(pair, key, value))
+    safe = all(_takes_replacement(pair, change) for pair in affected)
     if "as" in change:
         return rule.rename_key(key, now, safe, change["as"]) if value is True else None
     below = type(value) in (int, float) and 0 <= value < change.get("below", 0)
     return rule.rename_key(key, now, safe) if "how" not in change or below else None
 
 
-def _has_effect_in(pair: releases.ReleasePair, key: str, value: object) -> bool:
+def _has_effect_in(pair: ReleasePair, key: str, value: object) -> bool:
     """Whether the release takes the key, and for something else than is so without it."""
     argument = argument_entry(key, [pair])
     return argument is not None and argument["default"] != value
 
 
-def _takes_replacement(pair: releases.ReleasePair, change: ArgumentEntry) -> bool:
+def _takes_replacement(pair: ReleasePair, change: ArgumentEntry) -> bool:
     """Whether the release takes what stands for a key today, as it is meant: a share as `warmup_steps` is no warm-up at
     all before the release that lets the share go."""
-    return argument_entry(change["now"], [pair]) is not None and releases.is_at_least(
-        pair, change.get("deprecated", "")
-    )
+    since = change.get("deprecated", "")
+    return argument_entry(change["now"], [pair]) is not None and releases.is_at_least(pair, since)
 
 
-def _newest_release_without(key: str, pairs: list[releases.ReleasePair]) -> releases.ReleasePair:
+def _newest_release_without(key: str, pairs: list[ReleasePair]) -> ReleasePair:
     """The newest of the releases that does not have the key."""
     return next(pair for pair in pairs if argument_entry(key, [pair]) is None)
 
 
-def _introduced_in(key: str, lacking: releases.ReleasePair) -> str:
-    """The first newer pair that has the key, in words; empty where none has it."""
-    newer = releases.known_pairs()[: releases.known_pairs().index(lacking)]
-    first = next((pair for pair in reversed(newer) if argument_entry(key, [pair]) is not None), None)
-    if first is None:
-        return ""
-    return f"LLaMA-Factory {first[0]}" if first[0] != lacking[0] else f"transformers {first[1]}"
-
-
-def _removal_note(change: ArgumentEntry) -> str:
-    return f" (gone since {change.get('removed', 'an earlier release')}); {_replacement_advice(change)}"
-
-
-def find_removed_and_foreign_keys(
-    accepted: Mapping[str, ArgumentEntry],
-    values: Mapping[str, Any],
-    pairs: list[releases.ReleasePair],
-    admitted: list[releases.ReleasePair],
-) -> Iterator[Violation]:
+def find_removed_and_foreign_keys(accepted: Mapping[str, ArgumentEntry], recipe: Keys) -> Iterator[Violation]:
     """SCH006 and SCH007: keys that go or have gone in a later release, and keys that only another command reads."""
     others: dict[str, list[str]] = {}
     for key, argument in accepted.items():
-        text = _deprecation_note(key, values, pairs, admitted)
-        if text:
-            reached = all(releases.is_at_least(pair, _removed_in(key)) for pair in pairs)
-            fix = _fix_renamed_key(key, values, pairs, admitted) if reached else None
-            yield _key_violation("SCH006", Severity.NOTE, key, text)._replace(fix=fix)
+        if text := _deprecation_note(key, recipe):
+            change = tables.yaml_table("renamed").get(key, {})
+            since = str(change.get("deprecated") or change.get("removed") or "")
+            reached = all(releases.is_at_least(pair, since) for pair in recipe.judged)
+            fix = _fix_renamed_key(key, recipe) if reached else None
+            yield _key_violation("SCH006", Severity.NOTE, key, text, fix)
         elif command := _other_command(key, argument):
             others.setdefault(command, []).append(key)
-    trained = any(values.get(key) for key in _ACTION_KEYS) or values.get("stage") == "ppo"
+    trained = any(map(recipe.values.get, _ACTION_KEYS)) or recipe.values.get("stage") == "ppo"
     for command, keys in others.items():
-        text = (
-            f"{_quoted_names(keys)} {'has' if len(keys) == 1 else 'have'} no effect here: "
-            f"only the {command} command reads "
-        )
-        text += "it" if len(keys) == 1 else "them"
-        text += "" if trained else "; no training is asked for (`do_train`)"
+        verb, them = ("has", "it") if len(keys) == 1 else ("have", "them")
+        asked = "" if trained else "; no training is asked for (`do_train`)"
+        text = f"{_quoted_names(keys)} {verb} no effect here: only the {command} command reads {them}{asked}"
         fix = rule.remove_keys(*keys, safe=False) if trained else None
-        yield _key_violation("SCH007", Severity.NOTE, keys[0], text)._replace(fix=fix)
+        yield _key_violation("SCH007", Severity.NOTE, keys[0], text, fix)
 
 
 def belongs_to_other_command(key: str) -> bool:
@@ -194,9 +167,7 @@ def _other_command(key: str, argument: ArgumentEntry) -> str:
     return str(argument.get("command") or "") if key not in _JUDGED_BY_RULES else ""
 
 
-def _deprecation_note(
-    key: str, values: Mapping[str, Any], pairs: list[releases.ReleasePair], admitted: list[releases.ReleasePair]
-) -> str:
+def _deprecation_note(key: str, recipe: Keys) -> str:
     """The message that a later release drops the key, or that the newest has dropped it. Empty if the key stays, or if
     a release that may run the recipe would misread its replacement."""
     change = tables.yaml_table("renamed").get(key, {})
@@ -205,44 +176,35 @@ def _deprecation_note(
         gone = change.get("removed", f"LLaMA-Factory {releases.newest_pair()[0]}")
         return f"`{key}` is gone since {gone}, so the recipe ends with the older releases it names{remedy}"
     going = change.get("deprecated")
-    if not going or not any(releases.is_at_least(pair, going) for pair in pairs):
+    misread = "below" in change and not all(_takes_replacement(pair, change) for pair in recipe.admitted)
+    if misread or not going or not any(releases.is_at_least(pair, going) for pair in recipe.judged):
         return ""
-    if "below" in change and not all(_takes_replacement(pair, change) for pair in admitted):
-        return ""
-    remedy = _replacement_advice(change).replace("{}", clip(str(values[key])))
+    remedy = _replacement_advice(change).replace("{}", clip(str(recipe.values[key])))
     return f"`{key}` will go ({going} warns about it); {remedy}"
-
-
-def _removed_in(key: str) -> str:
-    """The release that lets a key go, or says that it will."""
-    change = tables.yaml_table("renamed").get(key, {})
-    return str(change.get("deprecated") or change.get("removed") or "")
 
 
 def _replacement_advice(change: ArgumentEntry) -> str:
     return str(change.get("how") or f"write `{change['now']}`")
 
 
-def _key_violation(code: str, severity: Severity, key: str, text: str) -> Violation:
-    return Violation(code, severity, Place((key,), key=key, at_key=True), text)
+def _key_violation(code: str, severity: Severity, key: str, text: str, fix: Fix | None = None) -> Violation:
+    return Violation(code, severity, Place((key,), key=key, at_key=True), text, fix)
 
 
 def check_schema(document: Document) -> list[Violation]:
     """Every key that LLaMA-Factory does not take, and every value of the wrong type or outside the choices."""
     remarks = list(_release_range_problems(document.header))
     unclear = any(each.severity is Severity.WARNING for each in remarks)
-    pairs = [releases.newest_pair()] if unclear else releases.required_pairs(document.header)
-    admitted = releases.possible_pairs(document.header)
-    known = {str(key): argument_entry(str(key), pairs) for key in document.values}
+    judged = [releases.newest_pair()] if unclear else releases.required_pairs(document.header)
+    recipe = Keys(document.values, judged, releases.possible_pairs(document.header))
+    known = {str(key): argument_entry(str(key), judged) for key in document.values}
     accepted = {key: argument for key, argument in known.items() if argument is not None}
-    strangers = [key for key in known if key not in accepted]
+    never_read = partial(no_effect.never_read, run_of_values(document.values))
     return [
         *remarks,
-        *find_unknown_keys(strangers, document.values, pairs, admitted),
-        *value_types.find_wrong_values(
-            document.values, accepted, partial(no_effect.never_read, run_of_values(document.values))
-        ),
-        *find_removed_and_foreign_keys(accepted, document.values, pairs, admitted),
+        *find_unknown_keys([key for key in known if key not in accepted], recipe),
+        *value_types.find_wrong_values(document.values, accepted, never_read),
+        *find_removed_and_foreign_keys(accepted, recipe),
     ]
 
 

@@ -61,13 +61,9 @@ def _has_exact_type(value: Any, entry: ArgumentEntry) -> bool:
 def _is_accepted_anyway(key: str, value: Any) -> bool:
     """Whether it is a list where LLaMA-Factory, which splits text at commas there, was seen to take lists too; or says
     whether to resume from the last checkpoint (transformers/trainer.py:Trainer.train)."""
-    if key == "resume_from_checkpoint" and isinstance(value, bool):
-        return True
-    return (
-        isinstance(value, list)
-        and all(isinstance(word, str) for word in value)
-        and _measured_outcome(key, "list") == "."
-    )
+    if not isinstance(value, list):
+        return key == "resume_from_checkpoint" and isinstance(value, bool)
+    return all(isinstance(word, str) for word in value) and _measured_outcome(key, "list") == "."
 
 
 def _refused_by_cerberus(
@@ -107,28 +103,13 @@ def _cerberus_rule(entry: ArgumentEntry) -> dict[str, Any]:
 
 def _value_kind(value: Any, entry: ArgumentEntry) -> str:
     """The kind of value that data/values.json has an outcome for."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case int():
-            return "int"
-        case float():
-            return "whole" if value.is_integer() else "float"
-        case list():
-            return "list"
-        case dict():
-            return "dict"
-    return "text" if "str" in entry["type"].split("|") or not _is_number(value) else "quoted"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, float):
+        return "whole" if value.is_integer() else "float"
+    if isinstance(value, (int, list, dict)):
+        return type(value).__name__
+    return "text" if "str" in entry["type"].split("|") or _number(value) is None else "quoted"
 
 
 def _measured_outcome(key: str, kind: str) -> str:
@@ -140,9 +121,9 @@ def _measured_outcome(key: str, kind: str) -> str:
 
 
 def _value_violation(key: str, value: Any, choice: bool, entry: ArgumentEntry) -> Violation:
-    outcome = _measured_outcome(key, _value_kind(value, entry))
-    fails = _FAILURE_MOMENTS.get(outcome)
-    severity = Severity.ERROR if fails else Severity.NOTE if _counts_as_bool(value, entry) else Severity.WARNING
+    fails = _FAILURE_MOMENTS.get(_measured_outcome(key, _value_kind(value, entry)))
+    as_meant = entry["type"] == "bool" and (value is None or value in (0, 1))  # 1 as true, 0 and null as false
+    severity = Severity.ERROR if fails else Severity.NOTE if as_meant else Severity.WARNING
     if choice:
         code, text = "SCH004" if fails else "SCH005", _choice_message(key, value, entry)
     else:
@@ -151,9 +132,8 @@ def _value_violation(key: str, value: Any, choice: bool, entry: ArgumentEntry) -
     to = _intended_choice(value, entry) if choice else _converted_value(value, entry)
     # What the run refuses cannot have been trained; true and false count as what was written for them.
     safe = bool(fails) or (isinstance(to, bool) and to is bool(value))
-    return Violation(
-        code, severity, Place((key,), key=key), text, None if to is None else rule.set_value(key, to, safe)
-    )
+    fix = None if to is None else rule.set_value(key, to, safe)
+    return Violation(code, severity, Place((key,), key=key), text, fix)
 
 
 def _intended_choice(value: Any, entry: ArgumentEntry) -> str | None:
@@ -170,35 +150,27 @@ def _converted_value(value: Any, entry: ArgumentEntry) -> bool | float | str | N
     if kinds == ["bool"]:
         words = {"true": True, "false": False, "1": True, "0": False, "none": False}
         return words.get(str(value).strip().lower())
-    number = _finite_number(value) if isinstance(value, (str, float)) else None
-    if number is not None and "int" in kinds and number.is_integer() and "e" not in str(value).lower():
+    number = _number(value) if isinstance(value, (str, float)) else None
+    if number is None or not abs(number) < 1e18:
+        return None
+    if "int" in kinds and number.is_integer() and "e" not in str(value).lower():
         return int(number)
     return number if "float" in kinds else None
 
 
-def _finite_number(value: str | float) -> float | None:
+def _number(value: str | float) -> float | None:
     try:
-        number = float(value)
+        return float(value)
     except ValueError:
         return None
-    return number if abs(number) < 1e18 else None
-
-
-def _counts_as_bool(value: Any, entry: ArgumentEntry) -> bool:
-    """Whether it counts as what it says: 1 as true, 0 and null as false."""
-    return entry["type"] == "bool" and (value is None or value in (0, 1))
 
 
 def _choice_message(key: str, value: Any, entry: ArgumentEntry) -> str:
-    choices = [str(choice) for choice in entry["choices"]]
-    hint = _loss_as_stage_hint(key, str(value).lower()) or suggest(str(value).lower(), choices)
-    return f"`{key}` is {_shown_value(value)}, not one of {', '.join(choices)}" + hint
-
-
-def _loss_as_stage_hint(key: str, word: str) -> str:
-    """That a stage is one of the losses of dpo; empty where it is none."""
+    choices, word = [str(choice) for choice in entry["choices"]], str(value).lower()
     losses = tables.json_table("arguments")["arguments"]["pref_loss"]["choices"]
-    return f"; write `stage: dpo` with `pref_loss: {word}`" if key == "stage" and word in losses else ""
+    loss = key == "stage" and word in losses
+    hint = f"; write `stage: dpo` with `pref_loss: {word}`" if loss else suggest(word, choices)
+    return f"`{key}` is {_shown_value(value)}, not one of {', '.join(choices)}{hint}"
 
 
 def _type_message(key: str, value: Any, entry: ArgumentEntry) -> str:
