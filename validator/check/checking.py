@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from validator import __version__
-from validator.check import find_files, worker_pool
+from validator.check import find_files
 from validator.check.locate import Locations, report_without_quotes
 from validator.check.suppression import COMMENT_MARK, without_suppressed
 from validator.errors import RecipeError, os_reason
@@ -51,6 +51,8 @@ def check_files(
     asked = [one for subject in subjects for one in _files_of(subject)]
     if len(asked) < _FILES_FOR_PROCESSES or trial or "-" in subjects:
         return Report(__version__, [report(one) for one in asked])
+    from validator.check import worker_pool  # multiprocessing takes 17 ms to import
+
     return Report(__version__, worker_pool.map_in_processes(report, asked))
 
 
@@ -199,7 +201,7 @@ def _apply_rules(
 
 
 def _advice_on_memory(job: Job) -> str:
-    from validator.advise import changes  # only where something does not fit: not on the path of a clean check
+    from validator.advise import changes  # 14 ms to import, and only what does not fit asks for advice
 
     return f"; {changes.change_advice(job)}"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import BinaryIO, NamedTuple, NoReturn, TypeVar
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import TypeVar
 
 from validator import processes
 from validator.errors import RecipeError
@@ -16,14 +17,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 # To begin costs a process as much as a few files; what a pipe holds is about an answer to a part.
 _ITEMS_PER_PART = 16
-_MAX_PROCESSES = 16  # processes
-
-
-class Worker(NamedTuple):
-    """A process that judges, and where it answers."""
-
-    process: int
-    answers: BinaryIO
+_MAX_PROCESSES = 16
 
 
 def map_in_processes(judge: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
@@ -34,16 +28,23 @@ def map_in_processes(judge: Callable[[Item], Answer], items: Sequence[Item]) -> 
     if number < 2:
         return [judge(each) for each in items]
     answers = [judge(each) for each in parts.pop(0)]  # so that what all need is read before they part
-    workers: list[Worker] = []
+    workers: list[tuple[BaseProcess, Connection]] = []
+    fork = get_context("fork")
     try:
         with processes.delay_interrupt():
             for first in range(number):
-                workers.append(_start_worker(judge, parts[first::number], workers))
+                receiving, sending = fork.Pipe(duplex=False)
+                worker = fork.Process(target=_send_answers, args=(judge, parts[first::number], sending))
+                worker.start()
+                workers.append((worker, receiving))
+                sending.close()
         for at, part in enumerate(parts):
-            answers += _receive_answers(judge, part, workers[at % number])
+            answers += _receive_answers(judge, part, *workers[at % number])
     finally:
-        for worker in workers:
-            _end_worker(worker)
+        for process, receiving in workers:
+            receiving.close()
+            process.kill()
+            process.join()
     return answers
 
 
@@ -53,52 +54,29 @@ def _usable_processors() -> int:
     return min(len(os.sched_getaffinity(0)), _MAX_PROCESSES) if known else 1
 
 
-def _start_worker(judge: Callable[[Item], object], parts: Sequence[Sequence[Item]], others: Sequence[Worker]) -> Worker:
-    answers, writing = os.pipe()
-    here, process = os.getpid(), os.fork()
-    if not process:
-        processes.die_with_parent()
-        if os.getppid() != here:  # it has gone before that was said
-            os._exit(0)
-        for each in (answers, *(other.answers.fileno() for other in others)):
-            os.close(each)  # so that a pipe breaks when the process that asks is gone
-        _run_worker(judge, parts, writing)
-    os.close(writing)
-    return Worker(process, os.fdopen(answers, "rb"))
-
-
-def _run_worker(judge: Callable[[Item], object], parts: Sequence[Sequence[Item]], writing: int) -> NoReturn:
+def _send_answers(judge: Callable[[Item], object], parts: Sequence[Sequence[Item]], sending: Connection) -> None:
     """Answer part by part. What fails here fails where it is waited for, too, and is told there."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # which Python ignores
     try:
-        with os.fdopen(writing, "wb") as stream:
-            for part in parts:
-                pickle.dump([judge(each) for each in part], stream, pickle.HIGHEST_PROTOCOL)
-                stream.flush()
+        processes.die_with_parent()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        for part in parts:
+            sending.send([judge(each) for each in part])
     finally:
         os._exit(0)
 
 
-def _receive_answers(judge: Callable[[Item], Answer], part: Sequence[Item], worker: Worker) -> list[Answer]:
+def _receive_answers(
+    judge: Callable[[Item], Answer], part: Sequence[Item], worker: BaseProcess, receiving: Connection
+) -> list[Answer]:
     try:
-        answers: list[Answer] = pickle.load(worker.answers)
-    except (EOFError, pickle.UnpicklingError):
-        _, status = os.waitpid(worker.process, 0)
-        if os.WIFSIGNALED(status):
-            ended = signal.Signals(os.WTERMSIG(status)).name
+        answers: list[Answer] = receiving.recv()
+    except (EOFError, OSError):  # nothing came, or a part of an answer
+        worker.join()
+        if worker.exitcode and worker.exitcode < 0:
+            ended = signal.Signals(-worker.exitcode).name
             raise RecipeError(f"a process that judged files was ended by {ended}; give fewer files at once") from None
         return [judge(each) for each in part]
     return answers
-
-
-def _end_worker(worker: Worker) -> None:
-    """End a process that may have gone already."""
-    worker.answers.close()
-    with suppress(ChildProcessError):  # waited for already
-        if os.waitpid(worker.process, os.WNOHANG) == (0, 0):
-            os.kill(worker.process, signal.SIGKILL)
-            os.waitpid(worker.process, 0)
