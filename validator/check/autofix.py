@@ -74,7 +74,11 @@ def apply_fixes(
     """The recipe after every fix of a wanted finding that can be made, and all findings that are left."""
     now = FixedDocument(document, judge(document))
     together, tries = True, max(_MIN_TRIES, _MAX_CHARACTERS // (len(document.text) + 1))
-    while safe := [each for each in _fixable_findings(now, wanted) if unsafe or (each.fix and each.fix.safe)]:
+    while safe := [
+        each
+        for each in now.report.diagnostics
+        if each.fix and (unsafe or each.fix.safe) and wanted(each) and _finding_key(each) not in now.refused
+    ]:
         tries -= 1
         if not tries:
             now.refused.update((_finding_key(each), _RUN_AGAIN) for each in safe)
@@ -92,12 +96,6 @@ def skipped_fixes(now: FixedDocument, wanted: Callable[[Diagnostic], bool]) -> l
     """Each wanted finding that has a fix and is still there, and why."""
     fixable = [each for each in now.report.diagnostics if each.fix and wanted(each)]
     return [(each, now.refused.get(_finding_key(each), _NEEDS_UNSAFE)) for each in fixable]
-
-
-def _fixable_findings(now: FixedDocument, wanted: Callable[[Diagnostic], bool]) -> list[Diagnostic]:
-    return [
-        each for each in now.report.diagnostics if each.fix and wanted(each) and _finding_key(each) not in now.refused
-    ]
 
 
 def _try_fixes(now: FixedDocument, todo: list[Diagnostic], judge: JudgeDocument) -> str:

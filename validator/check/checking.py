@@ -10,7 +10,7 @@ from pathlib import Path
 from validator import __version__
 from validator.check import find_files
 from validator.check.locate import Locations, report_without_quotes
-from validator.check.suppression import COMMENT_MARK, without_suppressed
+from validator.check.suppression import without_suppressed
 from validator.errors import RecipeError, os_reason
 from validator.finding import Diagnostic, FileReport, NotJudged, Related, Report, Severity
 from validator.recipe import known_folders, safe_read
@@ -48,19 +48,12 @@ def check_files(
             return check_document(one, machine, host_ram_gib, trial)
         return check_file(one, machine, host_ram_gib, trial)
 
-    asked = [one for subject in subjects for one in _files_of(subject)]
+    asked = [one for each in subjects for one in ([each] if isinstance(each, Document) else expand_path(each))]
     if len(asked) < _FILES_FOR_PROCESSES or trial or "-" in subjects:
         return Report(__version__, [report(one) for one in asked])
     from validator.check import worker_pool  # multiprocessing takes 17 ms to import
 
     return Report(__version__, worker_pool.map_in_processes(report, asked))
-
-
-def _files_of(subject: str | Document) -> Sequence[str | Document | FileReport]:
-    """What is to be judged for it, or what is said where that is nothing."""
-    if isinstance(subject, Document):
-        return [subject]
-    return expand_path(subject)
 
 
 def check_file(
@@ -128,9 +121,11 @@ def check_recipe(
     misread = any(each.code in _MISREAD_CODES for each in report.diagnostics)
     report.diagnostics += map(_without_safe_fix, findings) if misread else findings
     report.diagnostics = sorted(
-        map(_clip_message, _unsuppressed(document, report.diagnostics, job.is_unmodified)), key=_report_order
+        map(_clip_message, without_suppressed(document, report.diagnostics, job.is_unmodified)), key=_report_order
     )
-    report.sources = _sources_with_findings(locations.sources, report)
+    # Of many files without any finding no text is kept.
+    found_in = {each.path or report.path for each in report.diagnostics} & locations.sources.keys()
+    report.sources = {path: locations.sources[path] for path in found_in}
     report.verdict, report.unjudged = job.verdict, tuple(reasons_not_judged(job, tried=trial is not None))
     return report, job
 
@@ -153,18 +148,6 @@ def _clip_message(diagnostic: Diagnostic) -> Diagnostic:
     """The finding, with as much of its message as anybody reads: what a file holds may be as long as the file."""
     long = len(diagnostic.message) > _MAX_MESSAGE
     return diagnostic._replace(message=clip(diagnostic.message, _MAX_MESSAGE)) if long else diagnostic
-
-
-def _sources_with_findings(sources: dict[str, str], report: FileReport) -> dict[str, str]:
-    """The texts that findings lie in: of many files without any, none is kept."""
-    return {path: sources[path] for path in {each.path or report.path for each in report.diagnostics} & sources.keys()}
-
-
-def _unsuppressed(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:
-    """The findings that no comment of the recipe suppresses."""
-    if COMMENT_MARK not in document.text:
-        return diagnostics
-    return without_suppressed(document, diagnostics, as_written)
 
 
 def _report_order(diagnostic: Diagnostic) -> tuple[int, int, str, int, int, str]:

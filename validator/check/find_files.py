@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from validator.errors import RecipeError
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe
@@ -34,14 +33,6 @@ _VENV_FILE = "pyvenv.cfg"
 _SKIPPED_FOLDERS = ("node_modules", "venv", "site-packages", "checkpoints")
 
 
-class _FolderContents(NamedTuple):
-    """Files and folders in a folder, and whether it is a virtual environment."""
-
-    files: list[str]
-    folders: list[str]
-    installed: bool
-
-
 def is_ours(path: str) -> bool:
     """Whether the file is a recipe or a DeepSpeed file; one that cannot be read is neither."""
     try:
@@ -58,30 +49,30 @@ def find_in_folder(folder: str, closed: Callable[[str, OSError], object] = lambd
     while below:
         place = below.pop()
         try:
-            listed = _folder_contents(place)
+            here, folders = _list_folder(place, asked=place == folder)
         except OSError as err:
             closed(str(Path(place)), err)
             continue
-        if not listed.installed or place == folder:
-            files += listed.files
-            below += listed.folders
+        files += here
+        below += folders
     return [path for path in sorted(files) if is_ours(path)]
 
 
-def _folder_contents(folder: str) -> _FolderContents:
-    """What a folder holds that may be ours, by its name: among a million files none is looked at that is called
-    otherwise. Raises OSError."""
-    files, folders, installed = [], [], False
+def _list_folder(folder: str, asked: bool) -> tuple[list[str], list[str]]:
+    """Files in a folder that may be ours by their names (among a million files none is looked at that is called
+    otherwise), and folders to look into. A virtual environment that nobody asked for has none. Raises OSError."""
+    files, folders = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                if not _is_skipped(entry.name):
+                hidden_or_of_a_run = entry.name.startswith((".", "checkpoint-"))
+                if not hidden_or_of_a_run and entry.name not in _SKIPPED_FOLDERS:
                     folders.append(entry.path)
             elif entry.name.endswith(_OUR_SUFFIXES) and _is_file(entry):
                 files.append(str(Path(entry.path)))
-            elif entry.name == _VENV_FILE:
-                installed = True
-    return _FolderContents(files, folders, installed)
+            elif entry.name == _VENV_FILE and not asked:
+                return [], []
+    return files, folders
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
@@ -94,9 +85,8 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 def _is_recipe(data: bytes) -> bool:
     keys = set(_RECIPE_KEY.findall(data))
-    return bool(
-        _HEADER_START.search(data) or (len(keys) >= _MIN_KEYS and keys & _LLAMAFACTORY_KEYS and keys & _TRAINING_KEYS)
-    )
+    used = len(keys) >= _MIN_KEYS and keys & _LLAMAFACTORY_KEYS and keys & _TRAINING_KEYS
+    return bool(used or _HEADER_START.search(data))
 
 
 def _is_deepspeed_file(data: bytes) -> bool:
@@ -110,11 +100,6 @@ def _is_deepspeed_file(data: bytes) -> bool:
     return isinstance(config, dict) and "zero_optimization" in config
 
 
-def _is_skipped(name: str) -> bool:
-    """Folders that are hidden, installed, or left by a run."""
-    return name.startswith((".", "checkpoint-")) or name in _SKIPPED_FOLDERS
-
-
 def files_to_check(paths: Sequence[str]) -> list[str]:
     """The recipes and DeepSpeed files among the paths, then the recipes in the working directory that read a DeepSpeed
     file or data set registry among them."""
@@ -125,16 +110,14 @@ def files_to_check(paths: Sequence[str]) -> list[str]:
 
 
 def _recipes_reading(paths: Iterable[str]) -> Iterator[str]:
+    """Yield the recipes in the working directory of which one of these files decides what they do."""
     changed = {Path(path).resolve() for path in paths}
     for path in find_in_folder(".") if changed else ():
-        if not path.endswith(".json") and changed & set(_files_read_by(path)):
-            yield path
-
-
-def _files_read_by(recipe: str) -> Iterator[Path]:
-    """The files beside a recipe that decide what it does."""
-    job = resolve(load_recipe(recipe))
-    if job.deepspeed and job.deepspeed.path:
-        yield Path(job.deepspeed.path).resolve()
-    if job.data.registry:
-        yield job.data.registry.path.resolve()
+        if not path.endswith(".json"):
+            job = resolve(load_recipe(path))
+            read = [
+                job.deepspeed.path if job.deepspeed else None,
+                job.data.registry.path if job.data.registry else None,
+            ]
+            if any(Path(each).resolve() in changed for each in read if each):
+                yield path

@@ -75,15 +75,12 @@ def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) ->
         except RecipeError as err:
             yield FixedFile(judge.unreadable_report(path, str(err)))
             continue
+        document, wanted = parse_recipe(path, original.text), request.selection.holds
         now = autofix.apply_fixes(
-            parse_recipe(path, original.text), _judge_of_request(request), request.selection.holds, request.unsafe
+            document, lambda each: judge.check_document(each, *request.target), wanted, request.unsafe
         )
         now.report.fixed, now.report.left = now.done, autofix.skipped_fixes(now, request.selection.holds)
         yield FixedFile(now.report, original, now.document.text)
-
-
-def _judge_of_request(request: FixRequest) -> autofix.JudgeDocument:
-    return lambda document: judge.check_document(document, *request.target)
 
 
 def write_fixed_file(fixed: FixedFile) -> bool:

@@ -26,13 +26,9 @@ def general_message(code: str) -> str:
 
 def report_without_quotes(report: FileReport) -> FileReport:
     """The report of a file that is a link to one outside: what is wrong and where, without a line or a value of it."""
-    found = [_finding_without_quotes(each) for each in report.diagnostics]
+    found = [each._replace(message=general_message(each.code), key=None, fix=None) for each in report.diagnostics]
     gaps = tuple(NotJudged(gap.words, gap.words, gap.code) for gap in report.unjudged)
     return FileReport(report.path, found, report.verdict, unjudged=gaps)
-
-
-def _finding_without_quotes(diagnostic: Diagnostic) -> Diagnostic:
-    return diagnostic._replace(message=general_message(diagnostic.code), key=None, fix=None)
 
 
 class Locations:
@@ -58,7 +54,7 @@ class Locations:
         if place.tells is None and place.file is None and not place.against:  # most findings, and the quick way
             return Diagnostic(code, severity, message, *self.position(place), place.key, remedy, fix=fix)
         if not self._quotes(place.file, place.tells):
-            message, fix = _message_without_quotes(code), None
+            message, fix = general_message(code), None
         path, related = self.path(place), self.related(place)
         return Diagnostic(code, severity, message, *self.position(place), place.key, remedy, path, related, fix)
 
@@ -102,8 +98,3 @@ class Locations:
             for key, position in positions.items()
             if position != (1, 1)  # a default, or set on the command line
         )
-
-
-def _message_without_quotes(code: str) -> str:
-
-    return general_message(code)

@@ -19,11 +19,9 @@ from validator.rules import manual
 from validator.rules.rule import MAX_FINDINGS
 from validator.wording import clip
 
-# What a comment that suppresses findings begins with. Here, as a recipe without it does not import suppression.py.
-COMMENT_MARK = "lmf-recipes:"
-
-
-_IGNORE_COMMENT = rf"(?<!\S)#[ \t]*{COMMENT_MARK}[ \t]*ignore\b(.*)$"
+# What a comment that suppresses findings begins with.
+_COMMENT_MARK = "lmf-recipes:"
+_IGNORE_COMMENT = rf"(?<!\S)#[ \t]*{_COMMENT_MARK}[ \t]*ignore\b(.*)$"
 
 
 _Mark = tuple[str, int | None]  # a code, and a line or the whole recipe
@@ -51,6 +49,8 @@ def cannot_be_suppressed(diagnostic: Diagnostic) -> bool:
 def without_suppressed(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:
     """The findings without those that comments suppress, and with one for each comment that is of no use, which only a
     run without options of the command line can tell."""
+    if _COMMENT_MARK not in document.text:
+        return diagnostics
     suppressions = list(_read_suppressions(document))
     marks = {one.mark for one in suppressions}
     kept = [each for each in diagnostics if marks.isdisjoint(_suppressing_marks(each))]
@@ -74,7 +74,7 @@ def _read_suppressions(document: Document) -> Iterator[Suppression]:
     """The codes of every comment; a comment without any counts as one empty code."""
     keys = document.body_tree.position(())[0] if document.body_tree else 1
     for number, line in enumerate(document.text.splitlines(), 1):
-        comment = re.search(_IGNORE_COMMENT, line) if COMMENT_MARK in line else None
+        comment = re.search(_IGNORE_COMMENT, line) if _COMMENT_MARK in line else None
         if comment:
             whole = number < keys and not line[: comment.start()].strip()
             words = [(comment.start(1) + word.start(), word[0]) for word in re.finditer(r"[^\s,]+", comment[1])]
