@@ -1,9 +1,10 @@
 """The Python interface that others may rely on: the questions of the command line as typed functions.
 
-A recipe is a path or a name of the catalogue, and `overrides` are LLaMA-Factory's own `KEY=VALUE` words. A machine is
-written as on the command line (`2x8xa100-80g`, `2xrtx-4090`); without one the recipe's header block names it. Sizes are
-bytes, times are seconds, and every prediction is a 90 % band around what is expected. Every function raises RecipeError,
-whose message says what is wrong, where, and what to do. Nothing is printed, and torch is not imported."""
+A recipe is a path or a name of the catalogue, and `overrides` are LLaMA-Factory's own `KEY=VALUE` words. A machine
+is written as on the command line (`2x8xa100-80g`, `2xrtx-4090`); without one the recipe's header block names it.
+Sizes are bytes, times are seconds, and every prediction is a 90 % band around what is expected. Every function
+raises RecipeError, whose message says what is wrong, where, and what to do. Nothing is printed, and torch is not
+imported."""
 
 from __future__ import annotations
 
