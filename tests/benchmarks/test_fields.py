@@ -62,7 +62,7 @@ def judge(row: Row) -> Judgement:
 def _script(described: Job) -> Sequence[str]:
     """The lines of the job that `submit` writes for a site without wishes."""
     run = RunToSubmit(described, (), build_cluster_job(described, Site()))
-    return slurm.order([run], Site()).text.splitlines()
+    return slurm.prepare([run], Site()).text.splitlines()
 
 
 def _verdict(report: FileReport) -> str:

@@ -39,7 +39,7 @@ class Made:
         settings = cluster(**site)
         one = run(path, settings, *overrides, limit=limit)
         self.work: ClusterJob = one.work
-        self.order = kubernetes.order([one], settings)
+        self.order = kubernetes.prepare([one], settings)
         self.text = " ".join(line.strip(" #") for line in self.order.text.splitlines())
         self.job, self.files = yaml.safe_load_all(self.order.text)
         spec = self.job["spec"]
@@ -75,7 +75,7 @@ def test_a_save_may_end_where_a_pod_is_told_to(there: Path) -> None:
     """The patch of a TrainJob has no such field."""
     path = written(there)
     made = Made(path, kind="PyTorchJob")
-    assert made.pod["terminationGracePeriodSeconds"] == round(made.work.saving + 60)
+    assert made.pod["terminationGracePeriodSeconds"] == round(made.work.checkpoint_write_s + 60)
     assert "terminationGracePeriodSeconds" not in Made(path).pod
     for kind in KINDS:
         assert Made(path, kind=kind).files["data"]["run.sh"].endswith('"${arguments[@]}" &\nwait $!\n')
@@ -231,7 +231,7 @@ def test_files_that_no_config_map_holds(there: Path) -> None:
 def test_an_array_is_for_slurm(there: Path) -> None:
     one = run(written(there), cluster())
     with pytest.raises(RecipeError, match="2 recipes are an array job"):
-        kubernetes.order([one, one], cluster())
+        kubernetes.prepare([one, one], cluster())
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_what_is_elsewhere_comes_along_by_its_name(there: Path) -> None:
 
 def test_a_folder_whose_name_is_a_number_stays_text(there: Path) -> None:
     named = model(there.parent / "models/2024")
-    job = skypilot.order([run(written(there), Site(), f"model_name_or_path={named}")], Site()).text
+    job = skypilot.prepare([run(written(there), Site(), f"model_name_or_path={named}")], Site()).text
     (line,) = [line for line in yaml.safe_load(job)["run"].splitlines() if "model_name_or_path=" in line]
     (override,) = [word for word in shlex.split(line) if word.startswith("model_name_or_path=")]
     assert with_overrides(Document("x.yaml"), [override]).values == {"model_name_or_path": "2024"}

@@ -72,7 +72,7 @@ def test_a_half_written_checkpoint_gets_another_name(tmp_path: Path, how: dict[s
     checkpoint(tmp_path / "checkpoint-100")
     checkpoint(tmp_path / "checkpoint-200", **how)  # type: ignore[arg-type]
     assert (TrainerCheckpoint(tmp_path / "checkpoint-200").flaw is None) is stays, "the node judges as `train` does"
-    ended = run([*node_script.set_aside_lines(), "set_aside"], output=tmp_path)
+    ended = run([*node_script.quarantine_function_lines(), "set_aside"], output=tmp_path)
     assert (tmp_path / "checkpoint-100").is_dir()
     assert (tmp_path / "checkpoint-200").is_dir() is stays
     assert (tmp_path / "incomplete-checkpoint-200").is_dir() is not stays
@@ -102,21 +102,20 @@ def test_bash_reads_each_piece(file: Path) -> None:
 def test_what_was_set_aside_before_stays(tmp_path: Path) -> None:
     for _ in range(2):
         checkpoint(tmp_path / "checkpoint-200", state=None)
-        run([*node_script.set_aside_lines(), "set_aside"], output=tmp_path)
+        run([*node_script.quarantine_function_lines(), "set_aside"], output=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "incomplete-checkpoint-200", "incomplete-checkpoint-200-1",
     ]  # fmt: skip
 
 
 def test_an_output_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
-    lines = [*node_script.set_aside_lines(), "set_aside", *node_script.script_lines("earlier")]
-    run(lines, output=tmp_path / "none", overwrites="true", RDZV_ID="7")
+    run([*node_script.quarantine_function_lines(), "set_aside"], output=tmp_path / "none")
     assert not [*tmp_path.iterdir()]
 
 
 def test_checkpoints_of_an_earlier_run_are_set_aside(tmp_path: Path) -> None:
     checkpoint(tmp_path / "checkpoint-900")
-    run(node_script.script_lines("earlier"), output=tmp_path, overwrites="true", RDZV_ID="7")
+    run(node_script.script_lines("anew"), output=tmp_path, RDZV_ID="7")
     assert [path.name for path in tmp_path.rglob("checkpoint-*")] == ["checkpoint-900"]
     assert (tmp_path / "earlier-7" / "checkpoint-900" / "trainer_state.json").is_file()
 

@@ -90,9 +90,9 @@ def test_lines_of_the_site_for_all_and_for_this_engine(there: Path) -> None:
 
 def test_nodes_that_stay_cost(there: Path) -> None:
     path, stays = written(there), {"managed": False, "volumes": {"saves": "mine"}}
-    (note,) = skypilot.order([run(path, Site())], cloud(**stays)).notes
+    (note,) = skypilot.prepare([run(path, Site())], cloud(**stays)).notes
     assert "sky down" in note
-    assert not skypilot.order([run(path, Site())], cloud(**stays, resources={"autostop": 10})).notes
+    assert not skypilot.prepare([run(path, Site())], cloud(**stays, resources={"autostop": 10})).notes
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_nodes_that_stay_cost(there: Path) -> None:
 )
 def test_machines_of_ones_own_may_have_no_bucket(there: Path, infra: str, managed: bool, told: bool) -> None:
     site = cloud(managed=managed, resources={"infra": infra, "autostop": 10}, volumes={"saves": "mine"})
-    notes = skypilot.order([run(written(there), site)], site).notes
+    notes = skypilot.prepare([run(written(there), site)], site).notes
     assert [*notes] == ([notes[0]] if told else [])
     assert not told or "managed: false" in notes[0]
 
@@ -129,7 +129,7 @@ def test_accelerators_are_of_devices_that_there_are() -> None:
 def test_an_array_is_for_slurm(there: Path) -> None:
     one = run(written(there), Site())
     with pytest.raises(RecipeError, match="2 recipes are an array job"):
-        skypilot.order([one, one], Site())
+        skypilot.prepare([one, one], Site())
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_an_array_is_for_slurm(there: Path) -> None:
 )
 def test_says_where_what_was_trained_would_be_lost(there: Path, named: dict[str, Any], lost: bool) -> None:
     site = cloud(**named)
-    order = skypilot.order([run(written(there), site)], site)
+    order = skypilot.prepare([run(written(there), site)], site)
     assert [note for note in order.notes if "is lost" in note] == [*order.notes]
     assert bool(order.notes) is lost
     document = yaml.safe_load(order.text)

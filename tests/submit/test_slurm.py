@@ -31,7 +31,7 @@ pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/submit/*"])
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden" / "slurm"
 PARTS = {
     "script/requeue.sh": node_script.script_lines("requeue"),
-    "run/checkpoint_integrity.py": node_script.set_aside_lines(),
+    "run/checkpoint_integrity.py": node_script.quarantine_function_lines(),
 }
 BASH = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash on this machine")
 # A run on two nodes, as nothing but these tests says it.
@@ -49,18 +49,18 @@ TWO = ClusterJob(
     memory_gib=96,
     shm_gib=10,
     disk_gib=40,
-    relief="",
+    out_of_memory_hint="",
     hours=Band(2.0, 4.0, 7.5),
-    limit=None,
-    saving=20.0,
-    every=600.0,
+    time_limit_h=None,
+    checkpoint_write_s=20.0,
+    checkpoint_interval_s=600.0,
     environment={"HF_ENDPOINT": "https://hf.example"},
     output=Path("/home/me/saves/qwen7b"),
-    local=False,
-    install=(),
-    resumes=True,
-    overwrites=False,
-    resuming=(),
+    separate_output_dirs=False,
+    pip_requirements=(),
+    can_resume=True,
+    discards_old_checkpoints=False,
+    resume_overrides=(),
 )
 ONE = replace(TWO, machine="1xa100-80g", nodes=1, devices=1, torchrun=False, cpus=16)
 NPU = replace(
@@ -89,14 +89,14 @@ CASES: dict[str, tuple[list[ClusterJob], Site]] = {
     "ascend-part-container": (
         [replace(NPU, machine="2xascend-910b-64g", nodes=1, devices=2)], Site(slurm=Slurm(container="/images/lf.sqsh")),
     ),
-    "folders-of-their-own": ([replace(TWO, local=True)], Site()),
-    "reward": ([replace(ONE, resumes=False)], Site()),
+    "folders-of-their-own": ([replace(TWO, separate_output_dirs=True)], Site()),
+    "reward": ([replace(ONE, can_resume=False)], Site()),
     "array": (
         [
             replace(ONE, recipe=Path("/home/me/sweep/a.yaml"), name="a"),
             replace(ONE, recipe=Path("/home/me/sweep/b.yaml"), name="b", output=Path("/home/me/saves/b"),
-                    memory_gib=200, hours=Band(1, 2, 9), overwrites=True,
-                    resuming=("overwrite_output_dir=false", "resume_from_checkpoint=null")),
+                    memory_gib=200, hours=Band(1, 2, 9), discards_old_checkpoints=True,
+                    resume_overrides=("overwrite_output_dir=false", "resume_from_checkpoint=null")),
         ],
         Site(),
     ),
@@ -165,7 +165,7 @@ def test_memory_that_is_not_known_is_the_whole_node() -> None:
 
 @pytest.mark.parametrize(
     ("change", "most", "hours"),
-    [({}, 0, 7.5), ({}, 5, 5), ({}, 24, 7.5), ({"limit": 3.0}, 24, 3.0), ({"hours": None}, 24, 24)],
+    [({}, 0, 7.5), ({}, 5, 5), ({}, 24, 7.5), ({"time_limit_h": 3.0}, 24, 3.0), ({"hours": None}, 24, 24)],
 )
 def test_the_limit_that_is_asked_for(change: dict[str, Any], most: float, hours: float) -> None:
     assert slurm.limit_hours(replace(TWO, **change), most) == hours
@@ -180,12 +180,16 @@ def test_hours_that_nobody_knows_are_asked_for() -> None:
     ("change", "hours", "said"),
     [
         ({}, 7.5, ""),
-        ({}, 3.0, "takes 4.0 h (2.0 to 7.5) and the limit is 3.0 h: it is queued again 1 to 2 times and goes on"),
+        ({}, 3.0, "takes 4.0 h (2.0 to 7.5 h) and the limit is 3.0 h: it is queued again 1 to 2 times and goes on"),
         ({}, 4.0, "it is queued again 0 to 1 times"),
-        ({"every": 4 * 3600.0}, 3.0, "checkpoints lie up to 4.0 h apart, so that it may start anew each time"),
-        ({"every": float("inf")}, 3.0, "the first checkpoint is written at the end"),
-        ({"every": None}, 3.0, "it is queued again"),
-        ({"resumes": False}, 3.0, "it cannot go on from a checkpoint; ask for more by `--hours`"),
+        (
+            {"checkpoint_interval_s": 4 * 3600.0},
+            3.0,
+            "checkpoints lie up to 4.0 h apart, so that it may start anew each time",
+        ),
+        ({"checkpoint_interval_s": float("inf")}, 3.0, "the first checkpoint is written at the end"),
+        ({"checkpoint_interval_s": None}, 3.0, "it is queued again"),
+        ({"can_resume": False}, 3.0, "it cannot go on from a checkpoint; ask for more by `--hours`"),
         ({"hours": None}, 3.0, ""),
     ],
 )
@@ -197,7 +201,12 @@ def test_what_a_limit_means_for_the_run(change: dict[str, Any], hours: float, sa
 
 @pytest.mark.parametrize(
     ("change", "hours", "seconds"),
-    [({}, 10, 680), ({}, 0.5, 600), ({"every": None}, 10, 600), ({"every": float("inf")}, 10, 600)],
+    [
+        ({}, 10, 680),
+        ({}, 0.5, 600),
+        ({"checkpoint_interval_s": None}, 10, 600),
+        ({"checkpoint_interval_s": float("inf")}, 10, 600),
+    ],
 )
 def test_the_notice_covers_another_checkpoint(change: dict[str, Any], hours: float, seconds: int) -> None:
     assert slurm_script.requeue_notice_s(replace(TWO, **change), hours) == seconds
@@ -225,7 +234,7 @@ def sbatch(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def handed(output: Path) -> list[str]:
     job = resolve(parse_recipe("qwen7b-lora.yaml", f"do_train: true\nnum_train_epochs: 1\noutput_dir: {output}\n"))
-    return list(slurm.order([RunToSubmit(job, (), replace(TWO, output=output))], Site()).hand())
+    return list(slurm.prepare([RunToSubmit(job, (), replace(TWO, output=output))], Site()).submit())
 
 
 def test_the_job_is_handed_to_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +290,7 @@ def test_without_sbatch_the_script_can_be_taken_to_it(tmp_path: Path, monkeypatc
 def test_a_folder_for_logs_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sbatch(tmp_path / "bin", "echo 1", monkeypatch)
     (tmp_path / "saves").write_text("a file")
-    with pytest.raises(RecipeError, match="the folder for logs, cannot be made"):
+    with pytest.raises(RecipeError, match=r"the folder .* cannot be made"):
         handed(tmp_path / "saves" / "qwen7b")
 
 
@@ -377,7 +386,14 @@ def test_a_part_of_a_node_gets_the_devices_that_it_was_given(tmp_path: Path) -> 
 @pytest.mark.process
 @pytest.mark.parametrize("local", [False, True])
 def test_a_job_that_is_started_again_goes_on(tmp_path: Path, local: bool) -> None:
-    works = [replace(TWO, local=local, overwrites=True, resuming=("overwrite_output_dir=false",))]
+    works = [
+        replace(
+            TWO,
+            separate_output_dirs=local,
+            discards_old_checkpoints=True,
+            resume_overrides=("overwrite_output_dir=false",),
+        )
+    ]
     checkpoint(tmp_path / TWO.name, 10)
     first = ran(tmp_path, works)
     assert "overwrite_output_dir=false" not in first.stdout

@@ -36,7 +36,7 @@ def test_says_what_is_run_and_what_to_ask_for() -> None:
     assert not run.accelerate
     assert run.hours
     assert run.hours.low < run.hours.expected < run.hours.high
-    assert run.install[0].startswith("llamafactory==")
+    assert run.pip_requirements[0].startswith("llamafactory==")
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_memory_is_asked_for_with_headroom_unless_it_is_nearly_all() -> None:
 )
 def test_how_far_checkpoints_lie_apart(more: str, every: bool) -> None:
     run = made(more)
-    assert run.every
-    assert math.isfinite(run.every) is every
+    assert run.checkpoint_interval_s
+    assert math.isfinite(run.checkpoint_interval_s) is every
     if "save_steps: 10\n" in more:
-        twice = made("save_steps: 20\n").every
+        twice = made("save_steps: 20\n").checkpoint_interval_s
         assert twice
-        assert run.every == pytest.approx(twice / 2)
+        assert run.checkpoint_interval_s == pytest.approx(twice / 2)
 
 
 @pytest.mark.parametrize(
@@ -92,15 +92,15 @@ def test_how_far_checkpoints_lie_apart(more: str, every: bool) -> None:
     ],
 )
 def test_which_runs_go_on_from_a_checkpoint(more: str, resumes: bool) -> None:
-    assert made(more).resumes is resumes
+    assert made(more).can_resume is resumes
 
 
 def test_a_run_that_was_stopped_goes_on_from_its_own_checkpoint() -> None:
-    assert made().resuming == ()
-    assert not made().overwrites
+    assert made().resume_overrides == ()
+    assert not made().discards_old_checkpoints
     again = made("overwrite_output_dir: true\nresume_from_checkpoint: saves/other/checkpoint-3\n")
-    assert again.overwrites
-    assert again.resuming == ("overwrite_output_dir=false", "resume_from_checkpoint=null")
+    assert again.discards_old_checkpoints
+    assert again.resume_overrides == ("overwrite_output_dir=false", "resume_from_checkpoint=null")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_what_a_run_starts_from_is_not_set_aside(
     monkeypatch.chdir(tmp_path)
     for name in ("mine/checkpoint-3", "mine-first", "first"):
         (tmp_path / "saves" / name).mkdir(parents=True)
-    assert made(f"overwrite_output_dir: true\n{more}").overwrites is not stays
+    assert made(f"overwrite_output_dir: true\n{more}").discards_old_checkpoints is not stays
 
 
 def test_without_a_machine_there_is_nothing_to_ask_for() -> None:

@@ -79,11 +79,11 @@ def cluster(**settings: Any) -> Site:
 
 
 def task(run: RunToSubmit, site: Site) -> str:
-    return skypilot.order([run], site).text
+    return skypilot.prepare([run], site).text
 
 
 def job(run: RunToSubmit, site: Site) -> str:
-    return kubernetes.order([run], site).text
+    return kubernetes.prepare([run], site).text
 
 
 def lmf(*words: str, path: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,12 +22,14 @@ from validator.recipe import atomic_write, generated_files, safe_read
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_with_overrides
 from validator.run import prediction as jobs
 from validator.run.prediction import Job
+from validator.submit import kubernetes, skypilot, slurm
 from validator.submit import site_file as sites
-from validator.submit.cluster_job import RunToSubmit, Submission, build_cluster_job
+from validator.submit.cluster_job import RunToSubmit, build_cluster_job
 from validator.submit.site_file import Site
 
 # Hours of two steps, where nobody knows better.
 _SMOKE_HOURS = 1.0
+_SCHEDULERS = {"slurm": slurm.prepare, "skypilot": skypilot.prepare, "kubernetes": kubernetes.prepare}
 _FILE_TYPE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -38,7 +39,7 @@ _FILE_TYPE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--to",
     "engine",
-    type=click.Choice(["slurm", "skypilot", "kubernetes"]),
+    type=click.Choice([*_SCHEDULERS]),
     required=True,
     help="The engine that is to run it.",
 )
@@ -78,16 +79,16 @@ def command(
     settings = load_or_ask_site(engine, site, ask=not dry_run)
     wanted = _SubmitOptions(overrides, machine, host_ram, hours, settings)
     runs = [_smoke_run(each, wanted) if smoke else _checked_run(each, wanted) for each in _recipe_paths(recipe)]
-    order: Submission = import_module(f"validator.submit.{engine}").order(runs, settings)
-    for note in order.notes:
+    job = _SCHEDULERS[engine](runs, settings)
+    for note in job.notes:
         print_lines(note, err=True)
     if write:
-        generated_files.write_generated(write, order.text)
+        generated_files.write_generated(write, job.text)
         print_lines(f"the job is in {write}", err=True)
     if dry_run:
-        click.echo(order.text, nl=False)
+        click.echo(job.text, nl=False)
         return
-    for line in order.hand():
+    for line in job.submit():
         print_lines(line)
 
 
@@ -134,7 +135,7 @@ def _smoke_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:
     job = wanted.resolved(whole.job.workspace.recipe, overrides)
     short = build_cluster_job(job, wanted.site, overrides, wanted.hours)
     limit = wanted.hours if wanted.hours or short.hours else _SMOKE_HOURS
-    return RunToSubmit(job, overrides, replace(short, name=f"{short.name}-smoke", limit=limit, resumes=False))
+    return RunToSubmit(job, overrides, replace(short, name=f"{short.name}-smoke", time_limit_h=limit, can_resume=False))
 
 
 def load_or_ask_site(engine: str, named: Path | None, *, ask: bool) -> Site:

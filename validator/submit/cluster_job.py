@@ -19,7 +19,6 @@ from validator.launch import local_launch
 from validator.physics import Band
 from validator.recipe.recipe_file import path_override
 from validator.run import hub_downloads, launch_command, launcher, required_packages, training_time
-from validator.run import training_time as paces
 from validator.run.checkpoints import DEFAULT_OUTPUT_DIR
 from validator.run.prediction import Job
 from validator.submit import node_resources
@@ -31,16 +30,17 @@ from validator.wording import plural
 class ClusterJob:
     """One run, on a machine of this name. Paths are absolute, as every node is to see them.
 
-    - `starter` are the words before the recipe, `torchrun` whether LLaMA-Factory's launcher starts the processes.
-    - Of each of `nodes`, what to ask for: `devices` of a kind, `cpus`, `memory_gib` (None: not known, or nearly all
-      there is), `shm_gib` (/dev/shm), `disk_gib` (None: not known). `relief`: what to do where memory is short.
-    - `hours` of the whole run, None: not known; `limit`: those that the user admits.
-    - Seconds, at most: `saving` of a checkpoint, `every` from one checkpoint to the next; None: not known, infinite:
-      never.
-    - `local`: every node may keep an output folder of its own.
-    - `resumes`: a run that was stopped goes on from its last checkpoint.
-      `overwrites`: what earlier runs left in the output folder does not count, and is set aside.
-      `resuming`: overrides with which a run that was stopped goes on from its own."""
+    - `starter` are the words before the recipe. `torchrun`: LLaMA-Factory's launcher starts the processes.
+    - To request for each of `nodes`: `devices` of one kind, `cpus`, `memory_gib` (None: not known, or nearly all that
+      there is), `shm_gib` (/dev/shm), `disk_gib` (None: not known). `out_of_memory_hint`: what helps if main memory is
+      short.
+    - `hours` that the whole run is predicted to take (None: not known). `time_limit_h`: the most that the user admits.
+    - `checkpoint_interval_s`: the longest time from one checkpoint to the next (None: not known, infinite: none is
+      written). `checkpoint_write_s`: the longest time that one takes to write.
+    - `separate_output_dirs`: every node may keep an output folder of its own.
+    - `can_resume`: a run that was stopped goes on from its last checkpoint, with `resume_overrides`.
+      `discards_old_checkpoints`: what earlier runs left in the output folder does not count, and is set aside.
+    - `pip_requirements`: what pip installs beside torch."""
 
     name: str
     machine: str
@@ -55,18 +55,18 @@ class ClusterJob:
     memory_gib: int | None
     shm_gib: int
     disk_gib: int | None
-    relief: str
+    out_of_memory_hint: str
     hours: Band | None
-    limit: float | None
-    saving: float
-    every: float | None
+    time_limit_h: float | None
+    checkpoint_write_s: float
+    checkpoint_interval_s: float | None
     environment: Mapping[str, str]
     output: Path
-    local: bool
-    install: tuple[str, ...]
-    resumes: bool
-    overwrites: bool
-    resuming: tuple[str, ...]
+    separate_output_dirs: bool
+    pip_requirements: tuple[str, ...]
+    can_resume: bool
+    discards_old_checkpoints: bool
+    resume_overrides: tuple[str, ...]
 
     @property
     def accelerate(self) -> bool:
@@ -75,8 +75,9 @@ class ClusterJob:
 
 
 def build_cluster_job(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | None = None) -> ClusterJob:
-    """What is run for a checked job. `overrides` are the user's, `limit` the hours that they admit. Raises RecipeError
-    where no machine is named, a path cannot be handed to LLaMA-Factory, or Ray is to start the processes."""
+    """Return what a checked run is on a cluster. `overrides` are the user's, `limit` the hours that they admit. Raises
+    RecipeError where no machine is named, a path cannot be handed to LLaMA-Factory, or Ray would start the processes.
+    """
     machine = job.machine
     if machine is None:
         raise RecipeError(
@@ -86,7 +87,7 @@ def build_cluster_job(job: Job, site: Site, overrides: Sequence[str] = (), limit
         raise RecipeError(
             "USE_RAY is set, and the job starts torchrun, each process of which would start Ray; unset it"
         )
-    prepared, pace = local_launch.build_launch(job, overrides), paces.predict_training_time(job)
+    prepared, pace = local_launch.build_launch(job, overrides), training_time.predict_training_time(job)
     output = prepared.output or Path(DEFAULT_OUTPUT_DIR).absolute()
     unnamed = () if prepared.output else (path_override("output_dir", str(output)),)
     return ClusterJob(
@@ -103,23 +104,23 @@ def build_cluster_job(job: Job, site: Site, overrides: Sequence[str] = (), limit
         memory_gib=node_resources.requested_memory_gib(job, machine),
         shm_gib=node_resources.requested_shm_gib(job),
         disk_gib=node_resources.requested_disk_gib(job),
-        relief=node_resources.out_of_memory_hint(job),
+        out_of_memory_hint=node_resources.out_of_memory_hint(job),
         hours=pace.hours if pace else None,
-        limit=limit,
-        saving=training_time.checkpoint_write_seconds(job),
-        every=training_time.seconds_between_checkpoints(job),
+        time_limit_h=limit,
+        checkpoint_write_s=training_time.checkpoint_write_seconds(job),
+        checkpoint_interval_s=training_time.seconds_between_checkpoints(job),
         environment={**_node_env(job, machine), **site.environment},
         output=output,
-        local=job.args.flag("save_on_each_node"),
-        install=tuple(_pip_requirements(job)),
-        resumes=_can_resume(job),
-        overwrites=job.args.flag("overwrite_output_dir") and not _reads_own_output(job, output),
-        resuming=tuple(_resume_overrides(job)),
+        separate_output_dirs=job.args.flag("save_on_each_node"),
+        pip_requirements=tuple(_pip_requirements(job)),
+        can_resume=_can_resume(job),
+        discards_old_checkpoints=job.args.flag("overwrite_output_dir") and not _reads_own_output(job, output),
+        resume_overrides=tuple(_resume_overrides(job)),
     )
 
 
 def _node_env(job: Job, machine: Machine) -> dict[str, str]:
-    """What nodes want; what the user has set here wins."""
+    """Environment variables that nodes need; what the user has set here wins."""
     wait = job.args.number("ddp_timeout") if machine.world > 1 else 0.0
     threads = launch_command.omp_threads(job, node_resources.requested_cpus(job, machine))
     wanted = {**launch_command.vendor_env(machine.device, machine.nodes, wait), **threads}
@@ -127,29 +128,30 @@ def _node_env(job: Job, machine: Machine) -> dict[str, str]:
 
 
 def _pip_requirements(job: Job) -> list[str]:
-    """What pip is to install beside torch: the releases that the recipe was judged for, and what its keys need."""
+    """Packages that pip installs beside torch: the releases that the recipe was judged for, and packages that its keys
+    need."""
     pair = dict(zip(releases.RELEASE_FIELDS, releases.required_pairs(job.header)[0], strict=True))
     further = (required_packages.pip_requirement(package) for package, _ in required_packages.packages_for_run(job))
     return [*(f"{package}=={release}" for package, release in pair.items()), *dict.fromkeys(further)]
 
 
 def _can_resume(job: Job) -> bool:
-    """Not in PPO (train/ppo/trainer.py), nor with a reward model: whole it is trained anew (hparams/parser.py,
-    get_train_args), and an adapter's checkpoint is not found behind its value head (seen in real runs). Without the
-    optimizer's states a run would go on as another one."""
+    """True if a run that was stopped goes on from its checkpoint. PPO does not (train/ppo/trainer.py). A reward model
+    does not: with full tuning it starts anew (hparams/parser.py, get_train_args), and an adapter's checkpoint is not
+    found behind its value head (seen in real runs). Without optimizer states a run would not go on as the same."""
     return job.task.trains and job.task.stage not in ("rm", "ppo") and not job.args.flag("save_only_model")
 
 
 def _reads_own_output(job: Job, output: Path) -> bool:
-    """Whether the run starts from something in its own output folder, which then has to stay there."""
+    """True if the run starts from something in its own output folder, which then has to stay there."""
     keys = ("resume_from_checkpoint", "adapter_name_or_path", "model_name_or_path", "tokenized_path")
     places = [place[0] for key in keys for word in job.args.words(key) if word and (place := job.workspace.find(word))]
     return any(place.resolve().is_relative_to(output.resolve()) for place in places)
 
 
 def _resume_overrides(job: Job) -> Iterator[str]:
-    """LLaMA-Factory looks for the last checkpoint in the output folder unless it is told otherwise (hparams/parser.py,
-    get_train_args)."""
+    """Yield overrides without which LLaMA-Factory would not look for the last checkpoint in the output folder
+    (hparams/parser.py, get_train_args)."""
     if job.args.flag("overwrite_output_dir"):
         yield "overwrite_output_dir=false"
     if job.args.get("resume_from_checkpoint"):
@@ -164,8 +166,8 @@ _MAX_CAPABILITY = 9.0
 
 
 def published_image(work: ClusterJob) -> str | None:
-    """The image that LLaMA-Factory publishes for its release and this device; None where there is none."""
-    release = next(word.partition("==")[2] for word in work.install if word.startswith("llamafactory=="))
+    """Return the image that LLaMA-Factory publishes for its release and this device; None if there is none."""
+    release = next(word.partition("==")[2] for word in work.pip_requirements if word.startswith("llamafactory=="))
     device = work.device
     if device.vendor in ("nvidia", "cpu"):
         return f"{_IMAGE_REPOSITORY}:{release}" if (device.capability or _MAX_CAPABILITY) <= _MAX_CAPABILITY else None
@@ -173,12 +175,12 @@ def published_image(work: ClusterJob) -> str | None:
 
 
 def pip_command(work: ClusterJob) -> str:
-    """The command for the releases that the recipe was judged for, and for what its keys need."""
-    return shell_join(["python3", "-m", "pip", "install", "--quiet", *work.install])
+    """Return the command that installs the releases that the recipe was judged for, and what its keys need."""
+    return shell_join(["python3", "-m", "pip", "install", "--quiet", *work.pip_requirements])
 
 
 class RunToSubmit(NamedTuple):
-    """A checked job, the user's overrides, and what is to be run."""
+    """A checked recipe, the user's overrides, and the cluster job that runs it."""
 
     job: Job
     overrides: Sequence[str]
@@ -186,41 +188,24 @@ class RunToSubmit(NamedTuple):
 
 
 def require_single(runs: Sequence[RunToSubmit]) -> RunToSubmit:
-    """The one run. Raises RecipeError where there are several: array jobs are SLURM's."""
+    """Return the one run. Raises RecipeError if there are several: only SLURM has array jobs."""
     if len(runs) > 1:
         raise RecipeError(f"{len(runs)} recipes are an array job, which SLURM alone has; submit them one by one")
     return runs[0]
 
 
 class Submission(NamedTuple):
-    """`text` is the job as the engine reads it, `notes` are for whoever submits it; `hand` gives it to the engine's own
-    client, yields lines that say how to follow it, and raises RecipeError where it is refused."""
+    """`text` is the job as the scheduler reads it, `notes` are for whoever submits it. `submit` gives it to the
+    scheduler's own client, yields lines that say how to follow it, and raises RecipeError where it is refused."""
 
     text: str
     notes: Sequence[str]
-    hand: Callable[[], Iterable[str]]
+    submit: Callable[[], Iterable[str]]
 
 
 def merge_into_array(works: Sequence[ClusterJob]) -> ClusterJob:
-    """A run with the resources of the largest, and what any of them needs to go on. Raises RecipeError where they
-    cannot be one array."""
-    _check_alike(works)
-    first = works[0]
-    memories, hours = [work.memory_gib for work in works], [work.hours for work in works]
-    return replace(
-        first,
-        name=first.name if len(works) == 1 else first.recipe.parent.name,
-        cpus=max(work.cpus for work in works),
-        memory_gib=None if None in memories else max(filter(None, memories)),
-        hours=None if None in hours else max(filter(None, hours), key=lambda span: span.high),
-        every=None if any(work.every is None for work in works) else max(work.every or 0.0 for work in works),
-        saving=max(work.saving for work in works),
-        overwrites=any(work.overwrites for work in works),
-        resuming=tuple(dict.fromkeys(word for work in works for word in work.resuming)),
-    )
-
-
-def _check_alike(works: Sequence[ClusterJob]) -> None:
+    """Return one `ClusterJob` for an array: resources of the largest run, and the restart overrides of all runs. Raises
+    RecipeError where the runs cannot be one array."""
     first = works[0]
     for work in works[1:]:
         if _describe_shape(work) != _describe_shape(first):
@@ -231,10 +216,26 @@ def _check_alike(works: Sequence[ClusterJob]) -> None:
             raise RecipeError(
                 f"{one.name} and {other.name} both write to {one.output}; give each an output_dir of its own"
             )
+    memories, hours = [work.memory_gib for work in works], [work.hours for work in works]
+    return replace(
+        first,
+        name=first.name if len(works) == 1 else first.recipe.parent.name,
+        cpus=max(work.cpus for work in works),
+        memory_gib=None if None in memories else max(filter(None, memories)),
+        hours=None if None in hours else max(filter(None, hours), key=lambda span: span.high),
+        checkpoint_interval_s=None
+        if any(work.checkpoint_interval_s is None for work in works)
+        else max(work.checkpoint_interval_s or 0.0 for work in works),
+        checkpoint_write_s=max(work.checkpoint_write_s for work in works),
+        discards_old_checkpoints=any(work.discards_old_checkpoints for work in works),
+        resume_overrides=tuple(dict.fromkeys(word for work in works for word in work.resume_overrides)),
+    )
 
 
 def _describe_shape(work: ClusterJob) -> str:
-    """What the jobs of an array have in common, in words."""
+    """Return in words what the runs of an array must have in common."""
     by = "accelerate" if work.accelerate else "torchrun" if work.torchrun else "one process"
-    further = (", on folders of their own" if work.local else "") + ("" if work.resumes else ", without resuming")
+    further = (", on folders of their own" if work.separate_output_dirs else "") + (
+        "" if work.can_resume else ", without resuming"
+    )
     return f"{work.nodes} {plural(work.nodes, 'node')} of {work.devices} {work.device.id} by {by}{further}"

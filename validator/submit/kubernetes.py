@@ -24,48 +24,55 @@ _MAX_NAME_LETTERS = 40
 _DOCUMENT_SEPARATOR = "---\n"
 
 
-def order(runs: Sequence[RunToSubmit], site: Site) -> Submission:
-    """The job of one run. Raises RecipeError as `text` does."""
-    work, parcel = collect_uploads(require_single(runs), [site.kubernetes.mount])
-    job = job_documents(work, site, parcel)
-    return Submission(job, [*volume_notes(site, parcel)], lambda: create_job(job, site))
+def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
+    """Return the job of one run. Raises RecipeError as `job_documents` does."""
+    work, uploads = collect_uploads(require_single(runs), [site.kubernetes.mount])
+    job = job_documents(work, site, uploads)
+    return Submission(job, [*volume_notes(site, uploads)], lambda: create_job(job, site))
 
 
-def job_documents(work: ClusterJob, site: Site, parcel: Uploads) -> str:
-    """Both documents. Raises RecipeError where the site names no volume, or pods could not see what the run reads."""
-    own = site.kubernetes
-    _check_paths_visible(work, own, parcel)
-    form, name = _job_kind(own), _job_name(work.name)
-    files = _configmap_files(work, site, parcel, form)
+def job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:
+    """Return job and ConfigMap. Raises RecipeError where the site names no volume, or pods could not see what the run
+    reads."""
+    section = site.kubernetes
+    _check_paths_visible(work, section, uploads)
+    kind, name = _job_kind(section), _job_name(work.name)
+    files = _configmap_files(work, site, uploads, kind)
     held = f"{name}-{hashlib.sha256(repr(files).encode()).hexdigest()[:8]}"
-    space: dict[str, YamlValue] = {"namespace": own.namespace} if own.namespace else {}
-    inner = kubernetes_pod.PodInputs(work, own, parcel, _job_image(work, own), held)
+    space: dict[str, YamlValue] = {"namespace": section.namespace} if section.namespace else {}
+    image = section.image or cluster_job.published_image(work)
+    if image is None:
+        raise RecipeError(
+            f"LLaMA-Factory publishes no image that runs on {work.device.name}; name one under `kubernetes: image:` of "
+            "the site file"
+        )
+    inputs = kubernetes_pod.PodInputs(work, section, uploads, image, held)
     job: dict[str, YamlValue] = {
-        **form.head,
+        **kind.head,
         "metadata": {"generateName": f"{name}-", **space},
-        "spec": form.spec(inner),
+        "spec": kind.spec(inputs),
     }
     kept: dict[str, YamlValue] = {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": held, **space}, "immutable": True, "data": files,
     }  # fmt: skip
     return (
-        "".join(f"{line}\n" for line in _header_lines(work, site, parcel))
+        "".join(f"{line}\n" for line in _header_lines(work, site, uploads))
         + yaml_document(job)
         + _DOCUMENT_SEPARATOR
         + yaml_document(kept)
     )
 
 
-def volume_notes(site: Site, parcel: Uploads) -> Iterator[str]:
-    """What has to be on the volume before."""
-    own = site.kubernetes
-    for place in parcel.data:
-        seen = PurePosixPath(own.mount, place)
-        yield f"`{seen.relative_to(own.mount)}` has to be on the claim `{own.claim}`; pods see it as {seen}"
+def volume_notes(site: Site, uploads: Uploads) -> Iterator[str]:
+    """Yield what has to be on the volume before the job starts."""
+    section = site.kubernetes
+    for place in uploads.data:
+        seen = PurePosixPath(section.mount, place)
+        yield f"`{seen.relative_to(section.mount)}` has to be on the claim `{section.claim}`; pods see it as {seen}"
 
 
 def create_job(text: str, site: Site) -> Iterator[str]:
-    """Hand both to `kubectl`, the files first. Raises RecipeError where it is not installed or refuses."""
+    """Hand ConfigMap and job to `kubectl`, the files first. Raises RecipeError where it is not installed or refuses."""
     job, files = text.split(f"\n{_DOCUMENT_SEPARATOR}")  # in files the line is indented
     remedy = "kubernetes.io/docs/tasks/tools says how"
     scheduler_client.run_client(["kubectl", "apply", "--filename=-"], files, remedy)
@@ -78,78 +85,65 @@ def create_job(text: str, site: Site) -> Iterator[str]:
     yield f"cancel: {shell_join(['kubectl', 'delete', kind, name, *words])}"
 
 
-def _check_paths_visible(work: ClusterJob, own: Kubernetes, parcel: Uploads) -> None:
-    if not own.claim:
+def _check_paths_visible(work: ClusterJob, section: Kubernetes, uploads: Uploads) -> None:
+    if not section.claim:
         raise RecipeError(
             "what a pod writes is lost with it, and data set files would not be there: name a PersistentVolumeClaim "
             "under `kubernetes: claim:` of the site file"
         )
-    for place in (str(work.output), *parcel.data, *parcel.files):
-        if not PurePosixPath(own.mount, place).is_relative_to(own.mount):
+    for place in (str(work.output), *uploads.data, *uploads.files):
+        if not PurePosixPath(section.mount, place).is_relative_to(section.mount):
             raise RecipeError(
-                f"pods do not see `{place}`: they see the claim `{own.claim}` at {own.mount}; have it there, and name "
-                "it by its path from there"
+                f"pods do not see `{place}`: they see the claim `{section.claim}` at {section.mount}; have it there, "
+                "and name it by its path from there"
             )
 
 
-def _job_kind(own: Kubernetes) -> kubernetes_pod.JobKind:
-    if own.kind not in kubernetes_pod.JOB_KINDS:
+def _job_kind(section: Kubernetes) -> kubernetes_pod.JobKind:
+    if section.kind not in kubernetes_pod.JOB_KINDS:
         raise RecipeError(
-            f"`kubernetes.kind` of the site file is `{own.kind}`; it is {' or '.join(kubernetes_pod.JOB_KINDS)}"
+            f"`kubernetes.kind` of the site file is `{section.kind}`; it is {' or '.join(kubernetes_pod.JOB_KINDS)}"
         )
-    return kubernetes_pod.JOB_KINDS[own.kind]
+    return kubernetes_pod.JOB_KINDS[section.kind]
 
 
 def _job_name(name: str) -> str:
-    """A name that Kubernetes takes for a service, too (RFC 1035)."""
+    """Return a name that Kubernetes accepts for a service, too (RFC 1035)."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return (plain if plain[:1].isalpha() else f"run-{plain}")[:_MAX_NAME_LETTERS].strip("-")
 
 
-def _job_image(work: ClusterJob, own: Kubernetes) -> str:
-    image = own.image or cluster_job.published_image(work)
-    if image is None:
-        raise RecipeError(
-            f"LLaMA-Factory publishes no image that runs on {work.device.name}; name one under `kubernetes: image:` of "
-            "the site file"
-        )
-    return image
-
-
-def _header_lines(work: ClusterJob, site: Site, parcel: Uploads) -> Iterator[str]:
+def _header_lines(work: ClusterJob, site: Site, uploads: Uploads) -> Iterator[str]:
     yield from comment_lines(f"{work.name} on {work.machine}, by `lmf-recipes submit --to kubernetes`.")
     yield from comment_lines(
         "`kubectl create -f FILE` starts it; pods that fail or move go on from the last checkpoint."
     )
-    for each in volume_notes(site, parcel):
+    for each in volume_notes(site, uploads):
         yield from comment_lines(each)
     yield ""
 
 
 def _configmap_files(
-    work: ClusterJob, site: Site, parcel: Uploads, form: kubernetes_pod.JobKind
+    work: ClusterJob, site: Site, uploads: Uploads, kind: kubernetes_pod.JobKind
 ) -> Mapping[str, YamlValue]:
-    """The script that every node runs, and small files of the recipe. Raises RecipeError where they are too large."""
-    read = {kubernetes_pod.configmap_key(place): read_text(str(path)) for place, path in parcel.files.items()}
-    files = {kubernetes_pod.SCRIPT_NAME: _pod_script(work, site, form), **read}
+    """Return the script that every node runs, and small files of the recipe, by key. Raises RecipeError where they are
+    too large."""
+    read = {kubernetes_pod.configmap_key(place): read_text(str(path)) for place, path in uploads.files.items()}
+    brought = [
+        "# The releases that the recipe was judged for, where the image has others",
+        cluster_job.pip_command(work),
+    ]
+    rendezvous_lines = [
+        f"cd {shell_quote(site.kubernetes.mount)}",
+        *kind.rendezvous_lines,
+        *node_script.script_lines("kubernetes"),
+        *([] if site.kubernetes.image else brought),
+    ]
+    script = node_script.build_node_script(work, site, site.kubernetes.setup, rendezvous_lines, is_pid_1=True)
+    files = {kubernetes_pod.SCRIPT_NAME: script, **read}
     if (size := sum(len(each.encode()) for each in files.values())) > _MAX_CONFIGMAP_BYTES:
         raise RecipeError(
             f"recipe, DeepSpeed configuration and data set registry are {size >> 10:,} KiB together, a ConfigMap holds "
             f"{_MAX_CONFIGMAP_BYTES >> 10:,}; leave only the recipe's data sets in the registry"
         )
     return files
-
-
-def _pod_script(work: ClusterJob, site: Site, form: kubernetes_pod.JobKind) -> str:
-    own = site.kubernetes
-    brought = [
-        "# The releases that the recipe was judged for, where the image has others",
-        cluster_job.pip_command(work),
-    ]
-    place = [
-        f"cd {shell_quote(own.mount)}",
-        *form.place,
-        *node_script.script_lines("kubernetes"),
-        *([] if own.image else brought),
-    ]
-    return node_script.build_node_script(work, site, own.setup, place, first=True)

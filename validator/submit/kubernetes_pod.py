@@ -6,7 +6,7 @@ torch_distributed.yaml; github.com/kubeflow/training-operator at v1.9, pkg/contr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -31,38 +31,39 @@ _SHARED_CLAIM_COMMENT = "Model, data and results; for several nodes its access m
 _SHM_COMMENT = "Processes of a node and loaders exchange data in /dev/shm, which has 64 MiB where nobody asks for more."
 
 
-def pod_resources(work: ClusterJob, own: Kubernetes) -> YamlValue:
-    """What each node has to have. Memory is asked for as it is limited: where a node runs out of it, other pods are
-    evicted before."""
-    devices: dict[str, YamlValue] = {device_resource(work, own): work.devices} if work.device.vendor != "cpu" else {}
+def pod_resources(work: ClusterJob, site: Kubernetes) -> YamlValue:
+    """Resources of each node. The memory request equals the limit: where a node runs out of memory, other pods are
+    evicted first."""
+    devices: dict[str, YamlValue] = {device_resource(work, site): work.devices} if work.device.vendor != "cpu" else {}
     memory: dict[str, YamlValue] = {"memory": f"{work.memory_gib + work.shm_gib}Gi"} if work.memory_gib else {}
     asked: dict[str, YamlValue] = {
-        "requests": {"cpu": work.cpus, **memory, **devices, **own.limits},
-        "limits": {**memory, **devices, **own.limits},
+        "requests": {"cpu": work.cpus, **memory, **devices, **site.limits},
+        "limits": {**memory, **devices, **site.limits},
     }
-    return Commented(asked, f"{_MEMORY_COMMENT if memory else _NO_LIMIT_COMMENT} {work.relief}")
+    return Commented(asked, f"{_MEMORY_COMMENT if memory else _NO_LIMIT_COMMENT} {work.out_of_memory_hint}")
 
 
-def device_resource(work: ClusterJob, own: Kubernetes) -> str:
-    """What the cluster calls the devices."""
-    return own.resource or node_needs(work.device).kubernetes or "nvidia.com/gpu"
+def device_resource(work: ClusterJob, site: Kubernetes) -> str:
+    """Return the cluster's name for the devices."""
+    return site.resource or node_needs(work.device).kubernetes or "nvidia.com/gpu"
 
 
 def configmap_key(place: str) -> str:
-    """The key of a file in a ConfigMap, which has no folders."""
+    """Return the key of a file in a ConfigMap, which has no folders."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", place.strip("/"))
 
 
-def pod_volumes(work: ClusterJob, own: Kubernetes, parcel: Uploads, files: str) -> list[YamlValue]:
-    """The site's claim, the ConfigMap with the files, /dev/shm, and what only the vendor's driver on the node has. A
-    TrainJob mounts no volume twice (listMapKey of ContainerPatch in trainjob_types.go): each file is one."""
+def pod_volumes(work: ClusterJob, site: Kubernetes, uploads: Uploads, configmap: str) -> list[YamlValue]:
+    """Volumes: the site's claim, the ConfigMap with the files, /dev/shm, and files of the vendor's driver on the node.
+    A TrainJob mounts no volume twice (listMapKey of ContainerPatch in trainjob_types.go), so each file has its own."""
     drivers: list[YamlValue] = [
-        {"name": _volume_name(path), "hostPath": {"path": path}} for path in _driver_files(work)
+        {"name": _volume_name(path), "hostPath": {"path": path}}
+        for path in node_setup.container_mounts(work.device, work.devices, work.nodes).files
     ]
-    claim: YamlValue = {"name": _CLAIM_VOLUME, "persistentVolumeClaim": {"claimName": own.claim}}
+    claim: YamlValue = {"name": _CLAIM_VOLUME, "persistentVolumeClaim": {"claimName": site.claim}}
     shm: YamlValue = {"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": f"{work.shm_gib}Gi"}}
     held: list[YamlValue] = [
-        {"name": name, "configMap": {"name": files}} for name in (_SCRIPT_VOLUME, *_file_volumes(parcel))
+        {"name": name, "configMap": {"name": configmap}} for name in (_SCRIPT_VOLUME, *_file_volumes(uploads))
     ]
     return [
         Commented(claim, _SHARED_CLAIM_COMMENT) if work.nodes > 1 else claim,
@@ -72,17 +73,18 @@ def pod_volumes(work: ClusterJob, own: Kubernetes, parcel: Uploads, files: str) 
     ]
 
 
-def volume_mounts(work: ClusterJob, own: Kubernetes, parcel: Uploads) -> list[YamlValue]:
-    """Each small file stands over the claim where the recipe looks for it; what the claim holds there is untouched."""
+def volume_mounts(work: ClusterJob, site: Kubernetes, uploads: Uploads) -> list[YamlValue]:
+    """Mounts of the volumes. Each small file hides what the claim holds at the place where the recipe looks for it."""
     drivers: list[YamlValue] = [
-        {"name": _volume_name(path), "mountPath": path, "readOnly": True} for path in _driver_files(work)
+        {"name": _volume_name(path), "mountPath": path, "readOnly": True}
+        for path in node_setup.container_mounts(work.device, work.devices, work.nodes).files
     ]
     files: list[YamlValue] = [
-        {"name": name, "mountPath": str(PurePosixPath(own.mount, place)), "subPath": configmap_key(place)}
-        for name, place in _file_volumes(parcel).items()
+        {"name": name, "mountPath": str(PurePosixPath(site.mount, place)), "subPath": configmap_key(place)}
+        for name, place in _file_volumes(uploads).items()
     ]
     return [
-        {"name": _CLAIM_VOLUME, "mountPath": own.mount},
+        {"name": _CLAIM_VOLUME, "mountPath": site.mount},
         {"name": _SCRIPT_VOLUME, "mountPath": SCRIPT_FOLDER},
         *files,
         {"name": _SHM_VOLUME, "mountPath": "/dev/shm"},
@@ -90,42 +92,35 @@ def volume_mounts(work: ClusterJob, own: Kubernetes, parcel: Uploads) -> list[Ya
     ]
 
 
-def _file_volumes(parcel: Uploads) -> Mapping[str, str]:
+def _file_volumes(uploads: Uploads) -> Mapping[str, str]:
     """The volume of each small file, with its place."""
-    return {f"file-{number}": place for number, place in enumerate(parcel.files)}
-
-
-def _driver_files(work: ClusterJob) -> Sequence[str]:
-    return node_setup.container_mounts(work.device, work.devices, work.nodes).files
+    return {f"file-{number}": place for number, place in enumerate(uploads.files)}
 
 
 def _volume_name(path: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")
 
 
-def node_selection(work: ClusterJob, own: Kubernetes) -> Mapping[str, YamlValue]:
-    """Where a pod may run: on nodes that the site selects, else on none that says that it has other devices. Those
-    with devices are often tainted by the name of the resource."""
-    taint: YamlValue = {"key": device_resource(work, own), "operator": "Exists", "effect": "NoSchedule"}
-    tolerations = [*([taint] if work.device.vendor != "cpu" else []), *own.tolerations]
+def node_selection(work: ClusterJob, site: Kubernetes) -> Mapping[str, YamlValue]:
+    """Fields that say where a pod may run: on nodes that the site selects, else on none whose label names another
+    device. Nodes with devices are often tainted by the name of the resource."""
+    taint: YamlValue = {"key": device_resource(work, site), "operator": "Exists", "effect": "NoSchedule"}
+    tolerations = [*([taint] if work.device.vendor != "cpu" else []), *site.tolerations]
     tolerated: dict[str, YamlValue] = {"tolerations": tolerations} if tolerations else {}
-    if own.node_selector:
-        return {"nodeSelector": own.node_selector, **tolerated}
+    if site.node_selector:
+        return {"nodeSelector": site.node_selector, **tolerated}
     if work.device.vendor != "nvidia":
         return tolerated
-    wanted: YamlValue = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": _product_terms(work)}}
-    return {"affinity": {"nodeAffinity": wanted}, **tolerated}
-
-
-def _product_terms(work: ClusterJob) -> list[YamlValue]:
-    """Terms of which one has to hold. The label is that of NVIDIA's GPU feature discovery: the name that the driver
-    prints, with dashes (github.com/NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery)."""
+    # One of the terms has to hold. The label is that of NVIDIA's GPU feature discovery: the name that the driver
+    # prints, with dashes (github.com/NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery).
     names = [name.replace(" ", "-") for name in yaml_table("devices")[work.device.id]["products"]]
-    full = [*names, *(f"NVIDIA-{name}" for name in names if not name.startswith("NVIDIA"))]
-    return [
-        {"matchExpressions": [{"key": _PRODUCT_LABEL, "operator": "In", "values": full}]},
+    products = [*names, *(f"NVIDIA-{name}" for name in names if not name.startswith("NVIDIA"))]
+    terms: YamlValue = [
+        {"matchExpressions": [{"key": _PRODUCT_LABEL, "operator": "In", "values": products}]},
         {"matchExpressions": [{"key": _PRODUCT_LABEL, "operator": "DoesNotExist"}]},
     ]
+    wanted: YamlValue = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": wanted}, **tolerated}
 
 
 # How often a PyTorchJob whose pods fail is tried again; each time it goes on from the last checkpoint.
@@ -137,82 +132,60 @@ _JOB_SET_LABEL, _OPERATOR_LABEL = "jobset.sigs.k8s.io/jobset-name", "training.ku
 
 
 class PodInputs(NamedTuple):
-    """What a job is made of. `files` is the name of the ConfigMap."""
+    """The inputs of a job. `configmap` is the name of the ConfigMap."""
 
     work: ClusterJob
-    own: Kubernetes
-    parcel: Uploads
+    site: Kubernetes
+    uploads: Uploads
     image: str
-    files: str
-
-    @property
-    def resources(self) -> YamlValue:
-        return pod_resources(self.work, self.own)
-
-    @property
-    def command(self) -> list[YamlValue]:
-        return ["bash", f"{SCRIPT_FOLDER}/{SCRIPT_NAME}"]
-
-    @property
-    def deadline(self) -> Mapping[str, YamlValue]:
-        return {"activeDeadlineSeconds": round(self.work.limit * 3600)} if self.work.limit else {}
+    configmap: str
 
     def env(self, label: str) -> list[YamlValue]:
         """The job's own name, which a label of the pod tells, and the token of the hub."""
         job: YamlValue = {"name": "JOB", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
-        if not self.own.secret:
+        if not self.site.secret:
             return [job]
-        token = {"secretKeyRef": {"name": self.own.secret, "key": "HF_TOKEN"}}
+        token = {"secretKeyRef": {"name": self.site.secret, "key": "HF_TOKEN"}}
         return [job, {"name": "HF_TOKEN", "valueFrom": token}]
 
-    @property
-    def pod(self) -> Mapping[str, YamlValue]:
-        """What is said of a pod beside its container."""
-        volumes = pod_volumes(self.work, self.own, self.parcel, self.files)
-        return {**node_selection(self.work, self.own), "volumes": volumes}
+    def pod_fields(self) -> Mapping[str, YamlValue]:
+        """Fields of the pod beside its container: where it may run, and its volumes."""
+        volumes = pod_volumes(self.work, self.site, self.uploads, self.configmap)
+        return {**node_selection(self.work, self.site), "volumes": volumes}
 
-    @property
-    def grace(self) -> Mapping[str, YamlValue]:
-        """Seconds from SIGTERM to SIGKILL. A TrainJob has those of its runtime, which it may not patch (PodSpecPatch in
-        trainjob_types.go): 30 where that says nothing."""
-        return {
-            "terminationGracePeriodSeconds": Commented(
-                round(self.work.saving + supervisor.SHUTDOWN_SECONDS), _GRACE_COMMENT
-            )
-        }
 
-    @property
-    def mounts(self) -> list[YamlValue]:
-        return volume_mounts(self.work, self.own, self.parcel)
+_COMMAND: YamlValue = ["bash", f"{SCRIPT_FOLDER}/{SCRIPT_NAME}"]
+
+
+def _deadline(work: ClusterJob) -> Mapping[str, YamlValue]:
+    return {"activeDeadlineSeconds": round(work.time_limit_h * 3600)} if work.time_limit_h else {}
 
 
 class JobKind(NamedTuple):
-    """A kind of job. `label` of a pod holds the job's name. `place` are lines of bash that set what the controller does
-    not of NODE_RANK, MASTER_ADDR and MASTER_PORT."""
+    """A kind of Kubeflow job. `label` is the pod's label that holds the job's name. `rendezvous_lines`, in bash, set
+    those of NODE_RANK, MASTER_ADDR and MASTER_PORT that the controller does not set."""
 
     head: Mapping[str, YamlValue]
     label: str
-    place: tuple[str, ...]
+    rendezvous_lines: tuple[str, ...]
     spec: Callable[[PodInputs], YamlValue]
 
 
-def _train_job(run: PodInputs) -> YamlValue:
-    """Image, resources and environment of the trainer have fields of their own; the rest of the pod is patched into
-    that of the runtime."""
-    inner: YamlValue = {"name": "node", "volumeMounts": run.mounts}
-    patched: YamlValue = {
-        "name": "node",
-        "template": {"spec": {"template": {"spec": {**run.pod, "containers": [inner]}}}},
-    }
+def _train_job(inputs: PodInputs) -> YamlValue:
+    """A TrainJob has fields for the trainer's image, resources and environment; the rest of the pod is patched into
+    that of its runtime. It may not patch the pod's grace period (PodSpecPatch in trainjob_types.go)."""
+    mounts = volume_mounts(inputs.work, inputs.site, inputs.uploads)
+    pod: YamlValue = {**inputs.pod_fields(), "containers": [{"name": "node", "volumeMounts": mounts}]}
+    patched: YamlValue = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
     return {
-        **run.deadline,
-        "runtimeRef": {"name": run.own.runtime},
+        **_deadline(inputs.work),
+        "runtimeRef": {"name": inputs.site.runtime},
         "trainer": {
-            "numNodes": run.work.nodes,
-            "image": run.image,
-            "command": run.command,
-            "env": run.env(_JOB_SET_LABEL),
-            "resourcesPerNode": run.resources,
+            "numNodes": inputs.work.nodes,
+            "image": inputs.image,
+            "command": _COMMAND,
+            "env": inputs.env(_JOB_SET_LABEL),
+            "resourcesPerNode": pod_resources(inputs.work, inputs.site),
         },
         "runtimePatches": [
             {"manager": _PATCH_MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [patched]}}}}
@@ -220,21 +193,27 @@ def _train_job(run: PodInputs) -> YamlValue:
     }
 
 
-def _pytorch_job(run: PodInputs) -> YamlValue:
-    inner: YamlValue = {
+def _pytorch_job(inputs: PodInputs) -> YamlValue:
+    work = inputs.work
+    grace_s = round(work.checkpoint_write_s + supervisor.SHUTDOWN_SECONDS)
+    container: YamlValue = {
         "name": "pytorch",
-        "image": run.image,
-        "command": run.command,
-        "env": run.env(_OPERATOR_LABEL),
-        "resources": run.resources,
-        "volumeMounts": run.mounts,
+        "image": inputs.image,
+        "command": _COMMAND,
+        "env": inputs.env(_OPERATOR_LABEL),
+        "resources": pod_resources(work, inputs.site),
+        "volumeMounts": volume_mounts(work, inputs.site, inputs.uploads),
     }
-    template: YamlValue = {"spec": {**run.pod, **run.grace, "containers": [inner]}}
-    replicas = {"Master": 1, **({"Worker": run.work.nodes - 1} if run.work.nodes > 1 else {})}
+    pod: YamlValue = {
+        **inputs.pod_fields(),
+        "terminationGracePeriodSeconds": Commented(grace_s, _GRACE_COMMENT),
+        "containers": [container],
+    }
+    replicas = {"Master": 1, **({"Worker": work.nodes - 1} if work.nodes > 1 else {})}
     return {
-        "runPolicy": {**run.deadline, "backoffLimit": _RETRIES, "cleanPodPolicy": "Running"},
+        "runPolicy": {**_deadline(work), "backoffLimit": _RETRIES, "cleanPodPolicy": "Running"},
         "pytorchReplicaSpecs": {
-            kind: {"replicas": count, "restartPolicy": "OnFailure", "template": template}
+            kind: {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": pod}}
             for kind, count in replicas.items()
         },
     }

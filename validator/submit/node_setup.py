@@ -14,19 +14,19 @@ from validator.run.launch_command import P2P_MIN_DRIVER, P2P_VARIABLES, lacks_p2
 
 
 def read_script(file: Path) -> list[str]:
-    """Those of a file."""
+    """Return the lines of a file."""
     return file.read_text("utf-8").splitlines()
 
 
 def python_function(name: str, file: Path, argument: str) -> list[str]:
-    """A function of bash that runs a file of Python, which needs Python's own library alone, with an argument."""
+    """Return a bash function that runs a Python file with an argument. The file uses Python's standard library only."""
     text = read_script(file)
     short = [line for before, line in zip(["", *text], text, strict=False) if before or line]  # no two blank lines
     return [f"{name}() {{", f"  python3 - {argument} <<'PYTHON'", *short, "PYTHON", "}"]
 
 
 def indent_lines(block: Iterable[str]) -> list[str]:
-    """Lines as they stand in a block."""
+    """Return the lines of a block, indented."""
     return [f"  {line}" for line in block]
 
 
@@ -42,7 +42,7 @@ class ContainerMounts(NamedTuple):
 
 
 def container_mounts(device: Device, count: int, nodes: int = 1) -> ContainerMounts:
-    """What a container with the first `count` devices needs of its node, where no runtime of the vendor mounts it."""
+    """Return what a container with the first `count` devices mounts where no runtime of the vendor does it."""
     wanted = node_needs(device)
     numbered = (path.format(number) for path in wanted.devices if "{}" in path for number in range(count))
     others = (path for path in wanted.devices if "{}" not in path)
@@ -50,13 +50,13 @@ def container_mounts(device: Device, count: int, nodes: int = 1) -> ContainerMou
 
 
 def local_address_lines() -> list[str]:
-    """A function of bash, which prints the address by which this node reaches another."""
+    """A bash function that prints the address by which this node reaches another one."""
     return python_function("reach", _LOCAL_ADDRESS_PROGRAM, '"$1"')
 
 
 def device_setup_lines(device: Device, count: int = 1, nodes: int = 1) -> list[str]:
-    """Lines of bash for each node before the run starts, after the site's own; `set -eu` may be on. MASTER_ADDR is set
-    where several nodes meet."""
+    """Return bash lines for each node, to run after the site's own lines and before the run. `set -eu` may be on.
+    MASTER_ADDR is set where several nodes meet."""
     lines = [
         "# Loaders take many open files, network adapters much locked memory; without end, files cost time, too",
         f'ulimit -S -n {MAX_OPEN_FILES} 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"',

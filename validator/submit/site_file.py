@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from validator.errors import RecipeError
 from validator.recipe import known_folders, safe_read
 from validator.recipe.safe_read import read_yaml
 from validator.recipe.suggestions import suggest
+from validator.recipe.yaml_writer import YamlValue, yaml_document
 
 _FILE_HEADER = """\
 # What this site asks of every job of `lmf-recipes submit`. There are also, as a site needs them,
@@ -121,11 +121,10 @@ def read_site(file: Path | None) -> Site:
 
 
 def site_file_text(partition: str, account: str, setup: str) -> str:
-    """The file that says these, and nothing of what is empty."""
+    """Return a site file with these settings; an empty one is left out."""
     slurm = {name: text for name, text in (("partition", partition), ("account", account)) if text}
-    parts = {**({"slurm": slurm} if slurm else {}), **({"setup": [setup]} if setup else {})}
-    lines = (f"{name}: {json.dumps(value, ensure_ascii=False)}\n" for name, value in parts.items())
-    return _FILE_HEADER + "".join(lines)
+    parts: dict[str, YamlValue] = {**({"slurm": slurm} if slurm else {}), **({"setup": [setup]} if setup else {})}
+    return _FILE_HEADER + yaml_document(parts)
 
 
 def _parse_section(kind: type[Part], value: Any, route: str) -> Part:

@@ -29,38 +29,40 @@ _MEMORY_COMMENT = "GiB: the high end of the prediction, with headroom. SkyPilot 
 _RECOVERY_COMMENT = "A run that ends with an error is started once more, and goes on from its last checkpoint."
 
 
-def persistent_mounts(own: SkyPilot) -> list[str]:
-    """Where buckets and volumes of the site are seen."""
-    return [*own.mounts, *own.volumes]
+def persistent_mounts(section: SkyPilot) -> list[str]:
+    """Return the places on a node where buckets and volumes of the site are mounted."""
+    return [*section.mounts, *section.volumes]
 
 
-def output_persists(work: ClusterJob, own: SkyPilot) -> bool:
-    """Whether the results are in one of them, and not on disks that go with the nodes."""
+def output_persists(work: ClusterJob, section: SkyPilot) -> bool:
+    """True if the results are in a bucket or volume, and not on disks that go with the nodes."""
     output = PurePosixPath(work.output)
-    return any(output.is_relative_to(mount.removeprefix(f"{WORK_FOLDER}/")) for mount in persistent_mounts(own))
+    return any(output.is_relative_to(mount.removeprefix(f"{WORK_FOLDER}/")) for mount in persistent_mounts(section))
 
 
-def task_resources(work: ClusterJob, own: SkyPilot) -> Mapping[str, YamlValue]:
-    """What to ask for of each node; the site's keys win. Raises RecipeError where SkyPilot knows no such device."""
+def task_resources(work: ClusterJob, section: SkyPilot) -> Mapping[str, YamlValue]:
+    """Return the resources of each node; the site's keys win. Raises RecipeError if SkyPilot knows no such device."""
     disk = _SYSTEM_DISK_GIB + (work.disk_gib or 0)
-    ours: dict[str, YamlValue] = {} if "accelerators" in own.resources else _task_accelerators(work, own)
+    ours: dict[str, YamlValue] = {} if "accelerators" in section.resources else _task_accelerators(work, section)
     ours["cpus"] = f"{work.cpus}+"
     if work.memory_gib:
-        ours["memory"] = Commented(f"{work.memory_gib}+", f"{_MEMORY_COMMENT} {work.relief}")
+        ours["memory"] = Commented(f"{work.memory_gib}+", f"{_MEMORY_COMMENT} {work.out_of_memory_hint}")
     if disk > _DEFAULT_DISK_GIB:
         ours["disk_size"] = Commented(disk, "GiB: the model, the checkpoints that lie there at once, and packages.")
-    if own.managed and output_persists(work, own):
+    if section.managed and output_persists(work, section):
         ours["job_recovery"] = Commented(
             {"strategy": "EAGER_NEXT_REGION", "max_restarts_on_errors": 1}, _RECOVERY_COMMENT
         )
-    return {**ours, **own.resources}
+    return {**ours, **section.resources}
 
 
-def _task_accelerators(work: ClusterJob, own: SkyPilot) -> dict[str, YamlValue]:
-    """Any of the names will do."""
+def _task_accelerators(work: ClusterJob, section: SkyPilot) -> dict[str, YamlValue]:
+    """Return SkyPilot's names for the device, of which any will do."""
     if work.device.vendor == "cpu":
         return {}
-    names = [own.accelerator] if own.accelerator else yaml_table("engines").get(work.device.id, {}).get("skypilot")
+    names = (
+        [section.accelerator] if section.accelerator else yaml_table("engines").get(work.device.id, {}).get("skypilot")
+    )
     if not names:
         raise RecipeError(
             f"SkyPilot knows no {work.device.name}; submit it `--to slurm` or `--to kubernetes`, or name under "
@@ -75,42 +77,46 @@ _PIP_VENDORS = ("nvidia", "cpu")
 _OWN_INFRA = ("k8s", "kubernetes", "ssh", "slurm")
 
 
-def order(runs: Sequence[RunToSubmit], site: Site) -> Submission:
-    """The task of one run. Raises RecipeError as `text` does."""
-    work, parcel = collect_uploads(require_single(runs), persistent_mounts(site.skypilot))
-    task = task_file(work, site, parcel)
+def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
+    """Return the task of one run. Raises RecipeError as `task_file` does."""
+    work, uploads = collect_uploads(require_single(runs), persistent_mounts(site.skypilot))
+    task = task_file(work, site, uploads)
     return Submission(task, [*task_notes(work, site)], lambda: launch_task(task, work, site))
 
 
-def task_file(work: ClusterJob, site: Site, parcel: Uploads) -> str:
-    """The task file. Raises RecipeError where SkyPilot knows no such device."""
-    own = site.skypilot
-    resources = task_resources(work, own)
-    brings: dict[str, YamlValue] = {} if "image_id" in own.resources else {"setup": _setup_script(work, site)}
-    volumes: dict[str, YamlValue] = {"volumes": own.volumes} if own.volumes else {}
+def task_file(work: ClusterJob, site: Site, uploads: Uploads) -> str:
+    """Return the task file. Raises RecipeError where SkyPilot knows no such device."""
+    section = site.skypilot
+    resources = task_resources(work, section)
+    # Paths on this machine count from the folder that `sky` is started in.
+    sent = {place: str(relative_to_cwd(path)) for place, path in {**uploads.files, **uploads.data}.items()}
+    brings: dict[str, YamlValue] = {} if "image_id" in section.resources else {"setup": _setup_script(work, site)}
+    volumes: dict[str, YamlValue] = {"volumes": section.volumes} if section.volumes else {}
     task: dict[str, YamlValue] = {
         "name": _task_name(work),
         "num_nodes": work.nodes,
         "resources": resources,
         "file_mounts": Commented(
-            _file_mounts(parcel, own), f"What the run reads of this machine, by its place in {WORK_FOLDER}."
+            {**sent, **section.mounts}, f"What the run reads of this machine, by its place in {WORK_FOLDER}."
         ),
         **volumes,
         **brings,
-        "run": _run_script(work, site),
+        "run": node_script.build_node_script(
+            work, site, section.setup, node_script.script_lines("skypilot"), work.time_limit_h
+        ),
     }
     return "".join(f"{line}\n" for line in _header_lines(work, site)) + yaml_document(task)
 
 
 def task_notes(work: ClusterJob, site: Site) -> Iterator[str]:
-    """What to say where the results are on disks that go with the nodes, where the nodes stay, and where files may not
-    come to them (sky/utils/controller_utils.py, maybe_translate_local_file_mounts_and_sync_up)."""
-    own = site.skypilot
-    if not own.managed and "autostop" not in own.resources:
+    """Yield notes if the results are on disks that go with the nodes, if the nodes stay, and if files may not reach
+    them (sky/utils/controller_utils.py, maybe_translate_local_file_mounts_and_sync_up)."""
+    section = site.skypilot
+    if not section.managed and "autostop" not in section.resources:
         yield "the nodes stay, and cost, after the run: `sky down` them, or set `skypilot: resources: autostop:`"
-    if own.managed and str(own.resources.get("infra")).lower().startswith(_OWN_INFRA):
+    if section.managed and str(section.resources.get("infra")).lower().startswith(_OWN_INFRA):
         yield "managed jobs send files through a cloud's bucket: where there is none, set `skypilot: managed: false`"
-    if output_persists(work, own):
+    if output_persists(work, section):
         return
     shared = ", and several nodes cannot go on from checkpoints that each has parts of" if work.nodes > 1 else ""
     yield (
@@ -136,7 +142,7 @@ def launch_task(text: str, work: ClusterJob, site: Site) -> Iterator[str]:
 
 
 def _task_name(work: ClusterJob) -> str:
-    """What SkyPilot takes for a name (sky/task.py)."""
+    """Return a name that SkyPilot accepts (sky/task.py)."""
     return re.sub(r"[^A-Za-z0-9]+", "-", work.name).strip("-") or "run"
 
 
@@ -149,12 +155,6 @@ def _header_lines(work: ClusterJob, site: Site) -> Iterator[str]:
     yield ""
 
 
-def _file_mounts(parcel: Uploads, own: SkyPilot) -> Mapping[str, YamlValue]:
-    """Paths here count from the folder that `sky` is started in."""
-    here = {place: str(relative_to_cwd(path)) for place, path in {**parcel.files, **parcel.data}.items()}
-    return {**here, **own.mounts}
-
-
 def _setup_script(work: ClusterJob, site: Site) -> str:
     if work.device.vendor not in _PIP_VENDORS:
         raise RecipeError(
@@ -164,9 +164,3 @@ def _setup_script(work: ClusterJob, site: Site) -> str:
     brought = ["# The releases that the recipe was judged for", cluster_job.pip_command(work)]
     lines = [*node_script.site_setup_lines(site, site.skypilot.setup), *brought]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _run_script(work: ClusterJob, site: Site) -> str:
-    return node_script.build_node_script(
-        work, site, site.skypilot.setup, node_script.script_lines("skypilot"), work.limit
-    )

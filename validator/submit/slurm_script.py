@@ -18,9 +18,13 @@ SECONDS_PER_HOUR = 3600
 
 
 def requeue_notice_s(work: ClusterJob, limit: float) -> int:
-    """Seconds before the limit, hours, in which another checkpoint is written; ten minutes where that is not known. No
-    more than a third of the time."""
-    wanted = 600.0 if work.every is None or math.isinf(work.every) else work.every + work.saving + 60
+    """Seconds before the time limit (`limit`, hours) that are enough to write another checkpoint; ten minutes if that
+    is not known; a third of the limit at most."""
+    wanted = (
+        600.0
+        if work.checkpoint_interval_s is None or math.isinf(work.checkpoint_interval_s)
+        else work.checkpoint_interval_s + work.checkpoint_write_s + 60
+    )
     return int(min(wanted, limit * SECONDS_PER_HOUR / 3))
 
 
@@ -30,34 +34,30 @@ _SITE_OPTIONS = ("partition", "account", "qos", "constraint", "reservation")
 
 
 def directive_lines(work: ClusterJob, slurm: Slurm, hours: float, several: int = 0) -> list[str]:
-    """The lines of a job of at most so many hours; of an array, where it is one of `several`."""
-    words = [shell_quote(word) for word in _directives(work, slurm, hours, several)]
+    """Return the `#SBATCH` lines of a job of at most so many hours; `several`: the number of jobs in its array."""
+    words = [shell_quote(word) for word in _sbatch_options(work, slurm, hours, several)]
     return [f"#SBATCH {word}" for word in (*words, *slurm.options)]
 
 
-def _directives(work: ClusterJob, slurm: Slurm, hours: float, several: int) -> Iterator[str]:
+def _sbatch_options(work: ClusterJob, slurm: Slurm, hours: float, several: int) -> Iterator[str]:
     yield f"--job-name={work.name}"
     if several:
         yield f"--array=0-{several - 1}"
     yield from (f"--nodes={work.nodes}", "--ntasks-per-node=1")
-    if devices := _device_option(work, slurm):
-        yield devices
+    if work.device.vendor != "cpu":
+        # The site's form, else the name that most sites give to the vendor's devices.
+        devices = (slurm.devices or node_needs(work.device).slurm + ":{devices}").replace(
+            "{devices}", str(work.devices)
+        )
+        yield devices if devices.startswith("-") else f"--gres={devices}"
     yield "--exclusive" if slurm.exclusive else f"--cpus-per-task={work.cpus}"
     yield f"--mem={work.memory_gib}G" if work.memory_gib and not slurm.exclusive else "--mem=0"
     yield f"--time={slurm_time(hours)}"
-    if work.resumes:
+    if work.can_resume:
         yield f"--signal=B:USR1@{min(requeue_notice_s(work, hours), _MAX_NOTICE_SECONDS)}"
-    yield "--requeue" if work.resumes else "--no-requeue"
+    yield "--requeue" if work.can_resume else "--no-requeue"
     yield from ("--open-mode=append", f"--output={log_path(work, slurm, several)}")
     yield from (f"--{name}={value}" for name in _SITE_OPTIONS if (value := getattr(slurm, name)))
-
-
-def _device_option(work: ClusterJob, slurm: Slurm) -> str:
-    """The site's form, else the name that most sites give to the vendor's devices."""
-    if work.device.vendor == "cpu":
-        return ""
-    form = (slurm.devices or node_needs(work.device).slurm + ":{devices}").replace("{devices}", str(work.devices))
-    return form if form.startswith("-") else f"--gres={form}"
 
 
 def slurm_time(hours: float) -> str:
@@ -74,7 +74,8 @@ def log_path(work: ClusterJob, slurm: Slurm, several: int = 0) -> Path:
 
 
 def rendezvous_lines(work: ClusterJob) -> list[str]:
-    """Where the nodes meet. Jobs on one node do not meet at one port; ports from 32768 are given away by the kernel."""
+    """Return lines that say where the nodes meet. The port depends on the job, as a node may run several; ports from
+    32768 on are given away by the kernel."""
     address = (
         [*node_setup.local_address_lines(), *node_script.script_lines("address")]
         if work.nodes > 1
@@ -88,46 +89,56 @@ def rendezvous_lines(work: ClusterJob) -> list[str]:
     ]
 
 
-def prepare_output_lines(work: ClusterJob) -> list[str]:
-    """What earlier starts have left: put in order, and gone on from. On nodes with folders of their own each does the
-    first for itself."""
-    if not work.resumes:
+_SET_ASIDE_OLD_RESULTS = [
+    'if [ "$overwrites" = true ]; then',
+    *node_setup.indent_lines(node_script.script_lines("anew")),
+    "fi",
+]
+
+
+def clean_up_lines(work: ClusterJob) -> list[str]:
+    """Return lines that set aside half-written checkpoints, and what earlier runs left if the recipe discards that."""
+    old = _SET_ASIDE_OLD_RESULTS if work.discards_old_checkpoints else []
+    return [*old, *node_script.quarantine_function_lines(), "set_aside"]
+
+
+def resume_lines(work: ClusterJob) -> list[str]:
+    """Return lines that put the output folder in order and choose the overrides to resume with. Nodes with output
+    folders of their own put them in order themselves."""
+    if not work.can_resume:
         return []
     again = 'if [ -n "$before" ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then arguments+=("${resuming[@]}"); fi'
-    return [*(() if work.local else _clean_up_lines(work)), "before=$(newest)", *([again] if work.resuming else ())]
-
-
-def _clean_up_lines(work: ClusterJob) -> list[str]:
-    return [
-        *(node_script.script_lines("earlier") if work.overwrites else ()),
-        *node_script.set_aside_lines(),
-        "set_aside",
-    ]
+    clean_up = [] if work.separate_output_dirs else clean_up_lines(work)
+    return [*clean_up, "before=$(newest)", *([again] if work.resume_overrides else ())]
 
 
 def requeue_lines(work: ClusterJob, notice: int) -> list[str]:
-    """How the job is queued again: after a failure, or before its limit, of which SLURM gives so many seconds
-    notice."""
-    if not work.resumes:
+    """Return lines that queue the job again after a failure, or `notice` seconds before its limit, when SLURM sends a
+    signal."""
+    if not work.can_resume:
         return []
     what = "# Before the limit, and where the training fails, the job is queued again"
     return [what, f"notice={notice}", *node_script.script_lines("requeue")]
 
 
+_CHECK_ACCESS = """\
+# srun ends all nodes as soon as one fails, and loses what that one has just written
+trap 'code=$?; [ "$code" -eq 0 ] || sleep 5' EXIT
+NODE_RANK=$SLURM_NODEID arguments=("$@")
+tell() { echo "lmf-recipes: $*" >&2; }
+fail() { tell "$@"; exit 1; }
+[ -r "$recipe" ] || fail "$SLURMD_NODENAME does not see $recipe; put it where all nodes do"
+mkdir -p "$output" && touch "$output/.$RDZV_ID-$NODE_RANK" || fail "$SLURMD_NODENAME cannot write to $output\""""
+
+
 def node_lines(work: ClusterJob) -> list[str]:
-    """What each node does, as a text for its bash."""
-    shared = (
-        node_script.script_lines("shared")
-        if work.nodes > 1 and not work.local
-        else ['rm -f "$output/.$RDZV_ID-$NODE_RANK"']
-    )
+    """Return a bash variable that holds the script of each node."""
+    shares_folder = work.nodes > 1 and not work.separate_output_dirs
     lines = [
         "set -euo pipefail",
-        *node_script.script_lines("linger"),
-        'NODE_RANK=$SLURM_NODEID arguments=("$@")',
-        *node_script.script_lines("seen"),
-        *shared,
-        *(_clean_up_lines(work) if work.local and work.resumes else ()),
+        *_CHECK_ACCESS.splitlines(),
+        *(node_script.script_lines("shared") if shares_folder else ['rm -f "$output/.$RDZV_ID-$NODE_RANK"']),
+        *(clean_up_lines(work) if work.separate_output_dirs and work.can_resume else ()),
         *node_script.node_setup_lines(work),
         f"command -v {work.starter[0]} >/dev/null ||",
         f'  fail "{work.starter[0]} is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"',
@@ -137,29 +148,37 @@ def node_lines(work: ClusterJob) -> list[str]:
     return ["# What each node does", "read -r -d '' node <<'NODE' || true", *lines, "NODE"]
 
 
+_WAIT_FOR_TRAINING = """\
+training=$!
+code=0
+wait "$training" || code=$?
+# A signal ends the wait, not the training
+if [ "$code" -eq $((128 + $(kill -l USR1))) ]; then code=0; wait "$training" || code=$?; fi"""
+_REQUEUE_AFTER_FAILURE = """\
+# A node that dies ends the training long before SLURM knows of it
+if [ "$code" -ne 0 ] && [ "$(newest)" != "$before" ]; then again "the training ended with exit code $code"; fi"""
+
+
 def srun_lines(work: ClusterJob, slurm: Slurm) -> list[str]:
-    """Start the nodes, wait for them, and end as they do."""
+    """Return lines that start the nodes, wait for them, and end as they do."""
     options = ["--kill-on-bad-exit=1", *(["--label"] if work.nodes > 1 else []), *_container_options(work, slurm)]
+    is_part_of_server = work.device.vendor == "ascend" and work.devices < work.device.server_devices
     return [
-        *(node_script.script_lines("npus") if _takes_part_of_server(work) else ()),
+        *(node_script.script_lines("npus") if is_part_of_server else ()),
         "# srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)",
         'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"',
         f'srun {shell_join(options)} bash -c "$node" node "${{arguments[@]}}" &',
-        *node_script.script_lines("wait"),
-        *(node_script.script_lines("failed") if work.resumes else ()),
+        *_WAIT_FOR_TRAINING.splitlines(),
+        *(_REQUEUE_AFTER_FAILURE.splitlines() if work.can_resume else ()),
         'exit "$code"',
     ]
 
 
 def _container_options(work: ClusterJob, slurm: Slurm) -> list[str]:
-    """Options of pyxis. Devices of some vendors are mounted by name: all that a server has, of which SLURM leaves the
+    """Return options of pyxis. Some vendors' devices are mounted by name: all of a server, of which SLURM leaves the
     job its own."""
     if not slurm.container:
         return []
     vendor = node_setup.container_mounts(work.device, work.device.server_devices or work.devices, work.nodes)
     mounts = [*slurm.mounts, *(f"{path}:{path}" for path in (*vendor.devices, *vendor.files))]
     return [f"--container-image={slurm.container}", *([f"--container-mounts={','.join(mounts)}"] if mounts else [])]
-
-
-def _takes_part_of_server(work: ClusterJob) -> bool:
-    return work.device.vendor == "ascend" and work.devices < work.device.server_devices

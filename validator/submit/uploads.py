@@ -14,7 +14,7 @@ from validator.errors import RecipeError
 from validator.knowledge.path_keys import PATH_KEYS
 from validator.recipe import safe_read
 from validator.recipe.recipe_file import path_override
-from validator.run.dataset_registry import REGISTRY_FILE, Dataset
+from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.named_paths import InputPath, find_inputs
 from validator.run.prediction import Job
 from validator.submit.cluster_job import ClusterJob, RunToSubmit
@@ -35,9 +35,10 @@ class Uploads:
 
 
 def collect_uploads(run: RunToSubmit, seen: Iterable[str] = ()) -> tuple[ClusterJob, Uploads]:
-    """The work with paths from the folder that a run starts in on a node, and what has to be there. A relative path of
-    the recipe stays as it is, and so does the recipe; folders of `seen` are on the node, too. Raises RecipeError for a
-    path with a space, at which LLaMA-Factory's launcher splits, and where two folders would have one place."""
+    """Return the cluster job with paths from the folder that a run starts in on a node, and what has to be there. A
+    relative path of the recipe stays as it is, and so does the recipe; folders of `seen` are on the node, too. Raises
+    RecipeError for a path with a space, at which LLaMA-Factory's launcher splits, and if two folders would have one
+    place."""
     job, overrides, work = run
     way = _NodePaths(tuple(seen))
     inputs = [*_inputs_to_bring(job)]
@@ -69,19 +70,19 @@ def collect_uploads(run: RunToSubmit, seen: Iterable[str] = ()) -> tuple[Cluster
 
 @dataclass(frozen=True)
 class _NodePaths:
-    """From paths here to those on a node, which has the folders `seen` as well."""
+    """Maps paths here to paths on a node, which has the folders `seen` as well."""
 
     seen: tuple[str, ...]
 
     def place(self, path: str) -> str:
-        """What is elsewhere here lies in the folder that a run starts in, by its name."""
+        """Return the place of what is read. One from outside of the working directory comes into it by its name."""
         place = self.written(path)
         known = not place.startswith("/") or any(PurePosixPath(place).is_relative_to(each) for each in self.seen)
         return place if known else posixpath.basename(place)
 
     def written(self, path: str) -> str:
-        """The path as it is written where it stays below the folder that a run starts in, from there where it leads
-        below ours, else the whole one."""
+        """Return the place of what is written: the same relative path, or the absolute one outside of the working
+        directory."""
         normal = posixpath.normpath(path)
         if not normal.startswith(("/", "~", "../")) and normal != "..":
             return normal
@@ -96,7 +97,7 @@ def _inputs_to_bring(job: Job) -> Iterator[InputPath]:
 
 
 def _launcher_words(job: Job, work: ClusterJob, way: _NodePaths) -> tuple[tuple[str, ...], list[tuple[str, Path]]]:
-    """The words before the recipe, and the accelerate file that is among them."""
+    """Return the words before the recipe, and the accelerate file that is among them."""
     if not job.accelerate:
         return work.starter, []
     place = way.place(str(job.header.get("accelerate")))
@@ -105,7 +106,7 @@ def _launcher_words(job: Job, work: ClusterJob, way: _NodePaths) -> tuple[tuple[
 
 
 def _dataset_files(job: Job, places: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """Files of data sets, and the folder of their pictures and sounds where a data set has some."""
+    """Yield the files of data sets, and the folder of their pictures and sounds if there are any."""
     names = dict.fromkeys([*job.args.words("dataset"), *job.args.words("eval_dataset")])
     sets = [
         one for name in names if job.data.registry and (one := job.data.registry.get(name)) and one.source == "file"
@@ -113,16 +114,14 @@ def _dataset_files(job: Job, places: Mapping[str, str]) -> Iterator[tuple[str, P
     for one in sets:
         yield posixpath.join(places["dataset_dir"], str(one.entry.get("file_name"))), one.path
     media = "media_dir" if "media_dir" in places else "dataset_dir"
-    if any(map(_has_media, sets)) and (there := job.workspace.find(str(job.args.get(media)))):
+    if any(one.mapping.get(kind) for one in sets for kind in _MEDIA_KINDS) and (
+        there := job.workspace.find(str(job.args.get(media)))
+    ):
         yield places[media], there[0]
 
 
-def _has_media(one: Dataset) -> bool:
-    return any(one.mapping.get(kind) for kind in _MEDIA_KINDS)
-
-
 def _require_unique(parts: Iterable[tuple[str, Path]]) -> dict[str, Path]:
-    """Each place with what has to be there. Raises RecipeError where that is not one."""
+    """Return each place with what has to be there. Raises RecipeError for a place of two things."""
     places: dict[str, Path] = {}
     for place, path in parts:
         if places.setdefault(place, path).resolve() != path.resolve():
@@ -131,6 +130,6 @@ def _require_unique(parts: Iterable[tuple[str, Path]]) -> dict[str, Path]:
 
 
 def _drop_nested(places: Mapping[str, Path]) -> dict[str, Path]:
-    """Without what lies in a folder that is among them."""
+    """Return the places without those inside of another one."""
     within = {place for place in places for other in places if place.startswith(f"{other}/")}
     return {place: path for place, path in sorted(places.items()) if place not in within}
