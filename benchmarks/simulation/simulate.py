@@ -13,12 +13,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from validator.simulation import benchmark_only, worker
+from simulation.caching_allocator import LargestMoment, largest_moment, reserved_bytes
+
 from validator.simulation import fake_training_step as runs
-from validator.simulation.benchmark_only import SIMULATED_ATTENTIONS, SIMULATED_METHODS, SIMULATED_PRECISIONS
+from validator.simulation import worker
 from validator.simulation.simulation_request import SIMULATED_OPTIMIZERS, SimulationRequest
 
 GIB = 1 << 30
+METHODS = ("full", "freeze", "lora", "qlora4", "qlora8", "dora", "oft")
+PRECISIONS = ("bf16", "pure_bf16", "engine", "fp32")
+ATTENTIONS = ("sdpa", "fa2", "eager")
+STAGES = ("sft", "rm", "dpo", "orpo", "simpo", "kto")
 
 
 def _cfg(model_type, hidden, width, layers, heads, kv_heads, vocab, tied, **more):
@@ -85,17 +90,17 @@ def categories(sizes: dict[str, int], gradients: int, states: int) -> dict[str, 
         "optim_gib": gib(sizes.get("optim", 0)),
         "activations_gib": gib(sum(size for name, size in sizes.items() if name not in kept)),
         "logits_gib": gib(sizes.get("logits", 0)),
-        "weight_cast_gib": gib(sizes.get("wcast", 0)),
+        "weight_cast_gib": gib(sizes.get("weight_cast", 0)),
         "workspace_gib": gib(sizes.get("workspace", 0)),
         "grads_total_gib": gib(gradients),
         "optim_total_gib": gib(states),
     }
 
 
-def whole(cell: SimulationRequest, real: bool = False) -> tuple[dict[str, Any], benchmark_only.LargestMoment]:
+def whole(cell: SimulationRequest, real: bool = False) -> tuple[dict[str, Any], LargestMoment]:
     """The peak of all layers."""
     run = runs.follow_steps(cell, real)
-    peak = benchmark_only.largest_moment(run.tracker)
+    peak = largest_moment(run.tracker)
     sizes: Counter[str] = Counter()
     for birth in peak.alive:
         sizes[birth.category] += birth.size
@@ -103,7 +108,7 @@ def whole(cell: SimulationRequest, real: bool = False) -> tuple[dict[str, Any], 
         "peak_bytes": peak.size,
         "peak_gib": gib(peak.size),
         **categories(sizes, run.gradients, run.states),
-        "reserved_gib": gib(benchmark_only.reserved_bytes(run.tracker)),
+        "reserved_gib": gib(reserved_bytes(run.tracker)),
         "peak_phase": peak.last.phase,
         "peak_op": peak.last.operator,
         "n_params": run.parameters,
@@ -131,7 +136,7 @@ def by_depth(cell: SimulationRequest) -> dict[str, Any]:
     }
 
 
-def largest(peak: benchmark_only.LargestMoment, number: int) -> list[str]:
+def largest(peak: LargestMoment, number: int) -> list[str]:
     """The largest groups of tensors at the peak, a line each."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for birth in peak.alive:
@@ -147,18 +152,18 @@ def largest(peak: benchmark_only.LargestMoment, number: int) -> list[str]:
 def arguments() -> argparse.Namespace:
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument("--model", default="qwen3-0.6b", help="built-in name, or a config.json path")
-    ap.add_argument("--method", default="lora", choices=SIMULATED_METHODS)
+    ap.add_argument("--method", default="lora", choices=METHODS)
     ap.add_argument("--lora-rank", type=int, default=8)
     ap.add_argument("--lora-targets", default="all")
-    ap.add_argument("--precision-mode", default="bf16", choices=SIMULATED_PRECISIONS)
+    ap.add_argument("--precision-mode", default="bf16", choices=PRECISIONS)
     ap.add_argument("--seq-len", type=int, default=1024)
     ap.add_argument("--micro-batch", type=int, default=1)
     ap.add_argument("--no-grad-ckpt", dest="grad_ckpt", action="store_false")
-    ap.add_argument("--attn", default="sdpa", choices=SIMULATED_ATTENTIONS)
+    ap.add_argument("--attn", default="sdpa", choices=ATTENTIONS)
     ap.add_argument("--optimizer", default="adamw", choices=SIMULATED_OPTIMIZERS)
     ap.add_argument("--grad-accum", type=int, default=1, help="2 stands for any value above 1")
     ap.add_argument("--freeze-layers", type=int, default=2)
-    ap.add_argument("--stage", default="sft", choices=benchmark_only.LOSS_STAGES)
+    ap.add_argument("--stage", default="sft", choices=STAGES)
     ap.add_argument("--padded", action="store_true", help="batches hold padding")
     ap.add_argument("--liger", action="store_true", help="fused kernels and loss; needs liger-kernel and triton")
     ap.add_argument("--additional-target", default="", help="modules trained in full beside the adapter")

@@ -80,14 +80,15 @@ def test_a_real_step_on_the_cpu_has_the_same_peak_and_shallow_copies_that_of_all
     script = """
 import json, sys
 from validator.simulation import worker
-from validator.simulation.benchmark_only import largest_moment
 from validator.simulation.fake_training_step import follow_steps
 from validator.simulation.simulation_request import SimulationRequest
-asked = {"seq_len": 256, "micro_batch": 2, "steps": 1, "warm": True}
-tiny, gemma = (SimulationRequest(model, **asked) for model in json.load(sys.stdin))
-peaks = [largest_moment(follow_steps(tiny, real).tracker).size for real in (True, False)]
-both = (worker.extrapolate(gemma, worker.shallow_copies(worker.model_shape(gemma).kinds)),
-        worker.simulate_all_layers(gemma))
+from validator.simulation.tracker import peaks_by_part
+settings = {"seq_len": 256, "micro_batch": 2, "steps": 1, "warm": True}
+tiny, gemma = (SimulationRequest(model, **settings) for model in json.load(sys.stdin))
+steps = (follow_steps(tiny, real) for real in (True, False))
+peaks = [max(peak.size for peak in peaks_by_part(step.tracker).values()) for step in steps]
+copies = worker.shallow_copies(worker.model_shape(gemma).kinds)
+both = worker.extrapolate(gemma, copies), worker.simulate_all_layers(gemma)
 print(json.dumps([peaks, [one.parts[one.highest].size for one in both], [one.parameters for one in both]]))
 """
     told = json.dumps([TINY, GEMMA])

@@ -12,6 +12,7 @@ import types
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
+from unittest import mock
 
 import torch
 from torch.nn import functional
@@ -27,7 +28,7 @@ _LIBRARY_VARIABLES = {
 
 @functools.cache
 def prepare_libraries() -> None:
-    """Once for the process: quiet libraries, a torchvision that imports, one autocast state for all devices."""
+    """Prepare the process, once: quiet libraries, a torchvision that imports, one autocast state for all devices."""
     for name, value in _LIBRARY_VARIABLES.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore")
@@ -37,32 +38,25 @@ def prepare_libraries() -> None:
 
 
 def _import_torchvision() -> None:
-    """A torchvision that was built for another torch fails at the registration of its operators, which nothing here
-    calls: it is imported again without. Left out, it is not missed by models of text."""
-    with contextlib.suppress(ModuleNotFoundError):
-        try:
-            import torchvision  # noqa: F401
-        except ModuleNotFoundError:
-            raise
-        except Exception:
-            _import_torchvision_unregistered()
-
-
-def _import_torchvision_unregistered() -> None:
-    for name in [name for name in sys.modules if name.startswith("torchvision")]:
-        del sys.modules[name]
+    """Import torchvision if it is there. One that was built for another torch fails when it registers its operators,
+    which nothing here calls: it is imported again without that. Models of text do not need it."""
     register = torch.library.register_fake
 
-    def tolerant(operator: Any, *args: Any, **more: Any) -> Any:
+    def register_others(operator: Any, *args: Any, **more: Any) -> Any:
         if isinstance(operator, str) and operator.startswith("torchvision::"):
             return lambda function: function
         return register(operator, *args, **more)
 
-    torch.library.register_fake = tolerant
-    try:
-        import torchvision  # noqa: F401
-    finally:
-        torch.library.register_fake = register
+    with contextlib.suppress(ModuleNotFoundError):
+        try:
+            import torchvision
+        except ModuleNotFoundError:
+            raise
+        except Exception:
+            for name in [name for name in sys.modules if name.startswith("torchvision")]:
+                del sys.modules[name]
+            with mock.patch.object(torch.library, "register_fake", register_others):
+                import torchvision  # noqa: F401
 
 
 class Bf16Autocast(contextlib.ContextDecorator):
@@ -86,7 +80,7 @@ def wrap_in_autocast(model: Any) -> None:
 
 
 def autocast_inputs(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """What autocast makes of the inputs of a product."""
+    """Return the inputs of a matmul as autocast casts them."""
     if not torch.is_autocast_enabled():
         return list(tensors)
     return [tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor for tensor in tensors]
@@ -103,8 +97,8 @@ def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """As CUDA does it. Without a mask it is FlashAttention-2, which keeps q, k, v, its output and the fp32
-    log-sum-exp; with one, or with heads of unequal width, PyTorch's own rule takes the memory-efficient kernel."""
+    """Attention by the kernel that CUDA would take. Without a mask that is FlashAttention-2, which keeps q, k, v, its
+    output and the fp32 log-sum-exp; with a mask, or with heads of unequal width, the memory-efficient kernel."""
     q, k, v = autocast_inputs(query, key, value)
     wide = attn_mask is None and q.shape[-1] > _MAX_FLASH_HEAD_DIM
     if q.shape[1] != k.shape[1] and (wide or not enable_gqa):
@@ -123,9 +117,9 @@ def scaled_dot_product_attention(
 
 def _math_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool,
              scale: float | None, enable_gqa: bool) -> Tensor:  # fmt: skip
-    """Scores of all pairs of tokens, in fp32: what is left where heads share keys and are wider than FlashAttention
-    takes, which the memory-efficient kernel does not know (transformers pull request 46960), or share them by
-    broadcasting, which neither knows (PyTorch, native attention, _scaled_dot_product_attention_math)."""
+    """Attention with the scores of all pairs of tokens, in fp32. No other kernel takes heads that share keys and are
+    too wide for FlashAttention (transformers pull request 46960), or that share keys by broadcasting (PyTorch, native
+    attention, _scaled_dot_product_attention_math)."""
     math = torch.ops.aten._scaled_dot_product_attention_math
     with torch.autocast("cpu", enabled=False):  # as CUDA's, which does not reach into the product
         out: Tensor = math(query, key, value, mask, dropout, causal, scale=scale, enable_gqa=enable_gqa)[0]
@@ -134,7 +128,7 @@ def _math_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
 
 def _flash_attention(_module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: Any, dropout: float = 0.0,
            scaling: float | None = None, **_: Any) -> tuple[Tensor, None]:  # fmt: skip
-    """The flash-attn package, which takes half precision only."""
+    """Attention as the flash-attn package computes it, in half precision only."""
     q, k, v = autocast_inputs(query, key, value)
     if q.dtype == torch.float32:
         q, k, v = (tensor.to(torch.bfloat16) for tensor in (q, k, v))
@@ -144,16 +138,17 @@ def _flash_attention(_module: Any, query: Tensor, key: Tensor, value: Tensor, _m
 
 def _skips_mask(padded: bool, _mask: Any, query_length: int, kv_length: int, _offset: int = 0,
                 window: int | None = None) -> bool:  # fmt: skip
-    """masking_utils._ignore_causal_mask_sdpa, told whether there is padding: a FakeTensor's values cannot say it."""
+    """True if no mask is passed (masking_utils._ignore_causal_mask_sdpa). Whether there is padding is said here, as a
+    fake tensor's values cannot say it."""
     return not padded and query_length == kv_length and (window is None or kv_length < window)
 
 
 def install_attention(attention: str, padded: bool) -> str:
-    """Registers the kernels with transformers. Returns its name of the implementation.
+    """Register the kernels with transformers, and return its name of the implementation.
 
-    A FakeTensor is not a trace: without padding the real run skips the mask and lets SDPA be causal; packed sequences
-    are not looked for when a mask is passed. In releases that do not make masks in one place each class asks the mask
-    itself, which the tracker answers, and none leaves it out for the simulator's flash attention."""
+    transformers takes a fake tensor for a trace and would build a mask. A real run without padding passes no mask and
+    sets `is_causal`; a run with a mask does not search for packed sequences. Older releases build masks in each class;
+    there the tracker answers, and no class leaves the mask out for the simulator's flash attention."""
     try:
         from transformers import masking_utils
     except ImportError:
@@ -196,7 +191,7 @@ def _dropout(entering: torch.Tensor, p: float = 0.5, training: bool = True, inpl
 
 
 class _GroupedMatmul(torch.autograd.Function):
-    """A product of each expert's rows: what it allocates, forward and backward."""
+    """Allocations of a matmul of each expert's rows, forward and backward."""
 
     @staticmethod
     def forward(context: Any, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -210,8 +205,8 @@ class _GroupedMatmul(torch.autograd.Function):
 
 
 def _grouped_mm(rows: torch.Tensor, weights: torch.Tensor, **more: Any) -> torch.Tensor:
-    """CUDA takes fp32, too, by one product for each group (aten, GroupedMMUtils.h), which the kernel's fake twin
-    refuses."""
+    """Grouped matmul of experts. CUDA takes fp32, too, by one matmul for each group (aten, GroupedMMUtils.h), which the
+    kernel's fake twin refuses."""
     if rows.dtype == torch.bfloat16:
         return torch._grouped_mm(rows, weights, **more)
     made: torch.Tensor = _GroupedMatmul.apply(rows, weights)
@@ -220,24 +215,17 @@ def _grouped_mm(rows: torch.Tensor, weights: torch.Tensor, **more: Any) -> torch
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """CUDA's operators in the place of the CPU's, for models that call them by torch.nn.functional."""
-    own = {"scaled_dot_product_attention": scaled_dot_product_attention, "layer_norm": _layer_norm,
-           "dropout": _dropout, "grouped_mm": _grouped_mm}  # fmt: skip
-    real = {name: getattr(functional, name) for name in own if hasattr(functional, name)}
-    for name in real:
-        setattr(functional, name, own[name])
-    torch.pow = _pow
-    try:
+    """Put CUDA's operators in the place of the CPU's, for models that call them by torch.nn.functional."""
+    operators = {"scaled_dot_product_attention": scaled_dot_product_attention, "layer_norm": _layer_norm,
+                 "dropout": _dropout, "grouped_mm": _grouped_mm}  # fmt: skip
+    known: dict[str, Any] = {name: operator for name, operator in operators.items() if hasattr(functional, name)}
+    with mock.patch.multiple(functional, **known), mock.patch.object(torch, "pow", _pow):
         yield
-    finally:
-        torch.pow = _TORCH_POW
-        for name, operator in real.items():
-            setattr(functional, name, operator)
 
 
 def kernel_workspace(name: str, args: Sequence[Any]) -> int:
-    """Bytes: flash attention's fp32 query gradient, softmax sums and expanded key and value gradients; the dequantized
-    weight of a 4-bit product."""
+    """Bytes that a kernel takes and gives back: flash attention's fp32 query gradient, softmax sums and expanded key
+    and value gradients; the dequantized weight of a 4-bit matmul."""
     if name == "_scaled_dot_product_flash_attention_backward":
         q, k = args[1], args[2]
         batch, heads, length, width = q.shape

@@ -6,8 +6,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch import nn
@@ -24,7 +25,7 @@ _SHARED_LAYERS_KEY = "num_kv_shared_layers"
 
 
 def build_config(values: Mapping[str, Any], depth: int = 0) -> Any:
-    """The configuration, of `depth` layers where that is given: lists that hold one entry for each layer are cut.
+    """Return the configuration, with `depth` layers if given: lists with one entry a layer are cut to it.
 
     Raises LookupError for a type that transformers has no causal language model of."""
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -48,7 +49,7 @@ def build_config(values: Mapping[str, Any], depth: int = 0) -> Any:
 
 
 def _vision_config(kind: str, values: Mapping[str, Any], depth: int) -> Any:
-    """Of a model that sees, whose decoder alone is made shallower."""
+    """Return the configuration of a vision model, of which only the decoder is made shallower."""
     from transformers import AutoConfig
 
     text = {name: value for name, value in values["text_config"].items() if name not in _IGNORED_KEYS}
@@ -66,7 +67,7 @@ def _vision_config(kind: str, values: Mapping[str, Any], depth: int) -> Any:
 
 
 def _set_mrope_section(text: Any) -> None:
-    """Rotation by time, height and width, where the type has it and config.json was not asked for its shares."""
+    """Set how rotary embeddings divide into time, height and width, if the type has that and config.json does not."""
     shares = "mrope_section" in getattr(text, "ignore_keys_at_rope_validation", ())
     if shares and "mrope_section" not in text.rope_parameters:
         half = (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads) // 2
@@ -78,7 +79,7 @@ def _cut_to_depth(value: Any, whole: Any, depth: int) -> Any:
 
 
 def auto_class(config: Any) -> Any:
-    """The family of classes that LLaMA-Factory loads a model of this configuration by (model/loader.py)."""
+    """Return the auto class by which LLaMA-Factory loads a model of this configuration (model/loader.py)."""
     import transformers
 
     seeing = hasattr(config, "vision_config")
@@ -86,14 +87,15 @@ def auto_class(config: Any) -> Any:
 
 
 def model_without_weights(config: Any, half: torch.dtype, **more: Any) -> Any:
-    """The model of a configuration, its weights in this type."""
+    """Return the model of a configuration, with weights of this dtype."""
     named = "dtype" if hasattr(config, "dtype") else "torch_dtype"  # as older releases call it
     return auto_class(config).from_config(config, **{named: half}, **more)
 
 
 def fix_temporal_slicing(model: Any) -> Any:
-    """The model, where a class pairs the frames of films by values of their grids: of a picture it takes the one frame
-    twice (models/ernie4_5_vl_moe/modeling_ernie4_5_vl_moe.py, _temporal_slicing)."""
+    """Return the model. Ernie 4.5 VL pairs video frames by the values of its grid, which fake tensors lack; for an
+    image it uses the one frame twice, so its method is replaced with that (models/ernie4_5_vl_moe/
+    modeling_ernie4_5_vl_moe.py, _temporal_slicing)."""
     for module in model.modules():
         if hasattr(module, "_temporal_slicing"):
             module._temporal_slicing = _repeat_frame
@@ -107,7 +109,7 @@ def _repeat_frame(hidden: torch.Tensor, _grid: torch.Tensor) -> torch.Tensor:
 
 @functools.cache
 def _patch_liger_kernels() -> None:
-    """Kernels compute nothing: what they allocate, their callers allocate, on the path that CUDA tensors take."""
+    """Make Liger's kernels compute nothing. Their callers allocate what a run allocates, on CUDA's path."""
     from liger_kernel.ops import fused_linear_cross_entropy as fused
     from triton.runtime.jit import KernelInterface
 
@@ -120,7 +122,7 @@ def _patch_liger_kernels() -> None:
 
 
 def apply_liger(config: Any, stage: str) -> None:
-    """LLaMA-Factory's enable_liger_kernel, for the rest of the process."""
+    """Apply LLaMA-Factory's enable_liger_kernel for the rest of the process."""
     from llamafactory.hparams import ModelArguments
     from llamafactory.model.model_utils.liger_kernel import apply_liger_kernel
 
@@ -146,113 +148,86 @@ class LoadedModel(NamedTuple):
     vocab: int
 
 
-def load_model(cell: SimulationRequest, real: bool = False) -> LoadedModel:
-    """The model with its adapters, in training mode. `real` computes quantized weights."""
-    made = _config_of_request(cell)
-    with contextlib.nullcontext() if real else _parameters_moved_by_data():
-        model, extra = _model_with_adapter(cell, made, real)
-        if cell.precision_mode in _UNMIXED_DTYPES:
+def load_model(request: SimulationRequest, real: bool = False) -> LoadedModel:
+    """Load the model with its adapters, in training mode. `real` computes quantized weights."""
+    made = build_config(request.model, request.depth)
+    made._attn_implementation = cuda_behaviour.install_attention(request.attn, request.padded)
+    if request.liger:
+        apply_liger(made, request.stage)
+    with contextlib.nullcontext() if real else mock.patch.object(nn.Module, "_apply", _apply_to_data):
+        model, extra = _model_with_adapter(request, made, real)
+        if request.precision_mode in _UNMIXED_DTYPES:
             for parameter in model.parameters():
-                parameter.data = parameter.data.to(_UNMIXED_DTYPES[cell.precision_mode])
-        if cell.stage == "rm":
+                parameter.data = parameter.data.to(_UNMIXED_DTYPES[request.precision_mode])
+        if request.stage == "rm":
             model = losses.add_value_head(model)
         model.train()
-    return LoadedModel(model, made, _reference_model(cell, made), extra, made.get_text_config().vocab_size)
+    return LoadedModel(model, made, _reference_model(request, made), extra, made.get_text_config().vocab_size)
 
 
-def _config_of_request(cell: SimulationRequest) -> Any:
-    """The configuration, with the attention of a run on CUDA."""
-    made = build_config(cell.model, cell.depth)
-    made._attn_implementation = cuda_behaviour.install_attention(cell.attn, cell.padded)
-    if cell.liger:
-        apply_liger(made, cell.stage)
-    return made
-
-
-def _base_model(made: Any, cell: SimulationRequest) -> Any:
-    """The model; where a class knows no such attention, on its own default, as `flash_attn: auto` leaves it."""
-    half = _BASE_DTYPES[cell.base_bytes]
+def _base_model(made: Any, request: SimulationRequest) -> Any:
+    """Return the model. A class without the wanted attention keeps its default, as under `flash_attn: auto`."""
+    half = _BASE_DTYPES[request.base_bytes]
     try:
         return fix_temporal_slicing(model_without_weights(made, half, attn_implementation=made._attn_implementation))
     except (ValueError, ImportError):
-        if cell.attn != "sdpa":
+        if request.attn != "sdpa":
             raise
     made._attn_implementation = "eager"
     return model_without_weights(made, half, attn_implementation="eager")
 
 
-def _model_with_adapter(cell: SimulationRequest, made: Any, real: bool) -> tuple[Any, list[torch.Tensor]]:
-    """load_model's order: quantization, preparation for training, adapter."""
+def _model_with_adapter(request: SimulationRequest, made: Any, real: bool) -> tuple[Any, list[torch.Tensor]]:
+    """Return the model in load_model's order: quantization, preparation for training, adapter."""
     from llamafactory.hparams import ModelArguments
     from llamafactory.model.adapter import init_adapter
     from llamafactory.model.model_utils.checkpointing import prepare_model_for_training
 
-    model, extra = _base_model(made, cell), []
-    arguments = ModelArguments(model_name_or_path="none", disable_gradient_checkpointing=not cell.grad_ckpt,
-                               upcast_layernorm=cell.upcast_layernorm)  # fmt: skip
+    model, extra = _base_model(made, request), []
+    arguments = ModelArguments(model_name_or_path="none", disable_gradient_checkpointing=not request.grad_ckpt,
+                               upcast_layernorm=request.upcast_layernorm)  # fmt: skip
     arguments.compute_dtype = torch.bfloat16
-    arguments.quantization_bit = _QUANTIZATION_BITS.get(cell.method)
+    arguments.quantization_bit = _QUANTIZATION_BITS.get(request.method)
     if arguments.quantization_bit:
         double, kind = arguments.double_quantization, arguments.quantization_type
         extra = quantize_linears(model, arguments.quantization_bit, double, kind, real)
     prepare_model_for_training(model, arguments)
-    return init_adapter(made, model, arguments, _finetuning_arguments(cell), True), extra
+    return init_adapter(made, model, arguments, _finetuning_arguments(request), True), extra
 
 
-def _finetuning_arguments(cell: SimulationRequest) -> Any:
+def _finetuning_arguments(request: SimulationRequest) -> Any:
     from llamafactory.hparams import FinetuningArguments
 
     return FinetuningArguments(
-        finetuning_type="lora" if cell.method in ("qlora4", "qlora8", "dora") else cell.method,
-        use_dora=cell.method == "dora" or cell.dora,
-        lora_rank=cell.lora_rank or 8,
-        lora_target=_LORA_TARGETS.get(cell.lora_targets, cell.lora_targets or "all"),
-        lora_dropout=cell.lora_dropout,
-        freeze_trainable_layers=cell.freeze_layers,
-        additional_target=cell.additional_target or None,
-        pure_bf16=cell.precision_mode == "pure_bf16",
-        freeze_vision_tower=cell.freeze_vision_tower,
-        freeze_multi_modal_projector=cell.freeze_multi_modal_projector,
-        freeze_language_model=cell.freeze_language_model,
+        finetuning_type="lora" if request.method in ("qlora4", "qlora8", "dora") else request.method,
+        use_dora=request.method == "dora" or request.dora,
+        lora_rank=request.lora_rank or 8,
+        lora_target=_LORA_TARGETS.get(request.lora_targets, request.lora_targets or "all"),
+        lora_dropout=request.lora_dropout,
+        freeze_trainable_layers=request.freeze_layers,
+        additional_target=request.additional_target or None,
+        pure_bf16=request.precision_mode == "pure_bf16",
+        freeze_vision_tower=request.freeze_vision_tower,
+        freeze_multi_modal_projector=request.freeze_multi_modal_projector,
+        freeze_language_model=request.freeze_language_model,
     )
 
 
-def _reference_model(cell: SimulationRequest, made: Any) -> Any:
-    """LLaMA-Factory's create_ref_model: none beside adapters, whose base model is the reference."""
-    if not losses.needs_reference(cell.stage) or cell.method in ADAPTER_METHODS:
+def _reference_model(request: SimulationRequest, made: Any) -> Any:
+    """Return the model of LLaMA-Factory's create_ref_model. With adapters the base model is the reference."""
+    if not losses.needs_reference(request.stage) or request.method in ADAPTER_METHODS:
         return None
-    return _base_model(made, cell).requires_grad_(False).eval()
+    return _base_model(made, request).requires_grad_(False).eval()
 
 
-@contextlib.contextmanager
-def without_initialization() -> Iterator[None]:
-    """Weights without values need no first ones, which some distributions (torch, trunc_normal_) ask back."""
-    from transformers import PreTrainedModel
-
-    real = PreTrainedModel._initialize_weights
-    PreTrainedModel._initialize_weights = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        PreTrainedModel._initialize_weights = real
-
-
-@contextlib.contextmanager
-def _parameters_moved_by_data() -> Iterator[None]:
-    """nn.Module.to cannot swap parameters that are fake; their data can be set."""
-    real = nn.Module._apply
-
-    def apply(self: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-        for module in self.modules() if recurse else [self]:
-            for parameter in filter(None.__ne__, module._parameters.values()):
-                with torch.no_grad():
-                    parameter.data = function(parameter.data)
-            for name, buffer in module._buffers.items():
-                module._buffers[name] = None if buffer is None else function(buffer)
-        return self
-
-    nn.Module._apply = apply
-    try:
-        yield
-    finally:
-        nn.Module._apply = real
+def _apply_to_data(
+    self: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+) -> nn.Module:
+    """nn.Module._apply by setting the data of parameters, as fake parameters cannot be swapped."""
+    for module in self.modules() if recurse else [self]:
+        for parameter in filter(None.__ne__, module._parameters.values()):
+            with torch.no_grad():
+                parameter.data = function(parameter.data)
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else function(buffer)
+    return self

@@ -26,9 +26,9 @@ from validator.simulation.simulated_memory import DECISIVE_PACKAGES, SimulatedSt
 from validator.simulation.simulation_request import SimulationRequest
 
 
-def cached_step_path(cell: SimulationRequest, releases: Mapping[str, str]) -> Path:
-    """The file of a cell's answer."""
-    told = json.dumps([asdict(cell), dict(releases), __version__], sort_keys=True, default=str)
+def cached_step_path(request: SimulationRequest, releases: Mapping[str, str]) -> Path:
+    """The file of a request's answer."""
+    told = json.dumps([asdict(request), dict(releases), __version__], sort_keys=True, default=str)
     return _cache_folder() / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.json"
 
 
@@ -66,7 +66,7 @@ _SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 
 
 class SimulatorProcess:
-    """Answers one cell after another."""
+    """Answers one request after another."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -76,10 +76,10 @@ class SimulatorProcess:
             self._process.start()
         theirs.close()
 
-    def ask(self, cell: SimulationRequest) -> SimulatedStep:
+    def ask(self, request: SimulationRequest) -> SimulatedStep:
         """The answer. Raises RecipeError with the reason where there is none, and when it takes too long."""
         try:
-            self._mine.send(cell)
+            self._mine.send(request)
             if not self._mine.poll(ANSWER_TIMEOUT_SECONDS):
                 self.close()
                 raise RecipeError(f"is not simulated: no answer within {ANSWER_TIMEOUT_SECONDS} seconds")
@@ -127,13 +127,13 @@ def _serve_requests(connection: Connection) -> None:
         os.dup2(nowhere, stream)
     while True:
         try:
-            cell = connection.recv()
+            request = connection.recv()
         except EOFError:
             return
         try:
             from . import worker  # after the environment, which the packages read when they are imported
 
-            connection.send(worker.simulate_step(cell))
+            connection.send(worker.simulate_step(request))
         except (Exception, SystemExit) as err:  # also of a package that cannot be imported
             first = (str(err).strip() or repr(err)).splitlines()[0]
             connection.send(f"{type(err).__name__}: {first}"[:300])
@@ -174,32 +174,33 @@ class SimulationSession:
         """The allowance of a run: with sequences of two lengths at most, and for changes to it."""
         self._left = self._more + 2
 
-    def answer(self, cell: SimulationRequest) -> SimulatedStep:
+    def answer(self, request: SimulationRequest) -> SimulatedStep:
         """Raises RecipeError with the reason where there is none, also when the allowance is spent."""
-        path = cached_step_path(cell, self._releases)
+        path = cached_step_path(request, self._releases)
         if str(path) not in self._answers:
-            self._answers[str(path)] = read_cached_step(path) or self._simulated(cell, path)
+            self._answers[str(path)] = read_cached_step(path) or self._simulated(request, path)
         return _step_or_raise(self._answers[str(path)])
 
-    def told(self, cell: SimulationRequest) -> SimulatedStep:
+    def told(self, request: SimulationRequest) -> SimulatedStep:
         """As `answer`, but nothing is simulated for it."""
         return _step_or_raise(
-            self._answers.get(str(cached_step_path(cell, self._releases))) or _budget_exhausted_error()
+            self._answers.get(str(cached_step_path(request, self._releases))) or _budget_exhausted_error()
         )
 
-    def _simulated(self, cell: SimulationRequest, path: Path) -> SimulatedStep | RecipeError:
+    def _simulated(self, request: SimulationRequest, path: Path) -> SimulatedStep | RecipeError:
         """The answer, which is kept at the path, or why there is none; the process is then of no use any more."""
         if not self._left:
             self.spent = True
             return _budget_exhausted_error()
         self._left, self.made = self._left - 1, self.made + 1
         self.tell(
-            f"simulating a `{cell.model.get('model_type')}` model, {_request_in_words(cell)}; this takes seconds …"
+            f"simulating a `{request.model.get('model_type')}` model, {_request_in_words(request)}; "
+            "this takes seconds …"
         )
         started = time.monotonic()
         try:
             self._simulator = self._simulator or SimulatorProcess()
-            there = self._simulator.ask(cell)
+            there = self._simulator.ask(request)
         except RecipeError as err:
             self._end()
             return err
@@ -223,8 +224,10 @@ def _budget_exhausted_error() -> RecipeError:
     return RecipeError("is not simulated: no further simulation is made")
 
 
-def _request_in_words(cell: SimulationRequest) -> str:
+def _request_in_words(request: SimulationRequest) -> str:
     """What tells the simulations of one model apart, in words."""
-    tokens = f"{cell.seq_len} tokens" if cell.micro_batch == 1 else f"{cell.micro_batch} x {cell.seq_len} tokens"
-    ending = "" if cell.grad_ckpt else ", all activations kept"
-    return f"{cell.method}{_PRECISION_WORDS.get(cell.precision_mode, '')} at {tokens}{ending}"
+    tokens = (
+        f"{request.seq_len} tokens" if request.micro_batch == 1 else f"{request.micro_batch} x {request.seq_len} tokens"
+    )
+    ending = "" if request.grad_ckpt else ", all activations kept"
+    return f"{request.method}{_PRECISION_WORDS.get(request.precision_mode, '')} at {tokens}{ending}"

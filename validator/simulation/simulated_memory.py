@@ -51,7 +51,7 @@ class PhasePeak(NamedTuple):
 
     size: int
     categories: dict[str, int]
-    passing: int
+    transient: int
 
 
 class SimulatedStep(NamedTuple):
@@ -106,7 +106,7 @@ _PHASE_NAMES = {
 _GATHERED_AT: dict[str, GatherPoint] = {"fwd_head": "loss", "bwd_head": "loss", "bwd_emb": "embedding"}
 _STATE_TERMS = {"param": DeviceTerm.WEIGHTS, "grad": DeviceTerm.GRADIENTS, "optim": DeviceTerm.OPTIMIZER}
 _RESIDENT_TERMS = (DeviceTerm.WEIGHTS, DeviceTerm.ADAPTER, DeviceTerm.OPTIMIZER, DeviceTerm.REFERENCE)
-_TRANSIENT_TERMS = {"logits": DeviceTerm.LOGITS, "wcast": DeviceTerm.WEIGHT_CASTS}
+_TRANSIENT_TERMS = {"logits": DeviceTerm.LOGITS, "weight_cast": DeviceTerm.WEIGHT_CASTS}
 
 
 def estimate_from_step(
@@ -151,13 +151,13 @@ def _sharded_terms(run: TrainingStep, moment: PhasePeak, name: str, answer: Simu
     """Of what comes and goes the most at any time of the moment counts, since states of another size may move the
     peak. Gradients are all there while they are made, but for plain data parallelism's share of them."""
     if name == "opt":
-        return {**formulas.optimizer_step(run), **_transient_terms(moment.categories, moment.passing)}
+        return {**formulas.optimizer_step(run), **_transient_terms(moment.categories, moment.transient)}
     return {
         **resident_terms(run),
         DeviceTerm.GATHERED_WEIGHTS: gathered_weight_bytes(run, _GATHERED_AT.get(name, "last layer")),
         DeviceTerm.BUCKETS: communication_bucket_bytes(run),
         DeviceTerm.GRADIENTS: _gradient_bytes(run, moment, name, answer),
-        **_transient_terms(moment.categories, moment.passing),
+        **_transient_terms(moment.categories, moment.transient),
     }
 
 

@@ -23,8 +23,8 @@ def allocated_size(size: int) -> int:
 
 @dataclass
 class Allocation:
-    """One storage: its bytes, what it is (param, grad, optim, act, logits, wcast, workspace), which operator made it,
-    and the phase and the decoder layer (`segment`) at work when it was made."""
+    """One storage: its bytes, what it is (param, grad, optim, act, logits, weight_cast, workspace), which operator made
+    it, and the phase and the decoder layer (`segment`) at work when it was made."""
 
     size: int
     category: str
@@ -35,23 +35,23 @@ class Allocation:
     segment: str
 
 
-# Where a storage is known under: the number of its birth, None where another took its bytes over.
+# Where a storage is known under: the number of its allocation, None where another took its bytes over.
 _StorageEntry = tuple[int | None, "weakref.ref[torch.UntypedStorage]"]
 
 
 class Tracker(TorchDispatchMode):
-    """The log holds the number of a birth plus one, negative at its death."""
+    """The log holds the number of a allocation plus one, negative at its death."""
 
     def __init__(self, vocab: int | None = None, padded: bool = False) -> None:
         super().__init__()
         self.vocab, self.padded = vocab, padded
-        self.births: list[Allocation] = []
+        self.allocations: list[Allocation] = []
         self.log: list[int] = []
         self.phase, self.segment = "init", ""
         self._alive: dict[int, _StorageEntry] = {}
 
-    def see(self, tensor: Any, category: str = "act", operator: str = "?") -> None:
-        """From now on the tensor's storage is followed."""
+    def track(self, tensor: Any, category: str = "act", operator: str = "?") -> None:
+        """Follow the tensor's storage from now on."""
         if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta" or operator == "get_rng_state":
             return
         try:
@@ -63,60 +63,57 @@ class Tracker(TorchDispatchMode):
             return
         if category == "act" and self._are_logits(tensor):
             category = "logits"
-        number = self._born(storage.nbytes(), category, operator, tuple(tensor.shape), str(tensor.dtype))
-        self._alive[key] = (number, weakref.ref(storage, functools.partial(self._died, key, number)))
+        number = self._add(storage.nbytes(), category, operator, tuple(tensor.shape), str(tensor.dtype))
+        self._alive[key] = (number, weakref.ref(storage, functools.partial(self._release, key, number)))
 
-    def mark(self, tensor: torch.Tensor, category: str) -> None:
-        """The tensor is of this category, whatever made it."""
+    def set_category(self, tensor: torch.Tensor, category: str) -> None:
+        """Give the tensor this category, whatever operator made it."""
         number = self._number(tensor)
         if number is not None:
-            self.births[number].category = category
+            self.allocations[number].category = category
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default:
             return torch.device("cpu")
         if func is torch.ops.aten._local_scalar_dense.default and _has_no_value(args[0]):
-            return self._told(args[0])
+            return self._scalar_value(args[0])
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.split("::")[-1] if hasattr(func, "_schema") else str(func)
         if name == "add" and self._accumulates(args, out):
             return out
         casts = name == "dequantize_4bit" or (name == "_to_copy" and self._is_parameter(args[0]))
         for tensor in out if isinstance(out, (list, tuple)) else [out]:
-            self.see(tensor, "wcast" if casts else "act", name)
-        self._pass(kernel_workspace(name, args), name)
+            self.track(tensor, "weight_cast" if casts else "act", name)
+        if workspace := kernel_workspace(name, args):  # taken and given back within the operator
+            self.log.append(-(self._add(workspace, "workspace", name, (workspace,), "bytes") + 1))
         return out
 
-    def _told(self, tensor: torch.Tensor) -> bool | float:
-        """The value of one element, which a fake tensor does not have: whether all of a mask is set, or any of it is
-        not, is known; of other conditions none holds, and a number is zero. Raises TypeError for a whole number, as
-        sizes may hang on it."""
+    def _scalar_value(self, tensor: torch.Tensor) -> bool | float:
+        """Return a value for `tensor.item()` on a fake tensor. `mask.all()` and `any()` follow from `padded`; every
+        other condition is False; a float is 0.0. Raises TypeError for an integer, because sizes may depend on it."""
         if tensor.dtype.is_floating_point:
             return 0.0
         if tensor.dtype != torch.bool:
             raise TypeError("sizes hang on values, which a simulation does not have")
         number = self._number(tensor)
-        operator = "" if number is None else self.births[number].operator
+        operator = "" if number is None else self.allocations[number].operator
         return not self.padded if operator == "all" else self.padded and operator == "any"
 
-    def _born(self, size: int, category: str, operator: str, shape: tuple[int, ...], dtype: str) -> int:
+    def _add(self, size: int, category: str, operator: str, shape: tuple[int, ...], dtype: str) -> int:
         dtype = dtype.removeprefix("torch.")
-        self.births.append(Allocation(allocated_size(size), category, operator, shape, dtype, self.phase, self.segment))
-        self.log.append(len(self.births))
-        return len(self.births) - 1
+        self.allocations.append(
+            Allocation(allocated_size(size), category, operator, shape, dtype, self.phase, self.segment)
+        )
+        self.log.append(len(self.allocations))
+        return len(self.allocations) - 1
 
-    def _died(self, key: int, number: int | None, reference: weakref.ref[torch.UntypedStorage]) -> None:
+    def _release(self, key: int, number: int | None, reference: weakref.ref[torch.UntypedStorage]) -> None:
         entry = self._alive.get(key)
         if entry is None or entry[1] is not reference:
             return
         del self._alive[key]
         if number is not None:
             self.log.append(-(number + 1))
-
-    def _pass(self, size: int, operator: str) -> None:
-        """Memory that is taken and given back within one operator."""
-        if size:
-            self.log.append(-(self._born(size, "workspace", operator, (size,), "bytes") + 1))
 
     def _number(self, tensor: torch.Tensor) -> int | None:
         entry = self._alive.get(tensor.untyped_storage()._cdata)
@@ -128,10 +125,10 @@ class Tracker(TorchDispatchMode):
 
     def _is_parameter(self, tensor: Any) -> bool:
         number = self._number(tensor) if isinstance(tensor, torch.Tensor) else None
-        return number is not None and self.births[number].category == "param"
+        return number is not None and self.allocations[number].category == "param"
 
     def _accumulates(self, args: Sequence[Any], out: torch.Tensor) -> bool:
-        """A sum of gradients into a buffer that nobody else holds, which the autograd engine makes in place."""
+        """True for a sum of gradients into a buffer that nobody else holds: autograd makes it in place."""
         old, new = args[0], args[1]
         return (
             self.phase.endswith("bwd")
@@ -150,13 +147,13 @@ class Tracker(TorchDispatchMode):
             return False
         for storage, of in ((before, None), (after, number)):
             key = storage._cdata
-            self._alive[key] = (of, weakref.ref(storage, functools.partial(self._died, key, of)))
-        self.births[number].operator = "grad_accumulate"
+            self._alive[key] = (of, weakref.ref(storage, functools.partial(self._release, key, of)))
+        self.allocations[number].operator = "grad_accumulate"
         return True
 
 
 def _has_no_value(tensor: torch.Tensor) -> bool:
-    """Whether nothing is known of what it holds; small tensors may keep their values (see `pictures`)."""
+    """True for a fake tensor without known values; small tensors may keep theirs (see `fake_values`)."""
     return isinstance(tensor, FakeTensor) and tensor.constant is None
 
 
@@ -171,27 +168,27 @@ class PartPeak(NamedTuple):
     size: int
     categories: BytesByCategory
     operator: str
-    passing: int
+    transient: int
 
 
 def allocation_events(tracker: Tracker) -> Iterator[tuple[int, Allocation, int]]:
-    """(number of the birth, the birth, bytes that come or go)"""
+    """(number of the allocation, the allocation, bytes that come or go)"""
     for event in tracker.log:
-        birth = tracker.births[abs(event) - 1]
-        yield abs(event) - 1, birth, birth.size if event > 0 else -birth.size
+        allocation = tracker.allocations[abs(event) - 1]
+        yield abs(event) - 1, allocation, allocation.size if event > 0 else -allocation.size
 
 
 def peaks_by_part(tracker: Tracker) -> dict[StepPart, PartPeak]:
     """The peak of every (phase, segment)."""
-    now = passing = 0
+    now = transient = 0
     categories, peaks = BytesByCategory(), dict[StepPart, PartPeak]()
-    for _, birth, change in allocation_events(tracker):
+    for _, allocation, change in allocation_events(tracker):
         now += change
-        passing += 0 if birth.category in STATE_CATEGORIES else change
-        categories[birth.category] = categories.get(birth.category, 0) + change
+        transient += 0 if allocation.category in STATE_CATEGORIES else change
+        categories[allocation.category] = categories.get(allocation.category, 0) + change
         if change > 0:
-            part = (birth.phase, birth.segment)
+            part = (allocation.phase, allocation.segment)
             old = peaks.get(part) or PartPeak(0, {}, "", 0)
-            best = PartPeak(now, dict(categories), birth.operator, 0) if now > old.size else old
-            peaks[part] = best._replace(passing=max(old.passing, passing))
+            best = PartPeak(now, dict(categories), allocation.operator, 0) if now > old.size else old
+            peaks[part] = best._replace(transient=max(old.transient, transient))
     return peaks

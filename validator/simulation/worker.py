@@ -53,8 +53,8 @@ class StepPeaks(NamedTuple):
             if part[0].startswith("s"):
                 name = _phase_name(*part)
                 old = moments.get(name, peak)
-                most = max(old.passing, peak.passing)
-                moments[name] = max(old, peak, key=lambda one: one.size)._replace(passing=most)
+                most = max(old.transient, peak.transient)
+                moments[name] = max(old, peak, key=lambda one: one.size)._replace(transient=most)
         return moments
 
 
@@ -72,21 +72,21 @@ def shallow_copies(kinds: Sequence[int], frozen_but: int = 0) -> LayerCounts | N
     return LayerCounts(small, small + step, len(kinds)) if small + step < len(kinds) else None
 
 
-def extrapolate(cell: SimulationRequest, to: LayerCounts) -> StepPeaks:
+def extrapolate(request: SimulationRequest, to: LayerCounts) -> StepPeaks:
     """Live bytes at a given point of the first two, last two layers, head and optimizer are linear in the number of
     layers, and points in between lie between their neighbours; so each part's line is extended to the real depth.
 
     Raises RuntimeError where the two copies do not have the same parts."""
-    small, large = (simulate_all_layers(replace(cell, depth=depth)) for depth in to[:2])
+    small, large = (simulate_all_layers(replace(request, depth=depth)) for depth in to[:2])
     if {part for part in small.parts if part[1] != "mid"} != {part for part in large.parts if part[1] != "mid"}:
         raise RuntimeError("the parts of a step differ between depths")
     parts = {part: _extrapolate_part(near, large.parts[part], to) for part, near in small.parts.items()}
     return StepPeaks(parts, *(to.extend(*pair) for pair in zip(small[1:], large[1:], strict=True)))
 
 
-def simulate_all_layers(cell: SimulationRequest) -> StepPeaks:
-    """The peaks of all layers of a cell."""
-    run = follow_steps(cell)
+def simulate_all_layers(request: SimulationRequest) -> StepPeaks:
+    """The peaks of all layers of a request."""
+    run = follow_steps(request)
     return StepPeaks(peaks_by_part(run.tracker), run.gradients, run.states, run.parameters, run.trainable)
 
 
@@ -95,8 +95,8 @@ def _extrapolate_part(near: PartPeak, far: PartPeak, to: LayerCounts) -> PartPea
     categories: BytesByCategory = {
         name: to.extend(near.categories.get(name, 0), far.categories.get(name, 0)) for name in names
     }
-    size, passing = to.extend(near.size, far.size), to.extend(near.passing, far.passing)
-    return PartPeak(size, categories, near.operator, passing)
+    size, transient = to.extend(near.size, far.size), to.extend(near.transient, far.transient)
+    return PartPeak(size, categories, near.operator, transient)
 
 
 def _phase_name(phase: str, segment: str) -> str:
@@ -105,15 +105,15 @@ def _phase_name(phase: str, segment: str) -> str:
     return part if part == "opt" else f"{part}_{segment if segment in ('head', 'emb', 'pre') else 'layers'}"
 
 
-def simulate_step(cell: SimulationRequest) -> SimulatedStep:
+def simulate_step(request: SimulationRequest) -> SimulatedStep:
     """Live memory of one warm step, by depth where the layers repeat.
 
     Raises LookupError for a type that transformers lacks, and whatever its class raises."""
     cuda_behaviour.prepare_libraries()
-    shape = model_shape(cell)
-    to = shallow_copies(shape.kinds, abs(cell.freeze_layers) if cell.method == "freeze" else 0)
-    result = extrapolate(cell, to) if to else simulate_all_layers(cell)
-    moments = {name: PhasePeak(peak.size, peak.categories, peak.passing) for name, peak in result.moments().items()}
+    shape = model_shape(request)
+    to = shallow_copies(shape.kinds, abs(request.freeze_layers) if request.method == "freeze" else 0)
+    result = extrapolate(request, to) if to else simulate_all_layers(request)
+    moments = {name: PhasePeak(peak.size, peak.categories, peak.transient) for name, peak in result.moments().items()}
     return SimulatedStep(
         moments,
         shape.parameters,
@@ -126,9 +126,9 @@ def simulate_step(cell: SimulationRequest) -> SimulatedStep:
     )
 
 
-def model_shape(cell: SimulationRequest) -> ModelShape:
+def model_shape(request: SimulationRequest) -> ModelShape:
     """The layers of the whole model."""
     cuda_behaviour.prepare_libraries()
-    made = model_loading.build_config(cell.model)
+    made = model_loading.build_config(request.model)
     with torch.device("meta"):
         return count_layers(model_loading.model_without_weights(made, torch.bfloat16), made)

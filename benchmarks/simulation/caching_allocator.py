@@ -1,6 +1,5 @@
-"""What only benchmarks/simulation and one test use, until it moves there: what CUDA's caching allocator reserves for
-a log of allocations (c10/cuda/CUDACachingAllocator.cpp), the largest moment of a log, and the choices of the
-benchmark's command line."""
+"""Bytes that CUDA's caching allocator would reserve for a log of allocations (c10/cuda/CUDACachingAllocator.cpp), and
+the largest moment of a log."""
 
 from __future__ import annotations
 
@@ -9,15 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from validator.simulation.tracker import Allocation, Tracker, allocation_events
-
-SIMULATED_METHODS = ("full", "freeze", "lora", "qlora4", "qlora8", "dora", "oft")
-SIMULATED_PRECISIONS = ("bf16", "pure_bf16", "engine", "fp32")
-SIMULATED_ATTENTIONS = ("sdpa", "fa2", "eager")
-
-
-PREFERENCE_STAGES = ("dpo", "orpo", "simpo", "kto")
-LOSS_STAGES = ("sft", "rm", *PREFERENCE_STAGES)
-
 
 _SMALL, _SMALL_BUFFER, _LARGE_BUFFER, _LARGE, _ROUND = 1 << 20, 2 << 20, 20 << 20, 10 << 20, 2 << 20
 # Segments lie so far apart that no two of them are ever neighbours.
@@ -115,8 +105,8 @@ def largest_moment(tracker: Tracker) -> LargestMoment:
     alive: set[int] = set()
     for event in tracker.log[: place + 1]:
         alive ^= {abs(event) - 1}
-    last = tracker.births[abs(tracker.log[place]) - 1]
-    return LargestMoment(best, last, [tracker.births[number] for number in alive])
+    last = tracker.allocations[abs(tracker.log[place]) - 1]
+    return LargestMoment(best, last, [tracker.allocations[number] for number in alive])
 
 
 def reserved_bytes(tracker: Tracker) -> int:
