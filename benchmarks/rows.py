@@ -19,7 +19,17 @@ import yaml
 
 from validator.knowledge import families
 from validator.knowledge.architectures import read_architecture
-from validator.physics import Adapter, Architecture, Sharding, Workload
+from validator.physics import (
+    DDP,
+    FSDP_FULL_SHARD,
+    ZERO_3,
+    ZERO_STAGES,
+    Adapter,
+    Architecture,
+    Sharding,
+    ShardingStrategy,
+    Workload,
+)
 from validator.physics.workload import AttentionImplementation, LossKind, Method, Precision
 
 EVIDENCE = Path(__file__).parent / "evidence"
@@ -221,6 +231,11 @@ def _is_fused(model: Architecture, role: str) -> bool:
     return (role in "qkv" and model.attn.fused_qkv) or (role in ("gate", "up") and model.ffn.fused_gate_up)
 
 
+def _strategy(zero: str) -> ShardingStrategy:
+    """The strategy of a row: a ZeRO stage, FSDP, or none."""
+    return ZERO_STAGES[int(zero)] if zero.isdigit() else FSDP_FULL_SHARD if zero.startswith("fsdp") else DDP
+
+
 def _sharding(facts: Mapping[str, str]) -> Sharding:
     zero, offload = facts["zero_stage"], facts["offload"]
     if offload not in ("none", "param", "optimizer+param"):
@@ -231,9 +246,7 @@ def _sharding(facts: Mapping[str, str]) -> Sharding:
     return Sharding(
         nodes=nodes,
         devices_per_node=int(devices) // nodes,
-        stage=int(zero) if zero.isdigit() else 0,
-        fsdp=zero.startswith("fsdp"),
-        engine=zero.isdigit(),
+        strategy=_strategy(zero),
         offload_optimizer="optimizer" in offload or (offload == "param" and zero.startswith("fsdp")),
         offload_parameters="param" in offload,
         overlap_comm=zero == "3",
@@ -248,7 +261,7 @@ def _optimizer(name: str) -> str:
 
 def automatic(sharding: Sharding, hidden: int) -> Sharding:
     """The values transformers puts for "auto" in a stage 3 file: LLaMA-Factory's and ms-swift's files say "auto"."""
-    if sharding.stage != 3:
+    if sharding.strategy != ZERO_3:
         return sharding
     square = hidden * hidden
     return sharding._replace(reduce_bucket=square, prefetch_bucket=int(0.9 * square), persistence_threshold=10 * hidden)
@@ -340,9 +353,7 @@ def _verdict_sharding(facts: Mapping[str, str]) -> Sharding:
     return Sharding(
         nodes=nodes,
         devices_per_node=int(facts["devices"]) // nodes,
-        stage=int(zero) if zero.isdigit() else 0,
-        fsdp=zero == "fsdp",
-        engine=facts["precision"] == "engine",
+        strategy=_strategy(zero if facts["precision"] == "engine" or not zero.isdigit() else "none"),
         offload_optimizer=facts["offload"] in ("all", "param", "optimizer"),
         offload_parameters=facts["offload"] in ("all", "param"),
         pin_memory=facts["pin_memory"] == "yes",

@@ -10,7 +10,7 @@ from gpu.cells import MODELS
 from rows import EVIDENCE, GIB, Kind, Row, automatic, read, usable
 
 from validator.knowledge.architectures import read_architecture
-from validator.physics import Adapter, Architecture, Sharding, Workload
+from validator.physics import DDP, ZERO_STAGES, Adapter, Architecture, Sharding, Workload
 
 MIB = 2**20
 ROLES = {"all": ("q", "k", "v", "o", "gate", "up", "down"), "q_proj,v_proj": ("q", "v")}
@@ -20,8 +20,7 @@ OPTIMIZERS = {"adamw_torch_fused": "adamw", "paged_adamw_32bit": "paged_adamw_32
 def _sharding(facts: Mapping[str, str]) -> Sharding:
     name = facts["deepspeed"]
     return Sharding(
-        stage=int(name[4]) if name else 0,
-        engine=bool(name),
+        strategy=ZERO_STAGES[int(name[4])] if name else DDP,
         offload_optimizer="offload" in name,
         offload_parameters=name == "ds_z3_offload.json",
     )

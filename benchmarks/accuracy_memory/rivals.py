@@ -15,7 +15,7 @@ from importlib.metadata import version
 
 from rows import EVIDENCE, GIB, Row, published, read
 
-from validator.physics import parameter_count
+from validator.physics import ZERO_2, parameter_count
 
 RECORD = EVIDENCE / "memory" / "rivals.csv"
 
@@ -27,7 +27,7 @@ def readme(row: Row) -> float | None:
         factor = 8.0 if work.precision == "pure" else 18.0
     else:
         factor = {0: 2.0, 8: 1.0, 4: 0.5}[work.quant_bits]
-    shards = work.sharding.world_size if work.sharding.stage == 3 or work.sharding.fsdp else 1
+    shards = work.sharding.world_size if work.sharding.strategy.shards_weights else 1
     return factor * parameter_count(row.model) / shards
 
 
@@ -37,10 +37,10 @@ def deepspeed(row: Row) -> float | None:
     where = {"num_gpus_per_node": shard.devices_per_node, "num_nodes": shard.nodes}
     where["cpu_offload"] = shard.offload_optimizer
     total = int(parameter_count(row.model))
-    if shard.stage == 2:
+    if shard.strategy == ZERO_2:
         function = import_module("deepspeed.runtime.zero.stage_1_and_2").estimate_zero2_model_states_mem_needs
         return float(function(total, **where)[1])
-    if shard.stage == 3 or shard.fsdp:
+    if shard.strategy.shards_weights:
         function = import_module("deepspeed.runtime.zero.stage3").estimate_zero3_model_states_mem_needs
         largest = max(row.model.vocab, work.sharding.persistence_threshold // row.model.hidden) * row.model.hidden
         return float(function(total, largest, cpu_offload_params=shard.offload_parameters, **where)[1])

@@ -40,7 +40,8 @@ def ftuneai(row: TimedRow) -> float | None:
     models, engine = import_module("ftuneai.core.models"), import_module("ftuneai.core.time")
     arch, work = row.architecture, row.workload
     shard = work.sharding
-    strategy = "fsdp" if shard.fsdp else f"zero_{shard.stage}" if shard.stage else "none"
+    sharded = shard.strategy.shards_optimizer_states
+    strategy = "fsdp" if shard.strategy.fsdp else shard.strategy.name if sharded else "none"
     spec = models.ModelSpec(
         name=row.facts["hf_id"],
         parameters=round(parameter_count(arch)),

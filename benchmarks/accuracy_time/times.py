@@ -25,7 +25,7 @@ from accuracy_time.sources import GBIT, SOURCES
 from rows import EVIDENCE, Skip
 
 from validator.knowledge.architectures import read_architecture
-from validator.physics import Architecture, Workload
+from validator.physics import FSDP_SHARD_GRAD_OP, Architecture, Workload
 from validator.physics.rates import DeviceRates
 from validator.run.sample_lengths import expected_longest, log_normal_lengths
 
@@ -158,9 +158,10 @@ def workload(name: str, facts: Mapping[str, str], model: Architecture, stranger:
     elif "; liger;" in facts["notes"]:  # all of its kernels, as transformers' use_liger_kernel applies them
         stack = replace(stack, loss="fused", fused_kernels=True)
     work = rows.workload_of(plain(facts, stranger), stack, model)
-    shard, zero, offload = work.sharding, facts["zero_stage"], facts["offload"]
+    shard, offload = work.sharding, facts["offload"]
     shard = shard._replace(
-        stage=2 if zero == "fsdp-shard_grad_op" else shard.stage,
+        # Figures are recorded with one gather of the weights for every FSDP run; recipes with FULL_SHARD get two.
+        strategy=FSDP_SHARD_GRAD_OP if shard.strategy.fsdp else shard.strategy,
         offload_optimizer="optimizer" in offload,
         offload_parameters="param" in offload,
     )

@@ -15,6 +15,7 @@ from rows import automatic
 
 from validator.knowledge import models
 from validator.physics import (
+    ZERO_STAGES,
     Adapter,
     DeviceRuntime,
     Estimate,
@@ -101,7 +102,7 @@ def _sharding(row: Mapping[str, str], stack: Stack, hidden: int) -> Sharding:
     stage = int(row["zero"])
     if not stage:
         return Sharding()
-    spread = Sharding(1, int(row["devices"]), stage, engine=True, reduce_bucket=BUCKET, allgather_bucket=BUCKET,
+    spread = Sharding(1, int(row["devices"]), ZERO_STAGES[stage], reduce_bucket=BUCKET, allgather_bucket=BUCKET,
                       overlap_comm=stack.overlap)  # fmt: skip
     return automatic(spread, hidden)
 

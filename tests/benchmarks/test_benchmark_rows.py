@@ -16,6 +16,8 @@ from accuracy_memory import (
 from gpu import cells as gpu_cells
 from gpu import measure as gpu
 
+from validator.physics import FSDP_FULL_SHARD, ZERO_3
+
 GIB = 2**30
 ROWS, SKIPPED = rows.published()
 BY_ID = {row.id: row for row in ROWS}
@@ -45,10 +47,10 @@ def test_workload_of_a_row(name: str, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("fms-052", {"devices_per_node": 2, "fsdp": True, "stage": 0, "engine": False}),
-        ("swiftex-023", {"devices_per_node": 4, "stage": 3, "engine": True, "reduce_bucket": 3584 * 3584}),
-        ("peftdocs-004", {"fsdp": True, "offload_parameters": True, "offload_optimizer": True}),
-        ("peftdocs-006", {"fsdp": True, "offload_parameters": False, "offload_optimizer": False}),
+        ("fms-052", {"devices_per_node": 2, "strategy": FSDP_FULL_SHARD}),
+        ("swiftex-023", {"devices_per_node": 4, "strategy": ZERO_3, "reduce_bucket": 3584 * 3584}),
+        ("peftdocs-004", {"strategy": FSDP_FULL_SHARD, "offload_parameters": True, "offload_optimizer": True}),
+        ("peftdocs-006", {"strategy": FSDP_FULL_SHARD, "offload_parameters": False, "offload_optimizer": False}),
     ],
 )
 def test_sharding_of_a_row(name: str, expected: dict[str, Any]) -> None:
@@ -212,7 +214,7 @@ def test_every_cell_of_the_gpu_grid_is_a_workload(tmp_path: Path) -> None:
     assert {row.measured for row in found} == {10 * GIB}
     for row, cell in zip(found[::2], cells, strict=True):
         assert row.workload.length == cell["seq_len"]
-        assert (row.workload.sharding.stage > 0) == bool(cell["deepspeed"])
+        assert row.workload.sharding.strategy.deepspeed == bool(cell["deepspeed"])
         assert score.judge(row).expected > 0
 
 

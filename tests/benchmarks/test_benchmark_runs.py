@@ -9,7 +9,7 @@ import pytest
 from accuracy_time import runs
 
 from validator.knowledge import tables
-from validator.physics import Band
+from validator.physics import ZERO_3, Band
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,4 +57,4 @@ def test_devices_are_those_of_deepspeed(monkeypatch: pytest.MonkeyPatch) -> None
     sharded = [run for run in RUNS if "deepspeed" in run["set"]]
     works = [runs.described(run).workload for run in sharded]
     assert sharded
-    assert all(work and work.sharding.stage == 3 for work in works)
+    assert all(work and work.sharding.strategy == ZERO_3 for work in works)

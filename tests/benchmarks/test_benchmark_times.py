@@ -11,7 +11,7 @@ from accuracy_time import times
 from gpu import cells as gpu_cells
 from gpu import measure as gpu
 
-from validator.physics import parameter_count
+from validator.physics import DDP, FSDP_SHARD_GRAD_OP, ZERO_3, parameter_count
 
 ROWS, SKIPPED = times.published()
 BY_ID = {row.id: row for row in ROWS}
@@ -65,12 +65,12 @@ def test_kind_and_workload_of_a_row(name: str, kind: str, expected: dict[str, An
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("foundry-096", {"devices_per_node": 8, "fsdp": True, "stage": 0}),
-        ("foundry-014", {"nodes": 32, "fsdp": True, "stage": 2}),
-        ("bigsci-071", {"stage": 3, "offload_optimizer": True, "offload_parameters": True, "nodes": 4}),
-        ("bigsci-080", {"stage": 3, "offload_optimizer": True, "offload_parameters": False}),
-        ("fsdpqlora-009", {"devices_per_node": 2, "fsdp": False, "stage": 0}),
-        ("mlperf-007", {"stage": 3, "engine": True, "devices_per_node": 8}),
+        ("foundry-096", {"devices_per_node": 8, "strategy": FSDP_SHARD_GRAD_OP}),
+        ("foundry-014", {"nodes": 32, "strategy": FSDP_SHARD_GRAD_OP}),
+        ("bigsci-071", {"strategy": ZERO_3, "offload_optimizer": True, "offload_parameters": True, "nodes": 4}),
+        ("bigsci-080", {"strategy": ZERO_3, "offload_optimizer": True, "offload_parameters": False}),
+        ("fsdpqlora-009", {"devices_per_node": 2, "strategy": DDP}),
+        ("mlperf-007", {"strategy": ZERO_3, "devices_per_node": 8}),
     ],
 )
 def test_sharding_of_a_row(name: str, expected: dict[str, Any]) -> None:

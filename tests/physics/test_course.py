@@ -8,6 +8,8 @@ from physics.test_memory_laws import ARCHITECTURES, runs
 from support.laws import examples
 
 from validator.physics import (
+    ZERO_2,
+    ZERO_3,
     Architecture,
     DeviceRates,
     RunCounts,
@@ -73,7 +75,7 @@ def test_what_a_run_does_not_do_takes_no_time() -> None:
 
 @pytest.mark.parametrize(
     ("sharding", "nodes"),
-    [(Sharding(4, 8, stage=3, engine=True), 4), (Sharding(4, 8), 1), (Sharding(1, 8, stage=2, engine=True), 1)],
+    [(Sharding(4, 8, ZERO_3), 4), (Sharding(4, 8), 1), (Sharding(1, 8, ZERO_2), 1)],
 )
 def test_nodes_write_a_checkpoint_together_where_each_holds_a_part(sharding: Sharding, nodes: int) -> None:
     found, alone = (ran((ARCHITECTURES[0], Workload(sharding=each))) for each in (sharding, Sharding()))

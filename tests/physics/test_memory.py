@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from validator.physics import (
+    FSDP_FULL_SHARD,
+    ZERO_3,
     Architecture,
     AttentionShape,
     FeedForwardShape,
@@ -44,7 +46,7 @@ def test_a_value_head_needs_logits_but_no_gradient_of_them() -> None:
 
 @pytest.mark.parametrize(("accumulation", "gathered"), [(1, False), (4, True)])
 def test_fsdp_keeps_whole_gradients_between_micro_batches(accumulation: int, gathered: bool) -> None:
-    sharding = Sharding(1, 8, 3, fsdp=True)
+    sharding = Sharding(1, 8, FSDP_FULL_SHARD)
     work = Workload(method="full", accumulation=accumulation, length=64, sharding=sharding)
     assert (estimate_device_memory(QWEN_32B, work).terms[DeviceTerm.GRADIENTS] >= 2 * 32.7e9) is gathered
 
@@ -53,7 +55,7 @@ def test_fsdp_keeps_whole_gradients_between_micro_batches(accumulation: int, gat
 def test_fsdp_that_starts_after_loading_needs_room_for_the_whole_model(
     method: Method, bits: int, bytes_each: float
 ) -> None:
-    work = Workload(method=method, quant_bits=bits, length=64, sharding=Sharding(1, 8, 3, fsdp=True))
+    work = Workload(method=method, quant_bits=bits, length=64, sharding=Sharding(1, 8, FSDP_FULL_SHARD))
     after = work._replace(sharding=work.sharding._replace(sharded_load=False))
     whole = bytes_each * parameter_count(QWEN_32B)
     assert (
@@ -67,7 +69,7 @@ def test_fsdp_that_starts_after_loading_needs_room_for_the_whole_model(
 
 def test_fsdp_holds_the_inputs_of_frozen_layers_and_their_gradients() -> None:
     def checkpoints(fsdp: bool) -> float:
-        sharding = Sharding(1, 2, 3, fsdp=fsdp, engine=not fsdp)
+        sharding = Sharding(1, 2, FSDP_FULL_SHARD if fsdp else ZERO_3)
         work = Workload(precision="amp", length=8192, loss="fused", sharding=sharding)
         return estimate_device_memory(QWEN_32B, work).terms[DeviceTerm.CHECKPOINTS]
 
@@ -80,7 +82,9 @@ def test_scales_of_4_bit_weights_are_not_spread(fsdp: bool, double: bool, bytes_
     """In two processes of FSDP with transformers 4.57.6 and bitsandbytes 0.50.2, all 4,688 bytes of scales in each."""
 
     def on_device(devices: int) -> float:
-        sharding = Sharding(1, devices, 3, fsdp=fsdp, engine=not fsdp, persistence_threshold=0, offload_parameters=True)
+        sharding = Sharding(
+            1, devices, FSDP_FULL_SHARD if fsdp else ZERO_3, persistence_threshold=0, offload_parameters=True
+        )
         return base_weights_on_device(
             TrainingStep(QWEN_32B, Workload(quant_bits=4, double_quant=double, sharding=sharding))
         )
@@ -92,7 +96,7 @@ def test_scales_of_4_bit_weights_are_not_spread(fsdp: bool, double: bool, bytes_
 @pytest.mark.parametrize("bits", [0, 8])
 def test_weights_without_such_scales_are_spread_whole(bits: int) -> None:
     alone = TrainingStep(QWEN_32B, Workload(quant_bits=bits))
-    spread = TrainingStep(QWEN_32B, Workload(quant_bits=bits, sharding=Sharding(1, 4, 3, fsdp=True)))
+    spread = TrainingStep(QWEN_32B, Workload(quant_bits=bits, sharding=Sharding(1, 4, FSDP_FULL_SHARD)))
     assert base_weights_on_device(spread) == pytest.approx(base_weights_on_device(alone) / 4)
 
 

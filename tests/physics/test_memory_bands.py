@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from validator.physics import (
+    ZERO_3,
     Architecture,
     AttentionShape,
     DeviceRuntime,
@@ -55,7 +56,7 @@ def test_varied_lengths_fill_the_cache_only_without_expandable_segments() -> Non
 
 def test_overlapping_communication_keeps_a_pool_for_each_stream() -> None:
     def expected(overlap: bool, offload: bool) -> float:
-        sharding = Sharding(1, 8, 3, engine=True, overlap_comm=overlap, offload_optimizer=offload)
+        sharding = Sharding(1, 8, ZERO_3, overlap_comm=overlap, offload_optimizer=offload)
         work = Workload(method="full", precision="engine", length=256, sharding=sharding)
         return estimate_device_memory(QWEN_32B, work).expected
 
@@ -80,8 +81,8 @@ MIXTURE = QWEN_32B._replace(ffn=FeedForwardShape(8192, experts=8, experts_per_to
     [
         (QWEN_32B, {}, ()), (MIXTURE, {}, ("mixtures of experts",)),
         (QWEN_32B, {"method": "oft"}, ("orthogonal adapters",)),
-        (QWEN_32B, {"sharding": Sharding(2, 8, 3, engine=True)}, ("runs on several nodes",)),
-        (QWEN_32B, {"sharding": Sharding(1, 8, 3, engine=True, offload_parameters=True)}, ("offload to the host",)),
+        (QWEN_32B, {"sharding": Sharding(2, 8, ZERO_3)}, ("runs on several nodes",)),
+        (QWEN_32B, {"sharding": Sharding(1, 8, ZERO_3, offload_parameters=True)}, ("offload to the host",)),
         (QWEN_32B, {"optimizer": "muon"}, ("this optimizer",)),
         (QWEN_32B, {"length": 32768}, ("samples over 16384 tokens",)),
         (QWEN_32B, {"value_head": True}, ("preference and reward stages",)),

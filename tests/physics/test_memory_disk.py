@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from validator.physics import Adapter, Architecture, AttentionShape, FeedForwardShape, Sharding, Workload, disk_usage
+from validator.physics import (
+    FSDP_FULL_SHARD,
+    ZERO_STAGES,
+    Adapter,
+    Architecture,
+    AttentionShape,
+    FeedForwardShape,
+    Sharding,
+    Workload,
+    disk_usage,
+)
 from validator.physics.estimate import DiskTerm
 
 SMALL = Architecture(2048, 16, 128256, AttentionShape(32, 8, 64), FeedForwardShape(8192))
 
 
 def saved(stage: int) -> dict[DiskTerm, float]:
-    sharding = Sharding(1, 8, stage, engine=True)
+    sharding = Sharding(1, 8, ZERO_STAGES[stage])
     work = Workload(adapter=Adapter(rank=8), sharding=sharding, precision="engine")
     return dict(disk_usage(SMALL, work, 1, 1, save_optimizer=True))
 
@@ -27,7 +37,7 @@ def test_fsdp_writes_the_trained_weights_beside_its_states() -> None:
     """As accelerate's save_fsdp_model does: a tiny model of 678,656 bytes left a pytorch_model_fsdp.bin of 694,165."""
     plain, spread = (
         dict(disk_usage(SMALL, Workload(adapter=Adapter(rank=8), sharding=sharding), 1, 1, save_optimizer=True))
-        for sharding in (Sharding(1, 8), Sharding(1, 8, 3, fsdp=True))
+        for sharding in (Sharding(1, 8), Sharding(1, 8, FSDP_FULL_SHARD))
     )
     assert spread[DiskTerm.OPTIMIZER] == plain[DiskTerm.OPTIMIZER] + plain[DiskTerm.WEIGHTS] / 2
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from validator.physics import (
+    FSDP_FULL_SHARD,
+    ZERO_2,
+    ZERO_3,
+    ZERO_STAGES,
     Architecture,
     AttentionShape,
     FeedForwardShape,
@@ -29,7 +33,7 @@ LLAMA_33B = Architecture(6656, 60, 32000, AttentionShape(52, 52, 128), FeedForwa
 
 def offloaded(devices: int, pin: bool = True, save: bool = True) -> Workload:
     sharding = Sharding(
-        1, devices, 3, engine=True, offload_optimizer=True, offload_parameters=True, pin_memory=pin, gather_on_save=save
+        1, devices, ZERO_3, offload_optimizer=True, offload_parameters=True, pin_memory=pin, gather_on_save=save
     )
     return Workload(method="full", precision="engine", sharding=sharding)
 
@@ -71,8 +75,7 @@ def fsdp_weights(method: Method, version: int, offload: bool = True) -> float:
     sharding = Sharding(
         1,
         2,
-        3,
-        fsdp=True,
+        FSDP_FULL_SHARD,
         offload_optimizer=offload,
         offload_parameters=offload,
         pin_memory=False,
@@ -104,10 +107,8 @@ def test_pinning_never_saves_memory() -> None:
 
 
 def test_a_mapped_checkpoint_counts_only_in_the_high_side() -> None:
-    mapped = estimate_host_memory(QWEN_72B, Workload(sharding=Sharding(1, 8, 3, engine=True)))
-    materialized = estimate_host_memory(
-        QWEN_72B, Workload(low_memory_load=False, sharding=Sharding(1, 8, 3, engine=True))
-    )
+    mapped = estimate_host_memory(QWEN_72B, Workload(sharding=Sharding(1, 8, ZERO_3)))
+    materialized = estimate_host_memory(QWEN_72B, Workload(low_memory_load=False, sharding=Sharding(1, 8, ZERO_3)))
     assert mapped.expected < 145e9 < mapped.high
     assert materialized.expected > 8 * 145e9
 
@@ -116,7 +117,7 @@ def test_a_reference_follows_the_parameters_to_the_host() -> None:
     shared = offloaded(8)._replace(reference_copies=1)
     assert "reference" not in estimate_device_memory(QWEN_32B, shared).terms
     assert estimate_host_memory(QWEN_32B, shared).terms[HostTerm.REFERENCE] >= 2 * 32.7e9
-    copied = shared._replace(sharding=Sharding(1, 8, 2, engine=True))
+    copied = shared._replace(sharding=Sharding(1, 8, ZERO_2))
     assert estimate_device_memory(QWEN_32B, copied).terms[DeviceTerm.REFERENCE] >= 2 * 32.7e9
 
 
@@ -132,7 +133,7 @@ def test_paged_states_live_on_the_host() -> None:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_paging_moves_the_moments_of_a_partition_and_leaves_the_master_weights(stage: int) -> None:
     work = Workload(
-        method="full", precision="engine", optimizer="paged_adamw_8bit", sharding=Sharding(1, 8, stage, engine=True)
+        method="full", precision="engine", optimizer="paged_adamw_8bit", sharding=Sharding(1, 8, ZERO_STAGES[stage])
     )
     assert estimate_device_memory(SMALL, work).terms[DeviceTerm.OPTIMIZER] == 4 * parameter_count(SMALL) / 8
     assert estimate_host_memory(SMALL, work).terms[HostTerm.MOMENTS] == 2 * (1 + 4 / 256) * parameter_count(SMALL)
@@ -155,6 +156,6 @@ EXPERTS = 48 * 128 * 3 * 2048 * 768 * 2.0
     ],
 )
 def test_every_process_holds_the_experts_that_zero3_loads(zero: int, merged: bool, bits: int, each: float) -> None:
-    sharding = Sharding(2, 8, zero, engine=True)
+    sharding = Sharding(2, 8, ZERO_STAGES[zero])
     work = Workload(method="lora", experts_merged=merged, quant_bits=bits, sharding=sharding)
     assert estimate_host_memory(MIXTURE, work).terms.get(HostTerm.EXPERTS, 0.0) == 8 * each

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from validator.physics import (
+    FSDP_FULL_SHARD,
+    ZERO_0,
     Adapter,
     Architecture,
     AttentionShape,
@@ -37,7 +39,8 @@ def test_all_linear_layers_are_theirs_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sharding", "more"), [(Sharding(), 0), (Sharding(engine=True), MORE), (Sharding(fsdp=True), MORE)]
+    ("sharding", "more"),
+    [(Sharding(), 0), (Sharding(strategy=ZERO_0), MORE), (Sharding(strategy=FSDP_FULL_SHARD), MORE)],
 )
 def test_only_what_keeps_states_of_all_parameters_trains_them(sharding: Sharding, more: int) -> None:
     work = FULL._replace(sharding=sharding)

@@ -13,6 +13,9 @@ from support.laws import examples
 
 from validator.knowledge import models
 from validator.physics import (
+    FSDP_FULL_SHARD,
+    FSDP_SHARD_GRAD_OP,
+    ZERO_STAGES,
     Adapter,
     Architecture,
     AttentionShape,
@@ -78,11 +81,12 @@ def shardings(draw: st.DrawFn) -> Sharding:
         return Sharding(nodes, devices)
     offload = draw(st.booleans())
     if kind == "fsdp":
-        return Sharding(nodes, devices, draw(st.sampled_from([2, 3])), fsdp=True, sharded_load=draw(st.booleans()),
+        return Sharding(nodes, devices, draw(st.sampled_from([FSDP_SHARD_GRAD_OP, FSDP_FULL_SHARD])),
+                        sharded_load=draw(st.booleans()),
                         offload_optimizer=offload, offload_parameters=offload, pin_memory=False)  # fmt: skip
     stage = draw(st.sampled_from([0, 1, 2, 3]))
     return Sharding(
-        nodes, devices, stage, engine=True, offload_optimizer=offload and stage >= 1,
+        nodes, devices, ZERO_STAGES[stage], offload_optimizer=offload and stage >= 1,
         offload_parameters=offload and stage == 3 and draw(st.booleans()), pin_memory=draw(st.booleans()),
         overlap_comm=draw(st.booleans()), gather_on_save=draw(st.booleans()),
     )  # fmt: skip
@@ -102,7 +106,7 @@ def runs(draw: st.DrawFn) -> tuple[Architecture, Workload]:
     adapted = method == "lora"
     work = Workload(
         method=method,
-        precision="engine" if sharding.engine else draw(st.sampled_from(["amp", "pure", "fp32"])),
+        precision="engine" if sharding.strategy.deepspeed else draw(st.sampled_from(["amp", "pure", "fp32"])),
         quant_bits=draw(st.sampled_from([0, 0, 4, 8])) if adapted else 0,
         double_quant=draw(st.booleans()),
         adapter=Adapter(
@@ -209,7 +213,7 @@ def test_a_higher_stage_or_more_devices_never_hold_more_model_state(
     arch, work = run
 
     def at(stage: int, count: int) -> float:
-        sharding = Sharding(1, count, stage, engine=True, persistence_threshold=0)
+        sharding = Sharding(1, count, ZERO_STAGES[stage], persistence_threshold=0)
         return states(arch, work._replace(precision="engine", sharding=sharding))
 
     stages = [at(stage, devices) for stage in (0, 1, 2)]
@@ -226,7 +230,7 @@ def test_offload_moves_bytes_and_loses_none(
     run: tuple[Architecture, Workload], stage: int, devices: int, pin: bool
 ) -> None:
     arch, work = run
-    sharding = Sharding(1, devices, stage, engine=True, pin_memory=pin, persistence_threshold=0)
+    sharding = Sharding(1, devices, ZERO_STAGES[stage], pin_memory=pin, persistence_threshold=0)
     here = work._replace(precision="engine", optimizer="adamw", low_memory_load=True, sharding=sharding)
     there = here._replace(sharding=sharding._replace(offload_optimizer=True, offload_parameters=stage == 3))
     moved = devices * (states(arch, here) - states(arch, there))

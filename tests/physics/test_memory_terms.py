@@ -9,6 +9,8 @@ import pytest
 from support.every import every
 
 from validator.physics import (
+    FSDP_FULL_SHARD,
+    ZERO_3,
     Adapter,
     Architecture,
     AttentionShape,
@@ -42,7 +44,7 @@ SMALL = Architecture(
     per_layer_vocab=1000,
 )
 MIXTURE = SMALL._replace(ffn=FeedForwardShape(8192, experts=4, expert_width=1024))
-OFFLOADED = Sharding(1, 8, 3, engine=True, offload_optimizer=True, offload_parameters=True, gather_on_save=True)
+OFFLOADED = Sharding(1, 8, ZERO_3, offload_optimizer=True, offload_parameters=True, gather_on_save=True)
 PASSED = (TowerWorkload(),)
 RUNS = [
     Workload(dataset_tokens=10**6, reference_copies=1, towers=PASSED),
@@ -57,7 +59,7 @@ RUNS = [
         towers=PASSED,
     ),
     Workload(method="full", towers=(TowerWorkload(1024, trains=True, projector=True),)),
-    Workload(low_memory_load=False, sharding=Sharding(1, 8, 3, fsdp=True), towers=PASSED),
+    Workload(low_memory_load=False, sharding=Sharding(1, 8, FSDP_FULL_SHARD), towers=PASSED),
 ]
 
 
@@ -86,7 +88,7 @@ def test_every_term_of_a_device_is_one_of_its_moments() -> None:
 
 
 def test_every_term_of_a_host_is_one_of_its_moments() -> None:
-    merged = Workload(experts_merged=True, sharding=Sharding(1, 8, 3, engine=True), towers=PASSED)
+    merged = Workload(experts_merged=True, sharding=Sharding(1, 8, ZERO_3), towers=PASSED)
     runs = [*(TrainingStep(SMALL, work) for work in RUNS), TrainingStep(MIXTURE, merged)]
     used = sized(dict(terms) for run in runs for terms in host_side.host_phases(run).values())
     assert used == {*HostTerm}

@@ -10,6 +10,7 @@ from support.every import every
 
 from validator.knowledge import models
 from validator.physics import (
+    ZERO_3,
     Adapter,
     Sharding,
     TowerWorkload,
@@ -186,7 +187,7 @@ def test_while_a_tower_reads_a_sharded_run_holds_what_it_does_in_the_decoder() -
             method="full",
             precision="engine",
             towers=multimodal.tower_encodings(settings, model, ()),
-            sharding=Sharding(1, 8, 3, engine=True),
+            sharding=Sharding(1, 8, ZERO_3),
         ),
     )
     tower, decoder = PHASES["tower forward"](run), PHASES["last layer forward"](run)

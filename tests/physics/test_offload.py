@@ -7,7 +7,17 @@ from hypothesis import given
 from physics.test_memory_laws import runs
 from support.laws import examples
 
-from validator.physics import Architecture, AttentionShape, DeviceRates, FeedForwardShape, Sharding, TimeTerm, Workload
+from validator.physics import (
+    FSDP_FULL_SHARD,
+    ZERO_STAGES,
+    Architecture,
+    AttentionShape,
+    DeviceRates,
+    FeedForwardShape,
+    Sharding,
+    TimeTerm,
+    Workload,
+)
 from validator.physics.optimizer_time import offload_seconds
 from validator.physics.training_step import training_step
 
@@ -20,7 +30,7 @@ FULL = Workload(method="full", precision="engine")
 
 
 def engine(stage: int, devices: int = 8, nodes: int = 1, **changed: object) -> Sharding:
-    return Sharding(nodes, devices, stage=stage, engine=True, offload_optimizer=True, **changed)  # type: ignore[arg-type]
+    return Sharding(nodes, devices, ZERO_STAGES[stage], offload_optimizer=True, **changed)  # type: ignore[arg-type]
 
 
 # Billions of parameters and seconds of CPU Adam on a DGX-2 (2101.06840, table 4), without what the engine does beside.
@@ -37,7 +47,7 @@ def test_one_thread_of_each_process_bounds_the_update() -> None:
 
 
 def test_an_update_that_is_not_fused_takes_several_times_as_long() -> None:
-    fsdp = Sharding(1, 8, stage=3, fsdp=True, offload_optimizer=True, offload_parameters=True)
+    fsdp = Sharding(1, 8, FSDP_FULL_SHARD, offload_optimizer=True, offload_parameters=True)
     fused, foreach = (
         offload_seconds(training_step(QWEN3B, Workload(method="full", optimizer=name, sharding=fsdp)), A100)[
             TimeTerm.CPU_OPTIMIZER

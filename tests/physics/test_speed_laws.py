@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from physics.test_memory_laws import runs
 from support.laws import examples
 
-from validator.physics import Architecture, DeviceRates, Sharding, TimeTerm, Workload, estimate_step_time
+from validator.physics import (
+    DDP,
+    ZERO_2,
+    ZERO_3,
+    Architecture,
+    DeviceRates,
+    Sharding,
+    ShardingStrategy,
+    TimeTerm,
+    Workload,
+    estimate_step_time,
+)
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/physics/*"])
 
@@ -64,13 +73,13 @@ def test_wider_layers_and_adapters_never_take_less_time(run: tuple[Architecture,
 
 
 @LAWS
-@given(runs(), st.sampled_from([{}, {"stage": 2, "engine": True}, {"stage": 3, "engine": True}]))
+@given(runs(), st.sampled_from([DDP, ZERO_2, ZERO_3]))
 def test_devices_that_share_a_batch_save_no_device_hours(
-    run: tuple[Architecture, Workload], sharding: dict[str, Any]
+    run: tuple[Architecture, Workload], strategy: ShardingStrategy
 ) -> None:
-    arch, work = run[0], run[1]._replace(accumulation=8, precision="engine" if sharding else run[1].precision)
-    alone = estimate_step_time(arch, work._replace(sharding=Sharding(**sharding)), A100).expected
-    shared = work._replace(accumulation=1, sharding=Sharding(devices_per_node=8, **sharding))
+    arch, work = run[0], run[1]._replace(accumulation=8, precision="engine" if strategy.deepspeed else run[1].precision)
+    alone = estimate_step_time(arch, work._replace(sharding=Sharding(strategy=strategy)), A100).expected
+    shared = work._replace(accumulation=1, sharding=Sharding(1, 8, strategy))
     assert 8 * estimate_step_time(arch, shared, A100).expected >= alone * (1 - 1e-9)
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 
 from validator.physics import (
+    FSDP_FULL_SHARD,
+    ZERO_2,
+    ZERO_3,
+    ZERO_STAGES,
     Adapter,
     Architecture,
     AttentionShape,
@@ -37,7 +41,7 @@ SMALL = Architecture(512, 4, 32000, AttentionShape(8, 8, 64), FeedForwardShape(1
 TOWER = Tower(1280, 32, 16, 80, 5120, (Linear("qkv", 1280, 3840), Linear("up", 1280, 5120)), 2560, input_values=1176)
 FULL = Workload(method="full", precision="pure", micro_batch=4, length=4096, padded=False, attention="flash")
 LORA = FULL._replace(method="lora", precision="amp")
-ZERO3 = Sharding(1, 8, 3, engine=True)
+ZERO3 = Sharding(1, 8, ZERO_3)
 
 
 def step(work: Workload, arch: Architecture = DENSE, device: DeviceRates = A100) -> StepTime:
@@ -121,13 +125,15 @@ def test_few_tokens_wait_for_the_processor() -> None:
 
 @pytest.mark.parametrize(("stage", "held"), [(2, False), (3, True)])
 def test_hooks_of_zero_3_hold_the_device_up(stage: int, held: bool) -> None:
-    few = LORA._replace(precision="engine", sharding=ZERO3._replace(stage=stage), micro_batch=1, length=1024)
+    few = LORA._replace(
+        precision="engine", sharding=ZERO3._replace(strategy=ZERO_STAGES[stage]), micro_batch=1, length=1024
+    )
     assert (step(few).bottleneck == TimeTerm.KERNEL_LAUNCHES) == held
 
 
 def test_fsdp_makes_each_parameter_anew() -> None:
     few = LORA._replace(micro_batch=1, length=512)
-    gathered = few._replace(sharding=Sharding(1, 8, 3, fsdp=True))
+    gathered = few._replace(sharding=Sharding(1, 8, FSDP_FULL_SHARD))
     assert seconds(TimeTerm.KERNEL_LAUNCHES, gathered) > 2 * seconds(TimeTerm.KERNEL_LAUNCHES, few)
 
 
@@ -230,7 +236,7 @@ def test_small_products_are_less_efficient() -> None:
         ({}, ""),
         ({"quant_bits": 8}, "8-bit weights"),
         ({"needs_full_logits": True}, "preference and reward stages"),
-        ({"sharding": Sharding(2, 8, 2, engine=True)}, "runs on several nodes"),
+        ({"sharding": Sharding(2, 8, ZERO_2)}, "runs on several nodes"),
     ],
 )
 def test_what_few_measured_widens_the_band(changes: dict[str, object], gap: str) -> None:

@@ -11,6 +11,9 @@ from physics.test_memory_laws import runs
 from support.laws import examples
 
 from validator.physics import (
+    FSDP_FULL_SHARD,
+    FSDP_SHARD_GRAD_OP,
+    ZERO_STAGES,
     Adapter,
     Architecture,
     AttentionShape,
@@ -38,12 +41,12 @@ LORA = Adapter(8)
 
 
 def waited(sharding: Sharding, device: DeviceRates = SLOW, **changed: object) -> float:
-    work = Workload(**{"method": "full", "precision": "engine" if sharding.engine else "amp", **changed})  # type: ignore[arg-type]
+    work = Workload(**{"method": "full", "precision": "engine" if sharding.strategy.deepspeed else "amp", **changed})  # type: ignore[arg-type]
     return sum(communication_seconds(training_step(QWEN, work._replace(sharding=sharding)), device, IDLE).values())
 
 
 def engine(stage: int, **changed: object) -> Sharding:
-    return Sharding(1, 8, stage=stage, engine=True, **changed)  # type: ignore[arg-type]
+    return Sharding(1, 8, ZERO_STAGES[stage], **changed)  # type: ignore[arg-type]
 
 
 RING = 7 / 8 * PARAMETERS / 1e9  # seconds for one byte of each parameter to go round 8 devices at 1 GB/s
@@ -61,12 +64,12 @@ STEPS = [
     ("stage 3 does so in every micro batch", engine(3), {"accumulation": 4}, 4 * (4 + 2)),
     ("stage 3 gathers the frozen weights of an adapter", engine(3), {"method": "lora", "adapter": LORA}, 4),
     ("below, an adapter is all that travels", engine(2), {"method": "lora", "adapter": LORA}, 0),
-    ("FSDP: half-precision weights twice and gradients", Sharding(1, 8, stage=3, fsdp=True), {}, 4 + 2),
-    ("FSDP reduces once", Sharding(1, 8, stage=3, fsdp=True), {"accumulation": 4}, 4 * 4 + 2),
-    ("FSDP that keeps gathered weights", Sharding(1, 8, stage=2, fsdp=True), {}, 2 + 2),
+    ("FSDP: half-precision weights twice and gradients", Sharding(1, 8, FSDP_FULL_SHARD), {}, 4 + 2),
+    ("FSDP reduces once", Sharding(1, 8, FSDP_FULL_SHARD), {"accumulation": 4}, 4 * 4 + 2),
+    ("FSDP that keeps gathered weights", Sharding(1, 8, FSDP_SHARD_GRAD_OP), {}, 2 + 2),
     (
         "FSDP gathers a base of 4 bits as it is",
-        Sharding(1, 8, stage=3, fsdp=True),
+        Sharding(1, 8, FSDP_FULL_SHARD),
         {"method": "lora", "quant_bits": 4, "adapter": LORA},
         1.46,
     ),
@@ -145,11 +148,13 @@ def test_more_computation_never_shortens_the_step(run: tuple[Architecture, Workl
 @given(runs())
 def test_stage_3_never_sends_less_than_stage_2(run: tuple[Architecture, Workload]) -> None:
     arch, work = run
-    assume(work.sharding.engine and work.sharding.world_size > 1)
+    assume(work.sharding.strategy.deepspeed and work.sharding.world_size > 1)
     second, third = (
         sum(
             communication_seconds(
-                training_step(arch, work._replace(sharding=work.sharding._replace(stage=stage))), SLOW, IDLE
+                training_step(arch, work._replace(sharding=work.sharding._replace(strategy=ZERO_STAGES[stage]))),
+                SLOW,
+                IDLE,
             ).values()
         )
         for stage in (2, 3)

@@ -8,7 +8,7 @@ import pytest
 from support.every import every
 
 from validator.knowledge import models, tables
-from validator.physics import Workload
+from validator.physics import DDP, FSDP_FULL_SHARD, FSDP_SHARD_GRAD_OP, ZERO_2, ShardingStrategy, Workload
 from validator.physics.optimizer import optimizer_state_bytes
 from validator.physics.training_step import TrainingStep
 from validator.physics.workload import SdpaInputs
@@ -104,25 +104,24 @@ def test_packing_changes_nothing_where_nothing_is_packed() -> None:
 
 def test_sharding_takes_the_machine_and_the_json() -> None:
     found = workload("2x4xa100-80g", deepspeed=ZERO).sharding
-    assert (found.nodes, found.devices_per_node, found.stage, found.engine) == (2, 4, 2, True)
-    plain = workload().sharding
-    assert (plain.stage, plain.engine) == (0, False)
+    assert (found.nodes, found.devices_per_node, found.strategy) == (2, 4, ZERO_2)
+    assert workload().sharding.strategy == DDP
     fsdp = workload(fsdp="full_shard auto_wrap offload").sharding
-    assert (fsdp.fsdp, fsdp.stage, fsdp.offload_parameters) == (True, 3, True)
+    assert (fsdp.strategy, fsdp.offload_parameters) == (FSDP_FULL_SHARD, True)
     assert not fsdp.sharded_load
 
 
 @pytest.mark.parametrize(
-    ("words", "stage", "world", "fsdp"),
+    ("words", "strategy", "world"),
     [
-        ("full_shard auto_wrap", 3, 16, True), ("full_shard", 2, 16, True), ("shard_grad_op auto_wrap", 2, 16, True),
-        ("hybrid_shard auto_wrap", 3, 8, True), ("hybrid_shard_zero2 auto_wrap", 2, 8, True),
-        ("no_shard", 0, 16, False),
+        ("full_shard auto_wrap", FSDP_FULL_SHARD, 16), ("full_shard", FSDP_SHARD_GRAD_OP, 16),
+        ("shard_grad_op auto_wrap", FSDP_SHARD_GRAD_OP, 16), ("hybrid_shard auto_wrap", FSDP_FULL_SHARD, 8),
+        ("hybrid_shard_zero2 auto_wrap", FSDP_SHARD_GRAD_OP, 8), ("no_shard", DDP, 16),
     ],
 )  # fmt: skip
-def test_words_of_fsdp(words: str, stage: int, world: int, fsdp: bool) -> None:
+def test_words_of_fsdp(words: str, strategy: ShardingStrategy, world: int) -> None:
     found = workload("2x8xa100-80g", fsdp=words).sharding
-    assert (found.stage, found.world_size, found.fsdp) == (stage, world, fsdp)
+    assert (found.strategy, found.world_size) == (strategy, world)
 
 
 def test_every_optimizer_of_the_release_but_two_has_states() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from validator.physics import ZERO_STAGES
 from validator.run.deepspeed import DeepSpeedConfig, deepspeed_sharding, read_deepspeed
 
 
@@ -62,9 +63,13 @@ def test_what_cannot_be_read_is_a_problem_and_no_exception(text: str, tmp_path: 
 )  # fmt: skip
 def test_stage_and_offload(config: dict[str, Any], stage: int, optimizer: bool, parameters: bool, pinned: bool) -> None:
     found = deepspeed_sharding(DeepSpeedConfig(config), 2, 4, 1024)
-    assert (found.stage, found.offload_optimizer, found.offload_parameters) == (stage, optimizer, parameters)
+    assert (found.strategy, found.offload_optimizer, found.offload_parameters) == (
+        ZERO_STAGES[stage],
+        optimizer,
+        parameters,
+    )
     assert found.pin_memory == pinned
-    assert (found.nodes, found.devices_per_node, found.engine) == (2, 4, True)
+    assert (found.nodes, found.devices_per_node) == (2, 4)
 
 
 def test_auto_sizes_follow_the_model_at_stage_3_as_in_transformers() -> None:

@@ -14,6 +14,8 @@ from validator.commands import check, explain
 from validator.errors import RecipeError
 from validator.knowledge.releases import newest_pair
 from validator.physics import (
+    ZERO_2,
+    ZERO_3,
     Architecture,
     AttentionShape,
     FeedForwardShape,
@@ -245,9 +247,9 @@ def test_on_one_device_every_byte_is_the_simulation_s() -> None:
     assert (there.allocated, there.phase) == (3000, "loss backward")
 
 
-@pytest.mark.parametrize("sharding", [Sharding(1, 4, 2, engine=True), Sharding(1, 4, 3, engine=True), Sharding(1, 4)])
+@pytest.mark.parametrize("sharding", [Sharding(1, 4, ZERO_2), Sharding(1, 4, ZERO_3), Sharding(1, 4)])
 def test_over_several_devices_the_formulas_divide_what_stays(sharding: Sharding) -> None:
-    work = Workload("full", "engine" if sharding.engine else "amp", sharding=sharding)
+    work = Workload("full", "engine" if sharding.strategy.deepspeed else "amp", sharding=sharding)
     none = SimulatedStep(**{**ANSWER._asdict(), "moments": {"opt": PhasePeak(0, {}, 0)}})
     formula = estimate_device_memory(QWEN, work)
     ours = estimate_from_step(QWEN, work, none, stepped=False, runtime=None)
@@ -338,7 +340,7 @@ HUGE = ANSWER._replace(moments={"bwd_head": PhasePeak(200 << 30, {"act": 200 << 
 
 @pytest.mark.parametrize("method", ["full", "freeze", "lora"])
 @pytest.mark.parametrize("precision", ["amp", "engine"])
-@pytest.mark.parametrize("sharding", [Sharding(), Sharding(1, 4), Sharding(1, 4, 3, engine=True)])
+@pytest.mark.parametrize("sharding", [Sharding(), Sharding(1, 4), Sharding(1, 4, ZERO_3)])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_what_is_not_known_of_a_counted_model_decides_nothing(
     told: list[SimulationRequest], tmp_path: Path, method: Any, precision: Any, sharding: Sharding, attention: Any

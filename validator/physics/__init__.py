@@ -20,9 +20,31 @@ from validator.physics.parameters import linear_roles, parameter_count, trainabl
 from validator.physics.rates import DeviceRates
 from validator.physics.run_time import RunCounts, RunPart, RunTime, estimate_run_time
 from validator.physics.step_time import StepTime, estimate_step_time
-from validator.physics.workload import Adapter, Sharding, TowerWorkload, Workload
+from validator.physics.workload import (
+    DDP,
+    FSDP_FULL_SHARD,
+    FSDP_SHARD_GRAD_OP,
+    ZERO_0,
+    ZERO_1,
+    ZERO_2,
+    ZERO_3,
+    ZERO_STAGES,
+    Adapter,
+    Sharding,
+    ShardingStrategy,
+    TowerWorkload,
+    Workload,
+)
 
 __all__ = [
+    "DDP",
+    "FSDP_FULL_SHARD",
+    "FSDP_SHARD_GRAD_OP",
+    "ZERO_0",
+    "ZERO_1",
+    "ZERO_2",
+    "ZERO_3",
+    "ZERO_STAGES",
     "Adapter",
     "Architecture",
     "AttentionShape",
@@ -37,6 +59,7 @@ __all__ = [
     "RunPart",
     "RunTime",
     "Sharding",
+    "ShardingStrategy",
     "StepTime",
     "TimeTerm",
     "Tower",

@@ -75,7 +75,7 @@ def checkpoints_held_by_fsdp(step: TrainingStep) -> float:
     The hook that frees a unit without gradients keeps the graph nodes of its inputs (torch
     distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook); under reentrant checkpointing these
     are the checkpoints. Of the gradients all but those of the first two layers are there by then."""
-    if not (step.sharding.fsdp and step.trains_adapter) or step.checkpointing != "layer":
+    if not (step.strategy.fsdp and step.trains_adapter) or step.checkpointing != "layer":
         return 0.0
     return layer_checkpoint_bytes(step) * (2 * step.arch.layers - 3)
 

@@ -95,12 +95,12 @@ def _exposed_seconds(step: TrainingStep, device: DeviceRates, window: OverlapWin
 
 
 def _overlap_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
-    sharding = step.sharding
-    if sharding.fsdp:
-        return _fsdp_windows(step, micro_batch)
-    if sharding.zero == 3:
-        return _zero3_windows(step, micro_batch)
-    return _zero_windows(step, micro_batch) if sharding.engine else _ddp_windows(step, micro_batch)
+    match step.strategy.gathers:
+        case "module":
+            return _zero3_windows(step, micro_batch)
+        case "layer":
+            return _fsdp_windows(step, micro_batch)
+    return _zero_windows(step, micro_batch) if step.strategy.deepspeed else _ddp_windows(step, micro_batch)
 
 
 def _backward_seconds(step: TrainingStep, micro_batch: MicroBatchCosts) -> float:
@@ -121,20 +121,28 @@ def _gradient_bytes(step: TrainingStep) -> float:
     return trained_bytes(step, step.sizes.gradient)
 
 
+def _reduction(step: TrainingStep, size: float, calls: float) -> Collective:
+    """The collective that reduces `size` bytes of gradients."""
+    return Collective(size, 2 if step.strategy.collective == "all_reduce" else 1, calls)
+
+
 def _ddp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
     """One all-reduce of all gradients a step, beside the last backward pass."""
     size = _gradient_bytes(step)
-    yield OverlapWindow(1, (Collective(size, 2, ceil(size / _DDP_BUCKET_BYTES)),), _backward_seconds(step, micro_batch))
+    yield OverlapWindow(
+        1, (_reduction(step, size, ceil(size / _DDP_BUCKET_BYTES)),), _backward_seconds(step, micro_batch)
+    )
 
 
 def _zero_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
     """Stages 0 to 2 of an engine: gradients all-reduced, beside the backward pass where communication overlaps; then
     the updated weights gathered."""
-    sharding, buckets = step.sharding, ceil(step.trained_elements / max(step.sharding.reduce_bucket, 1))
-    reduced = Collective(_gradient_bytes(step), 2, buckets)
-    beside = _backward_seconds(step, micro_batch) if sharding.overlap_comm and sharding.zero else 0.0
-    yield OverlapWindow(step.work.accumulation if sharding.zero == 2 else 1, (reduced,), beside)
-    if sharding.zero:
+    sharding, strategy = step.sharding, step.strategy
+    reduced = _reduction(step, _gradient_bytes(step), ceil(step.trained_elements / max(sharding.reduce_bucket, 1)))
+    beside = _backward_seconds(step, micro_batch) if sharding.overlap_comm and strategy.shards_optimizer_states else 0.0
+    times = step.work.accumulation if strategy.reduces == "every micro batch" else 1
+    yield OverlapWindow(times, (reduced,), beside)
+    if strategy.shards_optimizer_states:
         size = trained_bytes(step, step.sizes.adapter if step.trains_adapter else step.sizes.trained)
         yield OverlapWindow(1, (Collective(size, 1, ceil(step.trained_elements / max(sharding.allgather_bucket, 1))),))
 
@@ -152,7 +160,7 @@ def _zero3_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator
     size = base_weight_bytes(step) + (trained_bytes(step, step.sizes.adapter) if step.trains_adapter else 0.0)
     bundles = min(_gathered_tensors(step), ceil(step.parameters / max(sharding.prefetch_bucket, 1)))
     gathered = Collective(often * size + reference_weight_bytes(step), 1, often * bundles)
-    scattered = Collective(_gradient_bytes(step), 1, ceil(step.trained_elements / max(sharding.reduce_bucket, 1)))
+    scattered = _reduction(step, _gradient_bytes(step), ceil(step.trained_elements / max(sharding.reduce_bucket, 1)))
     together = (gathered, scattered) if sharding.overlap_comm else (gathered,)
     yield OverlapWindow(step.work.accumulation, together, micro_batch.forward + micro_batch.backward)
     if not sharding.overlap_comm:
@@ -174,9 +182,9 @@ def _fsdp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[
     give them back after the forward pass; gradients reduced and scattered beside the last backward pass alone."""
     times, layers = step.work.accumulation, step.arch.layers
     stored = base_weight_bytes(step) / (step.work.base_bytes * step.parameters) if step.work.quant_bits else 1.0
-    often = gathers_per_micro_batch(step) if step.sharding.stage == 3 else 1.0
+    often = 1.0 if step.strategy.keeps_gathered else gathers_per_micro_batch(step)
     gathered = Collective(often * step.sizes.compute * stored * step.parameters, 1, often * layers)
-    scattered = Collective(trained_bytes(step, step.sizes.compute), 1, layers)
+    scattered = _reduction(step, trained_bytes(step, step.sizes.compute), layers)
     beside = micro_batch.forward + micro_batch.backward
     yield OverlapWindow(times - 1, (gathered,), beside)
     yield OverlapWindow(1, (gathered, scattered), beside)

@@ -20,7 +20,7 @@ from validator.physics.architecture import (
     query_width,
     value_width,
 )
-from validator.physics.workload import Workload
+from validator.physics.workload import DDP, Workload
 
 
 @dataclass(eq=False)
@@ -246,5 +246,4 @@ def mtp_elements(arch: Architecture) -> int:
 
 def elements_without_states(arch: Architecture, workload: Workload) -> int:
     """Their elements that could train but get no gradient, and so no state: engines keep both for all that could."""
-    flat = workload.sharding.engine or workload.sharding.fsdp
-    return 0 if flat or workload.method != "full" else mtp_elements(arch)
+    return 0 if workload.sharding.strategy != DDP or workload.method != "full" else mtp_elements(arch)

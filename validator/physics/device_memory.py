@@ -63,7 +63,7 @@ def _unmergeable_share(runtime: DeviceRuntime) -> float:
 
 def _fragmentation_share(step: TrainingStep, runtime: DeviceRuntime) -> float:
     """Share of what comes and goes that the allocator holds on top of it."""
-    return _unmergeable_share(runtime) + (SECOND_STREAM_FRAGMENTS if step.shards_weights else 0.0)
+    return _unmergeable_share(runtime) + (SECOND_STREAM_FRAGMENTS if step.strategy.shards_weights else 0.0)
 
 
 def reserved_unused(step: TrainingStep, transient: float, runtime: DeviceRuntime) -> float:
@@ -73,7 +73,7 @@ def reserved_unused(step: TrainingStep, transient: float, runtime: DeviceRuntime
         each = LEFTOVER_SHIFTED if step.work.loss == "shifted" else LEFTOVER_UPCAST
         held += each * step.tokens * step.arch.vocab
     held += max(weights.side_stream_pools(step), 0.0)
-    if step.sharding.fsdp and step.work.method == "full":
+    if step.strategy.fsdp and step.work.method == "full":
         held += FSDP_PER_TRAINED * step.trained_elements
     return held
 

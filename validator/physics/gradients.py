@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.training_step import TrainingStep, largest_trained_tensor, trained_bytes
+from validator.physics.workload import ZERO_3
 
 
 def gradient_bytes(step: TrainingStep) -> float:
@@ -12,7 +13,7 @@ def gradient_bytes(step: TrainingStep) -> float:
     if step.work.layerwise_update or step.work.optimizer == "badam":
         return 0.0
     whole = trained_bytes(step, step.sizes.gradient)
-    if step.sharding.zero >= 2 or step.sharding.fsdp:
+    if step.strategy.shards_gradients:
         return 0.0 if step.sharding.offload_optimizer else whole / step.sharding.world_size
     return whole
 
@@ -21,14 +22,15 @@ def accumulated_gradient_bytes(step: TrainingStep) -> float:
     """Gradients while micro batches follow one another. FSDP spreads them only in the last one: until then every device
     has all of them, in the precision of its gathered weights (transformers and accelerate run the others under
     no_sync)."""
-    if step.sharding.fsdp and step.work.accumulation > 1:
+    strategy = step.strategy
+    if strategy.shards_gradients and strategy.reduces == "last micro batch" and step.work.accumulation > 1:
         return step.sizes.compute * step.trained_elements
     return gradient_bytes(step)
 
 
 def gradients_before_backward(step: TrainingStep) -> float:
     """Gradients there before the backward pass: those of earlier micro batches, and ZeRO-3's standing buffer."""
-    return accumulated_gradient_bytes(step) if step.work.accumulation > 1 or step.sharding.zero == 3 else 0.0
+    return accumulated_gradient_bytes(step) if step.work.accumulation > 1 or step.strategy == ZERO_3 else 0.0
 
 
 def gradients_so_far(step: TrainingStep, done: float) -> float:
@@ -36,8 +38,8 @@ def gradients_so_far(step: TrainingStep, done: float) -> float:
 
     ZeRO's sharded gradients have a buffer of their own from the start; with accumulation all are there, and a tied
     output layer's new one waits for the embedding's."""
-    full, each, fsdp = accumulated_gradient_bytes(step), step.sizes.gradient, step.sharding.fsdp
-    if step.sharding.zero >= 2 or not full:
+    full, each, fsdp = accumulated_gradient_bytes(step), step.sizes.gradient, step.strategy.fsdp
+    if step.strategy.has_gradient_buffer or not full:
         return full
     later = each * step.trained_tower_elements / (step.sharding.world_size if fsdp else 1)
     if step.work.accumulation > 1:
@@ -56,9 +58,9 @@ def gradient_being_computed(step: TrainingStep, layer: DecoderLayer, elements: f
     if step.trains_adapter:
         return 0.0
     sizes = step.sizes
-    if step.sharding.fsdp:
+    if step.strategy.fsdp:
         return sizes.compute * layer.elements
-    own = sizes.gradient if step.work.accumulation > 1 or step.sharding.zero >= 2 else 0.0
+    own = sizes.gradient if step.work.accumulation > 1 or step.strategy.has_gradient_buffer else 0.0
     return elements * (own + (sizes.compute if sizes.autocast_copies else 0.0))
 
 
@@ -66,15 +68,15 @@ def communication_bucket_bytes(step: TrainingStep) -> float:
     """Communication buffers of the backward pass. Plain data parallel keeps every gradient a second time in its buckets
     (PyTorch DistributedDataParallel without bucket views); ZeRO allocates whole reduce buckets, two if they overlap,
     and beside them one gradient of the largest tensor when gradients leave for the host."""
-    sharding, gradient = step.sharding, step.sizes.gradient
-    if sharding.fsdp or (sharding.world_size == 1 and not sharding.engine):
+    sharding, strategy, gradient = step.sharding, step.strategy, step.sizes.gradient
+    if strategy.fsdp or (sharding.world_size == 1 and not strategy.deepspeed):
         return 0.0
-    if not sharding.engine:
+    if not strategy.deepspeed:
         return gradient * step.trained_elements
-    if sharding.zero == 0:
+    if not strategy.shards_optimizer_states:
         return gradient * min(sharding.reduce_bucket, step.trained_elements)
-    doubled = 2 if sharding.overlap_comm and sharding.zero < 3 else 1
+    doubled = 2 if sharding.overlap_comm and not strategy.shards_weights else 1
     whole = gradient * sharding.reduce_bucket * doubled if sharding.contiguous_gradients else 0.0
-    if sharding.offload_optimizer and sharding.zero < 3:
+    if sharding.offload_optimizer and not strategy.shards_weights:
         whole += gradient * largest_trained_tensor(step)
     return whole

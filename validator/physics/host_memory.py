@@ -17,7 +17,7 @@ from validator.physics.optimizer import (
 )
 from validator.physics.training_step import TrainingStep, trained_bytes, training_step
 from validator.physics.weights import loaded_weight_bytes, reference_weight_bytes, shardable_weight_bytes
-from validator.physics.workload import Workload
+from validator.physics.workload import ZERO_3, Workload
 
 TENSOR_ROUNDING = 4 / 3  # a size lies anywhere between two powers of two: what rounding it up costs on average
 
@@ -40,7 +40,7 @@ def _partition_elements(step: TrainingStep) -> float:
 def _sub_group_gradient_bytes(step: TrainingStep) -> float:
     """fp32 gradients of a partition: one tensor for each sub-group under ZeRO-3, else one."""
     elements = _partition_elements(step)
-    group = step.sharding.sub_group_size if step.sharding.zero == 3 else elements
+    group = step.sharding.sub_group_size if step.strategy == ZERO_3 else elements
     whole, rest = divmod(elements, max(group, 1))
     return whole * _page_locked_bytes(step, 4 * group) + (_page_locked_bytes(step, 4 * rest) if rest >= 1 else 0.0)
 
@@ -54,9 +54,9 @@ def offloaded_state_terms(step: TrainingStep) -> Mapping[HostTerm, float]:
     if not sharding.offload_optimizer:
         return {HostTerm.MOMENTS: devices * paged_state_bytes(step) / optimizer_partitions(step)}
     moments, half = devices * optimizer_state_bytes(step) / optimizer_partitions(step), step.sizes.gradient * partition
-    if sharding.fsdp:
+    if step.strategy.fsdp:
         return {HostTerm.MOMENTS: moments, HostTerm.GRADIENTS: devices * step.sizes.gradient * partition}
-    stage3 = sharding.zero == 3
+    stage3 = step.strategy == ZERO_3
     master = 4.0 * partition if stage3 else _page_locked_bytes(step, 4 * partition)
     copies = 1 if stage3 or step.work.accumulation == 1 else 2
     return {
@@ -83,7 +83,7 @@ def _fsdp_shard_bytes(step: TrainingStep) -> float:
 
 def weights_after_loading(step: TrainingStep) -> float:
     """Partitions of the weights as soon as the checkpoint is loaded. FSDP page-locks its shards in the first step."""
-    moved = step.sharding.fsdp and step.sharding.offload_parameters
+    moved = step.strategy.fsdp and step.sharding.offload_parameters
     return shardable_weight_bytes(step) / step.sharding.nodes if moved else offloaded_weight_bytes(step)
 
 
@@ -94,7 +94,7 @@ def offloaded_weight_bytes(step: TrainingStep) -> float:
     sharding = step.sharding
     if not sharding.offload_parameters:
         return 0.0
-    if sharding.fsdp:
+    if step.strategy.fsdp:
         return _fsdp_shard_bytes(step)
     spread = shardable_weight_bytes(step) / sharding.nodes * (TENSOR_ROUNDING if sharding.pin_memory else 1.0)
     if step.work.method != "full":
@@ -133,9 +133,9 @@ def _full_model_bytes(step: TrainingStep) -> float:
     """FSDP that spreads the weights as they are read: the first process, or each, holds the whole model and its frozen
     copies, quantized if so asked, until the shards are handed out. A checkpoint that is unpacked while it loads is held
     whole by each process under ZeRO-3, too."""
-    if step.sharding.zero == 3 and step.work.unpacked:
+    if step.strategy == ZERO_3 and step.work.unpacked:
         return step.sharding.devices_per_node * step.work.base_bytes * step.parameters
-    spreads = step.sharding.fsdp and step.sharding.sharded_load
+    spreads = step.strategy.fsdp and step.sharding.sharded_load
     return (
         step.sharding.full_model_ranks * (loaded_weight_bytes(step) + reference_weight_bytes(step)) if spreads else 0.0
     )
@@ -146,7 +146,7 @@ def _merged_expert_bytes(step: TrainingStep) -> float:
     experts, before the first of them is spread (integrations/deepspeed.py, _apply_weight_conversions_to_state_dict;
     github.com/huggingface/transformers/issues/47514). Two processes that loaded 768 MiB of experts each held as much
     beside their shards."""
-    if step.sharding.zero != 3 or not step.work.experts_merged or step.work.quant_bits:
+    if step.strategy != ZERO_3 or not step.work.experts_merged or step.work.quant_bits:
         return 0.0
     experts = sum(count * layer.experts for count, layer in decoder_layers.loaded_layers(step.arch))
     return step.sharding.devices_per_node * step.work.base_bytes * experts
@@ -154,8 +154,8 @@ def _merged_expert_bytes(step: TrainingStep) -> float:
 
 def _saving_bytes(step: TrainingStep) -> float:
     """Weights gathered on the first process for a save."""
-    gathers = step.sharding.gather_on_save and step.shards_weights and not step.trains_adapter
-    each = step.sizes.trained if step.sharding.fsdp else step.sizes.compute
+    gathers = step.sharding.gather_on_save and step.strategy.shards_weights and not step.trains_adapter
+    each = step.sizes.trained if step.strategy.fsdp else step.sizes.compute
     return each * step.parameters if gathers else 0.0
 
 
@@ -214,7 +214,7 @@ def disk_usage(
     step = training_step(arch, workload)
     saved = trained_bytes(step, step.sizes.adapter) if step.trains_adapter else _full_checkpoint_weight_bytes(step)
     states = states_and_master_bytes(step) if save_optimizer else 0.0
-    if save_optimizer and (step.sharding.fsdp or (step.sharding.engine and step.sharding.zero < 3)):
+    if save_optimizer and (step.strategy.fsdp or (step.strategy.deepspeed and not step.strategy.shards_weights)):
         states += saved
     return {
         DiskTerm.BASE: workload.base_bytes * step.parameters,

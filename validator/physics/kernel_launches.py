@@ -63,13 +63,13 @@ _OTHER_MODULES, _ADAPTER_MODULES = 6, 4
 
 def hook_cost(step: TrainingStep, layer: DecoderLayer) -> PassCost:
     """One pass forward, one backward through a layer."""
-    number = (
-        _zero3_modules(step, layer)
-        if step.sharding.zero == 3
-        else _fsdp_parameters(step, layer)
-        if step.sharding.fsdp
-        else 0.0
-    )
+    match step.strategy.gathers:
+        case "module":
+            number = _zero3_modules(step, layer)
+        case "layer":
+            number = _fsdp_parameters(step, layer)
+        case _:
+            number = 0.0
     return PassCost(TimeTerm.KERNEL_LAUNCHES, _HOOK_SECONDS * number, _HOOK_SECONDS * number)
 
 

@@ -12,6 +12,7 @@ from validator.physics.training_step import (
     trained_layers,
     trained_matrices,
 )
+from validator.physics.workload import DDP
 
 # One fp32 maximum for each 256 elements (bitsandbytes, arXiv 2110.02861; torchao with transformers' block size).
 _EIGHT_BIT_SIZE, _FOUR_BIT_SIZE = 1 + 4 / 256, 0.5 + 4 / 256
@@ -61,8 +62,7 @@ def _badam_state_bytes(step: TrainingStep) -> float:
 def _elements_with_fp32_moments(step: TrainingStep) -> int:
     """Elements of embeddings, whose moments stay in fp32 beside bitsandbytes' 8-bit ones (transformers' Trainer
     registers the exception; an engine's partitions hide the embedding from it)."""
-    hidden = step.sharding.engine or step.sharding.fsdp
-    return step.embedding_elements if step.trains_embedding and not hidden else 0
+    return step.embedding_elements if step.trains_embedding and step.strategy == DDP else 0
 
 
 @lru_cache(maxsize=64)
@@ -94,7 +94,7 @@ def states_and_master_bytes(step: TrainingStep) -> float:
 
 def optimizer_partitions(step: TrainingStep) -> int:
     """Over how many devices the optimizer states are spread."""
-    return step.sharding.world_size if step.sharding.zero >= 1 or step.sharding.fsdp else 1
+    return step.sharding.world_size if step.strategy.shards_optimizer_states else 1
 
 
 def paged_state_bytes(step: TrainingStep) -> float:
@@ -115,7 +115,7 @@ def optimizer_workspace(step: TrainingStep) -> float:
     largest matrix, and fp32 copies of gradient and parameter when these are half precision. Fused steps need none."""
     if step.sharding.offload_optimizer:
         return 0.0
-    if step.sharding.engine:
+    if step.strategy.deepspeed:
         return _deepspeed_workspace(step)
     if step.work.optimizer in FOREACH_OPTIMIZERS:
         return trained_bytes(step, step.sizes.moment) / optimizer_partitions(step)
@@ -131,7 +131,7 @@ def _deepspeed_workspace(step: TrainingStep) -> float:
     """A ZeRO engine flattens this device's gradients, copies them to fp32 and updates; stage 3 one sub-group at a
     time."""
     share, gradient = step.trained_elements / optimizer_partitions(step), step.sizes.gradient
-    if step.sharding.zero == 3:
+    if step.strategy.shards_weights:
         share = min(share, step.sharding.sub_group_size)
     copying = gradient + (4.0 if gradient < 4 else 0.0)
     return share * max(copying, 8.0 if step.work.optimizer in FOREACH_OPTIMIZERS else 4.0)

@@ -12,6 +12,7 @@ from validator.physics.optimizer import FOREACH_OPTIMIZERS, optimizer_partitions
 from validator.physics.rates import AttainedRates, DeviceRates
 from validator.physics.training_step import TrainedMatrix, TrainingStep, trained_matrices
 from validator.physics.weights import base_weight_bytes
+from validator.physics.workload import ZERO_3
 
 # A foreach step reads and writes once for each of its operations (torch, optim/adamw.py, _multi_tensor_adamw): what
 # stays the same from one step to the next of fms-acceleration and of peft is this many times what one kernel moves.
@@ -95,7 +96,7 @@ def offload_seconds(step: TrainingStep, device: DeviceRates) -> Mapping[TimeTerm
 
 def _copy_rate(step: TrainingStep, device: DeviceRates) -> float:
     """Bytes a second between one device and main memory, which all of the node share."""
-    link = device.host_link * (1.0 if step.sharding.pin_memory or step.sharding.fsdp else _PAGEABLE_SHARE)
+    link = device.host_link * (1.0 if step.sharding.pin_memory or step.strategy.fsdp else _PAGEABLE_SHARE)
     return min(link, _HOST_MEMORY_SHARE * device.host_bandwidth / step.sharding.devices_per_node)
 
 
@@ -113,9 +114,9 @@ def _state_copy_bytes(step: TrainingStep) -> float:
     sharding, times = step.sharding, step.work.accumulation
     if not sharding.offload_optimizer:
         return 0.0
-    if sharding.fsdp:
+    if step.strategy.fsdp:
         return step.sizes.gradient * step.trained_elements / sharding.world_size
-    ways = 2 * times if sharding.zero == 3 else times if times > 1 else 0
+    ways = 2 * times if step.strategy == ZERO_3 else times if times > 1 else 0
     back = 0.0 if sharding.offload_parameters else step.sizes.compute
     return (ways * step.sizes.gradient + 4.0 + back) * step.trained_elements / sharding.world_size
 
@@ -129,5 +130,5 @@ def _cpu_update_seconds(step: TrainingStep, device: DeviceRates) -> float:
     threads = device.cores if sharding.devices_per_node == 1 else min(device.cores, sharding.devices_per_node)
     rate = min(_HOST_MEMORY_SHARE * device.host_bandwidth, threads * _THREAD_RATE)
     moved = (12.0 + _OTHER_BYTES_PER_ELEMENT) * step.trained_elements + 2.0 * optimizer_state_bytes(step)
-    unfused = sharding.fsdp and step.work.optimizer in FOREACH_OPTIMIZERS
+    unfused = step.strategy.fsdp and step.work.optimizer in FOREACH_OPTIMIZERS
     return (_UNFUSED_FACTOR if unfused else 1.0) * moved / sharding.nodes / rate

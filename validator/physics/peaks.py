@@ -47,6 +47,7 @@ from validator.physics.weights import (
     reference_weight_bytes,
     reference_weights_on_device,
 )
+from validator.physics.workload import DDP, ZERO_3
 
 DeviceTerms = Mapping[DeviceTerm, float]
 
@@ -301,7 +302,7 @@ def embedding_gradient(step: TrainingStep) -> DeviceTerms:
     layer's, and in half precision beside their sum too: the output layer's is a transposed view, except from a fused
     loss, that cannot be added to in place."""
     sizes, work = step.sizes, step.work
-    copies = int(work.accumulation > 1 or step.sharding.zero >= 2)
+    copies = int(work.accumulation > 1 or step.strategy.has_gradient_buffer)
     if step.arch.tied and work.method == "full" and not work.value_head:
         copies += 1 if sizes.autocast_copies or work.loss == "fused" else 2
     each = min(sizes.gradient, sizes.modules_to_save)
@@ -321,24 +322,24 @@ def _holds_full_model_first(step: TrainingStep) -> bool:
     and FSDP that starts after loading finds the model on the device."""
     sharding, work = step.sharding, step.work
     quantized = (work.quant_bits > 0 and not work.quant_grouped) or work.unpacked
-    return (sharding.zero == 3 and quantized) or (sharding.fsdp and not sharding.sharded_load)
+    return (step.strategy == ZERO_3 and quantized) or (step.strategy.fsdp and not sharding.sharded_load)
 
 
 def loading_phase(step: TrainingStep) -> DeviceTerms:
     """A full fine-tune under ZeRO below stage 3 raises its weights to fp32 on the device before the engine takes
     them."""
     if _holds_full_model_first(step):
-        whole = reference_weight_bytes(step) if step.sharding.fsdp else 0.0
+        whole = reference_weight_bytes(step) if step.strategy.fsdp else 0.0
         weights = step.work.base_bytes * step.parameters if step.work.unpacked else loaded_weight_bytes(step)
         return {DeviceTerm.WEIGHTS: weights, DeviceTerm.REFERENCE: whole}
-    if step.work.method != "full" or step.work.precision != "engine" or step.sharding.zero == 3:
+    if step.work.method != "full" or step.work.precision != "engine" or step.strategy == ZERO_3:
         return {}
     return {DeviceTerm.WEIGHTS: 4.0 * step.parameters, DeviceTerm.REFERENCE: reference_weights_on_device(step)}
 
 
 def optimizer_step(step: TrainingStep) -> DeviceTerms:
     """ZeRO-3's reduce bucket stands; below stage 3 it is freed before the step."""
-    standing = step.sharding.zero == 3 or not step.sharding.engine
+    standing = step.strategy == ZERO_3 or not step.strategy.deepspeed
     return {
         **resident_terms(step),
         DeviceTerm.GRADIENTS: gradient_bytes(step),
@@ -368,7 +369,7 @@ def tower_backward(step: TrainingStep) -> DeviceTerms:
     if not most:
         return {}
     standing = {**terms_of_both_passes(step, "embedding"), DeviceTerm.ACTIVATIONS: layer_checkpoint_bytes(step)}
-    waiting = step.work.accumulation == 1 and not step.sharding.engine and not step.sharding.fsdp
+    waiting = step.work.accumulation == 1 and step.strategy == DDP
     each = step.sizes.gradient if waiting else 0.0
     there = accumulated_gradient_bytes(step) - (
         each * step.embedding_elements if step.trains_embedding and not step.arch.tied else 0.0

@@ -102,7 +102,7 @@ def _startup_time(step: TrainingStep, device: DeviceRates) -> Band:
 def _evaluation_batch_seconds(step: TrainingStep, step_time: StepTime, device: DeviceRates) -> float:
     """Seconds of a batch of an evaluation: a forward pass, and the gathering of weights that are spread for it."""
     batch = training_step(step.arch, step.work._replace(micro_batch=max(step.work.eval_batch, 1)))
-    gathers = step.shards_weights or step.sharding.offload_parameters
+    gathers = step.strategy.shards_weights or step.sharding.offload_parameters
     traffic = sum(step_time.terms.get(term, 0.0) for term in _GATHER_TERMS) if gathers else 0.0
     return device.correction * micro_batch_costs(batch, device).forward + traffic / 2 / step.work.accumulation
 
@@ -110,7 +110,7 @@ def _evaluation_batch_seconds(step: TrainingStep, step_time: StepTime, device: D
 def _writing_nodes(workload: Workload) -> int:
     """Nodes that write parts of a checkpoint: those whose devices hold parts of it."""
     sharding = workload.sharding
-    return sharding.nodes if sharding.stage or sharding.fsdp else 1
+    return sharding.nodes if sharding.strategy.shards_optimizer_states else 1
 
 
 def _time_band(amount: float, rates: tuple[float, float, float]) -> Band:

@@ -35,6 +35,7 @@ class TrainingStep:
     def __init__(self, arch: Architecture, work: Workload, residual: float = 0.0) -> None:
         """`residual`: bytes per element of hidden states between layers; 0: those that the precision gives."""
         self.arch, self.work, self.sharding, self._residual = arch, work, work.sharding, residual
+        self.strategy = work.sharding.strategy
 
     @cached_property
     def sizes(self) -> ElementSizes:
@@ -166,10 +167,6 @@ class TrainingStep:
     @cached_property
     def trains_embedding(self) -> bool:
         return self.work.method == "full" or self.work.adapter.full_embedding
-
-    @cached_property
-    def shards_weights(self) -> bool:
-        return self.sharding.zero == 3 or self.sharding.fsdp
 
     @cached_property
     def materializes_scores(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from validator.physics.estimate import EvidenceGap, TimeTerm
 from validator.physics.rates import DeviceRates
 from validator.physics.training_step import TrainingStep
+from validator.physics.workload import ZERO_3
 
 # Half of the band's relative width around the live tensors, by what is missing. Runs on one node of the common kinds of
 # device were within 3 % (benchmarks/accuracy_memory/report.py); a software path that only the simulator has seen gets
@@ -120,7 +121,7 @@ def _gaps_of_sharding(step: TrainingStep) -> Iterator[EvidenceGap]:
     # times as long as ours, MLPerf's as long.
     if sharding.nodes > 1:
         yield EvidenceGap("runs on several nodes", 0.3, 1.0)
-    if sharding.nodes > 1 and sharding.zero == 3:
+    if sharding.nodes > 1 and step.strategy == ZERO_3:
         yield EvidenceGap("ZeRO-3 between nodes", 0.2, 1.5)
     if sharding.offload_optimizer or sharding.offload_parameters:
         yield EvidenceGap("offload to the host", 0.4, 0.6)

@@ -12,7 +12,7 @@ from validator.physics.architecture import Linear, Mixer, tower_and_projector_el
 from validator.physics.decoder_layers import DecoderLayer, build_layers
 from validator.physics.parameters import adapter_elements, per_layer_projection_elements
 from validator.physics.training_step import TrainingStep, trained_bytes
-from validator.physics.workload import Workload, frozen_element_size
+from validator.physics.workload import ZERO_3, Workload, frozen_element_size
 
 
 def quantized_element_size(workload: Workload) -> float:
@@ -75,7 +75,7 @@ def loaded_weight_bytes(step: TrainingStep) -> float:
 def _persistent_bytes(step: TrainingStep) -> float:
     """ZeRO-3 keeps parameters smaller than the threshold whole on every device: norms and biases, and small adapters.
     At higher ranks their narrow matrices remain, counted as no less than what the rank at the threshold keeps."""
-    if step.sharding.zero != 3:
+    if step.strategy != ZERO_3:
         return 0.0
     vectors = step.sizes.base * sum(count * layer.vectors for count, layer in step.layers)
     if not step.trains_adapter:
@@ -92,7 +92,7 @@ def _sharded_bytes(step: TrainingStep, whole: float) -> float:
 def base_weights_on_device(step: TrainingStep) -> float:
     """The base model's weights on one device."""
     held = _mixer_buffer_bytes(step, step.arch.mixer) if step.arch.mixer else 0.0
-    if not step.shards_weights:
+    if not step.strategy.shards_weights:
         return held + base_weight_bytes(step)
     return (
         held
@@ -112,7 +112,7 @@ def adapter_weights_on_device(step: TrainingStep) -> float:
     if not step.trains_adapter:
         return 0.0
     whole = trained_bytes(step, step.sizes.adapter)
-    return _sharded_bytes(step, whole) if step.shards_weights else whole
+    return _sharded_bytes(step, whole) if step.strategy.shards_weights else whole
 
 
 def reference_weight_bytes(step: TrainingStep) -> float:
@@ -124,7 +124,7 @@ def reference_weights_on_device(step: TrainingStep) -> float:
     """Only ZeRO-3 and FSDP spread the frozen copies, and offload them with the parameters: below stage 3 their engine
     runs at stage 0 (trl prepare_deepspeed)."""
     whole = reference_weight_bytes(step)
-    return _sharded_bytes(step, whole) if step.shards_weights else whole
+    return _sharded_bytes(step, whole) if step.strategy.shards_weights else whole
 
 
 def autocast_elements(step: TrainingStep, layer: DecoderLayer) -> float:
@@ -188,9 +188,12 @@ GatherPoint = Literal["loss", "last layer", "first layer", "embedding"]
 
 def gathered_weight_bytes(step: TrainingStep, where: GatherPoint) -> float:
     """Whole parameters that a sharded run has on the device at this point of the step."""
-    if step.sharding.zero == 3:
-        return _gathered_zero3(step, where)
-    return _gathered_fsdp(step) if step.sharding.fsdp else 0.0
+    match step.strategy.gathers:
+        case "module":
+            return _gathered_zero3(step, where)
+        case "layer":
+            return _gathered_fsdp(step)
+    return 0.0
 
 
 def _embedding_element_size(step: TrainingStep) -> float:
@@ -230,7 +233,7 @@ def side_stream_pools(step: TrainingStep) -> float:
 
     hiyouga/LLaMA-Factory#5977 and #7282 hold 11 and 25 GiB where 2 to 6 are live."""
     sharding = step.sharding
-    if sharding.zero != 3 or not sharding.overlap_comm:
+    if step.strategy != ZERO_3 or not sharding.overlap_comm:
         return 0.0
     inside = min(sharding.max_reuse_distance, sharding.max_live_parameters, step.parameters - step.vocabulary_elements)
     leaves = step.work.method == "full" and sharding.offload_optimizer
@@ -242,7 +245,7 @@ def _gathered_fsdp(step: TrainingStep) -> float:
     """FSDP holds the root unit (embedding, output layer, towers) whole, and two layers: the one at work and the one
     prefetched."""
     sizes = step.sizes
-    if step.sharding.stage == 2:
+    if step.strategy.keeps_gathered:
         return sizes.compute * step.parameters
     quantized = _layer_element_size(step) / step.work.base_bytes if step.work.quant_bits else 1.0
     towers = sum(tower_and_projector_elements(tower) for tower in step.arch.towers)

@@ -39,14 +39,53 @@ class TowerWorkload(NamedTuple):
     targets: tuple[str, ...] = ()  # roles of adapted linear modules, of the tower and of the projector
 
 
+class ShardingStrategy(NamedTuple):
+    """What data parallelism shards over all devices, and when devices exchange it."""
+
+    name: str
+    engine: Literal["torch", "deepspeed", "fsdp"]  # the software that runs the step
+    shards_optimizer_states: bool = False
+    shards_gradients: bool = False
+    shards_weights: bool = False
+    gathers: Literal["never", "module", "layer"] = "never"  # the unit in which sharded weights are gathered
+    keeps_gathered: bool = False  # gathered weights stay from the forward to the backward pass
+    reduces: Literal["last micro batch", "every micro batch"] = "last micro batch"  # after which gradients are reduced
+    collective: Literal["all_reduce", "reduce_scatter"] = "all_reduce"  # that reduces gradients
+
+    @property
+    def deepspeed(self) -> bool:
+        return self.engine == "deepspeed"
+
+    @property
+    def fsdp(self) -> bool:
+        return self.engine == "fsdp"
+
+    @property
+    def has_gradient_buffer(self) -> bool:
+        """True if sharded gradients have a buffer of their own from the start (deepspeed, runtime/zero)."""
+        return self.deepspeed and self.shards_gradients
+
+
+# DistributedDataParallel, and runs on one device; ZeRO by stage (arXiv 1910.02054); FSDP by its own words. DeepSpeed
+# reduces the gradients of stages 1 and 2 by whole all-reduces (runtime/zero/stage_1_and_2.py, allreduce_bucket).
+DDP = ShardingStrategy("none", "torch")
+ZERO_0 = ShardingStrategy("zero_0", "deepspeed")
+ZERO_1 = ShardingStrategy("zero_1", "deepspeed", shards_optimizer_states=True)
+ZERO_2 = ShardingStrategy("zero_2", "deepspeed", True, True, reduces="every micro batch")
+ZERO_3 = ShardingStrategy("zero_3", "deepspeed", True, True, True, "module", reduces="every micro batch",
+                          collective="reduce_scatter")  # fmt: skip
+FSDP_SHARD_GRAD_OP = ShardingStrategy("shard_grad_op", "fsdp", True, True, True, "layer", keeps_gathered=True,
+                                      collective="reduce_scatter")  # fmt: skip
+FSDP_FULL_SHARD = ShardingStrategy("full_shard", "fsdp", True, True, True, "layer", collective="reduce_scatter")
+ZERO_STAGES = (ZERO_0, ZERO_1, ZERO_2, ZERO_3)
+
+
 class Sharding(NamedTuple):
     """How states are spread over `nodes * devices_per_node` devices. Bucket sizes are elements."""
 
     nodes: int = 1
     devices_per_node: int = 1
-    stage: int = 0  # ZeRO stage; 0 with several devices: plain data parallel
-    fsdp: bool = False  # stage 2 then keeps gathered weights from the forward to the backward pass
-    engine: bool = False  # a ZeRO engine runs the step (also at stage 0)
+    strategy: ShardingStrategy = DDP
     offload_optimizer: bool = False
     offload_parameters: bool = False
     pin_memory: bool = True
@@ -67,11 +106,6 @@ class Sharding(NamedTuple):
     @property
     def world_size(self) -> int:
         return self.nodes * self.devices_per_node
-
-    @property
-    def zero(self) -> int:
-        """ZeRO stage of an engine; 0 under FSDP, which has its own way of sharding."""
-        return 0 if self.fsdp else self.stage
 
 
 class SdpaInputs(NamedTuple):
@@ -155,7 +189,9 @@ def _full_training_sizes(workload: Workload) -> ElementSizes:
     """Trained weights: autocast keeps them, their gradients and moments in fp32; a ZeRO engine keeps half-precision
     weights and gradients beside fp32 master weights and moments; pure half precision has half-precision moments."""
     base = frozen_element_size(workload)
-    if workload.sharding.fsdp and workload.precision == "amp":  # gathers half-precision weights from fp32 shards
+    if (
+        workload.sharding.strategy.fsdp and workload.precision == "amp"
+    ):  # gathers half-precision weights from fp32 shards
         return ElementSizes(base, 4, 4, 4, 4, 0, 4, 2, 2, autocast_copies=False)
     residual = base if workload.method == "freeze" else 4.0
     match workload.precision:
@@ -167,7 +203,16 @@ def _full_training_sizes(workload: Workload) -> ElementSizes:
             return ElementSizes(2, 2, 2, 2, 2, 4, 4, 2, 2, autocast_copies=False)
         case "fp32":
             return ElementSizes(
-                base, 4, 4, 4, 4, 4 if workload.sharding.engine else 0, 4, 4, residual, autocast_copies=False
+                base,
+                4,
+                4,
+                4,
+                4,
+                4 if workload.sharding.strategy.deepspeed else 0,
+                4,
+                4,
+                residual,
+                autocast_copies=False,
             )
 
 
@@ -180,7 +225,7 @@ def _adapter_training_sizes(workload: Workload) -> ElementSizes:
     base = workload.base_bytes
     if workload.precision == "engine":
         return ElementSizes(2, 2, 2, 2, 2, 4, 4, 2, 2, autocast_copies=False)
-    master = 4 if workload.sharding.engine else 0
+    master = 4 if workload.sharding.strategy.deepspeed else 0
     compute = 2.0 if workload.precision == "amp" else base
     residual = 4.0 if workload.precision == "amp" and workload.adapter.full_embedding else base
     saved = base if workload.precision == "pure" else 4.0

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
 from validator.finding import Verdict
-from validator.physics import Sharding
+from validator.physics import ZERO_STAGES, Sharding
 from validator.recipe.safe_read import parse_json, read_json
 from validator.run.recipe_arguments import finite_number
 
@@ -129,8 +129,7 @@ def deepspeed_sharding(zero: DeepSpeedConfig, nodes: int, devices: int, hidden: 
     return Sharding(
         nodes=nodes,
         devices_per_node=devices,
-        stage=stage,
-        engine=True,
+        strategy=ZERO_STAGES[stage],
         offload_optimizer=zero.offload("offload_optimizer"),
         offload_parameters=stage == 3 and zero.offload("offload_param"),
         pin_memory=zero.pinned(),

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from validator.errors import RecipeError
 from validator.knowledge import releases
-from validator.physics import Sharding
+from validator.physics import FSDP_FULL_SHARD, FSDP_SHARD_GRAD_OP, Sharding
 from validator.recipe.safe_read import read_yaml
 
 
@@ -66,8 +66,7 @@ def fsdp_sharding(fsdp: Fsdp, nodes: int, devices: int, copies: int) -> Sharding
     return Sharding(
         1 if fsdp.hybrid else nodes,
         devices,
-        stage=3 if fsdp.resharded else 2,
-        fsdp=True,
+        FSDP_FULL_SHARD if fsdp.resharded else FSDP_SHARD_GRAD_OP,
         sharded_load=copies > 0,
         full_model_ranks=max(copies, 1),
         upcasts_frozen_weights=fsdp.version == 2,

@@ -181,7 +181,7 @@ def _workload_at_length(job: Job, lengths: Sequence[float]) -> Workload:
         work = work._replace(towers=multimodal.with_published_images(job, job.model, job.data.published, work.towers))
     if job.batch.packing:
         return work
-    meets = work.sharding.stage >= 2 or work.sharding.fsdp
+    meets = work.sharding.strategy.shards_gradients
     micro, devices = (1, 1) if job.batch.group_by_length else (work.micro_batch, work.sharding.world_size)
     length = slowest_batch_length(lengths, micro, devices, 1 if meets else work.accumulation)
     return work._replace(length=min(_padded_length(length), work.length))

@@ -114,7 +114,7 @@ def estimate_from_step(
 ) -> Estimate:
     """The band around the simulated moments, bytes. `stepped`: the simulation holds the optimizer's states, too."""
     run, runtime = training_step(arch, work), runtime or DeviceRuntime()
-    alone = work.sharding.world_size == 1 and not work.sharding.engine
+    alone = work.sharding.world_size == 1 and not work.sharding.strategy.deepspeed
     moments = {
         _PHASE_NAMES[name]: _single_device_terms(run, moment, stepped, name)
         if alone
@@ -164,7 +164,7 @@ def _sharded_terms(run: TrainingStep, moment: PhasePeak, name: str, answer: Simu
 def _gradient_bytes(run: TrainingStep, moment: PhasePeak, name: str, answer: SimulatedStep) -> float:
     if name.startswith("fwd"):
         return gradients_before_backward(run)
-    if run.sharding.zero >= 2:
+    if run.strategy.has_gradient_buffer:
         return gradient_bytes(run)
     most = max(one.categories.get("grad", 0) for one in answer.moments.values())
     return gradient_bytes(run) * (moment.categories.get("grad", 0) / most if most else 1.0)
