@@ -284,7 +284,6 @@ def workload_of(facts: Mapping[str, str], stack: Stack, model: Architecture) -> 
     return Workload(
         method=method,
         precision=_precision(facts, stack, method),
-        half="fp16" if facts["precision"].startswith("fp16") else "bf16",
         base_bytes=_base_bytes(facts),
         quant_bits=bits if bits < 16 else 0,
         quant_grouped=bool(re.search("GPTQ|AWQ|HQQ", facts["hf_id"] + facts["notes"])),
@@ -373,7 +372,6 @@ def verdicts(
             Workload(
                 method="full" if method == "full" else "lora",
                 precision=facts["precision"],  # type: ignore[arg-type]
-                half=facts["half"],  # type: ignore[arg-type]
                 quant_bits=int(facts["quant_bits"] or 0),
                 adapter=Adapter(rank=int(facts["rank"] or 8)),
                 optimizer=OPTIMIZERS.get(facts["optimizer"], facts["optimizer"]),

@@ -29,8 +29,8 @@ FACTS = {facts["id"]: facts for facts in rows.read(rows.EVIDENCE / "published.cs
     [
         ("fms-018", {"method": "full", "precision": "pure", "optimizer": "adamw_foreach", "padded": False}),
         ("fms-050", {"method": "lora", "precision": "pure", "loss": "shifted", "micro_batch": 4, "length": 4096}),
-        ("fms-123", {"quant_bits": 4, "quant_grouped": False, "half": "bf16", "attention": "flash"}),
-        ("fms-167", {"quant_bits": 4, "quant_grouped": True, "half": "fp16"}),
+        ("fms-123", {"quant_bits": 4, "quant_grouped": False, "attention": "flash"}),
+        ("fms-167", {"quant_bits": 4, "quant_grouped": True}),
         ("fms-441", {"precision": "amp", "loss": "fused"}),
         ("fms-480", {"method": "full", "precision": "amp", "loss": "fused"}),
         ("swiftex-023", {"precision": "engine", "loss": "fused", "accumulation": 2, "length": 16384}),

@@ -17,7 +17,6 @@ import validator
 from validator.knowledge import composites, models
 from validator.knowledge.families import family_of_type, is_composite, with_usual_fields
 from validator.physics import decoder_layers
-from validator.physics.architecture import tower_and_projector_elements
 
 DATA = Path(validator.__file__).parent / "data"
 
@@ -363,7 +362,7 @@ def test_parameter_count_is_exact(name: str) -> None:
     with torch.device("meta"):
         model = loaded(transformers, known[kind](**settings))
     # Of a model that sees by its repository's own code, the towers are counted by their tables alone.
-    towers = sum(map(tower_and_projector_elements, models.find_model(name).arch.towers)) if seen else 0
+    towers = sum(tower.all_elements for tower in models.find_model(name).arch.towers) if seen else 0
     # Layers for further tokens, too.
     beside = towers + decoder_layers.mtp_elements(models.find_model(name).arch)
     assert sum(weight.numel() for weight in model.parameters()) + beside == entry["parameters"]

@@ -224,7 +224,6 @@ FAMILIES: list[tuple[str, dict[str, Any], Architecture]] = [
                 expert_width=24,
                 shared_width=24,
                 dense_layers=1,
-                router_bias_buffer=True,
             ),
         ),
     ),

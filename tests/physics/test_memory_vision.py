@@ -21,7 +21,6 @@ from validator.physics import (
     towers,
     trainable_parameter_count,
 )
-from validator.physics.architecture import tower_and_projector_elements
 from validator.physics.estimate import DeviceTerm
 from validator.physics.peaks import PHASES
 from validator.physics.training_step import TrainingStep
@@ -174,7 +173,7 @@ def test_a_checkpoint_that_is_quantized_already_has_its_tower_whole() -> None:
     work = Workload(method="lora", quant_bits=4, quant_grouped=True)
     sizes = [estimate_device_memory(arch, work._replace(towers=(TowerWorkload(),))).terms[DeviceTerm.WEIGHTS],
              estimate_device_memory(arch._replace(towers=()), work).terms[DeviceTerm.WEIGHTS]]  # fmt: skip
-    assert sizes[0] - sizes[1] == 2 * tower_and_projector_elements(arch.towers[0])
+    assert sizes[0] - sizes[1] == 2 * arch.towers[0].all_elements
 
 
 def test_while_a_tower_reads_a_sharded_run_holds_what_it_does_in_the_decoder() -> None:

@@ -31,7 +31,6 @@ def workload(machine: str = "8xa100-80g", model: str = "Qwen/Qwen2.5-7B-Instruct
     [
         ({"bf16": True}, "precision", "amp"), ({}, "precision", "fp32"), ({"pure_bf16": True}, "precision", "pure"),
         ({"bf16": True, "deepspeed": ZERO}, "precision", "engine"), ({"deepspeed": ZERO}, "precision", "fp32"),
-        ({"fp16": True}, "half", "fp16"), ({"bf16": True}, "half", "bf16"),
         ({"quantization_bit": 4}, "quant_bits", 4), ({"quantization_bit": 8}, "quant_bits", 8), ({}, "quant_bits", 0),
         ({"stage": "dpo"}, "sequences_per_sample", 2), ({"stage": "rm"}, "sequences_per_sample", 2),
         ({}, "sequences_per_sample", 1),

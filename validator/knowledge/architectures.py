@@ -254,7 +254,6 @@ def _feed_forward(config: Config, family: Family) -> FeedForwardShape:
         router_bias_fixed=family.router == "fixed",
         router_linear=family.router in ("linear", "module"),
         separate_router_linear=bool(family.separate & {"gate", "wg"}),
-        router_bias_buffer=family.router == "buffer",
         expert_bias=family.expert_bias,
         clamped_swiglu=family.clamped_swiglu,
         index_add=family.index_add,

@@ -4,6 +4,7 @@ All sizes are elements, never bytes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from validator.physics.estimate import EvidenceGap
@@ -27,6 +28,11 @@ class Linear(NamedTuple):
     @property
     def bias_elements(self) -> int:
         return self.number * self.outputs if self.bias else 0
+
+
+def element_count(linears: Iterable[Linear]) -> int:
+    """Elements of the matrices of linear modules, without biases."""
+    return sum(linear.elements for linear in linears)
 
 
 class Tower(NamedTuple):
@@ -65,34 +71,51 @@ class Tower(NamedTuple):
     qk_norm: bool = False  # heads of queries and keys have norms
     own_rotary_tables: bool = False  # each layer makes cosines and sines of its own, for queries and again for keys
 
+    @property
+    def elements(self) -> int:
+        """Elements of the tower without its projector."""
+        inside = self.layers * (element_count(self.linears) + self.vectors)
+        return inside + element_count(self.outside) + self.others + self.never_frozen
 
-def element_count(linears: tuple[Linear, ...]) -> int:
-    return sum(linear.elements for linear in linears)
+    @property
+    def projector_elements(self) -> int:
+        return element_count(self.projector) + self.projector_others
 
+    @property
+    def all_elements(self) -> int:
+        """Elements of the tower and its projector."""
+        return self.elements + self.projector_elements
 
-def tower_elements(tower: Tower) -> int:
-    """Everything but the projector."""
-    inside = tower.layers * (element_count(tower.linears) + tower.vectors)
-    return inside + element_count(tower.outside) + tower.others + tower.never_frozen
-
-
-def projector_elements(tower: Tower) -> int:
-    return element_count(tower.projector) + tower.projector_others
-
-
-def tower_linear_elements(tower: Tower) -> int:
-    """Elements of every linear module, which quantization reaches."""
-    return tower.layers * element_count(tower.linears) + element_count((*tower.outside, *tower.projector))
-
-
-def tower_and_projector_elements(tower: Tower) -> int:
-    return tower_elements(tower) + projector_elements(tower)
+    @property
+    def linear_elements(self) -> int:
+        """Elements of every linear module, which quantization reaches."""
+        return self.layers * element_count(self.linears) + element_count((*self.outside, *self.projector))
 
 
-# RMSNorm, its weight applied before (rms) or after (rms_fp32) the result is rounded; nn.LayerNorm; one without bias,
-# whose result is brought back to its input's precision; a LayerNorm without bias that is written out in fp32; one
-# without any weight
 NormKind = Literal["rms", "rms_fp32", "layer", "layer_back", "layer_fp32", "bare"]
+
+
+class Norm(NamedTuple):
+    """How transformers computes one kind of norm."""
+
+    vectors: int = 1  # parameters, in vectors of the norm's width
+    one_kernel: bool = False  # a kernel of PyTorch; else written out, operator by operator
+    saved_fp32: int = 1  # fp32 copies of its input that a written-out norm saves
+    normalizes_fp32: bool = False  # the weight scales the fp32 value, else one rounded to the input's precision
+    returns_input_dtype: bool = False  # whatever its weight is
+
+
+# By kind: RMSNorm with the weight applied before (rms) or after (rms_fp32) the result is rounded; nn.LayerNorm; one
+# without bias, whose result is brought back to its input's precision; a LayerNorm without bias that is written out in
+# fp32 and keeps the centred input, too; one without any weight.
+NORMS: dict[NormKind, Norm] = {
+    "rms": Norm(),
+    "rms_fp32": Norm(normalizes_fp32=True, returns_input_dtype=True),
+    "layer": Norm(vectors=2, one_kernel=True),
+    "layer_back": Norm(one_kernel=True, returns_input_dtype=True),
+    "layer_fp32": Norm(saved_fp32=2, normalizes_fp32=True, returns_input_dtype=True),
+    "bare": Norm(vectors=0, one_kernel=True, returns_input_dtype=True),
+}
 
 
 class AttentionShape(NamedTuple):
@@ -130,6 +153,23 @@ class AttentionShape(NamedTuple):
     shares_kv: bool = False  # keys and values are those of an earlier layer
     cross_attention: bool = False  # keys and values are made of what towers give, and two gates scale what is added
 
+    # Elements per token of queries, keys, values and the result. Latent attention expands values to every head.
+    @property
+    def query_width(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def key_width(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def value_width(self) -> int:
+        return (self.heads if self.kv_rank else self.kv_heads) * (self.value_dim or self.head_dim)
+
+    @property
+    def output_width(self) -> int:
+        return self.heads * (self.value_dim or self.head_dim)
+
 
 class FeedForwardShape(NamedTuple):
     """Shapes of one feed-forward block; `experts` > 0 makes it a mixture."""
@@ -149,7 +189,6 @@ class FeedForwardShape(NamedTuple):
     router_linear: bool = False  # the router is an ordinary linear module, which adapters reach
     separate_router_linear: bool = True  # the same, where the experts are linear modules themselves
     router_bias_fixed: bool = False  # the router's bias is a parameter that never trains
-    router_bias_buffer: bool = False  # a correction bias kept as a buffer, not a parameter
     expert_bias: bool = False
     clamped_swiglu: bool = False  # experts clamp the results of gate and up
     index_add: bool = False  # what the chosen experts of a token give is added up by index, which keeps each of them
@@ -267,7 +306,6 @@ class Architecture(NamedTuple):
     position_rows: int = 0  # rows of an embedding of places
     recasts_weights: bool = False  # autocast copies the weights of linear modules anew for each product
     logit_softcap: bool = False
-    parameters: int | None = None  # a published count; None: derived from the shapes
     towers: tuple[Tower, ...] = ()  # encoders of images, video or sound before the decoder
     counted: tuple[CountedLayers, ...] = ()  # of a model that no formula knows, in place of `attn` and `ffn`
     mixer: Mixer | None = None  # of some layers, in place of `attn` or beside it
@@ -279,6 +317,11 @@ class Architecture(NamedTuple):
     per_layer_vocab: int = 0  # rows of that embedding
     extra_embedding_rows: int = 0  # of the embedding, which the output layer lacks
     mtp_layers: int = 0  # layers for further tokens, which are loaded and never run
+
+    @property
+    def norm_elements(self) -> int:
+        """Parameters of a norm over the hidden width."""
+        return NORMS[self.norm].vectors * self.hidden
 
     @property
     def has_cross_attention(self) -> bool:
@@ -296,20 +339,3 @@ class Architecture(NamedTuple):
         if self.kinds:
             return sum(kind.experts for kind in self.kinds)
         return self.layers - self.ffn.dense_layers if self.ffn.experts else 0
-
-
-def query_width(attn: AttentionShape) -> int:
-    return attn.heads * attn.head_dim
-
-
-def key_width(attn: AttentionShape) -> int:
-    return attn.kv_heads * attn.head_dim
-
-
-def value_width(attn: AttentionShape) -> int:
-    """Elements per token of the values; latent attention expands them to every head."""
-    return (attn.heads if attn.kv_rank else attn.kv_heads) * (attn.value_dim or attn.head_dim)
-
-
-def output_width(attn: AttentionShape) -> int:
-    return attn.heads * (attn.value_dim or attn.head_dim)

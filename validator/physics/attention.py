@@ -6,7 +6,6 @@ output and one fp32 number per head and token (arXiv 2205.14135). Checked agains
 
 from __future__ import annotations
 
-from validator.physics.architecture import key_width, output_width, query_width, value_width
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.saved_inputs import (
     saved_by_dora,
@@ -29,21 +28,21 @@ def _tower_tokens(step: TrainingStep) -> int:
 def cross_attention_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
     """Of a layer: by tokens of the sequence, and by those of the towers."""
     attn, hidden, compute = step.arch.attn, step.arch.hidden, step.sizes.compute
-    queries, output = query_width(attn), output_width(attn)
+    queries, output = attn.query_width, attn.output_width
     written = saved_input(step, hidden, layer.by_role("q")) + saved_by_norm(step, queries, 2)
     written += (
         compute * (queries + output) + 4.0 * attn.heads + saved_input(step, output, layer.by_role("o"), "attention")
     )
-    read = saved_input(step, hidden, layer.by_role("k", "v"), "product") + saved_by_norm(step, key_width(attn), 2)
+    read = saved_input(step, hidden, layer.by_role("k", "v"), "product") + saved_by_norm(step, attn.key_width, 2)
     return step.tokens * written + _tower_tokens(step) * (read + 2 * compute * queries)
 
 
 def cross_attention_backward_workspace(step: TrainingStep) -> float:
     """Transients of its backward pass: gradients of queries, keys, values and the output, and an fp32 accumulator."""
     attn, compute = step.arch.attn, step.sizes.compute
-    queries = query_width(attn)
-    written = compute * (queries + output_width(attn)) + 2 * step.sizes.residual * step.arch.hidden + 4.0 * queries
-    return step.tokens * written + _tower_tokens(step) * compute * (2 * queries + key_width(attn) + value_width(attn))
+    queries = attn.query_width
+    written = compute * (queries + attn.output_width) + 2 * step.sizes.residual * step.arch.hidden + 4.0 * queries
+    return step.tokens * written + _tower_tokens(step) * compute * (2 * queries + attn.key_width + attn.value_width)
 
 
 def cross_attention_state_bytes(step: TrainingStep) -> float:
@@ -100,8 +99,8 @@ def _saved_mask_share(step: TrainingStep, dense: float) -> float:
 def _core_saved_bytes(step: TrainingStep) -> float:
     """Kept between the projections and the output projection."""
     attn, count, compute = step.arch.attn, step.tokens, step.sizes.compute
-    queries, output = query_width(attn), output_width(attn)
-    narrow = 2 * queries if attn.kv_repeated else key_width(attn) + value_width(attn)
+    queries, output = attn.query_width, attn.output_width
+    narrow = 2 * queries if attn.kv_repeated else attn.key_width + attn.value_width
     if attn.kv_rank:  # the values are a view of a result that holds the keys before their rotation, too
         narrow += attn.heads * (attn.head_dim - attn.rope_dim)
     wide = max(queries + output, narrow)
@@ -118,7 +117,7 @@ def _core_saved_bytes(step: TrainingStep) -> float:
     handed = step.work.sdpa_inputs if step.work.attention == "sdpa" else _DEFAULT_SDPA_INPUTS
     repeats = handed.kv_repeated and attn.kv_heads != attn.heads
     if attn.fused_qkv and not (attn.contiguous_copies or handed.contiguous_copies or repeats):
-        narrow += queries + key_width(attn)  # the values are a view, which holds queries and keys before their rotation
+        narrow += queries + attn.key_width  # the values are a view, which holds queries and keys before their rotation
     many = 1.0 if repeats else dense
     keys = narrow + (many * (wide - narrow) if attn.kv_heads > 1 or handed.contiguous_copies else 0.0)
     return count * (compute * (queries + keys + output) + 4 * attn.heads) + masks
@@ -164,7 +163,7 @@ def _latent_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
 def _gate_saved_bytes(step: TrainingStep) -> float:
     """Bytes per token of a gate: its sigmoid, and what it scales, where that had to be copied."""
     attn = step.arch.attn
-    return step.sizes.compute * output_width(attn) * (2 if attn.concatenated else 1)
+    return step.sizes.compute * attn.output_width * (2 if attn.concatenated else 1)
 
 
 def first_half_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
@@ -182,9 +181,9 @@ def _attention_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
     per_token = saved_input(step, step.arch.hidden, readers)
     per_token += saved_by_dora(step, (*readers, *layer.by_role("q_b", "kv_b", "o")))
     if attn.qk_norm or attn.full_width_qk_norm:
-        per_token += saved_by_norm(step, query_width(attn) + (0 if attn.shares_kv else key_width(attn)), 2)
-    per_token += 4.0 * value_width(attn) if attn.v_norm and not attn.shares_kv else 0.0
-    per_token += 4.0 * attn.weightless_qk_norm_share * (query_width(attn) + key_width(attn)) + _latent_saved_bytes(
+        per_token += saved_by_norm(step, attn.query_width + (0 if attn.shares_kv else attn.key_width), 2)
+    per_token += 4.0 * attn.value_width if attn.v_norm and not attn.shares_kv else 0.0
+    per_token += 4.0 * attn.weightless_qk_norm_share * (attn.query_width + attn.key_width) + _latent_saved_bytes(
         step, layer
     )
     per_token += _gate_saved_bytes(step) if attn.output_gate else 0.0
@@ -193,7 +192,7 @@ def _attention_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
     back = work.sdpa_inputs.contiguous_copies and work.attention == "sdpa" and not _dense_mask_share(step)
     in_core = not (step.materializes_scores or attn.concatenated or attn.output_gate or attn.broadcasts_kv or back)
     if not in_core or not shares_inputs(step):
-        per_token += saved_input(step, output_width(attn), layer.by_role("o"), "attention" if in_core else "product")
+        per_token += saved_input(step, attn.output_width, layer.by_role("o"), "attention" if in_core else "product")
     return step.tokens * per_token + _core_saved_bytes(step)
 
 
@@ -210,14 +209,14 @@ def _attention_backward_workspace(step: TrainingStep) -> float:
     attn, sizes = step.arch.attn, step.sizes
     if attn.cross_attention:
         return cross_attention_backward_workspace(step)
-    wide = query_width(attn) + output_width(attn)
-    wide += 5 * output_width(attn) if attn.output_gate else 0
-    gradients = sizes.compute * (wide + key_width(attn) + value_width(attn)) + 2 * sizes.residual * step.arch.hidden
+    wide = attn.query_width + attn.output_width
+    wide += 5 * attn.output_width if attn.output_gate else 0
+    gradients = sizes.compute * (wide + attn.key_width + attn.value_width) + 2 * sizes.residual * step.arch.hidden
     if _uses_fp32_math_kernel(step):
-        return step.tokens * (gradients + 4.0 * 3 * query_width(attn) + 8.0 * attn.heads * step.work.length)
+        return step.tokens * (gradients + 4.0 * 3 * attn.query_width + 8.0 * attn.heads * step.work.length)
     if step.materializes_scores:
         square = 12.0 if _softmax_is_fp32(step) else 8.0  # the sum with the mask has a gradient of its own
         square -= (sizes.compute if sizes.compute < 4 else 0.0) + (1.0 if step.arch.dropout else 0.0)
         return step.tokens * (gradients + square * attn.heads * step.work.length)
-    expanded = 2 * sizes.compute * query_width(attn) if attn.kv_heads != attn.heads else 0.0
-    return step.tokens * (gradients + 4.0 * query_width(attn) + expanded)
+    expanded = 2 * sizes.compute * attn.query_width if attn.kv_heads != attn.heads else 0.0
+    return step.tokens * (gradients + 4.0 * attn.query_width + expanded)

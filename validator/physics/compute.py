@@ -3,7 +3,7 @@ products and adapters, attention scores, routed experts, memory-bound work, dequ
 
 from __future__ import annotations
 
-from validator.physics.architecture import Linear, Mixer, key_width, output_width, query_width
+from validator.physics.architecture import NORMS, Linear, Mixer
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.estimate import TimeTerm
 from validator.physics.rates import AttainedRates, PassCost
@@ -103,7 +103,7 @@ def _mixer_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer, m
 
 def _score_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
     attn = step.arch.attn
-    widths = query_width(attn) + output_width(attn)
+    widths = attn.query_width + attn.output_width
     masked = step.work.attention == "sdpa" and (step.work.padded or attn.always_masked or attn.cross_attention)
     pairs = step.tokens * _attended_tokens(step, whole=masked or step.materializes_scores)
     seconds = 2.0 * pairs * widths / rates.flops(step.sizes.compute)
@@ -188,7 +188,7 @@ def norm_traffic(step: TrainingStep) -> tuple[float, float]:
     """Bytes for each element of a norm, forward and backward. transformers writes RMSNorm out: to fp32, square, mean,
     product, back, weight (LlamaRMSNorm.forward); LayerNorm and Liger's kernels are one kernel each way."""
     stream = step.sizes.residual
-    if step.work.fused_kernels or step.arch.norm in ("layer", "layer_back", "bare"):
+    if step.work.fused_kernels or NORMS[step.arch.norm].one_kernel:
         return 2 * stream, 4 * stream
     turned = 2 * (4 + stream) if stream < 4 else 0.0
     return turned + 20 + 2 * stream, turned + 40 + 3 * stream
@@ -198,7 +198,7 @@ def _norm_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float]:
     attn, (forward, backward) = step.arch.attn, norm_traffic(step)
     width = step.arch.norms_per_layer * step.arch.hidden
     if layer.attends and (attn.qk_norm or attn.full_width_qk_norm):
-        width += query_width(attn) + key_width(attn)
+        width += attn.query_width + attn.key_width
     return width * forward, width * backward
 
 
@@ -217,7 +217,7 @@ def _rotary_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float
     apply_rotary_pos_emb), or one kernel."""
     if not layer.attends or step.arch.attn.alibi:
         return 0.0, 0.0
-    width = step.sizes.compute * (query_width(step.arch.attn) + key_width(step.arch.attn))
+    width = step.sizes.compute * (step.arch.attn.query_width + step.arch.attn.key_width)
     passes = 2 if step.work.fused_kernels else 10
     return passes * width, passes * width
 

@@ -15,10 +15,7 @@ from validator.physics.architecture import (
     LayerKind,
     Linear,
     Mixer,
-    key_width,
-    output_width,
-    query_width,
-    value_width,
+    element_count,
 )
 from validator.physics.workload import DDP, Workload
 
@@ -46,7 +43,7 @@ class DecoderLayer:
 
     @cached_property
     def linear_elements(self) -> int:
-        return sum(linear.elements for linear in self.linears)
+        return element_count(self.linears)
 
     @cached_property
     def elements(self) -> int:
@@ -79,27 +76,27 @@ class DecoderLayer:
 
 
 def _latent_attention_linears(hidden: int, attn: AttentionShape) -> list[Linear]:
-    expanded = attn.heads * (attn.head_dim - attn.rope_dim) + value_width(attn)
+    expanded = attn.heads * (attn.head_dim - attn.rope_dim) + attn.value_width
     queries = (
-        [Linear("q_a", hidden, attn.q_rank), Linear("q_b", attn.q_rank, query_width(attn))]
+        [Linear("q_a", hidden, attn.q_rank), Linear("q_b", attn.q_rank, attn.query_width)]
         if attn.q_rank
-        else [Linear("q", hidden, query_width(attn))]
+        else [Linear("q", hidden, attn.query_width)]
     )
     return [
         *queries,
         Linear("kv_a", hidden, attn.kv_rank + attn.rope_dim),
         Linear("kv_b", attn.kv_rank, expanded),
-        Linear("o", output_width(attn), hidden, bias=attn.out_bias),
+        Linear("o", attn.output_width, hidden, bias=attn.out_bias),
     ]
 
 
 def _attention_linears(hidden: int, attn: AttentionShape) -> list[Linear]:
     if attn.kv_rank:
         return _latent_attention_linears(hidden, attn)
-    out = Linear("o", output_width(attn), hidden, bias=attn.out_bias)
-    widths = {"q": (2 if attn.output_gate else 1) * query_width(attn)}
-    widths |= {} if attn.shares_kv else {"k": key_width(attn)}
-    widths |= {} if attn.shares_kv or attn.k_eq_v else {"v": value_width(attn)}
+    out = Linear("o", attn.output_width, hidden, bias=attn.out_bias)
+    widths = {"q": (2 if attn.output_gate else 1) * attn.query_width}
+    widths |= {} if attn.shares_kv else {"k": attn.key_width}
+    widths |= {} if attn.shares_kv or attn.k_eq_v else {"v": attn.value_width}
     if attn.fused_qkv:
         return [Linear("qkv", hidden, sum(widths.values()), bias=attn.qkv_bias), out]
     return [*(Linear(role, hidden, width, bias=attn.qkv_bias) for role, width in widths.items()), out]
@@ -119,15 +116,10 @@ def _expert_linears(hidden: int, ffn: FeedForwardShape) -> list[Linear]:
     return [linear._replace(number=ffn.experts, routed=True) for linear in one]
 
 
-def norm_elements(arch: Architecture) -> int:
-    """Parameters of a norm over the hidden width."""
-    return {"layer": 2, "bare": 0}.get(arch.norm, 1) * arch.hidden
-
-
 def _attention_vectors(attn: AttentionShape) -> int:
     normed = 1 if attn.shares_kv else 2
     heads = (normed * attn.head_dim if attn.qk_norm else 0) + (attn.heads if attn.sinks else 0)
-    heads += query_width(attn) + key_width(attn) if attn.full_width_qk_norm else 0
+    heads += attn.query_width + attn.key_width if attn.full_width_qk_norm else 0
     heads += 2 if attn.cross_attention else 0
     return heads + attn.q_rank + attn.kv_rank
 
@@ -135,7 +127,7 @@ def _attention_vectors(attn: AttentionShape) -> int:
 def _attention_part(arch: Architecture, kind: LayerKind) -> tuple[list[Linear], int]:
     """Linear modules of a layer before its feed-forward block, and elements of its norms and of all else there."""
     linears: list[Linear] = []
-    vectors = arch.norms_per_layer * norm_elements(arch)
+    vectors = arch.norms_per_layer * arch.norm_elements
     if arch.mixer and kind.mixes:
         linears += arch.mixer.linears(arch.hidden)
         vectors += arch.mixer.vectors(arch.hidden)
@@ -230,7 +222,7 @@ def mtp_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Decod
     last = build_layers(arch, fused)[-1][1]
     joined = Linear("joined", 2 * arch.hidden, arch.hidden)
     return (
-        (arch.mtp_layers, DecoderLayer((joined, *last.linears), last.experts, last.vectors + 3 * norm_elements(arch))),
+        (arch.mtp_layers, DecoderLayer((joined, *last.linears), last.experts, last.vectors + 3 * arch.norm_elements)),
     )
 
 

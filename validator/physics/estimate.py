@@ -5,9 +5,9 @@ the words that `explain` shows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 # "batch" is the tokens of a micro batch: sequences and their length.
 Growth = Literal["model", "trained", "batch", "processes", "samples"]
@@ -91,6 +91,12 @@ class DiskTerm(MemoryTerm):
 
 
 GIB = float(1 << 30)
+_Terms = TypeVar("_Terms", bound=Mapping[Any, float])
+
+
+def largest(candidates: Iterable[_Terms]) -> _Terms:
+    """The terms with the largest sum, the first of equal ones."""
+    return max(candidates, key=lambda terms: sum(terms.values()))
 
 
 class Estimate(NamedTuple):

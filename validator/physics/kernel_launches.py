@@ -5,6 +5,7 @@ A device that ends kernels sooner than Python launches them waits: small models 
 
 from __future__ import annotations
 
+from validator.physics.architecture import NORMS
 from validator.physics.compute import experts_reached
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.estimate import TimeTerm
@@ -29,7 +30,7 @@ def launch_cost(step: TrainingStep, layer: DecoderLayer) -> PassCost:
 
 def _layer_kernels(step: TrainingStep, layer: DecoderLayer) -> float:
     arch, work = step.arch, step.work
-    per_norm = 1 if work.fused_kernels or arch.norm in ("layer", "layer_back", "bare") else _NORM_KERNELS
+    per_norm = 1 if work.fused_kernels or NORMS[arch.norm].one_kernel else _NORM_KERNELS
     norms = arch.norms_per_layer + (2 if arch.attn.qk_norm or arch.attn.full_width_qk_norm else 0)
     plain = [each for each in layer.linears if not each.routed]
     casts = step.sizes.residual > step.sizes.compute or step.sizes.autocast_copies

@@ -10,24 +10,21 @@ from validator.physics.architecture import (
     Linear,
     Tower,
     element_count,
-    projector_elements,
-    tower_and_projector_elements,
-    tower_elements,
 )
-from validator.physics.decoder_layers import build_layers, last_layers, norm_elements
+from validator.physics.decoder_layers import build_layers, last_layers
 from validator.physics.workload import TowerWorkload, Workload
 
 
 @lru_cache(maxsize=512)
 def parameter_count(arch: Architecture) -> int:
     """Exact number of parameters, derived from the shapes; a tied embedding counts once."""
-    return decoder_parameter_count(arch) + sum(tower_and_projector_elements(tower) for tower in arch.towers)
+    return decoder_parameter_count(arch) + sum(tower.all_elements for tower in arch.towers)
 
 
 def decoder_parameter_count(arch: Architecture) -> int:
     """Parameters without those of towers and projectors."""
     inside = sum(count * layer.elements for count, layer in decoder_layers.loaded_layers(arch))
-    norms = (2 if arch.embedding_norm else 1) * norm_elements(arch)
+    norms = (2 if arch.embedding_norm else 1) * arch.norm_elements
     tables = (
         embedding_elements(arch)
         + untied_lm_head_elements(arch)
@@ -101,8 +98,8 @@ def trained_elements_in_tower(tower: Tower, encoding: TowerWorkload, workload: W
         beside = (*tower.outside, *tower.projector)
         return tower.layers * inside + sum(adapter_elements(linear, workload, encoding.targets) for linear in beside)
     layers = min(encoding.trainable_layers, tower.layers) * (element_count(tower.linears) + tower.vectors)
-    inside = tower_elements(tower) - tower.never_frozen if encoding.trains else layers
-    projector = projector_elements(tower) if encoding.projector else 0
+    inside = tower.elements - tower.never_frozen if encoding.trains else layers
+    projector = tower.projector_elements if encoding.projector else 0
     return inside + projector + (tower.never_frozen if encoding.never_frozen else 0)
 
 

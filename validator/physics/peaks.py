@@ -15,9 +15,10 @@ from validator.physics.activation_checkpointing import (
     layer_checkpoint_bytes,
     saved_by_all_layers,
 )
+from validator.physics.architecture import element_count
 from validator.physics.attention import attention_mask_bytes
 from validator.physics.decoder_layers import DecoderLayer
-from validator.physics.estimate import DeviceTerm
+from validator.physics.estimate import DeviceTerm, largest
 from validator.physics.feed_forward import feed_forward_width
 from validator.physics.gradients import (
     accumulated_gradient_bytes,
@@ -43,7 +44,6 @@ from validator.physics.weights import (
     layer_autocast_copies,
     lm_head_autocast_copy,
     loaded_weight_bytes,
-    matrix_elements,
     reference_weight_bytes,
     reference_weights_on_device,
 )
@@ -122,11 +122,7 @@ def loss_forward(step: TrainingStep) -> DeviceTerms:
     if not step.work.needs_full_logits or step.checkpointing == "off":
         return inside
     outside = {**inside, DeviceTerm.WEIGHT_CASTS: lm_head_autocast_copy(step)}
-    return max(
-        outside,
-        {**inside, DeviceTerm.LOGITS: lm_head.logits_in_model_forward(step)},
-        key=lambda terms: sum(terms.values()),
-    )
+    return largest([outside, {**inside, DeviceTerm.LOGITS: lm_head.logits_in_model_forward(step)}])
 
 
 def loss_backward(step: TrainingStep) -> DeviceTerms:
@@ -165,7 +161,7 @@ class BackwardPoint(NamedTuple):
 def _backward_points(step: TrainingStep, layer: DecoderLayer, inside: LayerActivations) -> Iterator[BackwardPoint]:
     """The feed-forward half with everything kept; its inputs' products, when the gradients of its inner results have
     taken the place of these; the attention half; the end."""
-    down, attention = matrix_elements(layer.down), matrix_elements(layer.attention)
+    down, attention = element_count(layer.down), element_count(layer.attention)
     forward = layer.matrices - attention
     inner = step.tokens * step.sizes.compute * feed_forward_width(step, layer)
     yield BackwardPoint(
@@ -227,7 +223,7 @@ def _largest_terms_in_layer(
         *_backward_points(step, layer, inside),
         *([_end_of_recomputation(step, layer, inside)] if recomputes else []),
     ]
-    return max((_terms_at(step, layer, point, around) for point in points), key=lambda terms: sum(terms.values()))
+    return largest(_terms_at(step, layer, point, around) for point in points)
 
 
 def last_layer_backward(step: TrainingStep) -> DeviceTerms:
@@ -377,7 +373,7 @@ def tower_backward(step: TrainingStep) -> DeviceTerms:
     first = {**standing, DeviceTerm.TOWERS: towers.tower_saved_bytes(step) + most,
              DeviceTerm.GRADIENTS: there - each * step.trained_tower_elements}  # fmt: skip
     last = {**standing, DeviceTerm.TOWERS: most, DeviceTerm.GRADIENTS: there}
-    return max(first, last, key=lambda terms: sum(terms.values()))
+    return largest([first, last])
 
 
 PHASES: dict[str, Callable[[TrainingStep], DeviceTerms]] = {

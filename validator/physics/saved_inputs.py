@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from validator.physics.architecture import Linear
+from validator.physics.architecture import NORMS, Linear
 from validator.physics.training_step import TrainingStep
 
 
@@ -16,15 +16,13 @@ def saved_by_norm(step: TrainingStep, width: int, entering: float) -> float:
 
     A kernel keeps its input as it is: that of nn.LayerNorm, which autocast gives fp32, and a fused one (Liger Kernel
     0.8, ops/rms_norm.py). A LayerNorm that is written out keeps the centred input twice."""
-    kind = step.arch.norm
-    if kind in ("layer", "layer_back"):
-        return width * (4.0 if step.work.precision == "amp" else entering)
-    if kind == "bare":
-        return width * 4.0
+    norm = NORMS[step.arch.norm]
+    if norm.one_kernel:
+        return width * (4.0 if step.work.precision == "amp" or not norm.vectors else entering)
     if step.work.fused_kernels:
         return width * entering
-    normalized = 0.0 if step.trains_adapter else entering if kind == "rms" else 4.0
-    return width * ((8.0 if kind == "layer_fp32" else 4.0) + normalized)
+    normalized = 0.0 if step.trains_adapter else 4.0 if norm.normalizes_fp32 else entering
+    return width * (4.0 * norm.saved_fp32 + normalized)
 
 
 def saved_per_layer_inputs(step: TrainingStep) -> float:
@@ -58,13 +56,6 @@ def shares_inputs(step: TrainingStep) -> bool:
     return same and not step.work.adapter.dropout
 
 
-def _norm_returns_compute_precision(step: TrainingStep) -> bool:
-    """Whether a norm gives hidden states of compute precision in it, though its weight is fp32."""
-    return (
-        step.arch.norm in ("rms_fp32", "layer_back", "layer_fp32", "bare") and step.sizes.residual == step.sizes.compute
-    )
-
-
 def _saved_by_adapters(step: TrainingStep, width: int, modules: int, shared: bool) -> float:
     """What `modules` adapted modules keep of one shared input of `width`.
 
@@ -90,7 +81,8 @@ def saved_input(
     parallel halves with what both read."""
     sizes, work = step.sizes, step.work
     if not step.trains_adapter:
-        if sizes.autocast_copies and made_by in ("norm", "first half") and not _norm_returns_compute_precision(step):
+        normed_in_compute = NORMS[step.arch.norm].returns_input_dtype and sizes.residual == sizes.compute
+        if sizes.autocast_copies and made_by in ("norm", "first half") and not normed_in_compute:
             return len(readers) * sizes.compute * width
         return 0.0 if made_by == "first half" else sizes.compute * width
     adapted = sum(linear.role in work.adapter.targets for linear in readers)

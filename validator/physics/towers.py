@@ -15,8 +15,6 @@ from validator.physics.architecture import (
     FeedForwardShape,
     Linear,
     Tower,
-    projector_elements,
-    tower_elements,
 )
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.saved_inputs import saved_by_norm
@@ -167,8 +165,8 @@ def frozen_layer_activations(step: TrainingStep) -> float:
 def tower_autocast_copies(step: TrainingStep) -> float:
     """Autocast's half-precision copies of trained towers."""
     trained = [encoder for encoder in tower_steps(step) if step.sizes.autocast_copies]
-    towers = sum(tower_elements(encoder.tower) for encoder in trained if encoder.workload.trains)
-    return 2.0 * (towers + sum(projector_elements(each.tower) for each in trained if each.workload.projector))
+    towers = sum(encoder.tower.elements for encoder in trained if encoder.workload.trains)
+    return 2.0 * (towers + sum(each.tower.projector_elements for each in trained if each.workload.projector))
 
 
 def tower_peaks(step: TrainingStep) -> Iterator[tuple[float, float]]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from validator.physics import decoder_layers
-from validator.physics.architecture import Linear, Mixer, tower_and_projector_elements, tower_linear_elements
+from validator.physics.architecture import Linear, Mixer
 from validator.physics.decoder_layers import DecoderLayer, build_layers
 from validator.physics.parameters import adapter_elements, per_layer_projection_elements
 from validator.physics.training_step import TrainingStep, trained_bytes
@@ -37,7 +37,7 @@ def _quantizable_elements(step: TrainingStep) -> int:
     experts stay as they are, and in checkpoints that are quantized already the towers (vLLM pull request 10169)."""
     loaded = decoder_layers.loaded_layers(step.arch, step.work.experts_fused)
     inside = sum(count * layer.linear_elements for count, layer in loaded) + per_layer_projection_elements(step.arch)
-    return inside + (0 if step.work.quant_grouped else sum(tower_linear_elements(tower) for tower in step.arch.towers))
+    return inside + (0 if step.work.quant_grouped else sum(tower.linear_elements for tower in step.arch.towers))
 
 
 @lru_cache(maxsize=64)
@@ -154,10 +154,6 @@ def lm_head_autocast_copy(step: TrainingStep) -> float:
     )
 
 
-def matrix_elements(linears: Iterable[Linear]) -> int:
-    return sum(linear.elements for linear in linears)
-
-
 def largest_matrix(linears: Iterable[Linear]) -> int:
     """Elements of the largest matrix."""
     return max((linear.inputs * linear.outputs for linear in linears), default=0)
@@ -248,5 +244,5 @@ def _gathered_fsdp(step: TrainingStep) -> float:
     if step.strategy.keeps_gathered:
         return sizes.compute * step.parameters
     quantized = _layer_element_size(step) / step.work.base_bytes if step.work.quant_bits else 1.0
-    towers = sum(tower_and_projector_elements(tower) for tower in step.arch.towers)
+    towers = sum(tower.all_elements for tower in step.arch.towers)
     return sizes.compute * (step.vocabulary_elements + (towers + 2 * step.largest_layer) * quantized)

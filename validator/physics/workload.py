@@ -121,7 +121,6 @@ class Workload(NamedTuple):
 
     method: Method = "lora"
     precision: Precision = "amp"
-    half: Literal["bf16", "fp16"] = "bf16"
     base_bytes: float = 2.0  # stored bytes per element of unquantized frozen weights
     quant_bits: int = 0  # 0: none; 4 or 8: linear layers are quantized
     unpacked: bool = False  # the checkpoint is quantized, and unpacked while it loads

@@ -62,7 +62,6 @@ def make_workload(
     made = Workload(
         method=method,  # type: ignore[arg-type]
         precision=run.precision.mode,
-        half=run.precision.compute_dtype or "bf16",
         base_bytes=loaded_bytes(run.precision.compute_dtype, run.header, model.dtype_bytes),
         quant_bits=weights.weights,
         unpacked=weights.unpacked,
