@@ -55,20 +55,7 @@ def cross_attention_mask_bytes(step: TrainingStep) -> float:
     return step.sizes.compute * _tower_tokens(step) * step.work.length if step.arch.has_cross_attention else 0.0
 
 
-# Elements of a head that FlashAttention takes at most.
-_MAX_FLASH_HEAD_DIM = 256
 _DEFAULT_SDPA_INPUTS = SdpaInputs()
-
-
-def _dense_mask_share(step: TrainingStep) -> float:
-    """Share of layers in which sdpa gets a dense mask: all with padding, the sliding half once the window is
-    reached."""
-    if step.work.attention != "sdpa":
-        return 0.0
-    if step.work.padded or step.arch.attn.always_masked:
-        return 1.0
-    attn = step.arch.attn
-    return attn.window_share if attn.window and step.work.length >= attn.window else 0.0
 
 
 def attention_mask_bytes(step: TrainingStep) -> float:
@@ -77,7 +64,7 @@ def attention_mask_bytes(step: TrainingStep) -> float:
     only for padding or a window that is reached."""
     work, windows = step.work, step.arch.attn.window > 0
     square = float(step.tokens * work.length)
-    if step.materializes_scores:
+    if step.attention_kernel == "eager":
         return square * step.sizes.residual * (2 if windows else 1)
     if work.attention != "sdpa":
         return 0.0
@@ -105,14 +92,14 @@ def _core_saved_bytes(step: TrainingStep) -> float:
         narrow += attn.heads * (attn.head_dim - attn.rope_dim)
     wide = max(queries + output, narrow)
     alone = attn.kv_heads == 1 and step.tokens == step.work.length  # a view of one head serves all
-    if _uses_fp32_math_kernel(step):
+    if step.attention_kernel == "math":
         factors = queries + (narrow if alone else 2 * queries)
         given = 0.0 if attn.broadcasts_kv else compute * output
         return count * (4.0 * factors + given + 4.0 * attn.heads * step.work.length)
-    if step.materializes_scores:
+    if step.attention_kernel == "eager":
         repeated = narrow if attn.kv_heads == attn.heads or alone else wide
         return count * compute * (queries + repeated) + _score_bytes(step)
-    dense = _dense_mask_share(step)
+    dense = step.dense_mask_share
     masks = _saved_mask_share(step, dense) * 2.0 * count * step.work.length if dense else 0.0
     handed = step.work.sdpa_inputs if step.work.attention == "sdpa" else _DEFAULT_SDPA_INPUTS
     repeats = handed.kv_repeated and attn.kv_heads != attn.heads
@@ -121,15 +108,6 @@ def _core_saved_bytes(step: TrainingStep) -> float:
     many = 1.0 if repeats else dense
     keys = narrow + (many * (wide - narrow) if attn.kv_heads > 1 or handed.contiguous_copies else 0.0)
     return count * (compute * (queries + keys + output) + 4 * attn.heads) + masks
-
-
-def _uses_fp32_math_kernel(step: TrainingStep) -> bool:
-    """Whether scores of all pairs are made in fp32 because heads that share keys are wider than kernels take them; with
-    a mask they are repeated, which one kernel takes (transformers pull request 46960). No kernel takes keys that heads
-    share by broadcasting."""
-    attn = step.arch.attn
-    wide = attn.head_dim > _MAX_FLASH_HEAD_DIM and attn.kv_heads != attn.heads and not _dense_mask_share(step)
-    return (wide or attn.broadcasts_kv) and step.work.attention == "sdpa"
 
 
 def _score_bytes(step: TrainingStep) -> float:
@@ -189,8 +167,10 @@ def _attention_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
     per_token += _gate_saved_bytes(step) if attn.output_gate else 0.0
     per_token += step.sizes.compute * sum(linear.outputs for linear in layer.by_role("qkv")) if attn.clip_qkv else 0.0
     work = step.work  # with a mask, another kernel gives token after token
-    back = work.sdpa_inputs.contiguous_copies and work.attention == "sdpa" and not _dense_mask_share(step)
-    in_core = not (step.materializes_scores or attn.concatenated or attn.output_gate or attn.broadcasts_kv or back)
+    back = work.sdpa_inputs.contiguous_copies and work.attention == "sdpa" and not step.dense_mask_share
+    in_core = not (
+        step.attention_kernel == "eager" or attn.concatenated or attn.output_gate or attn.broadcasts_kv or back
+    )
     if not in_core or not shares_inputs(step):
         per_token += saved_input(step, attn.output_width, layer.by_role("o"), "attention" if in_core else "product")
     return step.tokens * per_token + _core_saved_bytes(step)
@@ -212,9 +192,9 @@ def _attention_backward_workspace(step: TrainingStep) -> float:
     wide = attn.query_width + attn.output_width
     wide += 5 * attn.output_width if attn.output_gate else 0
     gradients = sizes.compute * (wide + attn.key_width + attn.value_width) + 2 * sizes.residual * step.arch.hidden
-    if _uses_fp32_math_kernel(step):
+    if step.attention_kernel == "math":
         return step.tokens * (gradients + 4.0 * 3 * attn.query_width + 8.0 * attn.heads * step.work.length)
-    if step.materializes_scores:
+    if step.attention_kernel == "eager":
         square = 12.0 if _softmax_is_fp32(step) else 8.0  # the sum with the mask has a gradient of its own
         square -= (sizes.compute if sizes.compute < 4 else 0.0) + (1.0 if step.arch.dropout else 0.0)
         return step.tokens * (gradients + square * attn.heads * step.work.length)

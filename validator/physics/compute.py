@@ -104,15 +104,15 @@ def _mixer_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer, m
 def _score_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
     attn = step.arch.attn
     widths = attn.query_width + attn.output_width
-    masked = step.work.attention == "sdpa" and (step.work.padded or attn.always_masked or attn.cross_attention)
-    pairs = step.tokens * _attended_tokens(step, whole=masked or step.materializes_scores)
+    kernel = step.timed_attention_kernel
+    pairs = step.tokens * _attended_tokens(step, whole=kernel != "flash")
     seconds = 2.0 * pairs * widths / rates.flops(step.sizes.compute)
-    if step.materializes_scores:
+    if kernel == "eager":
         squares = pairs * attn.heads / rates.bandwidth
         return PassCost(
             TimeTerm.ATTENTION, seconds + _EAGER_BYTES * squares, 2 * seconds + _EAGER_BYTES_BACKWARD * squares
         )
-    if masked:  # by kernels of the first generation everywhere
+    if kernel == "efficient":  # of the first generation everywhere
         return PassCost(TimeTerm.ATTENTION, seconds / _MASKED_EFFICIENCY[0], 2.5 * seconds / _MASKED_EFFICIENCY[1])
     forward, backward = (rates.attention_efficiency * share for share in _FLASH_EFFICIENCY)
     return PassCost(TimeTerm.ATTENTION, seconds / forward, 2.5 * seconds / backward)

@@ -7,13 +7,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from validator.physics import parameters
 from validator.physics.architecture import Architecture, Linear, Tower
 from validator.physics.decoder_layers import DecoderLayer, build_layers, last_layers
 from validator.physics.workload import Checkpointing, ElementSizes, TowerWorkload, Workload, element_sizes
 
+AttentionKernel = Literal["eager", "math", "efficient", "flash"]
+_MAX_FLASH_HEAD_DIM = 256  # elements of a head that FlashAttention takes at most
 # (how many, layer) for each kind of layer, first layers first
 LayerCounts = tuple[tuple[int, DecoderLayer], ...]
 
@@ -169,10 +171,41 @@ class TrainingStep:
         return self.work.method == "full" or self.work.adapter.full_embedding
 
     @cached_property
-    def materializes_scores(self) -> bool:
-        """Whether scores of all pairs of tokens are made. PyTorch's fused attention knows no sinks."""
+    def dense_mask_share(self) -> float:
+        """Share of layers in which scaled_dot_product_attention gets a dense mask: all with padding, those with a
+        sliding window once it is reached."""
+        attn = self.arch.attn
+        if self.work.attention != "sdpa":
+            return 0.0
+        if self.work.padded or attn.always_masked:
+            return 1.0
+        return attn.window_share if attn.window and self.work.length >= attn.window else 0.0
+
+    @cached_property
+    def attention_kernel(self) -> AttentionKernel:
+        """The kernel that computes attention, as memory counts it.
+
+        eager materializes the scores of all pairs of tokens; so do biases by distance, and scaled_dot_product_attention
+        of models with sinks, which its kernels do not know. math materializes them in fp32: no kernel takes keys that
+        heads share by broadcasting, nor shared keys in heads wider than FlashAttention's; with a mask these are
+        repeated, which the efficient kernel takes (transformers pull request 46960)."""
         attn, asked = self.arch.attn, self.work.attention
-        return attn.alibi or asked == "eager" or (attn.sinks and asked == "sdpa")
+        if attn.alibi or asked == "eager" or (attn.sinks and asked == "sdpa"):
+            return "eager"
+        wide = attn.head_dim > _MAX_FLASH_HEAD_DIM and attn.kv_heads != attn.heads and not self.dense_mask_share
+        if asked == "sdpa" and (wide or attn.broadcasts_kv):
+            return "math"
+        return "efficient" if self.dense_mask_share else "flash"
+
+    @cached_property
+    def timed_attention_kernel(self) -> AttentionKernel:
+        """The kernel whose seconds are counted. It differs from `attention_kernel`: math is not known here, nor the
+        dense mask of a window that is reached, and cross-attention counts as masked. The benchmarks have to decide."""
+        if self.attention_kernel == "eager":
+            return "eager"
+        attn = self.arch.attn
+        masked = self.work.padded or attn.always_masked or attn.cross_attention
+        return "efficient" if self.work.attention == "sdpa" and masked else "flash"
 
 
 def _first_position_of_each_kind(layers: Iterable[tuple[int, DecoderLayer]]) -> tuple[LayerPosition, ...]:
