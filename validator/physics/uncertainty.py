@@ -1,8 +1,9 @@
-"""What published measurements say little about, and how much wider the bands of memory and time are there."""
+"""Which runs published measurements say little about, and how much wider the bands of memory and time are for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from validator.physics.estimate import EvidenceGap, TimeTerm
 from validator.physics.rates import DeviceRates
@@ -17,42 +18,51 @@ _MEASURED_OPTIMIZERS = ("adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafacto
 _LONGEST_MEASURED = 16384  # tokens of the longest published run with a known peak
 
 
+class EvidenceRow(NamedTuple):
+    """A property that few published runs have: the words that follow "few measurements of", the condition on a step and
+    on whether its device runs CUDA, whether it widens the band of memory, and how far a step may be faster and slower
+    (0: no further than others)."""
+
+    words: str
+    applies: Callable[[TrainingStep, bool], bool]
+    memory: bool = True
+    faster: float = 0.0
+    slower: float = 0.0
+
+
+# A network's rate, and who else uses it, is known least of all; under ZeRO-3, BigScience's runs took up to four times
+# as long as ours, MLPerf's as long. A blog's runs of 4 bits took five times as long as ours on MI300X, twice on MI250.
+_EVIDENCE = (
+    EvidenceRow("runs on several nodes", lambda step, _: step.sharding.nodes > 1, True, 0.3, 1.0),
+    EvidenceRow("ZeRO-3 between nodes", lambda step, _: step.sharding.nodes > 1 and step.strategy == ZERO_3,
+                False, 0.2, 1.5),
+    EvidenceRow("offload to the host", lambda step, _: step.sharding.offload_optimizer
+                or step.sharding.offload_parameters, True, 0.4, 0.6),
+    EvidenceRow("8-bit weights", lambda step, _: step.work.quant_bits == 8, False, 0.5, 1.2),
+    EvidenceRow("quantized weights on other devices than NVIDIA's",
+                lambda step, cuda: step.work.quant_bits > 0 and not cuda, False, 0.3, 4.0),
+    EvidenceRow("GaLore's decompositions", lambda step, _: step.work.optimizer.startswith("galore"), False, 0.6, 0.6),
+    EvidenceRow("orthogonal adapters", lambda step, _: step.work.method == "oft", True, 0.4, 0.4),
+    EvidenceRow("this optimizer", lambda step, _: step.work.optimizer not in _MEASURED_OPTIMIZERS),
+    EvidenceRow("the answers that PPO generates", lambda step, _: step.work.needs_full_logits and step.work.value_head,
+                False, 0.2, 3.0),
+    EvidenceRow("preference and reward stages", lambda step, _: step.work.needs_full_logits and step.work.value_head),
+    EvidenceRow("preference and reward stages", lambda step, _: step.work.needs_full_logits != step.work.value_head,
+                True, 0.2, 0.2),
+    EvidenceRow("checkpoints on the host", lambda step, _: step.work.checkpointing == "offloaded", True, 0.2, 0.4),
+    EvidenceRow(f"samples over {_LONGEST_MEASURED} tokens", lambda step, _: step.work.length > _LONGEST_MEASURED),
+    EvidenceRow("models that no formula knows", lambda step, _: bool(step.arch.counted), True, 0.4, 0.6),
+    EvidenceRow("mixtures of experts", lambda step, _: step.arch.ffn.experts > 0, True, 0.4, 0.6),
+    EvidenceRow("models that see or hear", lambda step, _: bool(step.arch.towers)),
+    EvidenceRow("latent attention", lambda step, _: step.arch.attn.kv_rank > 0),
+)  # fmt: skip
+
+
 def memory_gaps(step: TrainingStep, device_measured: bool = True) -> tuple[str, ...]:
-    """What of this run has few published measurements, in words that follow "few measurements of"."""
+    """Properties of this run that few published peaks of memory have, in words that follow "few measurements of"."""
     device = () if device_measured else ("this kind of device",)
-    return (*device, *_memory_gaps_of_run(step))
-
-
-def _memory_gaps_of_run(step: TrainingStep) -> Iterator[str]:
-    sharding, work = step.sharding, step.work
-    if step.arch.counted:
-        yield "models that no formula knows"
-    if sharding.nodes > 1:
-        yield "runs on several nodes"
-    if sharding.offload_optimizer or sharding.offload_parameters:
-        yield "offload to the host"
-    yield from _memory_gaps_of_shapes(step)
-    if work.method == "oft":
-        yield "orthogonal adapters"
-    if work.optimizer not in _MEASURED_OPTIMIZERS:
-        yield "this optimizer"
-    if work.needs_full_logits or work.value_head:
-        yield "preference and reward stages"
-    if work.checkpointing == "offloaded":
-        yield "checkpoints on the host"
-    if work.length > _LONGEST_MEASURED:
-        yield f"samples over {_LONGEST_MEASURED} tokens"
-
-
-def _memory_gaps_of_shapes(step: TrainingStep) -> Iterator[str]:
-    if step.arch.ffn.experts:
-        yield "mixtures of experts"
-    if step.arch.towers:
-        yield "models that see or hear"
-    if step.arch.attn.kv_rank:
-        yield "latent attention"
-    if step.arch.mixer:
-        yield step.arch.mixer.memory_gap
+    mixer = (step.arch.mixer.memory_gap,) if step.arch.mixer else ()
+    return (*device, *(row.words for row in _EVIDENCE if row.memory and row.applies(step, True)), *mixer)
 
 
 def memory_spread(gaps: tuple[str, ...], device_measured: bool) -> float:
@@ -85,13 +95,14 @@ _TERM_WIDTHS: Mapping[TimeTerm, float] = {
 _SHARED_LINK_WIDTH = 1.5
 # What all terms share: the rate that a device really attains, by how many published runs of its kind there are.
 _DEVICE_WIDTHS = {"good": 0.14, "few": 0.25, "none": 0.40}
-# Above this share of a step, pictures and sound make it uncertain by themselves; below it their terms' widths do.
+# Above this share of a step, towers and their data loading make its time uncertain by themselves; below it their terms'
+# widths do.
 _TOWER_SHARE = 0.1
 
 
 def step_time_band(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> tuple[float, float]:
     """Seconds of the low and of the high end: terms err on their own, the device's rate for all of them."""
-    whole, missing = sum(terms.values()), tuple(_evidence_gaps(step, device, terms))
+    whole, missing = sum(terms.values()), tuple(_time_gaps(step, device, terms))
     widths = _TERM_WIDTHS if device.nvlink_switch else {**_TERM_WIDTHS, TimeTerm.COMMUNICATION: _SHARED_LINK_WIDTH}
     alone = sum((widths[term] * seconds / whole) ** 2 for term, seconds in terms.items())
     known = alone + _DEVICE_WIDTHS[device.evidence] ** 2
@@ -101,55 +112,16 @@ def step_time_band(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeT
 
 
 def step_time_gaps(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> tuple[str, ...]:
-    """What of this run has few published times, in words that follow "few measurements of"."""
+    """Properties of this run that few published step times have, in words that follow "few measurements of"."""
     kind = () if device.evidence == "good" else ("this kind of device",)
-    return (*kind, *(gap.words for gap in _evidence_gaps(step, device, terms)))
+    return (*kind, *(gap.words for gap in _time_gaps(step, device, terms)))
 
 
-def _evidence_gaps(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> Iterator[EvidenceGap]:
-    yield from _gaps_of_sharding(step)
-    yield from _gaps_of_workload(step, device)
-    yield from _gaps_of_shapes(step)
-    seen = terms.get(TimeTerm.TOWERS, 0.0) + terms.get(TimeTerm.DATA_LOADING, 0.0)
-    if seen > _TOWER_SHARE * sum(terms.values()):
-        yield EvidenceGap("models that see or hear", 0.3, 0.4)
-
-
-def _gaps_of_sharding(step: TrainingStep) -> Iterator[EvidenceGap]:
-    sharding = step.sharding
-    # A network's rate, and who else uses it, is known least of all; under ZeRO-3, BigScience's runs took up to four
-    # times as long as ours, MLPerf's as long.
-    if sharding.nodes > 1:
-        yield EvidenceGap("runs on several nodes", 0.3, 1.0)
-    if sharding.nodes > 1 and step.strategy == ZERO_3:
-        yield EvidenceGap("ZeRO-3 between nodes", 0.2, 1.5)
-    if sharding.offload_optimizer or sharding.offload_parameters:
-        yield EvidenceGap("offload to the host", 0.4, 0.6)
-
-
-def _gaps_of_workload(step: TrainingStep, device: DeviceRates) -> Iterator[EvidenceGap]:
-    work = step.work
-    if work.quant_bits == 8:
-        yield EvidenceGap("8-bit weights", 0.5, 1.2)
-    # A blog's runs of 4 bits took five times as long as ours on MI300X, twice on MI250.
-    if work.quant_bits and not device.cuda:
-        yield EvidenceGap("quantized weights on other devices than NVIDIA's", 0.3, 4.0)
-    if work.optimizer.startswith("galore"):
-        yield EvidenceGap("GaLore's decompositions", 0.6, 0.6)
-    if work.method == "oft":
-        yield EvidenceGap("orthogonal adapters", 0.4, 0.4)
-    if work.needs_full_logits and work.value_head:
-        yield EvidenceGap("the answers that PPO generates", 0.2, 3.0)
-    elif work.needs_full_logits or work.value_head:
-        yield EvidenceGap("preference and reward stages", 0.2, 0.2)
-    if work.checkpointing == "offloaded":
-        yield EvidenceGap("checkpoints on the host", 0.2, 0.4)
-
-
-def _gaps_of_shapes(step: TrainingStep) -> Iterator[EvidenceGap]:
-    if step.arch.counted:
-        yield EvidenceGap("models that no formula knows", 0.4, 0.6)
-    if step.arch.ffn.experts:
-        yield EvidenceGap("mixtures of experts", 0.4, 0.6)
+def _time_gaps(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> Iterator[EvidenceGap]:
+    for row in _EVIDENCE:
+        if row.slower and row.applies(step, device.cuda):
+            yield EvidenceGap(row.words, row.faster, row.slower)
     if step.arch.mixer:
         yield step.arch.mixer.time_gap
+    if terms.get(TimeTerm.TOWERS, 0.0) + terms.get(TimeTerm.DATA_LOADING, 0.0) > _TOWER_SHARE * sum(terms.values()):
+        yield EvidenceGap("models that see or hear", 0.3, 0.4)
