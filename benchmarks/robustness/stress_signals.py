@@ -37,7 +37,7 @@ PROMISE = "128 + n, no process left, all checkpoints whole, goes on from the las
 KILLED = "128 + n at once, no process left, goes on from the last whole checkpoint"
 LOST = "a failure is told, no process left"
 # Other processes of a run that may be killed, and what their command lines hold.
-VICTIMS = {"the guard": b"validator.launch.guard", "torchrun": b"bin/torchrun", "a rank": b"llamafactory/launcher.py"}
+VICTIMS = {"torchrun": b"bin/torchrun", "a rank": b"llamafactory/launcher.py"}
 ALONE = "no process left, all checkpoints whole, goes on from the last"
 
 

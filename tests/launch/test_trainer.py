@@ -21,7 +21,7 @@ import pytest
 from validator.errors import RecipeError
 from validator.launch import guard, process_tree, supervisor
 from validator.launch.supervisor import lock_output_dir
-from validator.run.checkpoints import checkpoints_in
+from validator.processes import PR_SET_CHILD_SUBREAPER, prctl
 from validator.run.launch_command import ProcessSpec
 
 pytestmark = [pytest.mark.process, pytest.mark.sample(one_in=3, whole_for=["validator/launch/*"])]
@@ -70,14 +70,6 @@ else:
     for pid in ranks: os.killpg(pid, number)
     for pid in ranks: os.waitpid(pid, 0)
     os._exit(1)
-"""
-# The guard, with something changed in it.
-GUARD = """
-import os, signal, sys
-sys.path.insert(0, sys.argv.pop(1))
-from validator.launch import guard
-{}
-guard.main()
 """
 
 
@@ -128,7 +120,9 @@ def program(folder: Path, words: tuple[str, ...], grace: float, hangup: signal.H
         signal.signal(HUP, hangup)
         signal.signal(INT, signal.default_int_handler)
         os.chdir(folder)
-        os._exit(supervisor.run_supervised(ProcessSpec([*PYTHON, *words], dict(os.environ)), grace, Path("out")))
+        with lock_output_dir(Path("out")) as lock:
+            spec = ProcessSpec([*PYTHON, *words], dict(os.environ))
+            os._exit(supervisor.run_supervised(spec, grace, Path("out"), lock))
     except BaseException:
         os.write(2, traceback.format_exc().encode())
     finally:
@@ -225,25 +219,6 @@ def test_the_trainer_ends_with_a_program_that_is_killed(stand_in: tuple[str, ...
     assert (code, said.count("got 15")) == (137, len(stand_in))
 
 
-# Its first thread has ended, another has not: it looks ended, and keeps its children. Large programs are like that for
-# a tenth of a second when they are killed.
-HEADLESS = f"""{SAYS}
-import ctypes, platform, threading
-for _ in range(2): rank(sys.argv[1])
-threading.Thread(target=threading.Event().wait).start()
-ctypes.CDLL(None).syscall({{"x86_64": 60, "aarch64": 93}}[platform.machine()], 0)  # exit(2), of this thread
-"""
-
-
-@pytest.mark.parametrize("stand_in", [RANKS, HEADLESS])
-def test_the_trainer_ends_with_a_guard_that_is_killed(stand_in: str, tmp_path: Path) -> None:
-    with started(tmp_path, stand_in, HEEDS) as run:
-        run.heard("ready", 2)
-        (guard,) = process_tree.child_pids(run.pid)
-        os.kill(guard, KILL)
-        assert run.end() == (137, "")
-
-
 def test_what_a_trainer_leaves_behind_ends(tmp_path: Path) -> None:
     leaves = f"{SAYS}\nrank(sys.argv[1])\nsys.exit(7)"
     with started(tmp_path, leaves, PLAIN) as run:
@@ -283,81 +258,6 @@ def test_a_save_ends_first(tmp_path: Path) -> None:
     assert said.index("saved") < said.index("told to end") < said.index("got 15")
 
 
-# A launcher that takes its time to pass a signal on, in which its rank could save, unless it stands still.
-SLOW = f"""{SAYS}
-heed(15)
-pid = rank(sys.argv[1])
-signal.sigwait([15])
-say("meanwhile", open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[0])
-os.kill(pid, 15)
-os.waitpid(pid, 0)
-os._exit(1)
-"""
-# A rank with a checkpoint, which saves another as the guard below has it: who opens a pipe waits for its other end.
-BUSY = f"""{SAYS}
-def write(step, name, text):
-    os.makedirs(f"out/checkpoint-{{step}}", exist_ok=True)
-    open(f"out/checkpoint-{{step}}/{{name}}", "w").write(text)
-FILES = (("adapter_model.bin", "…"), ("trainer_state.json", '{{"global_step": 1}}'))
-for file in FILES: write(1, *file)
-say("ready")
-for file in FILES:
-    open("go").close()
-    write(2, *file)
-    open("done", "w").close()
-signal.pause()
-"""
-# It has looked, and all is saved; the next save begins before all stand still. When they go on, it ends.
-INTERLEAVED = """
-guard._QUIET_SECONDS, guard._STOP_SECONDS = -1.0, 600.0
-moves = iter([True, False, True])
-def under_way(self, look=guard.SaveWatcher.under_way):
-    saved = look(self)
-    if next(moves, False):
-        open("go", "w").close()
-        open("done").close()
-    return saved
-guard.SaveWatcher.under_way = under_way
-"""
-
-
-def test_no_save_begins_while_the_signal_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_GUARD_CODE", GUARD.format(INTERLEAVED))
-    for name in ("go", "done"):
-        os.mkfifo(tmp_path / name)
-    with started(tmp_path, SLOW, BUSY) as run:
-        run.heard("ready")
-        run.send(TERM)
-        run.heard("checkpoint-2 is being saved")
-        run.heard("meanwhile T")
-        code, _ = run.end()
-    assert code == 143
-    assert [each.flaw for each in checkpoints_in(tmp_path / "out")] == [None, None]
-
-
-# A launcher that asks its rank for something before it ends. The rank has been told nothing, and stands still.
-ASKS = f"""{SAYS}
-heed(15)
-rank("import signal; open('question').close(); open('answer', 'w').close(); signal.pause()")
-say("ready")
-signal.sigwait([15])
-open("question", "w").close()
-open("answer").close()
-say("answered")
-"""
-
-
-def test_ranks_that_are_told_nothing_go_on_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_GUARD_CODE", GUARD.format("guard._FORWARD_SECONDS = 0.0"))
-    for name in ("question", "answer"):
-        os.mkfifo(tmp_path / name)
-    with started(tmp_path, ASKS) as run:
-        run.heard("ready")
-        run.send(TERM)
-        run.heard("answered")
-        assert run.end()[0] == 143
-
-
 def test_a_checkpoint_has_two_seconds_for_what_is_written_after_its_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,7 +271,7 @@ def test_a_checkpoint_has_two_seconds_for_what_is_written_after_its_state(
             (folder / written[now]).write_text('{"global_step": 5}')
             for path in (folder / written[now], folder):
                 os.utime(path, (now, now))
-        seen.append(saves.under_way())
+        seen.append(saves.in_progress())
     assert seen == ["checkpoint-5", "checkpoint-5", "checkpoint-5", None]
 
 
@@ -389,12 +289,12 @@ def _foster() -> Iterator[None]:
     """Processes whose parent has ended become children of the tests."""
     process_tree.become_subreaper()
     yield
-    process_tree.become_subreaper(False)
+    prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 @pytest.mark.usefixtures("_foster")
 def test_no_other_run_is_let_into_a_folder_that_is_still_written_to(tmp_path: Path) -> None:
-    """Where `lmf-recipes` is killed, its lock is gone, and the trainer may finish a save."""
+    """If `lmf-recipes` is killed, the guard keeps the lock, and the trainer may finish a save."""
     with started(tmp_path, SAVES) as run:
         run.heard("ready")
         (guard,) = process_tree.child_pids(run.pid)
@@ -460,27 +360,3 @@ def test_a_terminal_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     shown(terminal, b"trains")
     os.close(terminal)
     assert ended(pid) == 129
-
-
-# A guard that says when the trainer stands still, and when it goes on, which its parent alone is told.
-TELLS = """
-def send(self, number, send=guard.Guard._send):
-    send(self, number)
-    how, word = {signal.SIGSTOP: (os.WSTOPPED, b"stopped"), signal.SIGCONT: (os.WCONTINUED, b"goes on")}[number]
-    os.waitid(os.P_PID, self._trainer.pid, how)
-    os.write(1, word)
-guard.Guard._send = send
-"""
-
-
-def test_ctrl_z_stops_all_but_the_guard_and_fg_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_GUARD_CODE", GUARD.format(TELLS))
-    with at_terminal(tmp_path, HEEDS) as (pid, terminal):
-        shown(terminal, b"ready")
-        os.write(terminal, b"\x1a")
-        assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
-        shown(terminal, b"stopped")
-        os.kill(pid, signal.SIGCONT)
-        shown(terminal, b"goes on")
-        os.kill(pid, TERM)
-        assert ended(pid) == 143

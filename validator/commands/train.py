@@ -74,11 +74,11 @@ def command(
     prepared = local_launch.build_launch(job, overrides, target.variables)
     nodes, _ = launch_command.nodes_and_devices(job)
     # Several nodes share an output folder.
-    with lock_output_dir(prepared.output) if prepared.output and nodes == 1 and not dry_run else nullcontext():
+    with lock_output_dir(prepared.output) if prepared.output and nodes == 1 and not dry_run else nullcontext() as lock:
         if not smoke:
             _report_earlier_run(job, dry_run)
         if not dry_run:
-            _train_and_exit(job, prepared, smoke, grace)
+            _train_and_exit(job, prepared, smoke, grace, lock)
     variables = {**prepared.variables, **prepared.chosen}
     words = (str(prepared.recipe), prepared.overrides, nodes, variables, prepared.starter)
     print_lines(*launch_command.node_commands(*words, launch_command.rendezvous_env(nodes)))
@@ -100,10 +100,10 @@ def _report_earlier_run(job: Job, dry: bool) -> None:
         sys.exit(0)
 
 
-def _train_and_exit(job: Job, prepared: Launch, smoke: bool, grace: float | None) -> NoReturn:
+def _train_and_exit(job: Job, prepared: Launch, smoke: bool, grace: float | None, lock: int | None) -> NoReturn:
     """Train, say where the results are, and end with the trainer's exit code."""
     began = time.monotonic()
-    code = supervisor.run_training(job, prepared, grace)
+    code = supervisor.run_training(job, prepared, grace, lock)
     for path in local_launch.result_files(prepared.output) if code == 0 and prepared.output else ():
         print_lines(f"saved: {path}")
     if smoke and code == 0 and prepared.output:

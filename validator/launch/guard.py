@@ -3,11 +3,11 @@ started, however `lmf-recipes` ends, and waits for a save in progress.
 
 `lmf-recipes` writes signal numbers into a pipe; end of file means that `lmf-recipes` has died. Each direct child gets
 the signal once. When a child dies, the kernel gives its children to the guard, which signals them next; torchrun
-signals the ranks in their own sessions itself (torch, elastic/agent/server/api.py)."""
+signals the ranks in their own sessions itself (torch, elastic/agent/server/api.py). The guard has inherited the lock
+of the output folder, so the folder stays locked until the guard ends."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
@@ -33,27 +33,28 @@ _WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
 
 
 class SaveWatcher:
-    """What a run that is about to start saves into `output`; what lies there before it does not count."""
+    """Watches a run's output folder for checkpoints. Create it before the run starts: files that are already there are
+    ignored."""
 
     def __init__(self, output: Path) -> None:
         self.output = output
-        self._before = self._touched()
+        self._before = self._last_writes()
         self._state_before = _latest_mtime([output / checkpoint_integrity.TRAINER_STATE])
-        self._since = 0.0  # when one was first seen to be whole: the next may follow at once
+        self._complete_since = 0.0  # when a checkpoint was first seen to be complete: the next may follow at once
 
-    def under_way(self) -> str | None:
-        """What is being written: the name of a checkpoint, or the result; None where nothing is."""
-        touched = {name: when for name, when in self._touched().items() if when != self._before.get(name)}
-        last = max(touched, key=touched.__getitem__, default=None)
+    def in_progress(self) -> str | None:
+        """The name of the checkpoint that is being written, or "the result"; None if nothing is being written."""
+        written = {name: when for name, when in self._last_writes().items() if when != self._before.get(name)}
+        last = max(written, key=written.__getitem__, default=None)
         if last is None:
             return None
-        if not self._whole(last, touched[last]):
+        if not self._is_complete(last, written[last]):
             return last
-        self._since = self._since or time.monotonic()
-        quiet = abs(time.time() - touched[last])  # the clock of a file server may be another
-        return None if max(quiet, time.monotonic() - self._since) > _QUIET_SECONDS else last
+        self._complete_since = self._complete_since or time.monotonic()
+        quiet = abs(time.time() - written[last])  # the clock of a file server may be another
+        return None if max(quiet, time.monotonic() - self._complete_since) > _QUIET_SECONDS else last
 
-    def _touched(self) -> Mapping[str, float]:
+    def _last_writes(self) -> Mapping[str, float]:
         """When each checkpoint, and the result, was last written to."""
         folders = (
             path
@@ -64,7 +65,7 @@ class SaveWatcher:
         result = [file for form in _WEIGHT_PATTERNS for file in safe_read.glob_folder(self.output, form)]
         return {**times, **({_RESULT_NAME: _latest_mtime(result)} if result else {})}
 
-    def _whole(self, name: str, when: float) -> bool:
+    def _is_complete(self, name: str, when: float) -> bool:
         """LLaMA-Factory writes the Trainer's state beside the result when that is written (train/*/workflow.py)."""
         if name != _RESULT_NAME:
             return checkpoint_integrity.integrity_problem(self.output / name) is None
@@ -73,202 +74,133 @@ class SaveWatcher:
 
 
 def _folder_entries(folder: Path) -> Iterator[Path]:
-    """The folder and what is in it, which may be on its way out."""
+    """Yield the folder and all that is in it. Some of it may be removed meanwhile."""
     for place, _, files in os.walk(folder):
         yield from (Path(place), *(Path(place, file) for file in files))
 
 
 def _latest_mtime(paths: Iterable[Path]) -> float:
-    """When the last of them was written to; zero where none is there."""
-    return max(map(_mtime, paths), default=0.0)
+    """The time of the latest write to one of the files; zero if none of them exists."""
+    latest = 0.0
+    for path in paths:
+        with suppress(OSError):  # it has just been removed
+            latest = max(latest, path.stat().st_mtime)
+    return latest
 
 
-def _mtime(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # it has just been removed
-        return 0.0
-
-
-# Seconds between two looks at what is being saved, and until what was killed has to be gone: only a process that waits
-# for a driver or a disk stays longer.
-_POLL_SECONDS, _KILL_SECONDS = 0.3, 20.0
-# Seconds in which a process that is stopped stands still, unless it waits for a disk; and in which a launcher that is
-# told to end tells its ranks.
-_STOP_SECONDS, _FORWARD_SECONDS = 1.0, 5.0
-# What the kernel tells this process itself is not what it was asked for: a manager that signals every process of a job
-# has told the trainer, too.
+# Seconds between two looks at what is being saved.
+_POLL_SECONDS = 0.3
+# Seconds until what was killed has to be gone: only a process that waits for a driver or a disk stays longer.
+_KILL_SECONDS = 20.0
+# Signals sent to the guard itself are ignored: a batch system that signals every process has signalled the trainer,
+# too. Commands come through the pipe only.
 _IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Guard:
-    """Runs the words; `orders` is the pipe, `grace` seconds from the first order to the end of all."""
+    """Runs a program and ends it. `commands` is the pipe's end to read from, `grace` the seconds from the first signal
+    until all processes are killed."""
 
-    def __init__(self, words: Sequence[str], orders: int, grace: float, saves: SaveWatcher | None) -> None:
-        self._orders, self._grace, self._saves = [orders], grace, saves
-        self._bell = _wakeup_pipe()
+    def __init__(self, words: Sequence[str], commands: int, grace: float, saves: SaveWatcher | None) -> None:
+        self._commands, self._grace, self._saves = [commands], grace, saves
+        self._wakeup = _wakeup_pipe()
         process_tree.become_subreaper()
         self._trainer = subprocess.Popen(words)  # held, as it would else look for the exit code itself
-        self._alone = [self._trainer.pid]  # what is known where the system does not tell of processes
         self._code = 0
-        self._number = 0  # the signal that it all ends by; none yet
-        self._asked = False
-        self._until = self._killed = self._held = 0.0
-        self._told: set[int] = set()
-        self._waits = ""
+        self._number = 0  # the signal that ends the run; none yet
+        self._asked = False  # by `lmf-recipes` or its end, not by the trainer's own end
+        self._deadline = self._killed = 0.0
+        self._signalled: set[int] = set()
+        self._waits_for = ""
 
     def run(self) -> int:
-        """Returns when nothing is left: the trainer's exit code, or 128 + n where it was told to end by signal n."""
-        while self._reaped():
-            for order in self._next(self._act()):
-                self._take(order)
+        """Return when no process is left: the trainer's exit code, or 128 + n if signal n ended the run."""
+        while self._reap():
+            for number in self._read_commands(self._step()):
+                if number == signal.SIGKILL:
+                    self._kill("killed")
+                elif not self._number:
+                    self._code, self._asked = 128 + number, True
+                    self._end(number)
         return self._code
 
-    def _reaped(self) -> bool:
-        """Takes note of what has ended; whether anything is left."""
+    def _reap(self) -> bool:
+        """Take note of processes that have ended; false if none is left, or if killed ones do not end."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if ended[0] == self._trainer.pid:
-                    self._alone.clear()
-                    self._ended(os.waitstatus_to_exitcode(ended[1]))
-            return not self._killed or time.monotonic() < self._killed + _KILL_SECONDS or self._lost()
+                if ended[0] == self._trainer.pid and not self._number:  # what the trainer leaves behind ends, too
+                    code = os.waitstatus_to_exitcode(ended[1])
+                    self._code = code if code >= 0 else 128 - code
+                    self._end(signal.SIGTERM)
+            if not self._killed or time.monotonic() < self._killed + _KILL_SECONDS:
+                return True
+            left = ", ".join(map(str, process_tree.descendant_pids(os.getpid())))
+            _print_message(f"killed, and still there, waiting for a driver or a disk: {left}")
         return False
 
-    def _ended(self, code: int) -> None:
-        """What the trainer leaves behind ends, too."""
-        if not self._number:
-            self._code = code if code >= 0 else 128 - code
-            self._end(signal.SIGTERM)
-
-    def _lost(self) -> bool:
-        left = ", ".join(map(str, process_tree.descendant_pids(os.getpid())))
-        _print_message(f"killed, and still there, waiting for a driver or a disk: {left}")
-        return False
-
-    def _next(self, seconds: float | None) -> Iterator[int]:
-        """Orders that come within the seconds, or before a process ends."""
-        for ready in select.select([self._bell, *self._orders], [], [], seconds)[0]:
-            said = os.read(ready, 64)
-            if ready != self._bell:
-                yield from said
-                if not said:
-                    self._orders.clear()
-                    self._hold()
+    def _read_commands(self, seconds: float | None) -> Iterator[int]:
+        """Yield signal numbers that come within these seconds, or before a process ends."""
+        for ready in select.select([self._wakeup, *self._commands], [], [], seconds)[0]:
+            read = os.read(ready, 64)
+            if ready != self._wakeup:
+                yield from read
+                if not read:  # `lmf-recipes` is gone
+                    self._commands.clear()
                     yield signal.SIGTERM
 
-    def _hold(self) -> None:
-        """Keep the output folder locked until the trainer has ended: `lmf-recipes`, which had locked it, is gone."""
-        if self._saves:
-            with suppress(OSError):
-                fcntl.flock(os.open(self._saves.output, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _take(self, order: int) -> None:
-        if order in (signal.SIGSTOP, signal.SIGCONT):
-            self._send(order)
-        elif order == signal.SIGKILL:
-            self._kill("killed")
-        elif not self._number:
-            self._code, self._asked = 128 + order, True
-            self._end(order)
-
     def _end(self, number: int) -> None:
-        self._number, self._until = number, time.monotonic() + self._grace
+        self._number, self._deadline = number, time.monotonic() + self._grace
 
-    def _act(self) -> float | None:
-        """What is due now; returns the seconds until something may be due again."""
+    def _step(self) -> float | None:
+        """Do what is due now, and return the seconds until something may be due again."""
         if not self._number:
             return None
-        if not self._killed and time.monotonic() >= self._until:
+        if not self._killed and time.monotonic() >= self._deadline:
             self._kill(f"not ended within {self._grace:.0f} s (`--grace`): killed")
+        left = self._deadline - time.monotonic()
         if self._killed:
-            self._send(signal.SIGKILL)
-        elif not self._told and (saved := self._saved()):
-            self._wait(saved)
+            for pid in process_tree.descendant_pids(os.getpid()):
+                process_tree.send_signal(pid, signal.SIGKILL)
+        elif not self._signalled and self._saves and (saved := self._saves.in_progress()):
+            if saved != self._waits_for:
+                told = f"the run ends after that, in {left:.0f} s at the latest; Ctrl-C ends it now"
+                _print_message(f"{saved} is being saved: {told}")
+            self._waits_for = saved
         else:
-            self._tell()
-        return _POLL_SECONDS / 10 if self._held else _POLL_SECONDS
-
-    def _saved(self) -> str | None:
-        """What is being saved. Where nothing is, all stand still from here on: another save may else begin before they
-        hear that they are to end, which ranks do by way of their launcher."""
-        if not self._saves:
-            return None
-        if saved := self._saves.under_way():
-            return saved
-        self._stop()
-        if saved := self._saves.under_way():
-            self._send(signal.SIGCONT)
-        else:
-            self._held = time.monotonic()
-        return saved
-
-    def _stop(self) -> None:
-        """Returns when all processes stand still."""
-        self._send(signal.SIGSTOP)
-        until = time.monotonic() + _STOP_SECONDS
-        while (
-            not all(map(process_tree.is_stopped, process_tree.descendant_pids(os.getpid())))
-            and time.monotonic() < until
-        ):
-            time.sleep(0.01)
+            if self._asked and self._saves and not self._signalled:
+                _print_message(f"the trainer is told to end, and has {left:.0f} s; Ctrl-C ends it now")
+            for pid in {*process_tree.child_pids(os.getpid())} - self._signalled:
+                self._signalled.add(pid)
+                process_tree.send_signal(pid, self._number)
+        return _POLL_SECONDS
 
     def _kill(self, why: str) -> None:
         self._killed = time.monotonic()
         _print_message(why)
 
-    def _wait(self, saved: str) -> None:
-        if saved != self._waits:
-            left = self._until - time.monotonic()
-            _print_message(
-                f"{saved} is being saved: the run ends after that, in {left:.0f} s at the latest; Ctrl-C ends it now"
-            )
-        self._waits = saved
-
-    def _tell(self) -> None:
-        """Whoever was stopped hears it when it goes on."""
-        if self._asked and self._saves and not self._told:
-            left = self._until - time.monotonic()
-            _print_message(f"the trainer is told to end, and has {left:.0f} s; Ctrl-C ends it now")
-        for pid in {*(process_tree.child_pids(os.getpid()) or self._alone)} - self._told:
-            self._told.add(pid)
-            process_tree.send_signal(pid, self._number)
-        if time.monotonic() > self._held + _FORWARD_SECONDS:
-            self._held = 0.0
-        for pid in self._all():
-            if not self._held or pid in self._told or process_tree.is_signal_pending(pid, self._number):
-                process_tree.send_signal(pid, signal.SIGCONT)
-
-    def _send(self, number: int) -> None:
-        for pid in self._all():
-            process_tree.send_signal(pid, number)
-
-    def _all(self) -> list[int]:
-        """All processes."""
-        return [*process_tree.descendant_pids(os.getpid())] or self._alone
-
 
 def _wakeup_pipe() -> int:
-    """Where a byte can be read when a child has ended. Programs that are started get none of this."""
-    listening, ringing = os.pipe()
-    os.set_blocking(ringing, False)
-    signal.set_wakeup_fd(ringing, warn_on_full_buffer=False)
+    """Return a file descriptor from which a byte can be read when a child has ended. Programs that are started do not
+    inherit the handlers."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
     for number in (signal.SIGCHLD, *_IGNORED_SIGNALS):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: None)
-    return listening
+    return reads
 
 
 def _print_message(text: str) -> None:
-    """The terminal may be gone."""
-    with suppress(OSError):
+    with suppress(OSError):  # the terminal may be gone
         os.write(2, f"lmf-recipes: {text}\n".encode())
 
 
 def main() -> NoReturn:
     """`PIPE GRACE OUTPUT WORD…`; no output folder where nothing that is saved is wanted."""
-    orders, grace, output, *words = sys.argv[1:]
+    commands, grace, output, *words = sys.argv[1:]
     try:
-        guard = Guard(words, int(orders), float(grace), SaveWatcher(Path(output)) if output else None)
+        guard = Guard(words, int(commands), float(grace), SaveWatcher(Path(output)) if output else None)
     except OSError as err:
         _print_message(f"{words[0]} cannot be started: {os_reason(err)}")
         os._exit(126)

@@ -136,15 +136,15 @@ def run_timed_steps(prepared: Launch, steps: int) -> MeasuredSteps:
     words, env = prepared.process
     log, wanted = Path(str(prepared.output), _LOG_NAME), UNTIMED_STEPS + steps
     trainer = TrainingProcess(ProcessSpec(words, {**env, "RECORD_VRAM": "1"}), _GRACE_SECONDS, stdout=sys.stderr)
-    with trainer.signalled():
+    with trainer.forward_signals():
         try:
             while trainer.poll() is None and read_last_step(log) < wanted:
                 time.sleep(_POLL_SECONDS)
         finally:
-            trainer.order(signal.SIGTERM)
+            trainer.send_signal(signal.SIGTERM)
             code = trainer.wait()
-    if trainer.asked:
-        sys.exit(128 + trainer.asked)
+    if trainer.first_signal:
+        sys.exit(128 + trainer.first_signal)
     if read_last_step(log) < wanted:
         ended = f"{words[0]} ended with exit code {code} after {read_last_step(log)} of {wanted} steps"
         raise RecipeError(f"{ended}; what it printed says why")

@@ -1,7 +1,7 @@
-"""Starts the trainer behind a guard, holds the lock of its output folder, passes signals on once, and waits.
+"""Starts the trainer behind a guard, locks its output folder, passes signals on once, and waits.
 
-The trainer is in a session of its own. A terminal's Ctrl-C would else reach it at the same time as this program, in
-the middle of a save; in a mere process group it would be stopped as soon as it asks something at the terminal. It
+The trainer is in a session of its own. Otherwise a terminal's Ctrl-C would reach it at the same time as this program,
+in the middle of a save; in a mere process group it would be stopped as soon as it asks something at the terminal. It
 can still write to the terminal and read from it: the kernel has background rules for a session's own terminal only."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import IO
 
 from validator.errors import RecipeError
 from validator.knowledge import releases
-from validator.launch import local_launch, process_tree
+from validator.launch import local_launch
 from validator.launch.local_launch import Launch
 from validator.machine.installed_packages import find_installed
 from validator.recipe import atomic_write
@@ -30,21 +30,22 @@ from validator.run.prediction import Job
 
 
 @contextmanager
-def lock_output_dir(folder: Path) -> Iterator[None]:
-    """Have the output folder, which is made, to ourselves. Raises RecipeError where another run has it. Where the file
-    system locks no folders, as on a network, it may be shared; what else is wrong with it, the run says."""
+def lock_output_dir(folder: Path) -> Iterator[int | None]:
+    """Make the output folder and lock it against other runs. Yield its file descriptor: the folder stays locked until
+    every process that has inherited the descriptor ends. Raises RecipeError if another run has locked it. A folder on a
+    file system without locks is shared, and None is yielded if it cannot be made or opened: the run says why."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         opened = os.open(folder, os.O_RDONLY)
     except OSError:
-        yield
+        yield None
         return
     try:
         with suppress(OSError):
             if not atomic_write.try_lock(opened):
                 own = "give this one a folder of its own: output_dir=DIR"
                 raise RecipeError(f"another run writes to `{folder}`; wait for its end, or {own}")
-        yield
+        yield opened
     finally:
         os.close(opened)
 
@@ -54,79 +55,69 @@ _GUARD_CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from validator.l
 _PACKAGE_PARENT = Path(__file__).parents[2]
 # Seconds between two signals that count as two: `timeout --signal=INT` sends each to the process and to its group.
 _REPEAT_SECONDS = 0.1
-# Seconds until what was killed is gone.
-_KILL_SECONDS = 10.0
 
 
-def run_supervised(process: ProcessSpec, grace: float, output: Path) -> int:
-    """Run it with this terminal. Returns its exit code, 128 + n for signal n, which may be one that this process got:
-    then the trainer has ended within `grace` seconds, after the save into `output` that was under way. Raises
-    RecipeError where it cannot be started."""
-    trainer = TrainingProcess(process, grace, output)
-    with trainer.signalled():
+def run_supervised(process: ProcessSpec, grace: float, output: Path, lock: int | None = None) -> int:
+    """Run the process at this terminal, and return its exit code, or 128 + n for signal n. On a signal to this process
+    the trainer ends within `grace` seconds, after a save into `output` that is in progress. `lock` is the descriptor of
+    `lock_output_dir`. Raises RecipeError if the process cannot be started."""
+    trainer = TrainingProcess(process, grace, output, lock=lock)
+    with trainer.forward_signals():
         return trainer.wait()
 
 
 class TrainingProcess:
-    """It is started, ends within `grace` seconds once it is told to, and ends with this process at the latest. Without
-    `output` a save is not waited for. `asked`: the first signal that this process got; 0: none. Raises RecipeError
-    where it cannot be started."""
+    """A trainer behind its guard. It ends within `grace` seconds after it is told to, and with this process at the
+    latest. Without `output` a save is not waited for. `first_signal` is the first one that this process got; 0: none.
+    Raises RecipeError if it cannot be started."""
 
-    asked = 0
+    first_signal = 0
 
     def __init__(
-        self, process: ProcessSpec, grace: float, output: Path | None = None, stdout: IO[str] | None = None
-    ) -> None:
+        self, process: ProcessSpec, grace: float, output: Path | None = None, *, lock: int | None = None,
+        stdout: IO[str] | None = None,
+    ) -> None:  # fmt: skip
         name = process.words[0]
         if shutil.which(name, path=process.env.get("PATH", os.defpath)) is None:
             raise RecipeError(f"{name} cannot be started: it is not on PATH")
-        self._others = process_tree.child_pids(os.getpid())
-        process_tree.become_subreaper()
-        theirs, self._orders = os.pipe()
+        theirs, self._commands = os.pipe()
         told = [str(theirs), str(grace), str(output or "")]
+        inherited = (theirs,) if lock is None else (theirs, lock)
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-c", _GUARD_CODE, str(_PACKAGE_PARENT), *told, *process.words],
-            env=process.env, stdout=stdout, pass_fds=(theirs,), start_new_session=True,
+            env=process.env, stdout=stdout, pass_fds=inherited, start_new_session=True,
         )  # fmt: skip
         os.close(theirs)
 
-    def order(self, number: int) -> None:
-        """Have the signal sent: INT, TERM and HUP end the trainer when a save is over, KILL at once; STOP and CONT are
-        for all its processes."""
+    def send_signal(self, number: int) -> None:
+        """Have the guard send a signal: INT, TERM and HUP end the trainer when a save is over, KILL at once."""
         with suppress(BrokenPipeError):
-            os.write(self._orders, bytes([number]))
+            os.write(self._commands, bytes([number]))
 
     def poll(self) -> int | None:
-        """The exit code, None while it runs."""
+        """The exit code; None while the trainer runs."""
         return self._guard.poll()
 
     def wait(self) -> int:
-        """The exit code, when no process is left."""
+        """Wait until no process is left, and return the exit code."""
         code = self._guard.wait()
-        os.close(self._orders)
-        process_tree.kill_children(self._others, _KILL_SECONDS)  # those that a killed guard has left
-        process_tree.become_subreaper(False)
+        os.close(self._commands)
         return code if code >= 0 else 128 - code
 
     @contextmanager
-    def signalled(self) -> Iterator[None]:
-        """In this block it gets the signals that this process gets, unless `nohup` or the like wants them ignored."""
+    def forward_signals(self) -> Iterator[None]:
+        """Pass the signals that this process gets on to the trainer, unless `nohup` or the like ignores them."""
         came: dict[int, float] = {}
 
         def end(number: int, _frame: FrameType | None) -> None:
-            self.asked = self.asked or number
+            self.first_signal = self.first_signal or number
             same = time.monotonic() - came.get(number, 0.0) < _REPEAT_SECONDS
-            self.order(signal.SIGKILL if number == signal.SIGINT and came and not same else number)
+            self.send_signal(signal.SIGKILL if number == signal.SIGINT and came and not same else number)
             came.setdefault(number, time.monotonic())
 
-        def stop(_number: int, _frame: FrameType | None) -> None:
-            self.order(signal.SIGSTOP)
-            os.kill(os.getpid(), signal.SIGSTOP)
-            self.order(signal.SIGCONT)
-
-        handlers = {signal.SIGINT: end, signal.SIGTERM: end, signal.SIGHUP: end, signal.SIGTSTP: stop}
-        wanted = {number: handler for number, handler in handlers.items() if signal.getsignal(number) != signal.SIG_IGN}
-        before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        heeded = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, end) for number in heeded}
         try:
             yield
         finally:
@@ -138,17 +129,16 @@ class TrainingProcess:
 SHUTDOWN_SECONDS = 60.0
 
 
-def run_training(job: Job, prepared: Launch, seconds: float | None = None) -> int:
-    """Run llamafactory-cli, or accelerate, and return its exit code; 128 + n where signal n ended it within `seconds`,
-    by default those of `grace`. Raises RecipeError as `admitted` does."""
+def run_training(job: Job, prepared: Launch, grace: float | None = None, lock: int | None = None) -> int:
+    """Run llamafactory-cli, or accelerate, and return its exit code; 128 + n if signal n ended it within `grace`
+    seconds, by default those of `grace_seconds`. Raises RecipeError as `check_can_start` does."""
     check_can_start(job, prepared)
     output = prepared.output or Path(checkpoints.DEFAULT_OUTPUT_DIR).absolute()
-    return run_supervised(prepared.process, grace_seconds(job) if seconds is None else seconds, output)
+    return run_supervised(prepared.process, grace_seconds(job) if grace is None else grace, output, lock)
 
 
 def grace_seconds(job: Job) -> float:
-    """Seconds in which a run that is told to end has ended: what a checkpoint takes at most to be written, and a
-    minute."""
+    """Seconds in which a run that is told to end has ended: the longest time to write a checkpoint, and a minute."""
     return training_time.checkpoint_write_seconds(job) + SHUTDOWN_SECONDS
 
 
