@@ -170,8 +170,8 @@ def test_a_fault_of_a_device_that_the_run_does_not_take(monkeypatch: pytest.Monk
     node = on(monkeypatch, "nvidia-smi-h100-fabric")
     assert node.here
     (device,) = node.here.accelerators
-    for names, state in ((device.names, "error"), (("7", "GPU-7"), "warning")):
-        target = DeviceAllocation(accelerators=[device._replace(names=names)])
+    for names, state in ((device.visible_ids, "error"), (("7", "GPU-7"), "warning")):
+        target = DeviceAllocation(accelerators=[device._replace(visible_ids=names)])
         assert [line.state for line in device_checks.check_health(None, node._replace(target=target))] == [state]
 
 

@@ -291,7 +291,7 @@ def test_socks(packages: dict[str, str], settings: str, expected: str, tmp_path:
 
 
 def test_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InstalledPackages, "among", lambda _self, names: dict.fromkeys(names, "1"))
+    monkeypatch.setattr(InstalledPackages, "versions", lambda _self, names: dict.fromkeys(names, "1"))
     monkeypatch.setattr(host, "usable_cpus", lambda _root: 64)
     for name in ("FORCE_TORCHRUN", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)

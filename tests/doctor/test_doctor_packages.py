@@ -125,11 +125,11 @@ def test_the_python_of_llamafactory_is_the_one_that_is_read(tmp_path: Path, monk
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
     find_installed.cache_clear()
-    assert find_installed().releases == {"llamafactory": "0.9.3"}
+    assert find_installed().all_versions == {"llamafactory": "0.9.3"}
     for own in (sys.executable, "/usr/bin/env python3", "/bin/sh"):
         program.write_text(f"#!{own}\n")
         find_installed.cache_clear()
-        assert "pytest" in find_installed().releases
+        assert "pytest" in find_installed().all_versions
     find_installed.cache_clear()
 
 
@@ -150,8 +150,8 @@ def test_every_fact_has_a_public_source() -> None:
 
 def test_first_folder_wins(tmp_path: Path) -> None:
     folders = site(tmp_path / "a", {"Torch_Npu": "2.7.1"}) + site(tmp_path / "b", {"torch-npu": "2.6.0"})
-    assert InstalledPackages(folders).releases == {"torch-npu": "2.7.1"}
-    assert InstalledPackages(folders).among(["torch_npu", "torch-npu", "torch"]) == {
+    assert InstalledPackages(folders).all_versions == {"torch-npu": "2.7.1"}
+    assert InstalledPackages(folders).versions(["torch_npu", "torch-npu", "torch"]) == {
         "torch_npu": "2.7.1",
         "torch-npu": "2.7.1",
     }

@@ -85,7 +85,7 @@ def test_nothing_stops_it() -> None:
 
 
 def test_a_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InstalledPackages, "among", lambda _self, _names: {"llamafactory": "0.9.5"})
+    monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: {"llamafactory": "0.9.5"})
     (line,) = begun("enable_liger_kernel=true")
     assert line.startswith("error: package: `enable_liger_kernel` needs a package that is not installed")
 

@@ -166,7 +166,7 @@ def test_training_starts_with_a_release_in_the_range_only(tmp_path: Path, monkey
     recipe = tmp_path / "x.yaml"
     text = "model_name_or_path: Qwen/Qwen3-8B\ndataset: a\ndo_train: true\ntemplate: qwen3\nbf16: true\n"
     recipe.write_text(f'# /// recipe\n# llamafactory: ">=0.9.4"\n# ///\n{text}dataset_dir: ONLINE\noutput_dir: out\n')
-    monkeypatch.setattr(InstalledPackages, "among", lambda _self, _names: {"llamafactory": "0.9.3"})
+    monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: {"llamafactory": "0.9.3"})
     done = CliRunner().invoke(cli.group, ["train", str(recipe)])
     assert done.exit_code == 1
     assert "0.9.3 is installed here" in str(done.exception or "") + done.output

@@ -145,9 +145,9 @@ def test_datasets_writes_that_name() -> None:
 @pytest.mark.usefixtures("here")
 def test_modelscope_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USE_MODELSCOPE_HUB", "1")
-    monkeypatch.setattr(InstalledPackages, "among", lambda _self, _names: {})
+    monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: {})
     assert "pip install modelscope" in found(MODEL)[0][1]
-    monkeypatch.setattr(InstalledPackages, "among", lambda _self, _names: {"modelscope": "1.40.2"})
+    monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: {"modelscope": "1.40.2"})
     assert found(MODEL) == []
 
 

@@ -77,7 +77,7 @@ def tool(folder: Path, name: str, script: str) -> None:
     ],
 )
 def test_without_llamafactory(there: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InstalledPackages, "among", lambda _self, _names: there)
+    monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: there)
     with pytest.raises(RecipeError, match=re.escape(says)):
         local_launch.check_launchable(1, "0.9.5")
 

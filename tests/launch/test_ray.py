@@ -41,7 +41,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     def there(_self: InstalledPackages, names: Sequence[str]) -> dict[str, str]:
         return {name: "1" for name in names if name in packages}
 
-    monkeypatch.setattr(InstalledPackages, "among", there)
+    monkeypatch.setattr(InstalledPackages, "versions", there)
 
 
 def told(one: Job, cpus: int = 256) -> list[str]:

@@ -142,7 +142,7 @@ def test_sizes_that_are_none(name: str, prints: str, says: str, tmp_path: Path) 
 def test_taken_memory_of_a_device_that_shows_no_size() -> None:
     busy = Accelerator("NVIDIA X", None, 3.0, ("0",))
     assert (
-        ThisMachine("48g", (busy,), (), None, (), ()).taken()
+        ThisMachine("48g", (busy,), (), None, (), ()).memory_use_note()
         == "other processes hold memory of device 0: up to 3.0 GiB"
     )
 
@@ -199,7 +199,7 @@ def test_all_devices_hidden(value: str, monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_notes(folder: str, notes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    told = list(on(monkeypatch, folder).notes())
+    told = [note.text for note in on(monkeypatch, folder).notes()]
     assert len(told) == len(notes)
     assert all(part in line for part, line in zip(notes, told, strict=True))
 
@@ -218,14 +218,14 @@ def test_notes(folder: str, notes: list[str], monkeypatch: pytest.MonkeyPatch) -
 def test_a_run_gets_the_devices_with_most_free_memory(
     folder: str, count: int, names: str, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken, chosen = on(monkeypatch, folder).only(count)
-    assert (",".join(one.names[0] for one in taken), chosen) == (names, variables)
+    taken, chosen = on(monkeypatch, folder).select_devices(count)
+    assert (",".join(one.visible_ids[0] for one in taken), chosen) == (names, variables)
 
 
 def test_the_users_own_choice_of_devices_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     here = on(monkeypatch, "nvidia-smi-2x4090", CUDA_VISIBLE_DEVICES="1,0")
-    assert here.only(1)[1] == {"CUDA_VISIBLE_DEVICES": "1"}
-    assert here.only(2)[1] == {}
+    assert here.select_devices(1)[1] == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert here.select_devices(2)[1] == {}
 
 
 @pytest.mark.parametrize(
@@ -239,9 +239,9 @@ def test_the_users_own_choice_of_devices_stays(monkeypatch: pytest.MonkeyPatch) 
 def test_a_run_gets_fewer_of_the_devices_that_the_user_has_left(
     folder: str, name: str, value: str, left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken, chosen = on(monkeypatch, folder, **{name: value}).only(1)
+    taken, chosen = on(monkeypatch, folder, **{name: value}).select_devices(1)
     assert chosen == {name: left}
-    assert any(word.startswith(left) for word in taken[0].names)
+    assert any(word.startswith(left) for word in taken[0].visible_ids)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     def installed(_self: InstalledPackages, names: Sequence[str]) -> dict[str, str]:
         return {name: "1" for name in names if name == "llamafactory"}
 
-    monkeypatch.setattr(InstalledPackages, "among", installed)
+    monkeypatch.setattr(InstalledPackages, "versions", installed)
 
 
 @pytest.mark.usefixtures("bare")
@@ -76,7 +76,7 @@ def test_kernels_that_the_run_counts_on_are_looked_for(text: str, why: str | Non
 
 
 def test_nothing_is_said_where_llamafactory_is_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InstalledPackages, "among", lambda _self, _names: {})
+    monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: {})
     assert told(f"{MODEL}enable_liger_kernel: true\n") == []
 
 

@@ -75,7 +75,7 @@ def said(machine: Mapping[str, Any], folder: Path) -> dict[str, str]:
         patch.object(disk_checks, "_measure_write_rate", lambda _folder: 5e9),
         patch.object(host, "free_disk_gib", lambda _folder: machine.get("free_gib", 4000.0)),
         patch.object(host, "usable_cpus", lambda _root=None: machine.get("cpus", 256)),
-        patch.object(InstalledPackages, "among", lambda _self, names: dict.fromkeys(names, "1")),
+        patch.object(InstalledPackages, "versions", lambda _self, names: dict.fromkeys(names, "1")),
         patch.object(socket, "gethostbyname", lambda _name: "10.0.0.7"),
     ):
         for name in _UNSET:

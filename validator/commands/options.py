@@ -74,7 +74,7 @@ def _this_machine(context: click.Context) -> str:
         here = this_machine.require_machine()
     except RecipeError as err:
         raise NoAcceleratorError(f"--machine auto: {err}") from None
-    for line in (f"this machine: {here}", *here.notes()):
+    for line in (f"this machine: {here}", *(note.text for note in here.notes())):
         print_lines(line, err=True)
     context.meta[_HOST_RAM_KEY] = here.host_ram_gib
     return here.machine

@@ -27,8 +27,8 @@ def check_before_start(document: Document, target: DeviceAllocation, host_ram: f
     """The job as it runs on the target. Says what is found and what this machine lacks; ends here, with exit code 1,
     where the run would stop for it, but for a `dry` one, which may be for another machine."""
     ram = target.host_ram_gib if host_ram is None else host_ram
-    for line in target.lines:
-        print_lines(line, err=True)
+    for note in target.notes:
+        print_lines(note.text, err=True)
     require_no_errors(document, target.machine, ram)
     job = jobs.resolve(document, target.machine, ram)
     context = CheckContext(target=target)

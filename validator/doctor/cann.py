@@ -25,19 +25,19 @@ def check_cann(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     Nothing on a machine without Ascend's driver.
     """
     there = find_installed(context.folders)
-    if "torch-npu" not in there.releases:
-        torch = there.releases.get("torch", "").partition("+")[0]
+    if "torch-npu" not in there.all_versions:
+        torch = there.all_versions.get("torch", "").partition("+")[0]
         if torch and not (job and job.on_cpu) and driver_tool.run_tool("npu-smi", "info"):
             found = "torch_npu is not installed: torch would run on the processors"
             yield CheckResult("error", "torch_npu", found, f"torch_npu {torch}", f'pip install "torch-npu~={torch}"')
         return
     yield from _check_torch_npu(there)
-    yield from _check_cann_release(there.releases["torch-npu"], context)
+    yield from _check_cann_release(there.all_versions["torch-npu"], context)
 
 
 def _check_torch_npu(there: InstalledPackages) -> Iterator[CheckResult]:
     """The first three numbers are those of the torch that it is built for."""
-    npu, torch = there.releases["torch-npu"], there.releases.get("torch", "none")
+    npu, torch = there.all_versions["torch-npu"], there.all_versions.get("torch", "none")
     wanted = re.match(r"\d+\.\d+\.\d+", npu)
     if wanted and torch.partition("+")[0] != wanted[0]:
         yield CheckResult("error", "torch_npu", f"torch_npu {npu} beside torch {torch}", f"torch {wanted[0]}",

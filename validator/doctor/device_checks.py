@@ -30,11 +30,10 @@ def check_device_memory(job: Job | None, context: CheckContext) -> Iterator[Chec
     if job.machine and free >= (job.machine.device.usable_gib or free + 1):
         return
     short = need.expected / GIB >= free
-    text = (
-        f"device {fullest.names[0]} has {free:.1f} GiB free of {fullest.memory_gib:.1f}, {fullest.taken_gib:.1f} are "
-        f"taken; the run {'needs' if short else 'may need'} {need.expected / GIB:.1f} ({need.low / GIB:.1f} to "
-        f"{need.high / GIB:.1f}): end what takes them, or choose other devices"
-    )
+    found = f"device {fullest.visible_ids[0]} has {free:.1f} GiB free of {fullest.memory_gib:.1f}"
+    band = f"{need.expected / GIB:.1f} ({need.low / GIB:.1f} to {need.high / GIB:.1f})"
+    needs = f"the run {'needs' if short else 'may need'} {band}: end what takes them, or choose other devices"
+    text = f"{found}, {fullest.used_gib:.1f} are taken; {needs}"
     yield CheckResult("error" if short else "warning", "device memory", text)
 
 
@@ -94,14 +93,14 @@ def _devices_state(here: ThisMachine, assumed: Machine | None, job: Job | None) 
 
 def _device_notes(here: ThisMachine, context: CheckContext, job: Job | None) -> Iterator[CheckResult]:
     """What is to know of the devices, and of what the run gets of them."""
-    for words in here.lost:
+    for words in here.unreachable:
         yield CheckResult(
             "warning" if job else "error", _DEVICES, words, "", "the device has left the bus: reboot, or reseat it"
         )
-    for words in context.target.lines if context.target else here.notes():
-        # The caller names the machine; check_processes says who takes memory.
-        if words not in (*here.lost, here.taken()) and not words.startswith(f"this machine: {here}"):
-            yield CheckResult("ok", _DEVICES, words)
+    # What this machine is stands above, and who holds memory is what check_processes tells.
+    for note in context.target.notes if context.target else here.notes():
+        if note.kind == "other":
+            yield CheckResult("ok", _DEVICES, note.text)
     yield from check_device_memory(job, context)
 
 
@@ -167,14 +166,14 @@ def check_processes(job: Job | None, context: CheckContext) -> Iterator[CheckRes
 
 
 def _all_processes() -> list[DeviceProcess]:
-    nvidia = [holder for device in read_devices() for holder in device.holders]
+    nvidia = [holder for device in read_devices() for holder in device.processes]
     return nvidia or ascend.read_processes() or amd.read_processes()
 
 
 def _names_by_uuid(context: CheckContext) -> dict[str, str]:
     """The number of each device by its UUID."""
-    there = [*context.here.accelerators, *context.here.others] if context.here else []
-    return {name: each.names[0] for each in there for name in each.names[1:]}
+    there = [*context.here.accelerators, *context.here.other_accelerators] if context.here else []
+    return {name: each.visible_ids[0] for each in there for name in each.visible_ids[1:]}
 
 
 def _describe_process(holder: DeviceProcess, names: dict[str, str], root: Path) -> str:
@@ -191,7 +190,7 @@ def _kill_remedy(holder: DeviceProcess, root: Path) -> str:
 
 def _unseen_processes(context: CheckContext) -> Iterator[CheckResult]:
     """What is taken where no process shows: those of other containers do not."""
-    taken = context.here.taken() if context.here else None
+    taken = context.here.memory_use_note() if context.here else None
     if taken:
         yield CheckResult(
             "warning", "processes", f"{taken}, none of which is seen from here", "", "look for them on the host"
@@ -262,7 +261,7 @@ def check_health(job: Job | None, context: CheckContext) -> Iterator[CheckResult
 def _downgrade_if_unused(line: CheckResult, name: str, context: CheckContext) -> CheckResult:
     """A fault of a device that the run does not take does not stop it."""
     taken = context.target.accelerators if context.target else ()
-    if taken and not any(name in device.names for device in taken):
+    if taken and not any(name in device.visible_ids for device in taken):
         return line._replace(state="warning")
     return line
 

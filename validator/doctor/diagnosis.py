@@ -26,6 +26,7 @@ from validator.errors import RecipeError
 from validator.knowledge import devices
 from validator.launch import device_allocation as targets
 from validator.machine import this_machine as this
+from validator.machine.driver_tool import DriverError
 from validator.recipe.recipe_file import Document
 from validator.run import prediction as jobs
 from validator.run.prediction import Job
@@ -138,8 +139,8 @@ def job_and_context(document: Document, machine: str | None) -> tuple[Job, Check
 
 
 def with_devices(context: CheckContext) -> CheckContext:
-    """With the devices, or what the driver's program says instead."""
+    """Return the context with the devices, or with what the driver's tool says instead."""
     try:
         return context._replace(here=this.detect_machine())
-    except RecipeError as err:
-        return context._replace(fault=str(err).removesuffix(f"; {this.DRIVER_REMEDY}"))
+    except DriverError as err:
+        return context._replace(fault=err.finding)

@@ -23,7 +23,7 @@ def check_required_packages(job: Job | None, context: CheckContext) -> Iterator[
     if job is None:
         return
     wanted = dict(packages_for_run(job))
-    there = find_installed(context.folders).among(["llamafactory", *wanted])
+    there = find_installed(context.folders).versions(["llamafactory", *wanted])
     for package, why in wanted.items() if "llamafactory" in there else ():
         if package not in there:
             install = shell_join(["pip", "install", pip_requirement(package)])
@@ -44,7 +44,7 @@ def check_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResu
     What does not go together, and what is there.
     """
     there = find_installed(context.folders)
-    if "llamafactory" not in there.releases:
+    if "llamafactory" not in there.all_versions:
         wanted = f"llamafactory {releases.required_pairs(job.header)[0][0] if job else releases.newest_pair()[0]}"
         remedy = f"pip install {wanted.replace(' ', '==')}"
         yield CheckResult("error" if job else "warning", _PACKAGES, "llamafactory is not installed", wanted, remedy)
@@ -58,13 +58,13 @@ def check_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResu
         yield CheckResult(
             "ok",
             _PACKAGES,
-            ", ".join(f"{name} {there.releases[name]}" for name in _SHOWN_PACKAGES if name in there.releases),
+            ", ".join(f"{name} {there.all_versions[name]}" for name in _SHOWN_PACKAGES if name in there.all_versions),
         )
 
 
 def _check_recipe_releases(job: Job | None, there: InstalledPackages) -> Iterator[CheckResult]:
     with suppress(RecipeError):  # a release of somebody's own, which no range means
-        for problem in releases.outside_range(job.header, there.releases) if job else ():
+        for problem in releases.outside_range(job.header, there.all_versions) if job else ():
             yield CheckResult("error", _PACKAGES, problem)
 
 
@@ -78,7 +78,7 @@ def _package_faults(there: InstalledPackages) -> Iterator[CheckResult]:
 
 
 def _startup_requirements(there: InstalledPackages) -> Iterator[tuple[str, CheckResult]]:
-    compared = _CHECK_FUNCTION.search(there.text("llamafactory/extras/misc.py"))
+    compared = _CHECK_FUNCTION.search(there.read_file("llamafactory/extras/misc.py"))
     if compared and not node_environment.is_env_enabled("DISABLE_VERSION_CHECK"):
         for name, wanted in installed_packages.parse_requirements(_CHECK_CALL.findall(compared[0])):
             yield from _unmet_requirement(there, "llamafactory", "error", name, wanted)
@@ -96,8 +96,8 @@ def _metadata_requirements(there: InstalledPackages) -> Iterator[tuple[str, Chec
 def _unmet_requirement(
     there: InstalledPackages, package: str, state: State, name: str, wanted: str
 ) -> Iterator[tuple[str, CheckResult]]:
-    release = there.releases.get(normalize_name(name))
-    asks = f"{package} {there.releases[package]} wants {name}{wanted}"
+    release = there.all_versions.get(normalize_name(name))
+    asks = f"{package} {there.all_versions[package]} wants {name}{wanted}"
     remedy = f'pip install "{name}{wanted}"'
     if release is None and not there.has_module(name.replace("-", "_")) and package == "llamafactory":
         missing: State = "error" if normalize_name(name) in yaml_table("together")["asked"]["imported"] else state
@@ -108,7 +108,7 @@ def _unmet_requirement(
 
 def _known_failures(there: InstalledPackages) -> Iterator[tuple[str, CheckResult]]:
     for pair in yaml_table("together")["fails"]["pairs"]:
-        release, other = there.releases.get(pair["what"]), there.releases.get(pair["beside"])
+        release, other = there.all_versions.get(pair["what"]), there.all_versions.get(pair["beside"])
         if (
             release
             and other

@@ -60,7 +60,7 @@ def check_ray(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
 def _missing_ray_packages(job: Job, context: CheckContext) -> Iterator[CheckResult]:
     """Without `master_addr` LLaMA-Factory asks Ray's dashboard for the head node (train/trainer_utils.py,
     get_ray_head_node_ip), which stops with ServerUnavailable where only `ray` is installed (seen with 2.60)."""
-    there = find_installed(context.folders).among(["ray", "aiohttp-cors"])
+    there = find_installed(context.folders).versions(["ray", "aiohttp-cors"])
     if "ray" not in there:
         found = "USE_RAY is set and the package is not installed"
         yield CheckResult("error", "Ray", f'{found}: pip install "ray[default]"')
@@ -108,7 +108,7 @@ def check_start(job: Job | None, context: CheckContext) -> Iterator[CheckResult]
         return
     yield from check_required_packages(job, context)
     yield from _check_model(job, context)
-    if "llamafactory" not in find_installed(context.folders).releases:
+    if "llamafactory" not in find_installed(context.folders).all_versions:
         return  # check_packages tells of it
     try:
         prepared = local_launch.build_launch(job, (), context.target.variables if context.target else {})

@@ -38,10 +38,10 @@ class PackageBuild(NamedTuple):
 def read_build(there: InstalledPackages, package: str) -> PackageBuild | None:
     """By its version.py, which says more than the metadata: wheels of the package index hide what they are built for.
     None where it is not there."""
-    if package not in there.releases:
+    if package not in there.all_versions:
         return None
-    facts = dict(_VERSION_LINE.findall(there.text(f"{package}/version.py")))
-    release = facts.get("__version__", there.releases[package])
+    facts = dict(_VERSION_LINE.findall(there.read_file(f"{package}/version.py")))
+    release = facts.get("__version__", there.all_versions[package])
     tag = re.search(r"\+cu(\d+)(\d)$", release)
     cuda = facts.get("cuda") or (f"{tag[1]}.{tag[2]}" if tag else "")
     return PackageBuild(release, cuda, facts.get("hip", ""))
@@ -141,12 +141,12 @@ def _check_bitsandbytes(torch: PackageBuild, there: InstalledPackages, job: Job 
     """It loads the library for torch's CUDA, or one of the same major number (cextension.py, get_cuda_bnb_library_path,
     of 0.50; earlier releases want the very one)."""
     files = there.files("bitsandbytes/libbitsandbytes_cuda*.so")
-    if "bitsandbytes" not in there.releases or not torch.cuda:
+    if "bitsandbytes" not in there.all_versions or not torch.cuda:
         return
     majors = {match[1] for file in files if (match := re.search(r"cuda(\d+)\d", file.name))}
     if torch.cuda.partition(".")[0] not in majors:
         needed = job is None or job.quantization.works
-        found = f"bitsandbytes {there.releases['bitsandbytes']} has no library for CUDA {torch.cuda}"
+        found = f"bitsandbytes {there.all_versions['bitsandbytes']} has no library for CUDA {torch.cuda}"
         yield CheckResult("error" if needed else "warning", "bitsandbytes", found, "", "pip install -U bitsandbytes")
 
 
@@ -211,9 +211,9 @@ def check_compiled_packages(job: Job | None, context: CheckContext) -> Iterator[
     given = sorted(there.files("torch/lib/*.so"), key=lambda path: path.stat().st_size)
     for package, (pattern, remedy) in _COMPILED_LIBRARIES.items() if given else ():
         library = next(iter(there.files(pattern)), None)
-        if package in there.releases and library and (missing := _missing_symbol(library, given)):
-            torch = there.releases["torch"]
-            found = f"{package} {there.releases[package]}{_built_for(there, package)} needs `{missing}`"
+        if package in there.all_versions and library and (missing := _missing_symbol(library, given)):
+            torch = there.all_versions["torch"]
+            found = f"{package} {there.all_versions[package]}{_built_for(there, package)} needs `{missing}`"
             state: State = "error" if _is_imported(package, job, there) else "warning"
             yield CheckResult(
                 state, package, f"{found}, which torch {torch} has not", f"a build for torch {torch}", remedy
@@ -228,7 +228,7 @@ def _is_imported(package: str, job: Job | None, there: InstalledPackages) -> boo
         return True
     if job and (job.on_cpu or job.args.flag("use_unsloth")):
         return not job.on_cpu
-    early = there.releases.get("transformers", "").startswith("4.")
+    early = there.all_versions.get("transformers", "").startswith("4.")
     return package == "flash-attn" and (early or bool(job and job.args.get("flash_attn") == "fa2"))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from validator.errors import RecipeError
 from validator.machine import this_machine
 from validator.machine.accelerator import Accelerator
-from validator.machine.this_machine import ThisMachine
+from validator.machine.this_machine import Note, ThisMachine
 from validator.run.prediction import Job
 from validator.wording import plural
 
@@ -20,15 +20,15 @@ _SIMILAR_RAM_SHARE = 0.95
 
 @dataclass(frozen=True)
 class DeviceAllocation:
-    """What a recipe is judged by: `machine` and `host_ram_gib` as `check` takes them, None where the recipe's own hold.
-    `accelerators` are those that the run takes, `variables` leave it no others; `lines` say so. `here` is this machine
-    with all that it has, None where it shows no device."""
+    """The devices of this machine that a run gets. The recipe is judged by `machine` and `host_ram_gib`, as `check`
+    takes them; None: by its own. The run takes `accelerators`, `variables` hide all others from it, and `notes` say so.
+    `here` is this machine with all its devices; None if it shows none."""
 
     machine: str | None = None
     host_ram_gib: float | None = None
     accelerators: Sequence[Accelerator] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
-    lines: Sequence[str] = ()
+    notes: Sequence[Note] = ()
     here: ThisMachine | None = None
 
 
@@ -42,11 +42,10 @@ def allocate_devices(job: Job, *, dry: bool) -> DeviceAllocation:
     except RecipeError as err:
         if not dry:
             raise
-        return DeviceAllocation(lines=[f"{err}; {_judged_for(job)}; a run here would be refused"])
+        return DeviceAllocation(notes=[Note(f"{err}; {_judged_for(job)}; a run here would be refused")])
     if here is None:
-        return DeviceAllocation(
-            lines=[f"the devices of this machine are not known: {this_machine.NO_DRIVER_TOOL}; {_judged_for(job)}"]
-        )
+        unknown = f"the devices of this machine are not known: {this_machine.NO_DRIVER_TOOL}"
+        return DeviceAllocation(notes=[Note(f"{unknown}; {_judged_for(job)}")])
     return _allocate_here(here, job, dry)
 
 
@@ -58,12 +57,12 @@ def allocate_for_machine(name: str, job: Job) -> DeviceAllocation:
     try:
         here = this_machine.detect_machine()
     except RecipeError as err:
-        return DeviceAllocation(name, lines=[str(err)])
+        return DeviceAllocation(name, notes=[Note(str(err))])
     if here is None:
         return DeviceAllocation(name)
     count = job.machine.devices
-    _require_devices(count, here.most, f"`--machine {name}` has {_count_devices(count)}")
-    taken, variables = here.only(count) if count <= len(here.accelerators) else ((), {})
+    _require_devices(count, here.max_devices, f"`--machine {name}` has {_count_devices(count)}")
+    taken, variables = here.select_devices(count) if count <= len(here.accelerators) else ((), {})
     return DeviceAllocation(name, None, taken, variables, [*here.notes()], here)
 
 
@@ -77,15 +76,15 @@ def _allocate_here(here: ThisMachine, job: Job, dry: bool) -> DeviceAllocation:
     assumed = job.machine.devices if job.machine else there
     count = _requested_processes() or min(assumed, there)
     _require_devices(count, there, f"NPROC_PER_NODE={count}")
-    taken, variables = here.only(count)
+    taken, variables = here.select_devices(count)
     nodes = f"{job.machine.nodes}x" if job.machine and job.machine.nodes > 1 else ""
-    lines = [
+    notes = [
         *_compare_machines(here, job, dry),
         *here.notes(),
         *_batch_size_note(job, assumed, count),
         *_unused_devices_note(here, taken),
     ]
-    return DeviceAllocation(f"{nodes}{count}x{here.device}", here.host_ram_gib, taken, variables, lines, here)
+    return DeviceAllocation(f"{nodes}{count}x{here.device}", here.host_ram_gib, taken, variables, notes, here)
 
 
 def _requested_processes() -> int | None:
@@ -104,11 +103,11 @@ def _count_devices(count: int) -> str:
     return f"{count} {plural(count, 'device')}"
 
 
-def _compare_machines(here: ThisMachine, job: Job, dry: bool) -> Iterator[str]:
+def _compare_machines(here: ThisMachine, job: Job, dry: bool) -> Iterator[Note]:
     """What this machine is, and what the recipe assumes where that is another or more."""
     assumed = job.machine
     if assumed is None:
-        yield f"this machine: {here}"
+        yield Note(f"this machine: {here}", "machine")
         return
     ram = assumed.host_ram_gib
     less = ram and here.host_ram_gib and here.host_ram_gib < ram * _SIMILAR_RAM_SHARE
@@ -116,21 +115,22 @@ def _compare_machines(here: ThisMachine, job: Job, dry: bool) -> Iterator[str]:
     size = f" with {ram:.0f} GiB of RAM" if ram else ""
     hint = f" (`--machine {assumed}` judges by that)" if dry else ""
     other = f"; the recipe assumes {assumed}{size}{hint}"
-    yield f"this machine: {here}{'' if alike else other}"
+    yield Note(f"this machine: {here}{'' if alike else other}", "machine")
 
 
-def _batch_size_note(job: Job, assumed: int, count: int) -> Iterator[str]:
+def _batch_size_note(job: Job, assumed: int, count: int) -> Iterator[Note]:
     """What another number of devices means for a step of training."""
     if count == assumed:
         return
     before, samples = job.batch.effective_batch, job.batch.micro_batch * (job.batch.world_size // assumed) * count
     keep = f"; gradient_accumulation_steps={before // samples} keeps it" if before % samples == 0 else ""
     batch = samples * job.batch.accumulation
-    yield f"runs on {_count_devices(count)} instead of {assumed}: {batch} samples a step instead of {before}{keep}"
+    steps = f"{batch} samples a step instead of {before}{keep}"
+    yield Note(f"runs on {_count_devices(count)} instead of {assumed}: {steps}")
 
 
-def _unused_devices_note(here: ThisMachine, taken: Sequence[Accelerator]) -> Iterator[str]:
+def _unused_devices_note(here: ThisMachine, taken: Sequence[Accelerator]) -> Iterator[Note]:
     there = len(here.accelerators)
     if len(taken) < there:
-        names = ", ".join(device.names[0] for device in taken)
-        yield f"runs on {len(taken)} of the {there} devices ({names}); NPROC_PER_NODE={there} takes all"
+        names = ", ".join(device.visible_ids[0] for device in taken)
+        yield Note(f"runs on {len(taken)} of the {there} devices ({names}); NPROC_PER_NODE={there} takes all")

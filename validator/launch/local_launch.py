@@ -93,7 +93,7 @@ def check_launchable(nodes: int, release: str, starter: Sequence[str] = LLAMAFAC
 
     With RDZV_ID its launcher starts torchrun elastically, where nodes meet and take their ranks (launcher.py)."""
     if shutil.which("llamafactory-cli") is None:
-        if find_installed().among(["llamafactory"]):
+        if find_installed().versions(["llamafactory"]):
             raise RecipeError("llamafactory-cli is not on PATH; activate the environment that it is installed in")
         raise RecipeError(f"llamafactory-cli is not installed here: pip install llamafactory=={release}")
     known = rendezvous_env(nodes)

@@ -145,7 +145,7 @@ def grace_seconds(job: Job) -> float:
 def check_can_start(job: Job, prepared: Launch) -> None:
     """Raises RecipeError where the packages installed here are not of the recipe's releases, or this machine cannot
     start it."""
-    for problem in releases.outside_range(job.header, find_installed().among(releases.RELEASE_FIELDS)):
+    for problem in releases.outside_range(job.header, find_installed().versions(releases.RELEASE_FIELDS)):
         raise RecipeError(problem)
     local_launch.check_launchable(
         launch_command.nodes_and_devices(job)[0], releases.required_pairs(job.header)[0][0], prepared.starter

@@ -12,36 +12,37 @@ from typing import NamedTuple
 
 
 class Accelerator(NamedTuple):
-    """GiB are 2^30 bytes; None: not shown. `taken_gib` is in use before a run starts. `names` are the words that mean
-    it in the variable that hides devices, the first of them ours; `part`: a slice of a device (MIG), of which a process
-    can use one."""
+    """A device, or a MIG slice of one, of which a process can use a single one.
+
+    GiB are 2^30 bytes; None: the driver's tool does not say. `used_gib` is in use before a run starts. `visible_ids`:
+    index, UUID or MIG id, as CUDA_VISIBLE_DEVICES accepts them; the first is shown to users."""
 
     product: str
     memory_gib: float | None
-    taken_gib: float | None
-    names: tuple[str, ...]
-    part: bool = False
+    used_gib: float | None
+    visible_ids: tuple[str, ...]
+    is_mig_slice: bool = False
 
     @property
     def free_gib(self) -> float | None:
-        """What is left for a run."""
-        if self.memory_gib is None or self.taken_gib is None:
+        """GiB that are left for a run."""
+        if self.memory_gib is None or self.used_gib is None:
             return None
-        return self.memory_gib - self.taken_gib
+        return self.memory_gib - self.used_gib
 
 
 class DriverReading(NamedTuple):
-    """What a driver's program shows: the devices in its order, and what it says of those that it cannot reach."""
+    """One reading of a driver's tool: the devices in its order, and its lines on devices that it cannot reach."""
 
     accelerators: list[Accelerator]
-    lost: tuple[str, ...] = ()
+    unreachable: tuple[str, ...] = ()
 
 
 MIB_PER_GIB = 1024
 
 
 def parse_size(text: str) -> float | None:
-    """A size as these programs print it; None for `[N/A]`, `[Insufficient Permissions]` and their like."""
+    """Return a size as driver tools print it; None for `[N/A]`, `[Insufficient Permissions]` and their like."""
     try:
         size = float(text)
     except ValueError:
@@ -50,7 +51,8 @@ def parse_size(text: str) -> float | None:
 
 
 class DeviceProcess(NamedTuple):
-    """`gib` and `device` (a name of the accelerator) are None where the driver's program does not say."""
+    """A process with memory on a device. `gib` and `device` (one of the device's `visible_ids`) are None if the
+    driver's tool does not say."""
 
     pid: int
     name: str
@@ -59,7 +61,7 @@ class DeviceProcess(NamedTuple):
 
 
 def process_owner(pid: int, root: Path = Path("/")) -> str | None:
-    """Who runs the process; None where it is not seen from here, as from within a container."""
+    """Return the name of the user who runs the process; None if it cannot be seen, as from within a container."""
     try:
         number = (root / "proc" / str(pid)).stat().st_uid
     except OSError:
@@ -71,7 +73,7 @@ def process_owner(pid: int, root: Path = Path("/")) -> str | None:
 
 
 def is_own_process(pid: int, root: Path = Path("/")) -> bool:
-    """Whether the process is the user's own."""
+    """Return whether the process belongs to the user of this program."""
     try:
         return (root / "proc" / str(pid)).stat().st_uid == os.getuid()
     except OSError:
@@ -79,30 +81,30 @@ def is_own_process(pid: int, root: Path = Path("/")) -> bool:
 
 
 def visibility_variable(names: Sequence[str]) -> str | None:
-    """The first of these variables that is set."""
+    """Return the first of these variables that is set."""
     return next((name for name in names if name in os.environ), None)
 
 
-def visible_accelerators(shown: Sequence[Accelerator], names: Sequence[str]) -> list[Accelerator]:
-    """Those that the first of these variables leaves, in its order; all where none is set. As in CUDA, the first word
-    that means none ends the list, and the beginning of a UUID stands for it."""
+def visible_accelerators(found: Sequence[Accelerator], names: Sequence[str]) -> list[Accelerator]:
+    """Return the devices that the first of these variables leaves visible, in its order; all if none is set. As in
+    CUDA, the first unknown id ends the list, and a UUID may be shortened to its beginning."""
     hiding = visibility_variable(names)
     if hiding is None:
-        return list(shown)
+        return list(found)
     left: list[Accelerator] = []
     for word in os.environ[hiding].split(","):
-        meant = [device for device in shown if _matches_device(word.strip(), device)]
+        meant = [device for device in found if _matches_device(word.strip(), device)]
         if not meant:
             break
         left += [device for device in meant if device not in left]
     return left
 
 
-def restrict_visible(name: str, taken: Sequence[Accelerator]) -> str:
-    """What of this variable's value leaves these and no other."""
+def restrict_visible(name: str, kept: Sequence[Accelerator]) -> str:
+    """Return the variable's value reduced to these devices, in the user's own notation."""
     words = os.environ[name].split(",")
-    return ",".join(word.strip() for word in words if any(_matches_device(word.strip(), device) for device in taken))
+    return ",".join(word.strip() for word in words if any(_matches_device(word.strip(), device) for device in kept))
 
 
 def _matches_device(word: str, device: Accelerator) -> bool:
-    return any(word == name or (word[:4] in ("GPU-", "MIG-") and name.startswith(word)) for name in device.names)
+    return any(word == name or (word[:4] in ("GPU-", "MIG-") and name.startswith(word)) for name in device.visible_ids)

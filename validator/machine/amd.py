@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from validator.errors import RecipeError
 from validator.machine import driver_tool
 from validator.machine.accelerator import (
     MIB_PER_GIB,
@@ -25,8 +24,8 @@ _ROCR_VARIABLE = "ROCR_VISIBLE_DEVICES"  # below HIP, which counts what this one
 
 
 def read_accelerators() -> DriverReading | None:
-    """The devices in the programs' order, as HIP counts them; None where neither is installed. Raises RecipeError where
-    they show none."""
+    """Read the devices in the tools' order, as HIP counts them; None if neither tool is installed. Raises DriverError
+    if they show no device."""
     shown = _read_tools()
     # Its words may be UUIDs, which these programs do not show unasked.
     if shown is None:
@@ -35,12 +34,12 @@ def read_accelerators() -> DriverReading | None:
         return DriverReading(shown)
     left = visible_accelerators(shown, [_ROCR_VARIABLE])
     if not left:
-        raise RecipeError(f"{_ROCR_VARIABLE} hides all devices of this machine")
-    return DriverReading([device._replace(names=(str(index),)) for index, device in enumerate(left)])
+        raise driver_tool.DriverError(f"{_ROCR_VARIABLE} hides all devices of this machine")
+    return DriverReading([device._replace(visible_ids=(str(index),)) for index, device in enumerate(left)])
 
 
 def read_processes() -> list[DeviceProcess]:
-    """The processes that rocm-smi lists, which names how many devices each holds and not which."""
+    """Read the processes that rocm-smi lists. It says how many devices each process uses, not which."""
     rows = (line.split() for line in (driver_tool.run_tool("rocm-smi", "--showpids") or "").splitlines())
     listed = (row for row in rows if len(row) == 6 and row[0].isdecimal() and row[2] != "0")
     return [DeviceProcess(int(pid), name, _bytes_to_gib(parse_size(size)), None) for pid, name, _, size, *_ in listed]
@@ -62,7 +61,7 @@ def _read_tools() -> list[Accelerator] | None:
 
 
 def _parse_json(text: str) -> Any:
-    """The JSON after the warnings that may stand before it, such as `[WARN] …`; None where there is none."""
+    """Parse the JSON behind warnings such as `[WARN] …`; None if there is none."""
     for start in re.finditer(r"^[\[{]", text, re.MULTILINE):
         with suppress(ValueError, RecursionError):
             return json.JSONDecoder().raw_decode(text[start.start() :])[0]
@@ -70,7 +69,7 @@ def _parse_json(text: str) -> Any:
 
 
 def _parse_cards(shown: Any) -> Iterator[Accelerator]:
-    """rocm-smi: `card0`, `card1` …; the words of the keys are written in small letters up to ROCm 6.0."""
+    """Yield the devices of rocm-smi: `card0`, `card1` …; up to ROCm 6.0 the keys are in small letters."""
     cards = shown.items() if isinstance(shown, Mapping) else ()
     for name, card in cards:
         if name.startswith("card") and isinstance(card, Mapping):
@@ -82,7 +81,7 @@ def _parse_cards(shown: Any) -> Iterator[Accelerator]:
 
 
 def _product_name(facts: Mapping[str, str]) -> str:
-    """Its name; a number (`0x74a1`) stands in its place where the list of PCI devices does not know it."""
+    """Return the card's name. A number (`0x74a1`) stands for a card that the list of PCI devices does not know."""
     for key in ("card series", "device name", "card model"):
         if facts.get(key, "N/A") != "N/A" and not facts[key].startswith("0x"):
             return facts[key]
@@ -94,7 +93,7 @@ def _bytes_to_gib(size: float | None) -> float | None:
 
 
 def _parse_gpus(static: Any, usage: Any) -> Iterator[Accelerator]:
-    """amd-smi: a list, from release 26 on under `gpu_data`."""
+    """Yield the devices of amd-smi: a list, from release 26 on under `gpu_data`."""
     used = {str(gpu.get("gpu")): _section_gib(_gpu_section(gpu, "mem_usage"), "used_vram") for gpu in _gpu_rows(usage)}
     for gpu in _gpu_rows(static):
         name, index = str(_gpu_section(gpu, "asic").get("market_name", "an AMD device")), str(gpu.get("gpu"))
@@ -112,7 +111,7 @@ def _gpu_section(gpu: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _section_gib(part: Mapping[str, Any], name: str) -> float | None:
-    """GiB of a size in MB of 2^20 bytes: `{"value": 196592, "unit": "MB"}`."""
+    """Return GiB of a size in MB of 2^20 bytes: `{"value": 196592, "unit": "MB"}`."""
     size = part.get(name)
     value = parse_size(str(size.get("value") if isinstance(size, Mapping) else size))
     return None if value is None else value / MIB_PER_GIB

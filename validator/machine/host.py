@@ -13,7 +13,7 @@ from validator.physics.estimate import GIB
 
 
 def read_lines(file: Path) -> list[str]:
-    """No lines where it is not there or may not be read, as the speed of a card that is down."""
+    """Read the lines of a file; none if it is missing or cannot be read, as the speed of a card that is down."""
     try:
         return file.read_text().splitlines()
     except OSError:
@@ -21,38 +21,36 @@ def read_lines(file: Path) -> list[str]:
 
 
 def read_first_line(file: Path) -> str:
-    """Its first line without blanks; empty where there is none."""
+    """Read the first line of a file without blanks around it; empty if there is none."""
     return next(iter(read_lines(file)), "").strip()
 
 
 class Cgroup(NamedTuple):
-    """A folder of the kernel's, in version 1 or 2 of control groups, which name their files differently."""
+    """The folder of a control group. Versions 1 and 2 of control groups name its files differently."""
 
     folder: Path
     version: int
 
     def number(self, name: str) -> int | None:
-        """What stands in this file of the group; None for the word max, and where there is no such file."""
+        """Return the number in a file of the group; None for the word max, or if the file is missing."""
         first = read_first_line(self.folder / name)
         return int(first) if first.isdecimal() else None
 
 
 def own_cgroups(root: Path, controller: str) -> Iterator[Cgroup]:
-    """The process's group for memory, pids … and those above it, whose limits hold, too."""
+    """Yield this process's group for a controller (memory, pids …) and the groups above it, whose limits hold, too."""
     tree = root / "sys/fs/cgroup"
     for line in read_lines(root / "proc/self/cgroup"):
         number, controllers, path = line.split(":", 2)
         if number == "0":
-            yield from (Cgroup(folder, 2) for folder in _cgroup_folders(tree, path))
+            version, top = 2, tree
         elif controller in controllers.split(","):
-            yield from (Cgroup(folder, 1) for folder in _cgroup_folders(tree / controller, path))
-
-
-def _cgroup_folders(tree: Path, path: str) -> Iterator[Path]:
-    """A group and those above it. Inside a container the path may be the host's: then the tree's own root is the
-    container's group."""
-    group = tree / path.strip("/")
-    yield from (folder for folder in {group, *group.parents, tree} if folder.is_relative_to(tree))
+            version, top = 1, tree / controller
+        else:
+            continue
+        # Inside a container the path may be the host's: then the tree's own root is the container's group.
+        group = top / path.strip("/")
+        yield from (Cgroup(folder, version) for folder in {group, *group.parents, top} if folder.is_relative_to(top))
 
 
 _NETWORK_FILE_SYSTEMS = {
@@ -61,19 +59,19 @@ _NETWORK_FILE_SYSTEMS = {
 
 
 class Mount(NamedTuple):
-    """`kind` is the file system's, such as ext4; `source` the device or the server's folder."""
+    """A mounted file system: `kind` such as ext4, `source` the device or the server's folder."""
 
     kind: str
     source: str
 
     @property
     def network(self) -> bool:
-        """Whether it is another machine's."""
+        """Whether the disk is another machine's."""
         return self.kind in _NETWORK_FILE_SYSTEMS or self.kind.startswith("fuse.")
 
 
 def find_mount(folder: Path, root: Path = Path("/")) -> Mount | None:
-    """The one that holds the folder; None where the kernel does not tell, as outside Linux."""
+    """Return the mount that holds the folder; None if the kernel does not tell, as outside Linux."""
     holding: tuple[int, Mount] | None = None
     for line in read_lines(root / "proc/self/mountinfo"):
         left, _, right = line.partition(" - ")
@@ -85,8 +83,7 @@ def find_mount(folder: Path, root: Path = Path("/")) -> Mount | None:
 
 
 def _unescape_blanks(text: str) -> str:
-    """Blanks are written in octal."""
-    return text.replace("\\040", " ")
+    return text.replace("\\040", " ")  # the kernel writes blanks in octal
 
 
 # Files of a memory group, by the version of control groups: its limit, what it uses, and the lines of memory.stat that
@@ -98,23 +95,23 @@ _MEMORY_FILES = {
 
 
 def memory_gib(root: Path = Path("/")) -> float | None:
-    """Main memory: what the kernel has, or what the control groups of this process (a container, a batch job) may use
-    where that is less, rounded down to a tenth; None where it is not told, as outside Linux. No limit is a number
-    beyond all memory, or none at all."""
+    """Return main memory, rounded down to a tenth: all that the kernel has, or the limit of this process's control
+    groups (a container, a batch job) if that is less; None if neither is known, as outside Linux. A group without a
+    limit has a number beyond all memory, or no number."""
     limits = (group.number(_MEMORY_FILES[group.version][0]) for group in own_cgroups(root, "memory"))
     sizes = [*_meminfo_gib(root, "MemTotal"), *(limit / GIB for limit in limits if limit is not None)]
     return int(min(sizes) * 10) / 10 if sizes else None
 
 
 def available_memory_gib(root: Path = Path("/")) -> float | None:
-    """Main memory that a new process could take: what the kernel calls available, or what the control groups have left
-    where that is less; None where it is not told."""
+    """Return main memory that a new process could take: what the kernel calls available, or what the control groups
+    have left if that is less; None if neither is known."""
     left = [size for group in own_cgroups(root, "memory") if (size := _cgroup_left_gib(group)) is not None]
     return min([*_meminfo_gib(root, "MemAvailable"), *left], default=None)
 
 
 def free_swap_gib(root: Path = Path("/")) -> float:
-    """Free swap space."""
+    """Return free swap space."""
     return sum(_meminfo_gib(root, "SwapFree"))
 
 
@@ -125,7 +122,7 @@ def _meminfo_gib(root: Path, name: str) -> Iterator[float]:
 
 
 def _cgroup_left_gib(group: Cgroup) -> float | None:
-    """GiB of its limit that a group does not use, or uses for copies of files alone."""
+    """Return GiB of its limit that a group does not use, or uses only for cached files."""
     limit, used, cached = _MEMORY_FILES[group.version]
     most, now = group.number(limit), group.number(used)
     if most is None or now is None:
@@ -135,14 +132,14 @@ def _cgroup_left_gib(group: Cgroup) -> float | None:
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
-    """Processors, threads counted, that this process may use: those that it is bound to (a batch job), or those whose
-    time its control groups give it (a container) where they are fewer."""
+    """Return the CPUs, threads counted, that this process may use: those that it is bound to (a batch job), or those
+    whose time its control groups give it (a container) if they are fewer."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, int(min([bound, *_cgroup_cpu_shares(root)])))
 
 
 def _cgroup_cpu_shares(root: Path) -> Iterator[float]:
-    """Microseconds of processors in a period of them. No limit is the word max, or -1."""
+    """Yield CPUs as quota over period, both in microseconds. A group without a limit has the word max, or -1."""
     for group in own_cgroups(root, "cpu"):
         files = ("cpu.max",) if group.version == 2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         words = " ".join(line for file in files for line in read_lines(group.folder / file)).split()
@@ -151,12 +148,12 @@ def _cgroup_cpu_shares(root: Path) -> Iterator[float]:
 
 
 def existing_parent(folder: Path) -> Path:
-    """The folder itself, or the nearest folder above it that exists."""
+    """Return the folder itself, or the nearest folder above it that exists."""
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 
 def free_disk_gib(folder: Path) -> float | None:
-    """Free space of the disk that a folder lies on, or would; None where that cannot be told."""
+    """Return free space on the disk of a folder that need not exist yet; None if it cannot be read."""
     try:
         return shutil.disk_usage(existing_parent(folder)).free / GIB
     except OSError:

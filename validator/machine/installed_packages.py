@@ -9,24 +9,20 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
+from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from importlib.metadata import Distribution
+from urllib.parse import unquote
 
 
 class InstalledPackages:
-    """What lies in these folders of packages; the first of a name is the one that Python imports."""
+    """The packages in some site-packages folders. Of several with one name, Python imports the first."""
 
     def __init__(self, folders: tuple[str, ...]) -> None:
         self._folders = [Path(folder) for folder in folders if folder]
 
     @cached_property
     def _all(self) -> Mapping[str, Distribution]:
-        from importlib.metadata import distributions
-
         there: dict[str, Distribution] = {}
         for one in distributions(path=[str(folder) for folder in self._folders]):
             if one.metadata["Name"]:
@@ -34,65 +30,61 @@ class InstalledPackages:
         return there
 
     @cached_property
-    def releases(self) -> Mapping[str, str]:
-        """Releases by package, in the spelling of `normal`."""
+    def all_versions(self) -> Mapping[str, str]:
+        """Versions by package, named as `normalize_name` does."""
         return {name: one.version for name, one in self._all.items()}
 
-    def among(self, names: Iterable[str]) -> dict[str, str]:
-        """Releases of those of these packages that are there, as they are named; others are not read."""
-        from importlib.metadata import distributions
-
+    def versions(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the versions of those of these packages that are installed. Other packages are not read."""
         places = [str(folder) for folder in self._folders]
         first = {name: next(iter(distributions(name=name, path=places)), None) for name in names}
         return {name: one.version for name, one in first.items() if one}
 
     def requirements(self, name: str) -> list[str]:
-        """What a package asks of others, as its metadata write it; nothing where it is not there."""
+        """Return what a package requires, as its metadata say; nothing if it is not installed."""
         return list(self._all[name].requires or []) if name in self._all else []
 
     def origin(self, name: str) -> str:
-        """The address that a package was installed from; empty where it came from an index (PEP 610)."""
-        from urllib.parse import unquote
-
+        """Return the address that a package was installed from; empty if it came from an index (PEP 610)."""
         text = self._all[name].read_text("direct_url.json") if name in self._all else None
         return unquote(str(json.loads(text).get("url", ""))) if text else ""
 
     @cached_property
     def _places(self) -> list[Path]:
-        """The folders, and those of packages that are used where their source lies (`pip install -e`)."""
+        """The folders, and the source folders of packages installed by `pip install -e`."""
         roots = (
             Path(path) for name in self._all if (path := self.origin(name).removeprefix("file://")).startswith("/")
         )
         return [*self._folders, *(place for root in roots for place in (root / "src", root))]
 
-    def text(self, path: str) -> str:
-        """A file of a package; empty where there is none."""
+    def read_file(self, path: str) -> str:
+        """Read a file of a package; empty if there is none."""
         place = next((folder / path for folder in self._places if (folder / path).is_file()), None)
         return place.read_text("utf-8", errors="replace") if place else ""
 
     def files(self, pattern: str) -> list[Path]:
-        """Files of the first folder that holds any of this pattern."""
+        """Return the files that match, of the first folder with any."""
         return next((files for folder in self._folders if (files := sorted(folder.glob(pattern)))), [])
 
     def has_module(self, name: str) -> bool:
-        """Whether a module of this name lies there, of whatever package."""
+        """Return whether some package has a module of this name."""
         return bool(self.files(f"{name}/__init__.py") or self.files(f"{name}.py"))
 
 
 def normalize_name(name: str) -> str:
-    """The one spelling of a package's name (PEP 503)."""
+    """Return the normal form of a package's name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @cache
 def find_installed(folders: tuple[str, ...] | None = None) -> InstalledPackages:
-    """The packages of these folders; by default those of the Python that llamafactory-cli runs with, which need not be
-    this one; where there is no such program, of this one."""
+    """Return the packages of these folders; by default those of the Python that runs llamafactory-cli, which need not
+    be this Python, or of this one if llamafactory-cli is not on PATH."""
     return InstalledPackages(folders or _folders_of_program(shutil.which("llamafactory-cli")) or tuple(sys.path))
 
 
 def _folders_of_program(path: str | None) -> tuple[str, ...]:
-    """The folders of packages of the Python that a script begins with."""
+    """Return the site-packages folders of the Python that a script's first line names."""
     if path is None:
         return ()
     with Path(path).open("rb") as script:
@@ -106,12 +98,12 @@ def _folders_of_program(path: str | None) -> tuple[str, ...]:
 
 
 def has_packaging() -> bool:
-    """Whether `packaging` is here, which comes with transformers; without it nothing else of this module is called."""
+    """Return whether `packaging` is installed; it comes with transformers. The functions below need it."""
     return find_spec("packaging") is not None
 
 
 def satisfies_range(wanted: str, release: str) -> bool:
-    """Whether a range holds a release, one before a release included; true where either cannot be read."""
+    """Return whether a release lies in a range, pre-releases included; true if either cannot be parsed."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
     from packaging.version import InvalidVersion, Version
 
@@ -122,7 +114,7 @@ def satisfies_range(wanted: str, release: str) -> bool:
 
 
 def parse_requirements(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Names and ranges of the requirements that hold in this Python, extras left out."""
+    """Yield names and ranges of the requirements that hold in this Python, without those of extras."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     for text in texts:

@@ -18,12 +18,12 @@ _VIRTUAL_NAMES = re.compile(
 
 
 class Interface(NamedTuple):
-    """An interface that is up and has an address. `networks` are those that it leads to: network and mask as numbers,
-    and the cost of the way. `number` is the kernel's; `mbit_s`: speed of its card, None where there is none."""
+    """An interface that is up and has an address. `routes`: network and mask as numbers, and the metric. `mbit_s`: the
+    speed of its card; None if there is no card."""
 
     name: str
-    number: int
-    networks: tuple[tuple[int, int, int], ...]
+    ifindex: int
+    routes: tuple[tuple[int, int, int], ...]
     mbit_s: int | None
 
     @property
@@ -32,7 +32,7 @@ class Interface(NamedTuple):
 
 
 def list_interfaces(root: Path) -> list[Interface]:
-    """In the kernel's order."""
+    """List the interfaces in the kernel's order."""
     routes = list(_read_routes(root))
     six = {line.split()[-1] for line in read_lines(root / "proc/net/if_inet6") if line}
     there = []
@@ -42,7 +42,7 @@ def list_interfaces(root: Path) -> list[Interface]:
             speed = read_first_line(place / "speed")
             number = int(read_first_line(place / "ifindex") or 0)
             there.append(Interface(place.name, number, networks, int(speed) if speed.isdecimal() else None))
-    return sorted(there, key=lambda one: one.number)
+    return sorted(there, key=lambda one: one.ifindex)
 
 
 def _read_routes(root: Path) -> Iterator[tuple[str, tuple[int, int, int]]]:
@@ -63,7 +63,7 @@ def route_to(there: Sequence[Interface], address: str) -> Interface | None:
     ways = [
         (mask.bit_count(), -cost, one)
         for one in there
-        for network, mask, cost in one.networks
+        for network, mask, cost in one.routes
         if number & mask == network
     ]
     return max(ways, key=lambda way: way[:2], default=(0, 0, None))[2]
@@ -78,7 +78,7 @@ class InfinibandPort(NamedTuple):
 
 
 def infiniband_ports(root: Path) -> list[InfinibandPort]:
-    """All ports that the kernel shows."""
+    """List all ports that the kernel shows."""
     return [
         InfinibandPort(
             place.parts[-3],
@@ -90,13 +90,14 @@ def infiniband_ports(root: Path) -> list[InfinibandPort]:
 
 
 def is_infiniband_disabled(environment: Mapping[str, str]) -> bool:
-    """Whether NCCL is told to leave the adapters alone."""
+    """Return whether NCCL is told not to use InfiniBand."""
     return environment.get("NCCL_IB_DISABLE") == "1"
 
 
 def matches_interface_filter(words: str, name: str) -> bool:
-    """Whether words of NCCL_SOCKET_IFNAME, NCCL_IB_HCA or HCCL_SOCKET_IFNAME mean this card: beginnings of names,
-    behind = whole names, behind ^ those that are left out, each before a colon and a port (NCCL user guide)."""
+    """Return whether a value of NCCL_SOCKET_IFNAME, NCCL_IB_HCA or HCCL_SOCKET_IFNAME matches this card. The words are
+    beginnings of names; = before them: whole names; ^: names to leave out; each may end with a colon and a port (NCCL
+    user guide)."""
     out, exact = words.startswith("^"), words.lstrip("^").startswith("=")
     each = [word.partition(":")[0] for word in words.lstrip("^").lstrip("=").split(",")]
     return out != any(name == one if exact else name.startswith(one) for one in each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from validator.machine import driver_tool
@@ -16,8 +17,8 @@ _SLICE_LINE = re.compile(r"\s+MIG (\S*?(\d+)gb\S*)\s+Device\s+\d+: \(UUID: (\S+)
 
 
 def read_accelerators() -> DriverReading | None:
-    """The devices in the order of the PCI bus, slices of one (MIG) in its place; None where the program is not
-    installed. Raises RecipeError where it shows none."""
+    """Read the devices in the order of the PCI bus, with MIG slices in place of their device; None if nvidia-smi is not
+    installed. Raises DriverError if it shows no device."""
     query = f"--query-gpu={','.join(_QUERY_FIELDS)}"
     text = driver_tool.run_tool("nvidia-smi", query, "--format=csv,noheader,nounits")
     if text is None:
@@ -25,16 +26,16 @@ def read_accelerators() -> DriverReading | None:
     whole = list(_parse_whole_devices(text))
     if not whole:
         raise driver_tool.no_device_error("nvidia-smi", text)
-    slices = list(
-        _parse_slices(driver_tool.run_tool("nvidia-smi", "-L") or "", {device.names[1]: device for device in whole})
-    )
+    by_uuid = {device.visible_ids[1]: device for device in whole}
+    slices = list(_parse_slices(driver_tool.run_tool("nvidia-smi", "-L") or "", by_uuid))
     lost = tuple(line.strip() for line in text.splitlines() if line.startswith(_UNREACHABLE_DEVICE))
-    return DriverReading([part for device in whole for part in _slices_of_device(device, slices) or [device]], lost)
+    parts = ([part for part in slices if part.visible_ids[1:] == device.visible_ids] or [device] for device in whole)
+    return DriverReading(list(chain.from_iterable(parts)), lost)
 
 
 class NvidiaDriver(NamedTuple):
-    """The kernel's driver, by its major number, and the compute capabilities of the devices that it shows; none where
-    nvidia-smi is older than that question (driver 510)."""
+    """The kernel's driver, and the compute capabilities of its devices; none if nvidia-smi is older than driver 510,
+    which does not know the question."""
 
     release: str
     capabilities: tuple[float, ...]
@@ -45,7 +46,7 @@ class NvidiaDriver(NamedTuple):
 
 
 def read_driver() -> NvidiaDriver | None:
-    """None where there is no program, or it shows no device."""
+    """Read the driver's release; None if nvidia-smi is not installed or shows no device."""
     for fields in ("driver_version,compute_cap", "driver_version"):
         text = driver_tool.run_tool("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader") or ""
         rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
@@ -56,12 +57,8 @@ def read_driver() -> NvidiaDriver | None:
     return None
 
 
-def _slices_of_device(device: Accelerator, slices: list[Accelerator]) -> list[Accelerator]:
-    return [part for part in slices if part.names[1:] == device.names]
-
-
 def _parse_whole_devices(text: str) -> Iterator[Accelerator]:
-    """The rows of the query; warnings stand between them."""
+    """Yield the devices of the query's rows; warnings stand between them."""
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(_QUERY_FIELDS) and cells[0].isdecimal():
@@ -75,14 +72,14 @@ def _mib_to_gib(mib: str) -> float | None:
 
 
 def _parse_slices(text: str, whole: dict[str, Accelerator]) -> Iterator[Accelerator]:
-    """The slices in the list of devices. Its memory is in the name of its profile: `1g.20gb`."""
+    """Yield the MIG slices in the list of devices. The memory of a slice is in the name of its profile: `1g.20gb`."""
     device = None
     for line in text.splitlines():
         if match := _DEVICE_LINE.match(line):
             device = whole.get(match[1])
         elif device and (match := _SLICE_LINE.match(line)):
             yield Accelerator(
-                f"{device.product} MIG {match[1]}", float(match[2]), None, (match[3], *device.names), True
+                f"{device.product} MIG {match[1]}", float(match[2]), None, (match[3], *device.visible_ids), True
             )
 
 
@@ -94,15 +91,16 @@ _PROCESS_LINES = re.compile(
 
 
 class NvidiaDevice(NamedTuple):
-    """`facts` by their headings and name: `Fabric / State` is `Completed`. `holders` name the device by its UUID."""
+    """One device of `nvidia-smi -q`. `facts` by headings and name: `Fabric / State` is `Completed`. `processes` name
+    the device by its UUID."""
 
     uuid: str
     facts: Mapping[str, str]
-    holders: tuple[DeviceProcess, ...]
+    processes: tuple[DeviceProcess, ...]
 
 
 def read_devices() -> list[NvidiaDevice]:
-    """All devices that answer; none where nvidia-smi is not installed. Raises RecipeError where it does not answer."""
+    """Read all devices that answer; none if nvidia-smi is not installed. Raises DriverError if it does not answer."""
     return [_parse_device(part) for part in _DEVICE_HEADING.split(driver_tool.run_tool("nvidia-smi", "-q") or "")[1:]]
 
 
@@ -117,7 +115,7 @@ def _parse_device(part: str) -> NvidiaDevice:
 
 
 def _parse_facts(part: str) -> Iterator[tuple[str, str]]:
-    """Lines of `name : value`, indented below their headings, which have no value."""
+    """Yield the lines `name : value` of a device. They are indented below headings, which have no value."""
     above: dict[int, str] = {}
     for line in part.splitlines():
         if match := _FACT_LINE.fullmatch(line):

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from validator.errors import RecipeError
 from validator.knowledge import devices
 from validator.machine import amd, ascend, host, nvidia
 from validator.machine.accelerator import (
@@ -17,17 +16,18 @@ from validator.machine.accelerator import (
     visibility_variable,
     visible_accelerators,
 )
+from validator.machine.driver_tool import DriverError
 from validator.wording import plural
 
 NO_DRIVER_TOOL = "nvidia-smi, npu-smi, rocm-smi and amd-smi are not installed"
 # The share of a device's memory that is in use where nothing runs, at most: firmware takes 5 % of an Ascend 910B's.
 _IDLE_MEMORY_SHARE = 0.08
 _NAME_MACHINE_REMEDY = "name the machine, such as `--machine 8xa100-80g`"
-DRIVER_REMEDY = "mend the driver"
+_DRIVER_REMEDY = "mend the driver"
 
 
 class _Driver(NamedTuple):
-    """How a vendor's accelerators are read, and the variables that hide some from a run, the one that counts first."""
+    """How a vendor's devices are read, and the variables that hide some of them from a run, in order of precedence."""
 
     read: Callable[[], DriverReading | None]
     variables: tuple[str, ...]
@@ -40,139 +40,144 @@ _DRIVERS = (
 )
 
 
+class Note(NamedTuple):
+    """A sentence on this machine for the user; `kind` tells what it is of: the machine itself, devices that the driver
+    cannot reach, memory that other processes hold, or something else."""
+
+    text: str
+    kind: Literal["machine", "unreachable", "memory use", "other"] = "other"
+
+
 @dataclass(frozen=True)
 class ThisMachine:
-    """What this machine is. `device` is an id of the catalogue, or the size of a device that it lacks (`48g`);
-    `accelerators` are those of it that a run can use, `others` those of other kinds. `variables` hide devices from a
-    run, the one that counts first; `lost` are the program's words on devices that it cannot reach."""
+    """This machine. `device` is an id of the catalogue, or the memory of a device that the catalogue lacks (`48g`);
+    `accelerators` of this kind can be used by a run, `other_accelerators` are of other kinds. `variables` hide devices
+    from a run, in order of precedence; `unreachable`: the driver's lines on devices that it cannot reach."""
 
     device: str
     accelerators: tuple[Accelerator, ...]
-    others: tuple[Accelerator, ...]
+    other_accelerators: tuple[Accelerator, ...]
     host_ram_gib: float | None
     variables: tuple[str, ...]
-    lost: tuple[str, ...]
+    unreachable: tuple[str, ...]
 
     @property
     def machine(self) -> str:
-        """As `--machine` takes it."""
+        """The machine as `--machine` takes it."""
         return f"{len(self.accelerators)}x{self.device}"
 
     @property
-    def most(self) -> int:
-        """Devices that one run could use, of whatever kind."""
-        return 1 if self.accelerators[0].part else len(self.accelerators) + len(self.others)
+    def max_devices(self) -> int:
+        """Number of devices that one run could use, of all kinds."""
+        return 1 if self.accelerators[0].is_mig_slice else len(self.accelerators) + len(self.other_accelerators)
 
     def __str__(self) -> str:
         size = f", {self.host_ram_gib:.0f} GiB of RAM" if self.host_ram_gib else ""
         return f"{_count_products(self.accelerators)} ({self.device}){size}"
 
-    def notes(self) -> Iterator[str]:
-        """What to know of how this machine was read."""
+    def notes(self) -> Iterator[Note]:
+        """Yield what a user should know of how this machine was read."""
         first = self.accelerators[0]
         if self.device not in devices.device_ids():
-            yield f"{first.product} is not in the catalogue: taken as `{self.device}`, a device known by its memory"
-        if first.part:
-            yield "a process can use one MIG slice"
-        yield from self.lost
-        if self.others:
-            yield f"not counted: {_count_products(self.others)}; {self.variables[0]} chooses other devices"
-        if taken := self.taken():
-            yield taken
+            size = f"taken as `{self.device}`, a device known by its memory"
+            yield Note(f"{first.product} is not in the catalogue: {size}")
+        if first.is_mig_slice:
+            yield Note("a process can use one MIG slice")
+        yield from (Note(line, "unreachable") for line in self.unreachable)
+        if self.other_accelerators:
+            others = _count_products(self.other_accelerators)
+            yield Note(f"not counted: {others}; {self.variables[0]} chooses other devices")
+        if used := self.memory_use_note():
+            yield Note(used, "memory use")
 
-    def taken(self) -> str | None:
-        """What other processes hold of the devices' memory, in words; None where that is nothing to speak of."""
-        busy = [accelerator for accelerator in self.accelerators if _is_busy(accelerator)]
+    def memory_use_note(self) -> str | None:
+        """Say how much of the devices' memory other processes hold; None if it is no more than an idle driver's."""
+        busy = [
+            accelerator
+            for accelerator in self.accelerators
+            if _used_gib(accelerator) > _IDLE_MEMORY_SHARE * (accelerator.memory_gib or 0.0)
+        ]
         if not busy:
             return None
         fullest = max(busy, key=_used_gib)
         whole = "" if fullest.memory_gib is None else f" of {fullest.memory_gib:.1f}"
-        return f"other processes hold memory of {_name_devices(busy)}: up to {_used_gib(fullest):.1f}{whole} GiB"
+        names = ", ".join(accelerator.visible_ids[0] for accelerator in busy)
+        devices = f"{plural(len(busy), 'device')} {names}"
+        return f"other processes hold memory of {devices}: up to {_used_gib(fullest):.1f}{whole} GiB"
 
-    def only(self, count: int) -> tuple[list[Accelerator], Mapping[str, str]]:
-        """So many of the accelerators, those with the most free memory, and the environment that leaves a run no other.
-        Where the user has hidden devices already, fewer of the user's own words are left."""
+    def select_devices(self, count: int) -> tuple[list[Accelerator], Mapping[str, str]]:
+        """Return the `count` devices with the most free memory, and the variables that hide all others from a run. If
+        the user has hidden devices already, the variable keeps the user's own notation."""
         freest = sorted(self.accelerators, key=_used_gib)[:count]
         taken = [accelerator for accelerator in self.accelerators if accelerator in freest]
-        if len(taken) == len(self.accelerators) + len(self.others):
+        if len(taken) == len(self.accelerators) + len(self.other_accelerators):
             return taken, {}
         if hiding := visibility_variable(self.variables):
             return taken, {hiding: restrict_visible(hiding, taken)}
         # CUDA counts the fastest device first; nvidia-smi counts along the bus.
         order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if self.variables[0] == "CUDA_VISIBLE_DEVICES" else {}
-        return taken, {**order, self.variables[0]: ",".join(accelerator.names[0] for accelerator in taken)}
+        return taken, {**order, self.variables[0]: ",".join(accelerator.visible_ids[0] for accelerator in taken)}
 
 
 def require_machine() -> ThisMachine:
-    """This machine. Raises RecipeError where it shows no device that a run could use."""
+    """Return this machine. Raises DriverError if it shows no device that a run could use."""
     here = detect_machine(_NAME_MACHINE_REMEDY)
     if here is None:
-        raise RecipeError(f"no accelerator is known here: {NO_DRIVER_TOOL}; {_NAME_MACHINE_REMEDY}")
+        raise DriverError(f"no accelerator is known here: {NO_DRIVER_TOOL}", _NAME_MACHINE_REMEDY)
     return here
 
 
-def detect_machine(remedy: str = DRIVER_REMEDY) -> ThisMachine | None:
-    """This machine; None where no driver's program is installed. Raises RecipeError where one is and shows no device
-    that a run could use; `remedy` is for one that fails."""
+def detect_machine(remedy: str = _DRIVER_REMEDY) -> ThisMachine | None:
+    """Return this machine; None if no driver's tool is installed. Raises DriverError if one is installed and shows no
+    device that a run could use; `remedy` is for a tool that fails."""
     faults = []
     for driver in _DRIVERS:
         try:
-            shown = driver.read()
-        except RecipeError as err:
-            faults.append(err)
+            reading = driver.read()
+        except DriverError as err:
+            faults.append(err.finding)
             continue
-        if shown is not None:
-            return _from_reading(shown, driver.variables)
+        if reading is not None:
+            return _from_reading(reading, driver.variables)
     if faults:
-        raise RecipeError(f"{faults[0]}; {remedy}")
+        raise DriverError(faults[0], remedy)
     return None
 
 
-def _from_reading(shown: DriverReading, variables: tuple[str, ...]) -> ThisMachine:
-    left = visible_accelerators(shown.accelerators, variables)
+def _from_reading(reading: DriverReading, variables: tuple[str, ...]) -> ThisMachine:
+    left = visible_accelerators(reading.accelerators, variables)
     if not left:
-        there = _count_products(shown.accelerators)
-        raise RecipeError(f"{visibility_variable(variables)} hides all devices of this machine, {there}; unset it")
+        there = _count_products(reading.accelerators)
+        raise DriverError(f"{visibility_variable(variables)} hides all devices of this machine, {there}; unset it")
     kinds: dict[str, list[Accelerator]] = {}
     for accelerator in left:
         if kind := _catalogue_id(accelerator):
             kinds.setdefault(kind, []).append(accelerator)
     if not kinds:
-        raise RecipeError(
-            f"{left[0].product} is not in the catalogue, and its memory is not shown; {_NAME_MACHINE_REMEDY}"
-        )
+        found = f"{left[0].product} is not in the catalogue, and its memory is not shown"
+        raise DriverError(f"{found}; {_NAME_MACHINE_REMEDY}")
     # The kind with most memory: beside the devices that train there may be one for the screen.
     device, usable = max(kinds.items(), key=lambda kind: _usable_gib_and_count(kind[1]))
-    taken = usable[:1] if usable[0].part else usable
+    taken = usable[:1] if usable[0].is_mig_slice else usable
     others = tuple(accelerator for accelerator in left if accelerator not in usable)
-    return ThisMachine(device, tuple(taken), others, host.memory_gib(), variables, shown.lost)
+    return ThisMachine(device, tuple(taken), others, host.memory_gib(), variables, reading.unreachable)
 
 
 def _usable_gib_and_count(alike: Sequence[Accelerator]) -> tuple[float, int]:
-    """GiB that a run could use of these, and their number."""
-    number = 1 if alike[0].part else len(alike)
+    """Return GiB that a run could use of devices of one kind, and their number."""
+    number = 1 if alike[0].is_mig_slice else len(alike)
     return number * (alike[0].memory_gib or 0.0), number
 
 
 def _used_gib(accelerator: Accelerator) -> float:
-    return accelerator.taken_gib or 0.0
-
-
-def _is_busy(accelerator: Accelerator) -> bool:
-    """Whether more is in use than where nothing runs."""
-    return _used_gib(accelerator) > _IDLE_MEMORY_SHARE * (accelerator.memory_gib or 0.0)
+    return accelerator.used_gib or 0.0
 
 
 def _catalogue_id(accelerator: Accelerator) -> str | None:
-    """The catalogue's id of the device, else its size as the catalogue takes one: whole GiB. None where that is not
-    shown, or less than one, as of a processor's own graphics."""
+    """Return the catalogue's id of the device, or else its memory in whole GiB as the catalogue takes it. None if the
+    memory is not shown or below one GiB, as of a processor's own graphics."""
     size = int((accelerator.memory_gib or 0.0) + 0.05)
     return devices.device_id_of_product(accelerator.product, accelerator.memory_gib) or (f"{size}g" if size else None)
-
-
-def _name_devices(some: Sequence[Accelerator]) -> str:
-    names = ", ".join(accelerator.names[0] for accelerator in some)
-    return f"{plural(len(some), 'device')} {names}"
 
 
 def _count_products(some: Sequence[Accelerator]) -> str:
