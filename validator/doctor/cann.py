@@ -36,12 +36,12 @@ def check_cann(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
 
 
 def _check_torch_npu(there: InstalledPackages) -> Iterator[CheckResult]:
-    """The first three numbers are those of the torch that it is built for."""
+    """Check torch against torch_npu, whose first three numbers are those of the torch that it is built for."""
     npu, torch = there.all_versions["torch-npu"], there.all_versions.get("torch", "none")
     wanted = re.match(r"\d+\.\d+\.\d+", npu)
     if wanted and torch.partition("+")[0] != wanted[0]:
-        yield CheckResult("error", "torch_npu", f"torch_npu {npu} beside torch {torch}", f"torch {wanted[0]}",
-                   f"install torch {wanted[0]} for CPUs, as pytorch.org/get-started says")  # fmt: skip
+        remedy = f"install torch {wanted[0]} for CPUs, as pytorch.org/get-started says"
+        yield CheckResult("error", "torch_npu", f"torch_npu {npu} beside torch {torch}", f"torch {wanted[0]}", remedy)
 
 
 def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult]:
@@ -55,15 +55,14 @@ def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult
     # 8.0 of 8.0.RC3 and of 8.0.0.alpha002: releases of one series go together.
     if version and wanted and releases.release_series(version) != releases.release_series(wanted):
         remedy = "install that CANN, or the torch_npu that was released for yours"
-        yield CheckResult(
-            "warning", _CANN, f"CANN {version}", f"{wanted}, for which torch_npu {npu} was released", remedy
-        )
+        released = f"{wanted}, for which torch_npu {npu} was released"
+        yield CheckResult("warning", _CANN, f"CANN {version}", released, remedy)
     else:
         yield CheckResult("ok", _CANN, f"CANN {version or 'of an unknown release'} with torch_npu {npu}")
 
 
 def _missing_variables(folder: Path | None, wanted: str) -> CheckResult:
-    """Without CANN's variables its libraries are not found, and torch_npu cannot be imported."""
+    """Return the error for missing variables of CANN: its libraries are not found, and torch_npu is not imported."""
     if folder is None:
         return CheckResult("error", _CANN, "no CANN", wanted, "install its toolkit and the kernels of the device")
     script = (folder.parent if folder.name == "latest" else folder) / "set_env.sh"
@@ -72,7 +71,7 @@ def _missing_variables(folder: Path | None, wanted: str) -> CheckResult:
 
 
 def _read_version(home: Path) -> str:
-    """By the file that its installer leaves, which torch_npu asks, too (torch_npu/utils/collect_env.py)."""
+    """Read CANN's version from its installer's file, as torch_npu does (torch_npu/utils/collect_env.py)."""
     for pattern in ("ascend_*_install.info", "*/ascend_*_install.info"):
         for file in sorted(home.glob(pattern)):
             if match := _VERSION_LINE.search(file.read_text("utf-8", errors="replace")):

@@ -1,4 +1,4 @@
-"""What a check returns (`CheckResult`) and what it is given (`CheckContext`)."""
+"""The types of a check: `CheckResult`, which it yields, and `CheckContext`, which it is given."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ State = Literal["ok", "warning", "error"]
 
 
 class CheckResult(NamedTuple):
-    """`what` was looked at, what is `found`, what the run wants of it (`wanted`) and what to do (`remedy`); the last
-    two are empty where there is nothing to say. Error: a run would fail. Warning: it may, or not as it is meant."""
+    """One line of doctor: its subject (`what`), what was found, what the run wants, and the remedy; the last two may be
+    empty. Error: a run would fail. Warning: it may fail, or run otherwise than meant."""
 
     state: State
     what: str

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from validator.doctor.check_result import CheckContext, CheckResult, State
-from validator.knowledge.devices import Machine
 from validator.knowledge.tables import yaml_table
 from validator.machine import amd, ascend, driver_tool
 from validator.machine.accelerator import DeviceProcess, is_own_process, process_owner
 from validator.machine.nvidia import NvidiaDevice, read_devices
-from validator.machine.this_machine import ThisMachine
 from validator.run.prediction import GIB, Job
 
 
@@ -72,8 +70,18 @@ def check_devices(job: Job | None, context: CheckContext) -> Iterator[CheckResul
     elif context.refused:
         yield CheckResult("error", _DEVICES, context.refused, wanted)
     else:
-        yield CheckResult(_devices_state(context.here, context.assumed, job), _DEVICES, str(context.here), wanted)
-        yield from _device_notes(context.here, context, job)
+        here, assumed = context.here, context.assumed
+        alike = assumed is None or (assumed.device.id == here.device and assumed.devices <= len(here.accelerators))
+        # A run may do with other devices, and other checks tell how; without a run they should be as named.
+        state: State = "ok" if alike else "warning" if job else "error"
+        yield CheckResult(state, _DEVICES, str(here), wanted)
+        for line in here.unreachable:
+            remedy = "the device has left the bus: reboot, or reseat it"
+            yield CheckResult("warning" if job else "error", _DEVICES, line, "", remedy)
+        for note in context.target.notes if context.target else here.notes():
+            if note.kind == "other":  # the machine itself stands above, and check_processes tells who holds memory
+                yield CheckResult("ok", _DEVICES, note.text)
+        yield from check_device_memory(job, context)
 
 
 def _no_device(root: Path, wanted: str) -> CheckResult:
@@ -84,32 +92,12 @@ def _no_device(root: Path, wanted: str) -> CheckResult:
     return CheckResult("error" if wanted else "ok", _DEVICES, "this machine shows no device", wanted, compute)
 
 
-def _devices_state(here: ThisMachine, assumed: Machine | None, job: Job | None) -> State:
-    """A run may do with other devices, which is told by what becomes of it; a machine by itself should be as named."""
-    if assumed is None or (assumed.device.id == here.device and assumed.devices <= len(here.accelerators)):
-        return "ok"
-    return "warning" if job else "error"
-
-
-def _device_notes(here: ThisMachine, context: CheckContext, job: Job | None) -> Iterator[CheckResult]:
-    """What is to know of the devices, and of what the run gets of them."""
-    for words in here.unreachable:
-        yield CheckResult(
-            "warning" if job else "error", _DEVICES, words, "", "the device has left the bus: reboot, or reseat it"
-        )
-    # What this machine is stands above, and who holds memory is what check_processes tells.
-    for note in context.target.notes if context.target else here.notes():
-        if note.kind == "other":
-            yield CheckResult("ok", _DEVICES, note.text)
-    yield from check_device_memory(job, context)
-
-
 _DEVICE_FILES = "device files"
 
 
 class _RequiredFiles(NamedTuple):
-    """`shown` by a file that matches this, it needs `files` beside it; what cannot start without, and what to do. The
-    program `maker` makes them where they are asked for."""
+    """Files that a driver needs beside the one that matches `shown`. Without them `who` cannot start; the program
+    `maker` makes them when they are asked for."""
 
     shown: str
     files: tuple[str, ...]
@@ -131,17 +119,14 @@ def check_device_files(job: Job | None, context: CheckContext) -> Iterator[Check
     What is missing: nvidia-smi does without the file for memory, with which CUDA begins ("CUDA unknown error");
     Ascend's containers are given each by name.
     """
-    for driver in () if job and job.on_cpu else (*_REQUIRED_FILES, _ascend_files()):
+    first, *others = (file.removeprefix("/") for file in yaml_table("nodes")["ascend"]["container"]["devices"])
+    ascend_files = _RequiredFiles(first.format("[0-9]*"), tuple(others), "CANN", "`docker run --device /{file} …`")
+    for driver in () if job and job.on_cpu else (*_REQUIRED_FILES, ascend_files):
         made = driver.maker and (context.root / driver.maker).exists()
         for file in driver.files if any(context.root.glob(driver.shown)) and not made else ():
             if not (context.root / file).exists():
                 remedy = driver.remedy.format(file=file)
                 yield CheckResult("error", _DEVICE_FILES, f"no /{file}, and {driver.who} cannot start", "", remedy)
-
-
-def _ascend_files() -> _RequiredFiles:
-    first, *others = (file.removeprefix("/") for file in yaml_table("nodes")["ascend"]["container"]["devices"])
-    return _RequiredFiles(first.format("[0-9]*"), tuple(others), "CANN", "`docker run --device /{file} …`")
 
 
 _MIN_PROCESS_GIB = 1.0  # GiB: a screen holds less
@@ -155,53 +140,33 @@ def check_processes(job: Job | None, context: CheckContext) -> Iterator[CheckRes
     """
     if job and job.on_cpu:
         return
-    names = _names_by_uuid(context)
-    there = [each for each in _all_processes() if (each.gib or 0.0) > _MIN_PROCESS_GIB or each.gib is None]
-    for each in sorted(there, key=lambda each: -(each.gib or 0.0)):
-        yield CheckResult(
-            "warning", "processes", _describe_process(each, names, context.root), "", _kill_remedy(each, context.root)
-        )
-    if not there:
-        yield from _unseen_processes(context)
+    devices = [*context.here.accelerators, *context.here.other_accelerators] if context.here else []
+    names = {name: device.visible_ids[0] for device in devices for name in device.visible_ids[1:]}
+    nvidia = [process for device in read_devices() for process in device.processes]
+    found = nvidia or ascend.read_processes() or amd.read_processes()
+    there = [each for each in found if each.gib is None or each.gib > _MIN_PROCESS_GIB]
+    for process in sorted(there, key=lambda each: -(each.gib or 0.0)):
+        remedy = f"if it is a left-over: `kill {process.pid}`" if is_own_process(process.pid, context.root) else ""
+        yield CheckResult("warning", "processes", _describe_process(process, names, context.root), "", remedy)
+    # Processes of other containers do not show.
+    if not there and context.here and (used := context.here.memory_use_note()):
+        found_by_memory = f"{used}, none of which is seen from here"
+        yield CheckResult("warning", "processes", found_by_memory, "", "look for them on the host")
 
 
-def _all_processes() -> list[DeviceProcess]:
-    nvidia = [holder for device in read_devices() for holder in device.processes]
-    return nvidia or ascend.read_processes() or amd.read_processes()
-
-
-def _names_by_uuid(context: CheckContext) -> dict[str, str]:
-    """The number of each device by its UUID."""
-    there = [*context.here.accelerators, *context.here.other_accelerators] if context.here else []
-    return {name: each.visible_ids[0] for each in there for name in each.visible_ids[1:]}
-
-
-def _describe_process(holder: DeviceProcess, names: dict[str, str], root: Path) -> str:
-    who = process_owner(holder.pid, root)
-    size = f"{holder.gib:.1f} GiB" if holder.gib is not None else "memory"
-    device = f"device {names.get(holder.device, holder.device)}" if holder.device else "the devices"
-    origin = f"of {who}" if who else "not seen from here"
-    return f"{size} of {device} held by {Path(holder.name).name} (pid {holder.pid}, {origin})"
-
-
-def _kill_remedy(holder: DeviceProcess, root: Path) -> str:
-    return f"if it is a left-over: `kill {holder.pid}`" if is_own_process(holder.pid, root) else ""
-
-
-def _unseen_processes(context: CheckContext) -> Iterator[CheckResult]:
-    """What is taken where no process shows: those of other containers do not."""
-    taken = context.here.memory_use_note() if context.here else None
-    if taken:
-        yield CheckResult(
-            "warning", "processes", f"{taken}, none of which is seen from here", "", "look for them on the host"
-        )
+def _describe_process(process: DeviceProcess, names: dict[str, str], root: Path) -> str:
+    owner = process_owner(process.pid, root)
+    size = f"{process.gib:.1f} GiB" if process.gib is not None else "memory"
+    device = f"device {names.get(process.device, process.device)}" if process.device else "the devices"
+    origin = f"of {owner}" if owner else "not seen from here"
+    return f"{size} of {device} held by {Path(process.name).name} (pid {process.pid}, {origin})"
 
 
 _RESET_REMEDY = "once nothing runs on it: `sudo nvidia-smi --gpu-reset -i {index}`, else reboot"
 
 
 class _Fault(NamedTuple):
-    """A fact of `nvidia-smi -q`, its values that mean a fault, and what to do; `means` says what it is."""
+    """A fact of `nvidia-smi -q` and the values of it that mean a fault; `means` says what the fault does."""
 
     fact: str
     values: str
@@ -252,14 +217,19 @@ def check_health(job: Job | None, context: CheckContext) -> Iterator[CheckResult
     for name, word in ascend.read_health().items():
         if word in _ASCEND_STATES:
             remedy = f"`npu-smi info -t health -i {name}` says more"
-            yield _downgrade_if_unused(
-                CheckResult(_ASCEND_STATES[word], "health", f"device {name}: {word}", "OK", remedy), name, context
-            )
-    yield from _logged_xids()
+            line = CheckResult(_ASCEND_STATES[word], "health", f"device {name}: {word}", "OK", remedy)
+            yield _downgrade_if_unused(line, name, context)
+    # Each error once for each device; nothing if users may not read the log.
+    logged = dict.fromkeys((bus, int(code)) for bus, code in _XID_LINE.findall(driver_tool.run_tool("dmesg") or ""))
+    for bus, code in logged:
+        if code in _HARDWARE_XIDS:
+            found = f"Xid {code} on {bus} since the node was started: {_HARDWARE_XIDS[code]}"
+            remedy = "unless it was reset since: reboot, and replace it where that comes back"
+            yield CheckResult("warning", "Xid", found, "", remedy)
 
 
 def _downgrade_if_unused(line: CheckResult, name: str, context: CheckContext) -> CheckResult:
-    """A fault of a device that the run does not take does not stop it."""
+    """Return the line, as a warning if the run does not take the device."""
     taken = context.target.accelerators if context.target else ()
     if taken and not any(name in device.visible_ids for device in taken):
         return line._replace(state="warning")
@@ -272,13 +242,3 @@ def _nvidia_faults(index: str, device: NvidiaDevice) -> Iterator[CheckResult]:
             if re.fullmatch(fault.fact, fact) and re.fullmatch(fault.values, value):
                 told = f"device {index}: {fact}: {value}; {fault.means}"
                 yield CheckResult(fault.state, "health", told, "", fault.remedy.format(index=index))
-
-
-def _logged_xids() -> Iterator[CheckResult]:
-    """Each error once for each device; nothing where users may not read the log."""
-    seen = dict.fromkeys((bus, int(code)) for bus, code in _XID_LINE.findall(driver_tool.run_tool("dmesg") or ""))
-    for bus, code in seen:
-        if code in _HARDWARE_XIDS:
-            found = f"Xid {code} on {bus} since the node was started: {_HARDWARE_XIDS[code]}"
-            remedy = "unless it was reset since: reboot, and replace it where that comes back"
-            yield CheckResult("warning", "Xid", found, "", remedy)

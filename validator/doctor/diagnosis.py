@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from validator.doctor import (
@@ -60,33 +60,25 @@ _TIMEOUT_SECONDS = 40.0
 
 
 def run_checks(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """What all checks say, in their order. A check that fails, or does not end, is a line itself; the thread of one
-    that does not end is left behind."""
+    """Run all checks at once, and yield their results in the order of `CHECKS`. A check that fails, or does not end in
+    time, is a line itself; the thread of a check that does not end is left behind."""
     pool = ThreadPoolExecutor(len(CHECKS))
-    under_way = {name: pool.submit(_run_check, check, job, context) for name, check in CHECKS.items()}
-    wait(under_way.values(), _TIMEOUT_SECONDS)
+    running = {name: pool.submit(lambda check: [*check(job, context)], check) for name, check in CHECKS.items()}
+    wait(running.values(), _TIMEOUT_SECONDS)
     pool.shutdown(wait=False, cancel_futures=True)
-    for name, future in under_way.items():
-        yield from _results_of(name, future)
-
-
-def _run_check(check: Check, job: Job | None, context: CheckContext) -> list[CheckResult]:
-    return [*check(job, context)]
-
-
-def _results_of(name: str, future: Future[list[CheckResult]]) -> list[CheckResult]:
-    if not future.done():
-        return [CheckResult("warning", name, f"no answer within {_TIMEOUT_SECONDS:.0f} seconds")]
-    try:
-        return future.result()
-    except (RecipeError, OSError, ValueError) as err:
-        return [CheckResult("warning", name, f"could not be looked at: {err}")]
+    for name, future in running.items():
+        if not future.done():
+            yield CheckResult("warning", name, f"no answer within {_TIMEOUT_SECONDS:.0f} seconds")
+            continue
+        try:
+            yield from future.result()
+        except (RecipeError, OSError, ValueError) as err:
+            yield CheckResult("warning", name, f"could not be looked at: {err}")
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was looked at, on the node `host`; `recipe` and `machine` are those that the lines are for, None where no
-    run is asked about."""
+    """The results of all checks on the node `host`, for a recipe on a machine; both are None without a run."""
 
     host: str
     recipe: str | None

@@ -34,7 +34,7 @@ _FIREWALL_REMEDY = "open the port in the firewall, or set another MASTER_ADDR"
 
 
 def node_count(job: Job | None, context: CheckContext) -> int:
-    """How many nodes run: those of the machine, or what the environment says."""
+    """Return how many nodes the run has, by NNODES or else by its machine."""
     told = context.environment.get("NNODES", "")
     return int(told) if told.isdecimal() else job.machine.nodes if job and job.machine else 1
 
@@ -46,12 +46,14 @@ def check_meeting(job: Job | None, context: CheckContext) -> Iterator[CheckResul
     """
     if node_count(job, context) == 1:
         return
-    if _is_met_by_name(job, context):
+    # torchrun tells the others the name of rank 0's machine if it starts elastically and no address of the node is set
+    # (torch, distributed/elastic/rendezvous/api.py, RendezvousStoreInfo); Gloo, for CPUs, listens at the address that
+    # the name stands for.
+    elastic = "RDZV_ID" in context.environment and "PET_LOCAL_ADDR" not in context.environment
+    if elastic or (job and job.on_cpu and "GLOO_SOCKET_IFNAME" not in context.environment):
         yield from _check_host_name()
-    address, port = (
-        context.environment.get("MASTER_ADDR"),
-        context.environment.get("MASTER_PORT", launch_command.DEFAULT_MASTER_PORT),
-    )
+    address = context.environment.get("MASTER_ADDR")
+    port = context.environment.get("MASTER_PORT", launch_command.DEFAULT_MASTER_PORT)
     if address is None:
         return  # the launcher is asked for it
     if not port.isdecimal() or not 0 < int(port) < 65536:
@@ -61,38 +63,29 @@ def check_meeting(job: Job | None, context: CheckContext) -> Iterator[CheckResul
 
 
 def _check_address(address: str, port: int, context: CheckContext) -> CheckResult:
-    """Whether this node can be met, or can reach the one that is."""
+    """Check that the other nodes can reach this node at the address, or that this node can reach it."""
     where = f"MASTER_ADDR={address}"
     try:
         place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as err:
-        return CheckResult(
-            "error", _MEETING, f"{where} does not resolve here: {err}", "an address or a name that all nodes know"
-        )
+        found = f"{where} does not resolve here: {err}"
+        return CheckResult("error", _MEETING, found, "an address or a name that all nodes know")
     family, end = place[0], place[4]
     first = context.environment.get("NODE_RANK") == "0" and "RDZV_ID" not in context.environment
     if ipaddress.ip_address(str(end[0]).partition("%")[0]).is_loopback and not first:
-        return CheckResult(
-            "error", _MEETING, f"{where} is {end[0]}, which every node takes for itself", "an address of node 0"
-        )
-    if _is_own_address(family, end) and not _meets_at_other_node(context):
+        found = f"{where} is {end[0]}, which every node takes for itself"
+        return CheckResult("error", _MEETING, found, "an address of node 0")
+    # Another node of the run, which shares this address, may be where they meet, and it may have begun.
+    elsewhere = context.environment.get("NODE_RANK", "0") != "0"
+    if "RDZV_ID" in context.environment:
+        elsewhere = _IS_NO_HOST.search(context.environment.get("PET_RDZV_CONF", "")) is not None
+    is_own_address = bind_error(family, (end[0], 0, *end[2:])) == 0
+    if is_own_address and not elsewhere:
         return _check_port(family, end, where)
     if first:
         wanted = "an address of this machine, or of a service that leads to it"
         return CheckResult("warning", _MEETING, f"this is node 0, and {where} is not of this machine", wanted)
     return _check_connection(family, end, where)
-
-
-def _meets_at_other_node(context: CheckContext) -> bool:
-    """Whether another node of the run, which shares this address, is where they meet: it may have begun."""
-    if "RDZV_ID" in context.environment:
-        return _IS_NO_HOST.search(context.environment.get("PET_RDZV_CONF", "")) is not None
-    return context.environment.get("NODE_RANK", "0") != "0"
-
-
-def _is_own_address(family: int, end: tuple[Any, ...]) -> bool:
-    """Whether the address is of this machine."""
-    return bind_error(family, (end[0], 0, *end[2:])) == 0
 
 
 def _check_port(family: int, end: tuple[Any, ...], where: str) -> CheckResult:
@@ -109,7 +102,7 @@ def _check_port(family: int, end: tuple[Any, ...], where: str) -> CheckResult:
 
 
 def bind_error(family: int, end: tuple[Any, ...]) -> int:
-    """0 where this process can listen at the address, else the number of the error."""
+    """Return 0 if this process can listen at the address, or else the number of the error."""
     with closing(socket.socket(family)) as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch does: ports of ended runs are free
         try:
@@ -120,7 +113,7 @@ def bind_error(family: int, end: tuple[Any, ...]) -> int:
 
 
 def _check_connection(family: int, end: tuple[Any, ...], where: str) -> CheckResult:
-    """A refusal is an answer: the run of node 0 may not have begun."""
+    """Check that node 0 answers. A refusal is an answer: its run may not have begun."""
     with closing(socket.socket(family)) as one:
         one.settimeout(_TIMEOUT_SECONDS)
         try:
@@ -131,14 +124,6 @@ def _check_connection(family: int, end: tuple[Any, ...], where: str) -> CheckRes
             found = f"{where} does not answer at port {end[1]}: {os_reason(err)}"
             return CheckResult("error", _MEETING, found, "node 0 within reach", _FIREWALL_REMEDY)
     return CheckResult("ok", _MEETING, f"{where} answers at port {end[1]}")
-
-
-def _is_met_by_name(job: Job | None, context: CheckContext) -> bool:
-    """Whether the others are led to this node by its name. torchrun tells them that of rank 0's machine where it starts
-    elastically and no address of the node is set (torch, distributed/elastic/rendezvous/api.py, RendezvousStoreInfo);
-    Gloo, for CPUs, listens at the address that the name stands for."""
-    elastic = "RDZV_ID" in context.environment and "PET_LOCAL_ADDR" not in context.environment
-    return elastic or bool(job and job.on_cpu and "GLOO_SOCKET_IFNAME" not in context.environment)
 
 
 def _check_host_name() -> Iterator[CheckResult]:
@@ -193,7 +178,7 @@ def check_interfaces(job: Job | None, context: CheckContext) -> Iterator[CheckRe
 
 
 def _check_hccl_address(address: str) -> CheckResult:
-    """HCCL heeds this address before any interface (CANN, HCCL_IF_IP)."""
+    """Check HCCL_IF_IP, which HCCL heeds before any interface (CANN, HCCL_IF_IP)."""
     if bind_error(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, 0)) == 0:
         return CheckResult("ok", "HCCL", f"HCCL meets at HCCL_IF_IP={address}")
     return CheckResult(
@@ -202,8 +187,8 @@ def _check_hccl_address(address: str) -> CheckResult:
 
 
 def _check_gloo(job: Job | None, words: str, there: Sequence[Interface]) -> Iterator[CheckResult]:
-    """Gloo takes whole names alone, and is asked where processes on CPUs meet: in a run on them, or where FSDP keeps
-    states in main memory."""
+    """Check the names that Gloo is given, which must be whole. Runs on CPUs use Gloo, and so does FSDP with states in
+    main memory."""
     names = {"lo", *(one.name for one in there)}
     if missing := [name for name in words.split(",") if name and name not in names]:
         used = job is not None and (job.on_cpu or bool(job.fsdp and job.fsdp.offload))
@@ -214,7 +199,7 @@ def _check_gloo(job: Job | None, words: str, there: Sequence[Interface]) -> Iter
 
 
 def chosen_interfaces(library: CollectivesLibrary, there: Sequence[Interface], words: str) -> list[Interface]:
-    """Those that the library takes, the first of which it meets over."""
+    """Return the interfaces that the library takes; it meets over the first of them."""
     if words:
         return [one for one in there if matches_interface_filter(words, one.name)]
     usual = [one for one in there if not one.name.startswith("docker")] or list(there)

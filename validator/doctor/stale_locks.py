@@ -31,19 +31,14 @@ def check_locks(job: Job | None, context: CheckContext) -> Iterator[CheckResult]
 
 
 def _check_build_locks(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """torch makes a file `lock` beside an operator that it builds, and waits where there is one, whether or not the
-    process that made it lives (torch, utils/file_baton.py): the run stands still after "Using … as PyTorch extensions
-    root" (huggingface/transformers issue 26015, OpenRLHF issue 208)."""
+    """Yield the build locks that this run would meet. torch makes a file `lock` beside an operator that it builds, and
+    waits for the end of such a file, whether or not the process that made it lives (torch, utils/file_baton.py): the
+    run stands still after "Using … as PyTorch extensions root" (huggingface/transformers issue 26015, OpenRLHF 208)."""
     names = operators_to_build(job, context) if job else None
-    for lock in _find_build_locks(context):
+    for lock in (lock for folder in extension_folders(context) for lock in sorted(folder.glob("*/lock"))):
         name = lock.parent.name
         if names is None or name in names:
             yield _describe_build_lock(lock, name, context.root, job is not None)
-
-
-def _find_build_locks(context: CheckContext) -> Iterator[Path]:
-    for root in extension_folders(context):
-        yield from sorted(root.glob("*/lock"))
 
 
 def _describe_build_lock(lock: Path, name: str, root: Path, wanted: bool) -> CheckResult:
@@ -58,7 +53,7 @@ def _describe_build_lock(lock: Path, name: str, root: Path, wanted: bool) -> Che
 
 
 def _find_builder(folder: Path, root: Path) -> int | None:
-    """The process that builds there: torch runs ninja in the operator's folder."""
+    """Return the process that builds in the folder, where torch runs ninja."""
     for process in (root / "proc").glob("[0-9]*"):
         if host.read_first_line(process / "comm") == "ninja":
             try:
@@ -71,15 +66,16 @@ def _find_builder(folder: Path, root: Path) -> int | None:
 
 
 def _check_download_locks(job: Job) -> Iterator[CheckResult]:
-    """The run waits for a download that has begun (huggingface_hub, utils/_fixes.py, WeakFileLock). The kernel frees
-    the lock of a process that is gone, but on file systems without locks, where the file alone counts."""
+    """Yield one download lock of each model. The run waits for a download that has begun (huggingface_hub,
+    utils/_fixes.py, WeakFileLock). The kernel frees the lock of a process that is gone, but on a file system without
+    locks the mere file counts."""
     for name in hub_downloads.hub_models(job):
         folder = hub_caches.hub_cache(job.hub_source[1]) / ".locks" / hub_caches.huggingface_entry(name)
         yield from islice(filter(None, map(_check_download_lock, sorted(folder.glob("*.lock")))), 1)
 
 
 def _check_download_lock(lock: Path) -> CheckResult | None:
-    """A shared lock is taken for a moment: whoever downloads has the only one. Without locks filelock counts files."""
+    """Try to share the lock for a moment: a process that downloads holds it alone."""
     waits = "the run waits until it is free"
     try:
         with lock.open() as file:

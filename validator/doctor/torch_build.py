@@ -1,12 +1,12 @@
-"""What the installed torch was built for, against the driver, the devices, and packages that were compiled for
-another torch (by the symbols of their libraries)."""
+"""The build of the installed torch against the driver, the devices, and packages that were compiled for another torch
+(by the symbols of their libraries)."""
 
 from __future__ import annotations
 
 import mmap
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +23,8 @@ _VERSION_LINE = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*= '([^']*)'", re.MU
 
 
 class PackageBuild(NamedTuple):
-    """A release of torch or of what is built for it: `2.8.0+cu128`. `cuda` and `hip` are empty where it was built
-    without."""
+    """A release of torch, or of a package built for it: `2.8.0+cu128`. `cuda` and `hip` are empty if it was built
+    without them."""
 
     release: str
     cuda: str
@@ -36,8 +36,8 @@ class PackageBuild(NamedTuple):
 
 
 def read_build(there: InstalledPackages, package: str) -> PackageBuild | None:
-    """By its version.py, which says more than the metadata: wheels of the package index hide what they are built for.
-    None where it is not there."""
+    """Read a package's build from its version.py: the metadata of wheels on the package index hide what they are built
+    for. None if it is not installed."""
     if package not in there.all_versions:
         return None
     facts = dict(_VERSION_LINE.findall(there.read_file(f"{package}/version.py")))
@@ -65,15 +65,27 @@ def check_torch(job: Job | None, context: CheckContext) -> Iterator[CheckResult]
 
 
 def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Iterator[CheckResult]:
-    if driver is None:
-        return
-    if not torch.accelerated:
+    if driver and not torch.accelerated:
         yield CheckResult(
             "error", "torch", f"torch {torch.release} is built for CPUs alone", "a build for CUDA", _INSTALL_REMEDY
         )
-    elif torch.cuda:
-        yield from _check_driver_release(torch, driver)
-        yield from _check_kernels(torch, driver.capabilities)
+    if driver is None or not torch.cuda:
+        return
+    leasts: dict[int, int] = yaml_table("together")["driver"]["least"]
+    least = leasts.get(int(torch.cuda.partition(".")[0]))
+    if least and driver.major < least:
+        wanted = f"driver {least} or later for torch {torch.release} (CUDA {torch.cuda})"
+        newest = max((cuda for cuda, one in leasts.items() if one <= driver.major), default=None)
+        other = f", or a build of torch for CUDA {newest}" if newest else ""
+        yield CheckResult("error", "driver", f"driver {driver.release}", wanted, f"a newer driver{other}")
+    for capability in sorted(set(driver.capabilities)):
+        lacking = (
+            entry for entry in yaml_table("together")["kernels"]["lacking"] if _lacks_kernels(torch, capability, entry)
+        )
+        if entry := next(lacking, None):
+            found = f"torch {torch.release} has no kernels for compute capability {capability}: {entry['why']}"
+            wanted = "CUDA 12.8 or later" if capability >= 10 else "a build for CUDA 12.6"
+            yield CheckResult("error", "torch", found, wanted, _INSTALL_REMEDY)
 
 
 def _check_rocm(torch: PackageBuild, context: CheckContext, job: Job | None) -> Iterator[CheckResult]:
@@ -85,52 +97,23 @@ def _check_rocm(torch: PackageBuild, context: CheckContext, job: Job | None) -> 
         yield CheckResult("error", "torch", found, "a build for ROCm", _INSTALL_REMEDY)
 
 
-def _check_driver_release(torch: PackageBuild, driver: NvidiaDriver) -> Iterator[CheckResult]:
-    leasts: dict[int, int] = yaml_table("together")["driver"]["least"]
-    least = leasts.get(int(torch.cuda.partition(".")[0]))
-    if least and driver.major < least:
-        wanted = f"driver {least} or later for torch {torch.release} (CUDA {torch.cuda})"
-        newest = max((cuda for cuda, one in leasts.items() if one <= driver.major), default=None)
-        other = f", or a build of torch for CUDA {newest}" if newest else ""
-        yield CheckResult("error", "driver", f"driver {driver.release}", wanted, f"a newer driver{other}")
-
-
-def _check_kernels(torch: PackageBuild, capabilities: Sequence[float]) -> Iterator[CheckResult]:
-    for one in sorted(set(capabilities)):
-        why = next(
-            (
-                entry["why"]
-                for entry in yaml_table("together")["kernels"]["lacking"]
-                if _lacks_kernels(torch, one, entry)
-            ),
-            "",
-        )
-        if why:
-            found = f"torch {torch.release} has no kernels for compute capability {one}: {why}"
-            wanted = "CUDA 12.8 or later" if one >= 10 else "a build for CUDA 12.6"
-            yield CheckResult("error", "torch", found, wanted, _INSTALL_REMEDY)
-
-
 def _lacks_kernels(torch: PackageBuild, capability: float, entry: dict[str, Any]) -> bool:
-    meant = entry.get("from", 0.0) <= capability < entry.get("below", 1000.0)
     return (
-        meant
+        entry.get("from", 0.0) <= capability < entry.get("below", 1000.0)
         and installed_packages.satisfies_range(entry["cuda"], torch.cuda)
         and installed_packages.satisfies_range(entry.get("torch", ""), torch.release)
     )
 
 
 def _check_companions(torch: PackageBuild, there: InstalledPackages) -> Iterator[CheckResult]:
-    """torchvision and torchaudio of another kind of build: they do not load, and neither does transformers."""
+    """Yield torchvision and torchaudio of another kind of build: they do not load, and neither does transformers."""
     for package in ("torchvision", "torchaudio"):
         other = read_build(there, package)
-        if other and other.cuda.partition(".")[0] != torch.cuda.partition(".")[0] and _is_kind_known(other):
+        if other is None or not ("+" in other.release or other.accelerated):  # its kind is not known
+            continue
+        if other.cuda.partition(".")[0] != torch.cuda.partition(".")[0]:
             found = f"{package} {other.release} is built for {_kind(other)}, torch {torch.release} for {_kind(torch)}"
             yield CheckResult("error", package, found, f"a build for {_kind(torch)}", _INSTALL_REMEDY)
-
-
-def _is_kind_known(other: PackageBuild) -> bool:
-    return "+" in other.release or other.accelerated
 
 
 def _kind(one: PackageBuild) -> str:
@@ -138,8 +121,8 @@ def _kind(one: PackageBuild) -> str:
 
 
 def _check_bitsandbytes(torch: PackageBuild, there: InstalledPackages, job: Job | None) -> Iterator[CheckResult]:
-    """It loads the library for torch's CUDA, or one of the same major number (cextension.py, get_cuda_bnb_library_path,
-    of 0.50; earlier releases want the very one)."""
+    """bitsandbytes loads the library for torch's CUDA, or one of the same major number (cextension.py,
+    get_cuda_bnb_library_path, of 0.50; earlier releases want the very one)."""
     files = there.files("bitsandbytes/libbitsandbytes_cuda*.so")
     if "bitsandbytes" not in there.all_versions or not torch.cuda:
         return
@@ -150,22 +133,21 @@ def _check_bitsandbytes(torch: PackageBuild, there: InstalledPackages, job: Job 
         yield CheckResult("error" if needed else "warning", "bitsandbytes", found, "", "pip install -U bitsandbytes")
 
 
-_SECTION_FORMAT = struct.Struct(
-    "<IIQQQQIIQQ"
-)  # name, type, flags, address, offset, size, link, info, alignment, entry size
+# name, type, flags, address, offset, size, link, info, alignment, entry size
+_SECTION_FORMAT = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL_FORMAT = struct.Struct("<IBBHQQ")  # name, info, other, section, value, size
 _DYNAMIC_SYMBOLS = 11
 
 
 class LibrarySymbols(NamedTuple):
-    """Names that must come from elsewhere, weak ones left out, and names that are offered."""
+    """Names that a library needs from others, without weak ones, and names that it offers."""
 
     needed: frozenset[str]
     offered: frozenset[str]
 
 
 def read_symbols(library: Path, start: str) -> LibrarySymbols:
-    """The names that begin so. Raises ValueError for a file of another form."""
+    """Read the names that begin with `start`. Raises ValueError if the file is no 64-bit library."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data[:6] != b"\x7fELF\x02\x01":
             raise ValueError(f"{library} is no library of 64 bits")
@@ -175,20 +157,16 @@ def read_symbols(library: Path, start: str) -> LibrarySymbols:
 
 
 def _read_symbol_rows(data: mmap.mmap) -> Iterator[tuple[bool, bool, str]]:
-    """Whether it is defined here, whether it may be missing, and the name."""
-    sections = _read_sections(data)
+    """Yield for each symbol whether it is defined here, whether it may be missing, and its name."""
+    (place,) = struct.unpack_from("<Q", data, 0x28)
+    header_size, count = struct.unpack_from("<HH", data, 0x3A)
+    sections = [_SECTION_FORMAT.unpack_from(data, place + number * header_size) for number in range(count)]
     for section in sections:
         if section[1] == _DYNAMIC_SYMBOLS:
             offset, size, names = section[4], section[5], sections[section[6]][4]
             for name, info, _, at, _, _ in _SYMBOL_FORMAT.iter_unpack(data[offset : offset + size]):
                 text = data[names + name : data.find(b"\0", names + name)]
                 yield at != 0, info >> 4 == 2, text.decode("ascii", errors="replace")
-
-
-def _read_sections(data: mmap.mmap) -> list[tuple[int, ...]]:
-    (place,) = struct.unpack_from("<Q", data, 0x28)
-    size, count = struct.unpack_from("<HH", data, 0x3A)
-    return [_SECTION_FORMAT.unpack_from(data, place + number * size) for number in range(count)]
 
 
 # The library of a package that Python stops at when it is imported, and what to do.
@@ -212,18 +190,17 @@ def check_compiled_packages(job: Job | None, context: CheckContext) -> Iterator[
     for package, (pattern, remedy) in _COMPILED_LIBRARIES.items() if given else ():
         library = next(iter(there.files(pattern)), None)
         if package in there.all_versions and library and (missing := _missing_symbol(library, given)):
-            torch = there.all_versions["torch"]
-            found = f"{package} {there.all_versions[package]}{_built_for(there, package)} needs `{missing}`"
+            torch, wheel = there.all_versions["torch"], _WHEEL_NAME.search(there.origin(package))
+            built = f" for {wheel[1]}, torch {wheel[2]}, cxx11abi {wheel[3]}" if wheel else ""
+            found = f"{package} {there.all_versions[package]}{built} needs `{missing}`, which torch {torch} has not"
             state: State = "error" if _is_imported(package, job, there) else "warning"
-            yield CheckResult(
-                state, package, f"{found}, which torch {torch} has not", f"a build for torch {torch}", remedy
-            )
+            yield CheckResult(state, package, found, f"a build for torch {torch}", remedy)
 
 
 def _is_imported(package: str, job: Job | None, there: InstalledPackages) -> bool:
-    """Whether a run imports it, any run where none is named. torch imports torch_npu itself; with devices transformers
-    before 5 imports flash-attn beside each model, later ones where it is asked for (modeling_flash_attention_utils.py);
-    xformers is asked for by unsloth alone."""
+    """Return whether a run imports the package; without a run, whether any run would. torch imports torch_npu itself;
+    with devices transformers before 5 imports flash-attn beside each model, later ones only if it is asked for
+    (modeling_flash_attention_utils.py); only unsloth asks for xformers."""
     if package == "torch-npu":
         return True
     if job and (job.on_cpu or job.args.flag("use_unsloth")):
@@ -233,16 +210,10 @@ def _is_imported(package: str, job: Job | None, there: InstalledPackages) -> boo
 
 
 def _missing_symbol(library: Path, given: list[Path]) -> str:
-    """A name of torch's that the library needs and none of torch's libraries has; they are asked smallest first."""
+    """Return a name of torch's that the library needs and none of torch's libraries, smallest first, offers."""
     needed = read_symbols(library, _TORCH_CORE).needed
     for path in given:
         if not needed:
             break
         needed -= read_symbols(path, _TORCH_CORE).offered
     return min(needed, default="")
-
-
-def _built_for(there: InstalledPackages, package: str) -> str:
-    """What the name of its wheel says it was built for, where it was installed by that name."""
-    match = _WHEEL_NAME.search(there.origin(package))
-    return f" for {match[1]}, torch {match[2]}, cxx11abi {match[3]}" if match else ""

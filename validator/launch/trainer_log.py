@@ -45,7 +45,7 @@ class MeasuredSteps(NamedTuple):
 
 
 def read_measured_steps(path: Path) -> MeasuredSteps:
-    """The steps of the file's last run, without the first ones. Raises RecipeError where it tells too little."""
+    """Read the steps of the file's last run, without the first ones. Raises RecipeError if it holds too few."""
     points = _entries_of_last_run(path)
     pairs = ((start, end) for start, end in pairwise(points) if end.seconds > start.seconds)
     spans = [(start, end) for start, end in pairs if end.step > start.step >= UNTIMED_STEPS]
@@ -64,13 +64,13 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
 
 
 def read_last_step(path: Path) -> int:
-    """Steps that the file's last run has logged; 0 where there is no file yet."""
+    """Return the last step that the file's last run has logged; 0 if there is no file yet."""
     points = _entries_of_last_run(path) if path.is_file() else []
     return points[-1].step if points else 0
 
 
 def _mean_of_whole_seconds(path: Path, spans: list[tuple[LogEntry, LogEntry]]) -> tuple[float, float, float]:
-    """From times that are cut to whole seconds: the mean, and what it can be."""
+    """Return the mean of times that are cut to whole seconds, and the least and the most that it can be."""
     seconds = sum(end.seconds - start.seconds for start, end in spans)
     steps = sum(end.step - start.step for start, end in spans)
     if seconds < _MIN_SECONDS:
@@ -80,7 +80,7 @@ def _mean_of_whole_seconds(path: Path, spans: list[tuple[LogEntry, LogEntry]]) -
 
 
 def _entries_of_last_run(path: Path) -> list[LogEntry]:
-    """The file is only added to: steps that begin again are of another run."""
+    """Read the entries of the last run. Runs append to the file: steps that begin again belong to another run."""
     points: list[LogEntry] = []
     for point in _read_entries(path):
         if points and point.step < points[-1].step:
@@ -90,7 +90,7 @@ def _entries_of_last_run(path: Path) -> list[LogEntry]:
 
 
 def _read_entries(path: Path) -> Iterator[LogEntry]:
-    """One for each line that can be read; the last one may be half-written."""
+    """Yield an entry for each line that can be parsed; the last line may be half-written."""
     try:
         lines = path.read_text("utf-8", errors="replace").splitlines()
     except OSError as err:
@@ -103,8 +103,8 @@ def _read_entries(path: Path) -> Iterator[LogEntry]:
 
 
 def _parse_entry(row: Mapping[str, object]) -> LogEntry:
-    """LLaMA-Factory, train/callbacks.py, LogCallback.on_log: `throughput` is `total_tokens` over the seconds so
-    far, which `elapsed_time` has without their fraction."""
+    """Return a line as an entry. `throughput` is `total_tokens` over the seconds so far, which `elapsed_time` has in
+    whole seconds (LLaMA-Factory, train/callbacks.py, LogCallback.on_log)."""
     tokens, live = row.get("total_tokens"), row.get("vram_allocated")
     seconds = (
         _parse_count(tokens) / float(str(row["throughput"])) if tokens else _parse_duration(str(row["elapsed_time"]))
@@ -120,7 +120,7 @@ def _parse_entry(row: Mapping[str, object]) -> LogEntry:
 
 
 def _parse_count(value: object) -> int:
-    """Raises ValueError where that is no whole number that a run can have."""
+    """Return a whole number. Raises ValueError if it is none, or larger than a run can have."""
     number = int(str(value))
     if number >= _MAX_COUNT:
         raise ValueError(value)
@@ -128,7 +128,7 @@ def _parse_count(value: object) -> int:
 
 
 def _parse_duration(text: str) -> float:
-    """Of `1 day, 2:03:04`, as Python writes a timedelta."""
+    """Return the seconds of a timedelta as Python writes it: `1 day, 2:03:04`."""
     days, _, clock = text.rpartition(", ")
     hours, minutes, seconds = clock.split(":")
     number = int(days.split()[0]) if days else 0

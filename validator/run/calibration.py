@@ -31,13 +31,13 @@ class Calibration(NamedTuple):
 
 
 def calibration_file() -> Path | None:
-    """The file; None for who has no home."""
+    """Return the file's path; None for a user without a home folder."""
     base = known_folders.user_folder("XDG_DATA_HOME", ".local/share")
     return base and base / "lmf-recipes" / "measured.json"
 
 
 def load_calibrations() -> list[Calibration]:
-    """All that are kept, oldest first; none where there is no file. Raises RecipeError for one that is not ours."""
+    """Load all measurements, oldest first; none if there is no file. Raises RecipeError if it cannot be read."""
     path = calibration_file()
     if path is None:
         return []
@@ -67,25 +67,25 @@ def _parse_calibration(row: dict[str, object]) -> Calibration:
 
 
 def time_correction(machine: str) -> float | None:
-    """Measured seconds over predicted on this machine, the geometric mean over its recipes; None: nothing measured."""
+    """Return measured over predicted seconds on this machine, the geometric mean of its recipes; None: not measured."""
     ratios = [kept.ratio for kept in load_calibrations() if kept.machine == machine]
     return exp(sum(map(log, ratios)) / len(ratios)) if ratios else None
 
 
 def save_calibration(measured: Calibration) -> None:
-    """Adds it, in place of an older one of the same recipe on the same machine. Raises RecipeError."""
-    path = _writable_file()
+    """Save a measurement in place of an older one of the same recipe and machine. Raises RecipeError."""
+    path, run = _writable_file(), (measured.machine, measured.recipe)
     atomic_write.make_folder(path.parent)
-    atomic_write.edit_file(
-        path,
-        lambda _: _calibrations_json(
-            [*(kept for kept in load_calibrations() if not _is_same_run(kept, measured)), measured]
-        ),
-    )
+
+    def add(_: bytes | None) -> str:
+        others = (kept for kept in load_calibrations() if (kept.machine, kept.recipe) != run)
+        return _calibrations_json([*others, measured])
+
+    atomic_write.edit_file(path, add)
 
 
 def remove_calibrations(machine: str) -> int:
-    """Removes what was measured on a machine, and says how many recipes that were. Raises RecipeError."""
+    """Remove the measurements of a machine, and return how many there were. Raises RecipeError."""
     number = sum(each.machine == machine for each in load_calibrations())
     if number:
         atomic_write.edit_file(
@@ -99,10 +99,6 @@ def _writable_file() -> Path:
     if path := calibration_file():
         return path
     raise RecipeError("there is no home folder to keep what is measured in; name one: XDG_DATA_HOME=FOLDER")
-
-
-def _is_same_run(one: Calibration, other: Calibration) -> bool:
-    return (one.machine, one.recipe) == (other.machine, other.recipe)
 
 
 def _calibrations_json(every: list[Calibration]) -> str:
