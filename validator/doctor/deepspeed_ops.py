@@ -26,7 +26,7 @@ _INCLUDE_FOLDERS = ("usr/include", "usr/local/include")
 
 
 def operators_to_build(job: Job, context: CheckContext) -> set[str]:
-    """The operators that are built when this run first starts, by their folder's name.
+    """Return the operators that are built when this run first starts, by their folder's name.
 
     accelerate replaces the optimizer by a CPU one where its states are offloaded (utils/deepspeed.py,
     map_pytorch_optim_to_deepspeed); one that the DeepSpeed file names is DeepSpeed's own (runtime/engine.py,
@@ -49,7 +49,7 @@ def operators_to_build(job: Job, context: CheckContext) -> set[str]:
 
 
 def _prebuilt_operators(context: CheckContext) -> set[str]:
-    """Operators that were built when DeepSpeed was installed (`DS_BUILD_OPS`)."""
+    """Return the operators that were built when DeepSpeed was installed (`DS_BUILD_OPS`)."""
     row = _INSTALLED_OPS_LINE.search(
         find_installed(context.folders).read_file("deepspeed/git_version_info_installed.py")
     )
@@ -57,7 +57,7 @@ def _prebuilt_operators(context: CheckContext) -> set[str]:
 
 
 def extension_folders(context: CheckContext) -> list[Path]:
-    """Folders with a folder for each operator (torch, utils/cpp_extension.py, _get_build_directory)."""
+    """Return the folders that hold a folder for each operator (torch, utils/cpp_extension.py, _get_build_directory)."""
     given = context.environment.get("TORCH_EXTENSIONS_DIR")
     if given:
         return [Path(given)]
@@ -94,26 +94,22 @@ def _builds_sentence(names: set[str]) -> str:
 
 
 def _missing_tools(context: CheckContext) -> Iterator[tuple[str, str]]:
-    """What is missing, and how to get it."""
+    """Yield each missing tool, and how to get it."""
     path = context.environment.get("PATH", "")
     if shutil.which("ninja", path=path) is None:
         yield "ninja is not on PATH", "pip install ninja, or activate the environment that holds it"
     compiler = context.environment.get("CXX") or "c++"
     if shutil.which(compiler, path=path) is None:
         yield f"no compiler `{compiler}`", "install one: `apt install g++`, or `conda install gxx_linux-64`"
-    if _runs_this_python(path) and not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+    program = shutil.which("llamafactory-cli", path=path)
+    runs_this_python = program is not None and Path(program).parent == Path(sys.executable).parent
+    if runs_this_python and not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
         version = sysconfig.get_python_version()
         yield "no Python.h", f"install the headers of Python: `apt install python{version}-dev`"
 
 
-def _runs_this_python(path: str) -> bool:
-    """Whether the run's Python is this one, whose headers are known."""
-    program = shutil.which("llamafactory-cli", path=path)
-    return program is not None and Path(program).parent == Path(sys.executable).parent
-
-
 def _check_toolkit(job: Job, names: set[str], context: CheckContext) -> Iterator[CheckResult]:
-    """The device's own compiler, and headers."""
+    """Check the device's own compiler, and headers."""
     vendor = job.machine.device.vendor if job.machine and not job.on_cpu else ""
     imports = _NVCC_CALL in find_installed(context.folders).read_file("deepspeed/ops/op_builder/fp_quantizer.py")
     if vendor == "nvidia" and (imports or names) and not _has_nvcc(context):
@@ -125,7 +121,7 @@ def _check_toolkit(job: Job, names: set[str], context: CheckContext) -> Iterator
 
 
 def _has_nvcc(context: CheckContext) -> bool:
-    """Where torch looks for it (utils/cpp_extension.py, _find_cuda_home)."""
+    """Return whether nvcc is where torch looks for it (utils/cpp_extension.py, _find_cuda_home)."""
     home = context.environment.get("CUDA_HOME") or context.environment.get("CUDA_PATH")
     if home:
         return Path(home, "bin/nvcc").is_file()

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator
-from pathlib import Path
 
 from validator.doctor.check_result import CheckContext, CheckResult, State
 from validator.knowledge import node_environment
 from validator.knowledge.node_environment import MAX_OPEN_FILES
 from validator.machine import host, network
 from validator.machine.host import own_cgroups
-from validator.physics import Estimate
 from validator.run import node_demand
 from validator.run.prediction import GIB, Job
 
 _MAIN_MEMORY = "main memory"
-_MORE_MEMORY_REMEDY = "ask for more (`--mem` of a batch job, the memory limit of a container)"
 
 
 def check_main_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -34,22 +31,18 @@ def check_main_memory(job: Job | None, context: CheckContext) -> Iterator[CheckR
     there = f"{available:.1f} GiB of {total or available:.1f} available{f', {swap:.0f} of swap' if swap >= 1 else ''}"
     shared = job is not None and job.machine is not None and job.machine.device.shared_memory
     need = (job.device_memory if shared else job.host_memory) if job else None
-    yield _judge_memory(need, there, available, total or available) if need else CheckResult("ok", _MAIN_MEMORY, there)
-
-
-def _judge_memory(need: Estimate, there: str, available: float, total: float) -> CheckResult:
+    if need is None:
+        yield CheckResult("ok", _MAIN_MEMORY, there)
+        return
     low, expected, high = need.low / GIB, need.expected / GIB, need.high / GIB
     state: State = "error" if expected >= available else "warning" if high >= available else "ok"
-    wanted = f"{expected:.1f} GiB ({low:.1f} to {high:.1f})"
-    if state == "ok":
-        return CheckResult(state, _MAIN_MEMORY, there, wanted)
-    remedy = (
-        f"end what takes it, or {_MORE_MEMORY_REMEDY}"
-        if expected < total
-        else f"{_MORE_MEMORY_REMEDY}; `lmf-recipes explain` shows what fits"
-    )
-    may = "would" if state == "error" else "may"
-    return CheckResult(state, _MAIN_MEMORY, there, wanted, f"the kernel {may} kill the run (exit code -9): {remedy}")
+    remedy = ""
+    if state != "ok":
+        more = "ask for more (`--mem` of a batch job, the memory limit of a container)"
+        some = expected < (total or available)
+        way = f"end what takes it, or {more}" if some else f"{more}; `lmf-recipes explain` shows what fits"
+        remedy = f"the kernel {'would' if state == 'error' else 'may'} kill the run (exit code -9): {way}"
+    yield CheckResult(state, _MAIN_MEMORY, there, f"{expected:.1f} GiB ({low:.1f} to {high:.1f})", remedy)
 
 
 _PROCESSORS = "processors"
@@ -65,11 +58,9 @@ def check_processors(job: Job | None, context: CheckContext) -> Iterator[CheckRe
         yield CheckResult("ok", _PROCESSORS, str(there))
         return
     wanted = node_demand.training_cpus(job, job.machine.devices if job.machine and not job.on_cpu else 1)
-    if there >= wanted:
-        yield CheckResult("ok", _PROCESSORS, str(there), str(wanted))
-        return
-    remedy = "devices wait for them: `--cpus-per-task` of a batch job, the CPU limit of a container"
-    yield CheckResult("warning", _PROCESSORS, str(there), str(wanted), remedy)
+    few = there < wanted
+    remedy = "devices wait for them: `--cpus-per-task` of a batch job, the CPU limit of a container" if few else ""
+    yield CheckResult("warning" if few else "ok", _PROCESSORS, str(there), str(wanted), remedy)
 
 
 _SHM = "/dev/shm"
@@ -90,28 +81,18 @@ def check_shared_memory(job: Job | None, context: CheckContext) -> Iterator[Chec
         yield CheckResult("warning", _SHM, "is not there: loader workers and NCCL need it", "", _SHM_REMEDY)
         return
     free, size = (blocks * there.f_frsize / node_demand.MIB for blocks in (there.f_bavail, there.f_blocks))
+    found = f"{_format_mib(free)} free of {_format_mib(size)}"
     if job is None:
-        yield _judge_shm_without_run(free, size)
+        tiny = size <= 64
+        yield CheckResult("warning" if tiny else "ok", _SHM, found, "", _SHM_REMEDY if tiny else "")
         return
     disabled = node_environment.is_env_enabled("NCCL_SHM_DISABLE", context.environment)
-    yield _judge_shm(free, size, *node_demand.shared_memory_mib(job, nccl=not disabled))
-
-
-def _judge_shm_without_run(free: float, size: float) -> CheckResult:
-    tiny = size <= 64
-    return CheckResult("warning" if tiny else "ok", _SHM, _free_of_size(free, size), "", _SHM_REMEDY if tiny else "")
-
-
-def _judge_shm(free: float, size: float, least: float, enough: float) -> CheckResult:
+    least, enough = node_demand.shared_memory_mib(job, nccl=not disabled)
     state: State = "error" if free < least else "warning" if free < enough else "ok"
-    full = free < least <= size
-    remedy = "remove what ended runs have left there: `ls -l /dev/shm`" if full else _SHM_REMEDY
+    is_filled = free < least <= size
+    remedy = "remove what ended runs have left there: `ls -l /dev/shm`" if is_filled else _SHM_REMEDY
     wanted = _format_mib(enough) if enough >= 1 else ""
-    return CheckResult(state, _SHM, _free_of_size(free, size), wanted, "" if state == "ok" else remedy)
-
-
-def _free_of_size(free: float, size: float) -> str:
-    return f"{_format_mib(free)} free of {_format_mib(size)}"
+    yield CheckResult(state, _SHM, found, wanted, "" if state == "ok" else remedy)
 
 
 def _format_mib(mib: float) -> str:
@@ -136,35 +117,41 @@ def check_limits(job: Job | None, context: CheckContext) -> Iterator[CheckResult
     yield from _check_open_files(job)
     yield from _check_locked_memory(job, context)
     yield from _check_process_limit(job, context)
-    yield from _check_address_space(job)
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    # CUDA reserves addresses for all memory of devices and host as it begins, and stops if it may not.
+    if soft != resource.RLIM_INFINITY and not (job and job.on_cpu):
+        yield CheckResult("warning", "address space", f"{soft / GIB:.1f} GiB", "unlimited", "`ulimit -v unlimited`")
 
 
 def _check_open_files(job: Job | None) -> Iterator[CheckResult]:
-    """Each loader worker passes tensors as open files; each process of another node is a socket."""
+    """Check the limit of open files. Each loader worker passes tensors as open files; each process of another node is a
+    socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES_PER_PROCESS + (
-        4 * job.batch.world_size + _FILES_PER_WORKER * job.batch.dataloader_workers if job else 768
-    )
-    enough = soft == resource.RLIM_INFINITY or soft >= wanted
+    more = 4 * job.batch.world_size + _FILES_PER_WORKER * job.batch.dataloader_workers if job else 768
+    wanted = f"{_FILES_PER_PROCESS + more:,}"
+    if soft == resource.RLIM_INFINITY or soft >= _FILES_PER_PROCESS + more:
+        found = "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,}"
+        yield CheckResult("ok", "open files", found, wanted)
+        return
     most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     raised = f"raise the hard limit: limits.conf, or the container's --ulimit nofile={MAX_OPEN_FILES}"
     remedy = raised if most == soft else f"`ulimit -n {most}` before the run"
-    yield CheckResult(
-        "ok" if enough else "warning", "open files", _format_limit(soft), f"{wanted:,}", "" if enough else remedy
-    )
+    yield CheckResult("warning", "open files", f"{soft:,}", wanted, remedy)
 
 
 def _check_locked_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """InfiniBand registers buffers that count as locked (NCCL: `ibv_reg_mr failed`), and so do those of DeepSpeed's
-    offload to NVMe. What CUDA pins does not count."""
+    """Check the limit of locked memory. InfiniBand registers buffers that count as locked (NCCL: `ibv_reg_mr failed`),
+    and so do those of DeepSpeed's offload to NVMe. What CUDA pins does not count."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    infiniband = bool(network.infiniband_ports(context.root)) and not network.is_infiniband_disabled(
-        context.environment
-    )
+    status = host.read_lines(context.root / "proc/self/status")
+    capabilities = [int(line.split()[1], 16) for line in status if line.startswith("CapEff:")]
+    # The limit does not hold for root, and in pods that are given IPC_LOCK.
+    if soft == resource.RLIM_INFINITY or any(mask & _IPC_LOCK for mask in capabilities):
+        return
+    disabled = network.is_infiniband_disabled(context.environment)
+    infiniband = bool(network.infiniband_ports(context.root)) and not disabled
     across = job is not None and job.machine is not None and job.machine.nodes > 1 and infiniband
     nvme = job is not None and job.deepspeed is not None and job.deepspeed.nvme
-    if soft == resource.RLIM_INFINITY or _has_ipc_lock(context.root):
-        return
     if not (across or nvme or (job is None and infiniband)):
         return
     why = "DeepSpeed locks the buffers of its offload to NVMe" if nvme else "InfiniBand is here"
@@ -174,48 +161,20 @@ def _check_locked_memory(job: Job | None, context: CheckContext) -> Iterator[Che
 
 
 def _check_process_limit(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Processes and threads that the container, the batch job or the user may still start."""
-    left = min([*_cgroup_processes_left(context.root), *_user_process_limit()], default=None)
-    if left is None or job is None:
-        return
-    devices = job.machine.devices if job.machine else 1
-    wanted = devices * (_THREADS_PER_PROCESS + _THREADS_PER_WORKER * job.batch.dataloader_workers) + int(
-        job.args.number("preprocessing_num_workers")
-    )
-    if left < wanted:
-        remedy = "`ulimit -u`, the container's --pids-limit or the kubelet's podPidsLimit"
-        yield CheckResult(
-            "warning", "process limit", f"{left:,} more may be started", f"about {wanted:,}", f"raise {remedy}"
-        )
-
-
-def _check_address_space(job: Job | None) -> Iterator[CheckResult]:
-    """CUDA reserves addresses for all memory of devices and host as it begins, and stops where it may not."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY and not (job and job.on_cpu):
-        yield CheckResult("warning", "address space", f"{soft / GIB:.1f} GiB", "unlimited", "`ulimit -v unlimited`")
-
-
-def _has_ipc_lock(root: Path) -> bool:
-    """Whether the limit does not hold: for root, and in pods that are given IPC_LOCK."""
-    held = [line.split()[1] for line in host.read_lines(root / "proc/self/status") if line.startswith("CapEff:")]
-    return any(int(mask, 16) & _IPC_LOCK for mask in held)
-
-
-def _user_process_limit() -> Iterator[int]:
-    """The user's own limit, which counts threads of all processes: it is told where it is low as such."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    if soft != resource.RLIM_INFINITY:
-        yield soft
-
-
-def _cgroup_processes_left(root: Path) -> Iterator[int]:
-    """What the control groups for the number of processes have left."""
-    for group in own_cgroups(root, "pids"):
+    """Check how many processes and threads the container, the batch job or the user may still start."""
+    limits = []
+    for group in own_cgroups(context.root, "pids"):
         most, now = group.number("pids.max"), group.number("pids.current")
         if most is not None and now is not None:
-            yield most - now
-
-
-def _format_limit(limit: int) -> str:
-    return "no limit" if limit == resource.RLIM_INFINITY else f"{limit:,}"
+            limits.append(most - now)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)  # of all the user's processes: told if it is low as such
+    if soft != resource.RLIM_INFINITY:
+        limits.append(soft)
+    if not limits or job is None:
+        return
+    devices = job.machine.devices if job.machine else 1
+    tokenizers = int(job.args.number("preprocessing_num_workers"))
+    wanted = devices * (_THREADS_PER_PROCESS + _THREADS_PER_WORKER * job.batch.dataloader_workers) + tokenizers
+    if (left := min(limits)) < wanted:
+        remedy = "raise `ulimit -u`, the container's --pids-limit or the kubelet's podPidsLimit"
+        yield CheckResult("warning", "process limit", f"{left:,} more may be started", f"about {wanted:,}", remedy)

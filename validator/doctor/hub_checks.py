@@ -22,7 +22,7 @@ from validator.machine import host
 from validator.machine.installed_packages import find_installed
 from validator.physics.estimate import DiskTerm
 from validator.recipe import safe_read
-from validator.run import hub_downloads, launcher
+from validator.run import launcher
 from validator.run.hub_downloads import (
     cached_folders,
     holds_weights,
@@ -31,6 +31,7 @@ from validator.run.hub_downloads import (
     hub_models,
     is_dataset_cached,
     offline_variable,
+    without_credentials,
 )
 from validator.run.prediction import GIB, Job
 
@@ -48,12 +49,16 @@ def check_downloads(job: Job | None, context: CheckContext) -> Iterator[CheckRes
             text = "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
             yield CheckResult("error", _MODEL, text)
     elif not node_environment.is_env_enabled("USE_OPENMIND_HUB"):
-        cause = offline_variable()
-        yield from _missing_downloads(job, cause) if cause else _downloads_of_other_hub(job)
+        if cause := offline_variable():
+            yield from _missing_downloads(job, cause)
+            return
+        for name in hub_models(job):
+            if (remedy := _modelscope_remedy(job, name)) and not any(cached_folders(job, name)):
+                yield CheckResult("warning", _MODEL, f"`{name}` is downloaded from Hugging Face: {remedy}")
 
 
 def _other_shapes(job: Job) -> Iterator[CheckResult]:
-    """A download of the model that is not the one of the catalogue."""
+    """Yield a warning if the download of the model has other shapes than the catalogue."""
     if (
         job.model
         and job.model.id
@@ -68,43 +73,35 @@ def _other_shapes(job: Job) -> Iterator[CheckResult]:
 
 
 def _missing_downloads(job: Job, cause: str) -> Iterator[CheckResult]:
-    """What a run without network would look for in vain; `cause` is the variable that takes the network away."""
+    """Yield what a run without network would not find; `cause` is the variable that takes the network away."""
     for name in hub_models(job):
         if not any(cached_folders(job, name)):
             folders = [*hub_caches.huggingface_folders(name, *job.hub_source)]
             known = any(safe_read.path_kind(place / "config.json") == "file" for place in folders)
             what = "has a config.json in the cache, and no weights" if known else "is in no folder and not in the cache"
-            other = (
-                _modelscope_remedy(job, name) or "name a folder that holds it, or download it where there is a network"
-            )
-            yield CheckResult("error", _MODEL, f"{cause} is set, and `{name}` {what}: {other}")
+            other = "name a folder that holds it, or download it where there is a network"
+            remedy = _modelscope_remedy(job, name) or other
+            yield CheckResult("error", _MODEL, f"{cause} is set, and `{name}` {what}: {remedy}")
     for name in hub_datasets(job):
         if not is_dataset_cached(name, job.hub_source[1]):
             text = f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
             yield CheckResult("warning", _MODEL, text)
 
 
-def _downloads_of_other_hub(job: Job) -> Iterator[CheckResult]:
-    """What is downloaded already, where the run does not look."""
-    for name in hub_models(job):
-        if (remedy := _modelscope_remedy(job, name)) and not any(cached_folders(job, name)):
-            yield CheckResult("warning", _MODEL, f"`{name}` is downloaded from Hugging Face: {remedy}")
-
-
 def _modelscope_remedy(job: Job, name: str) -> str:
-    """How to use the download that the ModelScope cache holds; empty where there is none."""
+    """Return how to use the download in the ModelScope cache; empty if there is none."""
     there = any(map(holds_weights, hub_caches.modelscope_folders(name, *job.hub_source)))
     return "it is in the ModelScope cache, which the run takes with USE_MODELSCOPE_HUB=1" if there else ""
 
 
 _HUB = "hub"
-_TIMEOUT_SECONDS = 3.0  # seconds
+_TIMEOUT_SECONDS = 3.0
 _HUGGING_FACE_URL = "https://huggingface.co"
 _MODELSCOPE_URL = "https://www.modelscope.cn"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirection: that the hub answers is all that is asked."""
+    """Follows no redirection: any answer of the hub will do."""
 
     def redirect_request(
         self, _request: urllib.request.Request, _file: IO[bytes], _code: int, _message: str,
@@ -118,12 +115,10 @@ def check_hub(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
 
     Asks the hub for what is not here yet; nothing where all is, or where the run goes without network.
     """
-    if job is None or hub_downloads.offline_variable() or node_environment.is_env_enabled("USE_OPENMIND_HUB"):
+    if job is None or offline_variable() or node_environment.is_env_enabled("USE_OPENMIND_HUB"):
         return
-    names = [name for name in hub_downloads.hub_models(job) if not any(hub_downloads.cached_folders(job, name))]
-    sets = [
-        name for name in hub_downloads.hub_datasets(job) if not hub_downloads.is_dataset_cached(name, job.hub_source[1])
-    ]
+    names = [name for name in hub_models(job) if not any(cached_folders(job, name))]
+    sets = [name for name in hub_datasets(job) if not is_dataset_cached(name, job.hub_source[1])]
     sets = [] if node_environment.is_env_enabled("USE_MODELSCOPE_HUB") else sets
     yield from _ask_hub([*((name, name) for name in names), *((name, f"datasets/{name}") for name in sets)], context)
     if job.args.get("model_name_or_path") in names:
@@ -131,7 +126,7 @@ def check_hub(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
 
 
 def _hub_address(path: str, context: CheckContext) -> tuple[str, str]:
-    """The hub, and the page of a model or data set on it."""
+    """Return the hub's address, and the address of a file of a model or data set on it."""
     if node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
         return _MODELSCOPE_URL, f"{_MODELSCOPE_URL}/models/{path}"
     endpoint = (context.environment.get("HF_ENDPOINT") or _HUGGING_FACE_URL).rstrip("/")
@@ -139,10 +134,10 @@ def _hub_address(path: str, context: CheckContext) -> tuple[str, str]:
 
 
 def _ask_hub(wanted: list[tuple[str, str]], context: CheckContext) -> Iterator[CheckResult]:
-    """One request for each; where there is no answer one line for all that are left."""
+    """Ask for each model or data set; if the hub does not answer, one line stands for all that are left."""
     for number, (name, path) in enumerate(wanted):
         there, address = _hub_address(path, context)
-        endpoint = hub_downloads.without_credentials(there)
+        endpoint = without_credentials(there)
         answer = _request_status(address)
         if isinstance(answer, str):
             left = ", ".join(f"`{each}`" for each, _ in wanted[number:])
@@ -163,7 +158,7 @@ def _describe_status(name: str, endpoint: str, status: int) -> CheckResult:
 
 
 def _request_status(address: str) -> int | str:
-    """The status, or in words why there is none. The thread's limit holds for names that no server resolves, too."""
+    """Return the status, or a sentence why there is none. The thread's time limit also covers name resolution."""
     pool = ThreadPoolExecutor(1)
     request = pool.submit(_send_head_request, address)
     pool.shutdown(wait=False)
@@ -186,7 +181,7 @@ def _send_head_request(address: str) -> int:
 
 
 def _check_cache_space(job: Job) -> Iterator[CheckResult]:
-    """Disk for the weights in the cache of Hugging Face."""
+    """Compare free disk with the weights that go into the cache of Hugging Face."""
     folder, weights = hub_caches.hub_cache(job.hub_source[1]), job.disk[DiskTerm.BASE] / GIB if job.disk else 0.0
     free = host.free_disk_gib(Path(folder))
     if free is not None and weights and not node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
@@ -219,14 +214,12 @@ def check_proxy(job: Job | None, context: CheckContext) -> Iterator[CheckResult]
 
 
 def _check_socks(name: str, job: Job | None, there: Mapping[str, str]) -> Iterator[CheckResult]:
-    """huggingface_hub asks by httpx from release 1 on, by requests before. What lies here is not asked for."""
+    """Check that the client of huggingface_hub can use a SOCKS proxy: httpx from release 1 on, requests before. Without
+    a request to the hub that is only a warning."""
     old = there.get("huggingface-hub", "1").startswith("0.")
     client, support = ("requests", "pysocks") if old else ("httpx", "socksio")
     if client in there and support not in there:
-        asked = job is None or (
-            not hub_downloads.offline_variable()
-            and any((*hub_downloads.hub_models(job), *hub_downloads.hub_datasets(job)))
-        )
+        asked = job is None or (not offline_variable() and any((*hub_models(job), *hub_datasets(job))))
         found = f"{name} is of SOCKS, which {client} cannot use without {support}: the hub cannot be reached"
         remedy = f'pip install "{client}[socks]", or set a proxy of HTTP'
         yield CheckResult("error" if asked else "warning", _PROXY, found, support, remedy)
@@ -237,8 +230,8 @@ def _proxy_value(environment: Mapping[str, str], name: str) -> str:
 
 
 def _local_hosts(job: Job | None, context: CheckContext) -> Iterator[str]:
-    """Hosts of this machine or its network that the run sends requests to: a mirror of the hub, a reward model behind
-    an address, the dashboard of Ray."""
+    """Yield hosts of this machine or its network that the run sends requests to: a mirror of the hub, a reward model
+    behind an address, the dashboard of Ray."""
     addresses = [context.environment.get("HF_ENDPOINT", "")]
     if job and job.args.get("reward_model_type") == "api":
         addresses.append(str(job.args.get("reward_model")))
@@ -251,7 +244,7 @@ def _local_hosts(job: Job | None, context: CheckContext) -> Iterator[str]:
 
 
 def _is_local(host: str) -> bool:
-    """By its address, or a name without a domain."""
+    """Return whether the host has a private address, or a name without a domain."""
     try:
         return ipaddress.ip_address(host).is_private
     except ValueError:
@@ -259,7 +252,7 @@ def _is_local(host: str) -> bool:
 
 
 def _matches_no_proxy(host: str, words: str) -> bool:
-    """As requests reads no_proxy: ends of names, addresses, networks; a star is all."""
+    """Return whether no_proxy means the host. requests reads ends of names, addresses, networks; a star is all."""
     for word in (one.strip().lstrip(".") for one in words.split(",")):
         if word == "*" or (word and (host == word or host.endswith(f".{word}"))):
             return True

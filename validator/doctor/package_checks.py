@@ -52,24 +52,18 @@ def check_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResu
     if not installed_packages.has_packaging():
         yield CheckResult("warning", _PACKAGES, "releases are not compared", "packaging", "pip install packaging")
         return
-    faults = [*_check_recipe_releases(job, there), *_package_faults(there)]
+    problems: list[str] = []
+    with suppress(RecipeError):  # a release of somebody's own, which no range means
+        problems += releases.outside_range(job.header, there.all_versions) if job else ()
+    faults = [*(CheckResult("error", _PACKAGES, problem) for problem in problems), *_package_faults(there)]
     yield from faults
     if not any(line.state == "error" for line in faults):
-        yield CheckResult(
-            "ok",
-            _PACKAGES,
-            ", ".join(f"{name} {there.all_versions[name]}" for name in _SHOWN_PACKAGES if name in there.all_versions),
-        )
-
-
-def _check_recipe_releases(job: Job | None, there: InstalledPackages) -> Iterator[CheckResult]:
-    with suppress(RecipeError):  # a release of somebody's own, which no range means
-        for problem in releases.outside_range(job.header, there.all_versions) if job else ():
-            yield CheckResult("error", _PACKAGES, problem)
+        shown = (f"{name} {there.all_versions[name]}" for name in _SHOWN_PACKAGES if name in there.all_versions)
+        yield CheckResult("ok", _PACKAGES, ", ".join(shown))
 
 
 def _package_faults(there: InstalledPackages) -> Iterator[CheckResult]:
-    """Each package that is out of place is told once: by who stops for it, else by who asks."""
+    """Yield each package that does not fit once: as LLaMA-Factory stops for it, or as known to fail, or as required."""
     told: set[str] = set()
     for name, line in (*_startup_requirements(there), *_known_failures(there), *_metadata_requirements(there)):
         if name not in told:
@@ -115,8 +109,5 @@ def _known_failures(there: InstalledPackages) -> Iterator[tuple[str, CheckResult
             and installed_packages.satisfies_range(pair["at"], release)
             and installed_packages.satisfies_range(pair["of"], other)
         ):
-            together = f"{pair['what']} {release} beside {pair['beside']} {other}"
-            yield (
-                pair["what"],
-                CheckResult("error", _PACKAGES, f"{together}: {pair['why']}", f"not {pair['what']}{pair['at']}"),
-            )
+            found = f"{pair['what']} {release} beside {pair['beside']} {other}: {pair['why']}"
+            yield pair["what"], CheckResult("error", _PACKAGES, found, f"not {pair['what']}{pair['at']}")

@@ -9,7 +9,7 @@ from validator.check import checking
 from validator.check.suppression import IGNORED_AT_LAUNCH, Selection
 from validator.doctor.check_result import CheckResult, State
 from validator.escaping import shell_quote
-from validator.finding import Diagnostic, Report, Severity
+from validator.finding import Report, Severity
 from validator.recipe.recipe_file import Document
 from validator.run.prediction import Job
 from validator.wording import plural
@@ -20,11 +20,11 @@ _RULES_TO_ASK = Selection(ignore=(*IGNORED_AT_LAUNCH.ignore, "FIT003", "FIT004")
 
 
 def check_recipe(document: Document, machine: str | None, host_ram_gib: float | None) -> Iterator[CheckResult]:
-    """Each error, and the number of warnings."""
+    """Yield each error, and the number of warnings."""
     report = Report(__version__, [checking.check_document(document, machine, host_ram_gib, guarded=False)])
     _RULES_TO_ASK.apply(report)
     errors = [each for each in report.files[0].diagnostics if each.severity is Severity.ERROR]
-    yield from map(_error_result, errors)
+    yield from (CheckResult("error", _RECIPE, f"{each.message} [{each.code}]") for each in errors)
     warnings = report.count(Severity.WARNING)
     if warnings:
         told = f"`lmf-recipes check {shell_quote(document.path)}` shows them" if document.path != "-" else ""
@@ -33,13 +33,9 @@ def check_recipe(document: Document, machine: str | None, host_ram_gib: float | 
         yield CheckResult("ok", _RECIPE, "nothing is wrong with it")
 
 
-def _error_result(finding: Diagnostic) -> CheckResult:
-    return CheckResult("error", _RECIPE, f"{finding.message} [{finding.code}]")
-
-
 def check_data(job: Job) -> Iterator[CheckResult]:
-    """What `data` says of the data sets in short, as `train` does. It starts processes for some, and is therefore none
-    of the checks, which run in threads."""
+    """Yield what `data` says of the data sets in short, as `train` does. This starts processes for some data sets, so
+    that it cannot be one of the checks that run in threads."""
     told, stops = dataset.summarize_data(job)
     state: State = "error" if stops else "ok"
     yield from (CheckResult(state, "data", words.removeprefix("data: ")) for words in told)
