@@ -56,7 +56,7 @@ def told(lines: list[CheckResult]) -> str:
 )  # fmt: skip
 def test_torch_on_a_device(release: str, driver: str, capability: float, expected: str, tmp_path: Path) -> None:
     gpu(tmp_path / "bin", driver, [capability] * 2)
-    node = CheckContext(folders=site(tmp_path / "site", {"torch": release}))
+    node = CheckContext(site_packages=site(tmp_path / "site", {"torch": release}))
     lines = [*torch_build.check_torch(None, node)]
     assert len(lines) == 1
     assert told(lines).startswith(expected)
@@ -64,7 +64,7 @@ def test_torch_on_a_device(release: str, driver: str, capability: float, expecte
 
 def test_no_device_is_asked_about_for_a_run_on_cpus(tmp_path: Path) -> None:
     gpu(tmp_path / "bin", "570.1", [9.0])
-    node = CheckContext(folders=site(tmp_path / "site", {"torch": "2.13.0+cpu"}))
+    node = CheckContext(site_packages=site(tmp_path / "site", {"torch": "2.13.0+cpu"}))
     assert [*torch_build.check_torch(jobs.resolve(parse_recipe("x.yaml", f"{RECIPE}use_cpu: true\n")), node)] == []
 
 
@@ -74,7 +74,7 @@ def test_a_driver_before_the_question_for_capabilities(tmp_path: Path) -> None:
     )
     write(tmp_path / "bin/nvidia-smi", f"#!/bin/sh\n{answer}\n")
     (tmp_path / "bin/nvidia-smi").chmod(0o755)
-    node = CheckContext(folders=site(tmp_path / "site", {"torch": "2.8.0+cu128"}))
+    node = CheckContext(site_packages=site(tmp_path / "site", {"torch": "2.8.0+cu128"}))
     assert told([*torch_build.check_torch(None, node)]).startswith("error: driver 470.1; driver 525 or later")
 
 
@@ -90,20 +90,20 @@ def test_a_driver_before_the_question_for_capabilities(tmp_path: Path) -> None:
 def test_torchvision_of_another_kind(torch: str, vision: str, expected: str, tmp_path: Path) -> None:
     files = {"torchvision/version.py": version_file(vision)}
     packages = {"torch": torch, "torchvision": vision.partition("+")[0]}
-    lines = told([*torch_build.check_torch(None, CheckContext(folders=site(tmp_path, packages, files=files)))])
+    lines = told([*torch_build.check_torch(None, CheckContext(site_packages=site(tmp_path, packages, files=files)))])
     assert expected in lines if expected else not lines
 
 
 def test_bitsandbytes_without_the_library(tmp_path: Path) -> None:
     files = {"bitsandbytes/libbitsandbytes_cuda128.so": "", "bitsandbytes/libbitsandbytes_cuda121.so": ""}
     packages = {"torch": "2.13.0+cu130", "bitsandbytes": "0.45.0"}
-    node = CheckContext(folders=site(tmp_path / "a", packages, files=files))
+    node = CheckContext(site_packages=site(tmp_path / "a", packages, files=files))
     assert told([*torch_build.check_torch(None, node)]).startswith(
         "error: bitsandbytes 0.45.0 has no library for CUDA 13.0"
     )
     unquantized = jobs.resolve(parse_recipe("x.yaml", RECIPE))
     assert told([*torch_build.check_torch(unquantized, node)]).startswith("warning: ")
-    node = CheckContext(folders=site(tmp_path / "b", {**packages, "torch": "2.6.0+cu124"}, files=files))
+    node = CheckContext(site_packages=site(tmp_path / "b", {**packages, "torch": "2.6.0+cu124"}, files=files))
     assert [*torch_build.check_torch(None, node)] == []
 
 
@@ -112,7 +112,9 @@ def test_amd(hip: str, expected: str, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", str(RECORDED / "rocm-smi-8xmi300x"))
     text = version_file("2.8.0+cu128").replace("hip: Optional[str] = None", f"hip: Optional[str] = {hip}")
     folders = site(tmp_path / "site", {"torch": "2.8.0"}, files={"torch/version.py": text})
-    lines = told([*torch_build.check_torch(None, CheckContext(here=this_machine.detect_machine(), folders=folders))])
+    lines = told(
+        [*torch_build.check_torch(None, CheckContext(machine=this_machine.detect_machine(), site_packages=folders))]
+    )
     assert lines.startswith(expected) if expected else not lines
 
 
@@ -153,18 +155,18 @@ def test_a_package_that_is_linked_to_another_torch(tmp_path: Path) -> None:
     sound = needs.format("int, bool", "0, true")
     made = library(tmp_path, "flash_attn_2_cuda.cpython-311-x86_64-linux-gnu.so", sound)
     assert read_symbols(made, "_ZN3c10").needed == {"_ZN3c104cuda9SetDeviceEib"}
-    assert [*torch_build.check_compiled_packages(None, CheckContext(folders=folders))] == []
+    assert [*torch_build.check_compiled_packages(None, CheckContext(site_packages=folders))] == []
     library(tmp_path, made.name, needs.format("int", "0"))
     url = "https://github.com/x/flash_attn-2.7.4+cu12torch2.1cxx11abiFALSE-cp311-cp311-linux_x86_64.whl"
     write(tmp_path / "flash_attn-2.7.4.dist-info/direct_url.json", f'{{"url": "{url}"}}')
-    assert told([*torch_build.check_compiled_packages(None, CheckContext(folders=folders))]).startswith(
+    assert told([*torch_build.check_compiled_packages(None, CheckContext(site_packages=folders))]).startswith(
         "error: flash-attn 2.7.4 for cu12, torch 2.1, cxx11abi FALSE needs `_ZN3c104cuda9SetDeviceEi`, which torch "
         "2.8.0+cu128 has not; a build for torch 2.8.0+cu128"
     )
     on_cpu = jobs.resolve(parse_recipe("x.yaml", f"{RECIPE}use_cpu: true\n"))
-    assert [line.state for line in torch_build.check_compiled_packages(on_cpu, CheckContext(folders=folders))] == [
-        "warning"
-    ]
+    assert [
+        line.state for line in torch_build.check_compiled_packages(on_cpu, CheckContext(site_packages=folders))
+    ] == ["warning"]
     made.write_text("#!/bin/sh")
     with pytest.raises(ValueError, match="no library"):
         read_symbols(made, "")
@@ -217,7 +219,7 @@ def test_cann(
         info = f"package_name=Ascend-cann-toolkit\nversion={cann_release}\narch=aarch64\n"
         write(home / "aarch64-linux/ascend_toolkit_install.info", info)
     environment = dict.fromkeys(variables, str(home))
-    node = CheckContext(tmp_path, environment, folders=site(tmp_path / "site", packages))
+    node = CheckContext(tmp_path, environment, site_packages=site(tmp_path / "site", packages))
     assert told([*cann.check_cann(None, node)]).startswith(expected)
     if not variables and cann_release:
         assert told([*cann.check_cann(None, node)]).endswith("ascend-toolkit/set_env.sh")
@@ -226,7 +228,7 @@ def test_cann(
 def test_npus_without_torch_npu(tmp_path: Path) -> None:
     write(tmp_path / "bin/npu-smi", "#!/bin/sh\necho 910B\n")
     (tmp_path / "bin/npu-smi").chmod(0o755)
-    node = CheckContext(tmp_path, {}, folders=site(tmp_path / "site", {"torch": "2.7.1"}))
+    node = CheckContext(tmp_path, {}, site_packages=site(tmp_path / "site", {"torch": "2.7.1"}))
     assert told([*cann.check_cann(None, node)]).startswith("error: torch_npu is not installed")
 
 

@@ -168,11 +168,11 @@ def test_health_of_an_ascend(word: str, state: str, tmp_path: Path, monkeypatch:
 
 def test_a_fault_of_a_device_that_the_run_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
     node = on(monkeypatch, "nvidia-smi-h100-fabric")
-    assert node.here
-    (device,) = node.here.accelerators
+    assert node.machine
+    (device,) = node.machine.accelerators
     for names, state in ((device.visible_ids, "error"), (("7", "GPU-7"), "warning")):
         target = DeviceAllocation(accelerators=[device._replace(visible_ids=names)])
-        assert [line.state for line in device_checks.check_health(None, node._replace(target=target))] == [state]
+        assert [line.state for line in device_checks.check_health(None, node._replace(allocation=target))] == [state]
 
 
 def test_a_run_on_the_cpu_does_without_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

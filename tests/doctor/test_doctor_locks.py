@@ -54,17 +54,17 @@ NAMED = ', "optimizer": {"type": "AdamW", "params": {%s}}'
     ],
 )
 def test_the_operators_of_a_run(run: Job, names: set[str]) -> None:
-    assert deepspeed_ops.operators_to_build(run, CheckContext(folders=("/none",))) == names
+    assert deepspeed_ops.operators_to_build(run, CheckContext(site_packages=("/none",))) == names
 
 
 def test_operators_that_deepspeed_brought(tmp_path: Path) -> None:
     """As DeepSpeed 0.18.4 writes them."""
     text = "version='0.18.4'\ninstalled_ops={'async_io': False, 'cpu_adam': True, 'fused_adam': False}\n"
     folders = site(tmp_path, {"deepspeed": "0.18.4"}, files={"deepspeed/git_version_info_installed.py": text})
-    assert deepspeed_ops.operators_to_build(job(), CheckContext(folders=folders)) == set()
-    assert deepspeed_ops.operators_to_build(job('{"stage": 2}', more=NAMED % ""), CheckContext(folders=folders)) == {
-        "fused_adam"
-    }
+    assert deepspeed_ops.operators_to_build(job(), CheckContext(site_packages=folders)) == set()
+    assert deepspeed_ops.operators_to_build(
+        job('{"stage": 2}', more=NAMED % ""), CheckContext(site_packages=folders)
+    ) == {"fused_adam"}
 
 
 # What they are built with.
@@ -81,7 +81,7 @@ def ready(root: Path) -> dict[str, str]:
 
 
 def said(run: Job | None, root: Path, environment: dict[str, str], *folders: str) -> list[str]:
-    node = CheckContext(root, environment, folders=folders or ("/none",))
+    node = CheckContext(root, environment, site_packages=folders or ("/none",))
     return [f"{line.state}: {line.found}" for line in deepspeed_ops.check_operators(run, node)]
 
 
@@ -161,7 +161,7 @@ def locked(home: Path, seconds: float, name: str = "cpu_adam") -> Path:
 
 def found(run: Job | None, home: Path, **environment: str) -> list[CheckResult]:
     return list(
-        stale_locks.check_locks(run, CheckContext(home, {"HOME": str(home), **environment}, folders=("/none",)))
+        stale_locks.check_locks(run, CheckContext(home, {"HOME": str(home), **environment}, site_packages=("/none",)))
     )
 
 

@@ -253,7 +253,7 @@ def test_a_run_on_one_node_meets_nobody() -> None:
     ],
 )  # fmt: skip
 def test_proxies(environment: dict[str, str], settings: str, expected: str, tmp_path: Path) -> None:
-    node = CheckContext(environment=environment, folders=site(tmp_path, {"httpx": "0.28.1"}))
+    node = CheckContext(environment=environment, site_packages=site(tmp_path, {"httpx": "0.28.1"}))
     lines = told(hub_checks.check_proxy(job(settings=settings), node))
     assert lines.startswith(expected) if expected else not lines
 
@@ -261,14 +261,18 @@ def test_proxies(environment: dict[str, str], settings: str, expected: str, tmp_
 def test_socks_with_its_package(tmp_path: Path) -> None:
     folders = site(tmp_path, {"httpx": "0.28.1", "socksio": "1.0"})
     assert (
-        told(hub_checks.check_proxy(None, CheckContext(environment={"all_proxy": "socks5://x:1"}, folders=folders)))
+        told(
+            hub_checks.check_proxy(None, CheckContext(environment={"all_proxy": "socks5://x:1"}, site_packages=folders))
+        )
         == ""
     )
 
 
 def test_what_has_no_proxy_already_stays_so() -> None:
     environment = {"HTTP_PROXY": PROXY, "NO_PROXY": "localhost"}
-    (line,) = hub_checks.check_proxy(job(settings=REWARD), CheckContext(environment=environment, folders=("/none",)))
+    (line,) = hub_checks.check_proxy(
+        job(settings=REWARD), CheckContext(environment=environment, site_packages=("/none",))
+    )
     assert line.remedy == "export no_proxy=localhost,reward"
 
 
@@ -285,7 +289,7 @@ OLD = {"httpx": "0.28.1", "requests": "2.32", "huggingface-hub": "0.36"}
     ],
 )
 def test_socks(packages: dict[str, str], settings: str, expected: str, tmp_path: Path) -> None:
-    node = CheckContext(environment={"all_proxy": "socks5://x:1"}, folders=site(tmp_path, packages))
+    node = CheckContext(environment={"all_proxy": "socks5://x:1"}, site_packages=site(tmp_path, packages))
     lines = told(hub_checks.check_proxy(jobs.resolve(parse_recipe("recipe.yaml", settings)), node))
     assert lines.startswith(expected) if expected else not lines
 

@@ -40,7 +40,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> None:
 def told(folders: tuple[str, ...]) -> list[str]:
     return [
         f"{line.state}: {line.found}; {line.wanted}; {line.remedy}"
-        for line in package_checks.check_packages(None, CheckContext(folders=folders))
+        for line in package_checks.check_packages(None, CheckContext(site_packages=folders))
     ]
 
 
@@ -101,13 +101,13 @@ def test_the_recipe_names_other_releases(tmp_path: Path) -> None:
     job = jobs.resolve(parse_recipe("x.yaml", text))
     found = [
         line.found
-        for line in package_checks.check_packages(job, CheckContext(folders=site(tmp_path, SOUND, files=FILES)))
+        for line in package_checks.check_packages(job, CheckContext(site_packages=site(tmp_path, SOUND, files=FILES)))
     ]
     assert found == ["the recipe is for transformers <5, and 5.6.0 is installed here"]
 
 
 def test_nothing_installed(tmp_path: Path) -> None:
-    [line] = package_checks.check_packages(None, CheckContext(folders=site(tmp_path, {"torch": "2.8.0"})))
+    [line] = package_checks.check_packages(None, CheckContext(site_packages=site(tmp_path, {"torch": "2.8.0"})))
     assert (line.state, line.remedy) == ("warning", "pip install llamafactory==0.9.5")
 
 

@@ -76,7 +76,9 @@ def test_main_memory_is_told_once() -> None:
 
 def begun(*overrides: str, machine: str | None = None, **environment: str) -> list[str]:
     job = resolve(load_with_overrides(LORA, overrides), machine)
-    return told(start_checks.check_start(job, CheckContext(environment=environment, folders=(os.environ["HF_HOME"],))))
+    return told(
+        start_checks.check_start(job, CheckContext(environment=environment, site_packages=(os.environ["HF_HOME"],)))
+    )
 
 
 def test_nothing_stops_it() -> None:
@@ -95,7 +97,7 @@ def test_no_llamafactory(monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = begun()
     assert line.startswith("error: start: llamafactory-cli is not ")
     assert not told(
-        start_checks.check_start(resolve(load_recipe(LORA)), CheckContext(folders=("/none",)))
+        start_checks.check_start(resolve(load_recipe(LORA)), CheckContext(site_packages=("/none",)))
     )  # which is told of the packages
 
 
@@ -107,7 +109,7 @@ def test_a_folder_without_weights(tmp_path: Path) -> None:
 
 
 def test_where_the_model_lies(tmp_path: Path) -> None:
-    (line,) = told(start_checks.check_start(resolve(load_recipe(TINY)), CheckContext(folders=("/none",))))
+    (line,) = told(start_checks.check_start(resolve(load_recipe(TINY)), CheckContext(site_packages=("/none",))))
     assert line == f"ok: model: `demo/tiny-qwen3` lies in {ROOT}/demo/tiny-qwen3"
     place = tmp_path / "hf/hub/models--Qwen--Qwen3-8B"
     (place / "refs").mkdir(parents=True)

@@ -106,7 +106,7 @@ def test_a_space_is_refused_only_where_the_launcher_splits(project: Path) -> Non
 )
 def test_the_launchers_environment_follows_the_machine(machine: str, variables: dict[str, str], project: Path) -> None:
     text = f"# /// recipe\n# machine: {machine}\n# ///\noutput_dir: x\n"
-    assert local_launch.build_launch(resolved(project, text), []).variables == variables
+    assert local_launch.build_launch(resolved(project, text), []).env == variables
 
 
 def test_another_number_of_nodes_in_the_environment(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +130,8 @@ def test_a_run_by_accelerate_gets_the_file_found_beside_the_recipe(project: Path
     head = "# /// recipe\n# machine: 8xa100-80g\n# accelerate: accelerate/f.yaml\n# ///\n"
     found = resolved(project, f"{head}stage: sft\n")
     file = str(project / "accelerate" / "f.yaml")
-    assert local_launch.build_launch(found, []).starter == launch_command.accelerate_words(file, 1, 8)
-    assert local_launch.build_launch(found, []).variables == {}
+    assert local_launch.build_launch(found, []).launcher == launch_command.accelerate_words(file, 1, 8)
+    assert local_launch.build_launch(found, []).env == {}
     (project / "accelerate").rename(Path.cwd() / "accelerate")
     (line,) = launch_command.launch_commands(resolved(project, f"{head}stage: sft\n"), "x.yaml", [])
     assert line.startswith("accelerate launch --config_file accelerate/f.yaml --num_processes 8 ")
@@ -165,7 +165,7 @@ def test_an_optimizer_in_main_memory_gets_the_processors(project: Path, monkeypa
 def test_nodes_get_what_their_devices_want(project: Path) -> None:
     recipe = resolved(project, "# /// recipe\n# machine: 2x8x910b\n# ///\nstage: sft\nddp_timeout: 7200\n")
     wanted = {"HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT", "PYTORCH_NPU_ALLOC_CONF"}
-    assert wanted <= set(local_launch.build_launch(recipe, []).variables)
+    assert wanted <= set(local_launch.build_launch(recipe, []).env)
     assert all(f" {name}=" in line for name in wanted for line in launch_command.launch_commands(recipe, "x.yaml", []))
 
 

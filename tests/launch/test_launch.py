@@ -141,13 +141,13 @@ def test_a_rank_that_is_none(rank: str, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.usefixtures("bare")
 def test_what_the_environment_tells_of_the_place_stands_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
-    lines = launch_command.node_commands("x.yaml", [], 2, {}, known=launch_command.rendezvous_env(2))
+    lines = launch_command.node_commands("x.yaml", [], 2, {}, rendezvous=launch_command.rendezvous_env(2))
     assert [line.split()[:3] for line in lines] == [
         [f"NODE_RANK={rank}", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500"] for rank in range(2)
     ]
     monkeypatch.setenv("NODE_RANK", "1")
     monkeypatch.setenv("MASTER_PORT", "1234")
-    (line,) = launch_command.node_commands("x.yaml", [], 2, {}, known=launch_command.rendezvous_env(2))
+    (line,) = launch_command.node_commands("x.yaml", [], 2, {}, rendezvous=launch_command.rendezvous_env(2))
     assert line.split()[:3] == ["NODE_RANK=1", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=1234"]
     (line,) = launch_command.node_commands(
         "x.yaml", [], 2, {}, launch_command.accelerate_words("f.yaml", 2, 8), launch_command.rendezvous_env(2)
@@ -169,7 +169,7 @@ def test_run_passes_words_environment_and_exit_code(bare: Path, monkeypatch: pyt
 def test_the_devices_that_were_chosen_win(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "llamafactory-cli", f'echo "$CUDA_VISIBLE_DEVICES" > {bare}/seen')
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert ran(launch_command.build_process_spec(Path("x.yaml"), [], {}, chosen={"CUDA_VISIBLE_DEVICES": "1"})) == 0
+    assert ran(launch_command.build_process_spec(Path("x.yaml"), [], {}, device_env={"CUDA_VISIBLE_DEVICES": "1"})) == 0
     assert (bare / "seen").read_text() == "1\n"
 
 

@@ -136,7 +136,7 @@ def test_one_that_cannot_be_renamed_stops_the_run(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(Path, "rename", refused)
     with pytest.raises(RecipeError, match="cannot be renamed: permission denied; rename or remove it"):
         [*resume.resume_messages(resolved(), dry=False)]
-    with pytest.raises(SystemExit, match="cannot be renamed: Permission denied"):
+    with pytest.raises(SystemExit, match="cannot be renamed: permission denied"):
         written.main(str(folder))
     assert names(folder) == ["checkpoint-300"]
 

@@ -96,7 +96,7 @@ def _run(machine: Mapping[str, Any], text: str | None, node: CheckContext) -> tu
     if "recording" not in machine:
         return jobs.resolve(document), node
     job, there = diagnosis.job_and_context(document, machine["recipe"]["machine"])
-    return job, there._replace(root=node.root, environment=node.environment, folders=node.folders)
+    return job, there._replace(root=node.root, environment=node.environment, site_packages=node.site_packages)
 
 
 def recipe(facts: Mapping[str, Any]) -> str:
@@ -131,7 +131,9 @@ def _node(machine: Mapping[str, Any], folder: Path) -> CheckContext:
     files = {"llamafactory/extras/misc.py": f"def check_dependencies() -> None:\n{compared or '    pass'}\n"}
     packages = {"llamafactory": "0.9.5", **machine.get("packages", {})}
     return CheckContext(
-        root, os.environ, folders=installed_packages.site(folder / "site", packages, machine.get("requires"), files)
+        root,
+        os.environ,
+        site_packages=installed_packages.site(folder / "site", packages, machine.get("requires"), files),
     )
 
 

@@ -88,7 +88,7 @@ def _time_steps(recipe: str, overrides: Sequence[str], machine: str | None, numb
         job = preflight.check_before_start(document, target, None)
         if job.machine is None or launch_command.nodes_and_devices(job)[0] > 1:
             raise RecipeError("steps are timed on one node; of a run on several give the first one's log: --log FILE")
-        prepared = local_launch.build_launch(job, words, target.variables)
+        prepared = local_launch.build_launch(job, words, target.device_env)
         supervisor.check_can_start(job, prepared)
         return job, short_run.run_timed_steps(prepared, number)
 

@@ -31,7 +31,7 @@ def check_before_start(document: Document, target: DeviceAllocation, host_ram: f
         print_lines(note.text, err=True)
     require_no_errors(document, target.machine, ram)
     job = jobs.resolve(document, target.machine, ram)
-    context = CheckContext(target=target)
+    context = CheckContext(allocation=target)
     if target.accelerators or not dry:  # else this is not the machine that the run is for
         _report(start_checks.PREFLIGHT_OF_MACHINE, job, context)
     _report(start_checks.PREFLIGHT, job, context, dry)

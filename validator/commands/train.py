@@ -71,7 +71,7 @@ def command(
     if smoke:  # judged as the whole run
         overrides = (*overrides, *smoking.smoke_overrides(job))
         job = jobs.resolve(load_with_overrides(recipe, overrides), target.machine)
-    prepared = local_launch.build_launch(job, overrides, target.variables)
+    prepared = local_launch.build_launch(job, overrides, target.device_env)
     nodes, _ = launch_command.nodes_and_devices(job)
     # Several nodes share an output folder.
     with lock_output_dir(prepared.output) if prepared.output and nodes == 1 and not dry_run else nullcontext() as lock:
@@ -79,8 +79,8 @@ def command(
             _report_earlier_run(job, dry_run)
         if not dry_run:
             _train_and_exit(job, prepared, smoke, grace, lock)
-    variables = {**prepared.variables, **prepared.chosen}
-    words = (str(prepared.recipe), prepared.overrides, nodes, variables, prepared.starter)
+    variables = {**prepared.env, **prepared.device_env}
+    words = (str(prepared.recipe), prepared.overrides, nodes, variables, prepared.launcher)
     print_lines(*launch_command.node_commands(*words, launch_command.rendezvous_env(nodes)))
 
 
@@ -109,7 +109,7 @@ def _train_and_exit(job: Job, prepared: Launch, smoke: bool, grace: float | None
     if smoke and code == 0 and prepared.output:
         print_lines(smoking.smoke_summary(prepared.output, time.monotonic() - began))
     if code:
-        said = (_describe_exit(prepared.starter[0], code), None if smoke else resume.after_exit_message(job))
+        said = (_describe_exit(prepared.launcher[0], code), None if smoke else resume.after_exit_message(job))
         with suppress(OutputError):  # the terminal may be gone
             print_lines(f"lmf-recipes: {'; '.join(filter(None, said))}", err=True)
     sys.exit(code)

@@ -24,7 +24,7 @@ def check_cann(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
 
     Nothing on a machine without Ascend's driver.
     """
-    there = find_installed(context.folders)
+    there = find_installed(context.site_packages)
     if "torch-npu" not in there.all_versions:
         torch = there.all_versions.get("torch", "").partition("+")[0]
         if torch and not (job and job.on_cpu) and driver_tool.run_tool("npu-smi", "info"):

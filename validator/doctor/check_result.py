@@ -27,20 +27,21 @@ class CheckResult(NamedTuple):
 
 
 class CheckContext(NamedTuple):
-    """`root` is where the kernel's files are read from (`proc`, `sys`, `dev`), `environment` that of the run.
+    """What checks are given, read once.
 
-    `here` are the devices, None where no driver's program shows any; `fault` is what one says instead. `assumed` is the
-    machine that the recipe is written for, `target` what the run takes of this one; where it is `refused`, that says
-    why. `folders` hold the packages; None: those that llamafactory-cli imports."""
+    `root` is where the kernel's files are read from (`proc`, `sys`, `dev`). `machine` are the devices here; None if no
+    driver's tool shows any, and `driver_error` is what the tool says instead. `recipe_machine` is the machine that the
+    recipe is written for, `allocation` what the run gets of this one; if it gets nothing, `allocation_error` says why.
+    `site_packages` are the folders of packages; None: those of the Python that runs llamafactory-cli."""
 
     root: Path = Path("/")
     environment: Mapping[str, str] = os.environ
-    here: ThisMachine | None = None
-    fault: str = ""
-    assumed: Machine | None = None
-    target: DeviceAllocation | None = None
-    refused: str = ""
-    folders: tuple[str, ...] | None = None
+    machine: ThisMachine | None = None
+    driver_error: str = ""
+    recipe_machine: Machine | None = None
+    allocation: DeviceAllocation | None = None
+    allocation_error: str = ""
+    site_packages: tuple[str, ...] | None = None
 
 
 # The one form of all checks. `train` and `calibrate` run those that start_checks.py lists as well, before a start.

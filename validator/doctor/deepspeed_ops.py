@@ -51,7 +51,7 @@ def operators_to_build(job: Job, context: CheckContext) -> set[str]:
 def _prebuilt_operators(context: CheckContext) -> set[str]:
     """Return the operators that were built when DeepSpeed was installed (`DS_BUILD_OPS`)."""
     row = _INSTALLED_OPS_LINE.search(
-        find_installed(context.folders).read_file("deepspeed/git_version_info_installed.py")
+        find_installed(context.site_packages).read_file("deepspeed/git_version_info_installed.py")
     )
     return {name for name, there in _OPERATOR_ENTRY.findall(row[1] if row else "") if there == "True"}
 
@@ -111,7 +111,7 @@ def _missing_tools(context: CheckContext) -> Iterator[tuple[str, str]]:
 def _check_toolkit(job: Job, names: set[str], context: CheckContext) -> Iterator[CheckResult]:
     """Check the device's own compiler, and headers."""
     vendor = job.machine.device.vendor if job.machine and not job.on_cpu else ""
-    imports = _NVCC_CALL in find_installed(context.folders).read_file("deepspeed/ops/op_builder/fp_quantizer.py")
+    imports = _NVCC_CALL in find_installed(context.site_packages).read_file("deepspeed/ops/op_builder/fp_quantizer.py")
     if vendor == "nvidia" and (imports or names) and not _has_nvcc(context):
         remedy = "load the module of CUDA, or `conda install -c nvidia cuda-toolkit`, of the release that torch is for"
         wanted = "DeepSpeed does not import without" if imports else _builds_sentence(names)

@@ -19,9 +19,12 @@ from validator.run.prediction import GIB, Job
 def check_device_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line if other processes hold device memory that the run needs. The prediction is what the driver shows
     for the run, context included; whether it fits into what is usable of a device is a question of `check`."""
-    if job is None or context.target is None:
+    if job is None or context.allocation is None:
         return
-    need, known = job.device_memory, [device for device in context.target.accelerators if device.free_gib is not None]
+    need, known = (
+        job.device_memory,
+        [device for device in context.allocation.accelerators if device.free_gib is not None],
+    )
     fullest = min(known, key=lambda device: device.free_gib or 0.0, default=None)
     if need is None or fullest is None or (free := fullest.free_gib) is None or need.high / GIB < free:
         return
@@ -60,17 +63,17 @@ def check_devices(job: Job | None, context: CheckContext) -> Iterator[CheckResul
     The devices here, beside those that the run wants. A machine without any, such as a login node, is at fault
     where a run wants some.
     """
-    wanted = str(context.assumed or "")
-    if context.fault:
-        remedy = next((remedy for words, remedy in _DRIVER_REMEDIES.items() if words in context.fault), "")
-        known = _NOT_IN_CATALOGUE not in context.fault and (wanted or job is None)
-        yield CheckResult("error" if known else "warning", _DEVICES, context.fault, wanted, remedy)
-    elif context.here is None:
+    wanted = str(context.recipe_machine or "")
+    if context.driver_error:
+        remedy = next((remedy for words, remedy in _DRIVER_REMEDIES.items() if words in context.driver_error), "")
+        known = _NOT_IN_CATALOGUE not in context.driver_error and (wanted or job is None)
+        yield CheckResult("error" if known else "warning", _DEVICES, context.driver_error, wanted, remedy)
+    elif context.machine is None:
         yield _no_device(context.root, wanted)
-    elif context.refused:
-        yield CheckResult("error", _DEVICES, context.refused, wanted)
+    elif context.allocation_error:
+        yield CheckResult("error", _DEVICES, context.allocation_error, wanted)
     else:
-        here, assumed = context.here, context.assumed
+        here, assumed = context.machine, context.recipe_machine
         alike = assumed is None or (assumed.device.id == here.device and assumed.devices <= len(here.accelerators))
         # A run may do with other devices, and other checks tell how; without a run they should be as named.
         state: State = "ok" if alike else "warning" if job else "error"
@@ -78,7 +81,7 @@ def check_devices(job: Job | None, context: CheckContext) -> Iterator[CheckResul
         for line in here.unreachable:
             remedy = "the device has left the bus: reboot, or reseat it"
             yield CheckResult("warning" if job else "error", _DEVICES, line, "", remedy)
-        for note in context.target.notes if context.target else here.notes():
+        for note in context.allocation.notes if context.allocation else here.notes():
             if note.kind == "other":  # the machine itself stands above, and check_processes tells who holds memory
                 yield CheckResult("ok", _DEVICES, note.text)
         yield from check_device_memory(job, context)
@@ -140,7 +143,7 @@ def check_processes(job: Job | None, context: CheckContext) -> Iterator[CheckRes
     """
     if job and job.on_cpu:
         return
-    devices = [*context.here.accelerators, *context.here.other_accelerators] if context.here else []
+    devices = [*context.machine.accelerators, *context.machine.other_accelerators] if context.machine else []
     names = {name: device.visible_ids[0] for device in devices for name in device.visible_ids[1:]}
     nvidia = [process for device in read_devices() for process in device.processes]
     found = nvidia or ascend.read_processes() or amd.read_processes()
@@ -149,7 +152,7 @@ def check_processes(job: Job | None, context: CheckContext) -> Iterator[CheckRes
         remedy = f"if it is a left-over: `kill {process.pid}`" if is_own_process(process.pid, context.root) else ""
         yield CheckResult("warning", "processes", _describe_process(process, names, context.root), "", remedy)
     # Processes of other containers do not show.
-    if not there and context.here and (used := context.here.memory_use_note()):
+    if not there and context.machine and (used := context.machine.memory_use_note()):
         found_by_memory = f"{used}, none of which is seen from here"
         yield CheckResult("warning", "processes", found_by_memory, "", "look for them on the host")
 
@@ -230,7 +233,7 @@ def check_health(job: Job | None, context: CheckContext) -> Iterator[CheckResult
 
 def _downgrade_if_unused(line: CheckResult, name: str, context: CheckContext) -> CheckResult:
     """Return the line, as a warning if the run does not take the device."""
-    taken = context.target.accelerators if context.target else ()
+    taken = context.allocation.accelerators if context.allocation else ()
     if taken and not any(name in device.visible_ids for device in taken):
         return line._replace(state="warning")
     return line

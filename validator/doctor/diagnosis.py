@@ -1,10 +1,10 @@
-"""The list of all checks, running them at once with a time limit, and the diagnosis of this machine for one run or by
+"""The list of all checks, running them at once with a time limit, and the diagnosis of this machine, for a run or by
 itself."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -24,9 +24,9 @@ from validator.doctor import (
 from validator.doctor.check_result import Check, CheckContext, CheckResult
 from validator.errors import RecipeError
 from validator.knowledge import devices
-from validator.launch import device_allocation as targets
-from validator.machine import this_machine as this
+from validator.launch.device_allocation import DeviceAllocation, allocate_devices, allocate_for_machine
 from validator.machine.driver_tool import DriverError
+from validator.machine.this_machine import detect_machine
 from validator.recipe.recipe_file import Document
 from validator.run import prediction as jobs
 from validator.run.prediction import Job
@@ -89,50 +89,47 @@ class Diagnosis:
 
 
 def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
-    """Look at this machine; with a recipe, for its run, which gets of the devices what `train` would give it. Where
-    `machine` is named, the run is meant for that one, or this should be it."""
+    """Diagnose this machine; with a recipe, for its run, which gets the devices that `train` would give it. `machine`
+    names the machine that the run is meant for, or, without a recipe, that this one should be."""
     if document is None:
-        assumed = devices.parse_machine(machine) if machine else None
-        return _build_diagnosis(None, None, run_checks(None, with_devices(CheckContext(assumed=assumed))))
+        context = CheckContext(recipe_machine=devices.parse_machine(machine) if machine else None)
+        return _build_diagnosis(None, None, [*run_checks(None, with_devices(context))])
     from . import recipe_checks  # with numpy, which a machine by itself does not wait for
 
     job, context = job_and_context(document, machine)
-    ram = context.target.host_ram_gib if context.target else None
-    judged = recipe_checks.check_recipe(document, _machine_to_judge(job, context) or machine, ram)
-    return _build_diagnosis(document, job, (*judged, *recipe_checks.check_data(job), *run_checks(job, context)))
+    allocation = context.allocation or DeviceAllocation()
+    judged = allocation.machine or machine
+    if context.allocation and context.machine and job.machine and not job.on_cpu:
+        # As many of the devices here as the run takes, of whatever kind.
+        judged = f"{job.machine.nodes}x{job.machine.devices}x{context.machine.device}"
+    recipe_lines = recipe_checks.check_recipe(document, judged, allocation.host_ram_gib)
+    return _build_diagnosis(document, job, [*recipe_lines, *recipe_checks.check_data(job), *run_checks(job, context)])
 
 
-def _machine_to_judge(job: Job, context: CheckContext) -> str | None:
-    """The machine that the recipe is judged by: as many of the devices here as the run takes, of whatever kind."""
-    if context.target is None or context.here is None or job.machine is None or job.on_cpu:
-        return context.target.machine if context.target else None
-    return f"{job.machine.nodes}x{job.machine.devices}x{context.here.device}"
-
-
-def _build_diagnosis(document: Document | None, job: Job | None, lines: Iterable[CheckResult]) -> Diagnosis:
-    told = tuple(lines)
-    states = [line.state for line in told]
+def _build_diagnosis(document: Document | None, job: Job | None, lines: Sequence[CheckResult]) -> Diagnosis:
+    states = [line.state for line in lines]
     name = str(job.machine) if job and job.machine else None
     path = document.path if document else None
-    return Diagnosis(platform.node(), path, name, told, states.count("error"), states.count("warning"))
+    return Diagnosis(platform.node(), path, name, tuple(lines), states.count("error"), states.count("warning"))
 
 
 def job_and_context(document: Document, machine: str | None) -> tuple[Job, CheckContext]:
-    """The job as it would run here, and this machine with what the job gets of its devices, or why it gets none."""
+    """Return the job as it would run here, and the context with what the job gets of the devices, or why it gets
+    none."""
     job = jobs.resolve(document, machine)
-    context = CheckContext(assumed=None if job.on_cpu else job.machine)
+    context = CheckContext(recipe_machine=None if job.on_cpu else job.machine)
     try:
-        target = targets.allocate_for_machine(machine, job) if machine else targets.allocate_devices(job, dry=False)
+        allocation = allocate_for_machine(machine, job) if machine else allocate_devices(job, dry=False)
     except RecipeError as err:
-        return job, with_devices(context._replace(refused=str(err)))
-    there = jobs.resolve(document, target.machine, target.host_ram_gib)
-    context = context._replace(target=target, here=target.here)
-    return there, context if target.here else with_devices(context)
+        return job, with_devices(context._replace(allocation_error=str(err)))
+    there = jobs.resolve(document, allocation.machine, allocation.host_ram_gib)
+    context = context._replace(allocation=allocation, machine=allocation.this_machine)
+    return there, context if allocation.this_machine else with_devices(context)
 
 
 def with_devices(context: CheckContext) -> CheckContext:
     """Return the context with the devices, or with what the driver's tool says instead."""
     try:
-        return context._replace(here=this.detect_machine())
+        return context._replace(machine=detect_machine())
     except DriverError as err:
-        return context._replace(fault=err.finding)
+        return context._replace(driver_error=err.finding)

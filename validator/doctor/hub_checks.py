@@ -45,7 +45,7 @@ def check_downloads(job: Job | None, context: CheckContext) -> Iterator[CheckRes
         return
     yield from _other_shapes(job)
     if node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
-        if hub_env(job) and "modelscope" not in find_installed(context.folders).versions(["modelscope"]):
+        if hub_env(job) and "modelscope" not in find_installed(context.site_packages).versions(["modelscope"]):
             text = "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
             yield CheckResult("error", _MODEL, text)
     elif not node_environment.is_env_enabled("USE_OPENMIND_HUB"):
@@ -210,7 +210,7 @@ def check_proxy(job: Job | None, context: CheckContext) -> Iterator[CheckResult]
         spared = ",".join(filter(None, (without, *caught)))
         yield CheckResult("warning", _PROXY, found, "no_proxy with them", f"export no_proxy={shell_quote(spared)}")
     if socks := [name for name, value in proxies.items() if value.startswith("socks")]:
-        yield from _check_socks(socks[0], job, find_installed(context.folders).all_versions)
+        yield from _check_socks(socks[0], job, find_installed(context.site_packages).all_versions)
 
 
 def _check_socks(name: str, job: Job | None, there: Mapping[str, str]) -> Iterator[CheckResult]:

@@ -23,7 +23,7 @@ def check_required_packages(job: Job | None, context: CheckContext) -> Iterator[
     if job is None:
         return
     wanted = dict(packages_for_run(job))
-    there = find_installed(context.folders).versions(["llamafactory", *wanted])
+    there = find_installed(context.site_packages).versions(["llamafactory", *wanted])
     for package, why in wanted.items() if "llamafactory" in there else ():
         if package not in there:
             install = shell_join(["pip", "install", pip_requirement(package)])
@@ -43,7 +43,7 @@ def check_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResu
 
     What does not go together, and what is there.
     """
-    there = find_installed(context.folders)
+    there = find_installed(context.site_packages)
     if "llamafactory" not in there.all_versions:
         wanted = f"llamafactory {releases.required_pairs(job.header)[0][0] if job else releases.newest_pair()[0]}"
         remedy = f"pip install {wanted.replace(' ', '==')}"

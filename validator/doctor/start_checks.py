@@ -60,7 +60,7 @@ def check_ray(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
 def _missing_ray_packages(job: Job, context: CheckContext) -> Iterator[CheckResult]:
     """Without `master_addr` LLaMA-Factory asks Ray's dashboard for the head node (train/trainer_utils.py,
     get_ray_head_node_ip), which stops with ServerUnavailable where only `ray` is installed (seen with 2.60)."""
-    there = find_installed(context.folders).versions(["ray", "aiohttp-cors"])
+    there = find_installed(context.site_packages).versions(["ray", "aiohttp-cors"])
     if "ray" not in there:
         found = "USE_RAY is set and the package is not installed"
         yield CheckResult("error", "Ray", f'{found}: pip install "ray[default]"')
@@ -108,16 +108,16 @@ def check_start(job: Job | None, context: CheckContext) -> Iterator[CheckResult]
         return
     yield from check_required_packages(job, context)
     yield from _check_model(job, context)
-    if "llamafactory" not in find_installed(context.folders).all_versions:
+    if "llamafactory" not in find_installed(context.site_packages).all_versions:
         return  # check_packages tells of it
     try:
-        prepared = local_launch.build_launch(job, (), context.target.variables if context.target else {})
+        prepared = local_launch.build_launch(job, (), context.allocation.device_env if context.allocation else {})
         # Before a run is queued nothing tells of this node's place among several, and it is not asked for; nor is it
         # if the job's script writes the rank into the command.
-        elastic = "RDZV_ID" in context.environment and prepared.starter == launch_command.LLAMAFACTORY_CLI
+        elastic = "RDZV_ID" in context.environment and prepared.launcher == launch_command.LLAMAFACTORY_CLI
         known = "NODE_RANK" in context.environment or elastic
         nodes = launch_command.nodes_and_devices(job)[0] if known else 1
-        local_launch.check_launchable(nodes, releases.required_pairs(job.header)[0][0], prepared.starter)
+        local_launch.check_launchable(nodes, releases.required_pairs(job.header)[0][0], prepared.launcher)
     except RecipeError as err:
         yield CheckResult("error", "start", str(err))
 

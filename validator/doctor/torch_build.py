@@ -52,7 +52,7 @@ def check_torch(job: Job | None, context: CheckContext) -> Iterator[CheckResult]
 
     Whether torch runs on these devices, and what is built for torch on this torch.
     """
-    there = find_installed(context.folders)
+    there = find_installed(context.site_packages)
     torch = read_build(there, "torch")
     if torch is None:
         return
@@ -90,9 +90,9 @@ def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Itera
 
 def _check_rocm(torch: PackageBuild, context: CheckContext, job: Job | None) -> Iterator[CheckResult]:
     """The wheels of the package index are for CUDA, which AMD's devices do not run."""
-    if context.here is None or context.here.device not in devices.device_ids() or (job and job.on_cpu):
+    if context.machine is None or context.machine.device not in devices.device_ids() or (job and job.on_cpu):
         return
-    if devices.find_device(context.here.device)[0].vendor == "amd" and not torch.hip:
+    if devices.find_device(context.machine.device)[0].vendor == "amd" and not torch.hip:
         found = f"torch {torch.release} is built for {_kind(torch)}, and the devices are AMD's"
         yield CheckResult("error", "torch", found, "a build for ROCm", _INSTALL_REMEDY)
 
@@ -185,7 +185,7 @@ def check_compiled_packages(job: Job | None, context: CheckContext) -> Iterator[
 
     One line for each package that cannot be imported beside this torch.
     """
-    there = find_installed(context.folders)
+    there = find_installed(context.site_packages)
     given = sorted(there.files("torch/lib/*.so"), key=lambda path: path.stat().st_size)
     for package, (pattern, remedy) in _COMPILED_LIBRARIES.items() if given else ():
         library = next(iter(there.files(pattern)), None)

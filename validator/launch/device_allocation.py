@@ -27,9 +27,9 @@ class DeviceAllocation:
     machine: str | None = None
     host_ram_gib: float | None = None
     accelerators: Sequence[Accelerator] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
+    device_env: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[Note] = ()
-    here: ThisMachine | None = None
+    this_machine: ThisMachine | None = None
 
 
 def allocate_devices(job: Job, *, dry: bool) -> DeviceAllocation:

@@ -34,40 +34,30 @@ _RESULT_NAMES = ("adapter_model.safetensors", "model.safetensors", "model.safete
 
 @dataclass(frozen=True)
 class Launch:
-    """What llamafactory-cli gets, or accelerate: `starter` are the words before the recipe. `variables` are added to
-    the environment; what the user has set wins, but over `chosen`, which leave the run some of the devices. `counted`
-    are those that depend on this machine: what the shell would count, what its driver lacks."""
+    """How a run is started. `launcher`: the words before the recipe. `env`: defaults, which the user's own environment
+    overrides. `device_env` selects devices and overrides the user's. `host_env`: defaults that depend on this host
+    (OMP_NUM_THREADS, NCCL_P2P_DISABLE)."""
 
     recipe: Path
     overrides: tuple[str, ...]
-    variables: Mapping[str, str]
+    env: Mapping[str, str]
     output: Path | None
-    starter: tuple[str, ...] = launch_command.LLAMAFACTORY_CLI
-    chosen: Mapping[str, str] = field(default_factory=dict)
-    counted: Mapping[str, str] = field(default_factory=dict)
+    launcher: tuple[str, ...] = launch_command.LLAMAFACTORY_CLI
+    device_env: Mapping[str, str] = field(default_factory=dict)
+    host_env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def process(self) -> launch_command.ProcessSpec:
-        variables = {**self.variables, **self.counted}
-        return launch_command.build_process_spec(self.recipe, self.overrides, variables, self.starter, self.chosen)
+        env = {**self.env, **self.host_env}
+        return launch_command.build_process_spec(self.recipe, self.overrides, env, self.launcher, self.device_env)
 
 
-def _host_p2p_env(job: Job) -> dict[str, str]:
-    """By the driver of this machine, which is asked for few cards."""
-    asked = job.machine is not None and launch_command.lacks_p2p(
-        job.machine.device, job.machine.devices, job.machine.nodes
-    )
-    driver = nvidia.read_driver() if asked else None
-    return launch_command.p2p_disable_env(driver.release) if driver else {}
-
-
-def build_launch(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] = MappingProxyType({})) -> Launch:
-    """The recipe as it is, with overrides that make its paths absolute; `chosen` are variables that choose devices.
-    Under torchrun LLaMA-Factory's launcher splits the command line at spaces: a path that holds one is then given from
-    the working directory. Raises RecipeError where that holds one, too, or the environment names another number of
-    nodes."""
-    variables = launch_env(job)
-    spawns = "NPROC_PER_NODE" in variables
+def build_launch(job: Job, overrides: Sequence[str], device_env: Mapping[str, str] = MappingProxyType({})) -> Launch:
+    """Return how the recipe is started here, with overrides that make its paths absolute. Under torchrun
+    LLaMA-Factory's launcher splits the command line at spaces: a path with a space is then given from the working
+    directory. Raises RecipeError if that has a space, too, or if NNODES is not the run's number of nodes."""
+    env = launch_env(job)
+    spawns = "NPROC_PER_NODE" in env
     if not (job.accelerate or launcher.uses_ray()) and (spawns or node_environment.is_env_enabled("FORCE_TORCHRUN")):
         launch_command.check_nnodes(nodes_and_devices(job)[0])
     way = unspaced_path if spawns else Path.absolute
@@ -78,26 +68,29 @@ def build_launch(job: Job, overrides: Sequence[str], chosen: Mapping[str, str] =
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = job.args.get("output_dir")
     folder = safe_read.expand_home(output).absolute() if isinstance(output, str) else None
-    counted = {**launch_command.omp_threads(job, host.usable_cpus()), **_host_p2p_env(job)}
-    return Launch(recipe, words, variables, folder, launcher_words(job), chosen, counted)
+    host_env = launch_command.omp_threads(job, host.usable_cpus())
+    machine = job.machine  # few cards need the driver to be asked
+    if machine and launch_command.lacks_p2p(machine.device, machine.devices, machine.nodes):
+        driver = nvidia.read_driver()
+        host_env |= launch_command.p2p_disable_env(driver.release) if driver else {}
+    return Launch(recipe, words, env, folder, launcher_words(job), device_env, host_env)
 
 
 def result_files(output: Path) -> list[Path]:
-    """What a finished run has left in its output folder, of what a user looks for first."""
+    """Return the files in a run's output folder that a user looks for first."""
     return [output / name for name in _RESULT_NAMES if safe_read.path_kind(output / name) == "file"]
 
 
-def check_launchable(nodes: int, release: str, starter: Sequence[str] = LLAMAFACTORY_CLI) -> None:
-    """Refuse what cannot be started here. Raises RecipeError with one sentence; `release` of LLaMA-Factory is the one
-    to install.
-
-    With RDZV_ID its launcher starts torchrun elastically, where nodes meet and take their ranks (launcher.py)."""
+def check_launchable(nodes: int, release: str, launcher: Sequence[str] = LLAMAFACTORY_CLI) -> None:
+    """Raise RecipeError if the run cannot be started here: llamafactory-cli is missing (`release` is the one to
+    install), or one of several nodes does not know its rank or where to meet. With RDZV_ID LLaMA-Factory's launcher
+    starts torchrun elastically, and nodes take their ranks when they meet (launcher.py)."""
     if shutil.which("llamafactory-cli") is None:
         if find_installed().versions(["llamafactory"]):
             raise RecipeError("llamafactory-cli is not on PATH; activate the environment that it is installed in")
         raise RecipeError(f"llamafactory-cli is not installed here: pip install llamafactory=={release}")
     known = rendezvous_env(nodes)
-    elastic = starter == LLAMAFACTORY_CLI and "RDZV_ID" in os.environ
+    elastic = launcher == LLAMAFACTORY_CLI and "RDZV_ID" in os.environ
     if nodes > 1 and "NODE_RANK" not in known and not elastic:
         rank = " (RANK is set, but LLaMA-Factory reads NODE_RANK)" if "RANK" in os.environ else ""
         needed = f"a run on {nodes} nodes needs NODE_RANK and MASTER_ADDR in the environment{rank}"

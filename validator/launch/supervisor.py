@@ -148,5 +148,5 @@ def check_can_start(job: Job, prepared: Launch) -> None:
     for problem in releases.outside_range(job.header, find_installed().versions(releases.RELEASE_FIELDS)):
         raise RecipeError(problem)
     local_launch.check_launchable(
-        launch_command.nodes_and_devices(job)[0], releases.required_pairs(job.header)[0][0], prepared.starter
+        launch_command.nodes_and_devices(job)[0], releases.required_pairs(job.header)[0][0], prepared.launcher
     )

@@ -24,13 +24,13 @@ from validator.run.prediction import Job
 
 DEFAULT_MASTER_PORT = "29500"
 LLAMAFACTORY_CLI = ("llamafactory-cli", "train")
-# In a command each stands for its value, which differs by node.
+# Names that stand for their values in the words of a command, as the values differ by node.
 _RENDEZVOUS_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def torchrun_env(nodes: int, devices: int, engine: bool) -> dict[str, str]:
-    """What LLaMA-Factory's launcher must find set (launcher.py): torchrun for several processes, and for a
-    DeepSpeed engine even with one; NODE_RANK and MASTER_ADDR differ by node and are the user's to set."""
+    """Return the variables that make LLaMA-Factory's launcher start torchrun (launcher.py): for several processes, and
+    for a DeepSpeed engine even with one. NODE_RANK and MASTER_ADDR differ by node and are the user's to set."""
     if nodes * devices == 1 and not engine:
         return {}
     variables = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": str(devices)}
@@ -38,8 +38,8 @@ def torchrun_env(nodes: int, devices: int, engine: bool) -> dict[str, str]:
 
 
 def accelerate_words(file: str, nodes: int, devices: int) -> tuple[str, ...]:
-    """The words that start LLaMA-Factory by `accelerate launch`. All numbers are given, so that those of the file do
-    not count (accelerate, commands/launch.py)."""
+    """Return the words that start LLaMA-Factory by `accelerate launch`. All numbers are given, as they override those
+    of the file (accelerate, commands/launch.py)."""
     rank, address, port = _RENDEZVOUS_VARIABLES
     several = ("--machine_rank", rank, "--main_process_ip", address, "--main_process_port", port) if nodes > 1 else ()
     count = ("--num_processes", str(nodes * devices), "--num_machines", str(nodes))
@@ -50,29 +50,31 @@ def node_commands(
     recipe: str,
     overrides: Sequence[str],
     nodes: int,
-    variables: Mapping[str, str],
-    starter: Sequence[str] = LLAMAFACTORY_CLI,
-    known: Mapping[str, str] = MappingProxyType({}),
+    env: Mapping[str, str],
+    launcher: Sequence[str] = LLAMAFACTORY_CLI,
+    rendezvous: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
-    """The command for each node, as a shell line, with these variables before it. llamafactory-cli reads its place
-    among the nodes from variables, too. `known` is what `place` tells: with a rank the command of that node alone."""
+    """Return a shell line for each node, with the variables of `env` before the command. llamafactory-cli reads its
+    rank and where nodes meet from variables, too. `rendezvous` are those that are known; with a rank only that node's
+    line."""
     lines = []
-    for rank in [known["NODE_RANK"]] if "NODE_RANK" in known else range(nodes):
+    for rank in [rendezvous["NODE_RANK"]] if "NODE_RANK" in rendezvous else range(nodes):
         unknown = dict(zip(_RENDEZVOUS_VARIABLES, (str(rank), "ADDRESS_OF_NODE_0", DEFAULT_MASTER_PORT), strict=True))
-        place = {**unknown, **known} if nodes > 1 else {}
-        before = {**variables, **place} if starter == LLAMAFACTORY_CLI else variables
-        words = map(shell_quote, [*(place.get(word, word) for word in starter), recipe, *overrides])
+        place = {**unknown, **rendezvous} if nodes > 1 else {}
+        before = {**env, **place} if launcher == LLAMAFACTORY_CLI else env
+        words = map(shell_quote, [*(place.get(word, word) for word in launcher), recipe, *overrides])
         lines.append(" ".join([*(f"{key}={_shell_value(value)}" for key, value in before.items()), *words]))
     return lines
 
 
 def _shell_value(value: str) -> str:
-    """A value for the shell, which is to count what stands as an arithmetic expression."""
+    """Quote a value for the shell, but leave `$((…))` for the shell to compute."""
     return value if value.startswith("$((") else shell_quote(value)
 
 
 def rendezvous_env(nodes: int) -> dict[str, str]:
-    """What the environment tells of this node's place among several. Raises RecipeError where its rank is none."""
+    """Return the rank of this node and where nodes meet, as far as the environment says. Raises RecipeError if the rank
+    is not one of `nodes`."""
     known = {name: os.environ[name] for name in _RENDEZVOUS_VARIABLES if name in os.environ} if nodes > 1 else {}
     rank = known.get("NODE_RANK", "0")
     if not (rank.isdecimal() and int(rank) < nodes):
@@ -81,13 +83,13 @@ def rendezvous_env(nodes: int) -> dict[str, str]:
 
 
 def check_nnodes(nodes: int) -> None:
-    """Raise RecipeError where the environment has another number of nodes, for which torchrun would wait."""
+    """Raise RecipeError if NNODES is set to another number of nodes, for which torchrun would wait."""
     if (given := os.environ.get("NNODES", str(nodes))) != str(nodes):
         raise RecipeError(f"the environment has NNODES={given}, the run has {nodes}; unset it")
 
 
 class ProcessSpec(NamedTuple):
-    """Words and whole environment of the starter."""
+    """Words and whole environment of the process that starts a run."""
 
     words: list[str]
     env: dict[str, str]
@@ -96,16 +98,16 @@ class ProcessSpec(NamedTuple):
 def build_process_spec(
     recipe: Path,
     overrides: Sequence[str],
-    variables: Mapping[str, str],
-    starter: Sequence[str] = LLAMAFACTORY_CLI,
-    chosen: Mapping[str, str] = MappingProxyType({}),
+    env: Mapping[str, str],
+    launcher: Sequence[str] = LLAMAFACTORY_CLI,
+    device_env: Mapping[str, str] = MappingProxyType({}),
 ) -> ProcessSpec:
-    """The starter with the recipe. What the user has set wins over `variables`, and `chosen` over both. Nodes
-    meet at one port, where LLaMA-Factory would draw one on each."""
-    meeting = {"MASTER_PORT": DEFAULT_MASTER_PORT} if "NNODES" in variables else {}
-    env = {**meeting, **variables, **os.environ, **chosen}
+    """Return the process that starts the recipe. The user's environment overrides `env`, and `device_env` overrides
+    both. MASTER_PORT is set for several nodes, as LLaMA-Factory would draw another port on each."""
+    meeting = {"MASTER_PORT": DEFAULT_MASTER_PORT} if "NNODES" in env else {}
+    env = {**meeting, **env, **os.environ, **device_env}
     place = {name: env.get(name, DEFAULT_MASTER_PORT) for name in _RENDEZVOUS_VARIABLES}
-    return ProcessSpec([*(place.get(word, word) for word in starter), str(recipe), *overrides], env)
+    return ProcessSpec([*(place.get(word, word) for word in launcher), str(recipe), *overrides], env)
 
 
 _OMP_THREADS = "OMP_NUM_THREADS"
@@ -117,8 +119,9 @@ P2P_VARIABLES = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE")
 
 
 def vendor_env(device: Device, nodes: int = 1, wait: float = 0.0) -> dict[str, str]:
-    """The environment that every node wants. `wait`: seconds that processes may wait for each other (`ddp_timeout`):
-    HCCL ends the wait by its own limit, whatever the process group's is (torch_npu, ProcessGroupHCCL.cpp)."""
+    """Return the environment that every node wants. `wait`: seconds that processes may wait for each other
+    (`ddp_timeout`); HCCL ends the wait by its own limit, whatever the process group's is (torch_npu,
+    ProcessGroupHCCL.cpp)."""
     wanted = node_needs(device)
     limits = {}
     if (waiting := wanted.waiting) and wait > waiting.usual:
@@ -127,9 +130,9 @@ def vendor_env(device: Device, nodes: int = 1, wait: float = 0.0) -> dict[str, s
 
 
 def omp_threads(job: Job, cores: int | None = None) -> dict[str, str]:
-    """Threads for each process of a node with so many cores, where the optimizer's states are in main memory: torchrun
-    gives each of several processes one, on which alone the update runs (torch, distributed/run.py). One process has
-    all by itself, and a worker of Ray those reserved for it. Without `cores` the node's shell is to count them."""
+    """Return OMP_NUM_THREADS if the optimizer updates the weights in main memory: each process gets its share of the
+    node's cores, as torchrun would give each of several processes one thread (torch, distributed/run.py). A single
+    process has all cores, and a worker of Ray those reserved for it. Without `cores` the node's shell counts them."""
     processes = job.machine.devices if job.machine else 1
     if processes == 1 or launcher.uses_ray() or not optimizer_runs_on_host(job):
         return {}
@@ -137,18 +140,18 @@ def omp_threads(job: Job, cores: int | None = None) -> dict[str, str]:
 
 
 def optimizer_runs_on_host(job: Job) -> bool:
-    """Whether processors update the weights."""
+    """Return whether the CPUs update the weights."""
     return bool(job.deepspeed and job.deepspeed.offload("offload_optimizer")) or bool(job.fsdp and job.fsdp.offload)
 
 
 def p2p_disable_env(driver: str) -> dict[str, str]:
-    """What accelerate wants set for peerless cards with this release of the driver."""
+    """Return what accelerate wants set for cards without peer access, by the release of the driver."""
     return {} if releases.range_admits(f">={P2P_MIN_DRIVER}", driver) else dict.fromkeys(P2P_VARIABLES, "1")
 
 
 def lacks_p2p(device: Device, count: int, nodes: int) -> bool:
-    """Whether accelerate may ask for the driver's release. It counts the cards of the machine, of which a run may take
-    one; nodes with a card each keep InfiniBand."""
+    """Return whether accelerate may ask for the driver's release: for some cards, if the machine has several of them,
+    of which a run may take one. Nodes with one card each keep InfiniBand."""
     products = yaml_table("devices").get(device.id, {}).get("products", ())
     return (count > 1 or nodes == 1) and any(_NO_P2P_CARDS in product for product in products)
 
@@ -157,46 +160,40 @@ WHITESPACE = re.compile(r"\s")
 
 
 def nodes_and_devices(job: Job) -> tuple[int, int]:
-    """Nodes that a command is started on, and devices of each; one of one where no machine is named. Ray starts the
-    processes of the other nodes itself."""
+    """Return the nodes that a command is started on, and the devices of each; (1, 1) if no machine is named. Ray starts
+    the processes of other nodes itself."""
     if job.machine is None:
         return 1, 1
     return 1 if launcher.uses_ray() and not job.accelerate else job.machine.nodes, job.machine.devices
 
 
 def launch_commands(job: Job, recipe: str, overrides: Sequence[str]) -> list[str]:
-    """The command for each node, as a shell line. `recipe` is the path that stands in it."""
+    """Return the command for each node as a shell line. `recipe` is the path that stands in it."""
     named = str(job.header.get("accelerate"))
     file = named if job.accelerate and Path(named).absolute() == Path(job.accelerate.path).absolute() else None
     return node_commands(recipe, overrides, nodes_and_devices(job)[0], launch_env(job), launcher_words(job, file))
 
 
 def launch_env(job: Job) -> dict[str, str]:
-    return {**_launcher_env(job), **_vendor_env_of_run(job), **omp_threads(job), **hub_downloads.hub_env(job)}
-
-
-def _launcher_env(job: Job) -> dict[str, str]:
-    """What makes LLaMA-Factory start the processes: none for accelerate, which does; torchrun would start Ray in each
-    of its own (launcher.py)."""
-    if job.accelerate:
-        return {}
-    return {"USE_RAY": "1"} if launcher.uses_ray() else torchrun_env(*nodes_and_devices(job), job.deepspeed is not None)
-
-
-def _vendor_env_of_run(job: Job) -> dict[str, str]:
+    """Return the variables that a run's processes want, those that differ by host left to the shell."""
+    nodes, devices = nodes_and_devices(job)
+    start: dict[str, str] = {}
+    if not job.accelerate:  # which starts the processes itself; torchrun would start Ray in each of its own
+        start = {"USE_RAY": "1"} if launcher.uses_ray() else torchrun_env(nodes, devices, job.deepspeed is not None)
     wait = job.args.number("ddp_timeout") if job.batch.world_size > 1 else 0.0
-    return vendor_env(job.machine.device, job.machine.nodes, wait) if job.machine else {}
+    vendor = vendor_env(job.machine.device, job.machine.nodes, wait) if job.machine else {}
+    return {**start, **vendor, **omp_threads(job), **hub_downloads.hub_env(job)}
 
 
 def launcher_words(job: Job, file: str | None = None) -> tuple[str, ...]:
-    """The words before the recipe; `file` is the path of the accelerate file, if it shall not be the whole one."""
+    """Return the words before the recipe; `file` replaces the path of the accelerate file."""
     return (
         accelerate_words(file or job.accelerate.path, *nodes_and_devices(job)) if job.accelerate else LLAMAFACTORY_CLI
     )
 
 
 def path_overrides(job: Job) -> tuple[str, ...]:
-    """Overrides that lead from the working directory to what the recipe reads elsewhere, such as beside itself."""
+    """Return overrides that lead from the working directory to files that the recipe finds beside itself."""
     return tuple(
         _override_of_input(each, unspaced_path)
         for each in find_inputs(job)
@@ -221,6 +218,6 @@ def _override_of_input(named: InputPath, form: Callable[[Path], Path]) -> str:
 
 
 def unspaced_path(path: Path) -> Path:
-    """The path from the working directory, where only that way to it is without a space."""
+    """Return the path from the working directory, if only that is free of spaces."""
     here = Path.cwd()
     return path.relative_to(here) if WHITESPACE.search(str(here)) and path.is_relative_to(here) else path
