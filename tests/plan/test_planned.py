@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from validator.knowledge import devices, families
 from validator.plan import answer
 from validator.recipe.recipe_file import load_recipe
 from validator.simulation import session
+from validator.simulation.predict import simulations_of_plan
 from validator.simulation.simulated_memory import LayerGroup, LinearModules, PhasePeak, SimulatedStep
 from validator.simulation.simulation_request import SimulationRequest
 
@@ -195,7 +197,7 @@ def test_what_cannot_be_simulated_at_all_is_one_sentence(here: Path, more: dict[
 def test_what_is_known_without_a_simulation_is_not_simulated() -> None:
     """Weights and states alone are too large; the host is too small; the answer is taken from what there is."""
     with session.SimulationSession(lambda _: None, 22) as made:
-        best = answer.find_answer("./mine", "8xa100-80g", trials=made).best
+        best = answer.find_answer("./mine", "8xa100-80g", simulations=partial(simulations_of_plan, trials=made)).best
         assert best
         assert best.draft.planned
         Fake.asked.clear()

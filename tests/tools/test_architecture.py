@@ -136,7 +136,8 @@ KEYS = {"per_device_train_batch_size", "cutoff_len", "finetuning_type", "deepspe
 
 @every([*inside("recipe/"), *inside("output/"), *inside("physics/")])
 def test_knows_no_key_of_a_recipe(module: str) -> None:
-    assert not words(module) & KEYS
+    # Who shards is a fact of physics: DeepSpeed and FSDP do it differently.
+    assert not words(module) & (KEYS - {"deepspeed"} if module.startswith("physics/") else KEYS)
 
 
 @every(sorted({*inside("physics/")} - {"physics/uncertainty"}))  # which tells users what was measured on which device

@@ -17,7 +17,7 @@ from validator.physics.estimate import MemoryTerm, SharedTerm
 from validator.run import calibration, launch_command, training_time
 from validator.run.cost import Cost
 from validator.run.prediction import GIB, Job
-from validator.simulation.simulated_memory import SimulationFigures
+from validator.run.simulated import SimulationFigures
 from validator.wording import four_digits
 
 if TYPE_CHECKING:

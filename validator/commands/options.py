@@ -21,9 +21,9 @@ from validator.run import user_data
 
 if TYPE_CHECKING:
     from validator.run.prediction import Job
+    from validator.run.simulated import SimulationFigures
     from validator.run.user_data import UserData
     from validator.simulation.session import SimulationSession
-    from validator.simulation.simulated_memory import SimulationFigures
 
 
 AUTO_MACHINE = "auto"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from validator.plan.plan_json import answer_rows
 from validator.plan.similar_recipes import matching_recipe
 from validator.recipe.recipe_file import RECIPE_SUFFIXES
 from validator.recipe.safe_read import expand_home
+from validator.simulation.predict import simulations_of_plan
 
 if TYPE_CHECKING:
     from validator.run.user_data import UserData
@@ -128,7 +130,7 @@ def command(
     with options.open_trials(simulate, _MAX_FURTHER_SIMULATIONS) as trials:
         answer = planner.find_answer(
             model, machine, made_for, host_ram, cutoff_len, method, stage, fsdp, data.registry if data else None,
-            network, price, trials,
+            network, price, partial(simulations_of_plan, trials=trials) if trials else None,
         )  # fmt: skip
         answer = replace(answer, samples=samples)
         if scaled and answer.best:

@@ -32,11 +32,10 @@ from validator.plan.search import (
 )
 from validator.rows.entry_inference import ROW_KINDS, TRAINABLE_STAGES
 from validator.run.dataset_registry import Registry
+from validator.run.simulated import FindSimulations, PlanSimulations
 
 if TYPE_CHECKING:
     from validator.run.user_data import UserData
-    from validator.simulation.predict import PlanSimulations
-    from validator.simulation.session import SimulationSession
 
 
 @dataclass(frozen=True)
@@ -85,16 +84,17 @@ def find_answer(
     own: Registry | None = None,
     network: str | None = None,
     price: str | None = None,
-    trials: SimulationSession | None = None,
+    simulations: FindSimulations | None = None,
 ) -> Answer:
     """Plans for the model, or models for the machine; `own` holds the user's data, `network` joins nodes, `price` is
-    that of a device and hour, `trials` simulates a model that no formula knows. Raises RecipeError for what is not
+    that of a device and hour, `simulations` finds what
+    simulates a model that no formula knows. Raises RecipeError for what is not
     known, and for a length that cuts the pictures of the data."""
     target = _read_machine(machine, host_ram_gib)._replace(network=network, price=price)
     if model is None:
         chosen = base_model.choose_models(target, samples, length, [method] if method else ADAPTER_METHODS, stage, own)
         return Answer(None, target, samples, choices=chosen, stage=stage)
-    wanted, planned = _find_model(model, trials)
+    wanted, planned = _find_model(model, simulations)
     methods = [method] if method else guidance.methods_with_rates(METHODS_BY_STAGE.get(stage, PLANNED_METHODS), stage)
     if fsdp:
         _require_fsdp_support(wanted, target, methods)
@@ -114,16 +114,12 @@ def find_answer(
     return _answer_for_model(unanswered, start, methods, lengths)
 
 
-def _find_model(name: str, trials: SimulationSession | None) -> tuple[Model, PlanSimulations | None]:
+def _find_model(name: str, simulations: FindSimulations | None) -> tuple[Model, PlanSimulations | None]:
     """The model by that name; one that no formula knows with what will simulate it, before it is counted."""
     try:
         return models.find_model_by_any_name(name), None
     except RecipeError:
-        if trials is None:
-            raise
-        from validator.simulation.predict import simulations_of_plan  # which no model that is known waits for
-
-        if (there := simulations_of_plan(name, trials)) is None:
+        if simulations is None or (there := simulations(name)) is None:
             raise
         return there.model, there
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from validator.knowledge import guidance, models, tables
 from validator.knowledge.devices import Machine
@@ -17,11 +17,8 @@ from validator.run import dataset_registry, multimodal, recipe_labels
 from validator.run.dataset_registry import Registry
 from validator.run.prediction import Job, run_of_values
 from validator.run.sample_lengths import estimate_sample_lengths, published_tokens
+from validator.run.simulated import PlanSimulations
 from validator.run.workspace import Workspace
-
-if TYPE_CHECKING:
-    from validator.simulation.predict import PlanSimulations
-
 
 _TEXT_DATASETS = {"sft": "alpaca_gpt4_en,alpaca_gpt4_zh", "dpo": "dpo_mix_en,dpo_mix_zh", "rm": "dpo_mix_en,dpo_mix_zh",
          "kto": "kto_mix_en", "pt": "wikipedia_en"}  # fmt: skip

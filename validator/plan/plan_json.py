@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from validator.knowledge import guidance, models, releases
 from validator.knowledge.devices import Machine
@@ -20,11 +19,8 @@ from validator.plan.other_machines import Upgrade
 from validator.plan.search import USUAL_LENGTHS, Plan
 from validator.plan.similar_recipes import nearest_recipe
 from validator.run.cost import Cost
+from validator.run.simulated import PlanSimulations
 from validator.wording import four_digits
-
-if TYPE_CHECKING:
-    from validator.simulation.predict import PlanSimulations
-
 
 # What simulations call a method -> what plans do.
 _METHODS_BY_SIMULATION = {"qlora4": "qlora"}
@@ -75,8 +71,7 @@ def _simulation_notes(answer: Answer, planned: PlanSimulations) -> Iterator[str]
         methods = [_METHODS_BY_SIMULATION.get(method, method) for method, its in planned.failed.items() if its == why]
         if lacking := [method for method in methods if method not in there]:
             yield f"{', '.join(lacking)} is left out: it {why}"
-    if planned.trials.spent:
-        made = planned.trials.made
+    if made := planned.used_up:
         yield (
             f"no more than {made} simulations are made at a time, and what was not simulated is taken not to fit; the "
             "same command goes on from there, --method or --cutoff-len need fewer"

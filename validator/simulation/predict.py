@@ -16,11 +16,11 @@ from validator.knowledge.models import ConfigSource, CountedSizes, Model
 from validator.physics import CountedLayers, Estimate
 from validator.run import physics_inputs
 from validator.run.prediction import GIB, Job
+from validator.run.simulated import SimulationFigures
 from validator.simulation.session import SimulationSession
 from validator.simulation.simulated_memory import (
     DECISIVE_PACKAGES,
     SimulatedStep,
-    SimulationFigures,
     estimate_from_step,
     resident_bytes,
 )
@@ -160,6 +160,11 @@ class PlanSimulations:
             else:
                 return
         raise RecipeError(f"model type `{self.kind}` {next(iter(problems), 'is not simulated')}")
+
+    @property
+    def used_up(self) -> int | None:
+        """How many simulations were made, if no more are allowed; else None."""
+        return self.trials.made if self.trials.spent else None
 
     @property
     def fuses(self) -> bool:

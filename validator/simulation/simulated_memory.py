@@ -6,7 +6,6 @@ with the batch is the simulation's, and weights, gradients and states are divide
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from validator.physics import Architecture, DeviceRuntime, Estimate, Workload
@@ -81,21 +80,6 @@ def step_from_json(values: Mapping[str, Any]) -> SimulatedStep:
         for count, linears, *more in values["layers"]
     ]
     return SimulatedStep(**{**values, "moments": moments, "layers": layers})
-
-
-@dataclass(frozen=True)
-class SimulationFigures:
-    """Peak of live tensors and what the system's tool would show, GiB; counts of the class; the releases that it rests
-    on. `whole`: all layers were stepped through, not two shallow copies."""
-
-    allocated: float
-    low: float
-    expected: float
-    high: float
-    parameters: int
-    trainable_parameters: int
-    whole: bool
-    releases: Mapping[str, str]
 
 
 _PHASE_NAMES = {

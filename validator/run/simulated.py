@@ -1,0 +1,74 @@
+"""What a simulation tells of a run: the figures that are shown, and how the runs of a plan get theirs. The simulation
+itself is handed in by the command that was asked for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from validator.knowledge.models import Model
+from validator.run.prediction import Job
+
+
+@dataclass(frozen=True)
+class SimulationFigures:
+    """Peak of live tensors and what the system's tool would show, GiB; counts of the class; the releases that it rests
+    on. `whole`: all layers were stepped through, not two shallow copies."""
+
+    allocated: float
+    low: float
+    expected: float
+    high: float
+    parameters: int
+    trainable_parameters: int
+    whole: bool
+    releases: Mapping[str, str]
+
+
+class PlanSimulations(Protocol):
+    """What gives the runs of a plan their simulations, for a model that no formula knows (simulation/predict.py)."""
+
+    @property
+    def model(self) -> Model:
+        """The model, which holds nothing before `count`."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """The model's type."""
+        ...
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """Why the runs of a method cannot be simulated, by the simulator's name for the method."""
+        ...
+
+    @property
+    def used_up(self) -> int | None:
+        """How many simulations were made, if no more are allowed; else None."""
+        ...
+
+    @property
+    def fuses(self) -> bool:
+        """True if LLaMA-Factory has liger kernels for the model, and the simulator their package."""
+        ...
+
+    @property
+    def settled(self) -> PlanSimulations:
+        """The same without further simulations."""
+        ...
+
+    def count(self, jobs: Iterable[Job]) -> None:
+        """Count the model's layers by the first of the runs that can be simulated. Raises RecipeError if none can."""
+
+    def job(self, job: Job) -> Job:
+        """Return the run, with simulations at hand."""
+        ...
+
+
+class FindSimulations(Protocol):
+    """Return what simulates the runs of a model, or None if no config.json tells it. Raises RecipeError for a model
+    that cannot be used."""
+
+    def __call__(self, name: str) -> PlanSimulations | None: ...
