@@ -16,7 +16,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def distinguishing_decimals(size: float, limit: float | None) -> int:
-    """How many decimals tell a size from its limit: one, where that does."""
+    """Return how many decimals tell a size from its limit; one, if that is enough."""
     return next((number for number in (1, 2) if limit is None or f"{size:.{number}f}" != f"{limit:.{number}f}"), 3)
 
 

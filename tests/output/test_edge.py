@@ -98,7 +98,7 @@ def test_our_own_bug_is_told_where_nothing_can_be_kept(
     assert end(raising(ZeroDivisionError("a\n::error::b")), monkeypatch) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("lmf-recipes: internal error (ZeroDivisionError: a\\n::error::b); at ")
-    assert line.endswith("no details are kept: No such file or directory")
+    assert line.endswith("no details are kept: no such file or directory")
 
 
 def test_click_and_direct_writes_go_the_same_way(

@@ -30,7 +30,7 @@ class HoursRange(NamedTuple):
 
 @dataclass(frozen=True)
 class CatalogueRow:
-    """One recipe; the fields are the keys of `list --format json`. GiB (2^30 bytes) are what is expected, hours are
+    """One recipe; the fields are the keys of `list --format json`. GiB (2^30 bytes) are the expected need, hours are
     those that its header block states for its samples."""
 
     name: str
@@ -46,13 +46,13 @@ class CatalogueRow:
 
 
 def recipe_names() -> list[str]:
-    """Every recipe by name, sorted."""
+    """Return the names of all recipes, sorted."""
     with os.scandir(catalogue_root() / "recipes") as entries:
         return sorted(each.name.removesuffix(".yaml") for each in entries if each.name.endswith(".yaml"))
 
 
 def recipe_file(name: str) -> Path:
-    """The file of a recipe. Raises RecipeError with the nearest name where there is none."""
+    """Return the file of a recipe. Raises RecipeError with a hint if there is none."""
     wanted = name.removesuffix(".yaml")
     if wanted not in recipe_names():
         raise RecipeError(
@@ -62,8 +62,8 @@ def recipe_file(name: str) -> Path:
 
 
 def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
-    """What to do about a name that no recipe has: see the recipes of the model of that name, take the recipe (or one of
-    the other names) that is nearest to it, or look at the list."""
+    """Return a hint for a name that no recipe has: the recipes of the model of that name, the nearest recipe (or one of
+    the other names), or the list."""
     try:
         if models.find_model_by_any_name(name).id:
             return f"; it is a model: see `lmf-recipes list --model {name}`"
@@ -73,7 +73,7 @@ def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
 
 
 def resolved_recipes(host_ram_gib: float | None = None) -> Iterator[Job]:
-    """Every recipe as a job, by name, on its own machine; the main memory of a node may be another."""
+    """Yield every recipe as a job, by name, on its own machine; the main memory of a node may be set."""
     for each in recipe_names():
         yield prediction.resolve(
             load_recipe(str(catalogue_root() / "recipes" / f"{each}.yaml")), host_ram_gib=host_ram_gib
@@ -86,8 +86,8 @@ def catalogue_rows(
     method: str | None = None,
     host_ram_gib: float | None = None,
 ) -> list[CatalogueRow]:
-    """One row for each recipe that passes the filters, judged for this main memory where one is given. Raises
-    RecipeError for an unknown machine or model."""
+    """Return one row for each recipe that passes the filters, judged for this main memory if given. Raises RecipeError
+    for an unknown machine or model."""
     target = devices.parse_machine(machine) if machine else None
     wanted = models.find_model_by_any_name(model) if model else None
     return [
@@ -100,13 +100,13 @@ def catalogue_rows(
 
 
 def _name_variants(recipe: Job) -> list[str]:
-    """Words of a recipe's name behind its method: dpo, fsdp, offload, 32k, an optimizer, tools."""
+    """Return the words of a recipe's name after its method: dpo, fsdp, offload, 32k, an optimizer, tools."""
     stage = method_name(recipe).split("-")[1:]
     return stage + Path(recipe.workspace.recipe).stem.removeprefix(catalogue_name(recipe) or "").split("-")[1:]
 
 
 def _runs_on(recipe: Job, target: Machine) -> bool:
-    """A recipe for the same device, for no more of them."""
+    """True if the recipe is for the same device, and for no more of them."""
     here = recipe.machine
     return (
         here is not None
@@ -143,11 +143,11 @@ DEEPSPEED_FOLDER = "deepspeed"
 
 
 def deepspeed_file_names() -> list[str]:
-    """Every DeepSpeed file by name, sorted."""
+    """Return the names of all DeepSpeed files, sorted."""
     return sorted(path.name for path in (catalogue_root() / DEEPSPEED_FOLDER).glob("*.json"))
 
 
 def find_deepspeed_file(name: str) -> str | None:
-    """The file that `ds_z2`, `ds_z2.json` or `deepspeed/ds_z2.json` means, by name; None where there is none."""
+    """Return the name of the file that `ds_z2`, `ds_z2.json` or `deepspeed/ds_z2.json` means; None if there is none."""
     wanted = name.removeprefix(f"{DEEPSPEED_FOLDER}/").removesuffix(".json") + ".json"
     return wanted if wanted in deepspeed_file_names() else None

@@ -105,8 +105,8 @@ _DEMO_MODEL = "demo/tiny-qwen3"  # the one that is trained to try it out
 
 @dataclass(frozen=True)
 class RecipeDependencies:
-    """What a recipe reads of the catalogue: contents of files by path, and entries of the data set registry. All paths
-    count from the folder that a run is started from."""
+    """Files and data set entries of the catalogue that a recipe reads. All paths count from the folder that a run is
+    started from."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     registry: str = f"data/{REGISTRY_FILE}"
@@ -136,7 +136,7 @@ def find_dependencies(values: Mapping[str, object], header: Mapping[str, object]
 
 
 def is_missing(folder: Path, name: str, content: bytes) -> bool:
-    """Whether a file is still to be written. Raises RecipeError where one of that name says something else."""
+    """True if a file is still to be written. Raises RecipeError if there is another file of that name."""
     path = folder / name
     if safe_read.path_kind(path) is None:
         _require_inside_folder(folder, path)
@@ -149,7 +149,8 @@ def is_missing(folder: Path, name: str, content: bytes) -> bool:
 
 
 def write_if_missing(folder: Path, name: str, content: bytes) -> bool:
-    """Write a file that is lacking; False where another process was faster. Raises RecipeError as `lacking` does."""
+    """Write a file that is missing; return False if another process was faster. Raises RecipeError as `is_missing`
+    does."""
     written = []
 
     def new(_: bytes | None) -> bytes | None:
@@ -162,7 +163,7 @@ def write_if_missing(folder: Path, name: str, content: bytes) -> bool:
 
 
 def _same_content(path: Path, content: bytes) -> bool:
-    """Whether a file says the same, in JSON whatever its layout is."""
+    """True if a file has this content; JSON may have another layout."""
     if path.suffix == ".json":
         return bool(read_json(str(path)) == json.loads(content))
     try:
@@ -172,8 +173,8 @@ def _same_content(path: Path, content: bytes) -> bool:
 
 
 def missing_entries(folder: Path, wanted: RecipeDependencies) -> dict[str, object]:
-    """The entries that the registry lacks; one that says more than the catalogue's, such as a further hub, is as good.
-    Raises RecipeError where one says something else."""
+    """Return the entries that the registry lacks. An entry that says more than the catalogue's, such as a further hub,
+    counts as the same. Raises RecipeError for another entry of the same name."""
     path = folder / wanted.registry
     known = read_json(str(path)) if safe_read.path_kind(path) else {}
     there = known if isinstance(known, dict) else {}

@@ -27,9 +27,10 @@ class LocatedRecipe(NamedTuple):
 
 
 def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
-    """The file that is there, else the recipe of that name; any other path as it is, for the reader to explain.
+    """Return the file that is there, else the recipe of that name; any other path stays as it is, for the reader to
+    explain.
 
-    Raises RecipeError, with a near name, for a word that is neither."""
+    Raises RecipeError with a hint for a word that is neither."""
     if recipe == "-" or os.access(recipe, os.F_OK):
         return LocatedRecipe(recipe, tuple(overrides))
     name = recipe.removesuffix(".yaml")
@@ -46,7 +47,7 @@ def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
 
 
 def open_recipe(recipe: str) -> Document:
-    """The recipe, read. Never raises: whatever is wrong is in `problems`."""
+    """Return the recipe, read. Never raises: whatever is wrong is in `problems`."""
     try:
         path, overrides = locate_recipe(recipe)
     except RecipeError as err:
@@ -55,7 +56,8 @@ def open_recipe(recipe: str) -> Document:
 
 
 def _absolute_path_overrides(file: Path, overrides: Sequence[str]) -> Iterator[str]:
-    """Where the recipe's own paths lead. Whoever names other data means them from where they stand."""
+    """Yield overrides that make the catalogue recipe's relative paths absolute. If the user overrides `dataset`,
+    `dataset_dir` is left alone."""
     values = load_recipe(str(file)).values
     given = {text.partition("=")[0] for text in overrides}
     given |= {"dataset_dir"} if "dataset" in given else set()

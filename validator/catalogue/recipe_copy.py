@@ -109,7 +109,7 @@ def _require_trained_stage(own: UserData, name: str, job: Job) -> None:
 
 
 def _row_count_notes(own: UserData, job: Job) -> Iterator[str]:
-    """How many rows there are beside how many the header states, and whose number that is."""
+    """Yield a note if the user has fewer rows than the header states, and whose number that is."""
     if job.declared.samples and own.rows < job.declared.samples:
         rows = f"{own.rows:,} {plural(own.rows, 'row')}"
         whose = job.guidance.whose(job.declared.samples) if job.guidance else None

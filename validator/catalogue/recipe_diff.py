@@ -20,7 +20,7 @@ SettingValues = dict[str, object]
 
 @dataclass(frozen=True)
 class MemorySummary:
-    """What is expected of a device and of a node's main memory, in GiB (2^30 bytes); None: not known."""
+    """Expected need of a device and of a node's main memory, in GiB (2^30 bytes); None: not known."""
 
     verdict: Verdict
     device_gib: float | None

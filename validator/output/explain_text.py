@@ -87,7 +87,7 @@ def _memory(title: str, band: MemoryBand | DeviceMemoryBand | None, limit: float
 
 
 def _simulation_lines(explanation: Explanation) -> Iterator[str]:
-    """What was simulated, beside what the formulas say where they know the model."""
+    """Yield the simulated figures, beside those of the formulas if they know the model."""
     if not (there := explanation.simulation):
         return
     yield ""
@@ -102,7 +102,7 @@ def _simulation_lines(explanation: Explanation) -> Iterator[str]:
 
 
 def _host_oom_warning(band: MemoryBand | None, ram: float | None) -> Iterator[str]:
-    """What too little main memory does, and how much would do."""
+    """Yield a warning if main memory is too small, and how much would do."""
     if band and ram and band.expected > ram:
         enough = f"{band.expected:,.0f} GiB would do, {band.high:,.0f} with a margin"
         yield f"  too little: the kernel would kill a process (exit code -9); {enough}"
@@ -135,7 +135,7 @@ def _older_release_lines(older: ReleaseMemory | None) -> Iterator[str]:
 
 
 def _changes_title(explanation: Explanation) -> str:
-    """What the changes are to a job: the best of them comes first."""
+    """Return the heading of the list of changes, whose best comes first."""
     best = explanation.changes[0].verdict if explanation.changes else "unknown"
     if explanation.verdict == "unknown" or best == "fits":
         return "nearest changes:"
@@ -258,7 +258,7 @@ def _format_amount(low: float, expected: float, high: float, unit: str) -> str:
 
 
 def format_time_change(ratio: float | None) -> str:
-    """What a change makes of the time, to be put behind a verdict; empty where that is not known."""
+    """Return how a change alters the time, to be put behind a verdict; empty if that is not known."""
     if ratio is None:
         return ""
     if ratio >= 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -9,6 +10,7 @@ from functools import lru_cache
 from validator import escaping
 from validator.escaping import RawText
 from validator.finding import Diagnostic, FileReport, Report, Severity
+from validator.output import json_output, sarif
 from validator.wording import plural
 
 # Longer lines are no help beside a finding.
@@ -27,7 +29,7 @@ def format_findings(report: Report) -> str:
 
 
 def _fix_lines(file: FileReport) -> Iterator[str]:
-    """What was fixed in a file, and what was left and why."""
+    """Yield what was fixed in a file, and what was left and why."""
     for diagnostic in file.fixed:
         yield f"{file.path}: fixed `{diagnostic.key}` [{diagnostic.code}]"
     for diagnostic, why in file.left:
@@ -35,7 +37,7 @@ def _fix_lines(file: FileReport) -> Iterator[str]:
 
 
 def _fixable_counts(files: Sequence[FileReport]) -> Iterator[str]:
-    """How many findings can be fixed, where nothing was said of that yet."""
+    """Yield how many findings can be fixed, unless fixes were tried."""
     fixes = [each.fix for file in files if not file.left for each in file.diagnostics if each.fix]
     safe = sum(fix.safe for fix in fixes)
     unsafe = len(fixes) - safe
@@ -46,7 +48,7 @@ def _fixable_counts(files: Sequence[FileReport]) -> Iterator[str]:
 
 
 def _unjudged_summary(files: Sequence[FileReport]) -> str:
-    """For how many files memory was not judged, and why; of a single file the cause in full."""
+    """Return for how many files memory was not judged, and why; for a single file the cause in full."""
     gaps = [file.unjudged for file in files if file.unjudged]
     if not gaps:
         return ""
@@ -58,7 +60,7 @@ def _unjudged_summary(files: Sequence[FileReport]) -> str:
 
 
 def finding_lines(file: FileReport, summed: bool = False) -> Iterator[str]:
-    """Each finding of a file, with its line of the source; `summed`: without what is told once for all files."""
+    """Yield each finding of a file, with its line of the source; `summed`: without what is said once for all files."""
     told = {gap.code for gap in file.unjudged} if summed else set()
     for diagnostic in file.diagnostics:
         if diagnostic.code in told:
@@ -90,9 +92,7 @@ def _split_lines(text: str) -> list[str]:
 
 
 def _blanks_as_wide(character: str) -> str:
-    """As wide as the character in a terminal; Chinese takes two cells."""
-    import unicodedata  # a shared library, which only a finding needs
-
+    """Return blanks as wide as the character in a terminal; Chinese takes two cells."""
     if character == "\t":
         return "\t"
     return " " * (2 if unicodedata.east_asian_width(character) in "WF" else 1)
@@ -100,8 +100,6 @@ def _blanks_as_wide(character: str) -> str:
 
 def format_findings_json(report: Report) -> RawText:
     """For programs: the structure fixed in the design."""
-    from . import json_output  # which the text does not wait for
-
     files = [_file_fields(file) for file in report.files]
     counts = {"errors": report.count(Severity.ERROR), "warnings": report.count(Severity.WARNING)}
     return json_output.format_json({"version": report.version, "files": files, **counts})
@@ -141,15 +139,9 @@ def _escape_for_github(value: str, in_property: bool = False) -> str:
     return value.replace(":", "%3A").replace(",", "%2C") if in_property else value
 
 
-def _format_sarif(report: Report) -> str:
-    from . import sarif  # which the other formats do not wait for
-
-    return sarif.format_sarif(report)
-
-
 REPORT_FORMATS: dict[str, Callable[[Report], str]] = {
     "text": format_findings,
     "json": format_findings_json,
     "github": format_github,
-    "sarif": _format_sarif,
+    "sarif": sarif.format_sarif,
 }

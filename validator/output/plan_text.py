@@ -70,7 +70,7 @@ def _format_hours(hours: tuple[float, float, float] | None) -> str:
 
 
 def _by_length_lines(row: PlanRow) -> Iterator[str]:
-    """How long a plan takes at a few mean lengths, where nothing tells how long samples are."""
+    """Yield how long a plan takes at a few mean lengths, if nothing tells how long samples are."""
     if row.by_length:
         yield from _wrap_to_terminal(_BY_LENGTH_NOTE)
         titles = [f"{tokens:,} tokens" for tokens in row.by_length]

@@ -1,4 +1,4 @@
-"""What `copy` and `plan --write` say in the end: the files that were written, and the next command to run."""
+"""The last lines of `copy` and `plan --write`: the files that were written, and the next command to run."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def try_lock(file: int, *, shared: bool = False) -> bool:
 
 
 def _is_still_at(part: Path, file: int) -> bool:
-    """Whether the open file still has its name."""
+    """True if the open file still has its name."""
     try:
         return os.path.samestat(part.lstat(), os.fstat(file))
     except FileNotFoundError:

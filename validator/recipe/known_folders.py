@@ -1,9 +1,9 @@
-"""Where files lie: the folder with recipes/, deepspeed/, accelerate/ and data/, the user's own folders, and the
-folders from which a relative path in a recipe may be meant.
+"""Places of files: the folder with recipes/, deepspeed/, accelerate/ and data/, the user's own folders, and the folders
+from which a relative path in a recipe may be meant.
 
-Also which files a check may quote: those of the repository that it is asked about, and our own. A recipe may name
-any path, and a file of the repository may be a link. Whoever changes a recipe in a pull request may learn whether
-a file elsewhere exists and is sound, but not what it holds."""
+Also which files a check may quote: those of the repository that it is asked about, and our own. A recipe may name any
+path, and a file of the repository may be a link. Whoever changes a recipe in a pull request may learn whether a file
+elsewhere exists and is sound, but not what it holds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _GIT_FOLDER = ".git"  # whose config may hold a token
 
 
 def is_in_repository(path: str | Path, asked: str) -> bool:
-    """Whether a file, links followed, lies in a repository that the check of `asked` is about, and is not git's own."""
+    """True if a file, links followed, lies in a repository that the check of `asked` is about, and is not git's own."""
     real = Path(os.path.realpath(path))
     return _GIT_FOLDER not in real.parts and any(real.is_relative_to(root) for root in _repository_roots(asked))
 

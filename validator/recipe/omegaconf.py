@@ -134,17 +134,17 @@ def count_nodes(text: str) -> Iterator[tuple[int, int, int]]:
 
 
 def yaml_integer(text: str) -> int:
-    """What YAML 1.1 reads in a whole number, in base 8 and 60 too."""
+    """Return the integer that YAML 1.1 reads, in base 8 and 60 too."""
     return int(yaml.constructor.SafeConstructor().construct_yaml_int(yaml.ScalarNode(INTEGER_TAG, text)))
 
 
 def node_position(node: Node) -> Position:
-    """Where a node begins."""
+    """Return the place where a node begins."""
     return (node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def node_end(node: Node) -> Position:
-    """Where the text after a node begins."""
+    """Return the place where the text after a node begins."""
     return (node.end_mark.line + 1, node.end_mark.column + 1)
 
 
@@ -154,12 +154,12 @@ def node_span(node: Node) -> tuple[int, int]:
 
 
 def is_flow_style(node: Node) -> bool:
-    """Whether it is a list or mapping in brackets."""
+    """True for a list or mapping in brackets."""
     return bool(getattr(node, "flow_style", False))
 
 
 def is_scalar_of(node: Node, tag: str) -> bool:
-    """Whether it is a single value of this tag, which a list may be given, too."""
+    """True for a single value of this tag; `node` may be a list, too."""
     return node.tag == tag and node.id == "scalar"
 
 

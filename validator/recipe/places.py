@@ -26,12 +26,12 @@ class NodeTree(NamedTuple):
     columns: int = 0
 
     def holds(self, key: str | int) -> bool:
-        """Whether the key stands at the top."""
+        """True if the key stands at the top."""
         return _step_into(self.root, key) is not None
 
     def position(self, route: Route, at_key: bool = False) -> Position:
-        """Where the value at the end of the route begins, or its key; of the nearest mapping or list around it, where
-        the rest of the route is not there."""
+        """Return where the value at the end of the route begins, or its key. If the rest of the route is not there,
+        return the place of the nearest mapping or list around it."""
         node, (line, column) = self.root, omegaconf.node_position(self.root)
         for number, part in enumerate(route, 1):
             step = _step_into(node, part)
@@ -45,7 +45,8 @@ class NodeTree(NamedTuple):
         return line + self.lines, column + self.columns
 
     def _alias(self, key: Node) -> Position:
-        """Where an alias stands, whose node only knows the place of its anchor: behind its key."""
+        """Return where an alias stands. Its node only knows the place of its anchor, so it is looked for behind its
+        key."""
         line, column = omegaconf.node_end(key)
         colon = re.match(r"\s*:\s*", self.text.splitlines()[line - 1][column - 1 :])
         return (line, column + colon.end()) if colon else omegaconf.node_position(key)
@@ -68,19 +69,19 @@ def _step_into(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
 
 
 def _is_alias(key: Node, value: Node) -> bool:
-    """Whether the value was written further up, behind an anchor."""
+    """True if the value was written further up, behind an anchor."""
     return omegaconf.node_position(value) < omegaconf.node_end(key)
 
 
 def place_in_file(path: str, text: str, route: Route, at_key: bool = False) -> Position:
-    """Where a route leads in a data file: YAML by its ending, else JSON."""
+    """Return where a route leads in a data file: YAML by its ending, else JSON."""
     return (
         place_in_yaml(text, route, at_key) if path.endswith((".yaml", ".yml")) else place_in_json(text, route, at_key)
     )
 
 
 def place_in_yaml(text: str, route: Route, at_key: bool = False) -> Position:
-    """Where a route leads in YAML; where the text is broken, the place of the fault."""
+    """Return where a route leads in YAML; in broken text, the place of the fault."""
     tree = _node_tree(text)
     return tree.position(route, at_key) if isinstance(tree, NodeTree) else tree
 
@@ -99,7 +100,7 @@ def _node_tree(text: str) -> NodeTree | Position:
 
 
 def place_in_json(text: str, route: Route, at_key: bool = False) -> Position:
-    """Where a route leads in JSON; where the text is broken, the place of the fault."""
+    """Return where a route leads in JSON; in broken text, the place of the fault."""
     if fault := _json_fault(text):
         return fault
     here = value = _skip_space(text, 0)
@@ -114,7 +115,7 @@ def place_in_json(text: str, route: Route, at_key: bool = False) -> Position:
 
 @lru_cache(maxsize=1)
 def _json_fault(text: str) -> Position | None:
-    """Where JSON is broken; None where it is not."""
+    """Return the place where JSON is broken; None if it is sound."""
     try:
         json.loads(text)
     except json.JSONDecodeError as err:

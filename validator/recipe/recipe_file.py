@@ -89,7 +89,7 @@ class Document:
         return {each.code for each in self.problems if each.severity is Severity.ERROR}
 
     def position(self, route: Route, at_key: bool = False) -> Position:
-        """Where a route leads, in the body or else in the header block; the top of the file where it leads nowhere."""
+        """Return where a route leads, in the body or else in the header block; else the top of the file."""
         for tree in (self.body_tree, self.header_tree) if route and route[0] not in self.overridden else ():
             if tree and tree.holds(route[0]):
                 return tree.position(route, at_key)
@@ -165,7 +165,8 @@ def _without_keyless_line(text: str, err: MalformedError, problems: list[Diagnos
 
 
 def _check_document(root: Node, problems: list[Diagnostic]) -> bool:
-    """Whether values can be made of the nodes, which they are for a mapping that OmegaConf takes."""
+    """True if values can be made of the nodes: they are a mapping that OmegaConf accepts. Findings are added to
+    `problems`."""
     if root.tag == omegaconf.NULL_TAG:
         return False
     if root.id != "mapping":

@@ -14,9 +14,9 @@ from validator.recipe.safe_read import read_json
 
 
 def undefined_entries(path: Path, entries: Mapping[str, object]) -> dict[str, object]:
-    """Those of the entries that the registry does not define, which need not exist.
+    """Return the entries that the registry does not define. The registry need not exist.
 
-    Raises RecipeError where it defines one of them in another way, or is no registry."""
+    Raises RecipeError if it defines one of them in another way, or is no registry."""
     known = _known_entries(path)
     for name, entry in entries.items():
         if name in known and known[name] != entry:
@@ -27,9 +27,9 @@ def undefined_entries(path: Path, entries: Mapping[str, object]) -> dict[str, ob
 
 
 def add_entries(path: Path, entries: Mapping[str, object]) -> dict[str, object]:
-    """Write those of the entries that the registry does not define, and return them; it is made where there is none.
+    """Write the entries that the registry does not define, and return them; a missing registry is made.
 
-    Raises RecipeError as `lacking` does, and where it cannot be written."""
+    Raises RecipeError as `undefined_entries` does, and if it cannot be written."""
     new: dict[str, object] = {}
 
     def extended(before: bytes | None) -> str | None:

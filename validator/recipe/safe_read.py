@@ -26,8 +26,8 @@ _KIND_OF_MODE: dict[int, PathKind] = {
 
 
 def path_kind(path: str | Path) -> PathKind | None:
-    """What lies there, behind links; None where nothing does, where it may not be looked at, and where no file can be
-    called so: too long, with a NUL, a link that leads to itself."""
+    """Return the kind of file at a path, behind links; None if there is none, if it may not be looked at, or if no file
+    can have that name: too long, with a NUL, a link that leads to itself."""
     try:
         return _KIND_OF_MODE.get(stat.S_IFMT(Path(path).stat().st_mode))
     except (OSError, ValueError):
@@ -35,14 +35,13 @@ def path_kind(path: str | Path) -> PathKind | None:
 
 
 def open_without_waiting(path: str | Path) -> int:
-    """What lies there, opened to read its bytes as they are; the other end of a pipe is not waited for, and where the
-    system knows no such mode (Windows), none is needed. Raises OSError, and ValueError where no file can be called
-    so."""
+    """Open a path to read its bytes as they are. The other end of a pipe is not waited for; Windows knows no such mode
+    and needs none. Raises OSError, and ValueError for a name that no file can have."""
     return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
 
 
 def list_folder(folder: Path) -> list[Path]:
-    """What a folder holds, in the order the system lists it; nothing where it cannot be listed."""
+    """Return the entries of a folder, in the order the system lists it; none if it cannot be listed."""
     try:
         return list(folder.iterdir())
     except (OSError, ValueError):
@@ -50,14 +49,15 @@ def list_folder(folder: Path) -> list[Path]:
 
 
 def glob_folder(folder: Path, pattern: str) -> Iterator[Path]:
-    """What a folder holds under names of a form, in the order the system lists it; nothing where it cannot be
+    """Yield the entries of a folder that match a pattern, in the order the system lists it; none if it cannot be
     listed."""
     with suppress(OSError, ValueError):
         yield from folder.glob(pattern)
 
 
 def expand_home(path: str | Path) -> Path:
-    """With the home folder in place of `~`; as it is written where there is none, which is how others take it, too."""
+    """Return the path with the home folder in place of `~`; as it is written if there is no home, as others take it,
+    too."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -73,8 +73,8 @@ def read_text(path: str) -> str:
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """What a file holds, standard input for `-`: of more than 1 MiB the beginning, which `decode` refuses. Of a pipe,
-    a socket or a device nothing is read, and none is waited for. Raises RecipeError as `read_text`."""
+    """Return the bytes of a file, of standard input for `-`; of more than 1 MiB the beginning, which `decode_text`
+    refuses. A pipe, a socket or a device is neither read nor waited for. Raises RecipeError as `read_text` does."""
     try:
         return sys.stdin.buffer.read(_MAX_BYTES + 1) if path == "-" else _read_beginning(path)
     except OSError as err:
@@ -144,8 +144,8 @@ def read_json(path: str) -> Any:
 
 @lru_cache(maxsize=8)
 def parse_json(text: str) -> Any:
-    """What JSON text holds. Many recipes may ask for it, and changes of one that are tried: it is not to be changed.
-    Raises RecipeError, without a subject, naming the line where it is broken."""
+    """Return the value of JSON text. It is cached, for recipes that name the same file and changes that are tried, so
+    it must not be changed. Raises RecipeError, without a subject, naming the line where the text is broken."""
     try:
         value = json.loads(text, parse_int=_parse_whole_number)
     except json.JSONDecodeError as err:
@@ -167,8 +167,8 @@ def _parse_whole_number(digits: str) -> int:
 
 
 def is_too_deep(value: object, most: int = _MAX_DEPTH) -> bool:
-    """Whether lists and objects are nested beyond so many levels, by default deeper than anything that means something,
-    and than what walks through it may go."""
+    """True if lists and objects are nested beyond so many levels: by default deeper than anything that means something,
+    and than code that walks through them may go."""
     level: list[Any] = [value]
     for _ in range(most + 1):
         level = [each for each in level if isinstance(each, (dict, list))]

@@ -44,7 +44,7 @@ def _split_words(name: str) -> list[str]:
 
 
 def _leaves_out(some: list[str], all_: list[str]) -> bool:
-    """Whether they are all words but some, in their order, and half of them at least."""
+    """True if `some` are all words of `all_` but a few, in their order, and half of them at least."""
     rest = iter(all_)
     return len(some) < len(all_) <= 2 * len(some) and all(word in rest for word in some)
 
@@ -64,8 +64,8 @@ def _fewest_edits(word: str, known: list[str], likeness: float) -> str | None:
 
 
 def edit_distance(one: str, other: str, most: int) -> int | None:
-    """How many letters are to be inserted, left out, replaced or exchanged with their neighbour (optimal string
-    alignment: Damerau 1964, Levenshtein 1966); None where more than `most`."""
+    """Return how many letters must be inserted, left out, replaced or exchanged with their neighbour (optimal string
+    alignment: Damerau 1964, Levenshtein 1966); None if more than `most`."""
     if most < 0 or abs(len(one) - len(other)) > most:
         return None
     before, row = [0] * (len(other) + 1), list(range(len(other) + 1))

@@ -91,7 +91,7 @@ def _remove_key(root: Node, key: Node, value: Node, text: str) -> _TextEdit:
 
 
 def _end_of_text(node: Node, text: str) -> int:
-    """Where the last character of a node stands: PyYAML lets a block reach to what follows."""
+    """Return the offset behind the last character of a node: PyYAML lets a block reach to what follows."""
     start, end = omegaconf.node_span(node)
     if node.id == "scalar" or omegaconf.is_flow_style(node):
         return start + len(text[start:end].rstrip())
@@ -105,7 +105,7 @@ def _scalar_text(value: object, before: str) -> str:
 
 
 def _content_of(root: Node) -> list[tuple[str, Any]]:
-    """What a document says, whatever it looks like: its keys in their order, each with its value."""
+    """Return the content of a document, whatever it looks like: its keys in their order, each with its value."""
     return [(key.value, _node_content(value)) for key, value in omegaconf.mapping_pairs(root)]
 
 
@@ -118,7 +118,7 @@ def _node_content(node: Node) -> Any:
 
 
 def _expected_content(root: Node, edits: tuple[Edit, ...]) -> Iterator[tuple[str, Any]]:
-    """What a document is to say after the edits."""
+    """Yield the content that a document must have after the edits."""
     last = {key.value: key for key, _ in omegaconf.mapping_pairs(root)}
     of: dict[str, list[Edit]] = {}
     for edit in edits:

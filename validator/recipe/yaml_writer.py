@@ -82,7 +82,8 @@ def _item_lines(values: Sequence[YamlValue], indent: str) -> Iterator[str]:
 
 
 def _fits_block(text: str) -> bool:
-    """Whether a text can stand as lines: its first decides how far it is indented, blank ones at its end are lost."""
+    """True if a text can stand as lines. Its first line decides how far it is indented, and blank lines at its end are
+    lost."""
     plain = escaping.escape_text(text) == text and not _UNPRINTABLE.search(text)
     return "\n" in text and not text.startswith((" ", "\n")) and not text.endswith("\n\n") and plain
 

@@ -117,8 +117,8 @@ _MIN_QUANTIZED_ELEMENTS, _MOMENT_BLOCK = 4096, 256
 
 
 class AdamW8bit(torch.optim.Optimizer):
-    """What bitsandbytes' 8-bit AdamW keeps: two uint8 moments and an fp32 scale for each block; fp32 moments for small
-    tensors and for embeddings, which transformers' Trainer excepts (`precise`: their ids). The update works in
+    """The states of bitsandbytes' 8-bit AdamW: two uint8 moments and an fp32 scale for each block; fp32 moments for
+    small tensors and for embeddings, which transformers' Trainer excepts (`precise`: their ids). The update works in
     place."""
 
     def __init__(self, trained: Iterable[torch.Tensor], precise: set[int]) -> None:

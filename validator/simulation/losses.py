@@ -17,7 +17,7 @@ def sequences_per_sample(stage: str) -> int:
 
 
 def needs_reference(stage: str) -> bool:
-    """Whether the stage asks a reference model."""
+    """True if the stage asks a reference model."""
     return stage in ("dpo", "kto")
 
 

@@ -24,7 +24,7 @@ _MAX_SOFT_TOKENS = 280
 
 
 def image_inputs(config: Any, pixels: int, sequences: int, length: int) -> Tensors:
-    """What a batch holds beside its tokens: one picture of so many pixels in each sequence."""
+    """Return the tensors of a batch beside its tokens: one picture of so many pixels in each sequence."""
     seen = config.vision_config
     if hasattr(seen, "max_num_tiles"):
         return _tile_inputs(seen, sequences, length)
@@ -46,7 +46,7 @@ def image_inputs(config: Any, pixels: int, sequences: int, length: int) -> Tenso
 
 
 def _patch_inputs(config: Any, pixels: int, sequences: int) -> Tensors:
-    """Brought to a grid of patches, to rows of them, or to one size."""
+    """Tensors of a picture that is resized to a grid of patches, to rows of them, or to one size."""
     seen = config.vision_config
     if hasattr(seen, "spatial_merge_size"):
         shaped = _patch_grid(seen, pixels)
@@ -57,14 +57,14 @@ def _patch_inputs(config: Any, pixels: int, sequences: int) -> Tensors:
 
 
 def _image_token_marks(config: Any) -> tuple[str, int] | None:
-    """What the batch calls the marks of a picture's tokens, and how many these are."""
+    """Return the batch's name for the marks of a picture's tokens, and how many these are."""
     if hasattr(config, "mm_tokens_per_image"):
         return "token_type_ids", config.mm_tokens_per_image
     return ("mm_token_type_ids", _MAX_SOFT_TOKENS) if hasattr(config.vision_config, "pooling_kernel_size") else None
 
 
 def _tile_inputs(seen: Any, pictures: int, length: int) -> Tensors:
-    """As many tiles as a picture has at most, which the decoder's layers attend to (processing_mllama.py)."""
+    """Tensors of as many tiles as a picture may have, which the decoder's layers attend to (processing_mllama.py)."""
     tiles, size = seen.max_num_tiles, seen.image_size
     return {
         "pixel_values": torch.empty((pictures, 1, tiles, seen.num_channels, size, size)),
@@ -75,7 +75,7 @@ def _tile_inputs(seen: Any, pictures: int, length: int) -> Tensors:
 
 
 def _pooled_inputs(seen: Any, pictures: int) -> Tensors:
-    """As many patches as a picture has at most, with their places (image_processing_gemma4.py pads to them)."""
+    """Tensors of as many patches as a picture may have, with their places (image_processing_gemma4.py pads to that)."""
     patches = _MAX_SOFT_TOKENS * seen.pooling_kernel_size**2
     return {
         "pixel_values": torch.empty((pictures, patches, 3 * seen.patch_size**2)),
@@ -92,7 +92,7 @@ def _padded_patches(config: Any) -> InputShapes:
 
 
 def _patch_grid(seen: Any, pixels: int) -> InputShapes:
-    """Of the grid, a multiple of what is merged along each side."""
+    """Rows of patches and their grid, whose sides are multiples of the patches merged along them."""
     step = seen.patch_size * seen.spatial_merge_size
     side = max(int(math.sqrt(pixels)) // step, 1) * seen.spatial_merge_size
     inputs = seen.in_channels * getattr(seen, "temporal_patch_size", 1) * seen.patch_size**2
@@ -100,14 +100,14 @@ def _patch_grid(seen: Any, pixels: int) -> InputShapes:
 
 
 def _fixed_size(seen: Any) -> InputShapes:
-    """Brought to one size."""
+    """The shape of pictures that are resized to one size."""
     size = seen.image_size if isinstance(seen.image_size, int) else seen.image_size[0]
     tiles = _MAX_TILES if hasattr(seen, "pixel_shuffle_ratio") else 1
     return {"pixel_values": (tiles, getattr(seen, "num_channels", 3), size, size)}
 
 
 def _input_tensor(described: Sequence[int], number: int) -> torch.Tensor:
-    """Of a shape, a tensor for all pictures; of numbers, a row for each."""
+    """Return one tensor for all pictures from a shape (a tuple), or one row for each from values (a list)."""
     if isinstance(described, tuple):
         return torch.empty((number * described[0], *described[1:]))
     return torch.tensor([described] * number)
@@ -140,7 +140,7 @@ _FRAMES_PER_SECOND, _MAX_FRAMES = 100, 3000
 
 
 def audio_inputs(config: Any, seconds: int, sequences: int) -> dict[str, torch.Tensor]:
-    """One of so many seconds in each sequence; nothing where there is none."""
+    """Return the tensors of one sound of so many seconds in each sequence; none for 0 seconds."""
     if not seconds:
         return {}
     frames = min(seconds * _FRAMES_PER_SECOND, _MAX_FRAMES)

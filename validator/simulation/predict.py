@@ -29,7 +29,7 @@ from validator.simulation.simulation_request import SIMULATED_OPTIMIZERS, Simula
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SimulatedJob(Job):
-    """What is simulated is the recipe's own run, and with other values as many more as `trials` allows."""
+    """A run whose device memory is simulated. `trials` allows as many further simulations for changes of it."""
 
     trials: SimulationSession = field(kw_only=True)
 
@@ -46,7 +46,7 @@ class SimulatedJob(Job):
         return model_from_step(str(self.args.get("model_name_or_path")), source, there), None
 
     def _device_memories(self, length: int) -> Mapping[str, Estimate]:
-        """Simulated for a model that was counted; none where that length is not."""
+        """Memory by simulation for a model that was counted; none if that length is not simulated."""
         if not self.simulated:
             return super()._device_memories(length)
         try:
@@ -65,7 +65,8 @@ class SimulatedJob(Job):
 
     @cached_property
     def enough_for(self) -> int | None:
-        """As of other jobs, but no lengths in between are simulated; None where the shorter one is not, either."""
+        """The longest samples that still fit, of two lengths only: no lengths in between are simulated. None if the
+        shorter one does not fit, either."""
         if not self.simulated:
             return super().enough_for
         if self.device_verdict != "exceeds" or not self._device_memories(self.batch.certain_tokens):
@@ -132,9 +133,9 @@ def with_simulations(job: Job, trials: SimulationSession) -> SimulatedJob:
 
 @dataclass(eq=False)
 class PlanSimulations:
-    """What gives the runs of a plan their simulations. `model` holds nothing before it is counted; that decides no
-    cell, so the run that is simulated first can be drafted with it. `failed`: why those of a method are none, by the
-    simulator's name for it; of such a method no further one is tried. `closed`: nothing more is simulated."""
+    """The simulations of a plan. `model` is a placeholder until its layers are counted; no request depends on it.
+    `failed`: by method, why its simulation failed; that method is not tried again. `closed`: nothing more is simulated.
+    """
 
     model: Model
     source: ConfigSource
@@ -168,7 +169,7 @@ class PlanSimulations:
 
     @property
     def fuses(self) -> bool:
-        """Whether LLaMA-Factory has liger kernels for the model, and the simulator their package."""
+        """True if LLaMA-Factory has Liger kernels for the model, and their package is installed here."""
         return self.model.family.liger and find_spec("liger_kernel") is not None
 
     @property
@@ -214,7 +215,7 @@ class PlannedJob(SimulatedJob):
 
     @property
     def device_verdicts(self) -> Mapping[str, Verdict]:
-        """As of other jobs, but nothing is simulated of a run whose weights and states alone are too large."""
+        """The verdicts of other jobs; but a run whose weights and states alone are too large is not simulated."""
         usable = self.machine.device.usable_gib if self.machine else None
         if usable and self.workload and resident_bytes(self.planned.model.arch, self.workload) > usable * GIB:
             return {"": "exceeds"}

@@ -27,13 +27,13 @@ from validator.simulation.simulation_request import SimulationRequest
 
 
 def cached_step_path(request: SimulationRequest, releases: Mapping[str, str]) -> Path:
-    """The file of a request's answer."""
+    """Return the file of a request's cached answer."""
     told = json.dumps([asdict(request), dict(releases), __version__], sort_keys=True, default=str)
     return _cache_folder() / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.json"
 
 
 def read_cached_step(path: Path) -> SimulatedStep | None:
-    """The answer that is kept; None where there is none that can be used."""
+    """Return the cached answer; None if there is none that can be used."""
     try:
         return step_from_json(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -41,14 +41,15 @@ def read_cached_step(path: Path) -> SimulatedStep | None:
 
 
 def cache_step(path: Path, answer: SimulatedStep) -> None:
-    """Writes the answer; a folder that cannot be written to costs only the next call its time."""
+    """Write the answer. A folder that cannot be written to only costs the next command its time."""
     with suppress(RecipeError):
         atomic_write.make_folder(path.parent)
         atomic_write.replace_file(path, json.dumps(answer._asdict()))
 
 
 def _cache_folder() -> Path:
-    """Without a home one in which nothing is, nor can be."""
+    """Folder of cached simulations. Without a home folder: a path below /dev/null, where nothing can be read or
+    written."""
     base = known_folders.user_folder("XDG_CACHE_HOME", ".cache") or Path(os.devnull)
     return base / "lmf-recipes" / "simulations"
 
@@ -66,7 +67,7 @@ _SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 
 
 class SimulatorProcess:
-    """Answers one request after another."""
+    """A child process that answers one request after another."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -77,7 +78,7 @@ class SimulatorProcess:
         theirs.close()
 
     def ask(self, request: SimulationRequest) -> SimulatedStep:
-        """The answer. Raises RecipeError with the reason where there is none, and when it takes too long."""
+        """Return the answer. Raises RecipeError with the reason if there is none, and if it takes too long."""
         try:
             self._mine.send(request)
             if not self._mine.poll(ANSWER_TIMEOUT_SECONDS):
@@ -91,14 +92,14 @@ class SimulatorProcess:
         return answer
 
     def _end(self) -> str:
-        """How a process that is gone ended."""
+        """Return in words how a process that is gone ended."""
         self._process.join()
         if self._process.exitcode == -signal.SIGKILL:
             return "the process was killed; is there memory for it?"
         return f"the process ended with exit code {self._process.exitcode}"
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         self._mine.close()
         self._process.kill()
         self._process.join()
@@ -106,7 +107,8 @@ class SimulatorProcess:
 
 @contextmanager
 def _safe_import_path() -> Iterator[None]:
-    """A Python that is started within imports nothing from the working folder, where it otherwise looks first."""
+    """Make a Python that is started within the block import nothing from the working folder, where it looks first by
+    default."""
     before = os.environ.get(_SAFE_PATH_VARIABLE)
     os.environ[_SAFE_PATH_VARIABLE] = "1"
     try:
@@ -119,7 +121,7 @@ def _safe_import_path() -> Iterator[None]:
 
 
 def _serve_requests(connection: Connection) -> None:
-    """Answers until nobody asks any more. What libraries print is dropped: standard output is the caller's."""
+    """Answer until nobody asks any more. Output of libraries is dropped: standard output is the caller's."""
     processes.die_with_parent()
     os.environ.update(_CHILD_ENVIRONMENT)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -171,24 +173,25 @@ class SimulationSession:
         self._end()
 
     def begin(self) -> None:
-        """The allowance of a run: with sequences of two lengths at most, and for changes to it."""
+        """Set the allowance for a run: sequences of two lengths at most, and changes to it."""
         self._left = self._more + 2
 
     def answer(self, request: SimulationRequest) -> SimulatedStep:
-        """Raises RecipeError with the reason where there is none, also when the allowance is spent."""
+        """Return the answer, cached or simulated. Raises RecipeError with the reason if there is none, also when the
+        allowance is spent."""
         path = cached_step_path(request, self._releases)
         if str(path) not in self._answers:
             self._answers[str(path)] = read_cached_step(path) or self._simulated(request, path)
         return _step_or_raise(self._answers[str(path)])
 
     def told(self, request: SimulationRequest) -> SimulatedStep:
-        """As `answer`, but nothing is simulated for it."""
+        """Return the answer that `answer` has found before; nothing is simulated for it."""
         return _step_or_raise(
             self._answers.get(str(cached_step_path(request, self._releases))) or _budget_exhausted_error()
         )
 
     def _simulated(self, request: SimulationRequest, path: Path) -> SimulatedStep | RecipeError:
-        """The answer, which is kept at the path, or why there is none; the process is then of no use any more."""
+        """Simulate and cache the answer, or return why there is none; the process is then of no use any more."""
         if not self._left:
             self.spent = True
             return _budget_exhausted_error()
@@ -225,7 +228,7 @@ def _budget_exhausted_error() -> RecipeError:
 
 
 def _request_in_words(request: SimulationRequest) -> str:
-    """What tells the simulations of one model apart, in words."""
+    """Return in words what tells the simulations of one model apart."""
     tokens = (
         f"{request.seq_len} tokens" if request.micro_batch == 1 else f"{request.micro_batch} x {request.seq_len} tokens"
     )

@@ -1,7 +1,7 @@
-"""What a simulation returns, live bytes at each phase of a step, and how these become a prediction of device memory.
+"""The result of a simulation, live bytes at each phase of a step, and how it becomes a prediction of device memory.
 
-On one device every byte is the simulation's. Over several, or where an engine runs the step, what comes and goes
-with the batch is the simulation's, and weights, gradients and states are divided by the formulas of `physics`."""
+On one device every byte is the simulation's. Over several, or where an engine runs the step, bytes that come and go
+with the batch are the simulation's, and weights, gradients and states are divided by the formulas of `physics`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ class SimulatedStep(NamedTuple):
 
 
 def step_from_json(values: Mapping[str, Any]) -> SimulatedStep:
-    """The answer that `Answer._asdict` was written from. Raises KeyError, TypeError or ValueError for anything else."""
+    """Return the step that `SimulatedStep._asdict` was written from. Raises KeyError, TypeError or ValueError for
+    anything else."""
     moments = {name: PhasePeak(*moment) for name, moment in values["moments"].items()}
     layers = [
         LayerGroup(count, [LinearModules(*each) for each in linears], *more)
@@ -119,7 +120,7 @@ def estimate_from_step(
 
 
 def resident_bytes(arch: Architecture, work: Workload) -> float:
-    """Bytes that are there all the time, which need no simulation: no peak is lower."""
+    """Bytes that are there all the time, without simulation: no peak is lower."""
     return sum(resident_terms(training_step(arch, work)).values())
 
 
@@ -132,8 +133,9 @@ def _single_device_terms(run: TrainingStep, moment: PhasePeak, stepped: bool, na
 
 
 def _sharded_terms(run: TrainingStep, moment: PhasePeak, name: str, answer: SimulatedStep) -> DeviceTerms:
-    """Of what comes and goes the most at any time of the moment counts, since states of another size may move the
-    peak. Gradients are all there while they are made, but for plain data parallelism's share of them."""
+    """Terms of a phase over several devices. Transient bytes are the most at any time of the phase, since states of
+    another size may move the peak. Gradients are all there while they are made, but for plain data parallelism's share.
+    """
     if name == "opt":
         return {**formulas.optimizer_step(run), **_transient_terms(moment.categories, moment.transient)}
     return {

@@ -1,5 +1,5 @@
-"""What to simulate: a model and the settings of one run on one device, and how they follow from a resolved recipe.
-Says what is not supported, and why."""
+"""The request to simulate a model with the settings of one run on one device, how it follows from a resolved recipe,
+and which recipes are not supported."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ _UNSUPPORTED_KEYS = (
 
 
 def request_for(job: Job, config: Mapping[str, Any], length: int, stored_bytes: float = 2.0) -> SimulationRequest:
-    """One warm step of the job on one device, with sequences of a length in tokens and a checkpoint of so many bytes
-    per element.
+    """Return the request for one warm step of the job on one device, with sequences of `length` tokens and a checkpoint
+    of so many bytes per element.
 
     Raises RecipeError for what is not simulated, with the reason."""
     for problem in _unsupported(job, config):
@@ -125,7 +125,7 @@ def request_for(job: Job, config: Mapping[str, Any], length: int, stored_bytes: 
 
 
 def _optimizer_sharded(job: Job) -> bool:
-    """Whether the states are an engine's or spread over devices, which only the formulas tell."""
+    """True if the optimizer states are an engine's or spread over devices, which only the formulas tell."""
     return job.uses_deepspeed or job.batch.world_size > 1
 
 
@@ -149,14 +149,14 @@ def _unsupported(job: Job, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _uses_liger(job: Job, config: Mapping[str, Any]) -> bool:
-    """Whether LLaMA-Factory fuses kernels for this type of model."""
+    """True if LLaMA-Factory fuses kernels for this type of model."""
     return job.args.flag("enable_liger_kernel") and str(config.get("model_type")) in families.llamafactory_types(
         "liger"
     )
 
 
 def _has_formula(config: Mapping[str, Any]) -> bool:
-    """Whether the formulas know its shapes, and judge by them; then what is simulated is only shown beside."""
+    """True if the formulas know the model's shapes and judge by them; a simulation is then only shown beside."""
     try:
         return bool(read_architecture(config))
     except RecipeError:

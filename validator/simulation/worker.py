@@ -59,8 +59,8 @@ class StepPeaks(NamedTuple):
 
 
 def shallow_copies(kinds: Sequence[int], frozen_but: int = 0) -> LayerCounts | None:
-    """Which copies stand for a model with such layers, of which the last `frozen_but` train (0: no such limit); None
-    where its layers do not repeat, or it is hardly deeper than they would be."""
+    """Return the depths of the two copies that stand for a model with such layers, of which the last `frozen_but` train
+    (0: no such limit). None if its layers do not repeat, or the model is hardly deeper than the copies."""
     repeats = repeating_pattern(kinds)
     if repeats is None:
         return None
@@ -73,10 +73,11 @@ def shallow_copies(kinds: Sequence[int], frozen_but: int = 0) -> LayerCounts | N
 
 
 def extrapolate(request: SimulationRequest, to: LayerCounts) -> StepPeaks:
-    """Live bytes at a given point of the first two, last two layers, head and optimizer are linear in the number of
-    layers, and points in between lie between their neighbours; so each part's line is extended to the real depth.
+    """Extend each part's peak linearly from two shallow copies to the real depth. Live bytes at a given point of the
+    first two and last two layers, head and optimizer are linear in the number of layers, and points in between lie
+    between their neighbours.
 
-    Raises RuntimeError where the two copies do not have the same parts."""
+    Raises RuntimeError if the two copies do not have the same parts."""
     small, large = (simulate_all_layers(replace(request, depth=depth)) for depth in to[:2])
     if {part for part in small.parts if part[1] != "mid"} != {part for part in large.parts if part[1] != "mid"}:
         raise RuntimeError("the parts of a step differ between depths")
@@ -85,7 +86,7 @@ def extrapolate(request: SimulationRequest, to: LayerCounts) -> StepPeaks:
 
 
 def simulate_all_layers(request: SimulationRequest) -> StepPeaks:
-    """The peaks of all layers of a request."""
+    """Return the peaks of a step through all layers."""
     run = follow_steps(request)
     return StepPeaks(peaks_by_part(run.tracker), run.gradients, run.states, run.parameters, run.trainable)
 
@@ -106,7 +107,7 @@ def _phase_name(phase: str, segment: str) -> str:
 
 
 def simulate_step(request: SimulationRequest) -> SimulatedStep:
-    """Live memory of one warm step, by depth where the layers repeat.
+    """Return live memory of one warm step, from two shallow copies if the layers repeat.
 
     Raises LookupError for a type that transformers lacks, and whatever its class raises."""
     cuda_behaviour.prepare_libraries()
@@ -127,7 +128,7 @@ def simulate_step(request: SimulationRequest) -> SimulatedStep:
 
 
 def model_shape(request: SimulationRequest) -> ModelShape:
-    """The layers of the whole model."""
+    """Return the layers of the whole model."""
     cuda_behaviour.prepare_libraries()
     made = model_loading.build_config(request.model)
     with torch.device("meta"):

@@ -70,7 +70,7 @@ class ClusterJob:
 
     @property
     def accelerate(self) -> bool:
-        """Whether `accelerate launch` starts the processes."""
+        """True if `accelerate launch` starts the processes."""
         return self.starter[0] == "accelerate"
 
 

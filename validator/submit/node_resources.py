@@ -1,4 +1,4 @@
-"""What to request of each node beside its devices: CPUs, main memory, /dev/shm, disk."""
+"""The resources to request for each node beside its devices: CPUs, main memory, /dev/shm, disk."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def requested_cpus(job: Job, machine: Machine) -> int:
 
 
 def requested_memory_gib(job: Job, machine: Machine) -> int | None:
-    """GiB with headroom. None where that is nearly all there is: firmware and kernel keep some of a server's 1,024; or
-    where the device's memory comes out of it, too."""
+    """GiB of main memory with headroom. None if that is nearly all of the node (firmware and kernel keep some of a
+    server's 1,024 GiB), or if the device's memory comes out of it, too."""
     if job.host_memory is None or machine.device.shared_memory:
         return None
     asked = math.ceil(_HEADROOM * job.host_memory.high / GIB)
@@ -35,13 +35,12 @@ def requested_shm_gib(job: Job) -> int:
 
 
 def requested_disk_gib(job: Job) -> int | None:
-    """GiB with headroom; None where that is not known."""
+    """GiB of disk with headroom; None if the need is not known."""
     return math.ceil(_HEADROOM * sum(job.disk.values()) / GIB) if job.disk else None
 
 
 def out_of_memory_hint(job: Job) -> str:
-    """What to do where main memory is short after all. More of /dev/shm, which is part of it, is often tried in
-    vain."""
+    """Return what to do if main memory is short after all. A larger /dev/shm, often tried, is part of it."""
     workers = int(job.args.number("preprocessing_num_workers"))
     fewer = f"fewer `preprocessing_num_workers` than {workers} (where it happens while tokenizing)"
     ways = [

@@ -1,6 +1,5 @@
-"""What the vendor of the devices wants of a node before a run starts, beside environment variables: lines of bash,
-and devices and files that a container mounts. What the user, the image or the site has set wins. The file
-script/reach.py is run by nodes."""
+"""Set-up of a node before a run starts, by the vendor of its devices: bash lines, and the devices and files that a
+container mounts. Settings of the user, the image or the site win. Nodes run the file script/reach.py."""
 
 from __future__ import annotations
 
@@ -70,7 +69,8 @@ def device_setup_lines(device: Device, count: int = 1, nodes: int = 1) -> list[s
 
 
 def _vendor_path_lines(setup: VendorSetup) -> list[str]:
-    """The file appends to variables that may not be set, which `set -u` forbids."""
+    """Return lines that set the vendor's paths. The vendor's file appends to variables that may not be set, which `set
+    -u` forbids."""
     return [
         "# The vendor's paths, unless the image or the site has set them",
         f"for file in {' '.join(setup.files)}; do",

@@ -17,8 +17,8 @@ _PASSED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_client(words: Sequence[str], text: str, remedy: str) -> str:
-    """What the client prints when it gets the job on standard input. Raises RecipeError with its own words where it
-    refuses, or, with the remedy, where it is not installed."""
+    """Give the client the job on standard input, and return what it prints. Raises RecipeError with its own words if it
+    refuses, or with the remedy if it is not installed."""
     ended = _run_to_end(words, remedy, text)
     if ended.returncode:
         said = " ".join((ended.stderr or ended.stdout).split()) or f"ended with exit code {ended.returncode}"
@@ -27,14 +27,14 @@ def run_client(words: Sequence[str], text: str, remedy: str) -> str:
 
 
 def run_interactive(words: Sequence[str], remedy: str) -> None:
-    """Lets the client speak and ask at this terminal. Raises RecipeError as `run` does."""
+    """Let the client speak and ask at this terminal. Raises RecipeError as `run_client` does."""
     ended = _run_to_end(words, remedy)
     if ended.returncode:
         raise RecipeError(f"{words[0]} did not take the job (exit code {ended.returncode}); its own words stand above")
 
 
 def _run_to_end(words: Sequence[str], remedy: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """With a text for standard input, what it prints is taken."""
+    """Run the client to its end. With a text for standard input, its output is captured."""
     if shutil.which(words[0]) is None:
         raise RecipeError(f"{words[0]} is not installed here; {remedy}")
     pipe = None if text is None else subprocess.PIPE
@@ -51,7 +51,7 @@ def _run_to_end(words: Sequence[str], remedy: str, text: str | None = None) -> s
 
 @contextmanager
 def _pass_signals(client: subprocess.Popen[str]) -> Iterator[list[int]]:
-    """The signals that come in this block."""
+    """Pass signals on to the client during the block, and yield the list of those that came."""
     came: list[int] = []
 
     def take(number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""What a site asks of every job (partition, account, set-up lines), read from a small file and checked key by key."""
+"""The site file: settings that a site asks of every job (partition, account, set-up lines), checked key by key."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Trees = tuple[Tree, ...]
 
 @dataclass(frozen=True)
 class Slurm:
-    """What sbatch and srun are told. `devices` is the site's form of asking for those of a node: `gpu:a100:{devices}`
-    for --gres, or a whole option such as `--gpus-per-node={devices}`. `hours`: the longest job that is admitted.
-    `container` and `mounts` are pyxis's; `options` are further words for sbatch; `logs` is a folder that all nodes
-    see."""
+    """Settings for sbatch and srun. `devices` is how the site asks for the devices of a node: `gpu:a100:{devices}` for
+    --gres, or a whole option such as `--gpus-per-node={devices}`. `hours`: the longest job that the site admits.
+    `container` and `mounts` are pyxis's; `options` are further words for sbatch; `logs` is a folder that all nodes see.
+    """
 
     partition: str = ""
     account: str = ""
@@ -54,9 +54,9 @@ class Slurm:
 
 @dataclass(frozen=True)
 class SkyPilot:
-    """What a task is told. `accelerator`: what a pool of one's own calls its devices. `resources`, `mounts`, `volumes`:
-    further keys of the task's `resources`, `file_mounts` and `volumes`, as SkyPilot writes them. `managed`: `sky jobs
-    launch` starts it, and again after an interruption, else `sky launch`."""
+    """Settings for a task. `accelerator`: the name that an own pool gives to its devices. `resources`, `mounts`,
+    `volumes`: further keys of the task's `resources`, `file_mounts` and `volumes`, as SkyPilot writes them. `managed`:
+    `sky jobs launch` starts the task, and again after an interruption; else `sky launch`."""
 
     accelerator: str = ""
     resources: Tree = field(default_factory=dict)
@@ -68,8 +68,8 @@ class SkyPilot:
 
 @dataclass(frozen=True)
 class Kubernetes:
-    """What a job is told. `kind`: TrainJob, with its ClusterTrainingRuntime `runtime`, or PyTorchJob. `claim` is the
-    volume that holds model, data and results, `mount` where pods see it. `resource` is what the cluster calls the
+    """Settings for a job. `kind`: TrainJob, with its ClusterTrainingRuntime `runtime`, or PyTorchJob. `claim` is the
+    volume that holds model, data and results, `mount` where pods see it. `resource` is the cluster's name for the
     devices, `limits` are further resources of a node, such as network adapters. `secret` holds HF_TOKEN.
     `node_selector` and `tolerations` are as Kubernetes writes them."""
 
@@ -103,14 +103,14 @@ Part = TypeVar("Part", Site, Slurm, SkyPilot, Kubernetes)
 
 
 def site_file_path() -> Path | None:
-    """Where the file is looked for if none is named; None for who has no home."""
+    """Return the usual place of the site file; None for a user without a home folder."""
     base = known_folders.user_folder("XDG_CONFIG_HOME", ".config")
     return base and base / "lmf-recipes" / "site.yaml"
 
 
 def read_site(file: Path | None) -> Site:
-    """The settings in a file; without one those of the usual place, else none. Raises RecipeError where the file that
-    is named cannot be read, or says something else than a site can."""
+    """Read the settings of a file, or of the usual place, or else none. Raises RecipeError if a named file cannot be
+    read, or a setting is none of a site."""
     place = file or site_file_path()
     if place is None or (file is None and safe_read.path_kind(place) is None):
         return Site()
@@ -128,7 +128,7 @@ def site_file_text(partition: str, account: str, setup: str) -> str:
 
 
 def _parse_section(kind: type[Part], value: Any, route: str) -> Part:
-    """A mapping as a dataclass, whose fields say what a key takes. Raises RecipeError."""
+    """Return a mapping as a dataclass, whose fields say which type each key takes. Raises RecipeError."""
     known = {each.name: str(each.type) for each in fields(kind)}
     if not isinstance(value, Mapping):
         raise RecipeError(
@@ -172,7 +172,7 @@ def _as_words(value: Any, route: str) -> Words:
 
 
 def _as_pairs(value: Any, route: str) -> Pairs:
-    """Variables; a number is taken as it is written."""
+    """Return environment variables; a number is taken as it is written."""
     for name in _as_tree(value, route):
         if not re.fullmatch(_VARIABLE_NAME, str(name)):
             raise RecipeError(f"`{route}` names `{name}`, which is no name of a variable")
