@@ -17,6 +17,7 @@ from validator.doctor import (
     hub_checks,
     network_checks,
     package_checks,
+    recipe_checks,
     stale_locks,
     start_checks,
     torch_build,
@@ -94,8 +95,6 @@ def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
     if document is None:
         context = CheckContext(recipe_machine=devices.parse_machine(machine) if machine else None)
         return _build_diagnosis(None, None, [*run_checks(None, with_devices(context))])
-    from . import recipe_checks  # with numpy, which a machine by itself does not wait for
-
     job, context = job_and_context(document, machine)
     allocation = context.allocation or DeviceAllocation()
     judged = allocation.machine or machine

@@ -13,7 +13,7 @@ from validator.doctor.check_result import CheckContext, CheckResult
 from validator.errors import os_reason
 from validator.knowledge import hub_caches
 from validator.machine import host
-from validator.machine.host import Mount, find_mount
+from validator.machine.host import find_mount
 from validator.physics.estimate import DiskTerm
 from validator.recipe.safe_read import expand_home, glob_folder
 from validator.run.prediction import GIB, Job
@@ -21,7 +21,7 @@ from validator.wording import format_duration
 
 
 def output_folder(job: Job) -> Path | None:
-    """The folder that the run writes to; None where it keeps nothing."""
+    """Return the folder that the run writes to; None if it keeps nothing."""
     folder = job.args.get("output_dir")
     return expand_home(folder).absolute() if isinstance(folder, str) and job.task.trains else None
 
@@ -54,13 +54,13 @@ def check_disk_space(job: Job | None, _context: CheckContext) -> Iterator[CheckR
         yield CheckResult("error" if certain else "warning", _OUTPUT_FOLDER, text)
 
 
-_MAX_TRIAL_BYTES = 256 << 20  # bytes that are written to see how fast it is
-_MAX_TRIAL_SECONDS = 1.0  # that it takes at most
-_MIN_FREE_GIB = 1.0  # GiB free: with less nothing is tried
-_DATA_COPIES = 2.0  # of the tokenized rows: as they were read, and as they are trained on
-_MIN_FREE_FILES = 1000  # of a few checkpoints
-_MIN_CHECKPOINT_BYTES = 0.05 * GIB  # of a checkpoint
-_SLOW_SECONDS = 600.0  # seconds of a checkpoint
+# A file of this size, or of what is written in this time, shows how fast the disk is.
+_MAX_TRIAL_BYTES, _MAX_TRIAL_SECONDS = 256 << 20, 1.0
+_MIN_FREE_GIB = 1.0  # with less nothing is tried
+_DATA_COPIES = 2.0  # rows as they were read, and as they are trained on
+_MIN_FREE_FILES = 1000  # a few checkpoints have as many
+# A smaller checkpoint is not timed; one that takes longer is a warning.
+_MIN_CHECKPOINT_BYTES, _SLOW_SECONDS = 0.05 * GIB, 600.0
 
 
 def check_disk(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -70,25 +70,18 @@ def check_disk(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """
     yield from _check_output_folder(job, context)
     if job and job.disk and job.data.datasets and not job.data.is_tokenized:
-        yield from _check_data_cache(
-            hub_caches.datasets_cache(job.hub_source[1]),
-            max(_DATA_COPIES * job.disk[DiskTerm.DATA] / GIB, _MIN_FREE_GIB),
-        )
-
-
-def _check_data_cache(folder: Path, wanted: float) -> Iterator[CheckResult]:
-    """`No space left on device` with much room in the output folder (hiyouga/LLaMA-Factory issue 275). `wanted`: GiB
-    of the rows as datasets keeps them, read and tokenized."""
-    free = host.free_disk_gib(folder)
-    if free is not None and free < wanted:
-        remedy = "free some, or set HF_DATASETS_CACHE to another disk"
-        yield CheckResult(
-            "warning", "data cache", f"{free:.1f} GiB free at {folder}", f"about {wanted:.1f} GiB", remedy
-        )
+        # `No space left on device` with much room in the output folder (hiyouga/LLaMA-Factory issue 275)
+        folder = hub_caches.datasets_cache(job.hub_source[1])
+        wanted = max(_DATA_COPIES * job.disk[DiskTerm.DATA] / GIB, _MIN_FREE_GIB)
+        free = host.free_disk_gib(folder)
+        if free is not None and free < wanted:
+            remedy = "free some, or set HF_DATASETS_CACHE to another disk"
+            found = f"{free:.1f} GiB free at {folder}"
+            yield CheckResult("warning", "data cache", found, f"about {wanted:.1f} GiB", remedy)
 
 
 def _check_output_folder(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """The run's output folder, else the working directory. What is written to see its speed is gone when it ends."""
+    """Check the run's output folder, or without a run the working directory. The file of the trial does not stay."""
     folder = output_folder(job) if job else Path.cwd()
     if folder is None:
         return
@@ -99,22 +92,29 @@ def _check_output_folder(job: Job | None, context: CheckContext) -> Iterator[Che
     try:
         rate = _measure_write_rate(there)
     except OSError as err:
-        wanted = "a folder that can be written"
-        yield CheckResult(
-            "error", _OUTPUT_FOLDER, f"{place}: {os_reason(err)}", wanted, "set another `output_dir`" if job else ""
-        )
+        remedy = "set another `output_dir`" if job else ""
+        found = f"{place}: {os_reason(err)}"
+        yield CheckResult("error", _OUTPUT_FOLDER, found, "a folder that can be written", remedy)
         return
     short = [*check_disk_space(job, context)]
     yield _judge_write_rate(None if any(each.state == "error" for each in short) else job, place, rate)
     yield from short
-    yield from _check_volatile(there, under)
-    yield from _check_inodes(there)
+    if under and under.kind == "overlay":
+        found = f"{there} is the container's own layer, which goes with it"
+        remedy = "mount a folder of the host there, or set another `output_dir`"
+        yield CheckResult("warning", _OUTPUT_FOLDER, found, "", remedy)
+    if under and under.kind in ("tmpfs", "ramfs"):
+        found = f"{there} is main memory ({under.kind})"
+        yield CheckResult("warning", _OUTPUT_FOLDER, found, "", "set another `output_dir`")
+    disk = os.statvfs(there)
+    if disk.f_files and disk.f_favail < _MIN_FREE_FILES:  # a file system that counts no files has 0 in all
+        found = f"{disk.f_favail} more files on it"
+        yield CheckResult("warning", _OUTPUT_FOLDER, found, f"{_MIN_FREE_FILES:,}", "remove some: `df -i`")
 
 
 def _measure_write_rate(folder: Path) -> float | None:
-    """Bytes a second of a file that is written and brought to the disk, in pieces each twice as long as the one before,
-    until the next would take too long; None where there is no room to try. Raises OSError where it cannot be
-    written."""
+    """Return bytes a second of a file that is written and synced in pieces, each twice as long as the one before, until
+    the next would take too long; None if there is no room to try. Raises OSError if it cannot be written."""
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         if (host.free_disk_gib(folder) or 0.0) < _MIN_FREE_GIB:
             return None
@@ -140,29 +140,3 @@ def _judge_write_rate(job: Job | None, place: str, rate: float | None) -> CheckR
         return CheckResult("ok", _OUTPUT_FOLDER, found, wanted)
     remedy = "all devices wait meanwhile: a faster disk, `save_only_model: true` or a larger `save_steps`"
     return CheckResult("warning", _OUTPUT_FOLDER, found, wanted, remedy)
-
-
-def _check_volatile(folder: Path, under: Mount | None) -> Iterator[CheckResult]:
-    """Yield a line if the disk does not outlast the run."""
-    if under and under.kind == "overlay":
-        remedy = "mount a folder of the host there, or set another `output_dir`"
-        yield CheckResult(
-            "warning", _OUTPUT_FOLDER, f"{folder} is the container's own layer, which goes with it", "", remedy
-        )
-    if under and under.kind in ("tmpfs", "ramfs"):
-        yield CheckResult(
-            "warning", _OUTPUT_FOLDER, f"{folder} is main memory ({under.kind})", "", "set another `output_dir`"
-        )
-
-
-def _check_inodes(folder: Path) -> Iterator[CheckResult]:
-    """Some file systems count files; 0 in all is one that does not."""
-    there = os.statvfs(folder)
-    if there.f_files and there.f_favail < _MIN_FREE_FILES:
-        yield CheckResult(
-            "warning",
-            _OUTPUT_FOLDER,
-            f"{there.f_favail} more files on it",
-            f"{_MIN_FREE_FILES:,}",
-            "remove some: `df -i`",
-        )

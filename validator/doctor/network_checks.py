@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.errors import os_reason
 from validator.machine.network import (
-    InfinibandPort,
     Interface,
     infiniband_ports,
     is_infiniband_disabled,
@@ -167,7 +166,12 @@ def check_interfaces(job: Job | None, context: CheckContext) -> Iterator[CheckRe
     if job and job.on_cpu:
         return
     if library is _HCCL and (address := context.environment.get("HCCL_IF_IP")):
-        yield _check_hccl_address(address)
+        # HCCL heeds this address before any interface (CANN, HCCL_IF_IP).
+        if bind_error(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, 0)) == 0:
+            yield CheckResult("ok", "HCCL", f"HCCL meets at HCCL_IF_IP={address}")
+        else:
+            found = f"HCCL_IF_IP={address} is no address of this machine"
+            yield CheckResult("error", "HCCL", found, "one of it", "unset HCCL_IF_IP")
         return
     meant = chosen_interfaces(library, there, words)
     if not meant:
@@ -177,15 +181,6 @@ def check_interfaces(job: Job | None, context: CheckContext) -> Iterator[CheckRe
         yield _judge_interface(library, meant[0], words, route_to(there, context.environment.get("MASTER_ADDR", "")))
 
 
-def _check_hccl_address(address: str) -> CheckResult:
-    """Check HCCL_IF_IP, which HCCL heeds before any interface (CANN, HCCL_IF_IP)."""
-    if bind_error(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, 0)) == 0:
-        return CheckResult("ok", "HCCL", f"HCCL meets at HCCL_IF_IP={address}")
-    return CheckResult(
-        "error", "HCCL", f"HCCL_IF_IP={address} is no address of this machine", "one of it", "unset HCCL_IF_IP"
-    )
-
-
 def _check_gloo(job: Job | None, words: str, there: Sequence[Interface]) -> Iterator[CheckResult]:
     """Check the names that Gloo is given, which must be whole. Runs on CPUs use Gloo, and so does FSDP with states in
     main memory."""
@@ -193,9 +188,8 @@ def _check_gloo(job: Job | None, words: str, there: Sequence[Interface]) -> Iter
     if missing := [name for name in words.split(",") if name and name not in names]:
         used = job is not None and (job.on_cpu or bool(job.fsdp and job.fsdp.offload))
         found = f"GLOO_SOCKET_IFNAME={words}, and {missing[0]} is none of the interfaces here"
-        yield CheckResult(
-            "error" if used else "warning", "Gloo", found, ", ".join(sorted(names)), "unset GLOO_SOCKET_IFNAME"
-        )
+        wanted = ", ".join(sorted(names))
+        yield CheckResult("error" if used else "warning", "Gloo", found, wanted, "unset GLOO_SOCKET_IFNAME")
 
 
 def chosen_interfaces(library: CollectivesLibrary, there: Sequence[Interface], words: str) -> list[Interface]:
@@ -208,31 +202,27 @@ def chosen_interfaces(library: CollectivesLibrary, there: Sequence[Interface], w
 
 
 def _no_interface(library: CollectivesLibrary, words: str, there: Sequence[Interface]) -> CheckResult:
-    names = ", ".join(one.name for one in there) or "none"
     if not words:
-        return CheckResult(
-            "error", library.name, "no interface is up but the loop", "one that leads to the other nodes"
-        )
+        wanted = "one that leads to the other nodes"
+        return CheckResult("error", library.name, "no interface is up but the loop", wanted)
+    names = ", ".join(one.name for one in there) or "none"
     real = next((one.name for one in there if not one.virtual), "")
     remedy = f"export {library.variable}=={real}" if real else f"unset {library.variable}"
-    return CheckResult(
-        "error", library.name, f"{library.variable}={words} means none of the interfaces here", names, remedy
-    )
+    found = f"{library.variable}={words} means none of the interfaces here"
+    return CheckResult("error", library.name, found, names, remedy)
 
 
 def _judge_interface(library: CollectivesLibrary, one: Interface, words: str, leading: Interface | None) -> CheckResult:
     speed = f" ({one.mbit_s / 1000:g} Gbit/s)" if one.mbit_s else ""
-    found = f"{library.name} meets over {one.name}{speed}"
     chosen = f", as {library.variable}={words} says" if words else ""
+    found = f"{library.name} meets over {one.name}{speed}{chosen}"
     if leading and leading.name != one.name:
         wanted = f"{leading.name}, which leads to MASTER_ADDR"
-        return CheckResult(
-            "warning", library.name, found + chosen, wanted, f"export {library.variable}=={leading.name}"
-        )
+        return CheckResult("warning", library.name, found, wanted, f"export {library.variable}=={leading.name}")
     if one.virtual:
         wanted = "a card that joins the nodes: this one is a bridge, a tunnel or a container's"
-        return CheckResult("warning", library.name, found + chosen, wanted, f"export {library.variable}==NAME")
-    return CheckResult("ok", library.name, found + chosen)
+        return CheckResult("warning", library.name, found, wanted, f"export {library.variable}==NAME")
+    return CheckResult("ok", library.name, found)
 
 
 _INFINIBAND = "InfiniBand"
@@ -246,44 +236,25 @@ def check_infiniband(job: Job | None, context: CheckContext) -> Iterator[CheckRe
     none is named.
     """
     ascend = job and job.machine and job.machine.device.vendor == "ascend"
-    if node_count(job, context) > 1 and not ascend:
-        yield from _judge_adapters(
-            infiniband_ports(context.root),
-            context.environment.get(_ADAPTER_VARIABLE, ""),
-            is_infiniband_disabled(context.environment),
-        )
-
-
-def _judge_adapters(there: list[InfinibandPort], words: str, off: bool) -> Iterator[CheckResult]:
+    if node_count(job, context) == 1 or ascend:
+        return
+    there, words = infiniband_ports(context.root), context.environment.get(_ADAPTER_VARIABLE, "")
     meant = [port for port in there if not words or matches_interface_filter(words, port.adapter)]
     active = [port for port in meant if port.active]
+    rates = f"{len(active)} active ({', '.join(sorted({port.rate for port in active}))})"
     slow = "NCCL falls back to sockets, several times slower"
-    if off:
+    if is_infiniband_disabled(context.environment):
         if active:
-            found = f"{_DISABLE_VARIABLE}=1, and {_count_ports(active)} stay unused"
+            found = f"{_DISABLE_VARIABLE}=1, and {rates} stay unused"
             remedy = f"unset {_DISABLE_VARIABLE}, unless they do not lead to the others"
             yield CheckResult("warning", _INFINIBAND, found, "NCCL over them", remedy)
     elif words and not meant:
         names = ", ".join(sorted({port.adapter for port in there})) or "none here"
-        yield CheckResult(
-            "warning",
-            _INFINIBAND,
-            f"{_ADAPTER_VARIABLE}={words} means no adapter: {slow}",
-            names,
-            f"unset {_ADAPTER_VARIABLE}",
-        )
+        found = f"{_ADAPTER_VARIABLE}={words} means no adapter: {slow}"
+        yield CheckResult("warning", _INFINIBAND, found, names, f"unset {_ADAPTER_VARIABLE}")
     elif meant and not active:
         found = f"no port of {', '.join(sorted({port.adapter for port in meant}))} is active: {slow}"
-        yield CheckResult(
-            "warning",
-            _INFINIBAND,
-            found,
-            "an active port",
-            "`ibstat` says more; look after the cable or the subnet manager",
-        )
+        remedy = "`ibstat` says more; look after the cable or the subnet manager"
+        yield CheckResult("warning", _INFINIBAND, found, "an active port", remedy)
     elif active:
-        yield CheckResult("ok", _INFINIBAND, _count_ports(active))
-
-
-def _count_ports(some: list[InfinibandPort]) -> str:
-    return f"{len(some)} active ({', '.join(sorted({port.rate for port in some}))})"
+        yield CheckResult("ok", _INFINIBAND, rates)

@@ -33,8 +33,8 @@ class DeviceAllocation:
 
 
 def allocate_devices(job: Job, *, dry: bool) -> DeviceAllocation:
-    """What `job`, resolved for the machine that it assumes, gets here. Raises RecipeError where a driver's program is
-    there and shows no device; where `dry`, that is only told, as people try recipes on other machines."""
+    """Allocate the devices here to a job that is resolved for its recipe's machine. Raises RecipeError if a driver's
+    tool is installed and shows no device; a `dry` run only notes that, as people try recipes on other machines."""
     if job.on_cpu or job.machine_problem:
         return DeviceAllocation()
     try:
@@ -50,8 +50,8 @@ def allocate_devices(job: Job, *, dry: bool) -> DeviceAllocation:
 
 
 def allocate_for_machine(name: str, job: Job) -> DeviceAllocation:
-    """What `job`, resolved for the machine of this name, gets of the devices here to run on; it is judged by the name.
-    Raises RecipeError where there are fewer. A driver's fault is only told, as the user knows the machine."""
+    """Allocate the devices here to a job that is resolved for, and judged by, the machine that the user names. Raises
+    RecipeError if there are fewer. A driver's error is only noted, as the user knows the machine."""
     if job.on_cpu or job.machine is None:
         return DeviceAllocation(name)
     try:
@@ -71,10 +71,11 @@ def _judged_for(job: Job) -> str:
 
 
 def _allocate_here(here: ThisMachine, job: Job, dry: bool) -> DeviceAllocation:
-    """As many devices as the recipe assumes, or as there are; the user's own number wins."""
+    """Allocate as many devices as the recipe assumes, or as there are; NPROC_PER_NODE overrides both."""
     there = len(here.accelerators)
     assumed = job.machine.devices if job.machine else there
-    count = _requested_processes() or min(assumed, there)
+    requested = os.environ.get("NPROC_PER_NODE", "")
+    count = (int(requested) if requested.isdecimal() else 0) or min(assumed, there)
     _require_devices(count, there, f"NPROC_PER_NODE={count}")
     taken, variables = here.select_devices(count)
     nodes = f"{job.machine.nodes}x" if job.machine and job.machine.nodes > 1 else ""
@@ -87,14 +88,8 @@ def _allocate_here(here: ThisMachine, job: Job, dry: bool) -> DeviceAllocation:
     return DeviceAllocation(f"{nodes}{count}x{here.device}", here.host_ram_gib, taken, variables, notes, here)
 
 
-def _requested_processes() -> int | None:
-    """The number of processes that the user sets for the launcher; None where it is no number."""
-    text = os.environ.get("NPROC_PER_NODE", "")
-    return int(text) or None if text.isdecimal() else None
-
-
 def _require_devices(count: int, there: int, what: str) -> None:
-    """A process without a device stops the others after they have loaded the model."""
+    """Raise RecipeError if devices are missing: a process without one stops the others after they load the model."""
     if count > there:
         raise RecipeError(f"{what}, {_count_devices(there)} here")
 
@@ -104,7 +99,7 @@ def _count_devices(count: int) -> str:
 
 
 def _compare_machines(here: ThisMachine, job: Job, dry: bool) -> Iterator[Note]:
-    """What this machine is, and what the recipe assumes where that is another or more."""
+    """Yield what this machine is, and what the recipe assumes if that is another machine or more."""
     assumed = job.machine
     if assumed is None:
         yield Note(f"this machine: {here}", "machine")
@@ -119,7 +114,7 @@ def _compare_machines(here: ThisMachine, job: Job, dry: bool) -> Iterator[Note]:
 
 
 def _batch_size_note(job: Job, assumed: int, count: int) -> Iterator[Note]:
-    """What another number of devices means for a step of training."""
+    """Yield what another number of devices means for the batch size."""
     if count == assumed:
         return
     before, samples = job.batch.effective_batch, job.batch.micro_batch * (job.batch.world_size // assumed) * count

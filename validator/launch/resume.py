@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from validator.errors import RecipeError, os_reason
 from validator.run import checkpoint_integrity, checkpoints
@@ -14,16 +13,21 @@ from validator.run.prediction import Job
 
 
 def resume_messages(job: Job, *, dry: bool) -> Iterator[str]:
-    """What the run will go on from, that it is finished, or that it starts anew where checkpoints lie in its folder.
-    Unless `dry`, half-written checkpoints get another name, and nothing is lost. Raises RecipeError where one may be
-    whole on another node's disk, from which that node would go on and this one not."""
+    """Yield from which checkpoint the run resumes, that it is finished, or that it starts anew beside checkpoints.
+    Unless `dry`, half-written checkpoints are renamed, and nothing is lost. Raises RecipeError if one may be complete
+    on another node's disk: that node would resume from it, and this one would not."""
     for saved in checkpoints.half_written_checkpoints(job):
         if saved.adapts is None and job.machine and job.machine.nodes > 1 and not dry:
             raise RecipeError(
                 f"`{saved.path}` holds no weights on this node; share the folder or save with `save_on_each_node: "
                 "true`, else rename it on all nodes"
             )
-        if place := saved.aside if dry else _set_aside(saved):
+        try:
+            place = saved.aside if dry else checkpoint_integrity.quarantine(saved.path)
+        except OSError as err:
+            why = f"is half-written ({saved.flaw}) and cannot be renamed: {os_reason(err)}"
+            raise RecipeError(f"`{saved.path}` {why}; rename or remove it") from None
+        if place:
             yield f"{saved.name} is half-written ({saved.flaw}): {'would be ' if dry else ''}renamed to {place.name}"
     taken, there = checkpoints.resume_checkpoint(job), checkpoints.found_checkpoints(job)
     if done := finished_message(job):
@@ -34,29 +38,18 @@ def resume_messages(job: Job, *, dry: bool) -> Iterator[str]:
         yield f"starts anew: {_why_not_resumed(job, there)}"
 
 
-def _set_aside(saved: TrainerCheckpoint) -> Path | None:
-    try:
-        return checkpoint_integrity.quarantine(saved.path)
-    except OSError as err:
-        why = f"is half-written ({saved.flaw}) and cannot be renamed: {os_reason(err)}"
-        raise RecipeError(f"`{saved.path}` {why}; rename or remove it") from None
-
-
 def finished_message(job: Job) -> str | None:
-    """That nothing is left to do, in words: the checkpoint is the last one of the run, and the result is there."""
+    """Return the message for a finished run, whose last checkpoint and result are there; None if it is not finished."""
     taken = checkpoints.resume_checkpoint(job)
     if taken is None or not checkpoints.is_finished(job, taken):
         return None
-    remedy = "`overwrite_output_dir=true` trains anew, more epochs go on"
-    return (
-        f"already finished: `{checkpoints.output_folder(job)}` holds the result "
-        f"and {_name_with_step(job, taken)}; {remedy}"
-    )
+    found = f"`{checkpoints.output_folder(job)}` holds the result and {_name_with_step(job, taken)}"
+    return f"already finished: {found}; `overwrite_output_dir=true` trains anew, more epochs go on"
 
 
 def after_exit_message(job: Job) -> str | None:
-    """What the same command does after this run was ended, in words; None where that is no training. The folder is
-    looked into anew."""
+    """Return what the same command would do after this run has ended, by what the folder holds now; None if the recipe
+    does not train."""
     now = replace(job)
     if not now.task.trains:
         return None

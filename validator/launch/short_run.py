@@ -26,13 +26,13 @@ _ISOLATION_WHERE_SET = {"resume_from_checkpoint": "null", "push_to_hub": "false"
 
 
 def isolating_overrides(job: Job, output: str) -> Iterator[str]:
-    """Each step is logged, in this folder alone."""
+    """Yield overrides that keep a run in this folder alone, and log each step."""
     yield from (path_override("output_dir", output), *_ISOLATION)
     yield from overrides_where_set(job, _ISOLATION_WHERE_SET)
 
 
 def overrides_where_set(job: Job, values: dict[str, str]) -> Iterator[str]:
-    """Overrides of the keys that the recipe sets."""
+    """Yield the overrides whose keys the recipe sets."""
     yield from (f"{key}={value}" for key, value in values.items() if job.args.get(key))
 
 
@@ -44,8 +44,8 @@ _MIN_ROWS, _MAX_ROWS = 64, 10_000
 
 
 def smoke_overrides(job: Job) -> tuple[str, ...]:
-    """What makes two steps of the run, beside its output folder. Raises RecipeError where other runs' checkpoints lie
-    there, of which the Trainer would remove some."""
+    """Return overrides for two steps of the run, in a folder beside its output. Raises RecipeError if that folder holds
+    another run's checkpoints, of which the Trainer would remove some."""
     output = f"{str(job.args.get('output_dir') or DEFAULT_OUTPUT_DIR).rstrip('/')}-smoke"
     for other in safe_read.glob_folder(safe_read.expand_home(output), "checkpoint-*"):
         if other.name != f"checkpoint-{SMOKE_STEPS}":
@@ -64,9 +64,9 @@ def _schedule_overrides(job: Job) -> Iterator[str]:
 
 
 def _data_overrides(job: Job) -> Iterator[str]:
-    """As many rows as the steps and one batch of evaluation on each device take. Tokenized data are taken as they are
-    where they lie; else the cut ones would be kept in their place, for the run itself to find. The share held back is
-    of the rows that are left; a stream has no end to take a share of (data/data_utils.py, split_dataset)."""
+    """Yield overrides that limit the data to the rows that two steps and one evaluation batch need. `tokenized_path` is
+    unset unless it exists, so that the shortened data are not saved where the real run would load them. `val_size` is a
+    share of the rows that are left, or their number for a stream (data/data_utils.py, split_dataset)."""
     if job.args.is_set("tokenized_path") and not job.data.is_tokenized:
         yield "tokenized_path=null"
     most, held = int(job.args.number("max_samples")), _evaluation_rows(job)
@@ -79,7 +79,7 @@ def _data_overrides(job: Job) -> Iterator[str]:
 
 
 def _rows_per_dataset(job: Job) -> int:
-    """Rows of each data set. Where text is written for a set of its own, they are one batch on each device, as
+    """Rows to take from each data set. If text is generated for a separate evaluation set, one batch on each device, as
     that takes longest."""
     evaluated = _evaluation_rows(job)
     if job.args.is_set("eval_dataset") and (job.evaluation.generates_text or job.evaluation.predicts):
@@ -101,7 +101,7 @@ def _rows_per_sequence(job: Job) -> int:
 
 
 def smoke_summary(output: Path, seconds: float) -> str:
-    """What a smoke run has gone through, from what it left, and how long that took."""
+    """Return the summary of a smoke run: its parts, by the files that it has left, and how long they took."""
     results = output / "all_results.json"
     told = json.loads(results.read_text("utf-8")) if safe_read.path_kind(results) == "file" else {}
     names = {"train": f"{SMOKE_STEPS} steps", "eval": "evaluation", "predict": "prediction"}
@@ -125,14 +125,15 @@ _TIMED_WHERE_SET = {"load_best_model_at_end": "false", "early_stopping_steps": "
 
 
 def timed_overrides(job: Job, steps: int, output: Path) -> Iterator[str]:
-    """What makes the recipe train so many steps after the first ones, into a folder of their own, and nothing else."""
+    """Yield overrides that train `steps` steps after the untimed first ones, into a folder of their own, and no
+    more."""
     yield f"max_steps={UNTIMED_STEPS + steps}"
     yield from (*isolating_overrides(job, str(output)), *_TIMED_OVERRIDES, *overrides_where_set(job, _TIMED_WHERE_SET))
 
 
 def run_timed_steps(prepared: Launch, steps: int) -> MeasuredSteps:
-    """Seconds of the steps; what the trainer prints goes to standard error. Raises RecipeError where it ends before
-    them."""
+    """Run and time the steps; what the trainer prints goes to standard error. Raises RecipeError if it ends before they
+    are done."""
     words, env = prepared.process
     log, wanted = Path(str(prepared.output), _LOG_NAME), UNTIMED_STEPS + steps
     trainer = TrainingProcess(ProcessSpec(words, {**env, "RECORD_VRAM": "1"}), _GRACE_SECONDS, stdout=sys.stderr)
