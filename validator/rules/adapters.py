@@ -93,12 +93,8 @@ def several_adapters(job: Job) -> Findings:
     Fix: merge them into the model first.
     """
     adapters = job.args.words("adapter_name_or_path")
-    reasons = {
-        "ZeRO-3": job.zero_stage == 3,
-        "unsloth": job.args.flag("use_unsloth"),
-        "KTransformers": job.args.flag("use_kt"),
-    }
-    for name, active in reasons.items():
+    engines = ("unsloth", job.args.flag("use_unsloth")), ("KTransformers", job.args.flag("use_kt"))
+    for name, active in (("ZeRO-3", job.zero_stage == 3), *engines):
         if job.task.method == "lora" and active and len(adapters) > 1:
             yield "adapter_name_or_path", f"{name} loads one adapter, {len(adapters)} are named; merge them first"
 

@@ -143,17 +143,10 @@ def amount_refused(job: Job) -> Findings:
     Source: llamafactory/data/loader.py:_load_single_dataset, llamafactory/data/data_utils.py:split_dataset
     Fix: a positive `max_samples`, a `val_size` below 1 as a share, at least one preprocessing worker.
     """
-    if (
-        job.args.get("max_samples") is not None
-        and job.args.number("max_samples") <= 0
-        and not job.args.flag("streaming")
-    ):
-        yield "max_samples", f"`max_samples: {job.args.get('max_samples')}` leaves no data; remove it"
-    if (
-        isinstance(job.args.get("val_size"), float)
-        and job.args.get("val_size") == 1.0
-        and not job.args.flag("streaming")
-    ):
+    streams, samples, share = (job.args.get(key) for key in ("streaming", "max_samples", "val_size"))
+    if samples is not None and job.args.number("max_samples") <= 0 and not streams:
+        yield "max_samples", f"`max_samples: {samples}` leaves no data; remove it"
+    if isinstance(share, float) and share == 1.0 and not streams:
         yield "val_size", "`val_size: 1.0` holds back all data; write a share such as 0.05, or a count"
     if job.args.get("preprocessing_num_workers") is not None and job.args.number("preprocessing_num_workers") < 1:
         yield "preprocessing_num_workers", "`preprocessing_num_workers` must be at least 1; remove it for the default"
@@ -235,9 +228,8 @@ def _mean_length(job: Job) -> float:
     if job.declared.lengths.typical:
         return job.declared.lengths.typical
     # Where samples are recommended, the recipe is made for other data than it names.
-    published = (
-        sample_lengths.published_tokens(job) if job.data.local_rows is None and job.declared.samples is None else None
-    )
+    other = job.data.local_rows is not None or job.declared.samples is not None
+    published = None if other else sample_lengths.published_tokens(job)
     return float(published[0]) if published else 0.0
 
 
@@ -295,12 +287,8 @@ def hccl_waits_less(job: Job, machine: Machine) -> Findings:
 def _tokenizing_seconds(job: Job) -> float:
     """Seconds that others wait for, about; 0 where none do, or not for long: then the time model is not asked."""
     # Tokens that each process which tokenizes makes, if all samples were as long as they may be.
-    most = (
-        (job.data.rows or 0)
-        * job.batch.max_tokens
-        * (2 if job.task.uses_preference_pairs else 1)
-        / _tokenizer_processes(job)
-    )
+    sequences = (job.data.rows or 0) * (2 if job.task.uses_preference_pairs else 1)
+    most = sequences * job.batch.max_tokens / _tokenizer_processes(job)
     if job.batch.world_size == 1 or job.data.is_tokenized or most < _QUICK_TOKENS:
         return 0.0
     known = predict_training_time(job)

@@ -354,9 +354,7 @@ def _missing_media_file(job: Job, dataset: Dataset, part: str) -> str:
     column = dataset.named(part)
     folder = str(job.args.get("media_dir") or dataset.folder)
     for number, row in enumerate(_rows_surely_read(job, dataset) if column else (), 1):
-        lost = (
-            path for path in missing_media_files(row.get(column), folder) if not job.workspace.find(f"{folder}/{path}")
-        )
-        if path := next(lost, ""):
+        paths = missing_media_files(row.get(column), folder)
+        if path := next((path for path in paths if not job.workspace.find(f"{folder}/{path}")), ""):
             return f"`{path}` of row {number}"
     return ""

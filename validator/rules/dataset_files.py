@@ -103,10 +103,8 @@ def data_set_undefined(job: Job) -> Findings:
     for key in ("dataset", "eval_dataset"):
         for name in job.args.words(key):
             if name not in job.data.registry.entries:
-                yield (
-                    finding_places.at_list_item(job, key, name),
-                    _undefined_message(job, name, job.data.registry.entries),
-                )
+                text = _undefined_message(job, name, job.data.registry.entries)
+                yield finding_places.at_list_item(job, key, name), text
 
 
 @rule("PTH104", ERROR, about=subjects.datasets)
@@ -164,9 +162,7 @@ def _is_registry_missing(job: Job) -> bool:
 
 
 def _key_naming_registry(job: Job) -> str:
-    return (
-        "dataset_dir" if job.args.is_set("dataset_dir") else "dataset" if job.args.is_set("dataset") else "eval_dataset"
-    )
+    return next((key for key in ("dataset_dir", "dataset") if job.args.is_set(key)), "eval_dataset")
 
 
 def _undefined_message(job: Job, name: str, known: Mapping[str, object]) -> str:
@@ -174,9 +170,8 @@ def _undefined_message(job: Job, name: str, known: Mapping[str, object]) -> str:
         return "an empty data set name; remove the extra comma"
     stem, command = Path(name).stem, _register_command(job, name)
     if not _looks_like_path(name):
-        near = (
-            suggest(name, known) if job.data.registry is None or job.workspace.may_quote(job.data.registry.path) else ""
-        )
+        quotes = job.data.registry is None or job.workspace.may_quote(job.data.registry.path)
+        near = suggest(name, known) if quotes else ""
         return f"`{name}` is not defined in dataset_info.json{near or (command and f'; {command}')}"
     example = f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
     remedy = f"use `{stem}`" if stem in known else command or f"use {example}"
@@ -189,10 +184,8 @@ def _looks_like_path(name: str) -> bool:
 
 def _register_command(job: Job, name: str) -> str:
     """The command that defines a data set where a file of this name lies in the working directory or `dataset_dir`."""
-    folder, suffixes = (
-        str(job.data.registry.folder) if job.data.registry else "data",
-        dataset_registry.readable_suffixes(),
-    )
+    suffixes = dataset_registry.readable_suffixes()
+    folder = str(job.data.registry.folder) if job.data.registry else "data"
     names = [name] if _looks_like_path(name) else [f"{name}.{suffix}" for suffix in suffixes]
     places = (place for each in names if each for place in (each, f"{folder}/{each}"))
     file = next((place for place in places if (there := job.workspace.find(place)) and there[1]), None)

@@ -65,9 +65,8 @@ def batch_size_wrong(job: Job, zero: DeepSpeedConfig) -> Findings:
         return
     if size != job.batch.effective_batch:
         place = in_deepspeed_file(job, "train_batch_size", against=tuple(_EQUAL_KEYS[path] for path in _BATCH_KEYS))
-        product = (
-            f"{job.batch.micro_batch} x {job.batch.accumulation} x {job.batch.world_size} = {job.batch.effective_batch}"
-        )
+        batch = job.batch
+        product = f"{batch.micro_batch} x {batch.accumulation} x {batch.world_size} = {batch.effective_batch}"
         found = f"train_batch_size is {size}, but {product} (micro batch x accumulation x devices)"
         yield place, f'{found}; write "auto"'
 
@@ -119,10 +118,8 @@ def optimizer_replaced(job: Job, zero: DeepSpeedConfig) -> Findings:
         kind = zero.value(f"{block}.type")
         if kind and job.args.is_set(key):
             place = in_deepspeed_file(job, block, at_key=True, against=(key,))
-            yield (
-                place,
-                f"{block} {kind} of {_file_words(zero)} replaces `{key}: {job.args.get(key)}`; remove the block",
-            )
+            text = f"{block} {kind} of {_file_words(zero)} replaces `{key}: {job.args.get(key)}`; remove the block"
+            yield place, text
     if zero.value("optimizer.type") and zero.value("optimizer.params.lr") is None:
         found = f"the optimizer block of {_file_words(zero)} has no lr, so `learning_rate` is not used"
         place = in_deepspeed_file(job, "optimizer.params.lr", against=("learning_rate",))
@@ -327,13 +324,8 @@ def router_adapted_in_ddp(job: Job, model: Model) -> Findings:
     llamafactory/hparams/parser.py:get_train_args
     Fix: name the layers in `lora_target` without `gate`, or use ZeRO-2.
     """
-    routed = model.family.router == "linear" and job.task.method == "lora"
-    if (
-        _ddp_needs_all_gradients(job)
-        and routed
-        and job.task.trains
-        and {"all", "gate"} & set(job.args.words("lora_target"))
-    ):
+    routed = model.family.router == "linear" and {"all", "gate"} & set(job.args.words("lora_target"))
+    if routed and job.task.method == "lora" and job.task.trains and _ddp_needs_all_gradients(job):
         yield "lora_target", "the adapter of the router gets no gradient, which DDP refuses; name the layers but `gate`"
 
 
@@ -362,9 +354,8 @@ def idle_layers_in_ddp(job: Job, model: Model) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: ZeRO-2, which leaves parameters without gradients as they are.
     """
-    reached = job.task.method == "lora" or (
-        job.task.method == "full" and job.activation_checkpointing.llamafactory_mode != "off"
-    )
+    recomputed = job.activation_checkpointing.llamafactory_mode != "off"
+    reached = job.task.method == "lora" or (job.task.method == "full" and recomputed)
     if model.arch.mtp_layers > 0 and reached and job.task.trains and _ddp_needs_all_gradients(job):
         remedy = "set `deepspeed: deepspeed/ds_z2.json`"
         yield "model_name_or_path", f"a layer of this model never runs, so DDP stops at the second step; {remedy}"
@@ -372,9 +363,5 @@ def idle_layers_in_ddp(job: Job, model: Model) -> Findings:
 
 def _ddp_needs_all_gradients(job: Job) -> bool:
     """Whether several processes train in DDP, which is not asked to search for parameters without gradients."""
-    return (
-        job.batch.world_size > 1
-        and not job.deepspeed
-        and not job.fsdp
-        and not job.args.flag("ddp_find_unused_parameters")
-    )
+    sharded = job.deepspeed or job.fsdp
+    return job.batch.world_size > 1 and not sharded and not job.args.flag("ddp_find_unused_parameters")

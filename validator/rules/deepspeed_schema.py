@@ -107,10 +107,8 @@ def key_ignored(job: Job, zero: DeepSpeedConfig) -> Findings:
     for key, value in zero.config.items():
         if key not in top and not key.startswith(_COMMENT_STARTS) and value != "auto":
             hint = _where_key_belongs(key) or suggest(key, top)
-            yield (
-                in_deepspeed_file(job, "", key, at_key=True),
-                f"`{key}` is not a key of DeepSpeed and is ignored{hint}",
-            )
+            text = f"`{key}` is not a key of DeepSpeed and is ignored{hint}"
+            yield in_deepspeed_file(job, "", key, at_key=True), text
     for path, block, facts in _known_blocks(zero):
         for key in block if facts["unknown"] == "ignored" else ():
             if key not in facts["fields"]:

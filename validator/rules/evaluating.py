@@ -18,10 +18,8 @@ def evaluation_without_data(job: Job) -> Findings:
     Fix: `val_size: 0.05` to hold back part of the data, `eval_dataset`, or `eval_strategy: "no"`.
     """
     switches = {key: job.args.flag(key) for key in ("do_eval", "do_predict")}
-    switches |= {
-        "eval_strategy": job.evaluation.while_training,
-        "predict_with_generate": job.evaluation.predict_with_generate,
-    }
+    switches["eval_strategy"] = job.evaluation.while_training
+    switches["predict_with_generate"] = job.evaluation.predict_with_generate
     key = next((key for key, on in switches.items() if on), None)
     if key and not (job.args.is_set("eval_dataset") or job.evaluation.splits_validation_set):
         yield key, f"`{key}` asks for evaluation without data; set `val_size` or `eval_dataset`"
@@ -173,14 +171,10 @@ def evaluation_data_unused(job: Job) -> Findings:
     Fix: `eval_strategy: steps` with `eval_steps`, or remove `val_size` or `eval_dataset`.
     """
     unused = job.task.trains and not job.evaluation.runs and not job.evaluation.predicts
-    if (
-        unused
-        and job.args.is_set("dataset")
-        and job.evaluation.splits_validation_set
-        and not job.args.is_set("eval_dataset")
-    ):
+    named, splits = job.args.is_set("eval_dataset"), job.evaluation.splits_validation_set
+    if unused and splits and not named and job.args.is_set("dataset"):
         yield "val_size", "`val_size` holds data back and nothing is evaluated; set `eval_strategy` or remove it"
-    elif unused and job.args.is_set("eval_dataset") and not job.evaluation.splits_validation_set:
+    elif unused and named and not splits:
         yield "eval_dataset", "`eval_dataset` is named and nothing is evaluated; set `eval_strategy` or remove it"
 
 
@@ -220,12 +214,8 @@ def evaluation_interval_missing(job: Job) -> Findings:
     Source: transformers/training_args.py:TrainingArguments.__post_init__
     Fix: set `eval_steps`.
     """
-    none = (
-        not job.args.number("eval_steps")
-        and job.args.get("logging_steps") == 0
-        and job.args.get("logging_strategy") != "steps"
-    )
-    if job.evaluation.strategy == "steps" and none:
+    logs = job.args.get("logging_steps") != 0 or job.args.get("logging_strategy") == "steps"
+    if job.evaluation.strategy == "steps" and not job.args.number("eval_steps") and not logs:
         yield "eval_strategy", "`eval_strategy: steps` has neither `eval_steps` nor `logging_steps`; set one"
 
 
@@ -237,11 +227,8 @@ def best_never_found(job: Job) -> Findings:
     Source: transformers/trainer.py:Trainer._maybe_log_save_evaluate
     Fix: `eval_strategy: steps` with data for it, or `save_strategy: steps`.
     """
-    if (
-        job.args.get("save_strategy") == "best"
-        and not job.evaluation.while_training
-        and job.args.is_set("metric_for_best_model")
-    ):
+    best = job.args.get("save_strategy") == "best" and job.args.is_set("metric_for_best_model")
+    if best and not job.evaluation.while_training:
         yield "save_strategy", "`save_strategy: best` never saves without evaluations; set `eval_strategy: steps`"
 
 

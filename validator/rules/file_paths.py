@@ -84,13 +84,8 @@ def assumed_model(job: Job) -> str:
 def registry_missing_too(job: Job) -> str | None:
     """The registry, where neither it nor the DeepSpeed file is found from the folder that both are written for."""
     name, folder = _deepspeed_file_name(job), job.args.get("dataset_dir")
-    if (
-        job.data.registry is None
-        or job.data.is_tokenized
-        or not name
-        or not isinstance(folder, str)
-        or has_variable(name)
-    ):
+    read = job.data.registry is not None and not job.data.is_tokenized
+    if not read or not name or not isinstance(folder, str) or has_variable(name):
         return None
     registry = f"{folder}/{REGISTRY_FILE}"
     relative = not (Path(name).is_absolute() or Path(folder).is_absolute())
@@ -105,10 +100,8 @@ def _deepspeed_file_remedy(job: Job, name: str) -> str:
         file = f"ds_z{zero.stage}{offload}.json"
     if safe_read.path_kind(catalogue_root() / "deepspeed" / file) == "file":
         return f"; `lmf-recipes copy {file} .` writes `deepspeed/{file}`"
-    known = {
-        path.name for folder in job.workspace.folders for path in safe_read.glob_folder(folder, "deepspeed/*.json")
-    }
-    return suggest(file, known).replace("`", "`deepspeed/", 1)
+    there = (safe_read.glob_folder(folder, "deepspeed/*.json") for folder in job.workspace.folders)
+    return suggest(file, {path.name for paths in there for path in paths}).replace("`", "`deepspeed/", 1)
 
 
 @rule("PTH002", NOTE)
@@ -119,18 +112,15 @@ def found_from_elsewhere(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:read_args
     Fix: start from the folder named, write the path absolute, or use `lmf-recipes train`, which does that for you.
     """
-    places = {
-        key: location
-        for key, path in _relative_paths(job)
-        if (location := job.workspace.find(path)) and not location[1]
-    }
-    if places:
-        key, (place, _) = next(iter(places.items()))
-        wanted = Path(dict(_relative_paths(job))[key])
+    paths = dict(_relative_paths(job))
+    found = {key: location for key, path in paths.items() if (location := job.workspace.find(path))}
+    if places := {key: place for key, (place, is_here) in found.items() if not is_here}:
+        key, place = next(iter(places.items()))
+        wanted = Path(paths[key])
         folder = place.parents[len(wanted.parts) - 1]
         others = f" (and {', '.join(list(places)[1:])})" if len(places) > 1 else ""
         text = f"`{wanted}`{others} is not in the working directory; it works when started in `{folder}`"
-        yield key, text, _fix_from_working_directory(job, {key: place for key, (place, _) in places.items()})
+        yield key, text, _fix_from_working_directory(job, places)
 
 
 @rule("PTH003", ERROR, about=subjects.deepspeed_file)
@@ -184,10 +174,8 @@ def space_in_recipe_path(job: Job) -> Findings:
     Fix: rename the file or folder.
     """
     if re.search(r"\s", job.workspace.recipe) and (job.batch.world_size > 1 or job.uses_deepspeed):
-        yield (
-            None,
-            f"`{job.workspace.recipe}` holds a space, at which LLaMA-Factory splits the torchrun command; rename it",
-        )
+        text = f"`{job.workspace.recipe}` holds a space, at which LLaMA-Factory splits the torchrun command; rename it"
+        yield None, text
 
 
 @rule("PTH013", ERROR)
@@ -217,11 +205,8 @@ def _fix_from_working_directory(job: Job, places: Mapping[str, Path]) -> Fix | N
     for key, place in places.items():
         inside_here = Path(os.path.normpath(place.absolute()))
         target = inside_here.parent if key == "dataset_dir" else inside_here
-        if (
-            not target.is_relative_to(here)
-            or not isinstance(job.args.values.get(key), str)
-            or "," in job.args.values[key]
-        ):
+        written = job.args.values.get(key)
+        if not target.is_relative_to(here) or not isinstance(written, str) or "," in written:
             return None
         sets.append(Edit("set", key, target.relative_to(here).as_posix()))
     return Fix(tuple(sets), safe=False)
@@ -293,9 +278,8 @@ def model_name_misspelt(job: Job) -> Findings:
     Fix: the name in the message. Where the name is right, say what the model is: `# base: NAME` in the header block.
     """
     for key, path in named_paths(job, MODEL_KEYS) if not isinstance(job.header.get("base"), str) else ():
-        hub_name = path.count("/") == 1 and not (
-            is_local_name(path) or job.workspace.find(path) or _is_impossible_hub_name(path)
-        )
+        local = is_local_name(path) or job.workspace.find(path)
+        hub_name = path.count("/") == 1 and not local and not _is_impossible_hub_name(path)
         if hub_name and not _is_known_model(path) and (meant := unknown_models.likely_meant_name(path)):
             doubt = "if it is no newer model, " if unknown_models.numbers_differ(path, meant) else ""
             text = f"`{path}` is not known here; {doubt}did you mean `{meant}`?"

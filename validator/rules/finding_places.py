@@ -55,13 +55,9 @@ def in_json_setting(
 
 def at_checkpoint_key(job: Job, key: str) -> Place:
     """A key that names a checkpoint; what is said of it may quote the small files in it."""
-    folders = (saved.path for saved in checkpoints.resume_candidates(job))
-    hidden = (
-        str(file)
-        for folder in folders
-        for file in safe_read.glob_folder(folder, "*.json")
-        if not job.workspace.may_quote(file)
-    )
+    saved = checkpoints.resume_candidates(job)
+    files = (file for each in saved for file in safe_read.glob_folder(each.path, "*.json"))
+    hidden = (str(file) for file in files if not job.workspace.may_quote(file))
     return Place((key,), key=key, tells=next(hidden, None))
 
 

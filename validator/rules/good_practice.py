@@ -89,12 +89,8 @@ def outside_published(job: Job) -> Findings:
         if each.ranged:
             told = 1.0 < each.distance <= _FAR_FACTOR * _ROUNDING_FACTOR
         else:
-            default = float(each.row["default"] or 0)
-            told = (
-                not default / _FAR_FACTOR_WITHOUT_RANGE / _ROUNDING_FACTOR
-                <= each.value
-                <= default * _FAR_FACTOR_WITHOUT_RANGE * _ROUNDING_FACTOR
-            )
+            default, far = float(each.row["default"] or 0), _FAR_FACTOR_WITHOUT_RANGE * _ROUNDING_FACTOR
+            told = not default / far <= each.value <= default * far
         if told:
             yield each.key, each.text
 
@@ -168,11 +164,8 @@ def no_warmup(job: Job) -> Findings:
     Source: own (guidance)
     Fix: `warmup_ratio: 0.03`.
     """
-    if (
-        job.task.trains
-        and warmup_steps(job, max(job.steps, 1)) == 0
-        and job.args.get("lr_scheduler_type") != "constant"
-    ):
+    schedule = job.args.get("lr_scheduler_type")
+    if job.task.trains and schedule != "constant" and warmup_steps(job, max(job.steps, 1)) == 0:
         at = next((key for key in ("warmup_ratio", "warmup_steps") if job.args.is_set(key)), "learning_rate")
         yield at, "no warm-up: the run starts at the full rate; write `warmup_ratio: 0.03`"
 
@@ -199,12 +192,8 @@ def never_evaluated(job: Job) -> Findings:
     Source: own (experience)
     Fix: `val_size: 0.02` with `eval_strategy: steps` and `eval_steps`, or `eval_dataset`.
     """
-    if (
-        job.task.trains
-        and not job.evaluation.runs
-        and job.task.stage in ("sft", "dpo", "kto", "rm")
-        and not job.declared.overfit
-    ):
+    answers = job.task.trains and job.task.stage in ("sft", "dpo", "kto", "rm")
+    if answers and not job.evaluation.runs and not job.declared.overfit:
         text = "nothing is measured on samples that are not trained on"
         yield "dataset", f"{text}; `val_size: 0.02` with `eval_strategy: steps` does it"
 

@@ -86,11 +86,8 @@ _REQUIRED_FIELDS = {
 
 def _is_catalogue_recipe(job: Job) -> bool:
     """What a command line asks beyond the file, a user's own run, is not the catalogue's concern."""
-    return (
-        bool(job.header)
-        and job.is_unmodified
-        and Path(job.workspace.recipe).absolute().parent == catalogue_root() / "recipes"
-    )
+    folder = Path(job.workspace.recipe).absolute().parent
+    return bool(job.header) and job.is_unmodified and folder == catalogue_root() / "recipes"
 
 
 @rule("CUR001", WARNING)

@@ -175,10 +175,8 @@ def ray_cannot_start(job: Job, machine: Machine) -> Findings:
         short = f"Ray has {promised} CPUs by `num_cpus`, and {reserved}"
         yield "ray_init_kwargs", f"{short}: it would wait for ever; set `num_cpus: {wanted}`"
     if workers > job.batch.world_size:
-        yield (
-            "ray_num_workers",
-            f"{workers} Ray workers, the machine has {job.batch.world_size} devices; set {job.batch.world_size}",
-        )
+        text = f"{workers} Ray workers, the machine has {job.batch.world_size} devices; set {job.batch.world_size}"
+        yield "ray_num_workers", text
 
 
 @rule("PAR207", WARNING, about=subjects.machine)
@@ -210,10 +208,8 @@ def ray_trains_on_fewer(job: Job, _machine: Machine) -> Findings:
     """
     if launcher.uses_ray() and (workers := launcher.ray_workers(job)) < job.batch.world_size:
         found = f"the environment has USE_RAY, and `ray_num_workers` is {workers}"
-        yield (
-            "ray_num_workers",
-            f"{found}; the machine has {job.batch.world_size} devices: set `ray_num_workers: {job.batch.world_size}`",
-        )
+        text = f"{found}; the machine has {job.batch.world_size} devices: set `ray_num_workers: {job.batch.world_size}`"
+        yield "ray_num_workers", text
 
 
 @rule("PAR209", WARNING, about=subjects.machine)

@@ -74,10 +74,8 @@ def loss_replaced(job: Job) -> Findings:
     Fix: `pref_loss: sigmoid`, or orpo and simpo, which LLaMA-Factory computes itself.
     """
     if job.task.stage == "dpo" and job.args.get("pref_loss") in _TRAINED_AS_SIGMOID:
-        yield (
-            "pref_loss",
-            f"`pref_loss: {job.args.get('pref_loss')}` trains sigmoid with this trl; write sigmoid or simpo",
-        )
+        text = f"`pref_loss: {job.args.get('pref_loss')}` trains sigmoid with this trl; write sigmoid or simpo"
+        yield "pref_loss", text
 
 
 @rule("TRA505", ERROR, about=subjects.model, since="transformers 5.0.0")
@@ -102,11 +100,8 @@ def smoothing_reversed(job: Job) -> Findings:
     Source: trl/trainer/dpo_trainer.py:DPOTrainer.dpo_loss
     Fix: a value below 0.5, such as 0.1.
     """
-    if (
-        job.task.stage == "dpo"
-        and job.args.get("pref_loss") == "sigmoid"
-        and job.args.number("dpo_label_smoothing") > 0.5
-    ):
+    sigmoid = job.task.stage == "dpo" and job.args.get("pref_loss") == "sigmoid"
+    if sigmoid and job.args.number("dpo_label_smoothing") > 0.5:
         yield "dpo_label_smoothing", "above 0.5 the rejected answers are learnt; use 0.1 or less"
 
 
@@ -150,10 +145,6 @@ def pairs_grouped(job: Job) -> Findings:
     Fix: remove the key; `stage: kto` and `stage: sft` may have it.
     """
     key = "group_by_length" if job.args.is_set("group_by_length") else "train_sampling_strategy"
-    if (
-        job.task.stage in ("rm", "dpo")
-        and job.task.trains
-        and job.batch.group_by_length
-        and not job.args.flag("streaming")
-    ):
+    pairs = job.task.stage in ("rm", "dpo") and job.task.trains
+    if pairs and job.batch.group_by_length and not job.args.flag("streaming"):
         yield key, f"stage {job.task.stage} cannot group pairs by length; remove `{key}`"

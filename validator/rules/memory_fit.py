@@ -37,9 +37,8 @@ def _device_need_and_limit(job: Job) -> str:
     device, usable = job.machine.device, job.machine.device.usable_gib
     digits = distinguishing_decimals(job.device_memory.expected / GIB, usable)
     needs = _needed_memory(job.device_memories, job.device_verdicts, digits)
-    condition = (
-        f" if samples reach {job.batch.max_tokens:,} tokens" if job.batch.certain_tokens < job.batch.max_tokens else ""
-    )
+    longest, certain = job.batch.max_tokens, job.batch.certain_tokens
+    condition = f" if samples reach {longest:,} tokens" if certain < longest else ""
     whose = ", which device, host and page cache share" if device.shared_memory else ""
     gaps = ", ".join(job.device_memory.gaps)
     wide = f" (wide band: few measurements of {gaps} are public)" if gaps else ""
@@ -269,10 +268,9 @@ def host_memory_not_judged(job: Job, machine: Machine) -> Findings:
     """
     offloads = job.deepspeed.offloads if job.deepspeed else job.fsdp is not None and job.fsdp.offload
     if offloads and machine.host_ram_gib is None and job.host_memory:
-        found = (
-            f"offload needs {_memory_range(job.host_memory)} of host memory per node, and the machine's is not given"
-        )
-        yield _key_for_host_memory(job), f"{found}; set host_ram_gib in the header block"
+        found = f"offload needs {_memory_range(job.host_memory)} of host memory per node"
+        remedy = "set host_ram_gib in the header block"
+        yield _key_for_host_memory(job), f"{found}, and the machine's is not given; {remedy}"
 
 
 @rule("FIT008", WARNING)

@@ -49,11 +49,9 @@ def targets_frozen(job: Job, model: Model, work: Workload) -> Findings:
     targets = _explicit_targets(job)
     if not targets or not job.trains_decoder or any(part.targets for part in work.towers):
         return
-    family, bare = (
-        model.family,
-        [re.sub(r"\.\d+(?=\.|$)", "", target) for target in targets],
-    )  # without a layer's number
-    linear = [f"language_model.layers.{part}.{name}" for part in family.parts for name in family.linear]
+    bare = [re.sub(r"\.\d+(?=\.|$)", "", target) for target in targets]  # without a layer's number
+    names = [f"{part}.{name}" for part in model.family.parts for name in model.family.linear]
+    linear = [f"language_model.layers.{name}" for name in names]
     if not any(target in name for target in bare for name in linear):
         key = _freezing_key(model, bare)
         if key and not job.args.flag(key):
@@ -117,13 +115,8 @@ def omni_packed(job: Job, model: Model) -> Findings:
     Source: llamafactory/data/collator.py:MultiModalDataCollatorForSeq2Seq
     Fix: remove `neat_packing`.
     """
-    if (
-        model.modules
-        and job.task.stage == "sft"
-        and job.task.trains
-        and job.batch.neat_packing
-        and composites.is_omni_type(model.kind)
-    ):
+    packed = job.task.stage == "sft" and job.task.trains and job.batch.neat_packing
+    if packed and model.modules and composites.is_omni_type(model.kind):
         yield "neat_packing", "LLaMA-Factory cannot pack samples of omni models so; remove `neat_packing`"
 
 
@@ -199,12 +192,7 @@ def reentrant_checkpointing_fails(job: Job, model: Model, work: Workload) -> Fin
     transformers/modeling_utils.py:PreTrainedModel.enable_input_require_grads
     Fix: `use_reentrant_gc: false`.
     """
-    if (
-        not job.task.trains
-        or not model.arch.has_cross_attention
-        or job.activation_checkpointing.mode != "layer"
-        or not job.activation_checkpointing.reentrant
-    ):
+    if not job.task.trains or not model.arch.has_cross_attention or not _reenters_layers(job):
         return
     reached = any(
         part.tokens
@@ -228,14 +216,13 @@ def borrowed_without_gradient(job: Job, model: Model) -> Findings:
     own (a tiny model; unsloth-zoo pull request 813)
     Fix: `use_reentrant_gc: false`.
     """
-    if (
-        job.task.trains
-        and model.arch.shares_kv
-        and job.activation_checkpointing.mode == "layer"
-        and job.activation_checkpointing.reentrant
-    ):
+    if job.task.trains and model.arch.shares_kv and _reenters_layers(job):
         text = f"re-entrant checkpointing loses gradients of keys and values that layers of {model.kind} share"
         yield "use_reentrant_gc", f"{text}; set `use_reentrant_gc: false`", set_value("use_reentrant_gc", False)
+
+
+def _reenters_layers(job: Job) -> bool:
+    return job.activation_checkpointing.mode == "layer" and job.activation_checkpointing.reentrant
 
 
 @rule("TRA919", ERROR, about=subjects.multimodal_model)

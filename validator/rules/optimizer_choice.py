@@ -257,10 +257,8 @@ def learning_rate_refused(job: Job) -> Findings:
     """
     rate = job.args.get("learning_rate")
     if job.args.number("learning_rate") < 0 or rate != rate:  # NaN differs from itself
-        yield (
-            "learning_rate",
-            f"`learning_rate` is {job.args.get('learning_rate')}; 1e-4 is usual for LoRA, 1e-5 for full",
-        )
+        text = f"`learning_rate` is {job.args.get('learning_rate')}; 1e-4 is usual for LoRA, 1e-5 for full"
+        yield "learning_rate", text
     for key in ("warmup_steps", "warmup_ratio"):
         if job.args.number(key) < 0:
             yield key, f"`{key}` is {job.args.get(key)}, it must not be negative"

@@ -41,9 +41,8 @@ def silently_resumed(job: Job, saved: TrainerCheckpoint) -> Findings:
     Fix: `resume_from_checkpoint` if that is meant, else another `output_dir` or `overwrite_output_dir: true`.
     """
     if checkpoints.resumes_unasked(job) and not _other_base_model(job, saved):
-        found = (
-            f"`{checkpoints.output_folder(job)}` holds {saved.name}, from which training resumes without being asked"
-        )
+        folder = checkpoints.output_folder(job)
+        found = f"`{folder}` holds {saved.name}, from which training resumes without being asked"
         yield "output_dir", f"{found}; set `resume_from_checkpoint` if it shall, else another `output_dir`"
 
 
@@ -56,9 +55,8 @@ def tokenized_data_wins(job: Job) -> Findings:
     Fix: remove the folder to tokenize anew, or name another.
     """
     if job.data.is_tokenized:
-        found = (
-            f"`{job.args.get('tokenized_path')}` already holds data: `dataset`, `cutoff_len` and the like are ignored"
-        )
+        folder = job.args.get("tokenized_path")
+        found = f"`{folder}` already holds data: `dataset`, `cutoff_len` and the like are ignored"
         yield "tokenized_path", f"{found}; remove it to tokenize anew"
 
 
@@ -231,13 +229,8 @@ def weights_thrown_back(job: Job, saved: TrainerCheckpoint) -> Findings:
     Source: deepspeed/runtime/engine.py:DeepSpeedEngine.load_checkpoint
     Fix: start anew, with ZeRO-1; or DeepSpeed before 0.18.
     """
-    if (
-        saved.engine
-        and job.deepspeed
-        and not saved.shards
-        and job.zero_stage == 0
-        and job.precision.compute_dtype == "bf16"
-    ):
+    stage_0 = saved.engine and not saved.shards and job.deepspeed and job.zero_stage == 0
+    if stage_0 and job.precision.compute_dtype == "bf16":
         found = f"from {saved.name} DeepSpeed's stage 0 with bf16 loads no 32-bit weights"
         yield _checkpoint_place(job), f"{found}, and the first step undoes the training so far; start anew, with ZeRO-1"
 

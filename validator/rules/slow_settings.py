@@ -101,10 +101,8 @@ def micro_batch_small(job: Job) -> Findings:
     known = job.workload is not None and (job.batch.packing or _are_lengths_known(job))
     if not known or job.batch.accumulation < 2 or job.batch.accumulation % 2:
         return
-    sizes = {
-        "per_device_train_batch_size": 2 * job.batch.micro_batch,
-        "gradient_accumulation_steps": job.batch.accumulation // 2,
-    }
+    micro, accumulation = 2 * job.batch.micro_batch, job.batch.accumulation // 2
+    sizes = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation}
     other, timed = with_arguments(job, sizes), predict_training_time(job)
     if timed is None or timed.run is None or not timed.run.is_long:
         return

@@ -73,10 +73,8 @@ def prompt_not_trainable(job: Job) -> Findings:
     """
     template = job.template
     if template and job.task.stage == "sft" and job.args.flag("train_on_prompt") and template.get("efficient_eos"):
-        yield (
-            "train_on_prompt",
-            f"template {job.args.get('template')} cannot train on the prompt; remove `train_on_prompt`",
-        )
+        text = f"template {job.args.get('template')} cannot train on the prompt; remove `train_on_prompt`"
+        yield "train_on_prompt", text
 
 
 @rule("TRA603", ERROR)
@@ -109,10 +107,8 @@ def template_needs_images(job: Job) -> Findings:
     medialess = family and not local and not tables.json_table("templates")["templates"].get(family, {}).get("media")
     if medialess or _lacks_processor(job):
         hint = f"; write `template: {family}`" if family else ""
-        yield (
-            "template",
-            f"template {job.args.get('template')} needs an image processor, which this model has not{hint}",
-        )
+        text = f"template {job.args.get('template')} needs an image processor, which this model has not{hint}"
+        yield "template", text
 
 
 def _lacks_processor(job: Job) -> bool:

@@ -168,11 +168,8 @@ def resume_unread(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `resume_from_checkpoint`.
     """
-    if (
-        job.task.stage in ("rm", "ppo")
-        and job.task.method in ("full", "freeze")
-        and job.args.is_set("resume_from_checkpoint")
-    ):
+    never = job.task.stage in ("rm", "ppo") and job.task.method in ("full", "freeze")
+    if never and job.args.is_set("resume_from_checkpoint"):
         text = f"stage {job.task.stage} with {job.task.method} never resumes; the run starts anew"
         yield "resume_from_checkpoint", text, remove_keys("resume_from_checkpoint")
 
@@ -198,10 +195,8 @@ def placeholder_kept(job: Job) -> Findings:
     Source: llamafactory/hparams/parser.py:read_args
     Fix: write the value out, or give it on the command line, where the shell fills it in.
     """
-    kept = {
-        key: value for key, value in job.args.values.items() if key not in PATH_KEY_NAMES and _has_placeholder(value)
-    }
-    if kept:
+    written = {key: value for key, value in job.args.values.items() if key not in PATH_KEY_NAMES}
+    if kept := {key: value for key, value in written.items() if _has_placeholder(value)}:
         key, *others = kept
         too = f" (and so {', '.join(others)})" if others else ""
         yield key, f"`{key}` stays `{kept[key]}`{too}: LLaMA-Factory fills in no placeholder; write the value out"

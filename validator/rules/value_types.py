@@ -37,14 +37,9 @@ def find_wrong_values(
 ) -> Iterator[Violation]:
     """What is wrong with the values of keys that are accepted. What is not refused at parsing already does no harm to a
     run that never reads the key."""
-    doubtful = {
-        key: value
-        for key, value in values.items()
-        if key in accepted
-        and not (
-            key in _JUDGED_BY_OTHER_RULES or _has_exact_type(value, accepted[key]) or _is_accepted_anyway(key, value)
-        )
-    }
+    judged = {key: values[key] for key in values if key in accepted and key not in _JUDGED_BY_OTHER_RULES}
+    odd = {key: value for key, value in judged.items() if not _has_exact_type(value, accepted[key])}
+    doubtful = {key: value for key, value in odd.items() if not _is_accepted_anyway(key, value)}
     for key, choice in _refused_by_cerberus(doubtful, accepted) if doubtful else ():
         if _measured_outcome(key, _value_kind(values[key], accepted[key])) == "p" or not never_read(key):
             yield _value_violation(key, values[key], choice, accepted[key])
@@ -79,13 +74,8 @@ def _refused_by_cerberus(
 
     class Arguments(cerberus.Validator):  # type: ignore[misc]
         types_mapping: ClassVar = {
-            "bool": plain("bool", bool),
-            "int": plain("int", int),
-            "float": plain("float", int, float),
-            "str": plain("str", str),
-            "list": plain("list", list),
-            "dict": plain("dict", dict),
-            "object": plain("object"),
+            **{each.__name__: plain(each.__name__, each) for each in (bool, int, str, list, dict)},
+            **{"float": plain("float", int, float), "object": plain("object")},
         }
 
     judge = Arguments({key: _cerberus_rule(arguments[key]) for key in values})
