@@ -67,11 +67,6 @@ def check_file(
     return report_without_quotes(report)
 
 
-def empty_folder_report(folder: str) -> FileReport:
-    """The report of a folder that holds nothing of ours."""
-    return unreadable_report(folder, "holds no recipe (.yaml) and no DeepSpeed file (.json)")
-
-
 def unreadable_report(path: str, why: str) -> FileReport:
     """The report of what cannot be read."""
     return FileReport(path, [Diagnostic("LOA001", Severity.ERROR, why)])
@@ -175,7 +170,7 @@ def _check_deepspeed_file(path: str) -> FileReport:
 def _apply_rules(
     rules: Iterable[Rule], job: Job, locations: Locations, refused: frozenset[str] = frozenset()
 ) -> Iterator[Diagnostic]:
-    """What the rules say, but nothing more about a key whose value was refused already."""
+    """Yield the findings of the rules, without those about a key whose value was refused already."""
     for rule, place, message, fix in all_rules.run_rules(rules, job):
         if place.key not in refused:
             advice = _advice_on_memory(job) if rule.advised else ""
@@ -203,7 +198,9 @@ def expand_path(path: str) -> list[str | FileReport]:
             )
         )
 
-    return [*find_files.find_in_folder(path, told), *closed] or [empty_folder_report(path)]
+    return [*find_files.find_in_folder(path, told), *closed] or [
+        unreadable_report(path, "holds no recipe (.yaml) and no DeepSpeed file (.json)")
+    ]
 
 
 _MAX_MODEL_PROBLEM = 500  # characters, of which a name may be most
@@ -211,8 +208,8 @@ _NO_MACHINE = "no machine named: give --machine 8xa100-80g"
 
 
 def reasons_not_judged(job: Job, tried: bool = False) -> Iterator[NotJudged]:
-    """What a verdict lacks. A model that is not known is told in full where no finding (FIT005) does it; where a
-    simulation was tried, the finding says of each file why it failed, and no sum stands for it."""
+    """Yield why memory was not judged. An unknown model is described in full only if no finding (FIT005) does so. After
+    a simulation that failed, each file has a finding with the reason, so that files are not summed up."""
     if job.machine_problem:
         yield NotJudged("machine not known", "machine not known")
     elif not job.machine:

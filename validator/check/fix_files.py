@@ -22,7 +22,7 @@ from validator.recipe.recipe_file import Document, parse_recipe
 
 
 class CheckOptions(NamedTuple):
-    """What files are judged for, as `judge.check` takes it."""
+    """The machine, its main memory and the simulation that files are judged for, as `check_files` takes them."""
 
     machine: str | None
     host_ram_gib: float | None
@@ -30,8 +30,8 @@ class CheckOptions(NamedTuple):
 
 
 class FixRequest(NamedTuple):
-    """What is asked for: the target, the findings that count, whether fixes may change what is trained, and whether the
-    change is shown in place of being written. `among`: the files that may be changed, where not all."""
+    """A request to fix files: the target, the findings that count, whether fixes may change what is trained, and if the
+    change is only shown. `among`: the files that may be changed, where not all."""
 
     target: CheckOptions
     selection: Selection
@@ -41,7 +41,8 @@ class FixRequest(NamedTuple):
 
 
 class FixedFile(NamedTuple):
-    """What is left to find in a file, and its text before and after; no `before` of one that is only judged."""
+    """A file after its fixes: the findings that are left, its text before and after. `before` is None for a file that
+    is only judged."""
 
     report: FileReport
     before: OriginalFile | None = None

@@ -37,7 +37,7 @@ class Suppression(NamedTuple):
 
     @property
     def mark(self) -> _Mark:
-        """What it suppresses."""
+        """The code that it suppresses, and the line; no line for the whole recipe."""
         return self.code, None if self.whole else self.line
 
 
@@ -63,7 +63,7 @@ def without_suppressed(document: Document, diagnostics: list[Diagnostic], as_wri
 
 
 def _suppressing_marks(diagnostic: Diagnostic) -> set[_Mark]:
-    """What suppresses a finding: its code on its line, in another file on one that names that, or at the top."""
+    """Marks that suppress a finding: its code on its line, or at the top; for another file on a line that names it."""
     if cannot_be_suppressed(diagnostic):
         return set()
     own = [diagnostic.line] if diagnostic.path is None else [place.line for place in diagnostic.related]

@@ -21,7 +21,7 @@ _MAX_PROCESSES = 16
 
 
 def map_in_processes(judge: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
-    """What `judge` says of each. Where there is no fork, or one processor only, this process does it all. Raises
+    """Return the answers of `judge` in order. Without fork, or with one processor, this process gives all. Raises
     RecipeError where a process was ended from outside."""
     parts = [items[at : at + _ITEMS_PER_PART] for at in range(0, len(items), _ITEMS_PER_PART)]
     number = min(_usable_processors(), len(parts) - 1)

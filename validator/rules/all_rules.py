@@ -66,13 +66,12 @@ def run_rules(chosen: Iterable[Rule], job: Job) -> Iterator[tuple[Rule, Place, s
 
 
 def find_errors(job: Job) -> set[tuple[str, str | None]]:
-    """(code, key) of all that would stop the run, other than memory, which is the job's own verdict, and this
-    repository's conventions."""
+    """Return (code, key) of every error, without memory findings and this repository's conventions."""
     return _codes_and_keys(job, Severity.ERROR)
 
 
 def find_errors_and_warnings(job: Job) -> set[tuple[str, str | None]]:
-    """The same of all that would stop the run or go otherwise than it is written."""
+    """Return (code, key) of every error and warning, without memory findings and this repository's conventions."""
     return _codes_and_keys(job, Severity.ERROR, Severity.WARNING)
 
 

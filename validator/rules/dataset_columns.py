@@ -152,7 +152,8 @@ def _known_formatting(dataset: Dataset) -> str:
 
 
 def _ranking_contradicts_stage(job: Job, dataset: Dataset) -> bool:
-    """LLaMA-Factory converts by truth: 1 and "false" are pairs."""
+    """True if the stage needs pairs and the entry has none, or the reverse. LLaMA-Factory asks for truth: 1 and "false"
+    are pairs."""
     return bool(dataset.entry.get("ranking")) is not job.task.uses_preference_pairs
 
 
@@ -306,7 +307,7 @@ def rows_unlike_entry(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 def _why_untrained(job: Job, at: EntryPlace, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Why no row is trained, or which one ends the run, where no other rule says it."""
+    """Return why no row is trained, or which one ends the run; empty if another rule says it."""
     if any(True for _ in entry_faults(dataset.entry)):
         return ""
     untrained, route = why_none_trained(dataset.entry, job.task.stage, rows), at().route
@@ -326,14 +327,15 @@ def _rows_surely_read(job: Job, dataset: Dataset) -> Sequence[Mapping[str, Any]]
 
 
 def _row_with_wrong_media_count(job: Job, dataset: Dataset, part: str) -> str:
-    """Which row has more or fewer marks than files, where the entry can be read."""
+    """Return which row has more or fewer marks than files; empty if none has, or the entry cannot be read."""
     if dataset.entry.get("formatting", "alpaca") not in FORMATTINGS or any(True for _ in entry_faults(dataset.entry)):
         return ""
     return first_media_fault(dataset.entry, job.task.stage, _rows_surely_read(job, dataset), part)
 
 
 def _needed_package(entry: Mapping[str, Any]) -> str | None:
-    """What reads the entry beyond the datasets library; a Hugging Face address beside another hub's wins."""
+    """Return the package that reads the entry, if the datasets library does not. Of addresses on several hubs the one
+    on Hugging Face is read."""
     if "hf_hub_url" in entry:
         return None
     if "ms_hub_url" in entry or "om_hub_url" in entry:

@@ -31,7 +31,7 @@ def guessed_format(dataset: Dataset) -> str:
 
 
 def why_unrecognized(dataset: Dataset) -> str:
-    """What the first rows would need, where no entry describes them."""
+    """Return what the first rows would need so that an entry could describe them; empty if one can."""
     try:
         entry_inference.infer_entry(_first_rows(dataset))
     except entry_inference.UnknownFormError as err:
@@ -40,7 +40,7 @@ def why_unrecognized(dataset: Dataset) -> str:
 
 
 def entry_remedy(job: Job, dataset: Dataset, otherwise: str = "") -> str:
-    """`; ` and what to write for the rows that the data set holds; `otherwise` where that cannot be told."""
+    """Return `; ` and the entry that describes the rows of the data set, or `otherwise` if none can be inferred."""
     fitting = entry_inference.suggest_entry(dataset.name, dataset.entry, job.task.stage, _first_rows(dataset))
     what = fitting or otherwise
     return f"; {what}" if what else ""

@@ -256,7 +256,7 @@ _PREFERENCE_PREFIXES = ("rewards/", "logps/", "logits/")
 
 
 def _loss_and_scores(job: Job) -> set[str]:
-    """What an evaluation gives, without `eval_`: the loss and an accuracy, or scores of generated text without a loss
+    """Names of what an evaluation gives, without `eval_`: the loss and an accuracy, or scores of generated text alone
     (train/*/workflow.py, train/sft/trainer.py, prediction_step)."""
     if job.evaluation.predict_with_generate:
         return _TEXT_METRICS

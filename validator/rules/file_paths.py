@@ -53,7 +53,7 @@ def deepspeed_missing(job: Job) -> Findings:
 
 
 def assumption(job: Job, key: str) -> str:
-    """What a DeepSpeed file or a model that is not there is taken for."""
+    """Return `; judged as` and the substitute for a missing DeepSpeed file or model; empty if there is none."""
     if key == "deepspeed" and job.deepspeed and job.deepspeed.assumed:
         return f"; judged as {job.deepspeed.words}, as its name says"
     if key == "deepspeed" and job.unread:
@@ -62,7 +62,7 @@ def assumption(job: Job, key: str) -> str:
 
 
 def _verdicts_by_stock_file(verdicts: Mapping[str, Verdict]) -> str:
-    """What LLaMA-Factory's own files would make of the run."""
+    """Return in words which verdict the run would get with each of LLaMA-Factory's own DeepSpeed files."""
     first, *others = set(verdicts.values())
     if not others:
         return f"; its name tells no stage, and with each of LLaMA-Factory's own the run {_VERDICT_WORDS[first]}"
@@ -72,7 +72,7 @@ def _verdicts_by_stock_file(verdicts: Mapping[str, Verdict]) -> str:
 
 
 def assumed_model(job: Job) -> str:
-    """Which model the one that the recipe names is taken for, and why; empty where it is known, or the header says."""
+    """Return the model that the named one is taken for, and why; empty if it is known, or the header names it."""
     model = job.model
     if model is None or model.taken not in ("name", "run", "recipe"):
         return ""

@@ -85,7 +85,7 @@ _REQUIRED_FIELDS = {
 
 
 def _is_catalogue_recipe(job: Job) -> bool:
-    """What a command line asks beyond the file, a user's own run, is not the catalogue's concern."""
+    """True for a recipe of this repository's recipes/ that is checked as written, without command-line overrides."""
     folder = Path(job.workspace.recipe).absolute().parent
     return bool(job.header) and job.is_unmodified and folder == catalogue_root() / "recipes"
 

@@ -64,7 +64,7 @@ def _with_releases_read(text: str) -> str:
 
 
 def named_sources(text: str) -> list[str]:
-    """What the `Source:` paragraph of a manual page names."""
+    """Return the sources that the `Source:` paragraph of a manual page names."""
     paragraph = text.partition("Source:")[2].partition("Fix:")[0]
     return [" ".join(source.split()) for source in paragraph.split(",") if source.strip()]
 
@@ -81,5 +81,5 @@ def _parse_page(name: str, severity: Severity, text: str) -> ManualPage:
 
 
 def _paragraph(text: str, title: str) -> str:
-    """What a page says behind a title, as one line."""
+    """Return the paragraph behind a title of a page, as one line; empty if there is none."""
     return " ".join(dict(re.findall(_PARAGRAPHS, text)).get(title, "").split())

@@ -31,7 +31,8 @@ def _needed_memory(memories: Mapping[str, Estimate], verdicts: Mapping[str, Verd
 
 
 def _device_need_and_limit(job: Job) -> str:
-    """What the run needs of a device, and what that has; why the band is wide, where published measurements are few."""
+    """Return in words the memory that the run needs on a device, and the device's. A wide band gets its reason: few
+    public measurements."""
     if not job.device_memory or not job.machine:
         return ""
     device, usable = job.machine.device, job.machine.device.usable_gib
@@ -68,7 +69,8 @@ def device_memory_exceeded(job: Job) -> Findings:
 
 
 def _not_sharded_hint(job: Job) -> str:
-    """That nothing spreads the states of several devices, which the launch may do and the recipe does not say."""
+    """Return the hint that nothing spreads the states over the devices; empty if something does. The launch may do it
+    without a word of the recipe."""
     spread = job.batch.world_size == 1 or job.uses_deepspeed or job.fsdp or job.accelerate or job.task.uses_adapter
     return "" if spread else "; without `deepspeed` or `fsdp` each device holds the whole model"
 
@@ -295,5 +297,5 @@ def _key_for_device_memory(job: Job) -> str:
 
 
 def _key_for_host_memory(job: Job) -> str:
-    """What fills a node's main memory: the DeepSpeed file where there is one, else the limit."""
+    """The setting to look at first if main memory does not suffice: the DeepSpeed file, else the limit."""
     return "deepspeed" if job.uses_deepspeed else "host_ram_gib" if "host_ram_gib" in job.header else "machine"

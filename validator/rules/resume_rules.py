@@ -162,7 +162,7 @@ def states_of_another_kind(job: Job, saved: TrainerCheckpoint) -> Findings:
 
 
 def _deepspeed_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
-    """What is not as DeepSpeed would look for it."""
+    """Return why DeepSpeed cannot load the checkpoint; None if it can."""
     if not saved.engine:
         return "holds no states of DeepSpeed (saved without it, or with `save_only_model`)"
     stage, half = job.zero_stage, all(name.startswith("bf16_") for name in saved.shards)

@@ -29,7 +29,7 @@ ERROR, WARNING, NOTE = Severity
 
 
 class Violation(NamedTuple):
-    """What a check that is no single rule says."""
+    """A finding about a key, a value or a release, whose code and severity depend on what is found."""
 
     code: str
     severity: Severity

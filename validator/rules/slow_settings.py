@@ -32,8 +32,8 @@ def _term_seconds(step: StepTime, name: str) -> float:
 
 
 def _time_ratio(job: Job, other: Job) -> float:
-    """How many times as long the job takes on the same samples, of full length where theirs is not known; 0 where that
-    cannot be said."""
+    """Return time of `job` over time of `other` on the same samples, or 0 if unknown. Samples of unknown length count
+    as `cutoff_len` tokens."""
     lengths = estimate_sample_lengths(job).lengths[1] if _are_lengths_known(job) else (job.batch.max_tokens,)
     shorter = time_ratio(job, other, lengths)
     return 1 / shorter if shorter else 0.0

@@ -1,4 +1,4 @@
-"""What a rule can be about beside the run itself: the DeepSpeed file, a data set, the device and the like.
+"""Subjects that a rule can be about beside the run itself: the DeepSpeed file, a data set, the device and the like.
 
 A subject is a tuple of what the rule takes after the run."""
 

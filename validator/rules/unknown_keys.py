@@ -64,7 +64,7 @@ def _quoted_names(keys: list[str]) -> str:
 
 
 def _taken_by_other_release(key: str, lacking: ReleasePair) -> str:
-    """Of a key that another release takes, which, and what to write today; else empty."""
+    """Return which other release takes the key, and what to write today; empty if none does."""
     newer = releases.known_pairs()[: releases.known_pairs().index(lacking)]
     first = next((pair for pair in reversed(newer) if argument_entry(key, [pair]) is not None), None)
     if first:
@@ -78,7 +78,7 @@ def _taken_by_other_release(key: str, lacking: ReleasePair) -> str:
 
 
 def _intended_key(key: str) -> str:
-    """What a key of another program or file was meant for; empty where that is not known."""
+    """Return what a key of another program or file was meant for; empty where that is not known."""
     meant = tables.yaml_table("strangers").get(key.lower())
     if meant is None:
         command = tables.json_table("arguments")["elsewhere"].get(key)
@@ -94,7 +94,7 @@ def _similar_key(key: str, pairs: list[ReleasePair]) -> str | None:
 
 
 def _fix_unknown_key(key: str, near: str | None, recipe: Keys) -> Fix | None:
-    """What a key that is not known becomes. Only LLaMA-Factory's own renaming is no guess."""
+    """Return the edit that mends an unknown key, if there is one. Only LLaMA-Factory's own renaming is no guess."""
     if key in tables.yaml_table("renamed"):
         return _fix_renamed_key(key, recipe)
     meant = tables.yaml_table("strangers").get(key.lower(), {})
@@ -103,7 +103,7 @@ def _fix_unknown_key(key: str, near: str | None, recipe: Keys) -> Fix | None:
 
 
 def _fix_renamed_key(key: str, recipe: Keys) -> Fix | None:
-    """What a key becomes that LLaMA-Factory or transformers renamed, where each of the releases takes that; safe where
+    """Return the edit of a key that LLaMA-Factory or transformers renamed, if each of the releases takes it; safe where
     none of those that the recipe admits loses by it."""
     change, value = tables.yaml_table("renamed")[key], recipe.values[key]
     affected = [pair for pair in recipe.admitted if _has_effect_in(pair, key, value)]

@@ -35,8 +35,8 @@ TYPE_WORDS = {
 def find_wrong_values(
     values: Mapping[str, Any], accepted: Mapping[str, ArgumentEntry], never_read: Callable[[str], bool]
 ) -> Iterator[Violation]:
-    """What is wrong with the values of keys that are accepted. What is not refused at parsing already does no harm to a
-    run that never reads the key."""
+    """Yield what is wrong with the values of accepted keys. A value that is not refused at parsing does no harm to a
+    run that never reads its key."""
     judged = {key: values[key] for key in values if key in accepted and key not in _JUDGED_BY_OTHER_RULES}
     odd = {key: value for key, value in judged.items() if not _has_exact_type(value, accepted[key])}
     doubtful = {key: value for key, value in odd.items() if not _is_accepted_anyway(key, value)}
