@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from validator import cli
 from validator.rows.converter import Sample
-from validator.rows.dataset_attr import parse_dataset_attr
+from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.media_columns import MediaSupport, media_fault, media_paths, missing_media_files
 
 ENTRY = {"columns": {"prompt": "q", "response": "a", "images": "images", "videos": "videos"}}
@@ -57,7 +57,7 @@ def test_frames_of_a_film_are_files() -> None:
 )
 def test_what_ends_the_run(question: str, row: dict[str, Any], kinds: frozenset[str], said: str) -> None:
     sample = Sample([("user", question)], [("assistant", "that")])
-    assert media_fault(parse_dataset_attr(ENTRY), MediaSupport(kinds, "data"), row, sample) == said
+    assert media_fault(DatasetAttr.from_entry(ENTRY), MediaSupport(kinds, "data"), row, sample) == said
 
 
 def studied(rows: list[dict[str, Any]], template: str) -> str:

@@ -114,8 +114,8 @@ def test_source(entry: dict[str, Any], source: str | None) -> None:
 
 
 def test_columns_replace_all_defaults() -> None:
-    assert Dataset("mine", {"columns": {"prompt": "p"}}, Path()).mapping.get("response") is None
-    assert Dataset("mine", {}, Path()).mapping["response"] == "output"
+    assert Dataset("mine", {"columns": {"prompt": "p"}}, Path()).attr.columns.get("response") is None
+    assert Dataset("mine", {}, Path()).attr.columns["response"] == "output"
 
 
 def test_a_folder_counts_all_files_and_num_samples_overrides(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def _names_and_types(shape: tuple[Any, ...]) -> Iterator[tuple[str, type]]:
 
 def column_problems(survey: ScannedRows, form: DatasetAttr) -> Iterator[str]:
     """Why LLaMA-Factory cannot use the columns, with the row where it shows."""
-    known, wanted = column_names(survey), dict.fromkeys(form.looked_up())
+    known, wanted = column_names(survey), dict.fromkeys(form.required_columns())
     if None in wanted:
         yield "`columns` in dataset_info.json leaves out a column that this form needs"
     absent = [f"`{column}`" for column in wanted if column and column not in known]

@@ -250,7 +250,7 @@ def _report_notes(job: Job, run: RowSelection, reason: str) -> Iterator[str]:
 
 def _holds_media(run: RowSelection) -> bool:
     """Whether rows hold more than text, so that their tokens alone say neither where to cut nor what a batch needs."""
-    return any(one.form.columns.get(kind) for one in run.sets for kind in ("images", "videos", "audios"))
+    return any(one.form.has_media for one in run.sets)
 
 
 def _dropped_rows(run: RowSelection) -> Iterator[DroppedRows]:

@@ -14,9 +14,9 @@ from validator.dataset.token_counting import TokenCounter
 from validator.errors import RecipeError
 from validator.knowledge import tables
 from validator.recipe.suggestions import suggest
-from validator.rows.dataset_attr import DatasetAttr, parse_dataset_attr
+from validator.rows.dataset_attr import MODALITIES, DatasetAttr
 from validator.rows.entry_inference import ROWS_FOR_INFERENCE, suggest_entry
-from validator.rows.media_columns import MODALITIES, MediaSupport
+from validator.rows.media_columns import MediaSupport
 from validator.rows.outcomes import TURN_ORDER, Row, missing_columns, why_none_trained
 from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry
@@ -43,7 +43,7 @@ class LoadedDataset:
     name: str
     evaluates: bool
     dataset: Dataset | None = None
-    form: DatasetAttr = field(default_factory=lambda: parse_dataset_attr({}))
+    form: DatasetAttr = field(default_factory=lambda: DatasetAttr.from_entry({}))
     rows: ScannedRows = field(default_factory=ScannedRows)
     note: str = ""
     problems: list[FatalProblem] = field(default_factory=list)
@@ -105,7 +105,7 @@ def _load_dataset(job: Job, name: str, evaluates: bool, counter: TokenCounter, r
     one.problems += _entry_faults(job, name)
     if one.problems:
         return one
-    one.form = parse_dataset_attr(one.dataset.entry)
+    one.form = DatasetAttr.from_entry(one.dataset.entry)
     one.problems += _refusals(job, one)
     if one.dataset.source != "file":
         one.note = f"not on this machine: its source is a {one.dataset.source or 'missing file_name'}"

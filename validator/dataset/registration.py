@@ -14,7 +14,7 @@ from validator.dataset.data_report import DroppedRows
 from validator.dataset.row_scan import ScannedRows
 from validator.errors import RecipeError
 from validator.recipe import registry_edits, safe_read
-from validator.rows.dataset_attr import entry_as_json, parse_dataset_attr
+from validator.rows.dataset_attr import DatasetAttr, entry_as_json
 from validator.rows.entry_inference import InferredEntry, template_notes
 from validator.rows.outcomes import TRAINED, row_checker
 from validator.run import dataset_registry
@@ -69,7 +69,7 @@ def _recipe_settings(name: str, folder: Path, stage: str) -> dict[str, str]:
 
 def _compare_rows(held: list[Path], suited: InferredEntry) -> tuple[int, list[DroppedRows]]:
     """How many rows were looked at, and those that are dropped. Raises RecipeError where LLaMA-Factory stops."""
-    seen, meant = ScannedRows(), parse_dataset_attr(suited.entry)
+    seen, meant = ScannedRows(), DatasetAttr.from_entry(suited.entry)
     judged, dropped, stopping = row_checker(meant, suited.stage), dict[str, list[str]](), dict[str, list[str]]()
     for path in held:
         seen.files.append((len(seen), path))

@@ -249,7 +249,7 @@ class NewRecipe:
         if self.own:
             return self.own.pictured
         names = str(dict(self._data())["dataset"]).split(",")
-        return any(one.pictured for name in names if (one := _catalogue_datasets().get(name)))
+        return any(one.attr.has_pictures for name in names if (one := _catalogue_datasets().get(name)))
 
     @property
     def pictures(self) -> int:

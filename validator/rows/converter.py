@@ -59,7 +59,7 @@ def _history_turns(turns: Any) -> list[Turn]:
 
 def _alpaca_answers(row: Row, form: DatasetAttr, response: Any) -> list[Turn]:
     """The answers of an alpaca row: none where there is no text."""
-    if not form.special:
+    if not form.has_two_answers:
         return [("assistant", response)] if isinstance(response, str) else []
     label = _kto_label(row, form)
     if label is not None:

@@ -12,19 +12,14 @@ from typing import Any
 Entry = Mapping[str, Any]
 
 
-_TEXT_COLUMNS = (
-    "prompt",
-    "query",
-    "response",
-    "history",
-    "messages",
-    "system",
-    "tools",
-    "chosen",
-    "rejected",
-    "kto_tag",
+FORMATTINGS = ("alpaca", "sharegpt", "openai")
+# Columns of media, and what a template that reads them calls such input (data/mm_plugin.py).
+MODALITIES = {"images": "image", "videos": "video", "audios": "audio"}
+# Parts of a sample that an entry can name a column for.
+SAMPLE_PARTS = (
+    *("prompt", "query", "response", "history", "messages", "system", "tools", "chosen", "rejected", "kto_tag"),
+    *MODALITIES,
 )
-_MEDIA_COLUMNS = ("images", "videos", "audios")
 _DEFAULT_TAGS = {
     "role_tag": "from",
     "content_tag": "value",
@@ -39,46 +34,57 @@ _DEFAULT_COLUMNS = {"prompt": "instruction", "query": "input", "response": "outp
 
 @dataclass(frozen=True)
 class DatasetAttr:
-    """Names of columns and tags (data/parser.py). None: LLaMA-Factory looks for no such column."""
+    """Names of columns and tags; None: LLaMA-Factory looks for no such column."""
 
     formatting: str
     ranking: bool
     columns: Mapping[str, str | None]
     tags: Mapping[str, str | None]
 
+    @classmethod
+    def from_entry(cls, entry: Entry) -> DatasetAttr:
+        """Return the attributes of an entry. Once `columns` or `tags` is there, what it leaves out is None."""
+        columns, tags = entry.get("columns"), entry.get("tags")
+        return cls(
+            str(entry.get("formatting", "alpaca")),
+            bool(entry.get("ranking", False)),
+            _text_names(columns, SAMPLE_PARTS) if isinstance(columns, Mapping) else _DEFAULT_COLUMNS,
+            _text_names(tags, _DEFAULT_TAGS) if isinstance(tags, Mapping) else _DEFAULT_TAGS,
+        )
+
     @cached_property
-    def special(self) -> bool:
-        """Whether rows have two answers."""
+    def has_two_answers(self) -> bool:
+        """Whether rows have two answers: chosen and rejected, or one with a label and an empty one."""
         return self.ranking or bool(self.columns.get("kto_tag"))
 
-    def looked_up(self) -> Iterator[str | None]:
-        """Columns without which every row fails with a KeyError; None where the entry leaves a needed one out."""
+    @property
+    def has_pictures(self) -> bool:
+        """Whether a column is named for images or videos."""
+        return bool(self.columns.get("images") or self.columns.get("videos"))
+
+    @property
+    def has_media(self) -> bool:
+        """Whether a column is named for images, videos or audios."""
+        return any(self.columns.get(part) for part in MODALITIES)
+
+    def required_columns(self) -> Iterator[str | None]:
+        """Yield the columns without which every row fails with a KeyError (data/converter.py); None where the entry
+        names no column for a part that its form needs."""
         parts = ["messages"] if self.formatting != "alpaca" else []
-        optional = ["system", "tools", *_MEDIA_COLUMNS, "kto_tag"]
+        optional = ["system", "tools", *MODALITIES, "kto_tag"]
         optional += ["prompt", "query", "history"] if self.formatting == "alpaca" else []
         if self.ranking:
             parts += ["chosen", "rejected"]
         elif self.formatting == "alpaca":
             optional.append("response")
-        if self.formatting == "openai":  # read with a default there (data/converter.py)
+        if self.formatting == "openai":  # read with a default there
             optional = [part for part in optional if part not in ("system", "tools")]
         yield from (self.columns.get(part) for part in parts)
         yield from (self.columns[part] for part in optional if self.columns.get(part))
 
 
-def parse_dataset_attr(entry: Mapping[str, object]) -> DatasetAttr:
-    """The form of an entry. Once `columns` or `tags` is there, what it leaves out is None."""
-    columns, tags = entry.get("columns"), entry.get("tags")
-    return DatasetAttr(
-        str(entry.get("formatting", "alpaca")),
-        bool(entry.get("ranking", False)),
-        _text_names(columns, (*_TEXT_COLUMNS, *_MEDIA_COLUMNS)) if isinstance(columns, Mapping) else _DEFAULT_COLUMNS,
-        _text_names(tags, _DEFAULT_TAGS) if isinstance(tags, Mapping) else _DEFAULT_TAGS,
-    )
-
-
 def _text_names(given: Mapping[str, object], parts: Iterable[str]) -> Mapping[str, str | None]:
-    """What is named for each part; nothing where that is no text, which rule PTH118 tells."""
+    """The name that is given for each part; None where it is no text, which rule PTH118 reports."""
     return {part: name if isinstance(name := given.get(part), str) else None for part in parts}
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from validator.rows.dataset_attr import Entry, entry_as_json, parse_dataset_attr
+from validator.rows.dataset_attr import DatasetAttr, Entry, entry_as_json
 from validator.rows.media_columns import PLACEHOLDERS, first_media_fault
 from validator.rows.outcomes import Row, conversation_turns, count_trained
 
@@ -323,7 +323,7 @@ _SENTENCE_WORDS = 4
 
 def recipe_notes(suited: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
     """What to know of the template and the media of such rows."""
-    meant, text = parse_dataset_attr(suited.entry), "\n".join(map(str, rows))
+    meant, text = DatasetAttr.from_entry(suited.entry), "\n".join(map(str, rows))
     if meant.formatting == "openai":
         yield "formatting openai is known from LLaMA-Factory 0.9.4 on, and alone reads `tool_calls`"
         yield "rows without tools get the system prompt 'detailed thinking off' with it"
@@ -344,13 +344,13 @@ def recipe_notes(suited: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
 
 def template_notes(suited: InferredEntry) -> Iterator[str]:
     """What the template of a recipe for such rows must be able to do."""
-    meant = parse_dataset_attr(suited.entry)
+    meant = DatasetAttr.from_entry(suited.entry)
     yield from (f"`template` must be one that takes {part}" for part in PLACEHOLDERS if meant.columns.get(part))
 
 
 def _unused_columns(suited: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
     """Columns with lists, sentences or labels that the entry leaves out; beside plain text they tell of it."""
-    meant = parse_dataset_attr(suited.entry)
+    meant = DatasetAttr.from_entry(suited.entry)
     used = meant.columns.values()
     if any(turn.get("reasoning_content") for turn in conversation_turns(meant, rows)):
         yield "reasoning_content"

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from validator.rows.converter import Sample, row_converter
-from validator.rows.dataset_attr import DatasetAttr, Entry, parse_dataset_attr
+from validator.rows.dataset_attr import DatasetAttr, Entry
 from validator.rows.outcomes import Row, row_checker
 
 PLACEHOLDERS = {"images": "<image>", "videos": "<video>", "audios": "<audio>"}
-MODALITIES = {"images": "image", "videos": "video", "audios": "audio"}  # column -> what a template says it reads
 
 
 class MediaSupport(NamedTuple):
@@ -57,7 +56,7 @@ def media_paths(value: object) -> Iterator[str]:
 def first_media_fault(entry: Entry, stage: str, rows: Sequence[Row], part: str) -> str:
     """The first row that is trained and has not as many marks as files; empty where there is none. Plain text is read
     without media. Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_messages."""
-    meant, mark = parse_dataset_attr(entry), PLACEHOLDERS[part]
+    meant, mark = DatasetAttr.from_entry(entry), PLACEHOLDERS[part]
     convert: Callable[[Any], Sample] = row_converter(meant)
     judged, column = row_checker(meant, stage), meant.columns.get(part)
     for number, row in enumerate(rows if stage != "pt" else (), 1):

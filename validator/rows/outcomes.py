@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from validator.rows.converter import FatalRowError, Sample, row_converter
-from validator.rows.dataset_attr import DatasetAttr, Entry, parse_dataset_attr
+from validator.rows.dataset_attr import DatasetAttr, Entry
 
 TRAINED = 0
 # Reasons, by code. The processors of LLaMA-Factory (data/processor/*.py) log each such row and go on.
@@ -44,7 +44,7 @@ Row = Mapping[str, Any]
 
 def count_trained(entry: Entry, stage: str, rows: Sequence[Row]) -> int:
     """How many of the rows LLaMA-Factory trains on."""
-    meant = parse_dataset_attr(entry)
+    meant = DatasetAttr.from_entry(entry)
     return (
         0
         if missing_columns(meant, rows)
@@ -54,7 +54,7 @@ def count_trained(entry: Entry, stage: str, rows: Sequence[Row]) -> int:
 
 def why_none_trained(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
     """Why LLaMA-Factory trains on none of the rows; empty where it does on one, and where there is none."""
-    meant = parse_dataset_attr(entry)
+    meant = DatasetAttr.from_entry(entry)
     if why := missing_columns(meant, rows):
         return why
     first = ""
@@ -68,7 +68,7 @@ def why_none_trained(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
 def missing_columns(meant: DatasetAttr, rows: Sequence[Row]) -> str:
     """What no row holds though it is looked up in each: a KeyError. Empty where all is there."""
     names = dict.fromkeys(name for row in rows for name in row)
-    absent = [name for name in dict.fromkeys(meant.looked_up()) if name and name not in names]
+    absent = [name for name in dict.fromkeys(meant.required_columns()) if name and name not in names]
     if absent and rows:
         return f"the rows have no `{'`, `'.join(absent)}` (they have {', '.join([*names][:8])})"
     keys = dict.fromkeys(key for turn in conversation_turns(meant, rows) for key in turn)
@@ -86,7 +86,9 @@ def conversation_turns(meant: DatasetAttr, rows: Sequence[Row]) -> Iterator[Row]
 
 def first_fatal_row(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
     """The first row that ends the run, and why; empty where there is none."""
-    said = ((row, stops) for row, (_, stops) in enumerate(map(row_checker(parse_dataset_attr(entry), stage), rows), 1))
+    said = (
+        (row, stops) for row, (_, stops) in enumerate(map(row_checker(DatasetAttr.from_entry(entry), stage), rows), 1)
+    )
     return next((f"row {row} ends the run: {stops}" for row, stops in said if stops), "")
 
 

@@ -11,6 +11,7 @@ from validator.finding import Place
 from validator.knowledge import releases
 from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest
+from validator.rows.dataset_attr import FORMATTINGS, MODALITIES
 from validator.rows.media_columns import first_media_fault, missing_media_files
 from validator.rows.outcomes import first_fatal_row, why_none_trained
 from validator.rules import subjects
@@ -20,18 +21,9 @@ from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.dataset_registry import SOURCE_KEYS, Dataset
 from validator.run.prediction import Job
 
-FORMATTINGS = ("alpaca", "sharegpt", "openai")
-_MEDIA_COLUMNS = ("images", "videos", "audios")
-# Parts of a sample that the converter looks up in every row when they are mapped (data/converter.py).
-_PARTS_LOOKED_UP = {
-    "alpaca": ("prompt", "query", "history", "system", "tools", "kto_tag", *_MEDIA_COLUMNS),
-    "sharegpt": ("messages", "tools", "kto_tag", *_MEDIA_COLUMNS),
-    "openai": ("messages", "kto_tag", *_MEDIA_COLUMNS),
-}
 _REQUIRED_TAGS = ("role_tag", "content_tag", "user_tag", "assistant_tag")
 # Address -> package that fsspec opens it with, which LLaMA-Factory does not install (data/data_utils.py)
 _CLOUD_PACKAGES = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
-_MEDIA_WORDS = {"images": "image", "videos": "video", "audios": "audio"}
 
 
 @rule("PTH107", ERROR, about=subjects.datasets)
@@ -85,7 +77,7 @@ def part_without_column(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
         lacks = f"`columns` in dataset_info.json lacks {' and '.join(f'`{part}`' for part in absent)}"
         what = f"{lacks}, which stage {job.task.stage} needs{entry_remedy(job, dataset)}"
         yield at("columns"), f"`{dataset.name}`: {what}"
-    elif job.task.stage == "sft" and trained and dataset.mapping.get("kto_tag"):
+    elif job.task.stage == "sft" and trained and dataset.attr.columns.get("kto_tag"):
         text = f"`{dataset.name}` has a `kto_tag` column, so stage sft drops every sample; use stage kto"
         yield at("columns", "kto_tag", at_key=True), text
 
@@ -159,7 +151,7 @@ def _ranking_contradicts_stage(job: Job, dataset: Dataset) -> bool:
 
 def _parts_without_column(job: Job, dataset: Dataset, trained: bool) -> list[str]:
     """Parts that are needed and have no column; the answers of an evaluation are not."""
-    absent = [part for part in _needed_parts(job, dataset) if not dataset.mapping.get(part)]
+    absent = [part for part in _needed_parts(job, dataset) if not dataset.attr.columns.get(part)]
     return absent if trained or absent != ["response"] else []
 
 
@@ -177,10 +169,11 @@ def _needed_parts(job: Job, dataset: Dataset) -> Iterator[str]:
 
 
 def _columns_looked_up(dataset: Dataset) -> Iterator[str]:
-    """Columns that are looked up in every row."""
-    form, pairs = _known_formatting(dataset), bool(dataset.entry.get("ranking"))
-    answers = ("chosen", "rejected") if pairs else ("response",) if form == "alpaca" else ()
-    return filter(None, map(dataset.named, (*_PARTS_LOOKED_UP.get(form, ()), *answers)))
+    """Columns that are looked up in every row; the system prompt is not, where conversations begin with it."""
+    attr = dataset.attr
+    for column in attr.required_columns() if _known_formatting(dataset) else ():
+        if column and (attr.formatting == "alpaca" or column != attr.columns.get("system")):
+            yield column
 
 
 # What is wrong with an entry by itself, or beside the names of the columns, is told by these.
@@ -265,7 +258,7 @@ def media_refused(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     (default: `dataset_dir`); in the turns one `<image>` for each picture.
     """
     media = job.template.get("media", ()) if job.template else ()
-    for part, kind in _MEDIA_WORDS.items() if job.template and job.task.stage != "pt" else ():
+    for part, kind in MODALITIES.items() if job.template and job.task.stage != "pt" else ():
         missing = _missing_media_file(job, dataset, part)
         if kind not in media and _has_media(dataset, part):
             text = f"`{dataset.name}` holds {part}, which template {job.args.get('template')} does not take"
@@ -346,14 +339,14 @@ def _needed_package(entry: Mapping[str, Any]) -> str | None:
 
 def _has_media(dataset: Dataset, part: str) -> bool:
     """Whether a row that is at hand has a file in this column."""
-    column, rows = dataset.named(part), dataset.rows
+    column, rows = dataset.attr.columns.get(part) or "", dataset.rows
     return bool(column and rows and any(row.get(column) for row in rows.head))
 
 
 def _missing_media_file(job: Job, dataset: Dataset, part: str) -> str:
     """The first file of the rows at hand that LLaMA-Factory finds neither in `media_dir` nor in the working directory,
     with its row; empty where all are there."""
-    column = dataset.named(part)
+    column = dataset.attr.columns.get(part) or ""
     folder = str(job.args.get("media_dir") or dataset.folder)
     for number, row in enumerate(_rows_surely_read(job, dataset) if column else (), 1):
         paths = missing_media_files(row.get(column), folder)

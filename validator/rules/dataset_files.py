@@ -15,6 +15,7 @@ from validator.finding import Place
 from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest
 from validator.rows import entry_inference
+from validator.rows.dataset_attr import SAMPLE_PARTS
 from validator.rules import file_paths, finding_places, subjects
 from validator.rules.finding_places import EntryPlace
 from validator.rules.rule import ERROR, MAX_FINDINGS, WARNING, Findings, rule
@@ -53,10 +54,6 @@ def _first_rows(dataset: Dataset) -> Sequence[Mapping[str, Any]]:
 _ENTRY_KEYS = {
     *dataset_registry.SOURCE_KEYS, "formatting", "ranking", "subset", "split", "folder", "num_samples", "columns",
     "tags",
-}  # fmt: skip
-_COLUMN_KEYS = {
-    "prompt", "query", "response", "history", "messages", "system", "tools", "images", "videos", "audios", "chosen",
-    "rejected", "kto_tag",
 }  # fmt: skip
 
 
@@ -134,7 +131,7 @@ def entry_key_ignored(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     keys = dataset.entry if dataset.source else {}
     for route, known in [
         *(((key,), _ENTRY_KEYS) for key in keys),
-        *((("columns", key), _COLUMN_KEYS) for key in columns),
+        *((("columns", key), SAMPLE_PARTS) for key in columns),
     ]:
         if route[-1] not in known:
             text = f"`{dataset.name}`: `{route[-1]}` in dataset_info.json is ignored{suggest(route[-1], known)}"

@@ -132,7 +132,7 @@ def pictures_cut(job: Job, model: Model) -> Findings:
     """
     if not model.modules or not job.task.trains or job.task.stage == "pt" or job.data.is_tokenized:
         return
-    if not any(dataset.mapping.get(part) for dataset in job.data.datasets for part in ("images", "videos")):
+    if not any(dataset.attr.has_pictures for dataset in job.data.datasets):
         return
     tokens, limit = multimodal.max_media_tokens(job, model, job.data.datasets), int(job.args.number("cutoff_len"))
     smaller = any(tower.patch_size and not tower.fixed_tokens for tower in model.arch.towers)
@@ -267,7 +267,7 @@ def tiles_uncounted(job: Job, model: Model) -> Findings:
         return
     pixels = int(job.args.number("image_max_pixels"))
     side = round(isqrt(max(pixels, 0)) / _TOKEN_SIDE) * _TOKEN_SIDE
-    if side * side > _SPLIT_PIXELS and any(dataset.mapping.get("images") for dataset in job.data.datasets):
+    if side * side > _SPLIT_PIXELS and any(dataset.attr.columns.get("images") for dataset in job.data.datasets):
         found = f"{model.name} splits pictures of {pixels:,} pixels; LLaMA-Factory counts the first tile's tokens alone"
         remedy = f"set `image_max_pixels: {_UNSPLIT_PIXELS}`"
         fix = set_value("image_max_pixels", _UNSPLIT_PIXELS, safe=False)

@@ -15,6 +15,7 @@ from validator.knowledge import tables
 from validator.recipe import safe_read
 from validator.recipe.safe_read import is_too_deep, read_json
 from validator.rows.csv_rows import read_csv
+from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.reading_limits import TooLargeError, UnreadableError
 from validator.wording import plural
 
@@ -92,23 +93,9 @@ class Dataset:
         return (self.path,) if safe_read.path_kind(self.path) == "file" else ()
 
     @cached_property
-    def mapping(self) -> Mapping[str, str | None]:
-        """Column of the data for each part of a sample. Once `columns` is there, parts it leaves out have none."""
-        columns = self.entry.get("columns")
-        if isinstance(columns, Mapping):
-            return columns
-        usual = {"prompt": "instruction", "query": "input", "response": "output", "messages": "conversations"}
-        return {} if columns is not None else usual
-
-    def named(self, part: str) -> str:
-        """The column to look a part up in; empty where there is none, or where it is no text (PTH118)."""
-        name: object = self.mapping.get(part)
-        return name if isinstance(name, str) else ""
-
-    @property
-    def pictured(self) -> bool:
-        """Whether its samples have pictures or films, by the columns that are named for them."""
-        return bool(self.mapping.get("images") or self.mapping.get("videos"))
+    def attr(self) -> DatasetAttr:
+        """The entry with LLaMA-Factory's defaults."""
+        return DatasetAttr.from_entry(self.entry)
 
     @property
     def published(self) -> Mapping[str, Any] | None:
@@ -145,7 +132,7 @@ class Registry(NamedTuple):
     @property
     def pictured(self) -> bool:
         """Whether samples of any of its data sets have pictures or films."""
-        return any(one.pictured for name in self.entries if (one := self.get(name)))
+        return any(one.attr.has_pictures for name in self.entries if (one := self.get(name)))
 
     def get(self, name: str) -> Dataset | None:
         """The data set of this name; None where it is not defined."""

@@ -143,7 +143,7 @@ def with_images_up_to_cutoff(
 
 def _text_only_names(datasets: Iterable[Dataset]) -> set[str]:
     """Names of those whose columns hold no pictures, films or sounds."""
-    return {one.name for one in datasets if not (one.pictured or one.mapping.get("audios"))}
+    return {one.name for one in datasets if not one.attr.has_media}
 
 
 def _names_only(run: RunSettings, names: Set[str]) -> bool:
@@ -163,7 +163,7 @@ def _media_of_fullest_row(run: RunSettings, datasets: Iterable[Dataset]) -> dict
 
 
 def _media_in_row(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
-    value = row.get(dataset.named(part))
+    value = row.get(dataset.attr.columns.get(part) or "")
     return len(value) if isinstance(value, list) else int(value is not None)
 
 

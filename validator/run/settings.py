@@ -252,7 +252,7 @@ class RunSettings:
         samples have some unless the registry says that they have none."""
         if self.model is None:
             return None
-        plain = {one.name for one in self.data.datasets if not one.pictured}
+        plain = {one.name for one in self.data.datasets if not one.attr.has_pictures}
         pictures = self.model.sees and not plain.issuperset(self.args.words("dataset") or ("unnamed",))
         return guidance.sample_amounts(self.task.stage, self.task.method, self.model.billions, pictures)
 

@@ -14,8 +14,8 @@ from typing import Any
 from validator.errors import RecipeError
 from validator.recipe import registry_edits, safe_read
 from validator.recipe.safe_read import parse_trusted_yaml
+from validator.rows.dataset_attr import MODALITIES
 from validator.rows.entry_inference import InferredEntry, UnknownFormError, infer_entry, recipe_notes
-from validator.rows.media_columns import MODALITIES
 from validator.rows.outcomes import Row, first_fatal_row
 
 from . import dataset_registry

@@ -22,7 +22,6 @@ from validator.wording import relative_to_cwd
 
 _INPUT_KEYS = [key for key in PATH_KEYS if key.access != "written"]
 _OUTPUT_KEY = "output_dir"
-_MEDIA_KINDS = ("images", "videos", "audios")
 
 
 @dataclass(frozen=True)
@@ -114,9 +113,7 @@ def _dataset_files(job: Job, places: Mapping[str, str]) -> Iterator[tuple[str, P
     for one in sets:
         yield posixpath.join(places["dataset_dir"], str(one.entry.get("file_name"))), one.path
     media = "media_dir" if "media_dir" in places else "dataset_dir"
-    if any(one.mapping.get(kind) for one in sets for kind in _MEDIA_KINDS) and (
-        there := job.workspace.find(str(job.args.get(media)))
-    ):
+    if any(one.attr.has_media for one in sets) and (there := job.workspace.find(str(job.args.get(media)))):
         yield places[media], there[0]
 
 
