@@ -507,7 +507,7 @@ def test_a_folder_holds_files_of_one_type() -> None:
     Path("set").mkdir()
     for name in ("1.jsonl", "2.csv"):
         write(Path("set"), FORMS["alpaca"]._replace(name=name))
-    with pytest.raises(RecipeError, match="holds files of more than one type"):
+    with pytest.raises(RecipeError, match="; keep one type in a folder"):
         registration.register_data(Path("set"), "my")
 
 
@@ -527,3 +527,30 @@ def test_what_it_prints() -> None:
     answer = json.loads(found.stdout)
     assert (answer["path"], answer["added"], answer["settings"]) == (
         "data/dataset_info.json", False, {"dataset": "my", "stage": "dpo"})  # fmt: skip
+
+
+PARTS = {"prompt": "instruction", "query": "input", "response": "output"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "entry", "wrong"),
+    [
+        ("a", {}, False),
+        ("a", {"columns": {**PARTS, "system": 0}}, False),
+        ("a", {"columns": {**PARTS, "system": 1}}, True),
+        ("a", {"columns": ["instruction"]}, True),
+        ("a", {"tags": None}, True),
+        ("a", {"num_samples": "3"}, True),
+        ("a", {"formatting": "Alpaca"}, True),
+        ("a", {"ranking": True}, True),
+        ("NA", {}, True),
+        ("null", {}, True),
+        ("7", {}, True),
+    ],
+)
+def test_check_and_data_say_the_same_of_an_entry(answer: str, entry: dict[str, Any], wrong: bool) -> None:
+    Path("my.csv").write_text(f"instruction,input,output\nq,,{answer}\n")
+    errors = said({"file_name": "../my.csv", **entry}, "sft")
+    assert bool(errors) is wrong, errors
+    done = CliRunner().invoke(group, ["data", "r.yaml"])
+    assert done.exit_code == int(wrong), done.output

@@ -52,12 +52,15 @@ def test_frames_of_a_film_are_files() -> None:
         ("<video>what?", {}, SEEING, "it has 0 videos and 1 <video> in its turns; write one for each"),
         ("<audio>what?", {}, SEEING, "it has 0 audios and 1 <audio> in its turns; write one for each"),
         ("<image>what?", {}, frozenset(), ""),
+        ("what?", {"images": []}, frozenset(), ""),
+        ("what?", {"images": ["one.png"]}, frozenset(), "it holds images, which template qwen does not take"),
+        ("what?", {"images": ["one.png"]}, frozenset({"audio"}), "it holds images, which template qwen does not take"),
         ("<image>what?", {"images": ["gone.png"]}, SEEING, "`gone.png` is not in `data`; set `media_dir`"),
     ],
 )
 def test_what_ends_the_run(question: str, row: dict[str, Any], kinds: frozenset[str], said: str) -> None:
     sample = Sample([("user", question)], [("assistant", "that")])
-    assert media_fault(DatasetAttr.from_entry(ENTRY), MediaSupport(kinds, "data"), row, sample) == said
+    assert media_fault(DatasetAttr.from_entry(ENTRY), MediaSupport(kinds, "data", "qwen"), row, sample) == said
 
 
 def studied(rows: list[dict[str, Any]], template: str) -> str:
@@ -87,7 +90,7 @@ def studied(rows: list[dict[str, Any]], template: str) -> str:
         (
             {"q": "<image>two?", "a": "b", "images": ["one.png"]},
             "qwen",
-            "holds images, which template qwen does not take",
+            "seen.json:1: error: it holds images, which template qwen does not take",
         ),
     ],
 )

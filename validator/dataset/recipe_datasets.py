@@ -14,7 +14,7 @@ from validator.dataset.token_counting import TokenCounter
 from validator.errors import RecipeError
 from validator.knowledge import tables
 from validator.recipe.suggestions import suggest
-from validator.rows.dataset_attr import MODALITIES, DatasetAttr
+from validator.rows.dataset_attr import DatasetAttr, entry_faults
 from validator.rows.entry_inference import ROWS_FOR_INFERENCE, suggest_entry
 from validator.rows.media_columns import MediaSupport
 from validator.rows.outcomes import TURN_ORDER, Row, missing_columns, why_none_trained
@@ -79,7 +79,8 @@ def _media_support(job: Job) -> MediaSupport:
     """What the template reads; paths count from `media_dir`, by default `dataset_dir` (hparams/data_args.py)."""
     folder = str(job.args.get("media_dir") or job.args.get("dataset_dir"))
     there = job.workspace.find(folder)
-    return MediaSupport(frozenset((job.template or {}).get("media", ())), str(there[0]) if there else folder)
+    kinds = frozenset(job.template.get("media", ())) if job.template else None
+    return MediaSupport(kinds, str(there[0]) if there else folder, str(job.args.get("template")))
 
 
 def _chat_template(job: Job, counter: TokenCounter) -> ChatTemplate:
@@ -154,13 +155,8 @@ def _entry_faults(job: Job, name: str) -> Iterator[FatalProblem]:
     if not isinstance(entry, Mapping):
         yield FatalProblem(name, "its entry in dataset_info.json is no object of settings")
         return
-    for part in ("columns", "tags"):
-        held = entry.get(part, {})
-        if not isinstance(held, Mapping):
-            yield FatalProblem(name, f"`{part}` in dataset_info.json is no object; leave it out for the default")
-        elif wrong := next((key for key, value in held.items() if not isinstance(value, str | None)), ""):
-            said = f"`{wrong}` among `{part}` in dataset_info.json is no text"
-            yield FatalProblem(name, f"{said}; write the name that the rows have for it")
+    for _, fault in entry_faults(entry):
+        yield FatalProblem(name, fault)
 
 
 def _refusals(job: Job, one: LoadedDataset) -> Iterator[FatalProblem]:
@@ -170,20 +166,12 @@ def _refusals(job: Job, one: LoadedDataset) -> Iterator[FatalProblem]:
     if one.form.ranking is not job.task.uses_preference_pairs:
         kind = "needs pairs (`ranking: true`)" if job.task.uses_preference_pairs else "takes no pairs (`ranking: true`)"
         yield FatalProblem(one.name, f"stage {job.task.stage} {kind}")
-    if one.form.formatting not in ("alpaca", "sharegpt", "openai"):
-        yield FatalProblem(one.name, f"`formatting: {one.form.formatting}` is none of alpaca, sharegpt, openai")
-    taken = job.template.get("media", ()) if job.template and job.task.stage != "pt" else MODALITIES.values()
-    for part, kind in MODALITIES.items():
-        if one.form.columns.get(part) and kind not in taken:
-            yield FatalProblem(one.name, f"holds {part}, which template {job.args.get('template')} does not take")
+    if fault := dataset_registry.formatting_fault(one.form.formatting, job.header):
+        yield FatalProblem(one.name, fault)
     if one.dataset.source == "file" and not one.dataset.files:
         yield FatalProblem(where, no_data_file_reason(one.dataset.path))
-    kinds = {dataset_registry.readable_suffixes().get(path.suffix[1:]) for path in one.dataset.files}
-    if None in kinds:
-        wrong = next(path for path in one.dataset.files if path.suffix[1:] not in dataset_registry.readable_suffixes())
-        yield FatalProblem(str(wrong), f"is none of {', '.join(dataset_registry.readable_suffixes())}")
-    elif len(kinds) > 1:
-        yield FatalProblem(where, "holds files of more than one type")
+    if fault := dataset_registry.file_type_fault(one.dataset.path, one.dataset.files):
+        yield FatalProblem(one.name, fault)
 
 
 def _row_problems(one: LoadedDataset) -> Iterator[FatalProblem]:

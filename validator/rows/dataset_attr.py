@@ -7,11 +7,17 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 Entry = Mapping[str, Any]
 
 
+DataSource = Literal["hub", "script", "cloud", "file"]
+# Where an entry may say that its data are, in the order in which LLaMA-Factory looks (data/parser.py).
+SOURCE_OF_KEY: dict[str, DataSource] = {
+    "hf_hub_url": "hub", "ms_hub_url": "hub", "om_hub_url": "hub", "script_url": "script", "cloud_file_name": "cloud",
+    "file_name": "file",
+}  # fmt: skip
 FORMATTINGS = ("alpaca", "sharegpt", "openai")
 # Columns of media, and what a template that reads them calls such input (data/mm_plugin.py).
 MODALITIES = {"images": "image", "videos": "video", "audios": "audio"}
@@ -86,6 +92,25 @@ class DatasetAttr:
 def _text_names(given: Mapping[str, object], parts: Iterable[str]) -> Mapping[str, str | None]:
     """The name that is given for each part; None where it is no text, which rule PTH118 reports."""
     return {part: name if isinstance(name := given.get(part), str) else None for part in parts}
+
+
+def entry_faults(entry: Entry) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the keys that lead to each value which LLaMA-Factory cannot use, and what is wrong with it. A column or tag
+    that is false is none (data/converter.py)."""
+    source = next((key for key in SOURCE_OF_KEY if key in entry), None)
+    if source and not (isinstance(entry[source], str) and (entry[source] or source == "file_name")):
+        yield (source,), f"`{source}` in dataset_info.json must be text, not {json.dumps(entry[source])}"
+    for part in ("columns", "tags"):
+        inner = entry.get(part, {})
+        if not isinstance(inner, Mapping):
+            found = f"must be an object, not {json.dumps(inner)}"
+            yield (part,), f"`{part}` in dataset_info.json {found}; leave it out for the default"
+            continue
+        wrong = [name for name, value in inner.items() if value and not isinstance(value, str)]
+        yield from (((part, name), f"`{name}` in `{part}` of dataset_info.json must be text") for name in wrong)
+    count = entry.get("num_samples")
+    if count is not None and (not isinstance(count, int) or count < 0):
+        yield ("num_samples",), f"`num_samples` in dataset_info.json must be a whole number, not {json.dumps(count)}"
 
 
 def entry_as_json(name: str, entry: Entry) -> str:

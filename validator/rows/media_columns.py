@@ -7,25 +7,33 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from validator.rows.converter import Sample, row_converter
-from validator.rows.dataset_attr import DatasetAttr, Entry
+from validator.rows.dataset_attr import MODALITIES, DatasetAttr, Entry
 from validator.rows.outcomes import Row, row_checker
 
 PLACEHOLDERS = {"images": "<image>", "videos": "<video>", "audios": "<audio>"}
 
 
 class MediaSupport(NamedTuple):
-    """What a template reads beside text, and the folder that paths in the data count from."""
+    """What a template reads beside text (None: not known), the folder that paths in the data count from, and the name
+    of the template."""
 
-    kinds: frozenset[str]
+    kinds: frozenset[str] | None
     folder: str
+    template: str = ""
 
 
 def media_fault(meant: DatasetAttr, media: MediaSupport, row: Row, sample: Sample) -> str:
-    """Why the media of a row end the run; empty where they do not. Source: llamafactory/data/mm_plugin.py,
-    MMPluginMixin._validate_messages, and llamafactory/data/converter.py, DatasetConverter._find_medias."""
-    for part, mark in PLACEHOLDERS.items() if media.kinds else ():
+    """Return why the media of a row end the run; empty if they do not. Source: llamafactory/data/mm_plugin.py,
+    MMPluginMixin._validate_input and _validate_messages; data/converter.py, DatasetConverter._find_medias."""
+    if media.kinds is None:
+        return ""
+    for part, mark in PLACEHOLDERS.items():
         column = meant.columns.get(part)
         value = row.get(column) if column else None
+        if value and MODALITIES[part] not in media.kinds:
+            return f"it holds {part}, which template {media.template} does not take"
+        if not media.kinds:  # placeholders are then plain text
+            continue
         if why := _placeholder_mismatch(sample, part, mark, _file_count(value)):
             return f"it has {why}"
         if lost := next(missing_media_files(value, media.folder), ""):

@@ -3,22 +3,20 @@ rows are so: columns, tags, media, loading scripts."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from validator.finding import Place
-from validator.knowledge import releases
 from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest
-from validator.rows.dataset_attr import FORMATTINGS, MODALITIES
+from validator.rows.dataset_attr import FORMATTINGS, MODALITIES, SOURCE_OF_KEY, entry_faults
 from validator.rows.media_columns import first_media_fault, missing_media_files
 from validator.rows.outcomes import first_fatal_row, why_none_trained
 from validator.rules import subjects
 from validator.rules.dataset_files import entry_remedy, guessed_format, why_unrecognized
 from validator.rules.finding_places import EntryPlace
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
-from validator.run.dataset_registry import SOURCE_KEYS, Dataset
+from validator.run.dataset_registry import Dataset, formatting_fault
 from validator.run.prediction import Job
 
 _REQUIRED_TAGS = ("role_tag", "content_tag", "user_tag", "assistant_tag")
@@ -51,13 +49,10 @@ def formatting_unknown(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     Fix: `alpaca` (the default), `sharegpt` or, from LLaMA-Factory 0.9.4 on, `openai`, in lower case.
     """
     form = dataset.entry.get("formatting", "alpaca")
-    if form not in FORMATTINGS:
-        near = suggest(str(form).lower(), FORMATTINGS)
-        what = f"formatting `{form}` is none of alpaca, sharegpt, openai"
+    if what := formatting_fault(form, job.header):
+        known = form in FORMATTINGS
+        near = "; use sharegpt with `tags`" if known else suggest(str(form).lower(), FORMATTINGS)
         yield at("formatting"), f"`{dataset.name}`: {what}{near or entry_remedy(job, dataset)}"
-    elif form == "openai" and releases.requires(job.header, until="llamafactory 0.9.4"):
-        what = "formatting `openai` is not known before LLaMA-Factory 0.9.4"
-        yield at("formatting"), f"`{dataset.name}`: {what}; use sharegpt with `tags`"
 
 
 @rule("PTH109", ERROR, about=subjects.datasets)
@@ -189,24 +184,7 @@ def entry_value_wrong(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     Fix: names and addresses are text, `columns` and `tags` are objects of text, `num_samples` is a whole number.
     """
     for route, fault in entry_faults(dataset.entry):
-        yield at(*route), f"`{dataset.name}`: {fault} in dataset_info.json"
-
-
-def entry_faults(entry: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Routes into an entry, and what is wrong there."""
-    source = next((name for name in SOURCE_KEYS if name in entry), None)
-    if source and not (isinstance(entry[source], str) and (entry[source] or source == "file_name")):
-        yield (source,), f"`{source}` must be text, not {json.dumps(entry[source])}"
-    for part in ("columns", "tags"):
-        inner = entry.get(part, {})
-        if inner is None or (isinstance(inner, list) and part == "tags"):
-            yield (part,), f"`{part}` must be an object, not {json.dumps(inner)}; leave it out for the default"
-        elif isinstance(inner, Mapping):
-            wrong = [str(name) for name, to in inner.items() if to and not isinstance(to, str)]
-            yield from (((part, name), f"`{name}` in `{part}` must be text") for name in wrong)
-    count = entry.get("num_samples")
-    if count is not None and (not isinstance(count, int) or count < 0):
-        yield ("num_samples",), f"`num_samples` must be a whole number, not {json.dumps(count)}"
+        yield at(*route), f"`{dataset.name}`: {fault}"
 
 
 @rule("PTH119", ERROR, about=subjects.datasets, since="llamafactory 0.9.4")
@@ -279,7 +257,7 @@ def package_needed(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     Fix: `pip install s3fs` for s3://, gcsfs for gs://, modelscope for `ms_hub_url`, openmind for `om_hub_url`.
     """
     if package := _needed_package(dataset.entry):
-        address = next(name for name in SOURCE_KEYS if name in dataset.entry)
+        address = next(name for name in SOURCE_OF_KEY if name in dataset.entry)
         yield at(address), f"`{dataset.name}` is read with the package {package}; install it"
 
 
@@ -301,7 +279,7 @@ def rows_unlike_entry(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 def _why_untrained(job: Job, at: EntryPlace, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return why no row is trained, or which one ends the run; empty if another rule says it."""
-    if any(True for _ in entry_faults(dataset.entry)):
+    if any(entry_faults(dataset.entry)):
         return ""
     untrained, route = why_none_trained(dataset.entry, job.task.stage, rows), at().route
     why = f"no row can be trained: {untrained}" if untrained else ""
@@ -321,7 +299,7 @@ def _rows_surely_read(job: Job, dataset: Dataset) -> Sequence[Mapping[str, Any]]
 
 def _row_with_wrong_media_count(job: Job, dataset: Dataset, part: str) -> str:
     """Return which row has more or fewer marks than files; empty if none has, or the entry cannot be read."""
-    if dataset.entry.get("formatting", "alpaca") not in FORMATTINGS or any(True for _ in entry_faults(dataset.entry)):
+    if dataset.entry.get("formatting", "alpaca") not in FORMATTINGS or any(entry_faults(dataset.entry)):
         return ""
     return first_media_fault(dataset.entry, job.task.stage, _rows_surely_read(job, dataset), part)
 

@@ -15,7 +15,7 @@ from validator.finding import Place
 from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest
 from validator.rows import entry_inference
-from validator.rows.dataset_attr import SAMPLE_PARTS
+from validator.rows.dataset_attr import SAMPLE_PARTS, SOURCE_OF_KEY
 from validator.rules import file_paths, finding_places, subjects
 from validator.rules.finding_places import EntryPlace
 from validator.rules.rule import ERROR, MAX_FINDINGS, WARNING, Findings, rule
@@ -52,7 +52,7 @@ def _first_rows(dataset: Dataset) -> Sequence[Mapping[str, Any]]:
 
 
 _ENTRY_KEYS = {
-    *dataset_registry.SOURCE_KEYS, "formatting", "ranking", "subset", "split", "folder", "num_samples", "columns",
+    *SOURCE_OF_KEY, "formatting", "ranking", "subset", "split", "folder", "num_samples", "columns",
     "tags",
 }  # fmt: skip
 
@@ -219,15 +219,11 @@ def file_type_refused(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
     Source: llamafactory/data/loader.py:_load_single_dataset, llamafactory/extras/constants.py:FILEEXT2TYPE
     Fix: use arrow, csv, json, jsonl, parquet or txt, and one type for each folder.
     """
-    known = dataset_registry.readable_suffixes() if dataset.files else {}
-    kinds = {known.get(path.suffix[1:]): path for path in dataset.files}
-    if dataset.source == "file" and dataset.present and safe_read.path_kind(dataset.path) == "folder" and not kinds:
+    if dataset.files:
+        if fault := dataset_registry.file_type_fault(dataset.path, dataset.files):
+            yield at("file_name"), f"`{dataset.name}`: {fault}"
+    elif dataset.source == "file" and safe_read.path_kind(dataset.path) == "folder":
         yield at("file_name"), f"`{dataset.name}`: the folder `{dataset.path}` is empty"
-    elif None in kinds:
-        yield at("file_name"), f"`{dataset.name}`: `{kinds[None]}` is not read; use one of {', '.join(known)}"
-    elif len(kinds) > 1:
-        mixed = ", ".join(path.suffix for path in kinds.values())
-        yield at("file_name"), f"`{dataset.name}`: `{dataset.path}` mixes {mixed}; keep one type in a folder"
 
 
 @rule("PTH112", ERROR, about=subjects.datasets)

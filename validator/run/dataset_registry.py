@@ -3,23 +3,22 @@
 import codecs
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from validator.errors import RecipeError, os_reason
-from validator.knowledge import tables
+from validator.knowledge import releases, tables
 from validator.recipe import safe_read
 from validator.recipe.safe_read import is_too_deep, read_json
 from validator.rows.csv_rows import read_csv
-from validator.rows.dataset_attr import DatasetAttr
+from validator.rows.dataset_attr import FORMATTINGS, SOURCE_OF_KEY, DatasetAttr, DataSource
 from validator.rows.reading_limits import TooLargeError, UnreadableError
 from validator.wording import plural
 
-DataSource = Literal["hub", "script", "cloud", "file"]
 # The file of a registry, in `dataset_dir` (llamafactory/extras/constants.py, DATA_CONFIG).
 REGISTRY_FILE = "dataset_info.json"
 
@@ -33,12 +32,6 @@ PACKED_FILE_MARKS = {
     "gzip": b"\x1f\x8b", "bzip2": b"BZh", "xz": b"\xfd7zXZ\x00", "zip": b"PK\x03\x04",
     "zstandard": b"\x28\xb5\x2f\xfd", "lz4": b"\x04\x22\x4d\x18", "rar": b"Rar!",
 }  # fmt: skip
-# Where an entry may say that its data are, in the order in which LLaMA-Factory looks (data/parser.py).
-_SOURCE_OF_KEY: dict[str, DataSource] = {
-    "hf_hub_url": "hub", "ms_hub_url": "hub", "om_hub_url": "hub", "script_url": "script", "cloud_file_name": "cloud",
-    "file_name": "file",
-}  # fmt: skip
-SOURCE_KEYS = tuple(_SOURCE_OF_KEY)
 
 
 class Rows(NamedTuple):
@@ -71,7 +64,7 @@ class Dataset:
     @property
     def source(self) -> DataSource | None:
         """Where LLaMA-Factory takes the data from: a hub wins over a file."""
-        return next((kind for key, kind in _SOURCE_OF_KEY.items() if key in self.entry), None)
+        return next((kind for key, kind in SOURCE_OF_KEY.items() if key in self.entry), None)
 
     @property
     def path(self) -> Path:
@@ -157,6 +150,27 @@ def readable_suffixes() -> Mapping[str, str]:
     """File name endings LLaMA-Factory reads, and the reader of each."""
     kinds: Mapping[str, str] = tables.json_table("templates")["names"]["file_types"]
     return kinds
+
+
+def formatting_fault(formatting: object, header: Mapping[str, Any]) -> str:
+    """Return why the LLaMA-Factory of a recipe has no converter for `formatting`; empty if it has one."""
+    if formatting not in FORMATTINGS:
+        return f"formatting `{formatting}` is none of {', '.join(FORMATTINGS)}"
+    if formatting == "openai" and releases.requires(header, until="llamafactory 0.9.4"):
+        return "formatting `openai` is not known before LLaMA-Factory 0.9.4"
+    return ""
+
+
+def file_type_fault(path: Path, files: Sequence[Path]) -> str:
+    """Return why LLaMA-Factory does not read these files of one data set (its path) together; empty if it does."""
+    kinds = {readable_suffixes().get(file.suffix[1:]): file for file in files}
+    if wrong := kinds.get(None):
+        lower = wrong.suffix.lower()
+        remedy = f"; rename it to `{wrong.with_suffix(lower)}`" if lower[1:] in readable_suffixes() else ""
+        remedy = remedy or ("; save it as csv" if lower in (".tsv", ".tab", ".xlsx", ".xls") else "")
+        return f"`{wrong}` is no data file; LLaMA-Factory reads {', '.join(readable_suffixes())}{remedy}"
+    mixed = ", ".join(file.suffix for file in kinds.values())
+    return f"`{path}` mixes {mixed}; keep one type in a folder" if len(kinds) > 1 else ""
 
 
 def count_rows(path: Path) -> Rows | None:

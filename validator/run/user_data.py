@@ -111,17 +111,6 @@ def list_data_files(path: Path) -> list[Path]:
     )
     if not held:
         raise RecipeError(f"`{path}` is a folder without files")
-    wrong = next((file for file in held if file.suffix[1:] not in dataset_registry.readable_suffixes()), None)
-    if wrong:
-        read = ", ".join(dataset_registry.readable_suffixes())
-        raise RecipeError(f"`{wrong}` is no data file; LLaMA-Factory reads {read}{_usable_file_hint(wrong)}")
-    if len({dataset_registry.readable_suffixes()[file.suffix[1:]] for file in held}) > 1:
-        raise RecipeError(f"`{path}` holds files of more than one type, which LLaMA-Factory does not read together")
+    if fault := dataset_registry.file_type_fault(path, held):
+        raise RecipeError(fault)
     return held
-
-
-def _usable_file_hint(path: Path) -> str:
-    """How a file of another suffix is made one that is read."""
-    if path.suffix.lower()[1:] in dataset_registry.readable_suffixes():
-        return f"; rename it to `{path.with_suffix(path.suffix.lower())}`"
-    return "; save it as csv" if path.suffix.lower() in (".tsv", ".tab", ".xlsx", ".xls") else ""
