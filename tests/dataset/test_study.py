@@ -58,11 +58,11 @@ def test_rows_tokens_drops_and_steps_are_those_of_the_real_run(name: str, real: 
         assert run.problems, theirs["error"]
         return
     assert not run.problems
-    steps, kept, rows = schedule.training_schedule(job, run.sequences), run.column("kept"), run.kept(run.train)
+    steps, kept, rows = schedule.training_schedule(job, run.sequences), run.rows["kept_tokens"], run.trained(run.train)
     ours = {"rows": run.sequences, "examples": run.sequences, "evaluated": run.evaluated, "batch": steps.batch,
             "per_epoch": steps.per_epoch, "total": steps.total, "warmup": steps.warmup}  # fmt: skip
     if not job.batch.packing:
-        ours["tokens"] = sum(kept[at] for at in rows)
+        ours["tokens"] = kept[rows].sum()
     if not len(run.evaluation):
         ours["dropped"] = run.drops.total()
     assert ours == {figure: theirs[figure] for figure in ours}

@@ -5,13 +5,12 @@ The fields are the keys of the JSON output, in their order; a `_` at the end of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from operator import gt
+
+import numpy as np
 
 from validator.dataset import (
-    column_types,
     near_duplicates,
     quality,
     recipe_datasets,
@@ -23,7 +22,7 @@ from validator.dataset import (
 from validator.dataset.quality import QualityIssue
 from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset
 from validator.dataset.row_scan import OnRows
-from validator.dataset.row_selection import RowSelection, select_rows
+from validator.dataset.row_selection import Positions, RowSelection, select_rows
 from validator.dataset.sample_guidance import SampleGuidance
 from validator.dataset.sequence_lengths import HistogramBar
 from validator.dataset.token_counting import TokenCounter
@@ -178,15 +177,15 @@ def build_report(job: Job, wanted: bool | None, report: OnRows) -> DataReport:
     if not chosen:
         raise RecipeError(f"{job.workspace.recipe}: names no data set; set `dataset`")
     run = select_rows(job, chosen)
-    trained = run.kept(run.train)
-    rows, evaluated = sorted(set(trained)), sorted(set(run.kept(run.evaluation)))
+    trained = run.trained(run.train)
+    rows, evaluated = np.unique(trained), np.unique(run.trained(run.evaluation))
     whole = not any(one.note for one in chosen)
     steps = training_schedule(job, run.sequences) if run.sequences and whole else None
-    exact = not run.why_not and (counter.exact or not job.batch.packing)
+    exact = not run.inexact_because and (counter.exact or not job.batch.packing)
     first, again = quality.exact_duplicates(run, rows)
     lengths = _token_totals(job, run, counter, trained)
-    amounts = math.ceil(lengths.per_epoch / BLOCK_TOKENS) if job.task.stage == "pt" else len(first) * run.stride
-    unlooked = _why_near_duplicates_skipped(wanted, len(rows), run.stride)
+    amounts = math.ceil(lengths.per_epoch / BLOCK_TOKENS) if job.task.stage == "pt" else len(first) * run.row_step
+    unlooked = _why_near_duplicates_skipped(wanted, len(rows), run.row_step)
     alike = [] if unlooked else _near_duplicate_issues(job, run, first, len(rows), counter, report)
     return DataReport(
         path=job.workspace.recipe,
@@ -200,9 +199,9 @@ def build_report(job: Job, wanted: bool | None, report: OnRows) -> DataReport:
         notes=[*_report_notes(job, run, reason), *([unlooked] if unlooked else [])],
         rows=RowCounts(
             read=sum(one.rows.read for one in chosen),
-            selected=len(run.train) * run.stride,
+            selected=len(run.train) * run.row_step,
             dropped=run.drops.total(),
-            trained=len(trained) * run.stride,
+            trained=len(trained) * run.row_step,
             evaluated=run.evaluated,
             sequences=run.sequences,
             exact=exact,
@@ -213,10 +212,12 @@ def build_report(job: Job, wanted: bool | None, report: OnRows) -> DataReport:
         memory=_longest_batch_memory(job, run, rows),
         amount=sample_guidance.judge_sample_count(job, amounts if whole else 0, steps.epochs if steps else 0.0),
         quality=[
-            replace(one, rows=one.rows * run.stride)
+            replace(one, rows=one.rows * run.row_step)
             for one in (*quality.quality_issues(run, rows, evaluated, again), *alike)
         ],
-        time=_duration_of_run(job, run, trained) if steps else None,
+        time=run_duration(job, run.sequences, run.rows["kept_tokens"][trained].tolist())
+        if steps and not _holds_media(run)
+        else None,
     )
 
 
@@ -225,10 +226,10 @@ def _dataset_summary(one: LoadedDataset) -> DatasetSummary:
         name=one.name,
         role="evaluation" if one.evaluates else "training",
         source=one.dataset.source if one.dataset else None,
-        formatting=one.form.formatting,
+        formatting=one.attr.formatting,
         files=[str(path) for path in recipe_datasets.dataset_files(one)],
         rows=one.rows.read,
-        columns=column_types.column_names(one.rows),
+        columns=[*one.rows.column_types],
         note=one.note,
     )
 
@@ -239,62 +240,57 @@ def _report_notes(job: Job, run: RowSelection, reason: str) -> Iterator[str]:
         yield f"token counts are estimates: {reason}"
     elif not job.args.is_set("template") and job.task.stage != "pt":
         yield "no `template`: what the tokenizer's own chat template adds to a sample is not counted"
-    if any(one.rows.approximate for one in run.sets):
+    if any(one.rows.tools_approximated for one in run.sets):
         yield "descriptions and calls of tools are counted as they stand in the data, not as the template writes them"
     if _holds_media(run):
         yield "images, videos and audios are not counted; each adds tokens"
     if job.args.flag("streaming"):
         yield "streamed data are read row by row until `max_steps`; the counts are those of the files"
-    yield from run.why_not
+    yield from run.inexact_because
 
 
 def _holds_media(run: RowSelection) -> bool:
     """Whether rows hold more than text, so that their tokens alone say neither where to cut nor what a batch needs."""
-    return any(one.form.has_media for one in run.sets)
+    return any(one.attr.has_media for one in run.sets)
 
 
 def _dropped_rows(run: RowSelection) -> Iterator[DroppedRows]:
-    fates = run.column("fates")
+    outcome = run.rows["outcome"][run.train]
     for code, rows in run.drops.most_common():
-        places = [run.place(int(at)) for at in _first_of_status(run.train, fates, code)]
-        yield DroppedRows(STATUS_REASONS[code], rows, places)
+        places = map(run.place, run.train[outcome == code][:_EXAMPLES])
+        yield DroppedRows(STATUS_REASONS[code], rows, list(places))
 
 
-def _first_of_status(positions: Iterable[int], fates: Sequence[int], code: int) -> Iterator[int]:
-    yield from islice((at for at in positions if fates[at] == code), _EXAMPLES)
-
-
-def _token_totals(job: Job, run: RowSelection, counter: TokenCounter, trained: Sequence[int]) -> TokenTotals:
-    lengths, kept, answer, lost = (
-        list(map(run.column(name).__getitem__, trained)) for name in ("full", "kept", "answer", "lost")
+def _token_totals(job: Job, run: RowSelection, counter: TokenCounter, trained: Positions) -> TokenTotals:
+    tokens, kept, answers, cut = (
+        run.rows[name][trained] for name in ("tokens", "kept_tokens", "answer_tokens", "cut_answer_tokens")
     )
-    ordered = sorted(lengths)
+    ordered = np.sort(tokens).tolist()
     spread = sequence_lengths.length_distribution(ordered)
     positions = job.model.positions if job.model else None
     return TokenTotals(
         source=counter.name,
-        exact=counter.exact and not any(one.rows.approximate for one in run.sets),
+        exact=counter.exact and not any(one.rows.tools_approximated for one in run.sets),
         mean=spread.mean,
         median=spread.median,
         p95=spread.p95,
         p99=spread.p99,
         longest=spread.longest,
         histogram=spread.histogram,
-        per_epoch=sum(kept) * run.stride,
-        answers_per_epoch=(sum(answer) - sum(lost)) * run.stride,
-        rows_cut=sum(map(gt, lengths, kept)) * run.stride,
-        tokens_cut=(sum(lengths) - sum(kept)) * run.stride,
+        per_epoch=int(kept.sum()) * run.row_step,
+        answers_per_epoch=int(answers.sum() - cut.sum()) * run.row_step,
+        rows_cut=int(np.count_nonzero(tokens > kept)) * run.row_step,
+        tokens_cut=int(tokens.sum() - kept.sum()) * run.row_step,
         recommended_cutoff_len=sequence_lengths.recommend_cutoff_len(ordered, positions)
         if ordered and not _holds_media(run)
         else None,
     )
 
 
-def _longest_batch_memory(job: Job, run: RowSelection, rows: Sequence[int]) -> LongestBatchMemory | None:
+def _longest_batch_memory(job: Job, run: RowSelection, rows: Positions) -> LongestBatchMemory | None:
     """Device memory with the longest batch there is, beside `cutoff_len` as the upper bound. GiB of 2^30 bytes."""
     limit = int(job.args.number("cutoff_len"))
-    kept = run.column("kept") if rows else ()
-    most = max(map(kept.__getitem__, rows), default=0)
+    most = int(run.rows["kept_tokens"][rows].max(initial=0))
     longest = limit if job.batch.packing else min(-(-most // 8) * 8, limit)
     real = job.updated({"cutoff_len": longest})
     if not longest or _holds_media(run) or job.device_memory is None or real.device_memory is None:
@@ -304,22 +300,17 @@ def _longest_batch_memory(job: Job, run: RowSelection, rows: Sequence[int]) -> L
     return LongestBatchMemory(longest, longest_gib, cutoff_gib, usable)
 
 
-def _duration_of_run(job: Job, run: RowSelection, trained: Sequence[int]) -> RunDuration | None:
-    kept = run.column("kept")
-    return None if _holds_media(run) else run_duration(job, run.sequences, [kept[at] for at in trained])
-
-
 def _near_duplicate_issues(
-    job: Job, run: RowSelection, first: Sequence[int], rows: int, counter: TokenCounter, report: OnRows
+    job: Job, run: RowSelection, first: Positions, rows: int, counter: TokenCounter, report: OnRows
 ) -> Iterator[QualityIssue]:
     """Near duplicates within each data set among so many rows; `first` are those that are no exact duplicates."""
     start, pairs = 0, []
     for one in run.sets:
         end = start + len(one.rows)
-        own = [at - start for at in first if start <= at < end]
-        if own:
+        own = first[(start <= first) & (first < end)] - start
+        if len(own):
             signed = near_duplicates.minhash_signatures(
-                recipe_datasets.dataset_files(one), recipe_datasets.scan_settings(job, one.form, counter), report
+                recipe_datasets.dataset_files(one), recipe_datasets.scan_settings(job, one.attr, counter), report
             )
             pairs += [(row + start, other + start) for row, other in near_duplicates.find_near_duplicates(signed, own)]
         start = end
@@ -333,9 +324,9 @@ def _near_duplicate_issues(
         )
 
 
-def _why_near_duplicates_skipped(wanted: bool | None, rows: int, stride: int) -> str:
+def _why_near_duplicates_skipped(wanted: bool | None, rows: int, row_step: int) -> str:
     """Why near duplicates are not looked for; empty where they are."""
-    if wanted is not False and stride > 1:
+    if wanted is not False and row_step > 1:
         return f"near duplicates are looked for among {reading_limits.MAX_SCANNED_ROWS:,} rows at most; these are more"
     if wanted is None and rows > MAX_NEAR_DUPLICATE_ROWS:
         return f"near duplicates among {rows:,} rows take a while; --near looks for them"

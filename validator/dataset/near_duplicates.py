@@ -6,13 +6,13 @@ that share one band of hashes are compared by all of them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import add
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from rensa import RMinHash
 
 from validator.dataset import readers, row_scan, row_workers
@@ -42,33 +42,36 @@ def word_bigrams(text: str) -> list[str]:
     return list(map(add, words, words[1:]))
 
 
-def minhash_signatures(files: Sequence[Path], plan: ScanSettings, report: OnRows) -> MinHashSignatures:
+def minhash_signatures(files: Sequence[Path], settings: ScanSettings, report: OnRows) -> MinHashSignatures:
     """The signatures of all rows of a data set, in order."""
-    blocks = [block for path in files for block in _file_signatures(path, plan, report)]
+    return _joined(block for path in files for block in _file_signatures(path, settings, report))
+
+
+def _joined(blocks: Iterable[MinHashSignatures]) -> MinHashSignatures:
     return MinHashSignatures(*(np.concatenate(part) for part in zip(*blocks, strict=True)))
 
 
-def _file_signatures(path: Path, plan: ScanSettings, report: OnRows) -> Iterator[MinHashSignatures]:
+def _file_signatures(path: Path, settings: ScanSettings, report: OnRows) -> Iterator[MinHashSignatures]:
     spans = row_scan.line_spans(path)
     if len(spans) < 2:
-        for block in _block_signatures(path, plan, None):
+        for block in _block_signatures(path, settings, None):
             report(len(block.long))
             yield block
         return
-    for part in row_workers.results_in_order(_span_signatures, [(path, plan, span) for span in spans]):
+    for part in row_workers.results_in_order(_span_signatures, [(path, settings, span) for span in spans]):
         report(len(part.long))
         yield part
 
 
-def _span_signatures(path: Path, plan: ScanSettings, span: tuple[int, int]) -> MinHashSignatures:
-    return MinHashSignatures(*(np.concatenate(part) for part in zip(*_block_signatures(path, plan, span), strict=True)))
+def _span_signatures(path: Path, settings: ScanSettings, span: tuple[int, int]) -> MinHashSignatures:
+    return _joined(_block_signatures(path, settings, span))
 
 
-def _block_signatures(path: Path, plan: ScanSettings, span: tuple[int, int] | None) -> Iterator[MinHashSignatures]:
-    convert, rows = row_converter(plan.form), readers.read_rows(path, span)
+def _block_signatures(path: Path, settings: ScanSettings, span: tuple[int, int] | None) -> Iterator[MinHashSignatures]:
+    convert, rows = row_converter(settings.attr), readers.read_rows(path, span)
     factors = np.random.default_rng(0).integers(1, 1 << 32, _HASHES // _BANDS, dtype=np.uint64) | 1
-    texts = (_trained_text(row, convert, plan.stage)[:_MAX_CHARACTERS] for _, row in rows)
-    while block := [*_text_block(texts)]:
+    texts = (_trained_text(row, convert, settings.stage)[:_MAX_CHARACTERS] for _, row in rows)
+    for block in reading_limits.blocks(texts, _BLOCK_TEXTS, len):
         shingles = [word_bigrams(text) for text in block]
         matrix = RMinHash.digest_matrix_from_token_sets(shingles, num_perm=_HASHES, seed=1).to_rows()
         hashes = np.array(matrix, np.uint32)
@@ -76,15 +79,6 @@ def _block_signatures(path: Path, plan: ScanSettings, span: tuple[int, int] | No
         bands = ((banded * factors).sum(2) >> np.uint64(16)).astype(np.uint32)
         long = np.array([len(words) >= MIN_SHINGLES for words in shingles])
         yield MinHashSignatures(bands, hashes.astype(np.uint8), long)
-
-
-def _text_block(texts: Iterator[str]) -> Iterator[str]:
-    """Texts that are worked on together."""
-    held = 0
-    for text in islice(texts, _BLOCK_TEXTS):
-        yield text
-        if (held := held + len(text)) > reading_limits.MAX_BLOCK_BYTES:
-            return
 
 
 def _trained_text(row: dict[str, Any], convert: Callable[[Any], Sample], stage: str) -> str:
@@ -98,10 +92,9 @@ def _trained_text(row: dict[str, Any], convert: Callable[[Any], Sample], stage: 
         return ""
 
 
-def find_near_duplicates(signed: MinHashSignatures, positions: Sequence[int]) -> list[tuple[int, int]]:
+def find_near_duplicates(signed: MinHashSignatures, positions: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Pairs (row, earlier row like it) among the rows at these positions, one for each row that has one."""
-    rows = np.asarray(positions, np.int64)
-    rows = rows[signed.long[rows]]
+    rows = positions[signed.long[positions]]
     like: dict[int, int] = {}
     for band in range(signed.bands.shape[1]):
         keys = signed.bands[rows, band]

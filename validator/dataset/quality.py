@@ -3,11 +3,14 @@ training. Each comes with its share of the rows and a few places to look at."""
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from validator.dataset.row_selection import RowSelection
+import numpy as np
+from numpy.typing import NDArray
+
+from validator.dataset.row_selection import Positions, RowSelection
 from validator.dataset.row_text import TEXT_ISSUES
 
 _EXAMPLES = 3
@@ -32,34 +35,34 @@ def quality_issue(kind: str, rows: int, total: int, examples: Iterable[str], mes
 
 
 def quality_issues(
-    run: RowSelection, rows: Sequence[int], evaluated: Sequence[int], again: Sequence[tuple[int, int]]
+    run: RowSelection, positions: Positions, evaluated: Positions, again: Sequence[tuple[int, int]]
 ) -> Iterator[QualityIssue]:
-    """All but near duplicates. `rows` are the positions trained on, each once; `again` what `repeats` found there."""
+    """Yield all issues but near duplicates of the positions trained on, each once; `again`: exact duplicates."""
     if again:
-        yield quality_issue("exact duplicates", len(again), len(rows), example_pairs(run, again),
+        yield quality_issue("exact duplicates", len(again), len(positions), example_pairs(run, again),
                       "rows that are there before, word for word; each epoch trains the same again")  # fmt: skip
-    yield from _repeated_prompt(run, rows)
-    yield from _text_issues(run, rows)
-    yield from _answers_cut(run, rows)
-    yield from _evaluation_leaks(run, rows, evaluated)
+    rows = run.rows[positions]
+    yield from _repeated_prompt(run, positions, rows["prompt_hash"])
+    yield from _text_issues(run, positions, rows["issues"])
+    yield from _answers_cut(run, positions, rows)
+    yield from _evaluation_leaks(run, positions, evaluated)
 
 
-def exact_duplicates(run: RowSelection, rows: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
-    """The first row of each text, and the pairs (row, first row of the same text) of all others."""
-    texts = list(map(run.column("texts").__getitem__, rows))
-    first = dict(zip(reversed(texts), reversed(rows), strict=True))
-    if len(first) == len(rows):
-        return list(rows), []
-    again = [(at, first[text]) for at, text in zip(rows, texts, strict=True) if first[text] != at]
-    return sorted(first.values()), again
+def exact_duplicates(run: RowSelection, positions: Positions) -> tuple[Positions, list[tuple[int, int]]]:
+    """Return the first position of each text, and the pairs (position, first one of the same text) of all others."""
+    _, first, text = np.unique(run.rows["sample_hash"][positions], return_index=True, return_inverse=True)
+    before = positions[first[text]]
+    again = before != positions
+    return positions[~again], list(zip(positions[again].tolist(), before[again].tolist(), strict=True))
 
 
-def _repeated_prompt(run: RowSelection, rows: Sequence[int]) -> Iterator[QualityIssue]:
-    prompts = run.column("prompts")
-    most, count = next(iter(Tally(map(prompts.__getitem__, rows)).most_common(1)), (0, 0))
-    if count > max(_REPEATED_PROMPT_SHARE * len(rows), 2):
-        places = [run.place(at) for at in rows if prompts[at] == most][:_EXAMPLES]
-        yield quality_issue("repeated prompt", count, len(rows), places, "rows share the most frequent prompt")
+def _repeated_prompt(run: RowSelection, positions: Positions, hashes: NDArray[Any]) -> Iterator[QualityIssue]:
+    prompts, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+    most = int(counts.max(initial=0))
+    if most > max(_REPEATED_PROMPT_SHARE * len(positions), 2):
+        frequent = prompts[counts == most][first[counts == most].argmin()]
+        places = map(run.place, positions[hashes == frequent][:_EXAMPLES])
+        yield quality_issue("repeated prompt", most, len(positions), places, "rows share the most frequent prompt")
 
 
 def example_pairs(run: RowSelection, pairs: Sequence[tuple[int, int]]) -> list[str]:
@@ -76,32 +79,29 @@ _ISSUE_MESSAGES = {
 }
 
 
-def _text_issues(run: RowSelection, rows: Sequence[int]) -> Iterator[QualityIssue]:
-    trained = set(rows)
-    for kind in TEXT_ISSUES:
-        start, odd = 0, []
-        for one in run.sets:
-            odd += [start + index for index in one.rows.odd[kind] if start + index in trained]
-            start += len(one.rows)
-        if odd:
-            yield quality_issue(kind, len(odd), len(rows), map(run.place, odd[:_EXAMPLES]), _ISSUE_MESSAGES[kind])
+def _text_issues(run: RowSelection, positions: Positions, issues: NDArray[Any]) -> Iterator[QualityIssue]:
+    for bit, kind in enumerate(TEXT_ISSUES):
+        found = positions[issues & (1 << bit) != 0]
+        if len(found):
+            places = map(run.place, found[:_EXAMPLES])
+            yield quality_issue(kind, len(found), len(positions), places, _ISSUE_MESSAGES[kind])
 
 
-def _answers_cut(run: RowSelection, rows: Sequence[int]) -> Iterator[QualityIssue]:
-    lost, answers = run.column("lost"), run.column("answer")
-    cut = sorted((at for at in rows if lost[at]), key=lambda at: -lost[at])
-    if cut:
-        share = sum(lost[at] for at in cut) / max(sum(map(answers.__getitem__, rows)), 1)
-        yield quality_issue("answers cut", len(cut), len(rows), map(run.place, cut[:_EXAMPLES]),
+def _answers_cut(run: RowSelection, positions: Positions, rows: NDArray[Any]) -> Iterator[QualityIssue]:
+    lost = rows["cut_answer_tokens"]
+    if cut := int(np.count_nonzero(lost)):
+        longest = np.argsort(-lost.astype(np.int64), kind="stable")[: min(cut, _EXAMPLES)]
+        share = int(lost.sum()) / max(int(rows["answer_tokens"].sum()), 1)
+        yield quality_issue("answers cut", cut, len(positions), map(run.place, positions[longest]),
                       f"lose their end to `cutoff_len`: {share:.1%} of all answer tokens")  # fmt: skip
 
 
-def _evaluation_leaks(run: RowSelection, rows: Sequence[int], evaluated: Sequence[int]) -> Iterator[QualityIssue]:
-    if not evaluated:
-        return
-    prompts = run.column("prompts")
-    first = {prompts[at]: at for at in reversed(rows)}
-    leaked = [(at, first[prompts[at]]) for at in evaluated if prompts[at] in first]
-    if leaked:
-        yield quality_issue("evaluation rows in training", len(leaked), len(evaluated), example_pairs(run, leaked),
+def _evaluation_leaks(run: RowSelection, positions: Positions, evaluated: Positions) -> Iterator[QualityIssue]:
+    prompts, first = np.unique(run.rows["prompt_hash"][positions], return_index=True)
+    asked = run.rows["prompt_hash"][evaluated]
+    leaked = np.isin(asked, prompts)
+    if leaked.any():
+        like = positions[first[np.searchsorted(prompts, asked[leaked])]]
+        pairs = list(zip(evaluated[leaked].tolist(), like.tolist(), strict=True))
+        yield quality_issue("evaluation rows in training", len(pairs), len(evaluated), example_pairs(run, pairs),
                       "evaluation prompts that are trained on; the evaluation looks better than it is")  # fmt: skip

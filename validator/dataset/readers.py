@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,17 +31,8 @@ def read_rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
 def first_rows(paths: Iterable[Path], number: int) -> list[dict[str, Any]]:
     """So many rows of all files together, fewer where they are large, up to one that cannot be read; files of no known
     type have none. Raises UnreadableError where nothing can be read."""
-    held, weight = list[dict[str, Any]](), 0
-    try:
-        for _, row in chain.from_iterable(read_rows(path) for path in paths if path.suffix[1:] in _READERS):
-            held.append(row)
-            weight += reading_limits.approximate_size(row)
-            if len(held) == number or weight > reading_limits.MAX_BLOCK_BYTES:
-                break
-    except UnreadableError:
-        if not held:
-            raise
-    return held
+    rows = (row for path in paths if path.suffix[1:] in _READERS for _, row in read_rows(path))
+    return next(reading_limits.blocks(rows, number, reading_limits.approximate_size), [])
 
 
 def count_rows(path: Path) -> int:

@@ -43,7 +43,7 @@ class LoadedDataset:
     name: str
     evaluates: bool
     dataset: Dataset | None = None
-    form: DatasetAttr = field(default_factory=lambda: DatasetAttr.from_entry({}))
+    attr: DatasetAttr = field(default_factory=lambda: DatasetAttr.from_entry({}))
     rows: ScannedRows = field(default_factory=ScannedRows)
     note: str = ""
     problems: list[FatalProblem] = field(default_factory=list)
@@ -56,9 +56,9 @@ def load_datasets(job: Job, counter: TokenCounter, report: OnRows) -> list[Loade
         for key in ("dataset", "eval_dataset")
         for name in dict.fromkeys(job.args.words(key))
     ]
-    stride = max((one.rows.stride for one in held), default=1)
+    row_step = max((one.rows.row_step for one in held), default=1)
     for one in held:
-        one.rows.thin(0, stride // one.rows.stride)
+        one.rows.downsample(row_step)
     return held
 
 
@@ -106,15 +106,15 @@ def _load_dataset(job: Job, name: str, evaluates: bool, counter: TokenCounter, r
     one.problems += _entry_faults(job, name)
     if one.problems:
         return one
-    one.form = DatasetAttr.from_entry(one.dataset.entry)
+    one.attr = one.dataset.attr
     one.problems += _refusals(job, one)
     if one.dataset.source != "file":
         one.note = f"not on this machine: its source is a {one.dataset.source or 'missing file_name'}"
     elif not one.problems:
-        one.rows = row_scan.scan_dataset(one.dataset.files, scan_settings(job, one.form, counter), report)
+        one.rows = row_scan.scan_dataset(one.dataset.files, scan_settings(job, one.attr, counter), report)
         one.problems += _row_problems(one)
         if not one.rows.problems:
-            column_types.drop_date_answers(one.rows, one.form)
+            column_types.drop_date_answers(one.rows, one.attr)
     if one.problems and not one.rows.problems:
         blamed = one.problems[0]
         one.problems[0] = replace(blamed, remedy=_suggested_entry(job, one))
@@ -163,10 +163,10 @@ def _refusals(job: Job, one: LoadedDataset) -> Iterator[FatalProblem]:
     """What needs no look at the rows."""
     assert one.dataset is not None
     where = str(one.dataset.path)
-    if one.form.ranking is not job.task.uses_preference_pairs:
+    if one.attr.ranking is not job.task.uses_preference_pairs:
         kind = "needs pairs (`ranking: true`)" if job.task.uses_preference_pairs else "takes no pairs (`ranking: true`)"
         yield FatalProblem(one.name, f"stage {job.task.stage} {kind}")
-    if fault := dataset_registry.formatting_fault(one.form.formatting, job.header):
+    if fault := dataset_registry.formatting_fault(one.attr.formatting, job.header):
         yield FatalProblem(one.name, fault)
     if one.dataset.source == "file" and not one.dataset.files:
         yield FatalProblem(where, no_data_file_reason(one.dataset.path))
@@ -182,9 +182,9 @@ def _row_problems(one: LoadedDataset) -> Iterator[FatalProblem]:
         return
     if not len(rows):
         yield FatalProblem(where, "holds no row")
-    for why in column_types.column_problems(rows, one.form):
+    for why in column_types.column_problems(rows, one.attr):
         yield FatalProblem(where, why)
-    if rows.fates.count(TURN_ORDER) == len(rows) and (why := missing_columns(one.form, _first_rows(one))):
+    if (rows.rows["outcome"] == TURN_ORDER).all() and (why := missing_columns(one.attr, _first_rows(one))):
         yield FatalProblem(where, why)
 
 

@@ -9,14 +9,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from validator.dataset import column_types, readers, user_data
 from validator.dataset.data_report import DroppedRows
-from validator.dataset.row_scan import ScannedRows
+from validator.dataset.row_scan import ROW, ScannedRows
 from validator.errors import RecipeError
 from validator.recipe import registry_edits, safe_read
 from validator.rows.dataset_attr import DatasetAttr, entry_as_json
 from validator.rows.entry_inference import InferredEntry, template_notes
-from validator.rows.outcomes import TRAINED, row_checker
+from validator.rows.outcomes import row_checker
 from validator.run import dataset_registry
 from validator.run.user_data import list_data_files
 
@@ -71,20 +73,24 @@ def _compare_rows(held: list[Path], suited: InferredEntry) -> tuple[int, list[Dr
     """How many rows were looked at, and those that are dropped. Raises RecipeError where LLaMA-Factory stops."""
     seen, meant = ScannedRows(), DatasetAttr.from_entry(suited.entry)
     judged, dropped, stopping = row_checker(meant, suited.stage), dict[str, list[str]](), dict[str, list[str]]()
+    lines = []
     for path in held:
-        seen.files.append((len(seen), path))
-        for line, row in islice(readers.read_rows(path), _COMPARED_ROWS - len(seen)):
-            seen.meet(line, row)
-            seen.fates.append(TRAINED)
+        seen.files.append((seen.read, path))
+        for line, row in islice(readers.read_rows(path), _COMPARED_ROWS - seen.read):
+            seen.count_row(row)
+            lines.append(line)
             for why, places in zip(judged(row), (dropped, stopping), strict=True):
                 if why:
                     places.setdefault(why, []).append(f"{path}:{line}")
+    rows = np.zeros(len(lines), ROW)
+    rows["line"] = lines
+    seen.add_rows(rows)
     for why in column_types.column_problems(seen, meant):
         raise RecipeError(f"`{held[0]}`: {why}; LLaMA-Factory stops")
     for stop in _dropped_rows(stopping):
-        share = f"{stop.rows:,} of {len(seen):,} rows"
+        share = f"{stop.rows:,} of {seen.read:,} rows"
         raise RecipeError(f"{share} stop LLaMA-Factory: {stop.reason} ({', '.join(stop.examples)}); take them out")
-    return len(seen), _dropped_rows(dropped)
+    return seen.read, _dropped_rows(dropped)
 
 
 def _dropped_rows(places: Mapping[str, list[str]]) -> list[DroppedRows]:

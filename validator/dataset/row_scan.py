@@ -4,19 +4,20 @@ JSON lines are scanned in parts, on all cores."""
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from validator.dataset import json_rows, readers, row_workers, sequence_lengths
 from validator.dataset.chat_template import ChatTemplate, TurnTexts
 from validator.dataset.data_files import open_raw
-from validator.dataset.row_text import TEXT_ISSUES, TURN_SEPARATOR, text_issues
+from validator.dataset.row_text import TURN_SEPARATOR, text_issues
 from validator.dataset.sequence_lengths import SampleLengths
 from validator.dataset.token_counting import CharacterCounter, TokenCounter
 from validator.rows import reading_limits
@@ -27,201 +28,195 @@ from validator.rows.outcomes import ENDS_RUN, TRAINED, row_status
 from validator.rows.reading_limits import UnreadableError
 
 BLOCK_ROWS = 1000  # rows that are counted together, fewer where they are large
-_MAX_SHAPES, _PART_ROWS = 1000, 50_000
-_FIGURE_COLUMNS = ("fates", "answers", "texts", "prompts", "full", "kept", "answer", "lost")
+# What is kept of a row. `line` is its number in the file, `outcome` a code of rows/outcomes.py, `issues` are bits in
+# the order of row_text.TEXT_ISSUES. Tokens before and after `cutoff_len`; 0 for a row that is not trained.
+ROW = np.dtype(
+    [("line", "u8"), ("outcome", "u1"), ("answers", "u1"), ("sample_hash", "u8"), ("prompt_hash", "u8"),
+     ("issues", "u1"), ("tokens", "u4"), ("kept_tokens", "u4"), ("answer_tokens", "u4"), ("cut_answer_tokens", "u4")]
+)  # fmt: skip
+_MAX_SHAPES = 1000  # combinations of columns and types that are remembered, so that a row like them is passed quickly
 _SEPARATOR_BYTES = TURN_SEPARATOR.encode()
 # What Arrow's JSON reader takes for a date, so that a column of nothing else is no text.
 _ARROW_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d(:?\d\d(:?\d\d)?)?Z?)?")
-OnRows = Callable[[int], None]  # told how many rows more are done
+OnRows = Callable[[int], None]  # called with how many more rows are done
 
 
 class ScanSettings(NamedTuple):
     """How rows are meant and counted."""
 
-    form: DatasetAttr
+    attr: DatasetAttr
     stage: str
-    markup: ChatTemplate
+    template: ChatTemplate
     counter: TokenCounter
-    limit: int  # tokens
-    packed: bool
+    cutoff_len: int  # tokens
+    packing: bool
     media: MediaSupport
 
 
 @dataclass
 class ScannedRows:
-    """What is known of each row, in the order of the data; tokens of rows that are not trained are 0. Of `read` rows in
-    all, each `stride`-th is kept."""
+    """What is known of the rows of a data set. Of `read` rows, numbered from 0, each `row_step`-th is kept: row n is at
+    n // row_step. `column_types` has for each column and type the number of the first such row, `fatal` why a row ends
+    the run; these rows take the place of the ones that would be kept. `files` begin at the rows given, `lines` is the
+    number of the last row in its file."""
 
-    numbers: array[int] = field(default_factory=lambda: array("Q"))
-    fates: bytearray = field(default_factory=bytearray)
-    answers: bytearray = field(default_factory=bytearray)
-    texts: array[int] = field(default_factory=lambda: array("Q"))
-    prompts: array[int] = field(default_factory=lambda: array("Q"))
-    full: array[int] = field(default_factory=lambda: array("I"))
-    kept: array[int] = field(default_factory=lambda: array("I"))
-    answer: array[int] = field(default_factory=lambda: array("I"))
-    lost: array[int] = field(default_factory=lambda: array("I"))
-    odd: dict[str, array[int]] = field(default_factory=lambda: {kind: array("I") for kind in TEXT_ISSUES})
-    stops: dict[int, str] = field(default_factory=dict)
-    shapes: dict[tuple[Any, ...], int] = field(default_factory=dict)
-    cells: set[tuple[str, type]] = field(default_factory=set)
-    undated: set[str] = field(default_factory=set)
+    read: int = 0
+    row_step: int = 1
+    lines: int = 0
+    column_types: dict[str, dict[type, int]] = field(default_factory=dict)
+    not_dates: set[str] = field(default_factory=set)
+    fatal: dict[int, str] = field(default_factory=dict)
     files: list[tuple[int, Path]] = field(default_factory=list)
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
-    lines: int = 0
-    approximate: bool = False
-    read: int = 0
-    stride: int = 1
+    tools_approximated: bool = False
+    _blocks: list[NDArray[Any]] = field(default_factory=list)
+    _shapes: set[tuple[Any, ...]] = field(default_factory=set)
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        """The rows that are kept, as an array of ROW."""
+        if len(self._blocks) != 1:
+            self._blocks = [np.concatenate(self._blocks) if self._blocks else np.empty(0, ROW)]
+        return self._blocks[0]
 
     def __len__(self) -> int:
-        return len(self.fates)
+        return sum(map(len, self._blocks))
 
-    def place(self, index: int) -> str:
-        """`file:row` of a row."""
-        path = next(path for start, path in reversed(self.files) if start <= index)
-        return f"{path}:{self.numbers[index]}"
+    def place(self, number: int) -> str:
+        """`file:line` of a row by its number."""
+        path = next(path for start, path in reversed(self.files) if start <= number)
+        return f"{path}:{self.rows[number // self.row_step]['line']}"
 
-    def meet(self, number: int, row: dict[str, Any]) -> None:
-        """Note the number and the columns of the next row."""
+    def count_row(self, row: dict[str, Any]) -> None:
+        """Count a row, and note its columns and their types; `add_rows` appends what else is known of it."""
         shape = (*row, *map(type, row.values()))
-        if shape not in self.shapes:
-            self._learn(shape, len(self.fates))
-        if not self.undated.issuperset(row):
-            self.undated.update(name for name, value in row.items() if not _is_date_or_empty(value))
-        self.numbers.append(number)
+        if shape not in self._shapes:
+            if len(self._shapes) < _MAX_SHAPES:
+                self._shapes.add(shape)
+            for name, value in row.items():
+                self._learn_type(name, type(value), self.read)
+        if not self.not_dates.issuperset(row):
+            self.not_dates.update(name for name, value in row.items() if not _is_date_or_empty(value))
+        self.read += 1
 
-    def _learn(self, shape: tuple[Any, ...], index: int) -> None:
-        """A shape of rows that was not there before. One of which nothing is new is kept only while shapes are few."""
-        cells = set(zip(shape[: len(shape) // 2], shape[len(shape) // 2 :], strict=True))
-        if len(self.shapes) < _MAX_SHAPES or not cells <= self.cells:
-            self.shapes[shape] = index
-            self.cells |= cells
-            if (
-                len(self.cells) > reading_limits.MAX_COLUMNS
-                and len(names := {name for name, _ in self.cells}) > reading_limits.MAX_COLUMNS
-            ):
-                raise reading_limits.too_many_columns(len(names))
+    def _learn_type(self, column: str, kind: type, number: int) -> None:
+        self.column_types.setdefault(column, {}).setdefault(kind, number)
+        if len(self.column_types) > reading_limits.MAX_COLUMNS:
+            raise reading_limits.too_many_columns(len(self.column_types))
 
-    def extend(self, other: ScannedRows, continues: bool = False) -> None:
-        """Append another part, which is thinned as this one is. `continues`: it is a later part of the same file."""
-        while self.stride < other.stride:
-            self.thin()
-        other.thin(-self.read % self.stride // other.stride, self.stride // other.stride)
-        start, lines = len(self), self.lines if continues else 0
-        self.numbers.extend(array("Q", (n + lines for n in other.numbers)) if lines else other.numbers)
-        for name in _FIGURE_COLUMNS:
-            getattr(self, name).extend(getattr(other, name))
-        for kind, indices in other.odd.items():
-            self.odd[kind].extend(start + index for index in indices)
-        self.stops.update((start + index, why) for index, why in other.stops.items())
-        for shape, index in other.shapes.items():
-            if shape not in self.shapes:
-                self._learn(shape, start + index)
-        self.undated |= other.undated
-        self.files += [] if continues else [(start + at, path) for at, path in other.files]
-        self.problems += [(path, row + lines if row else 0, why) for path, row, why in other.problems]
-        self.lines = lines + other.lines
-        self.approximate |= other.approximate
+    def add_rows(self, rows: NDArray[Any]) -> None:
+        """Append the rows that were counted since the last time."""
+        self._blocks.append(rows)
+        self.lines = int(rows["line"][-1]) if len(rows) else self.lines
+
+    def extend(self, other: ScannedRows, lines_before: int = 0) -> None:
+        """Append another part, whose lines count from behind `lines_before` lines of its file."""
+        self.downsample(other.row_step)
+        first, step = -self.read % self.row_step // other.row_step, self.row_step // other.row_step
+        rows = other.rows
+        rows["line"] += lines_before
+        self._blocks.append(rows[first::step].copy() if step > 1 else rows)
+        keep = list(other.fatal)
+        for column, kinds in other.column_types.items():
+            known = self.column_types.get(column, {})
+            keep += [number for kind, number in kinds.items() if kind not in known]
+            for kind, number in kinds.items():
+                self._learn_type(column, kind, self.read + number)
+        self.not_dates |= other.not_dates
+        self.fatal.update((self.read + number, why) for number, why in other.fatal.items())
+        if step > 1 and keep:
+            kept, last = self.rows, len(self) - 1
+            for number in sorted(keep):
+                kept[min((self.read + number) // self.row_step, last)] = rows[number // other.row_step]
+        self.problems += [(path, line + lines_before if line else 0, why) for path, line, why in other.problems]
+        self.tools_approximated |= other.tools_approximated
         self.read += other.read
+        self.lines = lines_before + other.lines
         while len(self) > reading_limits.MAX_SCANNED_ROWS:
-            self.thin()
+            self.downsample(2 * self.row_step)
 
-    def thin(self, first: int = 0, step: int = 2) -> None:
-        """Keep each `step`-th row from the first on. A row that stops the run, or is the first of its shape, takes the
-        place of the one that is kept before it."""
-        if step == 1:
-            return
-        columns = [getattr(self, name) for name in ("numbers", *_FIGURE_COLUMNS)]
-        for at in (*self.shapes.values(), *self.stops):
-            into = max(at - (at - first) % step, first)
-            for column in columns if into < len(self) else ():
-                column[into] = column[at]
-        for name, column in zip(("numbers", *_FIGURE_COLUMNS), columns, strict=True):
-            setattr(self, name, column[first::step])
-        self.stops = {
-            max(at - first, 0) // step: why for at, why in self.stops.items() if at - first < len(self) * step
-        }
-        self.shapes = {shape: max(at - first, 0) // step for shape, at in self.shapes.items()}
-        for kind, held in self.odd.items():
-            self.odd[kind] = array(
-                "I", ((at - first) // step for at in held if at >= first and not (at - first) % step)
-            )
-        self.files = [(-(min(first - at, 0) // step), path) for at, path in self.files]
-        self.stride *= step
+    def downsample(self, row_step: int) -> None:
+        """Keep each `row_step`-th row only, a power of two."""
+        while self.row_step < row_step:
+            rows = self.rows
+            firsts = (number for kinds in self.column_types.values() for number in kinds.values())
+            for number in (*firsts, *self.fatal):
+                at = min(number // self.row_step, len(rows) - 1)
+                rows[at - at % 2] = rows[at]
+            self._blocks = [rows[::2].copy()]
+            self.row_step *= 2
 
 
-def scan_span(path: Path, plan: ScanSettings, report: OnRows, span: tuple[int, int]) -> ScannedRows:
-    """A part of a file, in bytes, up to the first row that cannot be read."""
-    rows = ScannedRows(files=[] if span[0] else [(0, path)])
-    for part in scan_blocks(path, plan, report, span):
-        rows.extend(part, continues=True)
+def scan_span(path: Path, settings: ScanSettings, report: OnRows, span: tuple[int, int]) -> ScannedRows:
+    """Return the rows of a part of a file, in bytes, up to the first row that cannot be read."""
+    rows = ScannedRows()
+    for part in scan_blocks(path, settings, report, span):
+        rows.extend(part)
     return rows
 
 
 def scan_blocks(
-    path: Path, plan: ScanSettings, report: OnRows, span: tuple[int, int] | None = None
+    path: Path, settings: ScanSettings, report: OnRows, span: tuple[int, int] | None = None
 ) -> Iterator[ScannedRows]:
-    """The rows of one file, or of a part of it in bytes, up to the first that cannot be read; in parts, each of which
-    counts lines from its beginning."""
-    convert, rows, before = row_converter(plan.form), readers.read_rows(path, span), 0
-    known, ended = ScannedRows(files=[] if span and span[0] else [(0, path)]), False
-    while not ended:
-        start, samples, held, ended = len(known), list[Sample | None](), 0, True
-        try:
-            for number, row in islice(rows, BLOCK_ROWS):
-                known.lines = number - before
-                sample = _scan_row(known, number - before, row, convert, plan)
-                samples.append(sample)
-                held += _sample_size(sample) if sample else 0
-                if held > reading_limits.MAX_BLOCK_BYTES:
-                    break
-            ended = len(samples) < BLOCK_ROWS and held <= reading_limits.MAX_BLOCK_BYTES
-        except UnreadableError as err:
-            known.problems.append((path, err.row - before if err.row else 0, str(err)))
-        _count_block_tokens(known, start, samples, plan)
-        report(len(samples))
-        if ended or len(known) > _PART_ROWS:
-            before, known.read = before + known.lines, len(known)
-            yield known
-            known = ScannedRows()
+    """Yield the rows of one file, or of a part of it in bytes, in blocks, up to the first row that cannot be read."""
+    convert, part = row_converter(settings.attr), ScannedRows()
+
+    def scanned() -> Iterator[_ScannedRow]:
+        for line, row in readers.read_rows(path, span):
+            yield _scan_row(part, line, row, convert, settings)
+
+    try:
+        for block in reading_limits.blocks(scanned(), BLOCK_ROWS, _sample_size):
+            part.add_rows(_with_tokens(part, block, settings))
+            yield part
+            report(len(block))
+            part = ScannedRows()
+    except UnreadableError as err:
+        yield ScannedRows(problems=[(path, err.row, str(err))])
 
 
-def _sample_size(sample: Sample) -> int:
-    """Characters of a sample, about."""
+# The figures of a row before those of its tokens, and its sample where it is trained.
+_ScannedRow = tuple[tuple[int, ...], Sample | None]
+
+
+def _sample_size(row: _ScannedRow) -> int:
+    """Characters of a row's sample, about."""
+    sample = row[1]
+    if sample is None:
+        return 0
     texts = sum(len(content) for _, content in (*sample.prompt, *sample.answers))
     return texts + (reading_limits.approximate_size(sample.tools) if sample.tools else 0)
 
 
 def _scan_row(
-    known: ScannedRows, number: int, row: dict[str, Any], convert: Callable[[Any], Sample], plan: ScanSettings
-) -> Sample | None:
-    """Note a row; the sample where it is trained."""
-    index = len(known.fates)
-    known.meet(number, row)
+    part: ScannedRows, line: int, row: dict[str, Any], convert: Callable[[Any], Sample], settings: ScanSettings
+) -> _ScannedRow:
+    """Return the figures of a row and its sample; note in `part` its columns, and why it ends the run if it does."""
+    number = part.read
+    part.count_row(row)
     sample: Sample | None = None
+    hashes_and_issues = (0, 0, 0)
     try:
         sample = convert(row)
-        code = row_status(sample, plan.stage)
-        if code == TRAINED:
-            _note_text(known, index, sample)
-            _require_usable_media(plan, row, sample)
+        status = row_status(sample, settings.stage)
+        if status == TRAINED:
+            hashes_and_issues = _hashes_and_issues(sample)
+            if settings.stage != "pt" and (why := media_fault(settings.attr, settings.media, row, sample)):
+                raise FatalRowError(why)
     except FatalRowError as err:
-        code, known.stops[index] = ENDS_RUN, str(err)
-    known.fates.append(code)
-    known.answers.append(min(len(sample.answers), 2) if sample else 0)
-    if code == TRAINED:
-        return sample
-    known.texts.append(0)
-    known.prompts.append(0)
-    return None
+        status, part.fatal[number] = ENDS_RUN, str(err)
+    answers = min(len(sample.answers), 2) if sample else 0
+    return (line, status, answers, *hashes_and_issues), sample if status == TRAINED else None
 
 
 def _is_date_or_empty(value: object) -> bool:
     return value is None or (isinstance(value, str) and len(value) <= 20 and bool(_ARROW_DATE.fullmatch(value)))
 
 
-def _note_text(known: ScannedRows, index: int, sample: Sample) -> None:
-    """Fingerprints of the text and the prompt, and what is odd about the text. Raises StopsRunError."""
+def _hashes_and_issues(sample: Sample) -> tuple[int, int, int]:
+    """64-bit hashes of the whole text and of the prompt, and the issues of the text as bits. Raises FatalRowError.
+
+    Among a million different texts, two have the same hash in one data set of 40 million."""
     try:
         asked = TURN_SEPARATOR.join([content for _, content in sample.prompt])
         answered = TURN_SEPARATOR.join([content for _, content in sample.answers])
@@ -232,89 +227,82 @@ def _note_text(known: ScannedRows, index: int, sample: Sample) -> None:
     if sample.system:
         asked, turns = f"{sample.system}{TURN_SEPARATOR}{asked}", turns + 1
     prompt, answer = asked.encode("utf-8", "surrogatepass"), answered.encode("utf-8", "surrogatepass")
-    first = xxh3_64_intdigest(prompt)  # two of a million texts collide in one of 40 million data sets
-    known.prompts.append(first)
-    known.texts.append(xxh3_64_intdigest(answer, first))
-    for kind in text_issues(asked, answered, prompt + _SEPARATOR_BYTES + answer if answers else prompt, turns, answers):
-        known.odd[kind].append(index)
+    whole = prompt + _SEPARATOR_BYTES + answer if answers else prompt
+    prompt_hash = xxh3_64_intdigest(prompt)
+    sample_hash = xxh3_64_intdigest(answer, prompt_hash)
+    return sample_hash, prompt_hash, text_issues(asked, answered, whole, turns, answers)
 
 
-def _require_usable_media(plan: ScanSettings, row: dict[str, Any], sample: Sample) -> None:
-    """Raises StopsRunError where the row's pictures, films or sound end the run; pre-training reads none."""
-    if plan.stage != "pt" and (why := media_fault(plan.form, plan.media, row, sample)):
-        raise FatalRowError(why)
+def _with_tokens(part: ScannedRows, block: list[_ScannedRow], settings: ScanSettings) -> NDArray[Any]:
+    """Return the rows of a block with their tokens, counted at once: tokenizers work on many texts in parallel."""
+    texts = [_template_texts(part, at, sample, settings) if sample else [] for at, (_, sample) in enumerate(block)]
+    counts = iter(settings.counter.count([text for turns in texts for pieces, _ in turns for text in pieces]))
+    records = []
+    for (figures, sample), turns in zip(block, texts, strict=True):
+        sizes = [sum(islice(counts, len(pieces)), more) for pieces, more in turns]
+        lengths = _sample_lengths(sample, sizes, settings) if sample and sizes else (0, 0, 0, 0)
+        records.append((*figures, *lengths))
+    rows = np.array(records, ROW)
+    rows["outcome"][list(part.fatal)] = ENDS_RUN
+    return rows
 
 
-def _count_block_tokens(known: ScannedRows, start: int, samples: list[Sample | None], plan: ScanSettings) -> None:
-    """Count the tokens of a block at once: tokenizers work on many texts in parallel."""
-    pieces = [
-        _template_texts(known, index, sample, plan) if sample else () for index, sample in enumerate(samples, start)
-    ]
-    counts = iter(plan.counter.count([text for row in pieces for texts, _ in row for text in texts]))
-    for sample, row in zip(samples, pieces, strict=True):
-        sizes = [sum(islice(counts, len(texts)), more) for texts, more in row]
-        full, kept, answer, lost = _sample_lengths(sample, sizes, plan) if sample and sizes else (0, 0, 0, 0)
-        known.full.append(full)
-        known.kept.append(kept)
-        known.answer.append(answer)
-        known.lost.append(lost)
-
-
-def _template_texts(known: ScannedRows, index: int, sample: Sample, plan: ScanSettings) -> list[TurnTexts]:
-    if plan.stage == "pt":
+def _template_texts(part: ScannedRows, number: int, sample: Sample, settings: ScanSettings) -> list[TurnTexts]:
+    if settings.stage == "pt":
         return [([sample.prompt[0][1]], 1)]
-    answers = [answer for answer in sample.answers if answer[1]] if plan.stage == "kto" else sample.answers
+    answers = [answer for answer in sample.answers if answer[1]] if settings.stage == "kto" else sample.answers
     turns = [*sample.prompt, *(answers[:1] or sample.answers[:1] or [("assistant", "")])]
     if sample.tools or (len(turns) > 2 and any(role == "function" for role, _ in turns)):
-        known.approximate = True
+        part.tools_approximated = True
     try:
-        given = plan.markup.pieces(turns, sample.system, sample.tools, plan.stage == "sft")
-        if plan.stage in ("dpo", "rm"):
+        given = settings.template.pieces(turns, sample.system, sample.tools, settings.stage == "sft")
+        if settings.stage in ("dpo", "rm"):
             second = [*sample.prompt, sample.answers[1]]
-            given += plan.markup.pieces(second, sample.system, sample.tools, False)[-1:]
+            given += settings.template.pieces(second, sample.system, sample.tools, False)[-1:]
         return given
     except FatalRowError as err:
-        known.fates[index], known.stops[index] = ENDS_RUN, str(err)
+        part.fatal[number] = str(err)
         return []
 
 
-def _sample_lengths(sample: Sample, sizes: list[int], plan: ScanSettings) -> SampleLengths:
-    extra = int(plan.markup.efficient_eos)
-    if plan.stage == "pt":
-        return sequence_lengths.text_lengths(sizes[0], plan.limit, plan.packed)
-    if plan.stage == "sft":
+def _sample_lengths(sample: Sample, sizes: list[int], settings: ScanSettings) -> SampleLengths:
+    extra = int(settings.template.efficient_eos)
+    if settings.stage == "pt":
+        return sequence_lengths.text_lengths(sizes[0], settings.cutoff_len, settings.packing)
+    if settings.stage == "sft":
         pairs = [(sizes[0], sizes[1])] if len(sizes) == 2 else list(zip(sizes[::2], sizes[1::2], strict=True))
-        return sequence_lengths.turn_lengths(pairs, plan.limit, extra, plan.markup.mask_history)
+        return sequence_lengths.turn_lengths(pairs, settings.cutoff_len, extra, settings.template.mask_history)
     asked = len(sample.prompt)
-    return sequence_lengths.answer_lengths(sum(sizes[:asked]), [size + extra for size in sizes[asked:]], plan.limit)
+    answers = [size + extra for size in sizes[asked:]]
+    return sequence_lengths.answer_lengths(sum(sizes[:asked]), answers, settings.cutoff_len)
 
 
-# Smaller parts cost more to hand over than they save.
-_SPAN_BYTES = 16 << 20
+_SPAN_BYTES = 16 << 20  # bytes; smaller parts cost more to hand over than they save
 
 
-def scan_dataset(files: Sequence[Path], plan: ScanSettings, report: OnRows) -> ScannedRows:
-    """All rows of the files of a data set. It ends with the first problem: LLaMA-Factory then loads nothing."""
+def scan_dataset(files: Sequence[Path], settings: ScanSettings, report: OnRows) -> ScannedRows:
+    """Return all rows of the files of a data set, up to the first problem: LLaMA-Factory then loads nothing."""
     rows = ScannedRows()
     for path in files:
-        for part, continues in _scan_file(path, plan, report):
-            rows.extend(part, continues)
+        rows.files.append((rows.read, path))
+        rows.lines = 0
+        for part, is_span in _scan_file(path, settings, report):
+            rows.extend(part, rows.lines if is_span else 0)
             if part.problems:
                 return rows
     return rows
 
 
-def _scan_file(path: Path, plan: ScanSettings, report: OnRows) -> Iterator[tuple[ScannedRows, bool]]:
+def _scan_file(path: Path, settings: ScanSettings, report: OnRows) -> Iterator[tuple[ScannedRows, bool]]:
+    """Yield the parts of a file, and whether their lines count from the beginning of the part."""
     # A real tokenizer keeps all cores busy by itself.
-    spread = line_spans(path) if isinstance(plan.counter, CharacterCounter) else []
-    if len(spread) < 2:
-        yield from ((part, index > 0) for index, part in enumerate(scan_blocks(path, plan, report)))
+    spans = line_spans(path) if isinstance(settings.counter, CharacterCounter) else []
+    if len(spans) < 2:
+        yield from ((part, False) for part in scan_blocks(path, settings, report))
         return
-    for index, part in enumerate(
-        row_workers.results_in_order(scan_span, [(path, plan, _no_report, span) for span in spread])
-    ):
-        report(len(part))
-        yield part, index > 0
+    for part in row_workers.results_in_order(scan_span, [(path, settings, _no_report, span) for span in spans]):
+        report(part.read)
+        yield part, True
 
 
 def _no_report(_rows: int) -> None:

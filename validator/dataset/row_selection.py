@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from array import array
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from validator.dataset import sequence_lengths
 from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset, explain_no_rows
@@ -25,11 +25,13 @@ from validator.rows.outcomes import ENDS_RUN, STATUS_REASONS, TRAINED
 from validator.run.prediction import Job
 from validator.wording import plural
 
+Positions = NDArray[np.int64]
+_NO_ROWS: Positions = np.empty(0, np.int64)
 _SPLIT_SLICE = re.compile(r"train(?:\[(-?\d+)?(%)?:(-?\d+)?(%)?\])?")
 
 
 def parse_split(split: str, count: int) -> range:
-    """Rows of a split such as `train[:20%]`. Raises RecipeError for one that is not understood."""
+    """Return the rows of a split such as `train[:20%]`. Raises RecipeError for one that is not understood."""
     bounds = _SPLIT_SLICE.fullmatch(split)
     if bounds is None:
         raise RecipeError(f"the split `{split}` is not understood")
@@ -44,47 +46,42 @@ def _slice_bound(number: str | None, percent: str | None, count: int) -> int | N
     return min(max(value + count if value < 0 else value, 0), count)
 
 
-def draw_samples(counts: Sequence[tuple[range, int | None]], limit: int | None, seed: int) -> list[Any]:
-    """For each set (its rows, `num_samples`) the indices that are left after `num_samples` and `max_samples`."""
-    generator: Any = None
-    left: list[Any] = []
+def draw_samples(counts: Sequence[tuple[range, int | None]], limit: int | None, seed: int) -> list[Positions]:
+    """Return for each set (its rows, `num_samples`) the rows that `num_samples` and `max_samples` leave."""
+    generator = None
+    left = []
     for rows, wanted in counts:
-        chosen: Any = rows
+        chosen = np.arange(rows.start, rows.stop)
         if wanted is not None:
             generator = generator or np.random.RandomState(seed)
-            chosen = _draw_num_samples(rows, wanted, generator)
+            drawn = generator.permutation(len(rows))[:wanted]
+            more = wanted - len(drawn)
+            if more > 0:
+                drawn = np.concatenate((drawn, generator.choice(len(rows), more)))
+            chosen = drawn + rows.start
         left.append(chosen[: max(limit, 0)] if limit is not None else chosen)
     return left
 
 
-def _draw_num_samples(rows: range, wanted: int, generator: Any) -> Any:
-    first = generator.permutation(len(rows))[:wanted]
-    more = wanted - len(first)
-    if more > 0:
-        first = np.concatenate((first, generator.choice(len(rows), more)))
-    return first + rows.start
-
-
-def mix_datasets(parts: Sequence[Any], strategy: str, weights: Sequence[float] | None, seed: int) -> Any:
-    """The rows of all sets in the order of training. Raises RecipeError for a strategy that the run refuses."""
+def mix_datasets(parts: Sequence[Positions], strategy: str, weights: Sequence[float] | None, seed: int) -> Positions:
+    """Return the rows of all sets in the order of training. Raises RecipeError for a strategy that the run refuses."""
     if len(parts) == 1:
         return parts[0]
     if strategy == "concat":
-        return array("q", chain.from_iterable(parts))
+        return np.concatenate([_NO_ROWS, *parts])
     if strategy not in ("interleave_under", "interleave_over"):
-        library, factory = (
-            releases.release_series(releases.verified_release("datasets")),
-            releases.verified_release("llamafactory"),
-        )
+        library = releases.release_series(releases.verified_release("datasets"))
+        factory = releases.verified_release("llamafactory")
         raise RecipeError(
             f"`mix_strategy: {strategy}` is refused by datasets {library}, which LLaMA-Factory {factory} needs"
         )
     sizes = [len(part) for part in parts]
     over = strategy == "interleave_over"
     if weights is not None:
-        return array("q", (int(parts[i][at]) for i, at in _interleave_by_probability(sizes, weights, over, seed)))
-    rounds = max(sizes) if over else min(sizes)
-    return array("q", (int(part[at % len(part)]) for at in range(rounds) for part in parts))
+        picked = _interleave_by_probability(sizes, weights, over, seed)
+        return np.array([parts[i][at] for i, at in picked], np.int64)
+    rounds = np.arange(max(sizes) if over else min(sizes))
+    return np.stack([part[rounds % max(len(part), 1)] for part in parts], axis=1).ravel()
 
 
 def _interleave_by_probability(
@@ -103,11 +100,11 @@ def _interleave_by_probability(
                 done[i], position[i] = True, 0
 
 
-def train_test_split(count: int, size: float, seed: int) -> tuple[Any, Any]:
-    """Positions trained on and positions evaluated on, for `val_size` as a share or a number. Raises RecipeError where
-    nothing is left to train on."""
+def train_test_split(count: int, size: float, seed: int) -> tuple[Positions, Positions]:
+    """Return the positions trained on and those evaluated on, for `val_size` as a share or a number. Raises RecipeError
+    where nothing is left to train on."""
     if size <= 1e-6:
-        return range(count), range(0)
+        return np.arange(count), _NO_ROWS
     if not size < max(count, 1):  # neither is .nan
         raise RecipeError(f"`val_size: {size:g}` of {count:,} {plural(count, 'row')} leaves none to train on")
     evaluated = int(size) if size > 1 or isinstance(size, int) else math.ceil(size * count)
@@ -120,22 +117,28 @@ _MAX_NUM_SAMPLES = 100_000_000  # rows that `num_samples` may ask for: 8 bytes e
 
 @dataclass
 class RowSelection:
-    """Positions are those of all sets' rows one behind the other. `sequences` is what the Trainer counts as examples;
-    `why_not` says what keeps the figures from being exact."""
+    """The rows of a run by their positions among all sets' rows one behind the other. `sequences` is what the Trainer
+    counts as examples; `inexact_because` says what keeps the figures from being exact."""
 
     sets: list[LoadedDataset]
-    train: Sequence[int] = ()
-    evaluation: Sequence[int] = ()
+    train: Positions = field(default_factory=lambda: _NO_ROWS)
+    evaluation: Positions = field(default_factory=lambda: _NO_ROWS)
     sequences: int = 0
     evaluated: int = 0
     drops: Tally[int] = field(default_factory=Tally)
     problems: list[FatalProblem] = field(default_factory=list)
-    why_not: list[str] = field(default_factory=list)
+    inexact_because: list[str] = field(default_factory=list)
 
     @property
-    def stride(self) -> int:
+    def row_step(self) -> int:
         """How many rows each position stands for."""
-        return max((one.rows.stride for one in self.sets), default=1)
+        return max((one.rows.row_step for one in self.sets), default=1)
+
+    @cached_property
+    def rows(self) -> NDArray[Any]:
+        """The rows of all sets, as an array of row_scan.ROW."""
+        parts = [one.rows.rows for one in self.sets]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def find(self, position: int) -> tuple[LoadedDataset, int]:
         """The set and the row in it that a position means."""
@@ -146,73 +149,48 @@ class RowSelection:
         raise IndexError(position)
 
     def place(self, position: int) -> str:
-        """`file:row` of a position."""
+        """`file:line` of a position."""
         one, index = self.find(position)
-        return one.rows.place(index)
+        return one.rows.place(index * one.rows.row_step)
 
-    def column(self, name: str) -> Sequence[int]:
-        """One figure of all rows of all sets, by position."""
-        if len(self.sets) == 1:
-            only: Sequence[int] = getattr(self.sets[0].rows, name)
-            return only
-        parts = [getattr(one.rows, name) for one in self.sets]
-        whole = parts[0][:0]
-        for part in parts:
-            whole += part
-        joined: Sequence[int] = whole
-        return joined
-
-    def kept(self, positions: Iterable[int]) -> list[int]:
-        """Those that are trained on, in order."""
-        fates = self.column("fates")
-        return [int(at) for at in positions if fates[at] == TRAINED]
+    def trained(self, positions: Positions) -> Positions:
+        """Those of the positions that are not dropped, in order."""
+        kept: Positions = positions[self.rows["outcome"][positions] == TRAINED]
+        return kept
 
 
 def select_rows(job: Job, sets: list[LoadedDataset]) -> RowSelection:
-    """What is trained and evaluated on, in order, and why the run would stop."""
+    """Return what is trained and evaluated on, in order, and why the run would stop."""
     run = RowSelection(sets, problems=[problem for one in sets for problem in one.problems])
     if run.problems:
         return run
-    if absent := [one.name for one in sets if one.note]:
-        _take_all(run, f"without the rows of {', '.join(absent)}, which are not on this machine")
-        return run
-    try:
-        run.train, run.evaluation = _train_and_eval_rows(job, run)
-    except RecipeError as err:
-        run.problems.append(FatalProblem(job.workspace.recipe, str(err)))
-        return run
-    run.problems += _fatal_row_problems(job, run)
-    fates = run.column("fates")
-    run.drops = Tally(fates[at] for at in run.train if fates[at] != TRAINED)
-    run.sequences = _count_sequences(job, run, run.train)
-    run.evaluated = len(run.kept(run.evaluation)) if run.evaluation is not None else 0
-    _scale_by_stride(run)
-    if not run.sequences and not run.problems and job.task.trains:
+    absent = [one.name for one in sets if one.note]
+    if absent:  # which rows are drawn cannot be told
+        run.inexact_because.append(f"without the rows of {', '.join(absent)}, which are not on this machine")
+        run.train = np.arange(sum(len(one.rows) for one in sets if not one.evaluates))
+    else:
+        try:
+            run.train, run.evaluation = _train_and_eval_rows(job, run)
+        except RecipeError as err:
+            run.problems.append(FatalProblem(job.workspace.recipe, str(err)))
+            return run
+        run.problems += _fatal_row_problems(job, run)
+    codes, counts = np.unique(run.rows["outcome"][run.train], return_counts=True)
+    run.drops = Tally({int(code): int(rows) for code, rows in zip(codes, counts, strict=True) if code != TRAINED})
+    run.sequences = len(run.train) - run.drops.total() if absent else _count_sequences(job, run)
+    run.evaluated = len(run.trained(run.evaluation))
+    if run.row_step > 1:  # each row stands for several
+        read, step = sum(one.rows.read for one in sets), run.row_step
+        run.inexact_because.append(f"of {read:,} rows one in {step} is looked at closely, and counted {step} times")
+        run.drops = Tally({code: rows * step for code, rows in run.drops.items()})
+        run.sequences, run.evaluated = run.sequences * step, run.evaluated * step
+    if not (run.sequences or run.problems or absent) and job.task.trains:
         run.problems.append(_nothing_to_train(job, run))
     return run
 
 
-def _scale_by_stride(run: RowSelection) -> None:
-    """Figures of all rows, where each stands for several."""
-    if run.stride > 1:
-        read = sum(one.rows.read for one in run.sets)
-        run.why_not.append(f"of {read:,} rows one in {run.stride} is looked at closely, and counted {run.stride} times")
-        run.drops = Tally({code: rows * run.stride for code, rows in run.drops.items()})
-        run.sequences, run.evaluated = run.sequences * run.stride, run.evaluated * run.stride
-
-
-def _take_all(run: RowSelection, why: str) -> None:
-    """All rows that are there, where it cannot be told which are drawn."""
-    run.why_not.append(why)
-    run.train = range(sum(len(one.rows) for one in run.sets if not one.evaluates))
-    fates = run.column("fates")
-    run.drops = Tally(fates[at] for at in run.train if fates[at] != TRAINED)
-    run.sequences = len(run.train) - run.drops.total()
-    _scale_by_stride(run)
-
-
-def _train_and_eval_rows(job: Job, run: RowSelection) -> tuple[Sequence[int], Sequence[int]]:
-    seed, limit = int(job.args.number("seed")), job.args.get("max_samples")
+def _train_and_eval_rows(job: Job, run: RowSelection) -> tuple[Positions, Positions]:
+    seed, limit, step = int(job.args.number("seed")), job.args.get("max_samples"), run.row_step
     starts, counts, at = [], [], 0
     for one in run.sets:
         entry = one.dataset.entry if one.dataset else {}
@@ -222,12 +200,12 @@ def _train_and_eval_rows(job: Job, run: RowSelection) -> tuple[Sequence[int], Se
             raise RecipeError(
                 f"`num_samples` of `{one.name}` is {wanted:,}, at most {_MAX_NUM_SAMPLES:,} are drawn here"
             )
-        held = range(held.start // run.stride, min(-(-held.stop // run.stride), len(one.rows)))
-        counts.append((held, wanted and -(-wanted // run.stride)))
+        held = range(held.start // step, min(-(-held.stop // step), len(one.rows)))
+        counts.append((held, wanted and -(-wanted // step)))
         starts.append(at)
         at += len(one.rows)
-    drawn = draw_samples(counts, -(-limit // run.stride) if isinstance(limit, int) else None, seed)
-    placed = [_shift_rows(part, start) for part, start in zip(drawn, starts, strict=True)]
+    drawn = draw_samples(counts, -(-limit // step) if isinstance(limit, int) else None, seed)
+    placed = [part + start for part, start in zip(drawn, starts, strict=True)]
     trained = [part for one, part in zip(run.sets, placed, strict=True) if not one.evaluates]
     evaluated = [part for one, part in zip(run.sets, placed, strict=True) if one.evaluates]
     strategy, weights = str(job.args.get("mix_strategy")), _interleave_probs(job)
@@ -236,20 +214,8 @@ def _train_and_eval_rows(job: Job, run: RowSelection) -> tuple[Sequence[int], Se
         return mixed, mix_datasets(evaluated, strategy, weights, seed)
     value = job.args.get("val_size")
     size = value if isinstance(value, (int, float)) else 0
-    train, back = train_test_split(len(mixed), -(-size // run.stride) if size >= 1 else size, seed)
-    return _rows_at(mixed, train), _rows_at(mixed, back)
-
-
-def _shift_rows(part: Any, start: int) -> Any:
-    if not start:
-        return part
-    return range(part.start + start, part.stop + start) if isinstance(part, range) else part + start
-
-
-def _rows_at(rows: Sequence[int], positions: Sequence[int]) -> Sequence[int]:
-    if (isinstance(rows, range) and rows.start == 0) or len(positions) == 0:
-        return positions
-    return [rows[at] for at in positions]
+    train, back = train_test_split(len(mixed), -(-size // step) if size >= 1 else size, seed)
+    return mixed[train], mixed[back]
 
 
 def _interleave_probs(job: Job) -> list[float] | None:
@@ -260,46 +226,45 @@ def _interleave_probs(job: Job) -> list[float] | None:
 
 
 def _fatal_row_problems(job: Job, run: RowSelection) -> Iterator[FatalProblem]:
-    """Rows that end the run, at most three."""
-    fates, answers = run.column("fates"), run.column("answers")
-    taken = [*run.train, *run.evaluation]
-    stopped = [at for at in taken if fates[at] == ENDS_RUN][:3]
-    for at in stopped:
-        one, index = run.find(int(at))
-        yield FatalProblem(one.rows.place(index), one.rows.stops[index])
-    if job.task.stage == "kto" and not stopped:
-        for at in _kto_rows_without_neighbour(job, run.train, fates, answers):
-            yield FatalProblem(run.place(at), "has no turns, and the row behind it is compared with its answer (kto)")
+    """Yield the rows that end the run, at most three."""
+    taken = np.concatenate((run.train, run.evaluation))
+    fatal = taken[run.rows["outcome"][taken] == ENDS_RUN][:3]
+    for position in fatal:
+        one, index = run.find(int(position))
+        number = max(number for number in one.rows.fatal if number // one.rows.row_step == index)
+        yield FatalProblem(one.rows.place(number), one.rows.fatal[number])
+    if job.task.stage == "kto" and not len(fatal) and (at := _kto_row_without_turns(job, run)) is not None:
+        yield FatalProblem(run.place(at), "has no turns, and the row behind it is compared with its answer (kto)")
 
 
-def _kto_rows_without_neighbour(
-    job: Job, rows: Sequence[int], fates: Sequence[int], answers: Sequence[int]
-) -> list[int]:
-    """KTO pairs each row with the answer of the one before it in its batch; without one it fails."""
+def _packing_batches(job: Job, rows: Positions) -> Iterator[Positions]:
+    """Yield the rows that are processed together: batches of each process's share of the data."""
     size, processes = (
         int(job.args.number("preprocessing_batch_size")),
         int(job.args.number("preprocessing_num_workers")),
     )
     for batch in sequence_lengths.packing_batches(len(rows), max(size, 1), processes):
-        for at in batch:
-            before = rows[at - 1 if at > batch.start else batch.stop - 1]
-            if fates[rows[at]] == TRAINED and not answers[before]:
-                return [int(before)]
-    return []
+        yield rows[batch.start : batch.stop]
 
 
-def _count_sequences(job: Job, run: RowSelection, rows: Sequence[int]) -> int:
+def _kto_row_without_turns(job: Job, run: RowSelection) -> int | None:
+    """The first row without an answer before one that is trained: KTO pairs each row with the answer of the one before
+    it in its batch, and fails without one."""
+    for batch in _packing_batches(job, run.train):
+        before = np.roll(batch, 1)
+        failing = (run.rows["outcome"][batch] == TRAINED) & (run.rows["answers"][before] == 0)
+        if failing.any():
+            return int(before[failing][0])
+    return None
+
+
+def _count_sequences(job: Job, run: RowSelection) -> int:
     if not job.batch.packing:
-        return len(rows) - sum(run.drops.values())
-    fates, tokens = run.column("fates"), run.column("kept")
+        return len(run.train) - run.drops.total()
     fill = sequence_lengths.count_text_blocks if job.task.stage == "pt" else sequence_lengths.count_packed_sequences
-    size, processes = (
-        int(job.args.number("preprocessing_batch_size")),
-        int(job.args.number("preprocessing_num_workers")),
-    )
     return sum(
-        fill([tokens[rows[at]] for at in batch if fates[rows[at]] == TRAINED], max(job.batch.kept_tokens, 1))
-        for batch in sequence_lengths.packing_batches(len(rows), max(size, 1), processes)
+        fill(run.rows["kept_tokens"][run.trained(batch)].tolist(), max(job.batch.kept_tokens, 1))
+        for batch in _packing_batches(job, run.train)
     )
 
 

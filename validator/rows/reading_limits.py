@@ -3,11 +3,14 @@ memory. Also the errors for files and rows that are beyond a limit or cannot be 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from validator.errors import RecipeError
+
+T = TypeVar("T")
 
 # Bytes of one row as text, unpacked: more than the longest context of any model. A row as dense as JSON allows
 # (`[{},{},…`) takes 30 times as much when it is read.
@@ -88,6 +91,25 @@ def approximate_size(value: object) -> int:
         elif isinstance(one, list):
             left += one
     return total
+
+
+def blocks(items: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield the items in lists of `most`, fewer where their sizes together exceed MAX_BLOCK_BYTES. What comes before an
+    UnreadableError is yielded first."""
+    held, weight = list[T](), 0
+    try:
+        for item in items:
+            held.append(item)
+            weight += size(item)
+            if len(held) == most or weight > MAX_BLOCK_BYTES:
+                yield held
+                held, weight = [], 0
+    except UnreadableError:
+        if held:
+            yield held
+        raise
+    if held:
+        yield held
 
 
 TOO_DEEP = f"is nested deeper than {MAX_NESTING} levels, the most that Arrow holds"
