@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from validator.doctor.check_result import CheckContext, CheckResult
+from validator.knowledge.optimizers import optimizer_choice
 from validator.machine.installed_packages import find_installed
 from validator.recipe.safe_read import expand_home
 from validator.run.prediction import Job
 
 _OPERATORS = "operators"
-# By `optim`; cpu_adam for all others.
-_OPERATOR_OF_OPTIMIZER = {"adagrad": "cpu_adagrad", "lion_32bit": "cpu_lion", "paged_lion_32bit": "cpu_lion"}
 # DeepSpeed asks nvcc for its release as it is imported (ops/op_builder/fp_quantizer.py, is_compatible;
 # hiyouga/LLaMA-Factory issue 9270).
 _NVCC_CALL = "installed_cuda_version()"
@@ -39,7 +38,7 @@ def operators_to_build(job: Job, context: CheckContext) -> set[str]:
     named = str(zero.value("optimizer.type") or "").lower() if not zero.value("optimizer.params.torch_adam") else ""
     names = {"deepspeed_shm_comm"} if cpu else set()
     if zero.steps_on_cpu:
-        names.add(_OPERATOR_OF_OPTIMIZER.get(str(job.args.get("optim")), "cpu_adam"))
+        names.add(optimizer_choice(job.args.get("optim")).cpu_operator)
     if named in ("adam", "adamw"):
         names.add("cpu_adam" if offloads else "fused_adam")
     if zero.nvme:

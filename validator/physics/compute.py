@@ -25,7 +25,7 @@ def weight_gradient_products(step: TrainingStep) -> float:
     block of layers at a time (arXiv 2404.02827)."""
     if step.trains_adapter:
         return 0.0
-    return 1 / step.arch.layers if step.work.optimizer == "badam" else 1.0
+    return 1 / step.arch.layers if step.optimizer.states == "one layer" else 1.0
 
 
 def early_stop_savings(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> float:

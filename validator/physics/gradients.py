@@ -10,7 +10,7 @@ from validator.physics.workload import ZERO_3
 
 def gradient_bytes(step: TrainingStep) -> float:
     """All gradients at the end of the backward pass. Offloading the optimizer sends partitioned gradients with it."""
-    if step.work.layerwise_update or step.work.optimizer == "badam":
+    if step.work.layerwise_update or step.optimizer.states == "one layer":
         return 0.0
     whole = trained_bytes(step, step.sizes.gradient)
     if step.strategy.shards_gradients:

@@ -12,20 +12,7 @@ from validator.physics.training_step import (
     trained_layers,
     trained_matrices,
 )
-from validator.physics.workload import DDP
-
-# One fp32 maximum for each 256 elements (bitsandbytes, arXiv 2110.02861; torchao with transformers' block size).
-_EIGHT_BIT_SIZE, _FOUR_BIT_SIZE = 1 + 4 / 256, 0.5 + 4 / 256
-# Moments for each trained element, and their bytes; 0: the precision that mixed precision gives moments. bitsandbytes
-# keeps 32-bit moments in fp32 whatever the weights are.
-_MOMENTS_OF_OPTIMIZERS = {
-    "adamw": (2, 0.0), "adamw_foreach": (2, 0.0), "adamw_32bit": (2, 4.0), "adamw_8bit": (2, _EIGHT_BIT_SIZE),
-    "adamw_4bit": (2, _FOUR_BIT_SIZE), "ademamix": (3, 4.0), "ademamix_8bit": (3, _EIGHT_BIT_SIZE), "lion": (1, 4.0),
-    "lion_8bit": (1, _EIGHT_BIT_SIZE), "momentum": (1, 0.0), "adagrad": (1, 0.0), "rmsprop": (1, 0.0),
-    "rmsprop_32bit": (1, 4.0), "rmsprop_8bit": (1, _EIGHT_BIT_SIZE), "adam_mini": (1, 0.0), "sgd": (0, 0.0),
-}  # fmt: skip
-# Their step works on all tensors at once.
-FOREACH_OPTIMIZERS = ("adamw_foreach", "adagrad", "rmsprop")
+from validator.physics.workload import DDP, EIGHT_BIT_SIZE
 
 
 def _low_rank_state_bytes(step: TrainingStep, moment: float) -> float:
@@ -68,23 +55,20 @@ def _elements_with_fp32_moments(step: TrainingStep) -> int:
 @lru_cache(maxsize=64)
 def optimizer_state_bytes(step: TrainingStep) -> float:
     """Optimizer states of the whole model, without the engine's master weights."""
-    moment, name = step.sizes.moment, step.work.optimizer.removeprefix("paged_")
-    match name:
-        case "galore" | "apollo":
+    optimizer, moment = step.optimizer, step.optimizer.moment_size or step.sizes.moment
+    match optimizer.states:
+        case "low rank":
             return _low_rank_state_bytes(step, moment)
-        case "galore_8bit":
-            return _low_rank_state_bytes(step, _EIGHT_BIT_SIZE)
-        case "adafactor" | "galore_adafactor":
+        case "factored":
             return _adafactor_state_bytes(step)
         case "muon":
             return _muon_state_bytes(step, moment)
-        case "badam":
+        case "one layer":
             return _badam_state_bytes(step)
-    count, size = _MOMENTS_OF_OPTIMIZERS[name]
-    if not size:
-        return count * trained_bytes(step, moment)
-    precise = _elements_with_fp32_moments(step) if size == _EIGHT_BIT_SIZE else 0
-    return count * (size * (step.trained_elements - precise) + 4.0 * precise)
+    if not optimizer.moment_size:
+        return optimizer.moments * trained_bytes(step, moment)
+    precise = _elements_with_fp32_moments(step) if moment == EIGHT_BIT_SIZE else 0
+    return optimizer.moments * (moment * (step.trained_elements - precise) + 4.0 * precise)
 
 
 def states_and_master_bytes(step: TrainingStep) -> float:
@@ -117,14 +101,10 @@ def optimizer_workspace(step: TrainingStep) -> float:
         return 0.0
     if step.strategy.deepspeed:
         return _deepspeed_workspace(step)
-    if step.work.optimizer in FOREACH_OPTIMIZERS:
+    if step.optimizer.foreach:
         return trained_bytes(step, step.sizes.moment) / optimizer_partitions(step)
-    match step.work.optimizer:
-        case "adafactor" | "galore_adafactor":
-            return (8.0 if step.sizes.gradient == 4 else 16.0) * largest_trained_tensor(step)
-        case "galore" | "apollo" | "galore_8bit" | "muon" | "adam_mini":
-            return 8.0 * largest_trained_tensor(step)
-    return 0.0
+    copies_half = step.optimizer.states == "factored" and step.sizes.gradient != 4
+    return 4.0 * (4 if copies_half else step.optimizer.largest_copies) * largest_trained_tensor(step)
 
 
 def _deepspeed_workspace(step: TrainingStep) -> float:
@@ -134,4 +114,4 @@ def _deepspeed_workspace(step: TrainingStep) -> float:
     if step.strategy.shards_weights:
         share = min(share, step.sharding.sub_group_size)
     copying = gradient + (4.0 if gradient < 4 else 0.0)
-    return share * max(copying, 8.0 if step.work.optimizer in FOREACH_OPTIMIZERS else 4.0)
+    return share * max(copying, 8.0 if step.optimizer.foreach else 4.0)

@@ -8,7 +8,7 @@ from functools import partial
 from validator.physics.activation_checkpointing import checkpoints_moved_to_host
 from validator.physics.communication import gathers_per_micro_batch
 from validator.physics.estimate import TimeTerm
-from validator.physics.optimizer import FOREACH_OPTIMIZERS, optimizer_partitions, optimizer_state_bytes
+from validator.physics.optimizer import optimizer_partitions, optimizer_state_bytes
 from validator.physics.rates import AttainedRates, DeviceRates
 from validator.physics.training_step import TrainedMatrix, TrainingStep, trained_matrices
 from validator.physics.weights import base_weight_bytes
@@ -32,23 +32,26 @@ def device_update_seconds(step: TrainingStep, rates: AttainedRates) -> float:
     sizes, trained = step.sizes, _updated_elements(step)
     clipped = 4.0 * sizes.gradient * trained
     weights = 2 * sizes.master + 2 * (sizes.adapter if step.trains_adapter else sizes.trained)
-    passes = _FOREACH_TRAFFIC if step.work.optimizer in FOREACH_OPTIMIZERS else 1.0
+    passes = _FOREACH_TRAFFIC if step.optimizer.foreach else 1.0
     moved = clipped + passes * (weights * trained + 2 * optimizer_state_bytes(step))
     return (moved / rates.bandwidth + _matmul_seconds(step, rates)) / optimizer_partitions(step)
 
 
 def _updated_elements(step: TrainingStep) -> float:
     """Parameters of one step's update; BAdam's are those of one block of layers (arXiv 2404.02827)."""
-    return min(step.trained_elements, step.largest_layer) if step.work.optimizer == "badam" else step.trained_elements
+    return (
+        min(step.trained_elements, step.largest_layer)
+        if step.optimizer.states == "one layer"
+        else step.trained_elements
+    )
 
 
 def _matmul_seconds(step: TrainingStep, rates: AttainedRates) -> float:
     """Of optimizers that multiply matrices."""
-    name = step.work.optimizer
-    if not name.startswith(("muon", "galore", "apollo")):
+    if step.optimizer.products == "none":
         return 0.0
     inside = [matrix for matrix in trained_matrices(step) if matrix.outputs != step.arch.vocab]
-    each = _muon_seconds if name == "muon" else partial(_projection_seconds, step)
+    each = _muon_seconds if step.optimizer.products == "newton-schulz" else partial(_projection_seconds, step)
     return sum(matrix.number * each(rates, matrix) for matrix in inside)
 
 
@@ -61,7 +64,7 @@ def _muon_seconds(rates: AttainedRates, matrix: TrainedMatrix) -> float:
 def _projection_seconds(step: TrainingStep, rates: AttainedRates, matrix: TrainedMatrix) -> float:
     """A gradient on its way to a space of few dimensions and back, and GaLore's share of finding that."""
     moved = _PROJECTIONS * rates.product(matrix.inputs, matrix.outputs, step.work.optimizer_rank, 4.0)
-    if step.work.optimizer == "apollo":  # whose projections are random
+    if step.optimizer.products == "random":
         return moved
     decomposed = float(matrix.elements) * min(matrix.inputs, matrix.outputs) / _SVD_RATE
     return moved + decomposed / _GALORE_INTERVAL
@@ -130,5 +133,5 @@ def _cpu_update_seconds(step: TrainingStep, device: DeviceRates) -> float:
     threads = device.cores if sharding.devices_per_node == 1 else min(device.cores, sharding.devices_per_node)
     rate = min(_HOST_MEMORY_SHARE * device.host_bandwidth, threads * _THREAD_RATE)
     moved = (12.0 + _OTHER_BYTES_PER_ELEMENT) * step.trained_elements + 2.0 * optimizer_state_bytes(step)
-    unfused = step.strategy.fsdp and step.work.optimizer in FOREACH_OPTIMIZERS
+    unfused = step.strategy.fsdp and step.optimizer.foreach
     return (_UNFUSED_FACTOR if unfused else 1.0) * moved / sharding.nodes / rate

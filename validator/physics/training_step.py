@@ -12,7 +12,15 @@ from typing import Literal, NamedTuple
 from validator.physics import parameters
 from validator.physics.architecture import Architecture, Linear, Tower
 from validator.physics.decoder_layers import DecoderLayer, build_layers, last_layers
-from validator.physics.workload import Checkpointing, ElementSizes, TowerWorkload, Workload, element_sizes
+from validator.physics.workload import (
+    OPTIMIZERS,
+    Checkpointing,
+    ElementSizes,
+    Optimizer,
+    TowerWorkload,
+    Workload,
+    element_sizes,
+)
 
 AttentionKernel = Literal["eager", "math", "efficient", "flash"]
 _MAX_FLASH_HEAD_DIM = 256  # elements of a head that FlashAttention takes at most
@@ -38,6 +46,10 @@ class TrainingStep:
         """`residual`: bytes per element of hidden states between layers; 0: those that the precision gives."""
         self.arch, self.work, self.sharding, self._residual = arch, work, work.sharding, residual
         self.strategy = work.sharding.strategy
+
+    @cached_property
+    def optimizer(self) -> Optimizer:
+        return OPTIMIZERS[self.work.optimizer.removeprefix("paged_")]
 
     @cached_property
     def sizes(self) -> ElementSizes:

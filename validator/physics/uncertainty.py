@@ -14,7 +14,6 @@ from validator.physics.workload import ZERO_3
 # device were within 3 % (benchmarks/accuracy_memory/report.py); a software path that only the simulator has seen gets
 # twice that; of some kinds of device only a handful of rough figures is public.
 SPREAD_MEASURED, SPREAD_UNMEASURED_RUN, SPREAD_UNMEASURED_DEVICE = 0.03, 0.06, 0.08
-_MEASURED_OPTIMIZERS = ("adamw", "adamw_foreach", "adamw_8bit", "sgd", "adafactor")
 _LONGEST_MEASURED = 16384  # tokens of the longest published run with a known peak
 
 
@@ -41,9 +40,10 @@ _EVIDENCE = (
     EvidenceRow("8-bit weights", lambda step, _: step.work.quant_bits == 8, False, 0.5, 1.2),
     EvidenceRow("quantized weights on other devices than NVIDIA's",
                 lambda step, cuda: step.work.quant_bits > 0 and not cuda, False, 0.3, 4.0),
-    EvidenceRow("GaLore's decompositions", lambda step, _: step.work.optimizer.startswith("galore"), False, 0.6, 0.6),
+    EvidenceRow("GaLore's decompositions", lambda step, _: step.optimizer.products == "svd", False, 0.6, 0.6),
     EvidenceRow("orthogonal adapters", lambda step, _: step.work.method == "oft", True, 0.4, 0.4),
-    EvidenceRow("this optimizer", lambda step, _: step.work.optimizer not in _MEASURED_OPTIMIZERS),
+    EvidenceRow("this optimizer", lambda step, _: not step.optimizer.measured
+                or step.work.optimizer.startswith("paged_")),
     EvidenceRow("the answers that PPO generates", lambda step, _: step.work.needs_full_logits and step.work.value_head,
                 False, 0.2, 3.0),
     EvidenceRow("preference and reward stages", lambda step, _: step.work.needs_full_logits and step.work.value_head),

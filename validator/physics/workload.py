@@ -24,6 +24,51 @@ class Adapter(NamedTuple):
     full_head: bool = False
 
 
+# One fp32 maximum for each 256 elements (bitsandbytes, arXiv 2110.02861; torchao with transformers' block size).
+EIGHT_BIT_SIZE = 1 + 4 / 256
+
+
+class Optimizer(NamedTuple):
+    """What an optimizer keeps and computes."""
+
+    moments: int = 2  # for each trained element, if `states` is moments
+    moment_size: float = 0.0  # bytes of a moment; 0: those that the precision gives
+    states: Literal["moments", "low rank", "factored", "muon", "one layer"] = "moments"
+    foreach: bool = False  # its step works on all tensors at once
+    largest_copies: int = 0  # fp32 copies of the largest trained tensor that a step allocates
+    products: Literal["none", "newton-schulz", "svd", "random"] = "none"  # matrix products of a step
+    measured: bool = False  # runs with published figures use it
+
+
+# By name, which may begin with paged_: the driver moves the moments to main memory under pressure. bitsandbytes keeps
+# 32-bit moments in fp32 whatever the weights are.
+OPTIMIZERS = {
+    "adamw": Optimizer(measured=True),
+    "adamw_foreach": Optimizer(foreach=True, measured=True),
+    "adamw_32bit": Optimizer(moment_size=4.0),
+    "adamw_8bit": Optimizer(moment_size=EIGHT_BIT_SIZE, measured=True),
+    "adamw_4bit": Optimizer(moment_size=0.5 + 4 / 256),
+    "ademamix": Optimizer(3, 4.0),
+    "ademamix_8bit": Optimizer(3, EIGHT_BIT_SIZE),
+    "lion": Optimizer(1, 4.0),
+    "lion_8bit": Optimizer(1, EIGHT_BIT_SIZE),
+    "momentum": Optimizer(1),
+    "adagrad": Optimizer(1, foreach=True),
+    "rmsprop": Optimizer(1, foreach=True),
+    "rmsprop_32bit": Optimizer(1, 4.0),
+    "rmsprop_8bit": Optimizer(1, EIGHT_BIT_SIZE),
+    "adam_mini": Optimizer(1, largest_copies=2),
+    "sgd": Optimizer(0, measured=True),
+    "galore": Optimizer(states="low rank", largest_copies=2, products="svd"),
+    "galore_8bit": Optimizer(moment_size=EIGHT_BIT_SIZE, states="low rank", largest_copies=2, products="svd"),
+    "galore_adafactor": Optimizer(states="factored", largest_copies=2, products="svd"),
+    "apollo": Optimizer(states="low rank", largest_copies=2, products="random"),
+    "adafactor": Optimizer(states="factored", largest_copies=2, measured=True),
+    "muon": Optimizer(states="muon", largest_copies=2, products="newton-schulz"),
+    "badam": Optimizer(states="one layer"),
+}
+
+
 class TowerWorkload(NamedTuple):
     """What a run asks of one tower of the architecture: how much it reads, and what of it trains."""
 
@@ -131,7 +176,7 @@ class Workload(NamedTuple):
     upcast_norms: bool = False
     adapter: Adapter = Adapter()
     trainable_layers: int = 2  # method freeze: how many trailing (or leading) layers train
-    optimizer: str = "adamw"
+    optimizer: str = "adamw"  # a name of OPTIMIZERS
     optimizer_rank: int = 0  # GaLore/APOLLO rank
     layerwise_update: bool = False  # each tensor is updated and its gradient freed during the backward pass
     micro_batch: int = 1

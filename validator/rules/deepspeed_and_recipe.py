@@ -11,6 +11,7 @@ from typing import Any
 
 from validator.knowledge.devices import Machine
 from validator.knowledge.models import Model
+from validator.knowledge.optimizers import optimizer_choice
 from validator.rules import subjects
 from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
@@ -236,11 +237,6 @@ def _fixed_steps(job: Job, zero: DeepSpeedConfig) -> Iterator[tuple[str, float, 
             yield path, fixed, steps
 
 
-# Optimizers that accelerate turns into the CPU optimizer of the same kind (accelerate/utils/deepspeed.py).
-_CPU_OPTIMIZERS = {"adamw_torch", "adamw_torch_fused", "paged_adamw_32bit"}
-# Those it hands an argument of Adam, which their CPU optimizers refuse, and Adafactor, whose two values for `eps` are
-# not for CPU Adam.
-_REFUSED_CPU_OPTIMIZERS = ("adagrad", "lion_32bit", "paged_lion_32bit", "adafactor")
 _NEW_TOKEN_KEYS = ("resize_vocab", "add_tokens", "add_special_tokens", "new_special_tokens_config")
 
 
@@ -255,7 +251,7 @@ def optimizer_not_offloadable(job: Job, zero: DeepSpeedConfig) -> Findings:
     Fix: `optim: adamw_torch`, no offload, or `"zero_force_ds_cpu_optimizer": false`.
     """
     optim = job.args.get("optim")
-    if zero.steps_on_cpu and optim in _REFUSED_CPU_OPTIMIZERS:
+    if zero.steps_on_cpu and optimizer_choice(optim).on_cpu == "refused":
         yield "optim", f"{optim} cannot run on offloaded optimizer state; use adamw_torch, or no offload_optimizer"
 
 
@@ -272,7 +268,7 @@ def optimizer_becomes_adam(job: Job, zero: DeepSpeedConfig) -> Findings:
     special = next((key for key in ("use_muon", "use_adam_mini") if job.args.flag(key)), None)
     if zero.steps_on_cpu and special:
         yield special, f"`{special}` has no effect with offload_optimizer, which uses DeepSpeed's CPU Adam; remove one"
-    elif zero.steps_on_cpu and job.args.is_set("optim") and optim not in (*_CPU_OPTIMIZERS, *_REFUSED_CPU_OPTIMIZERS):
+    elif zero.steps_on_cpu and job.args.is_set("optim") and optimizer_choice(optim).on_cpu == "plain adam":
         yield "optim", f"{optim} becomes DeepSpeed's plain CPU Adam with offload_optimizer; write adamw_torch"
 
 

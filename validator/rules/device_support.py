@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from validator.knowledge.devices import Device, Machine
+from validator.knowledge.optimizers import optimizer_choice
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rename_key, rule
 from validator.run.prediction import Job
 
 # optimizer -> who makes the devices that the package behind it needs
-OPTIMIZER_VENDORS = {"adamw_torch_npu_fused": ("ascend",), "adamw_torch_xla": (), "adamw_apex_fused": ("nvidia", "amd")}
 
 
 @rule("DEV005", WARNING, about=subjects.device)
@@ -105,7 +105,8 @@ def optimizer_of_another_device(job: Job, device: Device) -> Findings:
     """
     name = str(job.args.get("optim"))
     galore = job.args.flag("use_galore") and "8bit" in name and device.vendor == "cpu"
-    if job.task.trains and (galore or (name in OPTIMIZER_VENDORS and device.vendor not in OPTIMIZER_VENDORS[name])):
+    vendors = optimizer_choice(name).vendors
+    if job.task.trains and (galore or (vendors is not None and device.vendor not in vendors)):
         yield "optim", f"`{name}`{' for GaLore' if galore else ''} does not run on {device.id}; write adamw_torch"
 
 
@@ -282,7 +283,7 @@ def _settings_by_device(job: Job) -> Iterator[str]:
     if bnb_bits(job):
         yield "`quantization_bit`"
     name = str(job.args.get("optim"))
-    if name in OPTIMIZER_VENDORS or is_bnb_optimizer(name):
+    if optimizer_choice(name).vendors is not None or is_bnb_optimizer(name):
         yield f"`optim: {name}`"
     if job.args.get("ddp_backend") in _BACKEND_VENDORS:
         yield f"`ddp_backend: {job.args.get('ddp_backend')}`"

@@ -8,25 +8,17 @@ from typing import Any
 from validator.errors import RecipeError
 from validator.finding import Place
 from validator.knowledge import releases
+from validator.knowledge.optimizers import OWN_OPTIMIZERS, optimizer_choice
 from validator.recipe.safe_read import parse_json
 from validator.recipe.suggestions import suggest
 from validator.rules.rule import ERROR, WARNING, Findings, rename_key, rule
 from validator.run.prediction import Job
 from validator.run.schedule import WARMUP_SHARES_SINCE, warmup_steps
 
-# Optimizers that get a rate at most, or what Adam gets and no more (transformers/trainer_optimizer.py)
-_OPTIMIZERS_WITHOUT_TARGETS = (
-    *("adamw_torch", "adamw_torch_npu_fused", "adamw_torch_xla", "adamw_apex_fused"),
-    *("sgd", "adagrad", "rmsprop"),
-)
 _ATTENTION_TARGETS = {"all", "q_proj", "k_proj"}
-OPTIMIZER_NAMES = {"use_galore": "GaLore", "use_apollo": "APOLLO", "use_badam": "BAdam"}
-# The optimizers each can take the place of (train/trainer_utils.py)
-_REPLACEABLE_OPTIMIZERS = {
-    "use_galore": ("adamw_torch", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit", "adafactor"),
-    "use_apollo": ("adamw_torch",),
-}
-_LAYERWISE_KEYS = {"use_galore": "galore_layerwise", "use_apollo": "apollo_layerwise"}
+# GaLore, APOLLO and BAdam; the first two can update layer by layer
+OPTIMIZER_NAMES = {key: own.title for key, own in OWN_OPTIMIZERS.items() if own.whole_weights}
+_LAYERWISE_KEYS = {key: own.layerwise_key for key, own in OWN_OPTIMIZERS.items() if own.layerwise_key}
 
 
 def _active_optimizers(job: Job) -> list[str]:
@@ -104,8 +96,8 @@ def optimizer_name_refused(job: Job) -> Findings:
     """
     written = "optim" in job.args.values
     names = {job.args.get("optim")} if written else job.possible_default_optimizers
-    for key, places in _REPLACEABLE_OPTIMIZERS.items():
-        refused = sorted(names - {*places})
+    for key in _LAYERWISE_KEYS:
+        refused = sorted(name for name in names if key not in optimizer_choice(name).replaced_by)
         if job.task.method != "lora" and job.args.flag(key) and refused and not job.uses_deepspeed:
             how = "" if written else ", the default since torch 2.8"
             text = f"{OPTIMIZER_NAMES[key]} does not know `optim: {refused[0]}`{how}; set `optim: adamw_torch`"
@@ -143,7 +135,7 @@ def ratio_refused(job: Job) -> Findings:
     if job.model and job.model.arch.tied:
         text = f"BAdam by ratio needs a head of its own, {job.model.name} ties it to the embedding; use layer"
         yield "badam_mode", text
-    elif job.args.get("optim") not in _OPTIMIZERS_WITHOUT_TARGETS:
+    elif not optimizer_choice(job.args.get("optim")).plain_arguments:
         at = "optim" if "optim" in job.args.values else "badam_mode"
         yield at, f"BAdam by ratio does not know `optim: {job.args.get('optim')}`; set `optim: adamw_torch`"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from validator.knowledge.models import Model
+from validator.knowledge.optimizers import OWN_OPTIMIZERS, optimizer_choice
 from validator.knowledge.releases import older_effects
 from validator.physics import Adapter, Sharding, TowerWorkload, Workload, linear_roles
 from validator.physics.workload import AttentionImplementation, SdpaInputs
@@ -16,29 +17,7 @@ from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.quantization import loaded_bytes
 from validator.run.settings import RunSettings
 
-# Names of transformers (trainer_optimizer.py); those that are not here are counted as AdamW. PyTorch's own steps go
-# over all tensors at once; apex and anyprecision keep fp32 moments, as bitsandbytes' 32-bit ones are.
-_OPTIMIZER_STATES = {
-    "adamw_torch": "adamw_foreach", "adamw_torch_fused": "adamw", "adamw_torch_npu_fused": "adamw_foreach",
-    "adamw_apex_fused": "adamw_32bit", "adamw_anyprecision": "adamw_32bit", "adamw_torch_8bit": "adamw_8bit",
-    "adamw_torch_4bit": "adamw_4bit", "adamw_bnb_8bit": "adamw_8bit", "adamw_8bit": "adamw_8bit",
-    "paged_adamw_32bit": "paged_adamw_32bit", "paged_adamw": "paged_adamw_32bit",
-    "paged_adamw_8bit": "paged_adamw_8bit", "ademamix": "ademamix", "ademamix_8bit": "ademamix_8bit",
-    "paged_ademamix_32bit": "paged_ademamix", "paged_ademamix_8bit": "paged_ademamix_8bit", "grokadamw": "ademamix",
-    "lion_32bit": "lion", "lion_8bit": "lion_8bit", "paged_lion_32bit": "paged_lion",
-    "paged_lion_8bit": "paged_lion_8bit", "rmsprop": "rmsprop", "rmsprop_bnb": "rmsprop_32bit",
-    "rmsprop_bnb_32bit": "rmsprop_32bit", "rmsprop_bnb_8bit": "rmsprop_8bit", "adagrad": "adagrad",
-    "adafactor": "adafactor", "sgd": "sgd", "schedule_free_adamw": "adamw_foreach",
-    "schedule_free_radam": "adamw_foreach", "schedule_free_sgd": "momentum", "stable_adamw": "adamw_foreach",
-    "lomo": "sgd", "adalomo": "adafactor",
-}  # fmt: skip
 _ATTENTION_KERNEL: dict[str, AttentionImplementation] = {"disabled": "eager", "fa2": "flash"}
-
-
-# LLaMA-Factory's own optimizers, and the states of each; GaLore's are told by its targets, LoRA+ takes that of `optim`.
-_OWN_OPTIMIZER_STATES = {"use_apollo": "apollo", "use_badam": "badam", "use_adam_mini": "adam_mini", "use_muon": "muon"}
-# Those of whole weights, which do nothing for adapters.
-_WHOLE_WEIGHT_OPTIMIZERS = ("use_galore", "use_apollo", "use_badam")
 
 
 def make_workload(
@@ -147,15 +126,12 @@ def optimizer_states(run: RunSettings, engine: DeepSpeedConfig | None) -> str:
     (train/trainer_utils.py); one of the DeepSpeed file, and offload, before both: accelerate makes AdamW and all
     else DeepSpeed's CPU Adam, 32-bit Lion its CPU Lion (utils/deepspeed.py)."""
     name = str(run.args.get("optim"))
+    chosen = optimizer_choice(name)
     if engine and (engine.steps_on_cpu or "optimizer" in engine.config):
-        return "lion" if name.endswith("lion_32bit") else "adamw"
-    own = next(
-        (key for key in run.requested_optimizers if not (run.task.uses_adapter and key in _WHOLE_WEIGHT_OPTIMIZERS)),
-        None,
-    )
-    if own == "use_galore":
-        return _galore_states(run, name)
-    return _OWN_OPTIMIZER_STATES.get(str(own)) or _OPTIMIZER_STATES.get(name, "adamw")
+        return "lion" if chosen.cpu_operator == "cpu_lion" else "adamw"
+    own = [OWN_OPTIMIZERS[key] for key in run.requested_optimizers]
+    states = next((each.states for each in own if not (run.task.uses_adapter and each.whole_weights)), "")
+    return _galore_states(run, name) if states == "galore" else states or chosen.states
 
 
 def _galore_states(run: RunSettings, name: str) -> str:
@@ -168,9 +144,9 @@ def _galore_states(run: RunSettings, name: str) -> str:
 
 def _updates_by_layer(run: RunSettings) -> bool:
     """Whether each gradient is used and dropped as soon as it is there."""
-    lomo = run.args.get("optim") in ("lomo", "adalomo")
-    return lomo or any(
-        run.args.flag(f"use_{name}") and run.args.flag(f"{name}_layerwise") for name in ("galore", "apollo")
+    own = ((key, each.layerwise_key) for key, each in OWN_OPTIMIZERS.items() if each.layerwise_key)
+    return optimizer_choice(run.args.get("optim")).updates_by_layer or any(
+        run.args.flag(key) and run.args.flag(layerwise) for key, layerwise in own
     )
 
 

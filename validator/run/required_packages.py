@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from validator.knowledge.optimizers import OWN_OPTIMIZERS
 from validator.run.prediction import Job
 
 # Keys that switch a package on (hparams/parser.py, _check_extra_dependencies).
 _PACKAGE_OF_KEY = {
-    "use_unsloth": "unsloth", "enable_liger_kernel": "liger-kernel", "use_galore": "galore_torch",
-    "use_apollo": "apollo_torch", "use_badam": "badam", "use_adam_mini": "adam-mini", "use_swanlab": "swanlab",
+    "use_unsloth": "unsloth", "enable_liger_kernel": "liger-kernel",
+    **{key: optimizer.package for key, optimizer in OWN_OPTIMIZERS.items() if optimizer.package},
+    "use_swanlab": "swanlab",
 }  # fmt: skip
 # What reads a quantized checkpoint, and what quantizes while loading (model/model_utils/quantization.py).
 _PACKAGE_OF_CHECKPOINT = {"gptq": "gptqmodel", "awq": "autoawq", "aqlm": "aqlm"}

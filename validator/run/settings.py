@@ -15,6 +15,7 @@ from validator.knowledge.devices import Machine
 from validator.knowledge.families import Family
 from validator.knowledge.guidance import SampleAmounts
 from validator.knowledge.models import Model
+from validator.knowledge.optimizers import OWN_OPTIMIZERS
 from validator.knowledge.releases import may_be_before_torch, may_be_since_torch, possible_defaults
 from validator.physics.architecture import Mixer
 from validator.recipe import safe_read
@@ -35,8 +36,6 @@ _OUTSIDE_REPOSITORY = (
     "no config.json of a supported model type is in its folder, which lies outside of this repository and is not "
     "quoted; where torch and LLaMA-Factory are installed, explain RECIPE --simulate may judge it"
 )
-# create_custom_optimizer takes the first of these that is set (train/trainer_utils.py).
-OPTIMIZER_KEYS = ("use_galore", "use_apollo", "loraplus_lr_ratio", "use_badam", "use_adam_mini", "use_muon")
 _PLAIN_ADAMW = "adamw_torch"
 
 
@@ -107,7 +106,7 @@ class RunSettings:
     def requested_optimizers(self) -> list[str]:
         """The keys that ask for an optimizer of LLaMA-Factory's own; the first is made, the others have no effect
         (train/trainer_utils.py, create_custom_optimizer)."""
-        set_keys = (key for key in OPTIMIZER_KEYS if self.args.flag(key) or key == "loraplus_lr_ratio")
+        set_keys = (key for key in OWN_OPTIMIZERS if self.args.flag(key) or key == "loraplus_lr_ratio")
         return [key for key in set_keys if key != "loraplus_lr_ratio" or self.args.is_set(key)]
 
     @property
