@@ -172,22 +172,21 @@ def _same_content(path: Path, content: bytes) -> bool:
         return False
 
 
+def _covers(there: object, entry: object) -> bool:
+    return isinstance(there, dict) and isinstance(entry, dict) and {**there, **entry} == there
+
+
 def missing_entries(folder: Path, wanted: RecipeDependencies) -> dict[str, object]:
     """Return the entries that the registry lacks. An entry that says more than the catalogue's, such as a further hub,
     counts as the same. Raises RecipeError for another entry of the same name."""
     path = folder / wanted.registry
     known = read_json(str(path)) if safe_read.path_kind(path) else {}
     there = known if isinstance(known, dict) else {}
-    missing = registry_edits.undefined_entries(
-        path, {k: v for k, v in wanted.entries.items() if not _covers_entry(there.get(k), v)}
-    )
+    other = {name: entry for name, entry in wanted.entries.items() if not _covers(there.get(name), entry)}
+    missing = registry_edits.undefined_entries(path, other)
     if missing:
         _require_inside_folder(folder, path)
     return missing
-
-
-def _covers_entry(there: object, entry: object) -> bool:
-    return isinstance(there, dict) and isinstance(entry, dict) and {**there, **entry} == there
 
 
 def _require_inside_folder(folder: Path, path: Path) -> None:

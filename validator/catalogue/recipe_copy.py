@@ -97,12 +97,10 @@ def _require_trained_stage(own: UserData, name: str, job: Job) -> None:
     if job.task.stage in TRAINABLE_STAGES[wanted]:
         return
     other = name.removesuffix(f"-{job.task.stage}") + ("" if wanted == "sft" else f"-{wanted}")
-    options = ["--model", job.model_name, "--machine", job.header.get("machine"), "--data", own.path]
-    way = (
-        f"copy `{other}`"
-        if other in bundled_recipes.recipe_names()
-        else f"`{_command_line('plan', *options, '--write', 'FILE.yaml')}`"
-    )
+    way = f"copy `{other}`"
+    if other not in bundled_recipes.recipe_names():
+        options = ["--model", job.model_name, "--machine", job.header.get("machine"), "--data", own.path]
+        way = f"`{shell_join(['lmf-recipes', 'plan', *map(str, options), '--write', 'FILE.yaml'])}`"
     raise RecipeError(
         f"`{own.path}` holds {ROW_KINDS[wanted]}, which stage {job.task.stage} of `{name}` does not train; {way}"
     )
@@ -114,10 +112,6 @@ def _row_count_notes(own: UserData, job: Job) -> Iterator[str]:
         rows = f"{own.rows:,} {plural(own.rows, 'row')}"
         whose = job.guidance.whose(job.declared.samples) if job.guidance else None
         yield f"`{own}` holds {rows}, the recipe is made for {job.declared.samples:,}{f', {whose}' if whose else ''}"
-
-
-def _command_line(*words: object) -> str:
-    return shell_join(["lmf-recipes", *map(str, words)])
 
 
 def with_origin(text: str, name: str) -> str:

@@ -15,7 +15,8 @@ from validator.catalogue.install import require_new_file
 from validator.commands import options
 from validator.escaping import shell_join
 from validator.knowledge import guidance
-from validator.output import json_output, plan_text, written_files
+from validator.output import plan_text, written_files
+from validator.output.terminal import emit
 from validator.plan import answer as planner
 from validator.plan import other_machines
 from validator.plan.answer import Answer
@@ -140,11 +141,9 @@ def command(
         if data and answer.best:
             data.require_media(answer.best.draft.job)
         shown = answer_rows(answer)
-        if form == "json":
-            click.echo(json_output.format_json(shown), nl=False)
-        else:
-            again = _given_options(context, simulated=answer.planned is not None)
-            click.echo(plan_text.format_plan(shown, () if write else next_commands(answer, again)), nl=False)
+        again = _given_options(context, simulated=answer.planned is not None)
+        following = () if write or form == "json" else next_commands(answer, again)
+        emit(shown, form, lambda rows: plan_text.format_plan(rows, following))
         if write:
             written = written_files.format_installed_recipe(
                 planner.write_best_plan(answer.best, write, data), own=data is not None

@@ -42,7 +42,7 @@ def format_plan(rows: AnswerRows, following: Sequence[str] = ()) -> str:
             *_remedy_lines(rows.upgrades),
         ]
     else:
-        lines += [*_nothing_fits_lines(rows.tight), *(_remedy_lines(rows.upgrades) or [_NO_REMEDY])]
+        lines += [*_nothing_fits_lines(rows.tight), *([*_remedy_lines(rows.upgrades)] or [_NO_REMEDY])]
     lines += [line for note in rows.notes for line in _wrap_to_terminal(f"note: {note}")]
     lines += [f"{word}: {command}" for word, command in zip(("next", "  or"), following, strict=False)]
     return escaping.escape_lines(lines)
@@ -105,17 +105,12 @@ def _plan_sentences(row: PlanRow) -> Iterator[str]:
     yield f"{f'with {row.zero}, ' if row.zero else ''}gives up: {row.gives_up}"
     if row.hours:
         samples = f" for {row.samples:,} samples" if row.samples else ""
-        yield (
-            f"{format_duration(3600 * row.hours.expected)} expected{samples}, {_device_hours_and_money(row)}; "
-            f"bottleneck: {row.bottleneck}"
-        )
+        devices = f"{two_digits(row.device_hours)} device hours" if row.device_hours else ""
+        spent = ", ".join(filter(None, (devices, _format_money(row))))
+        time = format_duration(3600 * row.hours.expected)
+        yield f"{time} expected{samples}, {spent}; bottleneck: {row.bottleneck}"
     if row.nearest:
         yield f"nearest recipe: {row.nearest}"
-
-
-def _device_hours_and_money(row: PlanRow) -> str:
-    devices = f"{two_digits(row.device_hours)} device hours" if row.device_hours else ""
-    return ", ".join(filter(None, (devices, _format_money(row))))
 
 
 def _wrap_to_terminal(line: str, indent: str = "") -> list[str]:
@@ -138,10 +133,7 @@ def _nothing_fits_lines(tight: TightRow | None) -> list[str]:
                     f"{tight.cutoff_len}: {expected}, and it may run out of memory")  # fmt: skip
 
 
-def _remedy_lines(upgrades: Iterable[UpgradeRow]) -> list[str]:
-    return [line for each in upgrades for line in _wrap_to_terminal(_remedy_sentence(each))]
-
-
-def _remedy_sentence(row: UpgradeRow) -> str:
-    ram = f" with {row.host_ram_gib:g} GiB of host memory" if row.host_ram_gib else ""
-    return f"it would on {row.machine}{ram}: {row.method}; {row.note}"
+def _remedy_lines(upgrades: Iterable[UpgradeRow]) -> Iterator[str]:
+    for row in upgrades:
+        ram = f" with {row.host_ram_gib:g} GiB of host memory" if row.host_ram_gib else ""
+        yield from _wrap_to_terminal(f"it would on {row.machine}{ram}: {row.method}; {row.note}")

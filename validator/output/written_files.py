@@ -21,7 +21,8 @@ def format_installed_recipe(placed: InstalledRecipe, own: bool = False) -> str:
     lines += [f"note: {note}" for note in placed.notes]
     if not own:
         lines.append("your data: lmf-recipes data FILE --register NAME, then `dataset: NAME` in the recipe")
-    lines.append(f"run: {_cd_command(placed.folder)}lmf-recipes train {quote_path(placed.start)}")
+    cd = "" if _is_working_folder(placed.folder) else f"cd {quote_path(relative_to_cwd(placed.folder))} && "
+    lines.append(f"run: {cd}lmf-recipes train {quote_path(placed.start)}")
     return escaping.escape_lines(lines)
 
 
@@ -39,10 +40,6 @@ def format_copied_file(copied: CopiedFile) -> str:
 def quote_path(path: Path) -> str:
     """The path as a word of a command line, which is no option either."""
     return shell_quote(f"./{path}" if str(path).startswith("-") else str(path))
-
-
-def _cd_command(folder: Path) -> str:
-    return "" if _is_working_folder(folder) else f"cd {quote_path(relative_to_cwd(folder))} && "
 
 
 def _is_working_folder(folder: Path) -> bool:

@@ -41,12 +41,14 @@ class NodeTree(NamedTuple):
             if key and at_key and number == len(route):
                 line, column = omegaconf.node_position(key)
             else:
-                line, column = self._alias(key) if key and _is_alias(key, node) else omegaconf.node_position(node)
+                line, column = self._value_position(key, node)
         return line + self.lines, column + self.columns
 
-    def _alias(self, key: Node) -> Position:
-        """Return where an alias stands. Its node only knows the place of its anchor, so it is looked for behind its
-        key."""
+    def _value_position(self, key: Node | None, value: Node) -> Position:
+        """Return where a value stands. An alias is looked for behind its key, as its node only knows the place of its
+        anchor, further up."""
+        if key is None or omegaconf.node_position(value) >= omegaconf.node_end(key):
+            return omegaconf.node_position(value)
         line, column = omegaconf.node_end(key)
         colon = re.match(r"\s*:\s*", self.text.splitlines()[line - 1][column - 1 :])
         return (line, column + colon.end()) if colon else omegaconf.node_position(key)
@@ -66,11 +68,6 @@ def _step_into(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
         source for value in merged for source in (omegaconf.child_values(value) if value.id == "sequence" else [value])
     ]
     return next((step for source in sources if (step := _step_into(source, part))), None)
-
-
-def _is_alias(key: Node, value: Node) -> bool:
-    """True if the value was written further up, behind an anchor."""
-    return omegaconf.node_position(value) < omegaconf.node_end(key)
 
 
 def place_in_file(path: str, text: str, route: Route, at_key: bool = False) -> Position:

@@ -44,13 +44,8 @@ def find_header_block(text: str) -> HeaderBlock | Diagnostic | None:
     if close is None:
         what = f"header block is not closed; end it with a `{_HEADER_CLOSE}` line"
         return Diagnostic("LOA005", Severity.ERROR, what, start + 1)
-    return HeaderBlock(
-        start + 1, close + 1, "\n".join(_without_comment_mark(line) for line in lines[start + 1 : close])
-    )
-
-
-def _without_comment_mark(line: str) -> str:
-    return line[2:] if line.startswith("# ") else line[1:]
+    inside = (line[2:] if line.startswith("# ") else line[1:] for line in lines[start + 1 : close])
+    return HeaderBlock(start + 1, close + 1, "\n".join(inside))
 
 
 # How a recipe must be called to be read (llamafactory/hparams/parser.py, read_args), apart from JSON.

@@ -28,14 +28,9 @@ def nearest_name(name: str, known: Iterable[str], likeness: float = _LIKENESS) -
     names = list(known)
     if len(names) > _TOO_MANY_NAMES:
         return None
-    return _only_longer_name(name.lower(), names) or _fewest_edits(name.lower(), names, likeness)
-
-
-def _only_longer_name(word: str, known: list[str]) -> str | None:
-    """Such as `host_ram_gib` for `host_ram`; None where none or several come into question."""
-    parts = _split_words(word)
-    longer = [each for each in known if _leaves_out(parts, _split_words(each.lower()))]
-    return longer[0] if len(longer) == 1 else None
+    parts = _split_words(name.lower())
+    longer = [each for each in names if _leaves_out(parts, _split_words(each.lower()))]
+    return longer[0] if len(longer) == 1 else _fewest_edits(name.lower(), names, likeness)
 
 
 @lru_cache(maxsize=_TOO_MANY_NAMES)

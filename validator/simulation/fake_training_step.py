@@ -162,14 +162,15 @@ class _TrainingRun:
         """Forward and backward pass of one micro batch."""
         with self._readable_values(media):
             self.tracker.phase, self.tracker.segment = f"s{step}.fwd", "pre"
-            items = self._items() if self.request.stage == "sft" else None  # lives until the end of the step
+            items = None
+            if (
+                self.request.stage == "sft"
+            ):  # transformers.Trainer's num_items_in_batch; lives until the end of the step
+                tokens = float(self.request.micro_batch * self.request.seq_len)
+                items = torch.tensor(tokens) if self.real else torch.empty(())
             loss = self._loss(items, media)
             self.tracker.phase, self.tracker.segment = f"s{step}.bwd", "head"
             loss.backward()
-
-    def _items(self) -> torch.Tensor:
-        """transformers.Trainer's num_items_in_batch."""
-        return torch.tensor(float(self.request.micro_batch * self.request.seq_len)) if self.real else torch.empty(())
 
     def _loss(self, items: torch.Tensor | None, media: dict[str, torch.Tensor]) -> torch.Tensor:
         shape = (self.request.micro_batch * losses.sequences_per_sample(self.request.stage), self.request.seq_len)

@@ -53,7 +53,13 @@ def _patch_inputs(config: Any, pixels: int, sequences: int) -> Tensors:
     else:
         shaped = _padded_patches(config) if hasattr(seen, "num_patches") else _fixed_size(seen)
     with keep_small_int_values(0):
-        return {name: _input_tensor(described, sequences) for name, described in shaped.items()}
+        # A tuple is the shape of all pictures' tensor, a list the values of a row for each.
+        return {
+            name: torch.empty((sequences * described[0], *described[1:]))
+            if isinstance(described, tuple)
+            else torch.tensor([described] * sequences)
+            for name, described in shaped.items()
+        }
 
 
 def _image_token_marks(config: Any) -> tuple[str, int] | None:
@@ -104,13 +110,6 @@ def _fixed_size(seen: Any) -> InputShapes:
     size = seen.image_size if isinstance(seen.image_size, int) else seen.image_size[0]
     tiles = _MAX_TILES if hasattr(seen, "pixel_shuffle_ratio") else 1
     return {"pixel_values": (tiles, getattr(seen, "num_channels", 3), size, size)}
-
-
-def _input_tensor(described: Sequence[int], number: int) -> torch.Tensor:
-    """Return one tensor for all pictures from a shape (a tuple), or one row for each from values (a list)."""
-    if isinstance(described, tuple):
-        return torch.empty((number * described[0], *described[1:]))
-    return torch.tensor([described] * number)
 
 
 def image_tokens(config: Any, given: Tensors) -> int:

@@ -107,10 +107,13 @@ def estimate_from_step(
         for name, moment in answer.moments.items()
     }
     moments |= {"loading": formulas.loading_phase(run), "evaluation": evaluation_phase(run)}
-    lives = {name: LiveBytes(sum(terms.values()), _batch_bytes(terms)) for name, terms in moments.items()}
+    lives = {
+        name: LiveBytes(sum(terms.values()), sum(size for term, size in terms.items() if term.grows_with == "batch"))
+        for name, terms in moments.items()
+    }
     name = max(lives, key=lambda name: lives[name].total)
     terms: dict[MemoryTerm, float] = {term: size for term, size in moments[name].items() if size}
-    fixed = min(_resident_bytes_of(terms) for terms in moments.values() if terms)
+    fixed = min(sum(terms.get(term, 0.0) for term in _RESIDENT_TERMS) for terms in moments.values() if terms)
     return Estimate(
         terms,
         *device_memory_band(run, lives.values(), fixed, runtime),
@@ -129,7 +132,8 @@ def _single_device_terms(run: TrainingStep, moment: PhasePeak, stepped: bool, na
     if not stepped:
         terms[DeviceTerm.OPTIMIZER] = optimizer_states_on_device(run)
         terms[DeviceTerm.OPTIMIZER_WORKSPACE] = optimizer_workspace(run) if name == "opt" else 0.0
-    return {**terms, **_transient_terms(moment.categories, sum(moment.categories.values()) - _state_bytes(moment))}
+    batch = sum(size for category, size in moment.categories.items() if category not in STATE_CATEGORIES)
+    return {**terms, **_transient_terms(moment.categories, batch)}
 
 
 def _sharded_terms(run: TrainingStep, moment: PhasePeak, name: str, answer: SimulatedStep) -> DeviceTerms:
@@ -159,15 +163,3 @@ def _gradient_bytes(run: TrainingStep, moment: PhasePeak, name: str, answer: Sim
 def _transient_terms(categories: dict[str, int], size: int) -> DeviceTerms:
     terms = {term: float(categories.get(category, 0)) for category, term in _TRANSIENT_TERMS.items()}
     return {**terms, DeviceTerm.ACTIVATIONS: max(size - sum(terms.values()), 0.0)}
-
-
-def _state_bytes(moment: PhasePeak) -> int:
-    return sum(moment.categories.get(name, 0) for name in STATE_CATEGORIES)
-
-
-def _batch_bytes(terms: DeviceTerms) -> float:
-    return sum(size for term, size in terms.items() if term.grows_with == "batch")
-
-
-def _resident_bytes_of(terms: DeviceTerms) -> float:
-    return sum(terms.get(term, 0.0) for term in _RESIDENT_TERMS)

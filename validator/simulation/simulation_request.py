@@ -95,6 +95,9 @@ def request_for(job: Job, config: Mapping[str, Any], length: int, stored_bytes: 
     for problem in _unsupported(job, config):
         raise RecipeError(f"is not simulated: {problem}")
     optimizer = physics_inputs.optimizer_states(job, job.deepspeed)
+    # States of an engine, or over several devices, only the formulas tell.
+    if job.uses_deepspeed or job.batch.world_size > 1 or optimizer not in SIMULATED_OPTIMIZERS:
+        optimizer = "sgd"
     return SimulationRequest(
         model=config,
         method=_request_method(job),
@@ -105,7 +108,7 @@ def request_for(job: Job, config: Mapping[str, Any], length: int, stored_bytes: 
         micro_batch=1 if job.task.stage == "kto" else job.batch.micro_batch,
         grad_ckpt=job.activation_checkpointing.mode != "off",
         attn=_ATTENTION_NAMES.get(str(job.args.get("flash_attn")), "sdpa"),
-        optimizer=optimizer if optimizer in SIMULATED_OPTIMIZERS and not _optimizer_sharded(job) else "sgd",
+        optimizer=optimizer,
         grad_accum=min(job.batch.accumulation, 2),
         freeze_layers=int(job.args.number("freeze_trainable_layers")),
         stage=_loss_stage(job),
@@ -122,11 +125,6 @@ def request_for(job: Job, config: Mapping[str, Any], length: int, stored_bytes: 
         steps=1,
         warm=True,
     )
-
-
-def _optimizer_sharded(job: Job) -> bool:
-    """True if the optimizer states are an engine's or spread over devices, which only the formulas tell."""
-    return job.uses_deepspeed or job.batch.world_size > 1
 
 
 def _unsupported(job: Job, config: Mapping[str, Any]) -> Iterator[str]:

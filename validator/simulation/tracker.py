@@ -75,8 +75,10 @@ class Tracker(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, _types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default:
             return torch.device("cpu")
-        if func is torch.ops.aten._local_scalar_dense.default and _has_no_value(args[0]):
-            return self._scalar_value(args[0])
+        if func is torch.ops.aten._local_scalar_dense.default:
+            value = args[0]
+            if isinstance(value, FakeTensor) and value.constant is None:  # small tensors keep theirs (`fake_values`)
+                return self._scalar_value(value)
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.split("::")[-1] if hasattr(func, "_schema") else str(func)
         if name == "add" and self._accumulates(args, out):
@@ -150,11 +152,6 @@ class Tracker(TorchDispatchMode):
             self._alive[key] = (of, weakref.ref(storage, functools.partial(self._release, key, of)))
         self.allocations[number].operator = "grad_accumulate"
         return True
-
-
-def _has_no_value(tensor: torch.Tensor) -> bool:
-    """True for a fake tensor without known values; small tensors may keep theirs (see `fake_values`)."""
-    return isinstance(tensor, FakeTensor) and tensor.constant is None
 
 
 BytesByCategory = dict[str, int]

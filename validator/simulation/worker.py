@@ -51,7 +51,8 @@ class StepPeaks(NamedTuple):
         moments: dict[str, PartPeak] = {}
         for part, peak in self.parts.items():
             if part[0].startswith("s"):
-                name = _phase_name(*part)
+                phase, segment = part[0].split(".")[1], part[1] if part[1] in ("head", "emb", "pre") else "layers"
+                name = phase if phase == "opt" else f"{phase}_{segment}"
                 old = moments.get(name, peak)
                 most = max(old.transient, peak.transient)
                 moments[name] = max(old, peak, key=lambda one: one.size)._replace(transient=most)
@@ -98,12 +99,6 @@ def _extrapolate_part(near: PartPeak, far: PartPeak, to: LayerCounts) -> PartPea
     }
     size, transient = to.extend(near.size, far.size), to.extend(near.transient, far.transient)
     return PartPeak(size, categories, near.operator, transient)
-
-
-def _phase_name(phase: str, segment: str) -> str:
-    """The part of a training step that a phase and a segment belong to."""
-    part = phase.split(".")[1]
-    return part if part == "opt" else f"{part}_{segment if segment in ('head', 'emb', 'pre') else 'layers'}"
 
 
 def simulate_step(request: SimulationRequest) -> SimulatedStep:

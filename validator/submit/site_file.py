@@ -138,58 +138,45 @@ def _parse_section(kind: type[Part], value: Any, route: str) -> Part:
         if key not in known:
             near = suggest(str(key), known) or f"; there are {', '.join(known)}"
             raise RecipeError(f"`{_join_route(route, key)}` is no setting of a site{near}")
-    return kind(**{key: _PARSER_OF_TYPE[known[key]](value[key], _join_route(route, key)) for key in value})
+    return kind(**{key: _parse_value(known[key], value[key], _join_route(route, key)) for key in value})
 
 
 def _join_route(route: str, key: object) -> str:
     return f"{route}.{key}" if route else str(key)
 
 
-def _as_text(value: Any, route: str) -> str:
-    if not isinstance(value, str) or "\n" in value:
-        raise RecipeError(
-            f"`{route}` is {_describe_value(value)}; it takes a text of one line, in quotes where it is a number"
-        )
-    return value
+# What the type of a field admits, and how a message says so.
+_ADMITTED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "str": (lambda value: isinstance(value, str) and "\n" not in value,
+            "a text of one line, in quotes where it is a number"),
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "float": (lambda value: type(value) in (int, float) and 0 < value < math.inf, "a number above 0"),
+    "Words": (lambda value: isinstance(value, list), "a list of texts"),
+    "Pairs": (lambda value: isinstance(value, Mapping), "a mapping"),
+    "Tree": (lambda value: isinstance(value, Mapping), "a mapping"),
+    "Trees": (lambda value: isinstance(value, list), "a list of mappings"),
+}  # fmt: skip
+_SECTIONS = {"Slurm": Slurm, "SkyPilot": SkyPilot, "Kubernetes": Kubernetes}
 
 
-def _as_flag(value: Any, route: str) -> bool:
-    if not isinstance(value, bool):
-        raise RecipeError(f"`{route}` is {_describe_value(value)}; it takes true or false")
-    return value
-
-
-def _as_number(value: Any, route: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise RecipeError(f"`{route}` is {_describe_value(value)}; it takes a number above 0")
-    return float(value)
-
-
-def _as_words(value: Any, route: str) -> Words:
-    if not isinstance(value, list):
-        raise RecipeError(f"`{route}` is {_describe_value(value)}; it takes a list of texts")
-    return tuple(_as_text(each, f"{route}[{number}]") for number, each in enumerate(value))
-
-
-def _as_pairs(value: Any, route: str) -> Pairs:
-    """Return environment variables; a number is taken as it is written."""
-    for name in _as_tree(value, route):
-        if not re.fullmatch(_VARIABLE_NAME, str(name)):
-            raise RecipeError(f"`{route}` names `{name}`, which is no name of a variable")
-    plain = {name: str(one) if type(one) in (int, float) else one for name, one in value.items()}
-    return {str(name): _as_text(one, _join_route(route, name)) for name, one in plain.items()}
-
-
-def _as_tree(value: Any, route: str) -> Tree:
-    if not isinstance(value, Mapping):
-        raise RecipeError(f"`{route}` is {_describe_value(value)}; it takes a mapping")
-    return value
-
-
-def _as_trees(value: Any, route: str) -> Trees:
-    if not isinstance(value, list):
-        raise RecipeError(f"`{route}` is {_describe_value(value)}; it takes a list of mappings")
-    return tuple(_as_tree(each, f"{route}[{number}]") for number, each in enumerate(value))
+def _parse_value(kind: str, value: Any, route: str) -> Any:
+    """Return a value as a field of this type takes it. Raises RecipeError."""
+    if kind in _SECTIONS:
+        return _parse_section(_SECTIONS[kind], value, route)
+    admits, takes = _ADMITTED[kind]
+    if not admits(value):
+        raise RecipeError(f"`{route}` is {_describe_value(value)}; it takes {takes}")
+    if kind in ("Words", "Trees"):
+        inner = "str" if kind == "Words" else "Tree"
+        return tuple(_parse_value(inner, each, f"{route}[{number}]") for number, each in enumerate(value))
+    if kind == "Pairs":
+        for name in value:
+            if not re.fullmatch(_VARIABLE_NAME, str(name)):
+                raise RecipeError(f"`{route}` names `{name}`, which is no name of a variable")
+        # A number is taken as it is written.
+        plain = {str(name): str(one) if type(one) in (int, float) else one for name, one in value.items()}
+        return {name: _parse_value("str", one, _join_route(route, name)) for name, one in plain.items()}
+    return float(value) if kind == "float" else value
 
 
 def _describe_value(value: Any) -> str:
@@ -197,13 +184,3 @@ def _describe_value(value: Any) -> str:
     names = {list: "a list", dict: "a mapping", type(None): "empty"}
     text = str(value)
     return names.get(type(value)) or (f"`{text}`" if len(text) < 60 and text.isprintable() else "a long text")
-
-
-# What the type of a field takes.
-_PARSER_OF_TYPE: Mapping[str, Callable[[Any, str], Any]] = {
-    "str": _as_text, "bool": _as_flag, "float": _as_number, "Words": _as_words, "Pairs": _as_pairs, "Tree": _as_tree,
-    "Trees": _as_trees,
-    "Slurm": lambda value, route: _parse_section(Slurm, value, route),
-    "SkyPilot": lambda value, route: _parse_section(SkyPilot, value, route),
-    "Kubernetes": lambda value, route: _parse_section(Kubernetes, value, route),
-}  # fmt: skip
