@@ -27,7 +27,7 @@ class CheckResult(NamedTuple):
 
 
 class CheckContext(NamedTuple):
-    """What checks are given, read once.
+    """The machine and the environment as the checks see them, read once.
 
     `root` is where the kernel's files are read from (`proc`, `sys`, `dev`). `machine` are the devices here; None if no
     driver's tool shows any, and `driver_error` is what the tool says instead. `recipe_machine` is the machine that the

@@ -65,9 +65,9 @@ def extension_folders(context: CheckContext) -> list[Path]:
 
 
 def check_operators(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Operators that DeepSpeed builds when a run starts, and what it builds them with.
+    """Operators that DeepSpeed compiles when a run starts, and the compilers and headers for them.
 
-    What is missing to build what this run builds; ninja is asked for even where all is built.
+    ninja is needed even if all operators are built.
     """
     if job is None or job.deepspeed is None:
         return

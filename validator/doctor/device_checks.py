@@ -58,10 +58,9 @@ _DRIVER_FILES = {
 
 
 def check_devices(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """The accelerators: whether they answer, are those that the run wants, and have memory left for it.
+    """The devices: whether they answer, are those that the run wants, and have memory left for it.
 
-    The devices here, beside those that the run wants. A machine without any, such as a login node, is at fault
-    where a run wants some.
+    A machine without devices, such as a login node, is an error only for a run that wants some.
     """
     wanted = str(context.recipe_machine or "")
     if context.driver_error:
@@ -117,11 +116,10 @@ _REQUIRED_FILES = (
 
 
 def check_device_files(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Device files beside those of the devices, which a container may lack while the driver's program works.
+    """Device files that CUDA, ROCm or CANN needs beside those of the devices; containers may lack them.
 
-    What is missing: nvidia-smi does without the file for memory, with which CUDA begins ("CUDA unknown error");
-    Ascend's containers are given each by name.
-    """
+    nvidia-smi works without the file for memory, and CUDA does not ("CUDA unknown error"). Ascend's containers are
+    given each file by name."""
     first, *others = (file.removeprefix("/") for file in yaml_table("nodes")["ascend"]["container"]["devices"])
     ascend_files = _RequiredFiles(first.format("[0-9]*"), tuple(others), "CANN", "`docker run --device /{file} …`")
     for driver in () if job and job.on_cpu else (*_REQUIRED_FILES, ascend_files):
@@ -136,11 +134,10 @@ _MIN_PROCESS_GIB = 1.0  # GiB: a screen holds less
 
 
 def check_processes(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Who holds memory of the devices.
+    """Processes that hold memory of the devices.
 
-    Each process that holds memory, the largest first; or that somebody does who is not seen from here. Whether what
-    is left is enough for the run is a question of `devices`.
-    """
+    The largest first, or that some are not seen from here. Whether enough is left for the run, check_device_memory
+    tells."""
     if job and job.on_cpu:
         return
     devices = [*context.machine.accelerators, *context.machine.other_accelerators] if context.machine else []
@@ -209,9 +206,9 @@ _HARDWARE_XIDS = {
 
 
 def check_health(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """What drivers and the kernel's log know to be wrong with devices that answer.
+    """Faults that drivers and the kernel's log know of devices that answer.
 
-    One line for each fault; nothing where none is known.
+    One line for each fault.
     """
     if job and job.on_cpu:
         return

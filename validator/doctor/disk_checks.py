@@ -64,10 +64,7 @@ _MIN_CHECKPOINT_BYTES, _SLOW_SECONDS = 0.05 * GIB, 600.0
 
 
 def check_disk(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """The folder that a run writes to: whether it can, and how long a checkpoint takes; room for rows in the cache.
-
-    What is written, and what is kept of the data.
-    """
+    """The folder that a run writes to: can it be written, and how fast; disk space for the cache of data."""
     yield from _check_output_folder(job, context)
     if job and job.disk and job.data.datasets and not job.data.is_tokenized:
         # `No space left on device` with much room in the output folder (hiyouga/LLaMA-Factory issue 275)

@@ -18,10 +18,11 @@ _MAIN_MEMORY = "main memory"
 
 
 def check_main_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Main memory that is left, against what the run is predicted to take of it, and the device where it shares that.
+    """Main memory that is available, against what the run is predicted to take of it.
 
-    What is available now: free, or cached and given back on demand, within the limits of batch job and container.
-    Without it the kernel kills a process of the run, which torchrun reports as exit code -9.
+    Available: free, or cached and given back on demand, within the limits of batch job and container; for a device that
+    shares main memory its own need counts, too. Without enough the kernel kills a process of the run, which torchrun
+    reports as exit code -9.
     """
     total, available = host.memory_gib(context.root), host.available_memory_gib(context.root)
     if available is None:
@@ -49,9 +50,9 @@ _PROCESSORS = "processors"
 
 
 def check_processors(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Processors that the run may use: of a batch job without `--cpus-per-task` that is one.
+    """CPUs that the run may use; a batch job without `--cpus-per-task` has one.
 
-    Those that this process is bound to, against processes, their loader workers and the tokenizers.
+    Those that this process is bound to, against processes and their loader workers.
     """
     there = host.usable_cpus(context.root)
     if job is None:
@@ -71,9 +72,9 @@ _SHM_REMEDY = (
 
 
 def check_shared_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Shared memory, /dev/shm: of 64 MiB in a container where nobody asks for more.
+    """Shared memory, /dev/shm; a container has 64 MiB unless more is asked for.
 
-    What is free there, against what loader workers and NCCL put there.
+    What is free, against what loader workers and NCCL put there.
     """
     try:
         there = os.statvfs(context.root / "dev/shm")
@@ -112,7 +113,7 @@ _IPC_LOCK = 1 << 14  # the bit of the capability (linux/capability.h)
 def check_limits(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Limits of the system on a process and its children: open files, locked memory, processes, addresses.
 
-    Open files in any case; other limits where they may be too low.
+    Open files in any case, other limits if they may be too low.
     """
     yield from _check_open_files(job)
     yield from _check_locked_memory(job, context)

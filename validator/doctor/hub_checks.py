@@ -111,9 +111,9 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def check_hub(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """The hub that a run downloads from: whether it answers, and whether there is room for what it gives.
+    """The hub that a run downloads from: whether it answers, and whether the disk has room for the download.
 
-    Asks the hub for what is not here yet; nothing where all is, or where the run goes without network.
+    Nothing if all is here, or if the run is offline.
     """
     if job is None or offline_variable() or node_environment.is_env_enabled("USE_OPENMIND_HUB"):
         return
@@ -198,7 +198,7 @@ _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 def check_proxy(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Proxies of the environment that a run's own requests would go through.
 
-    Nothing where no proxy is set.
+    Nothing if no proxy is set.
     """
     proxies = {name: value for name in _PROXY_VARIABLES if (value := _proxy_value(context.environment, name))}
     if not proxies:

@@ -153,10 +153,10 @@ _HCCL = CollectivesLibrary("HCCL", "HCCL_SOCKET_IFNAME", alphabetic=True)
 
 
 def check_interfaces(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """The network interface over which NCCL, HCCL or Gloo meet, by what the kernel shows of all.
+    """The network interface over which NCCL, HCCL or Gloo meet.
 
-    Whether the words of the environment mean an interface, and whether the one taken leads to the other nodes. One
-    process meets nobody.
+    Whether the words of the environment match an interface, and whether the one taken leads to the other nodes. Nothing
+    for a run of one process.
     """
     if job and job.batch.world_size == 1 and node_count(job, context) == 1:
         return
@@ -230,10 +230,9 @@ _ADAPTER_VARIABLE, _DISABLE_VARIABLE = "NCCL_IB_HCA", "NCCL_IB_DISABLE"
 
 
 def check_infiniband(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """InfiniBand and RoCE adapters, which NCCL takes before any network interface.
+    """InfiniBand and RoCE adapters, which NCCL prefers to network interfaces.
 
-    Nothing for a run on one node, on Ascend, whose devices have their own network, or where there is no adapter and
-    none is named.
+    Nothing for a run on one node, on Ascend, whose devices have their own network, or without adapters.
     """
     ascend = job and job.machine and job.machine.device.vendor == "ascend"
     if node_count(job, context) == 1 or ascend:

@@ -39,10 +39,7 @@ _SHOWN_PACKAGES = ("llamafactory", "transformers", "torch", "torch-npu", "deepsp
 
 
 def check_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Releases of packages that go together, by what they ask of each other and by what is known to fail.
-
-    What does not go together, and what is there.
-    """
+    """Packages that do not go together, by what they require of each other and by what is known to fail."""
     there = find_installed(context.site_packages)
     if "llamafactory" not in there.all_versions:
         wanted = f"llamafactory {releases.required_pairs(job.header)[0][0] if job else releases.newest_pair()[0]}"

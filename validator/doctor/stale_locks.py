@@ -22,10 +22,7 @@ _MAX_BUILD_SECONDS = 15 * 60  # seconds that no operator takes to build: cpu_ada
 
 
 def check_locks(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Locks that a run would wait for: of who builds an operator, and of who downloads the model.
-
-    Each lock that this run would meet.
-    """
+    """Locks that a run would wait for: of a process that builds an operator, or that downloads the model."""
     yield from _check_build_locks(job, context)
     yield from _check_download_locks(job) if job else ()
 

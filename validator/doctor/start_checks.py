@@ -43,10 +43,7 @@ def check_model_folder(job: Job | None, _context: CheckContext) -> Iterator[Chec
 
 
 def check_ray(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Ray, where the environment hands the run to it.
-
-    What it lacks on this node, or that its reservation can be given.
-    """
+    """Ray, if USE_RAY is set: packages, and CPUs that this node can reserve."""
     if job is None or not launcher.uses_ray():
         return
     cpus = host.usable_cpus(context.root)  # as Ray counts them
@@ -58,8 +55,9 @@ def check_ray(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
 
 
 def _missing_ray_packages(job: Job, context: CheckContext) -> Iterator[CheckResult]:
-    """Without `master_addr` LLaMA-Factory asks Ray's dashboard for the head node (train/trainer_utils.py,
-    get_ray_head_node_ip), which stops with ServerUnavailable where only `ray` is installed (seen with 2.60)."""
+    """Yield the missing packages of Ray. Without `master_addr` LLaMA-Factory asks Ray's dashboard for the head node
+    (train/trainer_utils.py, get_ray_head_node_ip), and stops with ServerUnavailable if only `ray` is installed (seen
+    with 2.60)."""
     there = find_installed(context.site_packages).versions(["ray", "aiohttp-cors"])
     if "ray" not in there:
         found = "USE_RAY is set and the package is not installed"
@@ -70,6 +68,7 @@ def _missing_ray_packages(job: Job, context: CheckContext) -> Iterator[CheckResu
 
 
 def _second_launcher(job: Job) -> Iterator[CheckResult]:
+    """Yield an error if torchrun or accelerate would start the processes, too."""
     name = "accelerate" if job.accelerate else None
     if node_environment.is_env_enabled("FORCE_TORCHRUN"):
         name = "torchrun"
@@ -100,10 +99,7 @@ def _missing_ray_cpus(job: Job, cpus: int) -> Iterator[CheckResult]:
 
 
 def check_start(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """What `train` asks before it starts a run: packages, the starter, the model's folder.
-
-    What would stop the run on its way to llamafactory-cli.
-    """
+    """What stops a run before its start: missing packages, the model's folder, llamafactory-cli."""
     if job is None:
         return
     yield from check_required_packages(job, context)
@@ -123,7 +119,7 @@ def check_start(job: Job | None, context: CheckContext) -> Iterator[CheckResult]
 
 
 def _check_model(job: Job, context: CheckContext) -> Iterator[CheckResult]:
-    """What the model's folder or download lacks, else where it is; what is not downloaded yet check_hub asks for."""
+    """Yield what the model's folder or download lacks, or else where it is. check_hub asks for missing downloads."""
     lacking = [*check_model_folder(job, context), *check_downloads(job, context)]
     yield from lacking
     name = str(job.args.get("model_name_or_path"))

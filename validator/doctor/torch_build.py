@@ -48,10 +48,7 @@ def read_build(there: InstalledPackages, package: str) -> PackageBuild | None:
 
 
 def check_torch(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """What the installed builds were made for: driver, device and each other.
-
-    Whether torch runs on these devices, and what is built for torch on this torch.
-    """
+    """The build of torch against driver and devices, and of packages that are built for torch."""
     there = find_installed(context.site_packages)
     torch = read_build(there, "torch")
     if torch is None:
@@ -181,7 +178,7 @@ _WHEEL_NAME = re.compile(r"\+(cu\d+)torch([\d.]+)cxx11abi(TRUE|FALSE)")
 
 
 def check_compiled_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Compiled packages whose names the installed torch does not have, as they were built for another one.
+    """Compiled packages that need names which the installed torch lacks, as they were built for another torch.
 
     One line for each package that cannot be imported beside this torch.
     """

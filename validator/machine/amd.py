@@ -1,4 +1,4 @@
-"""What rocm-smi reports, or amd-smi, which replaces it from ROCm 6 on."""
+"""Reads rocm-smi, or amd-smi, which replaces it from ROCm 6 on: AMD devices and processes on them."""
 
 from __future__ import annotations
 

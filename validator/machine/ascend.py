@@ -1,4 +1,4 @@
-"""What npu-smi reports: Ascend devices, their health, processes on them."""
+"""Reads npu-smi: Ascend devices, their health, processes on them."""
 
 from __future__ import annotations
 

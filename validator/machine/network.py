@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +33,8 @@ class Interface(NamedTuple):
 
 def list_interfaces(root: Path) -> list[Interface]:
     """List the interfaces in the kernel's order."""
-    routes = list(_read_routes(root))
+    table = [line.split() for line in read_lines(root / "proc/net/route")[1:]]
+    routes = [(row[0], (int(row[1], 16), int(row[7], 16), int(row[6]))) for row in table]  # network, mask, metric
     six = {line.split()[-1] for line in read_lines(root / "proc/net/if_inet6") if line}
     there = []
     for place in sorted((root / "sys/class/net").glob("*")):
@@ -45,15 +46,9 @@ def list_interfaces(root: Path) -> list[Interface]:
     return sorted(there, key=lambda one: one.ifindex)
 
 
-def _read_routes(root: Path) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    for line in read_lines(root / "proc/net/route")[1:]:
-        cells = line.split()
-        yield cells[0], (int(cells[1], 16), int(cells[7], 16), int(cells[6]))
-
-
 def route_to(there: Sequence[Interface], address: str) -> Interface | None:
-    """The interface that the kernel sends to this address by: the longest mask that holds it. None where that is not
-    told: a name that does not resolve, IPv6, an address of this machine's loop."""
+    """Return the interface of the kernel's route to an address: the longest mask that holds it. None if there is none:
+    a name that does not resolve, IPv6, an address of this machine's loop."""
     try:
         (number,) = struct.unpack("<I", socket.inet_aton(socket.gethostbyname(address))) if address else (0,)
     except OSError:

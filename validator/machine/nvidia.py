@@ -1,4 +1,4 @@
-"""What nvidia-smi reports: devices and MIG slices, the driver, the state of each device, processes on it."""
+"""Reads nvidia-smi: devices and MIG slices, the driver, the state of each device, processes on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the processes of a run need of a node beside main memory: CPU cores, and shared memory (/dev/shm)."""
+"""CPU cores and shared memory (/dev/shm) that the processes of a run need on a node."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def training_cpus(job: Job, devices: int) -> int:
 
 
 def limit_to_usual_server(wanted: int, device: Device, devices: int) -> int:
-    """As many cores as wanted, but no more than the devices' usual server has, and at least one for each device."""
+    """Return the cores that are wanted, but no more than the devices' usual server has, unless that is less than one
+    for each device."""
     rates = device.rates(devices)
     return min(wanted, max(rates.cores, devices)) if rates else wanted
 
