@@ -62,7 +62,7 @@ def test_a_key_gets_the_remedy_that_is_apt(key: str, remedy: str) -> None:
 )  # fmt: skip
 def test_a_key_of_a_fork_gets_no_name_that_it_was_not_meant_for(key: str) -> None:
     (message,) = said(f"{key}: 1\n")
-    assert message.endswith("is not a key of LLaMA-Factory 0.9.5, nor of any other release; of a fork?")
+    assert message.endswith("is not a key of LLaMA-Factory 0.9.5 or of any other known release; is it from a fork?")
 
 
 def test_keys_of_one_origin_are_one_finding() -> None:

@@ -89,7 +89,8 @@ def optimizer_without_kernels(job: Job, device: Device) -> Findings:
     """
     name = str(job.args.get("optim"))
     if device.vendor == "ascend" and is_bnb_optimizer(name):
-        yield "optim", f"`{name}` needs bitsandbytes' CUDA kernels, which {device.id} has not; write adamw_torch"
+        found = f"`{name}` needs bitsandbytes' CUDA kernels, and {device.id} has none"
+        yield "optim", f"{found}; write `optim: adamw_torch`"
 
 
 @rule("DEV016", ERROR, about=subjects.device)

@@ -188,14 +188,14 @@ def sizes_for_the_machine(job: Job, _machine: Machine) -> Findings:
     Fix: nothing to do; with the model's own name, or `# base: NAME` in the header block, memory is judged.
     """
     if job.model_problem and (there := model_sizes_that_fit(job)):
-        whose = f"of the models of template `{job.args.get('template')}`"
+        each = f"catalogue model with template `{job.args.get('template')}`"
         largest, beyond = (f"{one.id} ({one.size})" if one else "" for one in there)
         if not beyond:
-            yield "template", f"{whose} none exceeds the machine's memory, the largest is {largest}"
+            yield "template", f"every {each} fits this machine; the largest is {largest}"
         elif not largest:
-            yield "template", f"{whose} each exceeds the machine's memory, the smallest is {beyond}"
+            yield "template", f"no {each} fits this machine; the smallest is {beyond}"
         else:
-            yield "template", f"{whose} none up to {largest} exceeds the machine's memory, {beyond} does"
+            yield "template", f"the largest {each} that fits this machine is {largest}; {beyond} does not fit"
 
 
 @rule("FIT009", NOTE, about=subjects.model)

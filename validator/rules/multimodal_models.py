@@ -248,8 +248,9 @@ def unsupported_lora_target(job: Job, model: Model, work: Workload) -> Findings:
         yield "freeze_vision_tower", f"{text}; set `freeze_vision_tower: true`", _FREEZE_TOWER
     if (clash := family.get("clash")) and job.task.targets_all_linear:
         named = model.family.targets
-        text = f"`{clash}`, a layer of the projector, is the name of blocks of {kind}, too, which PEFT does not take"
-        yield "lora_target", f"{text}; write `{named}`", set_value("lora_target", named, safe=False)
+        found = f"`lora_target: all` picks up `{clash}`, which is a projector layer and also a whole block of {kind}"
+        fix = set_value("lora_target", named, safe=False)
+        yield "lora_target", f"{found}; PEFT cannot adapt a block; write `{named}`", fix
 
 
 @rule("TRA920", WARNING, about=subjects.model)

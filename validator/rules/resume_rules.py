@@ -197,7 +197,7 @@ def _parameter_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
         return None
     rank, layers = config.get("r"), config.get("target_modules")
     if isinstance(rank, int) and rank != job.args.number("lora_rank"):
-        return f"is of lora_rank {rank}, the run of {job.args.number('lora_rank'):.0f}"
+        return f"was saved with `lora_rank: {rank}`, the recipe has {job.args.number('lora_rank'):.0f}"
     asked = {*job.args.words("lora_target")}
     held = {str(layer).rpartition(".")[2] for layer in layers} if isinstance(layers, list) else asked
     if not job.task.targets_all_linear and asked != held:

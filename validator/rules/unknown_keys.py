@@ -26,7 +26,7 @@ _MIN_SIMILARITY = 0.85
 _MAX_KEYS_WITH_HINT = 50  # a file with more strangers is no recipe, and to compare them takes long
 _MAX_KEYS_NAMED = 5
 _BELONGS_IN_REGISTRY = "; they describe data and belong in dataset_info.json"
-_FORK_HINT = ", nor of any other release; of a fork?"
+_FORK_HINT = " or of any other known release; is it from a fork?"
 
 
 class Keys(NamedTuple):
@@ -53,6 +53,7 @@ def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
     for remedy, keys in shared.items():
         if keys:
             verb = "is not a key" if len(keys) == 1 else "are not keys"
+            remedy = remedy if len(keys) == 1 else remedy.replace("is it", "are they")
             release = _newest_release_without(keys[0], recipe.judged)[0]
             text = f"{_quoted_names(keys)} {verb} of LLaMA-Factory {release}{remedy}"
             yield _key_violation("SCH001", Severity.ERROR, keys[0], text)
