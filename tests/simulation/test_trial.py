@@ -27,9 +27,10 @@ from validator.physics import (
 )
 from validator.recipe.recipe_file import parse_recipe
 from validator.run.hyperparameters import ORDINARY_TOKENS
-from validator.run.prediction import GIB, resolve
+from validator.run.prediction import GIB, Job, resolve
+from validator.run.simulated import SimulationFigures
 from validator.simulation import session, simulation_request
-from validator.simulation.predict import SimulatedJob, with_simulations
+from validator.simulation.predict import Simulation, with_simulations
 from validator.simulation.session import SimulatorProcess
 from validator.simulation.simulated_memory import (
     LayerGroup,
@@ -95,7 +96,12 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[SimulationRequ
     return Told.asked
 
 
-def job(folder: Path, *lines: str, more: int = 0) -> SimulatedJob:
+def figures(there: Job) -> SimulationFigures | None:
+    assert isinstance(there.memory_source, Simulation)
+    return there.memory_source.figures(there)
+
+
+def job(folder: Path, *lines: str, more: int = 0) -> Job:
     file = recipe(folder, *lines)
     there = resolve(parse_recipe("recipe.yaml", file.read_text()), "1xa100-80g")
     return with_simulations(there, session.SimulationSession(lambda _: None, more))
@@ -196,7 +202,7 @@ def test_without_a_config_nothing_is_simulated(told: list[SimulationRequest], tm
     there = job(tmp_path, "model_name_or_path: nowhere/nothing")
     assert there.model_problem
     assert "is not known" in there.model_problem
-    assert there.simulation is None
+    assert figures(there) is None
     assert not told
 
 
@@ -331,8 +337,9 @@ def test_a_model_that_formulas_know_stays_theirs(told: list[SimulationRequest], 
     assert there.device_memory
     assert there.device_memory.allocated > GIB
     assert (there.simulated, len(told)) == (False, 0)
-    assert there.simulation
-    assert there.simulation.allocated == 3000 / GIB
+    shown = figures(there)
+    assert shown
+    assert shown.allocated == 3000 / GIB
 
 
 HUGE = ANSWER._replace(moments={"bwd_head": PhasePeak(200 << 30, {"act": 200 << 30}, 200 << 30)})

@@ -203,9 +203,9 @@ def open_simulator(wanted: bool, more: int = 0) -> Iterator[Callable[[Job], Job]
 
 def simulation_of(job: Job) -> SimulationFigures | None:
     """What was simulated of a job; None where nothing was."""
-    from validator.simulation.predict import SimulatedJob
+    from validator.simulation.predict import Simulation
 
-    return job.simulation if isinstance(job, SimulatedJob) else None
+    return job.memory_source.figures(job) if isinstance(job.memory_source, Simulation) else None
 
 
 SIMULATE_OPTION = click.option("--simulate", is_flag=True, callback=_require_simulation_packages,

@@ -122,6 +122,9 @@ class Job(RunSettings):
         return self._needed({name: work._replace(towers=many) for name, work in self.workloads.items()})
 
     def _device_memories(self, length: int) -> Mapping[str, Estimate]:
+        if self.memory_source and self.simulated:
+            there = self.memory_source.device_memories(self, length)
+            return {name: self._pooled(estimate) for name, estimate in there.items()}
         works = self.workloads.items()
         return self._needed({name: work._replace(length=length, eval_length=length) for name, work in works})
 
@@ -154,8 +157,8 @@ class Job(RunSettings):
 
     @property
     def simulated(self) -> bool:
-        """Whether device memory is that of a simulation, because no formula knows the model."""
-        return False
+        """True if device memory is that of a simulation: no formula knows the model, and its layers were counted."""
+        return self.model is not None and bool(self.model.arch.counted)
 
     @cached_property
     def host_memories(self) -> Mapping[str, Estimate]:
@@ -224,6 +227,8 @@ class Job(RunSettings):
     @property
     def device_verdicts(self) -> Mapping[str, Verdict]:
         """By release as in `workloads`."""
+        if self.memory_source and self.memory_source.exceeds_at_rest(self):
+            return {"": "exceeds"}
         return self._judged(self.device_memories)
 
     @property
@@ -235,10 +240,13 @@ class Job(RunSettings):
     @cached_property
     def enough_for(self) -> int | None:
         """Tokens of a sample up to which the devices are expected to suffice, where they do not for the longest length,
-        and it is not known that samples reach it; None otherwise."""
+        and it is not known that samples reach it; None otherwise. Of a run that is simulated no lengths in between are
+        tried."""
         if self.device_verdict != "exceeds" or self._exceeds(self.batch.certain_tokens):
             return None
         enough, short = self.batch.certain_tokens, self.batch.max_tokens
+        if self.simulated:
+            return enough if self._device_memories(enough) else None
         while short - enough > max(8, enough // 50):
             middle = (enough + short) // 2
             enough, short = (enough, middle) if self._exceeds(middle) else (middle, short)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from validator.errors import RecipeError
 from validator.knowledge import guidance, tables
@@ -17,6 +17,7 @@ from validator.knowledge.guidance import SampleAmounts
 from validator.knowledge.models import Model
 from validator.knowledge.optimizers import OWN_OPTIMIZERS
 from validator.knowledge.releases import may_be_before_torch, may_be_since_torch, possible_defaults
+from validator.physics import Estimate
 from validator.physics.architecture import Mixer
 from validator.recipe import safe_read
 from validator.recipe.known_folders import catalogue_root
@@ -60,12 +61,30 @@ def read_arguments(values: Mapping[str, Any], header: Mapping[str, Any]) -> Argu
     return Arguments(values, {"optim": _PLAIN_ADAMW})
 
 
+class MemorySource(Protocol):
+    """What stands in for the formulas of device memory, if a command was asked for it: a simulation."""
+
+    def find_model(
+        self, run: RunSettings, model: Model | None, problem: str | None, /
+    ) -> tuple[Model | None, str | None]:
+        """Return the model to take for the one that was found, or why there is none."""
+        ...
+
+    def device_memories(self, job: Any, length: int, /) -> Mapping[str, Estimate]:
+        """Return memory by release as in `Job.workloads` with samples of this length; none if it is not simulated."""
+        ...
+
+    def exceeds_at_rest(self, job: Any, /) -> bool:
+        """True if it is known without a simulation that the run is too large for its device."""
+        ...
+
+
 # dataclass compiles each method that it writes, at every start: of a run it writes none that is unused.
 @dataclass(frozen=True, eq=False, repr=False)
 class RunSettings:
     """What LLaMA-Factory would run. `header` is the header block as it is written. `is_unmodified` is false if the
     command line changed a value or the machine. `refused_keys` are meant to be set, in a way that LLaMA-Factory does
-    not take."""
+    not take. `memory_source` stands in for the formulas of device memory where these do not know the model."""
 
     args: Arguments
     header: Mapping[str, Any] = field(default_factory=dict)
@@ -75,6 +94,7 @@ class RunSettings:
     machine_problem: str | None = None
     is_unmodified: bool = True
     refused_keys: frozenset[str] = frozenset()
+    memory_source: MemorySource | None = None
 
     # What the arguments and the header block say.
 
@@ -183,8 +203,15 @@ class RunSettings:
 
     @cached_property
     def _model(self) -> tuple[Model | None, str | None]:
-        """The model, or why it is not known. Rows of new tokens are counted whole, where a checkpoint may have some to
-        spare (LLaMA-Factory, model/model_utils/embedding.py)."""
+        """The model, or why it is not known."""
+        found = self._model_by_name()
+        return self.memory_source.find_model(self, *found) if self.memory_source else found
+
+    def _model_by_name(self) -> tuple[Model | None, str | None]:
+        """Return the model that the tables or a folder tell, or why it is not known.
+
+        Rows of new tokens are counted whole, where a checkpoint may have some to spare (LLaMA-Factory,
+        model/model_utils/embedding.py)."""
         name = self.args.get("model_name_or_path")
         if not isinstance(name, str):
             return None, None

@@ -4,18 +4,17 @@ model is counted once and then simulated where it may fit."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 from validator.errors import RecipeError
-from validator.finding import Verdict
 from validator.knowledge import models, releases
 from validator.knowledge.models import ConfigSource, CountedSizes, Model
 from validator.physics import CountedLayers, Estimate
 from validator.run import physics_inputs
 from validator.run.prediction import GIB, Job
+from validator.run.settings import RunSettings
 from validator.run.simulated import SimulationFigures
 from validator.simulation.session import SimulationSession
 from validator.simulation.simulated_memory import (
@@ -24,71 +23,84 @@ from validator.simulation.simulated_memory import (
     estimate_from_step,
     resident_bytes,
 )
-from validator.simulation.simulation_request import SIMULATED_OPTIMIZERS, SimulationRequest, request_for
+from validator.simulation.simulation_request import SIMULATED_OPTIMIZERS, request_for
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class SimulatedJob(Job):
-    """A run whose device memory is simulated. `trials` allows as many further simulations for changes of it."""
+class Simulation:
+    """Memory by simulation for the recipe's own run, and for as many runs with other arguments as `trials` allows. It
+    stands in for the formulas where these do not know the model."""
 
-    trials: SimulationSession = field(kw_only=True)
+    def __init__(self, trials: SimulationSession) -> None:
+        self.trials = trials
+        self._sources: dict[tuple[str, ...], ConfigSource | None] = {}
 
-    @cached_property
-    def _model(self) -> tuple[Model | None, str | None]:
-        model, problem = super()._model
-        source = self._source if problem else None
+    def find_model(
+        self, run: RunSettings, model: Model | None, problem: str | None, /
+    ) -> tuple[Model | None, str | None]:
+        """Return the model that the tables know, else one that is counted by a simulation, or why there is none."""
+        source = self.config_source(run) if problem else None
         if model or source is None:
             return model, problem
         try:
-            there = self._answer(source, self.batch.max_tokens)
+            there = self.step(run, source, run.batch.max_tokens)
         except RecipeError as err:
             return None, f"model type `{source.config.get('model_type')}` {err}"
-        return model_from_step(str(self.args.get("model_name_or_path")), source, there), None
+        return model_from_step(str(run.args.get("model_name_or_path")), source, there), None
 
-    def _device_memories(self, length: int) -> Mapping[str, Estimate]:
-        """Memory by simulation for a model that was counted; none if that length is not simulated."""
-        if not self.simulated:
-            return super()._device_memories(length)
+    def device_memories(self, job: Job, length: int) -> Mapping[str, Estimate]:
+        """Return memory with samples of this length, for a model that was counted; none if that is not simulated."""
         try:
-            there = self._estimate(length)
+            there = self.device_memory(job, length)
         except RecipeError:
             return {}
-        return {"": self._pooled(there)} if there else {}
+        return {"": there} if there else {}
 
-    def _estimate(self, length: int) -> Estimate | None:
-        if self.model is None or self.workload is None or self._source is None:
+    def device_memory(self, job: Job, length: int) -> Estimate | None:
+        """Return the simulated memory of one device; None if no config.json tells the model. Raises RecipeError if the
+        run cannot be simulated."""
+        source = self.config_source(job)
+        if job.model is None or job.workload is None or source is None:
             return None
-        stepped = physics_inputs.optimizer_states(self, self.deepspeed) in SIMULATED_OPTIMIZERS
-        runtime = self.machine.device.runtime(physics_inputs.uses_expandable_segments(self)) if self.machine else None
-        work = self.workload._replace(length=length, eval_length=length)
-        return estimate_from_step(self.model.arch, work, self._answer(self._source, length), stepped, runtime)
+        stepped = physics_inputs.optimizer_states(job, job.deepspeed) in SIMULATED_OPTIMIZERS
+        runtime = job.machine.device.runtime(physics_inputs.uses_expandable_segments(job)) if job.machine else None
+        work = job.workload._replace(length=length, eval_length=length)
+        return estimate_from_step(job.model.arch, work, self.step(job, source, length), stepped, runtime)
 
-    @cached_property
-    def enough_for(self) -> int | None:
-        """The longest samples that still fit, of two lengths only: no lengths in between are simulated. None if the
-        shorter one does not fit, either."""
-        if not self.simulated:
-            return super().enough_for
-        if self.device_verdict != "exceeds" or not self._device_memories(self.batch.certain_tokens):
+    def exceeds_at_rest(self, _job: Job, /) -> bool:
+        """False: the run that was asked for is simulated in any case."""
+        return False
+
+    def config_source(self, run: RunSettings, /) -> ConfigSource | None:
+        """Return the config.json of the run's model; None if there is none."""
+        name = run.args.get("model_name_or_path")
+        if not isinstance(name, str):
             return None
-        return None if self._exceeds(self.batch.certain_tokens) else self.batch.certain_tokens
+        key = (name, *map(str, run.hub_source))
+        if key not in self._sources:
+            place = run.workspace.find(name)
+            try:
+                folder = Path(place[0]) if place else None
+                self._sources[key] = models.find_config_source(name, folder, *run.hub_source)
+            except RecipeError:
+                self._sources[key] = None
+        return self._sources[key]
 
-    @property
-    def simulated(self) -> bool:
-        return self.model is not None and bool(self.model.arch.counted)
+    def step(self, run: RunSettings, source: ConfigSource, length: int) -> SimulatedStep:
+        """Return a simulated step. Raises RecipeError with the reason if there is none."""
+        return self.trials.answer(request_for(run, source.config, length, source.stored_bytes))
 
-    @cached_property
-    def simulation(self) -> SimulationFigures | None:
-        """The figures of the simulation, of a model that formulas know, too; None where no config.json tells it, or it
-        cannot be simulated."""
+    def figures(self, job: Job) -> SimulationFigures | None:
+        """Return the figures of the simulation, of a model that formulas know, too; None if no config.json tells it, or
+        it cannot be simulated."""
+        source = self.config_source(job)
         try:
-            band = self._estimate(self.batch.max_tokens)
+            band = self.device_memory(job, job.batch.max_tokens)
         except RecipeError as err:
-            self.trials.tell(f"`{self.args.get('model_name_or_path')}` {err}")
+            self.trials.tell(f"`{job.args.get('model_name_or_path')}` {err}")
             return None
-        if band is None or self._source is None:
+        if band is None or source is None:
             return None
-        there = self._answer(self._source, self.batch.max_tokens)
+        there = self.step(job, source, job.batch.max_tokens)
         return SimulationFigures(
             band.allocated / GIB,
             band.low / GIB,
@@ -99,20 +111,6 @@ class SimulatedJob(Job):
             there.whole,
             releases.installed_releases(DECISIVE_PACKAGES),
         )
-
-    @cached_property
-    def _source(self) -> ConfigSource | None:
-        name = self.args.get("model_name_or_path")
-        if not isinstance(name, str):
-            return None
-        place = self.workspace.find(name)
-        try:
-            return models.find_config_source(name, Path(place[0]) if place else None, *self.hub_source)
-        except RecipeError:
-            return None
-
-    def _answer(self, source: ConfigSource, length: int) -> SimulatedStep:
-        return self.trials.answer(request_for(self, source.config, length, source.stored_bytes))
 
 
 def model_from_step(name: str, source: ConfigSource, there: SimulatedStep) -> Model:
@@ -125,42 +123,33 @@ def model_from_step(name: str, source: ConfigSource, there: SimulatedStep) -> Mo
     return models.counted_model(name, source, layers, size)
 
 
-def with_simulations(job: Job, trials: SimulationSession) -> SimulatedJob:
-    """The job, with simulations at hand."""
+def with_simulations(job: Job, trials: SimulationSession) -> Job:
+    """Return the run, with simulations at hand."""
     trials.begin()
-    return SimulatedJob(**{each.name: getattr(job, each.name) for each in fields(job)}, trials=trials)
+    return replace(job, memory_source=Simulation(trials))
 
 
-@dataclass(eq=False)
-class PlanSimulations:
+class PlanSimulations(Simulation):
     """The simulations of a plan. `model` is a placeholder until its layers are counted; no request depends on it.
     `failed`: by method, why its simulation failed; that method is not tried again. `closed`: nothing more is simulated.
     """
 
-    model: Model
-    source: ConfigSource
-    trials: SimulationSession
-    failed: dict[str, str] = field(default_factory=dict)
-    closed: bool = False
+    def __init__(
+        self,
+        model: Model,
+        source: ConfigSource,
+        trials: SimulationSession,
+        failed: dict[str, str] | None = None,
+        closed: bool = False,
+    ) -> None:
+        super().__init__(trials)
+        self.model, self.source, self.closed = model, source, closed
+        self.failed = {} if failed is None else failed
 
     @property
     def kind(self) -> str:
         """The model's type."""
         return str(self.source.config.get("model_type"))
-
-    def count(self, jobs: Iterable[Job]) -> None:
-        """Counts the model by the first of the jobs that can be simulated. Raises RecipeError where none can, with what
-        the first of them lacks."""
-        problems: list[str] = []
-        for job in jobs:
-            try:
-                asked = request_for(job, self.source.config, job.batch.max_tokens, self.source.stored_bytes)
-                self.model = model_from_step(self.model.name, self.source, self.answer(asked))
-            except RecipeError as err:
-                problems.append(str(err))
-            else:
-                return
-        raise RecipeError(f"model type `{self.kind}` {next(iter(problems), 'is not simulated')}")
 
     @property
     def used_up(self) -> int | None:
@@ -175,15 +164,47 @@ class PlanSimulations:
     @property
     def settled(self) -> PlanSimulations:
         """The same, of which what was simulated is all there is."""
-        return replace(self, closed=True)
+        return PlanSimulations(self.model, self.source, self.trials, self.failed, closed=True)
 
-    def job(self, job: Job) -> PlannedJob:
-        """The job, with simulations at hand."""
-        values = {each.name: getattr(job, each.name) for each in fields(job)}
-        return PlannedJob(**values, trials=self.trials, planned=self)
+    def count(self, jobs: Iterable[Job]) -> None:
+        """Count the model's layers by the first of the runs that can be simulated. Raises RecipeError if none can, with
+        what the first of them lacks."""
+        problems: list[str] = []
+        for job in jobs:
+            try:
+                self.model = model_from_step(
+                    self.model.name, self.source, self.step(job, self.source, job.batch.max_tokens)
+                )
+            except RecipeError as err:
+                problems.append(str(err))
+            else:
+                return
+        raise RecipeError(f"model type `{self.kind}` {next(iter(problems), 'is not simulated')}")
 
-    def answer(self, asked: SimulationRequest) -> SimulatedStep:
-        """Raises RecipeError with the reason where there is none."""
+    def job(self, job: Job) -> Job:
+        """Return the run, with simulations at hand."""
+        return replace(job, memory_source=self)
+
+    def find_model(
+        self, _run: RunSettings, _model: Model | None, _problem: str | None, /
+    ) -> tuple[Model | None, str | None]:
+        """Return the model of the plan."""
+        return self.model, None
+
+    def config_source(self, _run: RunSettings, /) -> ConfigSource | None:
+        """Return the config.json of the plan's model."""
+        return self.source
+
+    def exceeds_at_rest(self, job: Job, /) -> bool:
+        """True if weights and states alone are too large for the device: of such a run nothing is simulated."""
+        usable = job.machine.device.usable_gib if job.machine else None
+        if not usable or job.workload is None:
+            return False
+        return resident_bytes(self.model.arch, job.workload) > usable * GIB
+
+    def step(self, run: RunSettings, source: ConfigSource, length: int) -> SimulatedStep:
+        """Return a simulated step of one of the plan's runs. Raises RecipeError with the reason if there is none."""
+        asked = request_for(run, source.config, length, source.stored_bytes)
         if asked.method in self.failed:
             raise RecipeError(self.failed[asked.method])
         if self.closed:
@@ -194,32 +215,6 @@ class PlanSimulations:
             if not self.trials.spent:
                 self.failed[asked.method] = str(err)
             raise
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class PlannedJob(SimulatedJob):
-    """One of a plan's runs."""
-
-    planned: PlanSimulations = field(kw_only=True)
-
-    @cached_property
-    def _model(self) -> tuple[Model | None, str | None]:
-        return self.planned.model, None
-
-    @cached_property
-    def _source(self) -> ConfigSource | None:
-        return self.planned.source
-
-    def _answer(self, source: ConfigSource, length: int) -> SimulatedStep:
-        return self.planned.answer(request_for(self, source.config, length, source.stored_bytes))
-
-    @property
-    def device_verdicts(self) -> Mapping[str, Verdict]:
-        """The verdicts of other jobs; but a run whose weights and states alone are too large is not simulated."""
-        usable = self.machine.device.usable_gib if self.machine else None
-        if usable and self.workload and resident_bytes(self.planned.model.arch, self.workload) > usable * GIB:
-            return {"": "exceeds"}
-        return super().device_verdicts
 
 
 def simulations_of_plan(name: str, trials: SimulationSession) -> PlanSimulations | None:

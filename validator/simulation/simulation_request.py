@@ -12,8 +12,8 @@ from validator.errors import RecipeError
 from validator.knowledge import families
 from validator.knowledge.architectures import read_architecture
 from validator.run import physics_inputs
-from validator.run.prediction import Job
 from validator.run.quantization import loaded_bytes, resolve_quantization
+from validator.run.settings import RunSettings
 
 # Of others the formulas tell the states.
 SIMULATED_OPTIMIZERS = ("adamw", "adamw_foreach", "adamw_8bit", "adafactor", "sgd")
@@ -87,7 +87,9 @@ _UNSUPPORTED_KEYS = (
 )
 
 
-def request_for(job: Job, config: Mapping[str, Any], length: int, stored_bytes: float = 2.0) -> SimulationRequest:
+def request_for(
+    job: RunSettings, config: Mapping[str, Any], length: int, stored_bytes: float = 2.0
+) -> SimulationRequest:
     """Return the request for one warm step of the job on one device, with sequences of `length` tokens and a checkpoint
     of so many bytes per element.
 
@@ -127,7 +129,7 @@ def request_for(job: Job, config: Mapping[str, Any], length: int, stored_bytes: 
     )
 
 
-def _unsupported(job: Job, config: Mapping[str, Any]) -> Iterator[str]:
+def _unsupported(job: RunSettings, config: Mapping[str, Any]) -> Iterator[str]:
     if job.task.stage not in ("pt", "sft", "rm", "dpo", "kto"):
         yield f"the stage `{job.task.stage}`"
     if job.task.method not in ("full", "freeze", "lora", "oft"):
@@ -146,7 +148,7 @@ def _unsupported(job: Job, config: Mapping[str, Any]) -> Iterator[str]:
         yield "`enable_liger_kernel` needs a package that is not installed: pip install liger-kernel"
 
 
-def _uses_liger(job: Job, config: Mapping[str, Any]) -> bool:
+def _uses_liger(job: RunSettings, config: Mapping[str, Any]) -> bool:
     """True if LLaMA-Factory fuses kernels for this type of model."""
     return job.args.flag("enable_liger_kernel") and str(config.get("model_type")) in families.llamafactory_types(
         "liger"
@@ -161,12 +163,12 @@ def _has_formula(config: Mapping[str, Any]) -> bool:
         return False
 
 
-def _request_method(job: Job) -> str:
+def _request_method(job: RunSettings) -> str:
     asked = resolve_quantization(job.args, job.header, None)
     return f"qlora{asked.bits}" if asked.asked and job.task.method == "lora" else job.task.method
 
 
-def _loss_stage(job: Job) -> str:
+def _loss_stage(job: RunSettings) -> str:
     """The stage by its loss; continued pre-training has that of sft."""
     if job.task.stage == "dpo":
         loss = str(job.args.get("pref_loss"))
