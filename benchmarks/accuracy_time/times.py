@@ -129,7 +129,7 @@ def shapes(name: str, facts: Mapping[str, str]) -> Architecture:
         return like._replace(parallel=kind in UNGATED_PARALLEL, dropout=False)
     found = rows.model_of({**facts, "notes": ""}, SOURCES[name].stack)
     if found.mixer and "with flash-linear-attention" in facts["notes"]:
-        return found._replace(mixer=found.mixer._replace(kernels=True))
+        return found._replace(mixer=found.mixer.with_kernels())
     return found
 
 

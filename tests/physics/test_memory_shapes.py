@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def test_states_of_a_kernel_are_there_once_a_chunk_and_have_a_gradient() -> None
     """In fp32; twice as many chunks, twice as many."""
     mixer = Mamba2(heads=8, head_dim=16, state=32, groups=1, kernel=4, chunk=128, kernels=True)
     run = TrainingStep(model(mixer=mixer, kinds=(LayerKind(False, True),) * 3), Workload(length=1024))
-    more = mixer._replace(chunk=64).backward_workspace(run) - mixer.backward_workspace(run)
+    more = replace(mixer, chunk=64).backward_workspace(run) - mixer.backward_workspace(run)
     assert more == run.tokens * 2 * 4.0 * 8 * 16 * 32 / 128
 
 

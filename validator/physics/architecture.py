@@ -4,8 +4,10 @@ All sizes are elements, never bytes."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from validator.physics.estimate import EvidenceGap
 
@@ -211,63 +213,67 @@ class MixerTraffic(NamedTuple):
 
 # Kernels that the forward pass of a mixer launches if fused kernels compute it.
 FUSED_MIXER_KERNELS = 12
-# Mixers of which no published run has a step time.
-MIXER_TIME_GAP = EvidenceGap("layers without attention", 0.3, 0.3)
 
 
-class Mixer(Protocol):
+class Mixer(ABC):
     """The part of a layer that stands in place of attention or beside it, such as a state space. Its time is linear in
-    the length.
+    the length. Subclasses are frozen dataclasses of its shape.
 
     `step` is a TrainingStep and `layer` a DecoderLayer. Their modules import this one, so that it cannot name their
     types."""
 
-    @property
-    def kernels(self) -> bool:
-        """True if fused kernels compute the mixer, or if there are none for it."""
+    packages: ClassVar[tuple[str, ...]] = ()  # with the fused kernels, which run only if all of these are installed
+    kernels: bool = True  # fused kernels compute the mixer, or there are none for it
+
+    def with_kernels(self) -> Self:
+        return replace(self, kernels=True)  # type: ignore[type-var]
 
     @property
-    def packages(self) -> tuple[str, ...]:
-        """Packages with the fused kernels, which run only if all of these are installed."""
-
-    @property
+    @abstractmethod
     def memory_gap(self) -> str:
         """Words that name the mixer after "few measurements of", for memory."""
 
     @property
     def time_gap(self) -> EvidenceGap:
         """How far a step may be faster and slower because few runs of the mixer have a published time."""
+        return EvidenceGap("layers without attention", 0.3, 0.3)
 
     @property
     def buffer_elements(self) -> int:
-        """Elements that one layer holds beside its parameters."""
+        """Elements that one layer holds beside its parameters, on every device."""
+        return 0
 
-    def linears(self, hidden: int, /) -> tuple[Linear, ...]:
+    @abstractmethod
+    def linears(self, hidden: int) -> tuple[Linear, ...]:
         """Linear modules of one layer."""
 
+    @abstractmethod
     def vectors(self, hidden: int, /) -> int:
         """Elements of all other parameters of one layer."""
 
-    def saved_bytes(self, step: Any, layer: Any, /) -> float:
+    @abstractmethod
+    def saved_bytes(self, step: Any, layer: Any) -> float:
         """Bytes that one layer saves for the backward pass, without the norm before it."""
 
-    def backward_workspace(self, step: Any, /) -> float:
+    @abstractmethod
+    def backward_workspace(self, step: Any) -> float:
         """Bytes of the backward pass's transients in one layer."""
 
-    def matmul_flops(self, step: Any, /) -> float:
-        """FLOP of one layer's products beside its linear modules, in the forward pass."""
+    def matmul_flops(self, _step: Any, /) -> float:
+        """FLOP of one layer's products beside its linear modules, in the forward pass. Zero: not counted."""
+        return 0.0
 
-    def matmul_element_size(self, step: Any, /) -> float:
+    def matmul_element_size(self, step: Any) -> float:
         """Bytes per element of these products."""
+        return float(step.sizes.compute)
 
-    def traffic(self, step: Any, layer: Any, /) -> MixerTraffic:
-        """Memory traffic of one layer beside these products."""
+    def traffic(self, step: Any, layer: Any) -> MixerTraffic:
+        """Memory traffic of one layer beside these products. By default it follows from the bytes that are saved."""
+        return MixerTraffic(self.saved_bytes(step, layer))
 
-    def kernel_count(self, step: Any, /) -> float:
+    def kernel_count(self, _step: Any, /) -> float:
         """Kernels that one layer launches in the forward pass."""
-
-    def _replace(self, *, kernels: bool = ...) -> Self:
-        """The same mixer with or without fused kernels (a method of every NamedTuple)."""
+        return FUSED_MIXER_KERNELS
 
 
 class CountedLayers(NamedTuple):

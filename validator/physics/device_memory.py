@@ -134,7 +134,7 @@ def _low_end_with_kernels(arch: Architecture, workload: Workload, runtime: Devic
     """The low end where the kernels of the layers beside attention are installed, though the recipe does not say so."""
     if not arch.mixer or arch.mixer.kernels:
         return float("inf")
-    return estimate_device_memory(arch._replace(mixer=arch.mixer._replace(kernels=True)), workload, runtime).low
+    return estimate_device_memory(arch._replace(mixer=arch.mixer.with_kernels()), workload, runtime).low
 
 
 def estimate_device_memory(arch: Architecture, workload: Workload, runtime: DeviceRuntime | None = None) -> Estimate:

@@ -7,9 +7,10 @@ torch_chunk_gated_delta_rule). Counted on what autograd saves there, checked aga
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
-from validator.physics.architecture import FUSED_MIXER_KERNELS, Linear, MixerTraffic
+from validator.physics.architecture import FUSED_MIXER_KERNELS, Linear, Mixer, MixerTraffic
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.estimate import EvidenceGap
 from validator.physics.saved_inputs import saved_by_dora, saved_input
@@ -26,7 +27,8 @@ _KERNELS_PER_ROW, _KERNELS_PER_CHUNK = 6, 12
 _FUSED_BACKWARD_TRAFFIC = 2.5
 
 
-class GatedDeltaNet(NamedTuple):
+@dataclass(frozen=True)
+class GatedDeltaNet(Mixer):
     """Shapes of one gated delta net (arXiv 2412.06464), attention that is linear in the length."""
 
     key_heads: int
@@ -36,11 +38,7 @@ class GatedDeltaNet(NamedTuple):
     kernel: int  # tokens that the convolution before it sees
     paired: bool = False  # two linear modules make all inputs, instead of four
     kernels: bool = False  # flash-linear-attention computes it, which keeps little more than inputs and output
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
-        return ("flash-linear-attention",)
+    packages: ClassVar[tuple[str, ...]] = ("flash-linear-attention",)
 
     @property
     def memory_gap(self) -> str:
@@ -79,11 +77,6 @@ class GatedDeltaNet(NamedTuple):
         """Elements of its convolution, decay and bias of each head, and a norm over one."""
         convolved = 2 * self.key_width + self.value_width
         return self.kernel * convolved + 2 * self.value_heads + self.value_dim
-
-    @property
-    def buffer_elements(self) -> int:
-        """Elements that one layer holds beside its parameters: none."""
-        return 0
 
     def saved_bytes(self, step: TrainingStep, layer: DecoderLayer) -> float:
         """Bytes that one layer saves for the backward pass, without the norm before it."""

@@ -6,11 +6,10 @@ takes no kernels; checked against the simulation."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from validator.physics.architecture import FUSED_MIXER_KERNELS, MIXER_TIME_GAP, Linear, MixerTraffic
+from validator.physics.architecture import FUSED_MIXER_KERNELS, Linear, Mixer
 from validator.physics.decoder_layers import DecoderLayer
-from validator.physics.estimate import EvidenceGap
 from validator.physics.saved_inputs import saved_by_dora, saved_by_norm, saved_input
 from validator.physics.training_step import TrainingStep
 
@@ -18,28 +17,18 @@ from validator.physics.training_step import TrainingStep
 _KERNELS_PER_CHUNK = 12
 
 
-class LightningAttention(NamedTuple):
+@dataclass(frozen=True)
+class LightningAttention(Mixer):
     """Shapes of one layer of lightning attention (arXiv 2401.04658), which is linear in the length."""
 
     heads: int
     head_dim: int
     chunk: int  # tokens that see each other directly
-    kernels: bool = True  # its class knows none, so as much is always kept
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
-        return ()
 
     @property
     def memory_gap(self) -> str:
         """Words that name this mixer after "few measurements of", for memory."""
         return "lightning attention"
-
-    @property
-    def time_gap(self) -> EvidenceGap:
-        """How far a step may be faster and slower because few runs of this mixer have a published time."""
-        return MIXER_TIME_GAP
 
     @property
     def width(self) -> int:
@@ -86,14 +75,6 @@ class LightningAttention(NamedTuple):
         """FLOP of the forward products of each chunk's tokens with each other and with the state (arXiv 2401.04658)."""
         pairs = 2 * self.head_dim * (self.chunk + self.head_dim)
         return 2.0 * step.tokens * self.heads * pairs
-
-    def matmul_element_size(self, step: TrainingStep) -> float:
-        """Bytes per element of these products."""
-        return step.sizes.compute
-
-    def traffic(self, step: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
-        """Memory traffic of one layer, derived from the bytes that it saves."""
-        return MixerTraffic(self.saved_bytes(step, layer))
 
     def kernel_count(self, step: TrainingStep) -> float:
         """Kernels that one layer launches in the forward pass."""

@@ -8,11 +8,11 @@ torch_forward); Mamba token by token, keeping the state of every channel at ever
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar
 
-from validator.physics.architecture import FUSED_MIXER_KERNELS, MIXER_TIME_GAP, Linear, MixerTraffic
+from validator.physics.architecture import Linear, Mixer
 from validator.physics.decoder_layers import DecoderLayer
-from validator.physics.estimate import EvidenceGap
 from validator.physics.saved_inputs import saved_by_dora, saved_by_norm, saved_input
 from validator.physics.training_step import TrainingStep
 
@@ -23,7 +23,8 @@ _FUSED_MEMORY_GAP = "state spaces"
 _UNFUSED_MEMORY_GAP = "state spaces (far less is needed with mamba-ssm and causal-conv1d)"
 
 
-class Mamba2(NamedTuple):
+@dataclass(frozen=True)
+class Mamba2(Mixer):
     """Shapes of one Mamba-2 layer (arXiv 2405.21060)."""
 
     heads: int
@@ -36,21 +37,12 @@ class Mamba2(NamedTuple):
     convolution_bias: bool = True
     normed: bool = True  # the gated result goes through a norm
     kernels: bool = False  # mamba-ssm computes it, which keeps little more than inputs and output
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
-        return _PACKAGES
+    packages: ClassVar[tuple[str, ...]] = _PACKAGES
 
     @property
     def memory_gap(self) -> str:
         """Words that name this mixer after "few measurements of", for memory."""
         return _FUSED_MEMORY_GAP if self.kernels else _UNFUSED_MEMORY_GAP
-
-    @property
-    def time_gap(self) -> EvidenceGap:
-        """How far a step may be faster and slower because few runs of this mixer have a published time."""
-        return MIXER_TIME_GAP
 
     @property
     def width(self) -> int:
@@ -69,11 +61,6 @@ class Mamba2(NamedTuple):
         """Elements of its convolution, three numbers of each head, and a norm."""
         norm = self.width if self.normed else 0
         return (self.kernel + int(self.convolution_bias)) * self.convolved + 3 * self.heads + norm
-
-    @property
-    def buffer_elements(self) -> int:
-        """Elements that one layer holds beside its parameters: none."""
-        return 0
 
     def _chunk_count(self, step: TrainingStep) -> int:
         return -(-step.work.length // self.chunk)
@@ -130,24 +117,9 @@ class Mamba2(NamedTuple):
         pairs = 2 * self.heads * self.state * max(self.chunk, self.head_dim)
         return step.tokens * (self._padding_factor(step) * _FP32 * pairs + gradients)
 
-    def matmul_flops(self, _step: TrainingStep) -> float:
-        """FLOP of products beside the linear modules: not counted."""
-        return 0.0
 
-    def matmul_element_size(self, step: TrainingStep) -> float:
-        """Bytes per element of these products."""
-        return step.sizes.compute
-
-    def traffic(self, step: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
-        """Memory traffic of one layer, derived from the bytes that it saves."""
-        return MixerTraffic(self.saved_bytes(step, layer))
-
-    def kernel_count(self, _step: TrainingStep) -> float:
-        """Kernels that one layer launches in the forward pass."""
-        return FUSED_MIXER_KERNELS
-
-
-class Mamba(NamedTuple):
+@dataclass(frozen=True)
+class Mamba(Mixer):
     """Shapes of one Mamba layer (arXiv 2312.00752), with norms on what it selects by."""
 
     width: int
@@ -157,21 +129,12 @@ class Mamba(NamedTuple):
     bias: bool = False  # of its first and last linear module
     convolution_bias: bool = True
     kernels: bool = False  # mamba-ssm and causal-conv1d compute it, which keep no states
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
-        return _PACKAGES
+    packages: ClassVar[tuple[str, ...]] = _PACKAGES
 
     @property
     def memory_gap(self) -> str:
         """Words that name this mixer after "few measurements of", for memory."""
         return _FUSED_MEMORY_GAP if self.kernels else _UNFUSED_MEMORY_GAP
-
-    @property
-    def time_gap(self) -> EvidenceGap:
-        """How far a step may be faster and slower because few runs of this mixer have a published time."""
-        return MIXER_TIME_GAP
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
         selecting = Linear("x", self.width, self.rank + 2 * self.state), Linear("dt", self.rank, self.width, bias=True)
@@ -185,11 +148,6 @@ class Mamba(NamedTuple):
         """Elements of its convolution, decay and bias of each channel, and three norms."""
         convolution = self.kernel + int(self.convolution_bias)
         return self.width * (convolution + self.state + 1) + self.rank + 2 * self.state
-
-    @property
-    def buffer_elements(self) -> int:
-        """Elements that one layer holds beside its parameters: none."""
-        return 0
 
     @property
     def _state_bytes(self) -> float:
@@ -225,19 +183,3 @@ class Mamba(NamedTuple):
         of one token among them, as wide as all; with the kernels those of what they read and give."""
         gradients = step.sizes.residual * step.arch.hidden + 6 * step.sizes.compute * self.width
         return step.tokens * (gradients + (0.0 if self.kernels else 3 * self._state_bytes))
-
-    def matmul_flops(self, _step: TrainingStep) -> float:
-        """FLOP of products beside the linear modules: not counted."""
-        return 0.0
-
-    def matmul_element_size(self, step: TrainingStep) -> float:
-        """Bytes per element of these products."""
-        return step.sizes.compute
-
-    def traffic(self, step: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
-        """Memory traffic of one layer, derived from the bytes that it saves."""
-        return MixerTraffic(self.saved_bytes(step, layer))
-
-    def kernel_count(self, _step: TrainingStep) -> float:
-        """Kernels that one layer launches in the forward pass."""
-        return FUSED_MIXER_KERNELS

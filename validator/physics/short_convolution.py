@@ -6,36 +6,25 @@ causal-conv1d computes it; checked against the simulation."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from validator.physics.architecture import FUSED_MIXER_KERNELS, MIXER_TIME_GAP, Linear, MixerTraffic
+from validator.physics.architecture import Linear, Mixer
 from validator.physics.decoder_layers import DecoderLayer
-from validator.physics.estimate import EvidenceGap
 from validator.physics.saved_inputs import saved_by_dora, saved_input
 from validator.physics.training_step import TrainingStep
 
 
-class ShortConvolution(NamedTuple):
+@dataclass(frozen=True)
+class ShortConvolution(Mixer):
     """A gated convolution over each channel of the hidden state."""
 
     kernel: int  # tokens that it sees
     bias: bool = False
-    kernels: bool = True  # as much is kept whether or not causal-conv1d computes it
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """Packages with the fused kernels of this mixer, which run only if all of these are installed."""
-        return ()
 
     @property
     def memory_gap(self) -> str:
         """Words that name this mixer after "few measurements of", for memory."""
         return "short convolutions"
-
-    @property
-    def time_gap(self) -> EvidenceGap:
-        """How far a step may be faster and slower because few runs of this mixer have a published time."""
-        return MIXER_TIME_GAP
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
         return Linear("in", hidden, 3 * hidden, bias=self.bias), Linear("out", hidden, hidden, bias=self.bias)
@@ -43,11 +32,6 @@ class ShortConvolution(NamedTuple):
     def vectors(self, hidden: int) -> int:
         """Elements of the convolution."""
         return (self.kernel + int(self.bias)) * hidden
-
-    @property
-    def buffer_elements(self) -> int:
-        """Elements that one layer holds beside its parameters: none."""
-        return 0
 
     def saved_bytes(self, step: TrainingStep, layer: DecoderLayer) -> float:
         """Bytes that one layer saves for the backward pass, without the norm before it: the three parts of the input,
@@ -60,19 +44,3 @@ class ShortConvolution(NamedTuple):
     def backward_workspace(self, step: TrainingStep) -> float:
         """Bytes of the backward pass's transients: gradients of the result, of both products and their factors."""
         return step.tokens * step.arch.hidden * (6 * step.sizes.compute + step.sizes.residual)
-
-    def matmul_flops(self, _step: TrainingStep) -> float:
-        """FLOP of products beside the linear modules: none."""
-        return 0.0
-
-    def matmul_element_size(self, step: TrainingStep) -> float:
-        """Bytes per element of these products."""
-        return step.sizes.compute
-
-    def traffic(self, step: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
-        """Memory traffic of one layer, derived from the bytes that it saves."""
-        return MixerTraffic(self.saved_bytes(step, layer))
-
-    def kernel_count(self, _step: TrainingStep) -> float:
-        """Kernels that one layer launches in the forward pass."""
-        return FUSED_MIXER_KERNELS

@@ -226,7 +226,7 @@ class RunSettings:
         new = sum(_word_count(self.args.get(key)) for key in ("add_tokens", "add_special_tokens"))
         arch = there.arch._replace(vocab=there.arch.vocab + new)
         if arch.mixer and not arch.mixer.kernels and self._has_kernels(arch.mixer, there.family):
-            arch = arch._replace(mixer=arch.mixer._replace(kernels=True))
+            arch = arch._replace(mixer=arch.mixer.with_kernels())
         return there._replace(arch=arch), None
 
     def _has_kernels(self, mixer: Mixer, family: Family) -> bool:
