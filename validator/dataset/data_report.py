@@ -127,8 +127,7 @@ class DataReport:
     time: RunDuration | None
 
 
-# So many lengths stand for all: quantiles of them.
-_LENGTH_QUANTILES = 500
+_LENGTH_QUANTILES = 500  # equally likely lengths that stand for all
 
 
 @dataclass(frozen=True)
@@ -141,8 +140,8 @@ class RunDuration:
 
 
 def run_duration(job: Job, sequences: int, lengths: Sequence[int]) -> RunDuration | None:
-    """The job on so many sequences of these lengths, in tokens. None where no machine is named, or nothing is known of
-    its rates or of the model."""
+    """Return the time of a run on so many sequences of these lengths, in tokens; None if no machine is named, or
+    nothing is known of its rates or of the model."""
     if not sequences or not lengths:
         return None
     ordered = sorted(lengths)
@@ -150,14 +149,8 @@ def run_duration(job: Job, sequences: int, lengths: Sequence[int]) -> RunDuratio
     found = predict_training_time(job, sequences, quantiles, calibration.time_correction(str(job.machine)))
     if found is None or found.hours is None:
         return None
-    step = found.step
-    return RunDuration(
-        str(job.machine), _rounded_span(Band(step.low, step.expected, step.high)), _rounded_span(found.hours)
-    )
-
-
-def _rounded_span(span: Band) -> Band:
-    return Band(*(four_digits(each) for each in span))
+    step = Band(found.step.low, found.step.expected, found.step.high)
+    return RunDuration(str(job.machine), *(Band(*map(four_digits, band)) for band in (step, found.hours)))
 
 
 # Near duplicates among more rows are looked for only when asked: they take most of the time.
@@ -165,9 +158,9 @@ MAX_NEAR_DUPLICATE_ROWS = 200_000
 _EXAMPLES = 3
 
 
-def build_report(job: Job, wanted: bool | None, report: OnRows) -> DataReport:
-    """The study of a job's data. `wanted`: look for near duplicates; None: where they are quick to
-    find. Raises RecipeError where there is nothing to study."""
+def build_report(job: Job, near: bool | None, report: OnRows) -> DataReport:
+    """Return the report on a job's data. `near`: look for near duplicates; None: if they are quick to find. Raises
+    RecipeError if there are no data to look at."""
     if job.data.is_tokenized:
         raise RecipeError(
             f"{job.workspace.recipe}: `tokenized_path` holds tokenized data, which is trained on as it is"
@@ -185,7 +178,7 @@ def build_report(job: Job, wanted: bool | None, report: OnRows) -> DataReport:
     first, again = quality.exact_duplicates(run, rows)
     lengths = _token_totals(job, run, counter, trained)
     amounts = math.ceil(lengths.per_epoch / BLOCK_TOKENS) if job.task.stage == "pt" else len(first) * run.row_step
-    unlooked = _why_near_duplicates_skipped(wanted, len(rows), run.row_step)
+    unlooked = _why_near_duplicates_skipped(near, len(rows), run.row_step)
     alike = [] if unlooked else _near_duplicate_issues(job, run, first, len(rows), counter, report)
     return DataReport(
         path=job.workspace.recipe,
@@ -227,7 +220,7 @@ def _dataset_summary(one: LoadedDataset) -> DatasetSummary:
         role="evaluation" if one.evaluates else "training",
         source=one.dataset.source if one.dataset else None,
         formatting=one.attr.formatting,
-        files=[str(path) for path in recipe_datasets.dataset_files(one)],
+        files=[str(path) for path in one.files],
         rows=one.rows.read,
         columns=[*one.rows.column_types],
         note=one.note,
@@ -235,7 +228,7 @@ def _dataset_summary(one: LoadedDataset) -> DatasetSummary:
 
 
 def _report_notes(job: Job, run: RowSelection, reason: str) -> Iterator[str]:
-    """What keeps figures from being exact."""
+    """Yield what keeps figures from being exact."""
     if reason:
         yield f"token counts are estimates: {reason}"
     elif not job.args.is_set("template") and job.task.stage != "pt":
@@ -266,29 +259,22 @@ def _token_totals(job: Job, run: RowSelection, counter: TokenCounter, trained: P
         run.rows[name][trained] for name in ("tokens", "kept_tokens", "answer_tokens", "cut_answer_tokens")
     )
     ordered = np.sort(tokens).tolist()
-    spread = sequence_lengths.length_distribution(ordered)
     positions = job.model.positions if job.model else None
+    recommended = ordered and not _holds_media(run)
     return TokenTotals(
         source=counter.name,
         exact=counter.exact and not any(one.rows.tools_approximated for one in run.sets),
-        mean=spread.mean,
-        median=spread.median,
-        p95=spread.p95,
-        p99=spread.p99,
-        longest=spread.longest,
-        histogram=spread.histogram,
+        **vars(sequence_lengths.length_distribution(ordered)),
         per_epoch=int(kept.sum()) * run.row_step,
         answers_per_epoch=int(answers.sum() - cut.sum()) * run.row_step,
         rows_cut=int(np.count_nonzero(tokens > kept)) * run.row_step,
         tokens_cut=int(tokens.sum() - kept.sum()) * run.row_step,
-        recommended_cutoff_len=sequence_lengths.recommend_cutoff_len(ordered, positions)
-        if ordered and not _holds_media(run)
-        else None,
+        recommended_cutoff_len=sequence_lengths.recommend_cutoff_len(ordered, positions) if recommended else None,
     )
 
 
 def _longest_batch_memory(job: Job, run: RowSelection, rows: Positions) -> LongestBatchMemory | None:
-    """Device memory with the longest batch there is, beside `cutoff_len` as the upper bound. GiB of 2^30 bytes."""
+    """Return the device memory with the longest batch there is, and with `cutoff_len`; None if it is not known."""
     limit = int(job.args.number("cutoff_len"))
     most = int(run.rows["kept_tokens"][rows].max(initial=0))
     longest = limit if job.batch.packing else min(-(-most // 8) * 8, limit)
@@ -303,14 +289,15 @@ def _longest_batch_memory(job: Job, run: RowSelection, rows: Positions) -> Longe
 def _near_duplicate_issues(
     job: Job, run: RowSelection, first: Positions, rows: int, counter: TokenCounter, report: OnRows
 ) -> Iterator[QualityIssue]:
-    """Near duplicates within each data set among so many rows; `first` are those that are no exact duplicates."""
+    """Yield the near duplicates within each data set. `rows` is the number of rows looked at, `first` are the positions
+    of those that are no exact duplicates."""
     start, pairs = 0, []
     for one in run.sets:
         end = start + len(one.rows)
         own = first[(start <= first) & (first < end)] - start
         if len(own):
             signed = near_duplicates.minhash_signatures(
-                recipe_datasets.dataset_files(one), recipe_datasets.scan_settings(job, one.attr, counter), report
+                one.files, recipe_datasets.scan_settings(job, one.attr, counter), report
             )
             pairs += [(row + start, other + start) for row, other in near_duplicates.find_near_duplicates(signed, own)]
         start = end
@@ -324,20 +311,20 @@ def _near_duplicate_issues(
         )
 
 
-def _why_near_duplicates_skipped(wanted: bool | None, rows: int, row_step: int) -> str:
-    """Why near duplicates are not looked for; empty where they are."""
-    if wanted is not False and row_step > 1:
+def _why_near_duplicates_skipped(near: bool | None, rows: int, row_step: int) -> str:
+    """Return why near duplicates are not looked for; empty if they are."""
+    if near is not False and row_step > 1:
         return f"near duplicates are looked for among {reading_limits.MAX_SCANNED_ROWS:,} rows at most; these are more"
-    if wanted is None and rows > MAX_NEAR_DUPLICATE_ROWS:
+    if near is None and rows > MAX_NEAR_DUPLICATE_ROWS:
         return f"near duplicates among {rows:,} rows take a while; --near looks for them"
-    return "near duplicates were not looked for, as asked" if wanted is False else ""
+    return "near duplicates were not looked for, as asked" if near is False else ""
 
 
 def report_on_source(
     source: str, model: str | None, near: bool | None, overrides: Sequence[str] = (), machine: str | None = None
 ) -> DataReport:
-    """The study of a recipe, after the overrides, or a data file; memory is that of the machine if one is named. Raises
-    RecipeError."""
+    """Return the report on the data of a recipe, after the overrides, or on a data file, with a progress bar meanwhile.
+    Raises RecipeError."""
     job = user_data.job_of_source(source, model, overrides, machine)
     progress = ProgressBar(sum(dataset.rows.number for dataset in job.data.datasets if dataset.rows))
     try:

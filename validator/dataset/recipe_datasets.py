@@ -48,146 +48,117 @@ class LoadedDataset:
     note: str = ""
     problems: list[FatalProblem] = field(default_factory=list)
 
+    @property
+    def files(self) -> Sequence[Path]:
+        """The local files that hold the rows."""
+        return self.dataset.files if self.dataset else ()
+
+    def first_rows(self) -> Sequence[Row]:
+        """As many rows as tell the form of the data; none if they cannot be read."""
+        try:
+            return readers.first_rows(self.files, ROWS_FOR_INFERENCE)
+        except (RecipeError, UnreadableError):
+            return ()
+
+    def suggested_entry(self, stage: str) -> str:
+        """The entry that suits the rows; empty if it is there already, or not known."""
+        return suggest_entry(self.name, self.dataset.entry, stage, self.first_rows()) if self.dataset else ""
+
 
 def load_datasets(job: Job, counter: TokenCounter, report: OnRows) -> list[LoadedDataset]:
-    """Every data set of the recipe, those trained on first; of all of them as many rows are kept of each hundred."""
-    held = [
+    """Return every data set of the recipe, those trained on first. If one has too many rows, all keep the same share of
+    theirs."""
+    loaded = [
         _load_dataset(job, name, key == "eval_dataset", counter, report)
         for key in ("dataset", "eval_dataset")
         for name in dict.fromkeys(job.args.words(key))
     ]
-    row_step = max((one.rows.row_step for one in held), default=1)
-    for one in held:
+    row_step = max((one.rows.row_step for one in loaded), default=1)
+    for one in loaded:
         one.rows.downsample(row_step)
-    return held
+    return loaded
 
 
-def scan_settings(job: Job, meant: DatasetAttr, counter: TokenCounter) -> ScanSettings:
-    """How the rows of a data set of this form are taken."""
-    return ScanSettings(
-        meant,
-        job.task.stage,
-        _chat_template(job, counter),
-        counter,
-        job.batch.kept_tokens,
-        job.batch.packing,
-        _media_support(job),
-    )
-
-
-def _media_support(job: Job) -> MediaSupport:
-    """What the template reads; paths count from `media_dir`, by default `dataset_dir` (hparams/data_args.py)."""
-    folder = str(job.args.get("media_dir") or job.args.get("dataset_dir"))
-    there = job.workspace.find(folder)
-    kinds = frozenset(job.template.get("media", ())) if job.template else None
-    return MediaSupport(kinds, str(there[0]) if there else folder, str(job.args.get("template")))
-
-
-def _chat_template(job: Job, counter: TokenCounter) -> ChatTemplate:
-    name, facts = str(job.args.get("template")), job.template or {}
-    system = job.args.get("default_system")
-    return ChatTemplate(
+def scan_settings(job: Job, attr: DatasetAttr, counter: TokenCounter) -> ScanSettings:
+    """Return how the rows of a data set are meant and counted. Media paths count from `media_dir`, by default
+    `dataset_dir` (hparams/data_args.py)."""
+    name, facts, system = str(job.args.get("template")), job.template or {}, job.args.get("default_system")
+    template = ChatTemplate(
         tables.json_table("formats")["formats"].get(name, {}),
         counter,
-        bool(facts.get("efficient_eos")),
-        job.args.get("enable_thinking"),
-        job.args.flag("preserve_thinking"),
-        job.args.flag("mask_history"),
-        system if isinstance(system, str) else None,
+        efficient_eos=bool(facts.get("efficient_eos")),
+        thinking=job.args.get("enable_thinking"),
+        preserve=job.args.flag("preserve_thinking"),
+        mask_history=job.args.flag("mask_history"),
+        system=system if isinstance(system, str) else None,
     )
+    folder = str(job.args.get("media_dir") or job.args.get("dataset_dir"))
+    found = job.workspace.find(folder)
+    kinds = frozenset(facts.get("media", ())) if job.template else None
+    media = MediaSupport(kinds, str(found[0]) if found else folder, name)
+    return ScanSettings(attr, job.task.stage, template, counter, job.batch.kept_tokens, job.batch.packing, media)
 
 
 def _load_dataset(job: Job, name: str, evaluates: bool, counter: TokenCounter, report: OnRows) -> LoadedDataset:
-    one = LoadedDataset(name, evaluates, job.data.registry.get(name) if job.data.registry else None)
-    if one.dataset is None:
-        one.note = "" if job.data.registry else "not in a local dataset_info.json"
-        one.problems += _undefined_name(job, name)
+    registry = job.data.registry
+    one = LoadedDataset(name, evaluates, registry.get(name) if registry else None)
+    if registry is None:
+        one.note = "not in a local dataset_info.json"
         return one
-    one.problems += _entry_faults(job, name)
+    if one.dataset is None:
+        fault = registry.problem or f"is not defined in {registry.path}{suggest(name, registry.entries)}"
+        one.problems.append(FatalProblem(name, fault))
+        return one
+    if not isinstance(registry.entries[name], Mapping):
+        one.problems.append(FatalProblem(name, "its entry in dataset_info.json is no object of settings"))
+        return one
+    one.problems += [FatalProblem(name, fault) for _, fault in entry_faults(one.dataset.entry)]
     if one.problems:
         return one
     one.attr = one.dataset.attr
-    one.problems += _refusals(job, one)
+    one.problems += _refusals(job, name, one.dataset)
     if one.dataset.source != "file":
         one.note = f"not on this machine: its source is a {one.dataset.source or 'missing file_name'}"
     elif not one.problems:
-        one.rows = row_scan.scan_dataset(one.dataset.files, scan_settings(job, one.attr, counter), report)
-        one.problems += _row_problems(one)
+        one.rows = row_scan.scan_dataset(one.files, scan_settings(job, one.attr, counter), report)
+        one.problems += _row_problems(one, str(one.dataset.path))
         if not one.rows.problems:
             column_types.drop_date_answers(one.rows, one.attr)
     if one.problems and not one.rows.problems:
-        blamed = one.problems[0]
-        one.problems[0] = replace(blamed, remedy=_suggested_entry(job, one))
+        one.problems[0] = replace(one.problems[0], remedy=one.suggested_entry(job.task.stage))
     return one
 
 
 def explain_no_rows(job: Job, one: LoadedDataset, otherwise: str) -> FatalProblem:
-    """Why no row of a set is trained; `otherwise` where its first rows do not tell."""
-    why = why_none_trained(one.dataset.entry, job.task.stage, _first_rows(one)) if one.dataset else ""
-    return FatalProblem(one.name, f"no row is left to train on: {why or otherwise}", _suggested_entry(job, one))
+    """Return why no row of a set is trained; `otherwise` if its first rows do not tell."""
+    stage = job.task.stage
+    why = why_none_trained(one.dataset.entry, stage, one.first_rows()) if one.dataset else ""
+    return FatalProblem(one.name, f"no row is left to train on: {why or otherwise}", one.suggested_entry(stage))
 
 
-def _suggested_entry(job: Job, one: LoadedDataset) -> str:
-    """The entry that suits the rows; empty where it is there already, or not known."""
-    return suggest_entry(one.name, one.dataset.entry, job.task.stage, _first_rows(one)) if one.dataset else ""
-
-
-def _first_rows(one: LoadedDataset) -> Sequence[Row]:
-    try:
-        return readers.first_rows(dataset_files(one), ROWS_FOR_INFERENCE)
-    except (RecipeError, UnreadableError):
-        return ()
-
-
-def _undefined_name(job: Job, name: str) -> Iterator[FatalProblem]:
-    """A name that the registry lacks; of data that are not on this machine nothing is known."""
-    if job.data.registry and job.data.registry.problem:
-        yield FatalProblem(name, job.data.registry.problem)
-    elif job.data.registry:
-        near = suggest(name, job.data.registry.entries)
-        yield FatalProblem(name, f"is not defined in {job.data.registry.path}{near}")
-
-
-def _entry_faults(job: Job, name: str) -> Iterator[FatalProblem]:
-    """What is not of the kind that LLaMA-Factory takes for granted."""
-    assert job.data.registry is not None
-    entry = job.data.registry.entries[name]
-    if not isinstance(entry, Mapping):
-        yield FatalProblem(name, "its entry in dataset_info.json is no object of settings")
-        return
-    for _, fault in entry_faults(entry):
+def _refusals(job: Job, name: str, dataset: Dataset) -> Iterator[FatalProblem]:
+    """Yield why LLaMA-Factory refuses the data set before it reads a row."""
+    pairs = job.task.uses_preference_pairs
+    if dataset.attr.ranking is not pairs:
+        how = "needs" if pairs else "takes no"
+        yield FatalProblem(name, f"stage {job.task.stage} {how} pairs (`ranking: true`)")
+    if fault := dataset_registry.formatting_fault(dataset.attr.formatting, job.header):
+        yield FatalProblem(name, fault)
+    if dataset.source == "file" and not dataset.files:
+        yield FatalProblem(str(dataset.path), no_data_file_reason(dataset.path))
+    if fault := dataset_registry.file_type_fault(dataset.path, dataset.files):
         yield FatalProblem(name, fault)
 
 
-def _refusals(job: Job, one: LoadedDataset) -> Iterator[FatalProblem]:
-    """What needs no look at the rows."""
-    assert one.dataset is not None
-    where = str(one.dataset.path)
-    if one.attr.ranking is not job.task.uses_preference_pairs:
-        kind = "needs pairs (`ranking: true`)" if job.task.uses_preference_pairs else "takes no pairs (`ranking: true`)"
-        yield FatalProblem(one.name, f"stage {job.task.stage} {kind}")
-    if fault := dataset_registry.formatting_fault(one.attr.formatting, job.header):
-        yield FatalProblem(one.name, fault)
-    if one.dataset.source == "file" and not one.dataset.files:
-        yield FatalProblem(where, no_data_file_reason(one.dataset.path))
-    if fault := dataset_registry.file_type_fault(one.dataset.path, one.dataset.files):
-        yield FatalProblem(one.name, fault)
-
-
-def _row_problems(one: LoadedDataset) -> Iterator[FatalProblem]:
-    rows, where = one.rows, str(one.dataset.path if one.dataset else one.name)
-    for path, row, why in rows.problems:
-        yield FatalProblem(f"{path}:{row}" if row else str(path), f"row {row} {why}" if row else why)
-    if rows.problems:
+def _row_problems(one: LoadedDataset, where: str) -> Iterator[FatalProblem]:
+    """Yield why the rows of a data set stop the run, each of them apart from its outcome."""
+    for path, line, why in one.rows.problems:
+        yield FatalProblem(f"{path}:{line}" if line else str(path), f"row {line} {why}" if line else why)
+    if one.rows.problems:
         return
-    if not len(rows):
+    if not one.rows.read:
         yield FatalProblem(where, "holds no row")
-    for why in column_types.column_problems(rows, one.attr):
+    for why in column_types.column_problems(one.rows, one.attr):
         yield FatalProblem(where, why)
-    if (rows.rows["outcome"] == TURN_ORDER).all() and (why := missing_columns(one.attr, _first_rows(one))):
+    if (one.rows.rows["outcome"] == TURN_ORDER).all() and (why := missing_columns(one.attr, one.first_rows())):
         yield FatalProblem(where, why)
-
-
-def dataset_files(one: LoadedDataset) -> list[Path]:
-    """The files of a set."""
-    return list(one.dataset.files) if one.dataset else []
