@@ -63,3 +63,12 @@ def relative_to_cwd(path: Path) -> Path:
     """The path from the working directory where it lies below that, else the absolute path."""
     absolute, here = path.absolute(), Path.cwd()
     return absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
+
+
+def shown_value(value: object) -> str:
+    """Return a value of a file as its reader knows it: text in quotes, true, false and null in YAML's words. What is
+    longer than 40 characters is cut."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -16,6 +16,7 @@ from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.rules.value_types import TYPE_WORDS
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.prediction import Job
+from validator.wording import shown_value
 
 _TYPE_WORDS = {**TYPE_WORDS, "dict": "an object"}
 _BOOL_WORDS = {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0"}
@@ -63,13 +64,6 @@ def _as_number(value: Any) -> Any:
         with suppress(ValueError):
             return read(value)
     return value
-
-
-def shown_json(value: Any) -> str:
-    """The value as JSON writes it, in the words of a message."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"`{value}`" if isinstance(value, str) else str(value)
 
 
 _COMMENT_STARTS = ("_", "/", "#", "comment")
@@ -149,13 +143,13 @@ def value_refused(job: Job, zero: DeepSpeedConfig) -> Findings:
     objects = {*json_table("deepspeed")["blocks"], "optimizer", "scheduler"} - {"zero_optimization"}
     for key, value in zero.config.items():
         if key in objects and not isinstance(value, Mapping):
-            yield in_deepspeed_file(job, "", key), f"`{key}` is {shown_json(value)}, not an object"
+            yield in_deepspeed_file(job, "", key), f"`{key}` is {shown_value(value)}, not an object"
     yield from _faults_outside_blocks(job, zero)
     for path, block, facts in _known_blocks(zero):
         for key, fact in _field_names(facts).items():
             fault = pydantic_problem(block[key], fact) if key in block and facts["unknown"] == "error" else None
             if fault:
-                yield in_deepspeed_file(job, path, key), f"`{path}.{key}` is {shown_json(block[key])}, {fault}"
+                yield in_deepspeed_file(job, path, key), f"`{path}.{key}` is {shown_value(block[key])}, {fault}"
 
 
 def _faults_outside_blocks(job: Job, zero: DeepSpeedConfig) -> Findings:
@@ -163,9 +157,9 @@ def _faults_outside_blocks(job: Job, zero: DeepSpeedConfig) -> Findings:
     for path, words in _CHOICES_OUTSIDE_BLOCKS.items():
         value = zero.value(path)
         if value not in (None, "auto") and str(value).lower() not in words:
-            yield in_deepspeed_file(job, path), f"`{path}` is {shown_json(value)}, not one of {', '.join(words)}"
+            yield in_deepspeed_file(job, path), f"`{path}` is {shown_value(value)}, not one of {', '.join(words)}"
     if isinstance(clock := zero.config.get("wall_clock_breakdown"), str) and clock != "auto":
-        text = f"`wall_clock_breakdown` is {shown_json(clock)}, not true or false"
+        text = f"`wall_clock_breakdown` is {shown_value(clock)}, not true or false"
         yield in_deepspeed_file(job, "wall_clock_breakdown"), text
     if zero.block.get("offload_optimizer", {}) is None:
         place = in_deepspeed_file(job, "zero_optimization.offload_optimizer")

@@ -18,6 +18,7 @@ from validator.rules.finding_places import in_accelerate_file, in_fsdp_config, i
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run.fsdp import AccelerateFile
 from validator.run.prediction import Job
+from validator.wording import shown_value
 
 _LAYER_SUFFIX = "DecoderLayer"
 _FSDP_WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
@@ -202,7 +203,7 @@ def accelerate_value_refused(job: Job, file: AccelerateFile) -> Findings:
         if value is not None and not _is_one_of(value, choices, numbered=name.startswith("fsdp")):
             known = ", ".join(choices if name.startswith("fsdp") else (choice.lower() for choice in choices))
             quoted = "; put it in quotes" if isinstance(value, bool) else ""
-            yield in_fsdp_config(job, name), f"`{name}` is {_shown_setting(value)}, none of {known}{quoted}"
+            yield in_fsdp_config(job, name), f"`{name}` is {shown_value(value)}, none of {known}{quoted}"
     if file.kind == "FSDP" and not file.problem:
         yield from _conflicting_values(job, file)
 
@@ -211,7 +212,7 @@ def _conflicting_values(job: Job, file: AccelerateFile) -> Findings:
     name = "fsdp_reshard_after_forward"
     value = file.setting(name)
     if file.version == 2 and str(value or "true").upper() not in ("TRUE", "FALSE", "1", "0", "YES", "NO"):
-        yield in_fsdp_config(job, name), f"`{name}` is {_shown_setting(value)}; FSDP2 takes true or false"
+        yield in_fsdp_config(job, name), f"`{name}` is {shown_value(value)}; FSDP2 takes true or false"
     lazy, sync = (file.setting(f"fsdp_{each}") for each in ("cpu_ram_efficient_loading", "sync_module_states"))
     if (lazy or lazy is None) and not (sync or sync is None):
         text = "`fsdp_cpu_ram_efficient_loading`, on by default, needs `fsdp_sync_module_states: true`"
@@ -367,7 +368,3 @@ def _zero3_with_fsdp2_checkpointing(job: Job, file: AccelerateFile) -> bool:
 def _is_one_of(value: Any, choices: list[str], numbered: bool) -> bool:
     numbers = [str(number) for number in range(1, len(choices) + 1)] if numbered else []
     return not isinstance(value, bool) and str(value).upper() in (*choices, *numbers)
-
-
-def _shown_setting(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)[:40]

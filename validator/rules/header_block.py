@@ -17,6 +17,7 @@ from validator.run.declared import header_lengths
 from validator.run.prediction import Job
 from validator.run.recipe_arguments import finite_number
 from validator.run.recipe_labels import catalogue_name, predicted_memory
+from validator.wording import shown_value
 
 _HEADER_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "rows", "predicted", "origin", "accelerate", "base",
            "lengths", "overfit", "packages", "network", "price", "llamafactory", "transformers", "torch")  # fmt: skip
@@ -55,25 +56,28 @@ def header_value_unusable(job: Job) -> Findings:
     """
     for field in ("summary", "machine", "accelerate", "base", "torch"):
         if job.header.get(field) is not None and not isinstance(job.header[field], str):
-            yield field, f"header field `{field}` is {job.header[field]!r:.40}, not text"
+            yield field, f"header field `{field}` is {shown_value(job.header[field])}, not text"
     for field in ("host_ram_gib", "samples", "rows"):
         number = finite_number(job.header.get(field))
         if job.header.get(field) is not None and not (number and number > 0):
-            yield field, f"header field `{field}` is {job.header[field]!r:.40}, not a positive number"
+            yield field, f"header field `{field}` is {shown_value(job.header[field])}, not a positive number"
     if job.header.get("lengths") is not None and header_lengths(job.header["lengths"]) is None:
         form = "neither a number of tokens nor a list of a typical and a longest one"
-        yield "lengths", f"header field `lengths` is {job.header['lengths']!r:.40}, {form}"
+        yield "lengths", f"header field `lengths` is {shown_value(job.header['lengths'])}, {form}"
     packages = job.header.get("packages")
     each = packages if isinstance(packages, list) else [packages]
     if packages is not None and not all(isinstance(one, str) for one in each):
-        yield "packages", f"header field `packages` is {packages!r:.40}, not names of packages"
+        yield "packages", f"header field `packages` is {shown_value(packages)}, not names of packages"
     if job.header.get("network") is not None:
         try:
             throughput.parse_network(str(job.header["network"]))
         except RecipeError as err:
             yield "network", str(err)
     if job.header.get("price") is not None and parse_price(job.header["price"]) is None:
-        yield "price", f"header field `price` is {job.header['price']!r:.40}, not an amount and a currency: 1.99 USD"
+        yield (
+            "price",
+            f"header field `price` is {shown_value(job.header['price'])}, not an amount and a currency: 1.99 USD",
+        )
 
 
 _REQUIRED_FIELDS = {

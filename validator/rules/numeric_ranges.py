@@ -6,13 +6,9 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import NamedTuple
 
-from validator.rules.rule import ERROR, WARNING, Findings, rule
+from validator.rules.rule import ERROR, WARNING, FailsAt, Findings, rule
 from validator.run.prediction import Job
 
-_ON_LOADING = "while the model loads"
-_ON_BUILDING = "when the trainer is built, after the model is loaded"
-_AT_FIRST_STEP = "at the first step"
-_AT_FIRST_EVALUATION = "at the first evaluation"
 _UNBOUNDED = float("inf")
 _ABOVE_0 = 5e-324
 
@@ -42,42 +38,42 @@ class NumericRange(NamedTuple):
     low: float
     end: float
     read: Callable[[Job], bool]
-    when: str
+    fails: FailsAt
 
 
 # Each limit was seen in a real run of LLaMA-Factory (benchmarks/evidence/conformity/conformity.csv, group range).
 _RANGES = {
-    "adam_beta1": NumericRange(0, 1, _uses_adam, _ON_BUILDING),
-    "adam_beta2": NumericRange(0, 1, _uses_adam, _ON_BUILDING),
-    "adam_epsilon": NumericRange(0, _UNBOUNDED, _uses_adam, _ON_BUILDING),
-    "neftune_noise_alpha": NumericRange(0, _UNBOUNDED, _trains, _AT_FIRST_STEP),
-    "cutoff_len": NumericRange(1, _UNBOUNDED, _trains, _AT_FIRST_STEP),
-    "dataloader_prefetch_factor": NumericRange(1, _UNBOUNDED, _trains, _ON_BUILDING),
-    "dataloader_num_workers": NumericRange(0, _UNBOUNDED, _trains, _ON_BUILDING),
-    "per_device_eval_batch_size": NumericRange(1, _UNBOUNDED, _evaluates, _AT_FIRST_EVALUATION),
-    "eval_num_beams": NumericRange(0, _UNBOUNDED, _generates, _AT_FIRST_EVALUATION),  # 0 stands for the default
-    "num_beams": NumericRange(1, _UNBOUNDED, _generates, _AT_FIRST_EVALUATION),
-    "generation_num_beams": NumericRange(1, _UNBOUNDED, _generates, _AT_FIRST_EVALUATION),
-    "generation_max_length": NumericRange(0, _UNBOUNDED, _generates, _AT_FIRST_EVALUATION),
-    "temperature": NumericRange(_ABOVE_0, _UNBOUNDED, _samples_text, _AT_FIRST_EVALUATION),
-    "top_p": NumericRange(0, _UNBOUNDED, _samples_text, _AT_FIRST_EVALUATION),
-    "top_k": NumericRange(0, _UNBOUNDED, _samples_text, _AT_FIRST_EVALUATION),
-    "repetition_penalty": NumericRange(_ABOVE_0, _UNBOUNDED, _generates, _AT_FIRST_EVALUATION),
-    "apollo_rank": NumericRange(0, _UNBOUNDED, _is_on("use_apollo"), _ON_BUILDING),
-    "oft_block_size": NumericRange(0, _UNBOUNDED, lambda job: job.task.method == "oft", _ON_LOADING),
-    "profiler_active_steps": NumericRange(1, _UNBOUNDED, _is_on("enable_torch_profiler"), _ON_BUILDING),
-    "profiler_wait_steps": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), _ON_BUILDING),
-    "profiler_warmup_steps": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), _ON_BUILDING),
-    "profiler_repeat": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), _ON_BUILDING),
+    "adam_beta1": NumericRange(0, 1, _uses_adam, FailsAt.TRAINER),
+    "adam_beta2": NumericRange(0, 1, _uses_adam, FailsAt.TRAINER),
+    "adam_epsilon": NumericRange(0, _UNBOUNDED, _uses_adam, FailsAt.TRAINER),
+    "neftune_noise_alpha": NumericRange(0, _UNBOUNDED, _trains, FailsAt.FIRST_STEP),
+    "cutoff_len": NumericRange(1, _UNBOUNDED, _trains, FailsAt.FIRST_STEP),
+    "dataloader_prefetch_factor": NumericRange(1, _UNBOUNDED, _trains, FailsAt.TRAINER),
+    "dataloader_num_workers": NumericRange(0, _UNBOUNDED, _trains, FailsAt.TRAINER),
+    "per_device_eval_batch_size": NumericRange(1, _UNBOUNDED, _evaluates, FailsAt.FIRST_EVALUATION),
+    "eval_num_beams": NumericRange(0, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),  # 0 stands for the default
+    "num_beams": NumericRange(1, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
+    "generation_num_beams": NumericRange(1, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
+    "generation_max_length": NumericRange(0, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
+    "temperature": NumericRange(_ABOVE_0, _UNBOUNDED, _samples_text, FailsAt.FIRST_EVALUATION),
+    "top_p": NumericRange(0, _UNBOUNDED, _samples_text, FailsAt.FIRST_EVALUATION),
+    "top_k": NumericRange(0, _UNBOUNDED, _samples_text, FailsAt.FIRST_EVALUATION),
+    "repetition_penalty": NumericRange(_ABOVE_0, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
+    "apollo_rank": NumericRange(0, _UNBOUNDED, _is_on("use_apollo"), FailsAt.TRAINER),
+    "oft_block_size": NumericRange(0, _UNBOUNDED, lambda job: job.task.method == "oft", FailsAt.MODEL_LOADING),
+    "profiler_active_steps": NumericRange(1, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
+    "profiler_wait_steps": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
+    "profiler_warmup_steps": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
+    "profiler_repeat": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
 }
 # An interval of zero is divided by; below zero it passes.
-_INTERVALS: dict[str, tuple[Callable[[Job], bool], str]] = {
-    "eval_accumulation_steps": (_evaluates, _AT_FIRST_EVALUATION),
-    "apollo_update_interval": (_is_on("use_apollo"), _ON_BUILDING),
-    "galore_update_interval": (_is_on("use_galore"), _ON_BUILDING),
-    "buffer_size": (_is_on("streaming"), "while the data is read"),
-    "gradient_accumulation_steps": (_trains, _ON_BUILDING),
-    "badam_switch_interval": (_is_on("use_badam"), _ON_BUILDING),
+_INTERVALS: dict[str, tuple[Callable[[Job], bool], FailsAt]] = {
+    "eval_accumulation_steps": (_evaluates, FailsAt.FIRST_EVALUATION),
+    "apollo_update_interval": (_is_on("use_apollo"), FailsAt.TRAINER),
+    "galore_update_interval": (_is_on("use_galore"), FailsAt.TRAINER),
+    "buffer_size": (_is_on("streaming"), FailsAt.DATASET),
+    "gradient_accumulation_steps": (_trains, FailsAt.TRAINER),
+    "badam_switch_interval": (_is_on("use_badam"), FailsAt.TRAINER),
 }
 
 
@@ -92,13 +88,13 @@ def number_out_of_range(job: Job) -> Findings:
     transformers/generation/logits_process.py:TemperatureLogitsWarper.__init__
     Fix: the default, or a number within the limits named.
     """
-    for key, (low, end, read, when) in _RANGES.items():
+    for key, (low, end, read, fails) in _RANGES.items():
         value = job.args.get(key)
         outside = isinstance(value, (int, float)) and not low <= value < end  # which .nan is, too
         if job.args.is_set(key) and outside and read(job):
             least = "above 0" if low == _ABOVE_0 else f"at least {low:g}"
             limit = f" and below {end:g}" if end < _UNBOUNDED else ""
-            yield key, f"`{key}` is {value} and fails {when}; it must be {least}{limit}"
+            yield key, f"`{key}` is {value} and fails {fails}; it must be {least}{limit}"
 
 
 @rule("TRA020", ERROR)
@@ -127,9 +123,9 @@ def interval_zero(job: Job) -> Findings:
     llamafactory/train/trainer_utils.py:_create_badam_optimizer
     Fix: at least 1, or leave it out.
     """
-    for key, (read, when) in _INTERVALS.items():
+    for key, (read, fails) in _INTERVALS.items():
         if job.args.is_set(key) and job.args.get(key) == 0 and read(job):
-            yield key, f"`{key}: {job.args.get(key)}` is divided by and fails {when}; it must be at least 1"
+            yield key, f"`{key}: {job.args.get(key)}` is divided by and fails {fails}; it must be at least 1"
 
 
 @rule("TRA023", WARNING)

@@ -7,6 +7,7 @@ subjects (subjects.py), and not at all where there is none."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from typing import Any, NamedTuple, TypeVarTuple, overload
 
 from validator.finding import Edit, Fix, Place, Severity
@@ -26,6 +27,19 @@ About = Callable[[Job], Iterable[tuple[Any, ...]]]
 MAX_FINDINGS = 50
 
 ERROR, WARNING, NOTE = Severity
+
+
+class FailsAt(StrEnum):
+    """The moment at which LLaMA-Factory fails on a value, in the words of a message."""
+
+    PARSING = "at parsing"
+    DATASET = "while the data set is read"
+    MODEL_LOADING = "while the model loads"
+    TRAINER = "when the trainer is built, after the model is loaded"
+    FIRST_STEP = "at the first step"
+    FIRST_EVALUATION = "at the first evaluation"
+    FIRST_SAVE = "at the first save"
+    NEVER = "by never ending"
 
 
 class Violation(NamedTuple):
@@ -58,11 +72,6 @@ class Rule(NamedTuple):
 DECLARED: list[Rule] = []
 
 
-def run_itself(_job: Job) -> tuple[tuple[()]]:
-    """Return the subject of a rule that takes the run alone."""
-    return ((),)
-
-
 @overload
 def rule(
     code: str, severity: Severity, *, since: str = "", until: str = "", advised: bool = False
@@ -85,7 +94,7 @@ def rule(
     code: str,
     severity: Severity,
     *,
-    about: About = run_itself,
+    about: About = lambda _run: [()],
     since: str = "",
     until: str = "",
     advised: bool = False,

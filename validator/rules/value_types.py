@@ -13,18 +13,10 @@ from validator.knowledge import tables
 from validator.knowledge.releases import ArgumentEntry
 from validator.recipe.suggestions import suggest
 from validator.rules import rule
-from validator.rules.rule import Violation
+from validator.rules.rule import FailsAt, Violation
+from validator.wording import shown_value
 
-_FAILURE_MOMENTS = {
-    "p": "at parsing",
-    "d": "while the data set is read",
-    "m": "while the model loads",
-    "t": "when the trainer is built, after the model is loaded",
-    "s": "at the first step",
-    "e": "at the first evaluation",
-    "v": "at the first save",
-    "h": "by never ending",
-}
+_FAILURE_MOMENTS = dict(zip("pdmtsevh", FailsAt, strict=True))  # by the letter of an outcome in data/values.json
 _JUDGED_BY_OTHER_RULES = ("quantization_method",)  # by TRA308 and TRA804, which know whether it is read
 TYPE_WORDS = {
     "bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
@@ -160,18 +152,11 @@ def _choice_message(key: str, value: Any, entry: ArgumentEntry) -> str:
     losses = tables.json_table("arguments")["arguments"]["pref_loss"]["choices"]
     loss = key == "stage" and word in losses
     hint = f"; write `stage: dpo` with `pref_loss: {word}`" if loss else suggest(word, choices)
-    return f"`{key}` is {_shown_value(value)}, not one of {', '.join(choices)}{hint}"
+    return f"`{key}` is {shown_value(value)}, not one of {', '.join(choices)}{hint}"
 
 
 def _type_message(key: str, value: Any, entry: ArgumentEntry) -> str:
     wanted = " or ".join(TYPE_WORDS[name] for name in entry["type"].split("|"))
     if entry["type"] == "bool" and isinstance(value, str) and value:
-        return f"`{key}` is the text {_shown_value(value)}, which counts as true; write {wanted} without quotes"
-    return f"`{key}` is {_shown_value(value)}, not {wanted}"
-
-
-def _shown_value(value: Any) -> str:
-    if value is None:
-        return "null"
-    text = f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+        return f"`{key}` is the text {shown_value(value)}, which counts as true; write {wanted} without quotes"
+    return f"`{key}` is {shown_value(value)}, not {wanted}"
