@@ -35,17 +35,12 @@ class Collective(NamedTuple):
     calls: float
 
 
-def _link_rate(device: DeviceRates, sharding: Sharding) -> float:
-    """Bytes a second from one device to the next of its node."""
-    if device.nvlink_switch:
-        return device.link
-    return min(device.link, _SHARE_THROUGH_HOST_MEMORY * device.host_bandwidth / sharding.devices_per_node)
-
-
 def slowest_link(device: DeviceRates, sharding: Sharding) -> tuple[TimeTerm, float]:
     """What a ring through all devices waits for, and its bytes a second. Of each byte that is gathered all but the last
     hop's share passes each link, and each node's network, which its devices share."""
-    link = _link_rate(device, sharding)
+    link = device.link
+    if not device.nvlink_switch:
+        link = min(link, _SHARE_THROUGH_HOST_MEMORY * device.host_bandwidth / sharding.devices_per_node)
     if sharding.nodes > 1 and 0 < device.network < link:
         return TimeTerm.NETWORK, device.network
     return TimeTerm.COMMUNICATION, link
@@ -116,11 +111,6 @@ def _backward_layer_share(step: TrainingStep) -> float:
     return sum(number * layer.elements for number, layer in step.backward_layers) / whole
 
 
-def _gradient_bytes(step: TrainingStep) -> float:
-    """Bytes of all gradients, in the precision that they are trained in."""
-    return trained_bytes(step, step.sizes.gradient)
-
-
 def _reduction(step: TrainingStep, size: float, calls: float) -> Collective:
     """The collective that reduces `size` bytes of gradients."""
     return Collective(size, 2 if step.strategy.collective == "all_reduce" else 1, calls)
@@ -128,7 +118,7 @@ def _reduction(step: TrainingStep, size: float, calls: float) -> Collective:
 
 def _ddp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
     """One all-reduce of all gradients a step, beside the last backward pass."""
-    size = _gradient_bytes(step)
+    size = trained_bytes(step, step.sizes.gradient)
     yield OverlapWindow(
         1, (_reduction(step, size, ceil(size / _DDP_BUCKET_BYTES)),), _backward_seconds(step, micro_batch)
     )
@@ -138,7 +128,9 @@ def _zero_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[
     """Stages 0 to 2 of an engine: gradients all-reduced, beside the backward pass where communication overlaps; then
     the updated weights gathered."""
     sharding, strategy = step.sharding, step.strategy
-    reduced = _reduction(step, _gradient_bytes(step), ceil(step.trained_elements / max(sharding.reduce_bucket, 1)))
+    reduced = _reduction(
+        step, trained_bytes(step, step.sizes.gradient), ceil(step.trained_elements / max(sharding.reduce_bucket, 1))
+    )
     beside = _backward_seconds(step, micro_batch) if sharding.overlap_comm and strategy.shards_optimizer_states else 0.0
     times = step.work.accumulation if strategy.reduces == "every micro batch" else 1
     yield OverlapWindow(times, (reduced,), beside)
@@ -160,7 +152,9 @@ def _zero3_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator
     size = base_weight_bytes(step) + (trained_bytes(step, step.sizes.adapter) if step.trains_adapter else 0.0)
     bundles = min(_gathered_tensors(step), ceil(step.parameters / max(sharding.prefetch_bucket, 1)))
     gathered = Collective(often * size + reference_weight_bytes(step), 1, often * bundles)
-    scattered = _reduction(step, _gradient_bytes(step), ceil(step.trained_elements / max(sharding.reduce_bucket, 1)))
+    scattered = _reduction(
+        step, trained_bytes(step, step.sizes.gradient), ceil(step.trained_elements / max(sharding.reduce_bucket, 1))
+    )
     together = (gathered, scattered) if sharding.overlap_comm else (gathered,)
     yield OverlapWindow(step.work.accumulation, together, micro_batch.forward + micro_batch.backward)
     if not sharding.overlap_comm:

@@ -171,12 +171,17 @@ def _expert_adapter_cost(step: TrainingStep, rates: AttainedRates, layer: Decode
 
 
 def elementwise_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """All of a layer but its products and scores."""
+    """Memory-bound work of a layer: norms, activation, rotation, residual sums (as many of gradients), casts."""
+    attn, traffic = step.arch.attn, norm_traffic(step)
+    normed = step.arch.norms_per_layer * step.arch.hidden
+    if layer.attends and (attn.qk_norm or attn.full_width_qk_norm):
+        normed += attn.query_width + attn.key_width
+    residual = (7.0 if step.arch.dropout else 6.0) * step.sizes.residual * step.arch.hidden
     parts = (
-        _norm_bytes(step, layer),
+        (normed * traffic[0], normed * traffic[1]),
         _activation_bytes(step, layer),
         _rotary_bytes(step, layer),
-        _residual_bytes(step),
+        (residual, residual),
         _cast_bytes(step, layer),
     )
     forward, backward = (sum(part) for part in zip(*parts, strict=True))
@@ -192,14 +197,6 @@ def norm_traffic(step: TrainingStep) -> tuple[float, float]:
         return 2 * stream, 4 * stream
     turned = 2 * (4 + stream) if stream < 4 else 0.0
     return turned + 20 + 2 * stream, turned + 40 + 3 * stream
-
-
-def _norm_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float]:
-    attn, (forward, backward) = step.arch.attn, norm_traffic(step)
-    width = step.arch.norms_per_layer * step.arch.hidden
-    if layer.attends and (attn.qk_norm or attn.full_width_qk_norm):
-        width += attn.query_width + attn.key_width
-    return width * forward, width * backward
 
 
 def _activation_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float]:
@@ -220,12 +217,6 @@ def _rotary_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float
     width = step.sizes.compute * (step.arch.attn.query_width + step.arch.attn.key_width)
     passes = 2 if step.work.fused_kernels else 10
     return passes * width, passes * width
-
-
-def _residual_bytes(step: TrainingStep) -> tuple[float, float]:
-    """Bytes per token: two sums, and as many of gradients."""
-    width = (7.0 if step.arch.dropout else 6.0) * step.sizes.residual * step.arch.hidden
-    return width, width
 
 
 def _cast_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float]:

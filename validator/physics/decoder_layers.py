@@ -10,7 +10,6 @@ from itertools import groupby
 from validator.physics.architecture import (
     Architecture,
     AttentionShape,
-    CountedLayers,
     FeedForwardShape,
     LayerKind,
     Linear,
@@ -140,22 +139,16 @@ def _attention_part(arch: Architecture, kind: LayerKind) -> tuple[list[Linear], 
 def _build_layer(arch: Architecture, kind: LayerKind, fused: bool) -> DecoderLayer:
     linears, vectors = _attention_part(arch, kind)
     mixer = arch.mixer if kind.mixes else None
-    more, experts, routing = _mixture_part(arch, fused) if kind.experts else (_dense_linears(arch), 0, 0)
-    linears += more
+    experts = routing = 0
+    if kind.experts:
+        more, experts, routing = _mixture_part(arch, fused)
+        linears += more
+    else:
+        linears += _feed_forward_linears(arch.hidden, arch.ffn.width, arch.ffn, bias=arch.ffn.bias)
+        if width := arch.per_layer_input_width:
+            linears += [Linear("input_gate", arch.hidden, width), Linear("input_out", width, arch.hidden)]
     vectors += sum(linear.bias_elements for linear in linears) + routing
     return DecoderLayer(tuple(linears), experts, vectors, mixture=kind.experts, mixer=mixer, attends=kind.attends)
-
-
-def _dense_linears(arch: Architecture) -> list[Linear]:
-    inside = _feed_forward_linears(arch.hidden, arch.ffn.width, arch.ffn, bias=arch.ffn.bias)
-    return inside + (
-        _per_layer_input_linears(arch.hidden, arch.per_layer_input_width) if arch.per_layer_input_width else []
-    )
-
-
-def _per_layer_input_linears(hidden: int, width: int) -> list[Linear]:
-    """Of what each layer reads of an embedding of its own."""
-    return [Linear("input_gate", hidden, width), Linear("input_out", width, hidden)]
 
 
 def _mixture_part(arch: Architecture, fused: bool) -> tuple[list[Linear], int, int]:
@@ -179,11 +172,6 @@ def _mixture_part(arch: Architecture, fused: bool) -> tuple[list[Linear], int, i
     return linears, sum(linear.elements + linear.bias_elements for linear in experts), router
 
 
-def _build_counted_layer(layers: CountedLayers) -> tuple[int, DecoderLayer]:
-    linears = tuple(Linear(*each) for each in layers.linears)
-    return layers.number, DecoderLayer(linears, layers.experts, layers.vectors)
-
-
 def last_layers(layers: tuple[tuple[int, DecoderLayer], ...], number: int) -> tuple[tuple[int, DecoderLayer], ...]:
     """The last `number` of layers that `build_layers` returns."""
     last: list[tuple[int, DecoderLayer]] = []
@@ -194,21 +182,19 @@ def last_layers(layers: tuple[tuple[int, DecoderLayer], ...], number: int) -> tu
     return tuple(last)
 
 
-def _layer_kinds(arch: Architecture) -> tuple[LayerKind, ...]:
-    """Of each layer."""
-    dense = arch.ffn.dense_layers if arch.ffn.experts else arch.layers
-    return arch.kinds or (LayerKind(),) * dense + (LayerKind(experts=True),) * (arch.layers - dense)
-
-
 @lru_cache(maxsize=512)
 def build_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
     """(how many, layer) for layers in a row that are alike, first layers first. `fused`: experts are 3-D parameters."""
     if arch.counted:
-        return tuple(_build_counted_layer(each) for each in arch.counted)
+        return tuple(
+            (each.number, DecoderLayer(tuple(Linear(*one) for one in each.linears), each.experts, each.vectors))
+            for each in arch.counted
+        )
     if arch.layer_groups:
         one = {each: build_layers(each, fused)[0][1] for each in dict.fromkeys(each for _, each in arch.layer_groups)}
         return tuple((number, one[each]) for number, each in arch.layer_groups)
-    kinds = _layer_kinds(arch)
+    dense = arch.ffn.dense_layers if arch.ffn.experts else arch.layers
+    kinds = arch.kinds or (LayerKind(),) * dense + (LayerKind(experts=True),) * (arch.layers - dense)
     of = {kind: _build_layer(arch, kind, fused) for kind in dict.fromkeys(kinds)}
     return tuple((len(list(alike)), of[kind]) for kind, alike in groupby(kinds))
 

@@ -212,7 +212,8 @@ def disk_usage(
     beside them. FSDP writes that copy, too (accelerate/utils/fsdp_utils.py, save_fsdp_model), where it saves whole
     states; where it saves them in pieces it writes no other."""
     step = training_step(arch, workload)
-    saved = trained_bytes(step, step.sizes.adapter) if step.trains_adapter else _full_checkpoint_weight_bytes(step)
+    whole = step.sizes.trained * step.trained_elements + step.sizes.base * (step.parameters - step.trained_elements)
+    saved = trained_bytes(step, step.sizes.adapter) if step.trains_adapter else whole
     states = states_and_master_bytes(step) if save_optimizer else 0.0
     if save_optimizer and (step.strategy.fsdp or (step.strategy.deepspeed and not step.strategy.shards_weights)):
         states += saved
@@ -222,7 +223,3 @@ def disk_usage(
         DiskTerm.OPTIMIZER: states * at_once,
         DiskTerm.DATA: 12.0 * workload.dataset_tokens,
     }
-
-
-def _full_checkpoint_weight_bytes(step: TrainingStep) -> float:
-    return step.sizes.trained * step.trained_elements + step.sizes.base * (step.parameters - step.trained_elements)

@@ -9,7 +9,6 @@ from validator.physics.training_step import (
     TrainingStep,
     largest_trained_tensor,
     trained_bytes,
-    trained_layers,
     trained_matrices,
 )
 from validator.physics.workload import DDP, EIGHT_BIT_SIZE
@@ -19,7 +18,7 @@ def _low_rank_state_bytes(step: TrainingStep, moment: float) -> float:
     """GaLore (arXiv 2403.03507), APOLLO (2412.05270): moments live in a rank-r space of the layers' linear modules,
     beside the projection itself; everything else keeps ordinary moments."""
     projected, inside = 0.0, 0
-    for count, layer in trained_layers(step):
+    for count, layer in () if step.trains_adapter else step.backward_layers:
         for linear in layer.linears:
             small, large = sorted((linear.inputs, linear.outputs))
             rank = min(step.work.optimizer_rank, small)
@@ -41,11 +40,6 @@ def _muon_state_bytes(step: TrainingStep, moment: float) -> float:
     return moment * (2 * step.trained_elements - sum(matrix.elements * matrix.number for matrix in hidden))
 
 
-def _badam_state_bytes(step: TrainingStep) -> float:
-    """BAdam (arXiv 2404.02827): fp32 copy, gradient and two moments of the one active block of layers."""
-    return 16.0 * step.largest_layer
-
-
 def _elements_with_fp32_moments(step: TrainingStep) -> int:
     """Elements of embeddings, whose moments stay in fp32 beside bitsandbytes' 8-bit ones (transformers' Trainer
     registers the exception; an engine's partitions hide the embedding from it)."""
@@ -64,7 +58,7 @@ def optimizer_state_bytes(step: TrainingStep) -> float:
         case "muon":
             return _muon_state_bytes(step, moment)
         case "one layer":
-            return _badam_state_bytes(step)
+            return 16.0 * step.largest_layer  # fp32 copy, gradient and two moments (BAdam, arXiv 2404.02827)
     if not optimizer.moment_size:
         return optimizer.moments * trained_bytes(step, moment)
     precise = _elements_with_fp32_moments(step) if moment == EIGHT_BIT_SIZE else 0

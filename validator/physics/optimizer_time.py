@@ -29,21 +29,14 @@ def device_update_seconds(step: TrainingStep, rates: AttainedRates) -> float:
     """Gradients measured and clipped, states and weights read and written, on this device's share."""
     if step.sharding.offload_optimizer:
         return 0.0
-    sizes, trained = step.sizes, _updated_elements(step)
+    sizes, trained = step.sizes, float(step.trained_elements)
+    if step.optimizer.states == "one layer":  # BAdam trains one at a time (arXiv 2404.02827)
+        trained = min(trained, step.largest_layer)
     clipped = 4.0 * sizes.gradient * trained
     weights = 2 * sizes.master + 2 * (sizes.adapter if step.trains_adapter else sizes.trained)
     passes = _FOREACH_TRAFFIC if step.optimizer.foreach else 1.0
     moved = clipped + passes * (weights * trained + 2 * optimizer_state_bytes(step))
     return (moved / rates.bandwidth + _matmul_seconds(step, rates)) / optimizer_partitions(step)
-
-
-def _updated_elements(step: TrainingStep) -> float:
-    """Parameters of one step's update; BAdam's are those of one block of layers (arXiv 2404.02827)."""
-    return (
-        min(step.trained_elements, step.largest_layer)
-        if step.optimizer.states == "one layer"
-        else step.trained_elements
-    )
 
 
 def _matmul_seconds(step: TrainingStep, rates: AttainedRates) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from validator.physics import attention, lm_head, towers
+from validator.physics import attention, gradients, lm_head, towers, weights
 from validator.physics.activation_checkpointing import (
     LayerActivations,
     checkpoints_held_by_fsdp,
@@ -20,33 +20,10 @@ from validator.physics.attention import attention_mask_bytes
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.estimate import DeviceTerm, largest
 from validator.physics.feed_forward import feed_forward_width
-from validator.physics.gradients import (
-    accumulated_gradient_bytes,
-    communication_bucket_bytes,
-    gradient_being_computed,
-    gradient_bytes,
-    gradients_before_backward,
-    gradients_so_far,
-)
 from validator.physics.lm_head import logits_in_compute_precision
 from validator.physics.optimizer import optimizer_states_on_device, optimizer_workspace
 from validator.physics.saved_inputs import saved_per_layer_inputs
 from validator.physics.training_step import LayerPosition, TrainingStep
-from validator.physics.weights import (
-    GatherPoint,
-    adapter_weights_on_device,
-    autocast_elements,
-    base_weights_on_device,
-    dequantized_bytes,
-    dora_norm_bytes,
-    gathered_weight_bytes,
-    largest_matrix,
-    layer_autocast_copies,
-    lm_head_autocast_copy,
-    loaded_weight_bytes,
-    reference_weight_bytes,
-    reference_weights_on_device,
-)
 from validator.physics.workload import DDP, ZERO_3
 
 DeviceTerms = Mapping[DeviceTerm, float]
@@ -56,19 +33,19 @@ DeviceTerms = Mapping[DeviceTerm, float]
 def resident_terms(step: TrainingStep) -> DeviceTerms:
     """What stays on the device through the whole step, gradients apart."""
     return {
-        DeviceTerm.WEIGHTS: base_weights_on_device(step),
-        DeviceTerm.ADAPTER: adapter_weights_on_device(step),
+        DeviceTerm.WEIGHTS: weights.base_weights_on_device(step),
+        DeviceTerm.ADAPTER: weights.adapter_weights_on_device(step),
         DeviceTerm.OPTIMIZER: optimizer_states_on_device(step),
-        DeviceTerm.REFERENCE: reference_weights_on_device(step),
+        DeviceTerm.REFERENCE: weights.reference_weights_on_device(step),
     }
 
 
-def terms_of_both_passes(step: TrainingStep, where: GatherPoint) -> DeviceTerms:
+def terms_of_both_passes(step: TrainingStep, where: weights.GatherPoint) -> DeviceTerms:
     """What is there during the whole forward and backward pass."""
     return {
         **resident_terms(step),
-        DeviceTerm.GATHERED_WEIGHTS: gathered_weight_bytes(step, where),
-        DeviceTerm.BUCKETS: communication_bucket_bytes(step),
+        DeviceTerm.GATHERED_WEIGHTS: weights.gathered_weight_bytes(step, where),
+        DeviceTerm.BUCKETS: gradients.communication_bucket_bytes(step),
         DeviceTerm.TOWER_INPUTS: towers.tower_input_bytes(step),
         DeviceTerm.TOWERS: towers.tower_saved_bytes(step)
         + towers.frozen_layer_activations(step)
@@ -80,7 +57,7 @@ def terms_of_both_passes(step: TrainingStep, where: GatherPoint) -> DeviceTerms:
 
 def _autocast_copies(step: TrainingStep) -> float:
     """Autocast's copies of all trained matrices but the output layer's."""
-    return layer_autocast_copies(step) + towers.tower_autocast_copies(step)
+    return weights.layer_autocast_copies(step) + towers.tower_autocast_copies(step)
 
 
 def last_layer_forward(step: TrainingStep) -> DeviceTerms:
@@ -91,10 +68,10 @@ def last_layer_forward(step: TrainingStep) -> DeviceTerms:
     return {
         **terms_of_both_passes(step, "last layer"),
         **saved_by_all_layers(step),
-        DeviceTerm.GRADIENTS: gradients_before_backward(step),
+        DeviceTerm.GRADIENTS: gradients.gradients_before_backward(step),
         DeviceTerm.WEIGHT_CASTS: _autocast_copies(step),
         DeviceTerm.LAST_MLP_OUTPUT: results if step.checkpointing != "off" else 0.0,
-        DeviceTerm.DEQUANTIZED: dequantized_bytes(step, layer.linears) + dora_norm_bytes(step, layer),
+        DeviceTerm.DEQUANTIZED: weights.dequantized_bytes(step, layer.linears) + weights.dora_norm_bytes(step, layer),
     }
 
 
@@ -113,15 +90,15 @@ def loss_forward(step: TrainingStep) -> DeviceTerms:
     inside = {
         **terms_of_both_passes(step, "loss"),
         **saved_by_all_layers(step),
-        DeviceTerm.GRADIENTS: gradients_before_backward(step),
-        DeviceTerm.WEIGHT_CASTS: _autocast_copies(step) + lm_head_autocast_copy(step),
+        DeviceTerm.GRADIENTS: gradients.gradients_before_backward(step),
+        DeviceTerm.WEIGHT_CASTS: _autocast_copies(step) + weights.lm_head_autocast_copy(step),
         DeviceTerm.HIDDEN_STATES: _hidden_state_bytes(step),
         DeviceTerm.HEAD: lm_head.lm_head_saved_bytes(step),
         DeviceTerm.LOGITS: lm_head.logits_forward(step),
     }
     if not step.work.needs_full_logits or step.checkpointing == "off":
         return inside
-    outside = {**inside, DeviceTerm.WEIGHT_CASTS: lm_head_autocast_copy(step)}
+    outside = {**inside, DeviceTerm.WEIGHT_CASTS: weights.lm_head_autocast_copy(step)}
     return largest([outside, {**inside, DeviceTerm.LOGITS: lm_head.logits_in_model_forward(step)}])
 
 
@@ -131,8 +108,8 @@ def loss_backward(step: TrainingStep) -> DeviceTerms:
     return {
         **terms_of_both_passes(step, "loss"),
         **saved_by_all_layers(step),
-        DeviceTerm.GRADIENTS: gradients_before_backward(step),
-        DeviceTerm.WEIGHT_CASTS: inside + lm_head_autocast_copy(step),
+        DeviceTerm.GRADIENTS: gradients.gradients_before_backward(step),
+        DeviceTerm.WEIGHT_CASTS: inside + weights.lm_head_autocast_copy(step),
         DeviceTerm.HEAD: lm_head.lm_head_saved_bytes(step),
         DeviceTerm.LOGITS: lm_head.logits_backward(step),
     }
@@ -143,7 +120,7 @@ def evaluation_phase(step: TrainingStep) -> DeviceTerms:
         return {}
     return {
         **terms_of_both_passes(step, "loss"),
-        DeviceTerm.WEIGHT_CASTS: _autocast_copies(step) + lm_head_autocast_copy(step),
+        DeviceTerm.WEIGHT_CASTS: _autocast_copies(step) + weights.lm_head_autocast_copy(step),
         DeviceTerm.LOGITS: lm_head.logits_evaluation(step),
     }
 
@@ -163,21 +140,20 @@ def _backward_points(step: TrainingStep, layer: DecoderLayer, inside: LayerActiv
     taken the place of these; the attention half; the end."""
     down, attention = element_count(layer.down), element_count(layer.attention)
     forward = layer.matrices - attention
+    # Of the two tensors that hold the matrices of all experts, the larger one
+    experts = layer.experts * 2 // 3 if step.arch.ffn.gated else layer.experts // 2
     inner = step.tokens * step.sizes.compute * feed_forward_width(step, layer)
     yield BackwardPoint(
-        inside.total + inside.ffn_workspace, down, layer.matrices - down, 0, dequantized_bytes(step, layer.down)
+        inside.total + inside.ffn_workspace, down, layer.matrices - down, 0, weights.dequantized_bytes(step, layer.down)
     )
-    yield BackwardPoint(inside.total - inner, down, layer.matrices - down, 0, dequantized_bytes(step, layer.readers))
-    widest = max(largest_matrix((*layer.down, *layer.readers)), _largest_expert_tensor(step, layer))
+    yield BackwardPoint(
+        inside.total - inner, down, layer.matrices - down, 0, weights.dequantized_bytes(step, layer.readers)
+    )
+    widest = max(weights.largest_matrix((*layer.down, *layer.readers)), experts)
     yield BackwardPoint(inside.attention, forward, attention, widest)
-    yield BackwardPoint(inside.attention, forward, attention, 0, dequantized_bytes(step, layer.attention))
+    yield BackwardPoint(inside.attention, forward, attention, 0, weights.dequantized_bytes(step, layer.attention))
     yield BackwardPoint(inside.attention + inside.attention_workspace, forward, attention, 0)
-    yield BackwardPoint(0.0, layer.elements, 0, largest_matrix(layer.attention))
-
-
-def _largest_expert_tensor(step: TrainingStep, layer: DecoderLayer) -> int:
-    """Elements of the larger of the two tensors that hold the matrices of all experts."""
-    return layer.experts * 2 // 3 if step.arch.ffn.gated else layer.experts // 2
+    yield BackwardPoint(0.0, layer.elements, 0, weights.largest_matrix(layer.attention))
 
 
 def _end_of_recomputation(step: TrainingStep, layer: DecoderLayer, inside: LayerActivations) -> BackwardPoint:
@@ -187,7 +163,7 @@ def _end_of_recomputation(step: TrainingStep, layer: DecoderLayer, inside: Layer
     adapted = [each for each in layer.down if each.role in work.adapter.targets and work.method == "lora"]
     cast = 4.0 if work.precision == "amp" and not work.quant_bits else 0.0
     entering = cast * step.tokens * max((each.inputs for each in adapted), default=0)
-    rebuilt = dora_norm_bytes(step, layer) + dequantized_bytes(step, layer.linears)
+    rebuilt = weights.dora_norm_bytes(step, layer) + weights.dequantized_bytes(step, layer.linears)
     return BackwardPoint(inside.total + entering, 0, layer.matrices, 0, rebuilt)
 
 
@@ -202,14 +178,14 @@ class RestOfModel(NamedTuple):
 
 
 def _terms_at(step: TrainingStep, layer: DecoderLayer, point: BackwardPoint, around: RestOfModel) -> DeviceTerms:
-    trained = autocast_elements(step, layer) / layer.matrices
+    trained = weights.autocast_elements(step, layer) / layer.matrices
     return {
         **around.standing,
         DeviceTerm.CHECKPOINTS: around.checkpoints,
         DeviceTerm.ACTIVATIONS: point.activations + around.activations,
         DeviceTerm.WEIGHT_CASTS: around.autocast_copies + 2.0 * trained * point.pending,
-        DeviceTerm.GRADIENTS: gradients_so_far(step, around.done + point.done),
-        DeviceTerm.NEW_GRADIENT: gradient_being_computed(step, layer, point.being_computed),
+        DeviceTerm.GRADIENTS: gradients.gradients_so_far(step, around.done + point.done),
+        DeviceTerm.NEW_GRADIENT: gradients.gradient_being_computed(step, layer, point.being_computed),
         DeviceTerm.DEQUANTIZED: point.rebuilt,
     }
 
@@ -242,7 +218,7 @@ def _last_layer_terms(step: TrainingStep, place: LayerPosition) -> DeviceTerms:
         left = others - place.layers_between * layer_checkpoint_bytes(step)
         return _largest_terms_in_layer(step, place.layer, around._replace(checkpoints=left), recomputes=True)
     activations = others - layer_activations(step, place.layer).total
-    casts = layer_autocast_copies(step) - 2.0 * autocast_elements(step, place.layer)
+    casts = weights.layer_autocast_copies(step) - 2.0 * weights.autocast_elements(step, place.layer)
     return _largest_terms_in_layer(
         step, place.layer, around._replace(activations=activations, autocast_copies=casts), recomputes=True
     )
@@ -283,12 +259,12 @@ def lm_head_gradient(step: TrainingStep) -> DeviceTerms:
     )
     if step.work.precision != "amp":
         return {**before, DeviceTerm.LOGITS: logits, DeviceTerm.NEW_GRADIENT: own * step.lm_head_elements}
-    if logits + lm_head_autocast_copy(step) > own * step.lm_head_elements:
+    if logits + weights.lm_head_autocast_copy(step) > own * step.lm_head_elements:
         return {**before, DeviceTerm.LOGITS: logits, DeviceTerm.NEW_GRADIENT: sizes.compute * step.lm_head_elements}
     return {
         **before,
         DeviceTerm.LOGITS: 0.0,
-        DeviceTerm.WEIGHT_CASTS: before[DeviceTerm.WEIGHT_CASTS] - lm_head_autocast_copy(step),
+        DeviceTerm.WEIGHT_CASTS: before[DeviceTerm.WEIGHT_CASTS] - weights.lm_head_autocast_copy(step),
         DeviceTerm.NEW_GRADIENT: (sizes.compute + own) * step.lm_head_elements,
     }
 
@@ -304,7 +280,7 @@ def embedding_gradient(step: TrainingStep) -> DeviceTerms:
     each = min(sizes.gradient, sizes.modules_to_save)
     return {
         **terms_of_both_passes(step, "embedding"),
-        DeviceTerm.GRADIENTS: accumulated_gradient_bytes(step),
+        DeviceTerm.GRADIENTS: gradients.accumulated_gradient_bytes(step),
         DeviceTerm.NEW_GRADIENT: copies * each * step.embedding_elements if step.trains_embedding else 0.0,
         DeviceTerm.TOWERS: 0.0,
         DeviceTerm.ACTIVATIONS: layer_checkpoint_bytes(step),
@@ -325,12 +301,12 @@ def loading_phase(step: TrainingStep) -> DeviceTerms:
     """A full fine-tune under ZeRO below stage 3 raises its weights to fp32 on the device before the engine takes
     them."""
     if _holds_full_model_first(step):
-        whole = reference_weight_bytes(step) if step.strategy.fsdp else 0.0
-        weights = step.work.base_bytes * step.parameters if step.work.unpacked else loaded_weight_bytes(step)
-        return {DeviceTerm.WEIGHTS: weights, DeviceTerm.REFERENCE: whole}
+        whole = weights.reference_weight_bytes(step) if step.strategy.fsdp else 0.0
+        held = step.work.base_bytes * step.parameters if step.work.unpacked else weights.loaded_weight_bytes(step)
+        return {DeviceTerm.WEIGHTS: held, DeviceTerm.REFERENCE: whole}
     if step.work.method != "full" or step.work.precision != "engine" or step.strategy == ZERO_3:
         return {}
-    return {DeviceTerm.WEIGHTS: 4.0 * step.parameters, DeviceTerm.REFERENCE: reference_weights_on_device(step)}
+    return {DeviceTerm.WEIGHTS: 4.0 * step.parameters, DeviceTerm.REFERENCE: weights.reference_weights_on_device(step)}
 
 
 def optimizer_step(step: TrainingStep) -> DeviceTerms:
@@ -338,8 +314,8 @@ def optimizer_step(step: TrainingStep) -> DeviceTerms:
     standing = step.strategy == ZERO_3 or not step.strategy.deepspeed
     return {
         **resident_terms(step),
-        DeviceTerm.GRADIENTS: gradient_bytes(step),
-        DeviceTerm.BUCKETS: communication_bucket_bytes(step) if standing else 0.0,
+        DeviceTerm.GRADIENTS: gradients.gradient_bytes(step),
+        DeviceTerm.BUCKETS: gradients.communication_bucket_bytes(step) if standing else 0.0,
         DeviceTerm.OPTIMIZER_WORKSPACE: optimizer_workspace(step),
     }
 
@@ -352,7 +328,7 @@ def tower_forward(step: TrainingStep) -> DeviceTerms:
         return {}
     return {
         **terms_of_both_passes(step, "last layer"),
-        DeviceTerm.GRADIENTS: gradients_before_backward(step),
+        DeviceTerm.GRADIENTS: gradients.gradients_before_backward(step),
         DeviceTerm.TOWERS: towers.tower_saved_bytes(step) + most,
         DeviceTerm.WEIGHT_CASTS: towers.tower_autocast_copies(step),
     }
@@ -367,7 +343,7 @@ def tower_backward(step: TrainingStep) -> DeviceTerms:
     standing = {**terms_of_both_passes(step, "embedding"), DeviceTerm.ACTIVATIONS: layer_checkpoint_bytes(step)}
     waiting = step.work.accumulation == 1 and step.strategy == DDP
     each = step.sizes.gradient if waiting else 0.0
-    there = accumulated_gradient_bytes(step) - (
+    there = gradients.accumulated_gradient_bytes(step) - (
         each * step.embedding_elements if step.trains_embedding and not step.arch.tied else 0.0
     )
     first = {**standing, DeviceTerm.TOWERS: towers.tower_saved_bytes(step) + most,

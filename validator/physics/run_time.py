@@ -89,8 +89,10 @@ def estimate_run_time(
 
 
 def checkpoint_write_time(checkpoint: float, workload: Workload, device: DeviceRates) -> Band:
-    """Seconds that one checkpoint of so many bytes, of all nodes together, takes to be written."""
-    return _time_band(checkpoint / _writing_nodes(workload) / device.disk, _DISK_SHARE)
+    """Seconds to write one checkpoint of so many bytes, of all nodes together. Nodes whose devices hold parts of it
+    write them at once."""
+    nodes = workload.sharding.nodes if workload.sharding.strategy.shards_optimizer_states else 1
+    return _time_band(checkpoint / nodes / device.disk, _DISK_SHARE)
 
 
 def _startup_time(step: TrainingStep, device: DeviceRates) -> Band:
@@ -105,12 +107,6 @@ def _evaluation_batch_seconds(step: TrainingStep, step_time: StepTime, device: D
     gathers = step.strategy.shards_weights or step.sharding.offload_parameters
     traffic = sum(step_time.terms.get(term, 0.0) for term in _GATHER_TERMS) if gathers else 0.0
     return device.correction * micro_batch_costs(batch, device).forward + traffic / 2 / step.work.accumulation
-
-
-def _writing_nodes(workload: Workload) -> int:
-    """Nodes that write parts of a checkpoint: those whose devices hold parts of it."""
-    sharding = workload.sharding
-    return sharding.nodes if sharding.strategy.shards_optimizer_states else 1
 
 
 def _time_band(amount: float, rates: tuple[float, float, float]) -> Band:

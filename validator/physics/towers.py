@@ -176,8 +176,5 @@ def tower_peaks(step: TrainingStep) -> Iterator[tuple[float, float]]:
         collected = (
             encoder.tower.layers * layer_checkpoint_bytes(encoder.step) if encoder.tower.output_hidden_states else 0.0
         )
-        yield inside.total + collected, _layer_backward_peak(inside) if encoder.backward_in_layers else 0.0
-
-
-def _layer_backward_peak(inside: LayerActivations) -> float:
-    return max(inside.total + inside.ffn_workspace, inside.attention + inside.attention_workspace)
+        backward = max(inside.total + inside.ffn_workspace, inside.attention + inside.attention_workspace)
+        yield inside.total + collected, backward if encoder.backward_in_layers else 0.0

@@ -249,11 +249,6 @@ class TrainedMatrix(NamedTuple):
         return self.outputs * self.inputs
 
 
-def trained_layers(step: TrainingStep) -> LayerCounts:
-    """Those whose own weights train."""
-    return () if step.trains_adapter else step.backward_layers
-
-
 @lru_cache(maxsize=64)
 def trained_matrices(step: TrainingStep) -> tuple[TrainedMatrix, ...]:
     """Every trained two-dimensional tensor; what remains of the trained parameters are vectors."""
@@ -261,7 +256,7 @@ def trained_matrices(step: TrainingStep) -> tuple[TrainedMatrix, ...]:
         return tuple(_adapter_matrices(step))
     inside = [
         TrainedMatrix(linear.outputs, linear.inputs, linear.number * count)
-        for count, layer in trained_layers(step)
+        for count, layer in step.backward_layers
         for linear in layer.linears
     ]
     if step.arch.towers:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal
 
 from validator.physics import decoder_layers
-from validator.physics.architecture import Linear, Mixer
+from validator.physics.architecture import Linear
 from validator.physics.decoder_layers import DecoderLayer, build_layers
 from validator.physics.parameters import adapter_elements, per_layer_projection_elements
 from validator.physics.training_step import TrainingStep, trained_bytes
@@ -91,7 +91,9 @@ def _sharded_bytes(step: TrainingStep, whole: float) -> float:
 
 def base_weights_on_device(step: TrainingStep) -> float:
     """The base model's weights on one device."""
-    held = _mixer_buffer_bytes(step, step.arch.mixer) if step.arch.mixer else 0.0
+    held = 0.0
+    if mixer := step.arch.mixer:  # buffers of all layers, whole on every device
+        held = step.work.base_bytes * sum(count for count, layer in step.layers if layer.mixer) * mixer.buffer_elements
     if not step.strategy.shards_weights:
         return held + base_weight_bytes(step)
     return (
@@ -100,12 +102,6 @@ def base_weights_on_device(step: TrainingStep) -> float:
         + _sharded_bytes(step, shardable_weight_bytes(step))
         + _persistent_bytes(step)
     )
-
-
-def _mixer_buffer_bytes(step: TrainingStep, mixer: Mixer) -> float:
-    """Bytes that the mixers of all layers hold beside their weights, whole on every device."""
-    layers = sum(count for count, layer in step.layers if layer.mixer)
-    return step.work.base_bytes * layers * mixer.buffer_elements
 
 
 def adapter_weights_on_device(step: TrainingStep) -> float:
