@@ -6,7 +6,6 @@ existing file is never overwritten: if its content differs, nothing is written a
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -51,7 +50,7 @@ def install_recipe(
 
     Raises RecipeError, before anything is written, where the target exists, could not be started by that name, or
     something there says otherwise."""
-    require_new_file(target)
+    atomic_write.require_new_file(target)
     header = parse_recipe(str(target), text).header
     folder, wanted = run_folder(target), find_dependencies({**values, "dataset": ""} if own else values, header)
     if own:
@@ -66,12 +65,6 @@ def install_recipe(
     # Last: a recipe that is there has all that it reads.
     atomic_write.create_file(target, _LAUNCH_COMMAND.sub(lambda command: command[1] + shell_quote(str(start)), text))
     return InstalledRecipe(target, tuple(folder / name for name in written), folder, start, own.notes if own else ())
-
-
-def require_new_file(target: Path) -> None:
-    """Raises RecipeError where the file is there already."""
-    if os.path.lexists(target):
-        raise RecipeError(f"`{target}` exists and is not overwritten; choose another name, or remove it")
 
 
 def run_folder(target: Path) -> Path:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from validator.catalogue.install import require_new_file
 from validator.commands import options
 from validator.escaping import shell_join
 from validator.knowledge import guidance
@@ -23,6 +22,7 @@ from validator.plan.answer import Answer
 from validator.plan.new_recipe import PLANNED_STAGES
 from validator.plan.plan_json import answer_rows
 from validator.plan.similar_recipes import matching_recipe
+from validator.recipe.atomic_write import require_new_file
 from validator.recipe.recipe_file import RECIPE_SUFFIXES
 from validator.recipe.safe_read import expand_home
 from validator.simulation.predict import simulations_of_plan

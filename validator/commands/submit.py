@@ -18,7 +18,7 @@ from validator.commands import options, preflight
 from validator.errors import RecipeError
 from validator.launch import short_run as smoking
 from validator.output.terminal import print_lines
-from validator.recipe import atomic_write, generated_files, safe_read
+from validator.recipe import atomic_write, safe_read
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_with_overrides
 from validator.run import prediction as jobs
 from validator.run.prediction import Job
@@ -83,7 +83,7 @@ def command(
     for note in job.notes:
         print_lines(note, err=True)
     if write:
-        generated_files.write_generated(write, job.text)
+        atomic_write.replace_untouched_file(write, job.text)
         print_lines(f"the job is in {write}", err=True)
     if dry_run:
         click.echo(job.text, nl=False)

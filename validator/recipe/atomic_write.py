@@ -6,6 +6,7 @@ without a lock was left by a killed process and is removed by the next."""
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import sys
@@ -112,10 +113,15 @@ def create_file(target: Path, content: str | bytes) -> None:
             raise _exists_error(target)
         return content
 
-    if os.path.lexists(target):  # a link that leads nowhere is not written through, either
-        raise _exists_error(target)
+    require_new_file(target)
     make_folder(target.parent)
     edit_file(target, new)
+
+
+def require_new_file(target: Path) -> None:
+    """Raise RecipeError if the file is there. A link that leads nowhere is not written through, either."""
+    if os.path.lexists(target):
+        raise _exists_error(target)
 
 
 def replace_file(target: Path, content: str | bytes) -> None:
@@ -138,6 +144,26 @@ def replace_own_file(target: Path, content: str | bytes, is_ours: Callable[[byte
 def require_own_file(target: Path, content: bytes, is_ours: Callable[[bytes], bool], otherwise: str) -> None:
     if not is_ours(content):
         raise RecipeError(f"`{target}` {otherwise}")
+
+
+_CHECKSUM_LINE = "# lmf-recipes writes this file anew as long as the lines above are as it wrote them: "
+
+
+def replace_untouched_file(target: Path, text: str) -> None:
+    """Write text that people may edit, with a checksum as its last line, and the folders it stands in. A file that is
+    there is replaced only while nobody has changed the lines above its checksum. Raises RecipeError."""
+
+    def is_untouched(data: bytes) -> bool:
+        before, line, checksum = data.decode(errors="replace").rpartition(_CHECKSUM_LINE)
+        return bool(line) and checksum.strip() == _checksum(before)
+
+    make_folder(target.parent)
+    edited = "is not as it was written here, and not overwritten; choose another name"
+    replace_own_file(target, f"{text}{_CHECKSUM_LINE}{_checksum(text)}\n", is_untouched, edited)
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def edit_file(target: Path, change: ContentChange) -> None:
