@@ -41,7 +41,7 @@ def parquet_row_count(stream: IO[bytes]) -> int:
 
 
 def _table_error(kind: str, number: int, err: Exception) -> Exception:
-    """What to say of an error behind so many rows."""
+    """Return the error to raise for what pyarrow or Python raised behind so many rows."""
     if isinstance(err, MemoryError):
         return reading_limits.batch_too_large(number + 1)
     if isinstance(err, UnicodeDecodeError):
@@ -71,7 +71,7 @@ def _python_rows(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _bounded_batches(kind: str, stream: IO[bytes]) -> Iterator[Any]:
-    """A thousand rows at a time, fewer where they are large."""
+    """Yield batches of a thousand rows, of fewer if they are large."""
     pa.set_memory_pool(pa.system_memory_pool())  # the others ask the system for more than they use
     batches = _parquet_batches(stream) if kind == "parquet" else _arrow_batches(stream)
     while True:
@@ -107,7 +107,7 @@ def _arrow_batches(stream: IO[bytes]) -> Iterator[Any]:
 
 
 def _memory_mapped(stream: IO[bytes]) -> Any:
-    """The bytes of a file that is not packed where they lie, so that batches of any size are no memory of ours."""
+    """Return a file that is not packed as a memory map, so that its batches take no memory of this process."""
     if not isinstance(getattr(stream, "raw", None), io.FileIO) or not os.fstat(stream.fileno()).st_size:
         return stream
     return pa.BufferReader(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
@@ -125,7 +125,7 @@ def _require_flat(schema: Any) -> None:
 
 
 def _times_as_numbers(batch: Any) -> Any:
-    """The batch with times as numbers: they are no text to LLaMA-Factory, and Python has none before or behind its
+    """Return the batch with times as numbers: they are no text to LLaMA-Factory, and Python has no dates beyond its
     calendar."""
     held = batch.columns
     for index, column in enumerate(held):

@@ -35,51 +35,53 @@ class ChatTemplate:
     mask_history: bool = False
     system: str | None = None
 
-    def pieces(self, turns: Sequence[Turn], system: Any, tools: Any, every_turn: bool) -> list[TurnTexts]:
-        """One piece for each turn. `every_turn`: all answers are trained (sft). Raises StopsRunError."""
-        if len(turns) == 2 and self._usual and not (system or tools):
+    def encode(self, turns: Sequence[Turn], system: Any, tools: Any, every_turn: bool) -> list[TurnTexts]:
+        """Return what each turn becomes. `every_turn`: all answers are trained (sft). Raises FatalRowError."""
+        if len(turns) == 2 and self._single_turn and not (system or tools):
             (asks, question), (answers, answer) = turns
             if asks == "user" and answers == "assistant":
                 return self._pair(question, answer)
         contents = [content for _, content in turns]
         last = len(turns) - 2
         discards = not self.preserve and (self.mask_history or not every_turn)
-        if self._reasons and (self.thinking is False or (discards and last > 1)):
+        if self._has_thoughts and (self.thinking is False or (discards and last > 1)):
             cleared = range(1, len(turns) if self.thinking is False else last, 2)
-            contents = [self._thoughtless(text) if i in cleared else text for i, text in enumerate(contents)]
+            contents = [self._strip_thought(text) if i in cleared else text for i, text in enumerate(contents)]
         pieces = [self._piece(role, content) for (role, _), content in zip(turns, contents, strict=True)]
         self._open(pieces, contents[0], system, tools)
-        if self._reasons:
+        if self._has_thoughts:
             for i in range(0, len(turns), 2) if every_turn and not discards else (last,):
                 self._think(pieces, i, contents[i + 1])
         return pieces
 
     @cached_property
-    def _usual(self) -> tuple[str, str, int, str, str, int] | None:
-        """What stands around question and answer of a row that is nothing but that; None where there is more to it."""
+    def _single_turn(self) -> tuple[str, str, int, str, str, int] | None:
+        """Texts and tokens around the question and answer of a row that is nothing but these; None if they depend on
+        it."""
         (asked, more), (answered, end) = self._formats["user"], self._formats["assistant"]
-        if self._fused or self._reasons or len(asked) != 1 or len(answered) != 1:
+        if self._system_in_first_turn or self._has_thoughts or len(asked) != 1 or len(answered) != 1:
             return None
         return *asked[0], more + self._opening, *answered[0], end
 
     def _pair(self, question: str, answer: str) -> list[TurnTexts]:
-        """The pieces of a usual row, which are most."""
-        assert self._usual
-        before, after, more, opens, closes, end = self._usual
+        """Return what the two turns of a row become that is one question and its answer, as most are."""
+        assert self._single_turn
+        before, after, more, opens, closes, end = self._single_turn
         return [([before + question + after], more), ([opens + answer + closes], end)]
 
     @cached_property
-    def _fused(self) -> bool:
+    def _system_in_first_turn(self) -> bool:
         """Whether system prompt and question are one text."""
         return bool(self.slots.get("class") == "Llama2Template")
 
     @cached_property
-    def _reasons(self) -> bool:
+    def _has_thoughts(self) -> bool:
         return "Reasoning" in self.slots.get("class", "")
 
     @cached_property
     def _formats(self) -> dict[str, tuple[list[tuple[str, str]], int]]:
-        """For each kind of turn its texts, before and after the content, and the single tokens around them."""
+        """For each kind of turn the texts before and after the content, and how many single tokens stand around
+        them."""
         assistant = self.slots.get("assistant") or ([_CONTENT] if self.efficient_eos else _CONTENT_THEN_EOS)
         user = self.slots.get("user") or [_CONTENT]
         usual = {"user": user, "assistant": assistant, "system": [_CONTENT], "function": assistant,
@@ -114,14 +116,14 @@ class ChatTemplate:
         return self.system if self.system is not None else str(self.slots.get("default_system", ""))
 
     def _open(self, pieces: list[TurnTexts], first: str, system: Any, tools: Any) -> None:
-        """Prefix and system prompt before the first turn."""
+        """Put prefix and system prompt before the first turn."""
         texts, more = pieces[0]
-        if not (system or tools or self._fused):
+        if not (system or tools or self._system_in_first_turn):
             pieces[0] = (texts, more + self._opening)
             return
         system = str(system or self._default) + _tools_text(tools)
         described, extra = self._piece("system", system) if system else ([], 0)
-        if self._fused:
+        if self._system_in_first_turn:
             (texts, more), described = self._piece("user", "".join(described[:1]) + first), []
         pieces[0] = (described + texts, more + extra + self._formats["prefix"][1])
 
@@ -136,19 +138,19 @@ class ChatTemplate:
         return opens.strip(), closes.strip(), self._tokens([empty])
 
     def _think(self, pieces: list[TurnTexts], i: int, answer: str) -> None:
-        """An empty thought before an answer without one: trained on where thinking is enabled."""
+        """Add an empty thought before an answer without one; it is trained on if thinking is enabled."""
         opens, closes, tokens = self._empty_thought
         if opens not in answer and closes not in answer:
             at = i + 1 if self.thinking else i
             pieces[at] = (pieces[at][0], pieces[at][1] + tokens)
 
-    def _thoughtless(self, text: str) -> str:
+    def _strip_thought(self, text: str) -> str:
         return _without_spans(text, *self._thought).lstrip("\n")
 
 
 def _without_spans(text: str, opens: str, closes: str, most: int = -1) -> str:
-    """The text without what stands between such words, and without them, `most` times. A pattern would look for the
-    second word anew behind each first one."""
+    """Return the text without what stands between these two words, and without them, `most` times. A pattern would look
+    for the second word anew behind each first one."""
     kept, position = [], 0
     while most and (begin := text.find(opens, position)) >= 0 and (end := text.find(closes, begin + len(opens))) >= 0:
         kept.append(text[position:begin])
@@ -175,7 +177,7 @@ def _tools_text(tools: Any) -> str:
 
 
 def _parse_row_json(text: Any, otherwise: str = "a function call is not JSON with name and arguments") -> Any:
-    """JSON of a row's text. Raises StopsRunError."""
+    """Return the JSON in a row's text. Raises FatalRowError with `otherwise`."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):

@@ -62,7 +62,7 @@ def open_raw(path: Path) -> Iterator[IO[bytes]]:
 
 
 def no_data_file_reason(path: Path) -> str:
-    """Why there is no file of data at a path."""
+    """Return why there is no file of data at a path."""
     kind = safe_read.path_kind(path)
     if kind in (None, "folder"):
         return "is a folder that holds no file" if kind else "does not exist"
@@ -91,8 +91,7 @@ def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
 
 
 def decompressed_size(path: Path, most: int) -> int:
-    """Bytes of a file, of a packed one those that come out of it; no more than `most` are looked at. Raises
-    UnreadableError."""
+    """Return the bytes of a file, unpacked, or `most` if there are more. Raises UnreadableError."""
     with open_decompressed(path) as stream:
         if isinstance(stream, io.BufferedReader) and isinstance(stream.raw, io.FileIO):
             return min(path.stat().st_size, most)

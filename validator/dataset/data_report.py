@@ -132,7 +132,7 @@ _LENGTH_QUANTILES = 500  # equally likely lengths that stand for all
 
 @dataclass(frozen=True)
 class RunDuration:
-    """Of a machine: seconds of a step and hours of the run, each with its 90 % band."""
+    """Seconds of a step and hours of the run on a machine, each with its 90 % band."""
 
     machine: str
     step_seconds: Band

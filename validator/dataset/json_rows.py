@@ -35,7 +35,7 @@ _MAX_INT_DIGITS = 300
 
 
 def _parse_int(text: str) -> float:
-    """A whole number in a line: what no integer holds is a float, as Arrow has it."""
+    """Parse a whole number in a line; one of too many digits for an integer is a float, as Arrow has it."""
     return int(text) if len(text) < _MAX_INT_DIGITS else float(text)
 
 
@@ -47,7 +47,7 @@ def _parse_float(text: str) -> float:
 
 
 def _parse_int64(text: str) -> int:
-    """A whole number in a list, which pandas reads: it takes none beyond 64 bits."""
+    """Parse a whole number in a list. pandas, which reads lists, takes none beyond 64 bits."""
     if len(text) > _INT64_LENGTH or not -(1 << 63) <= (value := int(text)) < 1 << 64:
         raise UnreadableError(0, f"holds the number {text[:24]}, which is too large")
     return value
@@ -197,7 +197,7 @@ def read_json(stream: IO[bytes]) -> Rows:
 
 
 def read_json_lines(stream: IO[bytes], span: tuple[int, int] | None = None) -> Rows:
-    """One object on each line, blank lines between them, or objects spread over several lines."""
+    """Yield the objects of a file, one on each line with blank lines between, or each spread over several lines."""
     position, end = span or (0, 0)
     begun = bool(span)
     stream.seek(position)
@@ -267,7 +267,8 @@ def _require_object(row: Any, number: int, begun: bool = True) -> dict[str, Any]
 
 
 def _multiline_objects(stream: IO[bytes]) -> Rows | None:
-    """Objects over several lines each; None, and the stream as it was, where not even the first is one."""
+    """Return the objects that are spread over several lines each; None, with the stream as it was, if the first is
+    none."""
     position = stream.tell()
     stream.seek(0)
     values = iter(JsonStream(stream))
@@ -282,7 +283,7 @@ def _multiline_objects(stream: IO[bytes]) -> Rows | None:
 
 
 def _list_rows(stream: IO[bytes]) -> Rows:
-    """A list: of objects, or of texts, which become a column `text`."""
+    """Yield the rows of a list of objects, or of texts, which become a column `text`."""
     for number, value in enumerate(JsonStream(stream, "["), 1):
         if value is None:
             raise UnreadableError(number, "is null; each row of a list is an object")

@@ -37,7 +37,7 @@ class MinHashSignatures(NamedTuple):
 
 
 def word_bigrams(text: str) -> list[str]:
-    """Neighbouring words; of Chinese, Japanese and Korean neighbouring characters."""
+    """Pairs of neighbouring words; for Chinese, Japanese and Korean, of neighbouring characters."""
     words = text.split() if text.isascii() else _WORDS.findall(text)
     return list(map(add, words, words[1:]))
 
@@ -82,7 +82,7 @@ def _block_signatures(path: Path, settings: ScanSettings, span: tuple[int, int] 
 
 
 def _trained_text(row: dict[str, Any], convert: Callable[[Any], Sample], stage: str) -> str:
-    """All that is said in a row that is trained on."""
+    """The text of all turns of a row; empty if the row is not trained on."""
     try:
         sample = convert(row)
         if row_status(sample, stage) != TRAINED:

@@ -18,9 +18,9 @@ from validator.rows.reading_limits import UnreadableError
 
 
 def read_rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
-    """Rows with their numbers: of the line in files of lines, else of the row. `span` is the part of a file of lines to
-    read, in bytes; numbers then count from its beginning. Raises UnreadableError, and
-    RecipeError for what is not looked into."""
+    """Yield the rows of a file with their numbers: of the line in files of lines, else of the row. `span` is the part
+    of a file of lines to read, in bytes; numbers then count from its beginning. Raises UnreadableError, and RecipeError
+    for what is not looked into."""
     try:
         with open_decompressed(path) as stream:
             yield from read_json_lines(stream, span) if span else _READERS[path.suffix[1:]](stream)
@@ -29,8 +29,8 @@ def read_rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
 
 
 def first_rows(paths: Iterable[Path], number: int) -> list[dict[str, Any]]:
-    """So many rows of all files together, fewer where they are large, up to one that cannot be read; files of no known
-    type have none. Raises UnreadableError where nothing can be read."""
+    """Return up to `number` rows of all files together, fewer if they are large, up to one that cannot be read; files
+    of no known type have none. Raises UnreadableError if not even the first row can be read."""
     rows = (row for path in paths if path.suffix[1:] in _READERS for _, row in read_rows(path))
     return next(reading_limits.blocks(rows, number, reading_limits.approximate_size), [])
 
@@ -44,7 +44,7 @@ def count_rows(path: Path) -> int:
 
 
 def _read_text(stream: IO[bytes]) -> Rows:
-    """Every line is a row, blank ones too."""
+    """Yield each line as a row, blank ones too."""
     number, lines = 0, io.TextIOWrapper(stream, "utf-8")
     try:
         for number, line in enumerate(iter(partial(lines.readline, reading_limits.MAX_ROW_BYTES + 1), ""), 1):

@@ -64,15 +64,16 @@ def register_data(path: Path, name: str, folder: Path | None = None) -> Registra
 
 
 def _recipe_settings(name: str, folder: Path, stage: str) -> dict[str, str]:
-    """The keys of a recipe that trains on the data; `dataset_dir` only where it is not the usual one."""
+    """The keys of a recipe that trains on the data; `dataset_dir` only if it is not the default."""
     usual = os.path.realpath(folder) == os.path.realpath(_DEFAULT_DATASET_DIR)
     return {"dataset": name, **({} if usual else {"dataset_dir": str(folder)}), "stage": stage}
 
 
-def _compare_rows(held: list[Path], suited: InferredEntry) -> tuple[int, list[DroppedRows]]:
-    """How many rows were looked at, and those that are dropped. Raises RecipeError where LLaMA-Factory stops."""
-    seen, meant = ScannedRows(), DatasetAttr.from_entry(suited.entry)
-    judged, dropped, stopping = row_checker(meant, suited.stage), dict[str, list[str]](), dict[str, list[str]]()
+def _compare_rows(held: list[Path], inferred: InferredEntry) -> tuple[int, list[DroppedRows]]:
+    """Return how many rows were looked at, and those that are dropped. Raises RecipeError if LLaMA-Factory would
+    stop."""
+    seen, attr = ScannedRows(), DatasetAttr.from_entry(inferred.entry)
+    judged, dropped, stopping = row_checker(attr, inferred.stage), dict[str, list[str]](), dict[str, list[str]]()
     lines = []
     for path in held:
         seen.files.append((seen.read, path))
@@ -85,7 +86,7 @@ def _compare_rows(held: list[Path], suited: InferredEntry) -> tuple[int, list[Dr
     rows = np.zeros(len(lines), ROW)
     rows["line"] = lines
     seen.add_rows(rows)
-    for why in column_types.column_problems(seen, meant):
+    for why in column_types.column_problems(seen, attr):
         raise RecipeError(f"`{held[0]}`: {why}; LLaMA-Factory stops")
     for stop in _dropped_rows(stopping):
         share = f"{stop.rows:,} of {seen.read:,} rows"

@@ -255,10 +255,10 @@ def _template_texts(part: ScannedRows, number: int, sample: Sample, settings: Sc
     if sample.tools or (len(turns) > 2 and any(role == "function" for role, _ in turns)):
         part.tools_approximated = True
     try:
-        given = settings.template.pieces(turns, sample.system, sample.tools, settings.stage == "sft")
+        given = settings.template.encode(turns, sample.system, sample.tools, settings.stage == "sft")
         if settings.stage in ("dpo", "rm"):
             second = [*sample.prompt, sample.answers[1]]
-            given += settings.template.pieces(second, sample.system, sample.tools, False)[-1:]
+            given += settings.template.encode(second, sample.system, sample.tools, False)[-1:]
         return given
     except FatalRowError as err:
         part.fatal[number] = str(err)
@@ -306,11 +306,12 @@ def _scan_file(path: Path, settings: ScanSettings, report: OnRows) -> Iterator[t
 
 
 def _no_report(_rows: int) -> None:
-    """Only the first process has a terminal."""
+    """Report nothing: only the first process has a terminal."""
 
 
 def line_spans(path: Path) -> list[tuple[int, int]]:
-    """Parts of a file of JSON lines, in bytes, that end with a line; none where it is small or of another kind."""
+    """Split a file of JSON lines into parts, in bytes, that end with a line; none for a small file or one of another
+    kind."""
     size = path.stat().st_size if path.is_file() else 0  # a pipe has none, and is told of where it is opened
     if size <= _SPAN_BYTES or path.suffix not in (".json", ".jsonl") or not json_rows.is_json_lines(path):
         return []

@@ -23,8 +23,8 @@ _START_METHOD = multiprocessing.get_context("fork" if sys.platform == "linux" el
 
 
 def results_in_order(work: Callable[..., T], tasks: Sequence[tuple[object, ...]]) -> Iterator[T]:
-    """What the work makes of each task, in their order. Raises what the work raises, and RecipeError where a process is
-    killed."""
+    """Yield what the work makes of each task, in their order. Raises what the work raises, and RecipeError if a process
+    is killed."""
     left = iter(tasks)
     with ProcessPoolExecutor(WORKER_COUNT, _START_METHOD, initializer=_follow_parent) as workers:
         try:

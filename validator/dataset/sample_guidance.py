@@ -54,7 +54,7 @@ class SampleGuidance:
 
     @property
     def counted(self) -> str:
-        """The number with its noun."""
+        """The number with its noun, such as "about 3,000 samples"."""
         words = guidance.count_in_words(self.rows, self.unit)
         return words.replace(" ", " different ", 1) if self.unit == guidance.SAMPLE_UNIT else words
 
@@ -65,7 +65,8 @@ class SampleGuidance:
 
 
 def judge_sample_count(job: Job, rows: int, epochs: float) -> SampleGuidance:
-    """The amount for the job's stage, method and model; of pre-training `rows` are blocks of tokens."""
+    """Judge whether there are enough samples for the job's stage, method and model. In pre-training, `rows` are blocks
+    of tokens."""
     known = job.guidance
     stated: dict[str, SampleFigure | None] = dict.fromkeys(GUIDANCE_FIGURES)
     if known:
@@ -111,7 +112,7 @@ def _sample_message(job: Job, rows: int) -> str:
 
 
 def _better_model_size(rows: int, verdict: str) -> RecommendedModelSize | None:
-    """The largest size whose count in the field report is there, where they are more than the model's own size uses."""
+    """The largest model size for which there are enough samples by the field report, if this model has too many."""
     fitting = [RecommendedModelSize(*each) for each in guidance.field_report_counts().items() if each[1] <= rows]
     return fitting[-1] if fitting and verdict == "saturated" else None
 

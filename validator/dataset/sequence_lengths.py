@@ -12,7 +12,8 @@ SampleLengths = tuple[int, int, int, int]
 
 
 def infer_seqlen(source: int, target: int, limit: int) -> tuple[int, int]:
-    """What is left of a prompt and an answer under a limit (infer_seqlen): the shorter side keeps more of itself."""
+    """Tokens that are left of a prompt and of an answer under a limit (LLaMA-Factory's infer_seqlen): the shorter side
+    keeps more of itself."""
     if target * 2 < limit:
         most = limit
     elif source * 2 < limit:
@@ -24,7 +25,7 @@ def infer_seqlen(source: int, target: int, limit: int) -> tuple[int, int]:
 
 
 def turn_lengths(pairs: Sequence[tuple[int, int]], limit: int, extra: int, last_first: bool) -> SampleLengths:
-    """Several pairs of prompt and answer. `extra` is 1 for templates that end the whole text with one token;
+    """Lengths of several pairs of prompt and answer. `extra` is 1 for templates that end the whole text with one token;
     `last_first`: `mask_history`, which fills from the end and trains the last answer only."""
     if len(pairs) == 1 and (whole := sum(pairs[0]) + extra) < limit:  # the usual row, for speed
         return whole, whole, pairs[0][1], 0
@@ -42,7 +43,8 @@ def turn_lengths(pairs: Sequence[tuple[int, int]], limit: int, extra: int, last_
 
 
 def answer_lengths(source: int, answers: Sequence[int], limit: int) -> SampleLengths:
-    """A prompt with one answer, or with two of which the longer one counts: each is a sequence of its own."""
+    """Lengths of a prompt with one answer, or with two: each pair is a sequence of its own, and the longer one
+    counts."""
     target = max(answers)
     left_source, left_target = infer_seqlen(source, target, limit)
     lost = sum(max(answer - left_target, 0) for answer in answers)
@@ -50,7 +52,8 @@ def answer_lengths(source: int, answers: Sequence[int], limit: int) -> SampleLen
 
 
 def text_lengths(tokens: int, limit: int, packed: bool) -> SampleLengths:
-    """A text of pre-training with its end token; packed ones are cut into blocks and lose nothing here."""
+    """Lengths of a text of pre-training with its end token. Packed texts are cut into blocks later and lose nothing
+    here."""
     kept = tokens if packed else min(tokens, limit)
     return tokens, kept, tokens, tokens - kept
 
@@ -110,7 +113,7 @@ class LengthDistribution:
 
 
 def length_distribution(ordered: Sequence[int]) -> LengthDistribution:
-    """Of lengths in ascending order, in tokens, before `cutoff_len`."""
+    """Distribution of lengths before `cutoff_len`, in tokens; `ordered` is ascending."""
     if not ordered:
         return LengthDistribution()
     mean = round(sum(ordered) / len(ordered))

@@ -47,8 +47,8 @@ def _is_small(path: Path) -> bool:
 
 
 class _BlockBudget:
-    """Small data need no bar. Rows that share their values can be any number of gigabytes in a small file: they come in
-    blocks of fewer rows, of which there is one at the end of every file, too. Raises TooLargeError."""
+    """Counts blocks in place of a progress bar, and raises TooLargeError after too many small ones: in a small file,
+    rows that share their values can be any number of gigabytes, and large rows come in blocks of few rows."""
 
     def __init__(self, files: int) -> None:
         self._left = files + _MAX_BYTES // reading_limits.MAX_BLOCK_BYTES

@@ -47,7 +47,7 @@ def estimate_tokens(text: str) -> int:
 
 
 class CharacterCounter:
-    """Counts by characters."""
+    """Estimates tokens from characters."""
 
     name, exact, begins = "estimated from the script of the text", False, False
 
@@ -72,8 +72,8 @@ _MAX_TOKENIZER_BYTES = 128 << 20  # bytes of a tokenizer.json; the largest there
 
 
 class TokenizerCounter:
-    """Counts with a tokenizer.json, as transformers does without special tokens of its own. LLaMA-Factory adds the stop
-    words of the template to the vocabulary where it lacks them."""
+    """Counts tokens with a tokenizer.json, as transformers does without special tokens of its own. LLaMA-Factory adds
+    the stop words of the template to the vocabulary where it lacks them."""
 
     exact = True
 
@@ -123,7 +123,8 @@ TokenCounter = TokenizerCounter | CharacterCounter
 
 
 def best_counter(job: Job) -> tuple[TokenCounter, str]:
-    """The best way to count tokens for a job, and why it is no better; the reason is empty for the tokenizer itself."""
+    """Return the best way to count tokens for a job, and why it is an estimate; empty if it is the model's
+    tokenizer."""
     path = next((place for place in _tokenizer_paths(job) if safe_read.path_kind(place) == "file"), None)
     if path is None:
         return CharacterCounter(), "the model's tokenizer.json is not on this machine"
@@ -139,7 +140,7 @@ def best_counter(job: Job) -> tuple[TokenCounter, str]:
 
 
 def _tokenizer_paths(job: Job) -> Iterator[Path]:
-    """Where tokenizer.json may be: a local model, then the caches of both hubs."""
+    """Yield where tokenizer.json may be: in a local model, then in the caches of both hubs."""
     name = job.args.get("model_name_or_path")
     if not isinstance(name, str):
         return

@@ -29,7 +29,7 @@ def read_user_data(path: Path, name: str | None = None) -> UserData:
 
 
 def _count_rows(path: Path) -> int:
-    """Rows of a file or folder; of large files about. Raises RecipeError."""
+    """Rows of a file or folder; an estimate for large files. Raises RecipeError."""
     counted = ((file, dataset_registry.count_rows(file)) for file in list_data_files(path))
     with naming_unreadable_file(path):
         return sum(rows.number if rows else readers.count_rows(file) for file, rows in counted)
@@ -37,7 +37,7 @@ def _count_rows(path: Path) -> int:
 
 @contextmanager
 def naming_unreadable_file(path: Path) -> Iterator[None]:
-    """Turns rows that cannot be read into a RecipeError that names the file."""
+    """Turn an UnreadableError into a RecipeError that names the file."""
     try:
         yield
     except UnreadableError as err:
@@ -52,8 +52,8 @@ def _first_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def job_of_source(path: str, model: str | None, overrides: Sequence[str] = (), machine: str | None = None) -> Job:
-    """The job behind a recipe, after the overrides, or a data file; on the machine, if one is named. Raises RecipeError
-    for what is neither."""
+    """Return the job of a recipe, after the overrides, or one that trains on a data file. Raises RecipeError for what
+    is neither."""
     if path == "-" or path.endswith(RECIPE_SUFFIXES):
         document = load_recipe(path)
         if not document.readable:
@@ -65,12 +65,12 @@ def job_of_source(path: str, model: str | None, overrides: Sequence[str] = (), m
 
 def _job_of_data_file(path: Path, model: str | None, machine: str | None) -> Job:
     try:
-        suited = infer_user_entry(path, _first_rows(path))
+        inferred = infer_user_entry(path, _first_rows(path))
     except UnreadableError:  # which the study tells of, row by row
-        suited = InferredEntry({}, "sft")
+        inferred = InferredEntry({}, "sft")
     values: dict[str, Any] = {
-        "stage": suited.stage, "do_train": True, "finetuning_type": "lora", "dataset": path.stem,
-        "dataset_dir": {path.stem: {**suited.entry, "file_name": str(path)}},
+        "stage": inferred.stage, "do_train": True, "finetuning_type": "lora", "dataset": path.stem,
+        "dataset_dir": {path.stem: {**inferred.entry, "file_name": str(path)}},
     }  # fmt: skip
     if model:
         values |= {"model_name_or_path": model, "template": models.find_model(model).template}

@@ -13,7 +13,8 @@ Turn = tuple[str, Any]  # role (user, assistant, observation, function, system) 
 
 
 class Sample(NamedTuple):
-    """Turns up to the answer, the answers (two for preference data); broken: LLaMA-Factory skips the row."""
+    """A row as LLaMA-Factory has it: the turns before the answer, and one answer, or two for preference data. It skips
+    a row that is `broken`."""
 
     prompt: list[Turn]
     answers: list[Turn]
@@ -23,19 +24,19 @@ class Sample(NamedTuple):
 
 
 class FatalRowError(Exception):
-    """LLaMA-Factory does not skip such a row: the run ends with a Python error."""
+    """A row that LLaMA-Factory does not skip: the run ends with a Python error."""
 
 
-def row_converter(form: DatasetAttr) -> Callable[[Row], Sample]:
-    """The function from a row to its sample for one data set."""
-    if form.formatting == "alpaca":
-        return _alpaca_converter(form)
-    return _conversation_converter(form)
+def row_converter(attr: DatasetAttr) -> Callable[[Row], Sample]:
+    """Return the function that makes a sample of a row."""
+    if attr.formatting == "alpaca":
+        return _alpaca_converter(attr)
+    return _conversation_converter(attr)
 
 
-def _alpaca_converter(form: DatasetAttr) -> Callable[[Row], Sample]:
+def _alpaca_converter(attr: DatasetAttr) -> Callable[[Row], Sample]:
     names = ("prompt", "query", "response", "history", "system", "tools")
-    prompt, query, response, history, system, tools = (form.columns.get(part) for part in names)
+    prompt, query, response, history, system, tools = (attr.columns.get(part) for part in names)
 
     def convert(row: Row) -> Sample:
         get = row.get
@@ -44,7 +45,7 @@ def _alpaca_converter(form: DatasetAttr) -> Callable[[Row], Sample]:
         except TypeError:
             raise FatalRowError("the prompt is not text") from None
         turns = [*(_history_turns(get(history)) if history else ()), ("user", question)]
-        return Sample(turns, _alpaca_answers(row, form, get(response)), get(system), get(tools))
+        return Sample(turns, _alpaca_answers(row, attr, get(response)), get(system), get(tools))
 
     return convert
 
@@ -57,35 +58,35 @@ def _history_turns(turns: Any) -> list[Turn]:
     return [side for asked, answered in turns for side in (("user", asked), ("assistant", answered))]
 
 
-def _alpaca_answers(row: Row, form: DatasetAttr, response: Any) -> list[Turn]:
+def _alpaca_answers(row: Row, attr: DatasetAttr, response: Any) -> list[Turn]:
     """The answers of an alpaca row: none where there is no text."""
-    if not form.has_two_answers:
+    if not attr.has_two_answers:
         return [("assistant", response)] if isinstance(response, str) else []
-    label = _kto_label(row, form)
+    label = _kto_label(row, attr)
     if label is not None:
         empty, given = ("assistant", ""), ("assistant", response)
         return [given, empty] if label else [empty, given]
-    if form.ranking:
-        pair = _chosen_and_rejected(row, form)
+    if attr.ranking:
+        pair = _chosen_and_rejected(row, attr)
         if all(isinstance(text, str) for text in pair):
             return [("assistant", text) for text in pair]
     return [("assistant", response)] if isinstance(response, str) else []
 
 
-def _chosen_and_rejected(row: Row, form: DatasetAttr) -> list[Any]:
-    return [row.get(form.columns.get(side) or "") for side in ("chosen", "rejected")]
+def _chosen_and_rejected(row: Row, attr: DatasetAttr) -> list[Any]:
+    return [row.get(attr.columns.get(side) or "") for side in ("chosen", "rejected")]
 
 
-def _kto_label(row: Row, form: DatasetAttr) -> bool | None:
-    column = form.columns.get("kto_tag")
+def _kto_label(row: Row, attr: DatasetAttr) -> bool | None:
+    column = attr.columns.get("kto_tag")
     value = row.get(column) if column else None
     return value if isinstance(value, bool) else None
 
 
-def _conversation_converter(form: DatasetAttr) -> Callable[[Row], Sample]:
-    column, tags = form.columns.get("messages") or "", form.tags
-    read = _openai_turns if form.formatting == "openai" else _sharegpt_turns
-    system_column, tools_column = form.columns.get("system"), form.columns.get("tools")
+def _conversation_converter(attr: DatasetAttr) -> Callable[[Row], Sample]:
+    column, tags = attr.columns.get("messages") or "", attr.tags
+    read = _openai_turns if attr.formatting == "openai" else _sharegpt_turns
+    system_column, tools_column = attr.columns.get("system"), attr.columns.get("tools")
 
     def convert(row: Row) -> Sample:
         messages = row.get(column)
@@ -94,17 +95,17 @@ def _conversation_converter(form: DatasetAttr) -> Callable[[Row], Sample]:
         system = row.get(system_column) if system_column else ""
         if messages and tags["system_tag"] and messages[0].get(tags["role_tag"]) == tags["system_tag"]:
             system, messages = messages[0].get(tags["content_tag"]), messages[1:]
-        turns, broken = read(messages, form)
+        turns, broken = read(messages, attr)
         tools = row.get(tools_column) if tools_column else ""
-        if form.formatting == "openai":
+        if attr.formatting == "openai":
             system, tools = _openai_system_and_tools(system, tools)
-        return _conversation_sample(row, form, turns, broken)._replace(system=system, tools=tools)
+        return _conversation_sample(row, attr, turns, broken)._replace(system=system, tools=tools)
 
     return convert
 
 
-def _sharegpt_turns(messages: list[Row], form: DatasetAttr) -> tuple[list[Turn], bool]:
-    tags, roles = form.tags, _roles_by_tag(form)
+def _sharegpt_turns(messages: list[Row], attr: DatasetAttr) -> tuple[list[Turn], bool]:
+    tags, roles = attr.tags, _roles_by_tag(attr)
     accepted = ((tags["user_tag"], tags["observation_tag"]), (tags["assistant_tag"], tags["function_tag"]))
     turns: list[Turn] = []
     for index, message in enumerate(messages):
@@ -112,12 +113,13 @@ def _sharegpt_turns(messages: list[Row], form: DatasetAttr) -> tuple[list[Turn],
         if role not in accepted[index % 2]:
             return turns, True
         turns.append((roles[role], message.get(tags["content_tag"])))
-    return turns, _is_incomplete(turns, form)
+    return turns, _is_incomplete(turns, attr)
 
 
-def _openai_turns(messages: list[Row], form: DatasetAttr) -> tuple[list[Turn], bool]:
-    """Tool calls become function turns; answers of tools that follow each other become one turn."""
-    tags, roles = form.tags, _roles_by_tag(form)
+def _openai_turns(messages: list[Row], attr: DatasetAttr) -> tuple[list[Turn], bool]:
+    """Return the turns and whether they are broken. Tool calls become function turns, and answers of tools that follow
+    each other become one turn."""
+    tags, roles = attr.tags, _roles_by_tag(attr)
     turns: list[Turn] = []
     waiting: list[Any] = []
     for message in messages:
@@ -133,7 +135,7 @@ def _openai_turns(messages: list[Row], form: DatasetAttr) -> tuple[list[Turn], b
         turns.append((_role_of_tag(role, roles), content))
     accepted = (("user", "observation"), ("assistant", "function"))
     ordered = all(role in accepted[i % 2] for i, (role, _) in enumerate(turns))
-    return turns, not ordered or _is_incomplete(turns, form)
+    return turns, not ordered or _is_incomplete(turns, attr)
 
 
 def _tool_calls_text(called: Any) -> str:
@@ -153,44 +155,45 @@ def _tool_responses_text(contents: list[Any]) -> str:
 
 
 def _role_of_tag(role: Any, roles: Mapping[str | None, str], where: str = "") -> str:
-    """LLaMA-Factory's own name of a role. Raises StopsRunError for one that is no text, or not named."""
+    """Return LLaMA-Factory's own name of a role. Raises FatalRowError for a role that is no text, or that no tag
+    names."""
     known = roles.get(role) if isinstance(role, str | None) else None
     if known is None:
         raise FatalRowError(f"the role `{role}`{where} is none that `tags` names")
     return known
 
 
-def _roles_by_tag(form: DatasetAttr) -> dict[str | None, str]:
+def _roles_by_tag(attr: DatasetAttr) -> dict[str | None, str]:
     names = ("user", "assistant", "observation", "function", "system")
-    return {form.tags[f"{name}_tag"]: name for name in names}
+    return {attr.tags[f"{name}_tag"]: name for name in names}
 
 
-def _is_incomplete(turns: list[Turn], form: DatasetAttr) -> bool:
-    """Turns end with an answer; of pairs, with the question."""
-    return len(turns) % 2 != int(form.ranking)
+def _is_incomplete(turns: list[Turn], attr: DatasetAttr) -> bool:
+    """Whether the last turn is missing: an answer, or the question if two answers follow in columns of their own."""
+    return len(turns) % 2 != int(attr.ranking)
 
 
-def _conversation_sample(row: Row, form: DatasetAttr, turns: list[Turn], broken: bool) -> Sample:
+def _conversation_sample(row: Row, attr: DatasetAttr, turns: list[Turn], broken: bool) -> Sample:
     if broken:
         return Sample([], [], broken=True)
-    label = _kto_label(row, form)
+    label = _kto_label(row, attr)
     if label is not None:
         answers = [*turns[-1:], ("assistant", "")] if label else [("assistant", ""), *turns[-1:]]
         return Sample(turns[:-1], answers)
-    if form.ranking:
-        pair = _chosen_and_rejected(row, form)
+    if attr.ranking:
+        pair = _chosen_and_rejected(row, attr)
         if all(isinstance(message, dict) for message in pair):
-            return Sample(turns, [_answer_turn(message, form) for message in pair])
+            return Sample(turns, [_answer_turn(message, attr) for message in pair])
     return Sample(turns[:-1], turns[-1:])
 
 
-def _answer_turn(message: Row, form: DatasetAttr) -> Turn:
-    role = _role_of_tag(message.get(form.tags["role_tag"]), _roles_by_tag(form), " of `chosen` or `rejected`")
-    return role, message.get(form.tags["content_tag"])
+def _answer_turn(message: Row, attr: DatasetAttr) -> Turn:
+    role = _role_of_tag(message.get(attr.tags["role_tag"]), _roles_by_tag(attr), " of `chosen` or `rejected`")
+    return role, message.get(attr.tags["content_tag"])
 
 
 def _openai_system_and_tools(system: Any, tools: Any) -> tuple[Any, Any]:
-    """LLaMA-Factory's own system prompt for this form."""
+    """Return the system prompt and the tools: with `openai`, LLaMA-Factory writes a system prompt of its own."""
     if isinstance(tools, (dict, list)):
         tools = json.dumps(tools, ensure_ascii=False)
     words = "detailed thinking off"

@@ -52,8 +52,8 @@ _PROMPT_ROLES = ("user", "observation")
 
 
 def turn_order_fault(turns: Sequence[Mapping[str, Any]], kinds: Sequence[str], content: str) -> str:
-    """What is wrong with the first turn that is out of order, and what to do; empty where nothing is. `kinds` are the
-    roles by LLaMA-Factory's names, empty for one that is not known."""
+    """Return what is wrong with the first turn that is out of order, and what to do; empty if all are in order. `kinds`
+    are the roles by LLaMA-Factory's names, empty for an unknown one."""
     begin = 1 if kinds[:1] == ["system"] else 0
     for number, (turn, kind) in enumerate(zip(turns[begin:], kinds[begin:], strict=True), begin + 1):
         asks = (number - begin) % 2 == 1
@@ -115,7 +115,7 @@ def infer_entry(rows: Sequence[Row]) -> InferredEntry:
 
 
 def _first_values(rows: Sequence[Row]) -> dict[str, Any]:
-    """All columns, each with the first value that says something."""
+    """Return a row of all columns, each with its first value that is not empty."""
     example: dict[str, Any] = {}
     for row in rows:
         for name, value in row.items():
@@ -125,7 +125,8 @@ def _first_values(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _conversation_entries(example: Row, rows: Sequence[Row]) -> Iterator[InferredEntry]:
-    """A column of turns. With `openai`, LLaMA-Factory adds a system prompt, so it is only for calls of tools."""
+    """Yield the entries for a column of turns: `openai` if tools are called, else `sharegpt` first, because `openai`
+    adds a system prompt."""
     sides = {side for pair in CHOSEN_REJECTED_NAMES for side in columns_named(example, pair)}
     column = next(
         (name for name, value in example.items() if name not in sides and any(_role_and_content_keys(value))), None
@@ -146,7 +147,7 @@ def _conversation_entries(example: Row, rows: Sequence[Row]) -> Iterator[Inferre
 
 
 def _alpaca_entries(example: Row) -> Iterator[InferredEntry]:
-    """A prompt and an answer, or two, in columns of their own."""
+    """Yield the entry for a prompt with one answer or two, each in a column of its own."""
     (asked, answered), pair = _prompt_and_response(example), _chosen_rejected_columns(example, str)
     if not asked or not (answered or any(pair)) or (any(_chosen_rejected_columns(example)) and not any(pair)):
         return
@@ -167,7 +168,7 @@ def _prompt_and_response(example: Row) -> tuple[str | None, str | None]:
 
 
 def _pretraining_entries(example: Row) -> Iterator[InferredEntry]:
-    """Text alone, which pre-training reads; whatever stands beside it tells of it."""
+    """Yield the entry for plain text, which pre-training reads; other columns are taken to describe the text."""
     if column := _first_column(example, TEXT_NAMES, str):
         yield InferredEntry({"columns": {"prompt": column}}, "pt")
 
@@ -240,7 +241,7 @@ def _infer_tags(role: str, content: str, seen: Counter[str]) -> dict[str, str]:
 
 
 def _unknown_form_message(example: Row, single: bool) -> str:
-    """What rows of no known form would need."""
+    """Return what rows of no known form would need."""
     if not example:
         return "no row has a column"
     talks = [name for name, value in example.items() if any(_role_and_content_keys(value))]
@@ -255,7 +256,7 @@ def _unknown_form_message(example: Row, single: bool) -> str:
 
 
 def _conversation_faults(example: Row, talks: Sequence[str]) -> Iterator[str]:
-    """Conversations that LLaMA-Factory has no entry for."""
+    """Yield why LLaMA-Factory has no entry for the conversations."""
     for name in talks:
         if isinstance(_turns_in(example[name])[0][_role_and_content_keys(example[name])[1]], list):
             yield f"a turn of `{name}` holds a list of parts; write text with <image>, and the files as `images`"
@@ -278,7 +279,8 @@ def _known_role(role: object) -> str:
 
 
 def _missing_parts_message(example: Row) -> str:
-    """The parts that no column is known to be, and how to name them. An answer is proposed where one text is left."""
+    """Return which parts no column is known to be, and how to name them; the last column of text is proposed as the
+    answer."""
     (asked, answered), pair = _prompt_and_response(example), any(_chosen_rejected_columns(example, str))
     lacks = [] if asked else [f"a prompt as text ({', '.join(PROMPT_NAMES[:4])})"]
     lacks += [] if answered or pair else [f"an answer as text ({', '.join(RESPONSE_NAMES[:4])})"]
@@ -305,7 +307,8 @@ _FORM_KEYS = ("formatting", "ranking", "columns", "tags")
 
 
 def suggest_entry(name: str, entry: Entry, stage: str, rows: Sequence[Row]) -> str:
-    """The entry and the stage that suit the rows, as what to do; empty where that is not known, or is there already."""
+    """Return what to do: the entry to write and the stage to set for these rows; empty if they are set, or not
+    known."""
     try:
         form, suits = infer_entry(rows)
     except UnknownFormError:
@@ -321,20 +324,20 @@ def suggest_entry(name: str, entry: Entry, stage: str, rows: Sequence[Row]) -> s
 _SENTENCE_WORDS = 4
 
 
-def recipe_notes(suited: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
-    """What to know of the template and the media of such rows."""
-    meant, text = DatasetAttr.from_entry(suited.entry), "\n".join(map(str, rows))
-    if meant.formatting == "openai":
+def recipe_notes(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what a recipe for these rows should heed: template, tool calls, media, columns that are not used."""
+    attr, text = DatasetAttr.from_entry(inferred.entry), "\n".join(map(str, rows))
+    if attr.formatting == "openai":
         yield "formatting openai is known from LLaMA-Factory 0.9.4 on, and alone reads `tool_calls`"
         yield "rows without tools get the system prompt 'detailed thinking off' with it"
-    if meant.columns.get("tools"):
+    if attr.columns.get("tools"):
         yield "calls of tools are written as `template` has them: take the model's own"
-    if unused := [*_unused_columns(suited, rows)]:
+    if unused := [*_unused_columns(inferred, rows)]:
         yield f"not used: {', '.join(f'`{name}`' for name in unused)}"
     for part, mark in PLACEHOLDERS.items():
-        if column := meant.columns.get(part):
+        if column := attr.columns.get(part):
             yield f"files in `{column}` are looked for in `media_dir` (default: `dataset_dir`)"
-            if why := first_media_fault(suited.entry, suited.stage, rows, part):
+            if why := first_media_fault(inferred.entry, inferred.stage, rows, part):
                 yield f"{why}: LLaMA-Factory stops"
         elif mark in text:  # llamafactory/data/mm_plugin.py:_validate_messages
             yield f"the rows hold {mark} and no column `{part}`: a template that takes {part} stops the run there"
@@ -342,20 +345,21 @@ def recipe_notes(suited: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
         yield "answers hold <think>: `template` must be one that reasons, such as qwen3 or deepseekr1"
 
 
-def template_notes(suited: InferredEntry) -> Iterator[str]:
-    """What the template of a recipe for such rows must be able to do."""
-    meant = DatasetAttr.from_entry(suited.entry)
-    yield from (f"`template` must be one that takes {part}" for part in PLACEHOLDERS if meant.columns.get(part))
+def template_notes(inferred: InferredEntry) -> Iterator[str]:
+    """Yield what the template of a recipe for these rows must support."""
+    attr = DatasetAttr.from_entry(inferred.entry)
+    yield from (f"`template` must be one that takes {part}" for part in PLACEHOLDERS if attr.columns.get(part))
 
 
-def _unused_columns(suited: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
-    """Columns with lists, sentences or labels that the entry leaves out; beside plain text they tell of it."""
-    meant = DatasetAttr.from_entry(suited.entry)
-    used = meant.columns.values()
-    if any(turn.get("reasoning_content") for turn in conversation_turns(meant, rows)):
+def _unused_columns(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield columns with lists, sentences or labels that the entry leaves out; none for plain text, which they
+    describe."""
+    attr = DatasetAttr.from_entry(inferred.entry)
+    used = attr.columns.values()
+    if any(turn.get("reasoning_content") for turn in conversation_turns(attr, rows)):
         yield "reasoning_content"
     labels = {*LABEL_NAMES, *(side for pair in CHOSEN_REJECTED_NAMES for side in pair)}
-    for name in dict.fromkeys(name for row in rows for name in row) if suited.stage != "pt" else ():
+    for name in dict.fromkeys(name for row in rows for name in row) if inferred.stage != "pt" else ():
         held = (row[name] for row in rows if row.get(name) not in (None, "", []))
         if name not in used and any(str(name).lower() in labels or _holds_content(value) for value in held):
             yield name

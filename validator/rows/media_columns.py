@@ -22,13 +22,13 @@ class MediaSupport(NamedTuple):
     template: str = ""
 
 
-def media_fault(meant: DatasetAttr, media: MediaSupport, row: Row, sample: Sample) -> str:
+def media_fault(attr: DatasetAttr, media: MediaSupport, row: Row, sample: Sample) -> str:
     """Return why the media of a row end the run; empty if they do not. Source: llamafactory/data/mm_plugin.py,
     MMPluginMixin._validate_input and _validate_messages; data/converter.py, DatasetConverter._find_medias."""
     if media.kinds is None:
         return ""
     for part, mark in PLACEHOLDERS.items():
-        column = meant.columns.get(part)
+        column = attr.columns.get(part)
         value = row.get(column) if column else None
         if value and MODALITIES[part] not in media.kinds:
             return f"it holds {part}, which template {media.template} does not take"
@@ -62,11 +62,11 @@ def media_paths(value: object) -> Iterator[str]:
 
 
 def first_media_fault(entry: Entry, stage: str, rows: Sequence[Row], part: str) -> str:
-    """The first row that is trained and has not as many marks as files; empty where there is none. Plain text is read
-    without media. Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_messages."""
-    meant, mark = DatasetAttr.from_entry(entry), PLACEHOLDERS[part]
-    convert: Callable[[Any], Sample] = row_converter(meant)
-    judged, column = row_checker(meant, stage), meant.columns.get(part)
+    """Return the first row that is trained and has another number of placeholders than of files; empty if there is
+    none. Pre-training reads no media. Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_messages."""
+    attr, mark = DatasetAttr.from_entry(entry), PLACEHOLDERS[part]
+    convert: Callable[[Any], Sample] = row_converter(attr)
+    judged, column = row_checker(attr, stage), attr.columns.get(part)
     for number, row in enumerate(rows if stage != "pt" else (), 1):
         files = _file_count(row.get(column)) if column else 0
         if (
@@ -79,7 +79,7 @@ def first_media_fault(entry: Entry, stage: str, rows: Sequence[Row], part: str) 
 
 
 def _placeholder_mismatch(sample: Sample, part: str, mark: str, files: int) -> str:
-    """Files and marks, where they differ in number."""
+    """Return how many files and placeholders there are; empty if their numbers agree."""
     marks = next((count for count in _placeholder_counts(sample, mark) if count != files), files)
     return f"{files:,} {part} and {marks:,} {mark} in its turns; write one for each" if marks != files else ""
 
@@ -90,7 +90,8 @@ def _file_count(value: object) -> int:
 
 
 def _placeholder_counts(sample: Sample, mark: str) -> list[int]:
-    """Marks in the turns up to each answer, with that answer; of a labelled pair the empty one is none."""
+    """For each answer, the number of placeholders in it and in the turns before; the empty answer of a labelled pair is
+    left out."""
     answers: list[Any] = [text for _, text in sample.answers if text] or [""]
     asked = sum(text.count(mark) for _, text in sample.prompt)
     return [asked + text.count(mark) for text in answers]

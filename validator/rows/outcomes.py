@@ -25,7 +25,7 @@ NO_ANSWER, TURN_ORDER, INCOMPLETE_PAIR, NO_LABEL, TWO_ANSWERS, DATE_ANSWER, ENDS
 
 
 def row_status(sample: Sample, stage: str) -> int:
-    """The code of a sample in a training stage. Raises StopsRunError."""
+    """Return the code of what becomes of a sample in a training stage. Raises FatalRowError."""
     if stage == "pt":
         if not sample.prompt:
             raise FatalRowError("no turn; pre-training reads the first one")
@@ -43,49 +43,50 @@ Row = Mapping[str, Any]
 
 
 def count_trained(entry: Entry, stage: str, rows: Sequence[Row]) -> int:
-    """How many of the rows LLaMA-Factory trains on."""
-    meant = DatasetAttr.from_entry(entry)
+    """Return how many of the rows LLaMA-Factory trains on."""
+    attr = DatasetAttr.from_entry(entry)
     return (
         0
-        if missing_columns(meant, rows)
-        else sum(not (why or stops) for why, stops in map(row_checker(meant, stage), rows))
+        if missing_columns(attr, rows)
+        else sum(not (why or stops) for why, stops in map(row_checker(attr, stage), rows))
     )
 
 
 def why_none_trained(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
-    """Why LLaMA-Factory trains on none of the rows; empty where it does on one, and where there is none."""
-    meant = DatasetAttr.from_entry(entry)
-    if why := missing_columns(meant, rows):
+    """Return why LLaMA-Factory trains on none of the rows; empty if it trains on one, or there is no row."""
+    attr = DatasetAttr.from_entry(entry)
+    if why := missing_columns(attr, rows):
         return why
     first = ""
-    for why, stops in map(row_checker(meant, stage), rows):
+    for why, stops in map(row_checker(attr, stage), rows):
         if not (why or stops):
             return ""
         first = first or why or stops
-    return _unnamed_roles(meant, rows) or first
+    return _unnamed_roles(attr, rows) or first
 
 
-def missing_columns(meant: DatasetAttr, rows: Sequence[Row]) -> str:
-    """What no row holds though it is looked up in each: a KeyError. Empty where all is there."""
+def missing_columns(attr: DatasetAttr, rows: Sequence[Row]) -> str:
+    """Return which columns or tags no row has although the run looks them up, which is a KeyError; empty if there are
+    all."""
     names = dict.fromkeys(name for row in rows for name in row)
-    absent = [name for name in dict.fromkeys(meant.required_columns()) if name and name not in names]
+    absent = [name for name in dict.fromkeys(attr.required_columns()) if name and name not in names]
     if absent and rows:
         return f"the rows have no `{'`, `'.join(absent)}` (they have {', '.join([*names][:8])})"
-    keys = dict.fromkeys(key for turn in conversation_turns(meant, rows) for key in turn)
-    wanted = [tag for tag in (meant.tags["role_tag"], meant.tags["content_tag"]) if tag and tag not in keys]
+    keys = dict.fromkeys(key for turn in conversation_turns(attr, rows) for key in turn)
+    wanted = [tag for tag in (attr.tags["role_tag"], attr.tags["content_tag"]) if tag and tag not in keys]
     return f"the turns have no `{'`, `'.join(wanted)}` (they have {', '.join(keys)})" if keys and wanted else ""
 
 
-def conversation_turns(meant: DatasetAttr, rows: Sequence[Row]) -> Iterator[Row]:
+def conversation_turns(attr: DatasetAttr, rows: Sequence[Row]) -> Iterator[Row]:
     """The turns of all conversations; none of rows of another form."""
-    column = meant.columns.get("messages") if meant.formatting != "alpaca" else None
+    column = attr.columns.get("messages") if attr.formatting != "alpaca" else None
     for row in rows if column else ():
         held = row.get(column or "")
         yield from (turn for turn in held if isinstance(turn, Mapping)) if isinstance(held, list) else ()
 
 
 def first_fatal_row(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
-    """The first row that ends the run, and why; empty where there is none."""
+    """Return the first row that ends the run, and why; empty if none does."""
     said = (
         (row, stops) for row, (_, stops) in enumerate(map(row_checker(DatasetAttr.from_entry(entry), stage), rows), 1)
     )
@@ -99,9 +100,9 @@ class RowOutcome(NamedTuple):
     stops: str = ""
 
 
-def row_checker(meant: DatasetAttr, stage: str) -> Callable[[Row], RowOutcome]:
-    """The function that says what becomes of a row."""
-    convert: Callable[[Any], Sample] = row_converter(meant)
+def row_checker(attr: DatasetAttr, stage: str) -> Callable[[Row], RowOutcome]:
+    """Return the function that says what becomes of a row."""
+    convert: Callable[[Any], Sample] = row_converter(attr)
 
     def verdict(row: Row) -> RowOutcome:
         try:
@@ -121,10 +122,10 @@ def _non_text_turn(sample: Sample) -> str:
     return "" if texts else "a turn holds something other than text"
 
 
-def _unnamed_roles(meant: DatasetAttr, rows: Sequence[Row]) -> str:
-    """Roles of the turns that no tag names."""
-    tags = [tag for name, tag in meant.tags.items() if name not in ("role_tag", "content_tag")]
-    seen = dict.fromkeys(str(turn.get(meant.tags["role_tag"] or "")) for turn in conversation_turns(meant, rows))
+def _unnamed_roles(attr: DatasetAttr, rows: Sequence[Row]) -> str:
+    """Return which roles of the turns no tag names; empty if all are named."""
+    tags = [tag for name, tag in attr.tags.items() if name not in ("role_tag", "content_tag")]
+    seen = dict.fromkeys(str(turn.get(attr.tags["role_tag"] or "")) for turn in conversation_turns(attr, rows))
     unnamed = [role for role in seen if role not in tags]
     known = ", ".join(tag for tag in tags if tag)
     return f"the turns are of `{'`, `'.join(unnamed)}`, and the tags are {known}" if unnamed else ""

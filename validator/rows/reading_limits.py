@@ -40,14 +40,14 @@ def in_mebibytes(size: int) -> str:
 
 
 def row_too_large(number: int) -> TooLargeError:
-    """The error of a row beyond ROW."""
+    """The error for a row of more than MAX_ROW_BYTES."""
     return TooLargeError(
         f"row {number:,} is larger than {in_mebibytes(MAX_ROW_BYTES)}, the most that is read; split it, or take it out"
     )
 
 
 def batch_too_large(number: int) -> TooLargeError:
-    """The error of rows beyond BATCH."""
+    """The error for rows that take more than MAX_ARROW_BATCH_BYTES."""
     return TooLargeError(
         f"rows from {number:,} on take more than {in_mebibytes(MAX_ARROW_BATCH_BYTES)} unpacked, "
         f"the most that is read; "
@@ -56,14 +56,14 @@ def batch_too_large(number: int) -> TooLargeError:
 
 
 def too_many_columns(count: int) -> TooLargeError:
-    """The error of rows beyond COLUMNS."""
+    """The error for rows with more than MAX_COLUMNS columns."""
     said = f"the rows have {count:,} columns and more, at most {MAX_COLUMNS:,} are read"
     return TooLargeError(f"{said}; each key of a row is one: write what varies as text")
 
 
 @contextmanager
 def memory_limit(most: int) -> Iterator[None]:
-    """Holds this process to so many bytes more than it has, where the system can do that: Linux."""
+    """Limit this process to `most` bytes beyond what it has now (RLIMIT_DATA; Linux only, elsewhere no limit)."""
     try:
         status = Path("/proc/self/status").read_text()
         held = int(status.partition("VmData:")[2].split()[0]) << 10
@@ -81,7 +81,7 @@ def memory_limit(most: int) -> Iterator[None]:
 
 
 def approximate_size(value: object) -> int:
-    """About how much a value read from JSON takes: characters, and 50 for each item."""
+    """Estimate the size of a value read from JSON in bytes: its characters, and 50 for each item."""
     total, left = 0, [value]
     while left:
         one = left.pop()

@@ -49,7 +49,7 @@ class Rows(NamedTuple):
 
     @property
     def samples(self) -> str:
-        """The number with its noun."""
+        """The number with its noun, such as "about 3,000 samples"."""
         return f"{self} {plural(self.number, 'sample')}"
 
 
@@ -100,7 +100,7 @@ class Dataset:
 
     @cached_property
     def rows(self) -> Rows | None:
-        """Rows LLaMA-Factory reads; None where that cannot be told from here."""
+        """The rows that LLaMA-Factory reads; None if they cannot be counted here."""
         counted = [count_rows(path) for path in self.files]
         split = self.entry.get("split", "train")
         if not counted or split != "train" or any(rows is None for rows in counted):
@@ -214,7 +214,7 @@ def _filled_lines(text: str) -> list[str]:
 
 
 def _rows_of_text(text: str, _path: str) -> Rows:
-    """Every line is a row, blank ones too."""
+    """Yield each line as a row, blank ones too."""
     lines = text.removesuffix("\n").split("\n") if text else []
     return Rows(len(lines), columns=frozenset({"text"}), head=tuple({"text": line} for line in lines[:_HEAD_ROWS]))
 

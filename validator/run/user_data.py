@@ -42,7 +42,7 @@ class UserData:
 
     @property
     def registry(self) -> dataset_registry.Registry:
-        """One that holds nothing else."""
+        """A registry that holds only these data."""
         return dataset_registry.Registry(Path(), {self.name: self.entry(Path())})
 
     def require_media(self, job: Job) -> None:
@@ -59,7 +59,7 @@ class UserData:
 
     @cached_property
     def rows(self) -> int:
-        """How many rows there are; of large files about."""
+        """How many rows there are; an estimate for large files."""
         return self.count_rows()
 
 
@@ -78,10 +78,10 @@ def read_user_data(path: Path) -> UserData | None:
 def describe_user_data(path: Path, name: str | None, rows: Sequence[Row], count_rows: Callable[[], int]) -> UserData:
     """Return what the first rows tell of a file or folder of data; None as name: that of the file. Raises RecipeError
     where no entry describes the rows, or one of them ends the run."""
-    suited = infer_user_entry(path, rows)
-    if why := first_fatal_row(suited.entry, suited.stage, rows):
+    inferred = infer_user_entry(path, rows)
+    if why := first_fatal_row(inferred.entry, inferred.stage, rows):
         raise RecipeError(f"`{path}`: {why}; write all rows in one form, or take it out")
-    return UserData(path, name or _dataset_name(path.stem), suited, tuple(recipe_notes(suited, rows)), count_rows)
+    return UserData(path, name or _dataset_name(path.stem), inferred, tuple(recipe_notes(inferred, rows)), count_rows)
 
 
 def infer_user_entry(path: Path, rows: Sequence[Row]) -> InferredEntry:
@@ -94,13 +94,13 @@ def infer_user_entry(path: Path, rows: Sequence[Row]) -> InferredEntry:
 
 
 def _dataset_name(stem: str) -> str:
-    """A name that YAML reads as text, and that no comma parts."""
+    """A name for data in this file that YAML reads as text, without a comma."""
     name = re.sub(r"[^\w.-]+", "_", stem)
     return name if isinstance(parse_trusted_yaml(name), str) else f"my_{name}"
 
 
 def list_data_files(path: Path) -> list[Path]:
-    """The files of a data set: one, or those of a folder. Raises RecipeError where LLaMA-Factory reads them not."""
+    """The files of a data set: one, or those of a folder. Raises RecipeError if LLaMA-Factory does not read them."""
     if safe_read.path_kind(path) is None:
         raise RecipeError(f"`{path}` does not exist; give a recipe (.yaml) or a data file")
     folder = safe_read.path_kind(path) == "folder"
