@@ -38,7 +38,7 @@ def read_architecture(config: Config) -> Architecture:
 
 
 def _uniform_architecture(config: Config, family: Family) -> Architecture:
-    """Of a decoder whose layers are alike. Raises KeyError, RecipeError."""
+    """The architecture of a decoder whose layers are alike. Raises KeyError, RecipeError."""
     ffn = _feed_forward(config, family)
     mixer, kinds = _mixer_and_kinds(config, family, ffn)
     return Architecture(
@@ -67,7 +67,7 @@ def _uniform_architecture(config: Config, family: Family) -> Architecture:
 
 
 def _image_expert_width(config: Config) -> int:
-    """Of experts for pictures, which stands after that of the others."""
+    """Width of the experts for pictures, the second of `moe_intermediate_size`."""
     widths = config.get("moe_intermediate_size")
     if not isinstance(widths, list) or len(widths) != 2:
         raise RecipeError(f"config.json: `moe_intermediate_size` is {widths!r}, not two widths")
@@ -88,7 +88,8 @@ def _norms_per_layer(config: Config, family: Family) -> int:
 
 
 def _layer_runs(config: Config, family: Family) -> tuple[tuple[int, Architecture], ...]:
-    """How many layers in a row are those of which decoder. Raises KeyError, RecipeError."""
+    """Return (number of layers, decoder that has only such layers) for layers in a row. Raises KeyError,
+    RecipeError."""
     layers = [_uniform_architecture(each, family) for each in layer_kinds.configs_by_layer(config, family.layer_shapes)]
     return tuple((len(list(alike)), decoder) for decoder, alike in groupby(layers))
 
@@ -96,7 +97,7 @@ def _layer_runs(config: Config, family: Family) -> tuple[tuple[int, Architecture
 def _mixer_and_kinds(
     config: Config, family: Family, ffn: FeedForwardShape
 ) -> tuple[Mixer | None, tuple[LayerKind, ...]]:
-    """What some layers have in place of attention or beside it, and what each layer is made of."""
+    """Return the mixer of some layers, and the kind of each layer."""
     if not family.mixer and not any(name in config for name in _INTERLEAVED_EXPERTS):
         return None, ()
 
@@ -106,7 +107,7 @@ def _mixer_and_kinds(
 
 
 def _shares_keys(config: Config) -> bool:
-    """Whether there is one head of keys and values for all."""
+    """True if there is one head of keys and values for all."""
     return bool(config.get("multi_query")) and not config.get("new_decoder_architecture")
 
 

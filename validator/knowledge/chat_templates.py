@@ -71,7 +71,8 @@ def folder_template(folder: Path, config: Config, family: Family) -> ChatTemplat
 
 
 def thought_words(slots: Mapping[str, Any]) -> tuple[str, str]:
-    """What a template of data/formats.json writes before and behind a thought (data/template.py, register_template)."""
+    """Words that a template of data/formats.json writes before and behind a thought (data/template.py,
+    register_template)."""
     opens, closes = slots.get("thought_words") or ("<think>\n", "\n</think>\n\n")
     return opens, closes
 
@@ -115,7 +116,7 @@ def _own_chat_template(folder: Path) -> tuple[str, str]:
 
 
 def _has_turns_of(name: str, text: str) -> bool:
-    """Whether a chat template holds what stands around the turns of LLaMA-Factory's template. A token for a role is
+    """True if a chat template holds what stands around the turns of LLaMA-Factory's template. A token for a role is
     often put together from the message's, but one of them is written out before the answer."""
     marks = _turn_marks(name)
     roles = {mark for mark in marks if _ROLE_MARK.match(mark)}

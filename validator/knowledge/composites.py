@@ -21,7 +21,7 @@ _WHOLE_MODEL_FIELDS = ("dtype", "torch_dtype", "quantization_config")
 
 
 def is_omni_type(kind: str) -> bool:
-    """Whether models of this type are omni models: a thinker, which alone is trained, beside what speaks."""
+    """True if models of this type are omni models: a thinker, which alone is trained, beside what speaks."""
     return kind in yaml_table("composites") and bool(yaml_table("composites")[kind].get("thinker"))
 
 
@@ -72,7 +72,8 @@ def _max_tiles(config: Config) -> int:
 
 
 def tower_modules(config: Config) -> tuple[Mapping[str, str], ...]:
-    """Of each tower, the linear modules of it and of its projector: full name in the model -> role in its shapes."""
+    """Return for each tower the linear modules of it and of its projector: full name in the model -> role in its
+    shapes."""
     entry = _composite_entry(config)
     return tuple(
         dict(_module_roles(entry, part, _tower_fields(config, entry, part))) for part in _tower_parts(config, entry)
@@ -80,13 +81,13 @@ def tower_modules(config: Config) -> tuple[Mapping[str, str], ...]:
 
 
 def _tower_parts(config: Config, entry: Config) -> Iterator[str]:
-    """Those of its towers that a model has."""
+    """The towers of the table that a model has."""
     spared = [part for part in entry.get("optional", ()) if _optional_part(config, part) is None]
     return (part for part in entry["towers"] if part not in spared)
 
 
 def _tower_fields(config: Config, entry: Config, part: str) -> Config:
-    """What config.json says of a tower; two may share a part."""
+    """Fields of config.json about a tower; two towers may share a part."""
     return _optional_part(config, entry.get("shares", {}).get(part, part)) or {}
 
 
@@ -111,7 +112,7 @@ def _composite_entry(config: Config) -> Any:
 
 
 def _is_field_set(fields: Config, condition: str) -> bool:
-    """Whether config.json sets a field, or sets it to a value."""
+    """True if config.json sets a field, or sets it to a value."""
     name, _, value = condition.partition(".")
     return str(fields.get(name)) == value if value else bool(fields.get(name))
 
@@ -131,7 +132,7 @@ def _with_conditional_parts(entry: Config, fields: Config) -> Config:
 
 
 class _ShapeSizes:
-    """What the words of a shape stand for in one part of a config.json."""
+    """Sizes by the words of a shape, from one part of a config.json."""
 
     def __init__(self, tower: Config, given: Any, beside: Mapping[str, int]) -> None:
         self._fields = {**tower["defaults"], **(given if isinstance(given, Mapping) else {}), **beside}
@@ -141,7 +142,7 @@ class _ShapeSizes:
         return prod(self._size(word) for word in (shape if isinstance(shape, list) else [shape]))
 
     def has(self, condition: str) -> bool:
-        """Whether config.json sets a field, or sets it to a value."""
+        """True if config.json sets a field, or sets it to a value."""
         return condition == "always" or _is_field_set(self._fields, condition)
 
     def _size(self, word: str | int) -> int:
@@ -155,7 +156,7 @@ class _ShapeSizes:
         return checked_size(str(word), value)
 
     def _patches(self) -> int:
-        """Of an image, over both of its sides."""
+        """Number of patches of an image, over both of its sides."""
         sides = zip(self._sides("image_size"), self._sides("patch_size"), strict=True)
         return checked_size("patches", prod(image // patch for image, patch in sides))
 

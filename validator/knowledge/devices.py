@@ -40,7 +40,7 @@ class Device(NamedTuple):
     notes: Mapping[str, str]
 
     def runtime(self, expandable: bool) -> DeviceRuntime:
-        """What this kind of device adds to live tensors, for the memory model."""
+        """Memory that this kind of device needs beside live tensors, for the memory model."""
         return DeviceRuntime(
             context_gib=0.5 if self.context_gib is None else self.context_gib,
             evidence=self.evidence if self.vendor == "nvidia" else "thin",
@@ -51,8 +51,8 @@ class Device(NamedTuple):
         )
 
     def rates(self, devices: int, network: float = 0.0) -> DeviceRates | None:
-        """What one of so many in a node does in a second, for the time model; `network`: bytes between nodes, of one
-        node. None where no rate is published."""
+        """Rates of one device, of so many in a node, for the time model; `network`: bytes a second between nodes, of
+        one node. None if no rate is published."""
         return device_rates(self.id, devices, network)
 
 

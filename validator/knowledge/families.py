@@ -27,7 +27,7 @@ _ROLE_OF_MATRIX = {
 
 
 class Family(NamedTuple):
-    """What is peculiar to a model type, and what LLaMA-Factory and transformers do for it, at the releases of
+    """The peculiarities of a model type, and what LLaMA-Factory and transformers do for it, at the releases of
     data/families.json unless a field names another."""
 
     kind: str
@@ -150,17 +150,17 @@ class Family(NamedTuple):
 
     @property
     def fused_qkv(self) -> bool:
-        """Whether one matrix makes q, k and v."""
+        """True if one matrix makes q, k and v."""
         return any("qkv" in self.roles.get(name, ()) for name in self.linear)
 
     @property
     def gated(self) -> bool:
-        """Whether the feed-forward part multiplies by a gate."""
+        """True if the feed-forward part multiplies by a gate."""
         return any({"gate", "gate_up"} & set(self.roles.get(name, ())) for name in self.linear)
 
     @property
     def fused_gate_up(self) -> bool:
-        """Whether one matrix makes the gate and the up half of the feed-forward part."""
+        """True if one matrix makes the gate and the up half of the feed-forward part."""
         return any("gate_up" in self.roles.get(name, ()) for name in self.linear)
 
     @property
@@ -170,14 +170,14 @@ class Family(NamedTuple):
         return self.fused_experts is not None and (bool(self.separate) or self.experts_merged)
 
     def fuses(self, header: Mapping[str, Any]) -> bool:
-        """Whether the experts are one tensor with a transformers release that a recipe's header admits; where earlier
+        """True if the experts are one tensor with a transformers release that a recipe's header admits; where earlier
         ones have no class for the type, with each."""
         first = self.fused_experts
         return first is not None and (not self.separate or releases.requires(header, f"transformers {first}"))
 
     def forms(self, header: Mapping[str, Any]) -> dict[bool, str]:
-        """Whether the experts are one tensor -> the newest transformers release for it among those that a recipe's
-        header admits, newest first. A release that has no class for the type counts as the newest."""
+        """Return for experts in one tensor (True) and apart (False) the newest transformers release among those that a
+        recipe's header admits, newest first. A release that has no class for the type counts as the newest."""
         forms: dict[bool, str] = {}
         for pair in releases.possible_pairs(header):
             first = self.fused_experts
@@ -198,13 +198,13 @@ COMPOSITE_PARTS = ("vision_config", "audio_config", "thinker_config")
 
 
 def is_composite(config: Mapping[str, Any]) -> bool:
-    """Whether this is the config.json of a decoder behind towers, as data/composites.yaml lists them."""
+    """True if this is the config.json of a decoder behind towers, as data/composites.yaml lists them."""
     parts = any(part in config for part in COMPOSITE_PARTS)
     return parts and str(config.get("model_type")) in yaml_table("composites")
 
 
 def has_known_shapes(config: Mapping[str, Any]) -> bool:
-    """Whether the shapes that this config.json gives are known."""
+    """True if the shapes that this config.json gives are known."""
     if not is_composite(config):
         return _is_known_type(config)
     return _is_known_type(composites.decoder_config(composites.trained_config(config)))

@@ -68,7 +68,7 @@ def usual_setting(key: str) -> float:
 
 
 def methods_with_rates(methods: Sequence[str], stage: str) -> list[str]:
-    """Those of the methods for which a learning rate in this stage is published."""
+    """The methods for which a learning rate in this stage is published."""
     return [method for method in methods if _rate_rows(stage, method)]
 
 
@@ -198,10 +198,10 @@ class MemorySaver(NamedTuple):
 
 @cache
 def memory_savers() -> Mapping[str, MemorySaver]:
-    """All of them by name, the least approximate first."""
+    """Every memory saver by name, the least approximate first."""
     return {name: MemorySaver(**entry) for name, entry in yaml_table("savers").items()}
 
 
 def supports_memory_savers(device: Device) -> bool:
-    """Whether they run there: on GPUs with bf16."""
+    """True if the memory savers run on this device: a GPU with bf16."""
     return device.bf16 and device.vendor in ("nvidia", "amd")

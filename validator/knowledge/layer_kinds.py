@@ -22,7 +22,7 @@ _ATTENTION_EVERY = {"delta": 4, "convolution": 1, "statespace": 0, "scan": 8, "l
 
 
 def read_mixer(config: Config, family: Family) -> Mixer:
-    """What the type's layers have in place of attention. Raises KeyError, RecipeError."""
+    """The mixer that some layers have in place of attention or beside it. Raises KeyError, RecipeError."""
     match family.mixer:
         case "delta":
             return _read_delta(config, family)
@@ -37,7 +37,7 @@ def read_mixer(config: Config, family: Family) -> Mixer:
 
 
 def read_layer_kinds(config: Config, family: Family, ffn: FeedForwardShape) -> tuple[LayerKind, ...]:
-    """Of each layer, first layers first. Raises RecipeError for a list that is not one of all layers."""
+    """The kind of each layer, first layers first. Raises RecipeError for a list that does not name all layers."""
     layers = required_size(config, "num_hidden_layers")
     if family.mixer_beside_attention:
         return (LayerKind(mixes=True, experts=ffn.experts > 0),) * layers
@@ -47,14 +47,14 @@ def read_layer_kinds(config: Config, family: Family, ffn: FeedForwardShape) -> t
 
 
 def _layers_with_experts(config: Config, layers: int) -> tuple[bool, ...]:
-    """Whether each layer has experts: those that config.json lists, or the last of every few."""
+    """Return for each layer whether it has experts: those that config.json lists, or the last of every few."""
     every = optional_size(config, "interleave_moe_layer_step") or 1
     return _chosen_layers(config, layers, "moe_layers", "expert_layer", every)
 
 
 def _layers_that_attend(config: Config, family: Family, layers: int) -> tuple[bool, ...]:
-    """Whether each layer attends: as config.json lists them all, or those that do; else each of so many, or what the
-    class does."""
+    """Return for each layer whether it attends: as config.json lists all layers, or those that do; else each of so
+    many, or as in the class."""
     if isinstance(told := config.get("layer_types"), list):
         if len(told) != layers:
             raise RecipeError(f"config.json: `layer_types` names {len(told)} layers, `num_hidden_layers` is {layers}")
@@ -66,8 +66,8 @@ def _layers_that_attend(config: Config, family: Family, layers: int) -> tuple[bo
 
 
 def _chosen_layers(config: Config, layers: int, listed: str, repeated: str, every: int) -> tuple[bool, ...]:
-    """Of each layer: those in the list of that name, else each of `repeated`'s period from its offset, else the last of
-    `every` few, with 0 none."""
+    """Return for each layer whether it is chosen: by the list of that name, else each of `repeated`'s period from its
+    offset, else the last of `every` few, with 0 none."""
     if isinstance(chosen := config.get(listed), list):
         return tuple(number in chosen for number in range(layers))
     if period := optional_size(config, f"{repeated}_period"):
@@ -169,7 +169,7 @@ def _kv_shared_fields(config: Config) -> Config:
 
 
 def _full_attention_fields(config: Config) -> Config:
-    """Of a layer that attends to all tokens."""
+    """The config.json fields that differ in full-attention layers."""
     joint = bool(config.get("attention_k_eq_v"))
     shared = {"num_key_value_heads": config.get("num_global_key_value_heads"), KV_TIED: True} if joint else {}
     return {"head_dim": config.get("global_head_dim") or config.get("head_dim"), "sliding_window": 0, **shared}

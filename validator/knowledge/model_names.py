@@ -46,18 +46,18 @@ _IN_16_BITS = re.compile(r"(?i)(?<![a-z])(?:bf|fp)16(?!\d)")
 
 
 def suggests_other_shapes(words: str) -> bool:
-    """Whether they speak for other shapes than those of the known model, or for an adapter."""
+    """True if they speak for other shapes than those of the known model, or for an adapter."""
     training = _TRAINING_STAGE.search(words)
     return bool(_OTHER_SHAPES.search(words) or _SHAPE_PARTS.search(words[: training.start()] if training else words))
 
 
 def suggests_another_model(before: str) -> bool:
-    """Whether words before the known name say that it is another model's, or that its vocabulary may have grown."""
+    """True if words before the known name say that it is another model's, or that its vocabulary may have grown."""
     return bool(_ANOTHER_MODEL.search(before))
 
 
 def continues_version(behind: str) -> bool:
-    """Whether a version goes on behind the known name."""
+    """True if a version goes on behind the known name."""
     return bool(_VERSION.match(behind))
 
 
@@ -67,7 +67,7 @@ def without_training_words(text: str) -> str:
 
 
 def says_16_bits(words: str) -> bool:
-    """Whether they say that the weights are in 16 bits, whatever those of the known model are in."""
+    """True if they say that the weights are in 16 bits, whatever those of the known model are in."""
     return bool(_IN_16_BITS.search(words))
 
 
@@ -207,7 +207,7 @@ def _match_inside(own: str, template: str) -> _Match | None:
 
 
 def _has_template(known: _Match, template: str) -> bool:
-    """Whether the template is that of the known model, or of the one that was tuned from it."""
+    """True if the template is that of the known model, or of the one that was tuned from it."""
     entry = yaml_table("models")[known.key]
     its = (entry.get("overrides", {}).get(known.hub) or {}).get("template", entry["template"])
     return bool(its) and its.removesuffix("_nothink") == template.removesuffix("_nothink")
@@ -219,7 +219,7 @@ def _match_rank(known: _Match) -> tuple[int, bool, int, int]:
 
 
 def _keeps_shapes(known: _Match) -> bool:
-    """Whether the words behind a known name are those of a fine-tune. The size may be said once more, or where the
+    """True if the words behind a known name are those of a fine-tune. The size may be said once more, or where the
     known name leaves it out."""
     size, said = _SIZE_IN_NAME.search(known.hub), _SIZE_IN_NAME.search(known.rest)
     if size is None and said and _is_close_size(said[0], yaml_table("models")[known.key]["parameters"]):
@@ -237,7 +237,7 @@ def _generation_pattern(hub: str) -> str:
 
 
 def _is_close_size(size: str, parameters: int) -> bool:
-    """Whether 14B says so many parameters, by the tenth that names are rounded by."""
+    """True if 14B says so many parameters, by the tenth that names are rounded by."""
     said = float(size[:-1]) * (1e9 if size[-1] in "bB" else 1e6)
     return abs(said / parameters - 1) < 0.1
 
@@ -271,12 +271,12 @@ def _hub_names(key: str, last: str) -> list[str]:
 
 
 def _is_short_of_another(own: str, best: _Match) -> bool:
-    """Whether recipes call another model so: qwen7b is Qwen2.5's, and qwen_7b_sft may be of that one, too."""
+    """True if recipes call another model so: qwen7b is Qwen2.5's, and qwen_7b_sft may be of that one, too."""
     short = own.lower() if best.exact else "".join(_NAME_WORD.findall(_bare_name(best.hub)))
     return any(yaml_table("models")[other]["short"] == short for other in yaml_table("models").mention(short)
                if other != best.key)  # fmt: skip
 
 
 def _is_misspelling(owner: str, known: _Match) -> bool:
-    """Whether the owner of the known name would have made the other: more likely a slip than a fine-tune."""
+    """True if the owner of the known name would have made the other: more likely a slip than a fine-tune."""
     return bool(known.rest) and known.hub.lower().startswith(f"{owner}/")

@@ -63,7 +63,7 @@ class Model(NamedTuple):
 
     @property
     def family(self) -> Family:
-        """What is peculiar to the model's type."""
+        """The family of the model's type."""
         if self.unlisted:
             return self.unlisted
         return (
@@ -77,7 +77,7 @@ class Model(NamedTuple):
 
     @property
     def sees(self) -> bool:
-        """Whether the model reads pictures."""
+        """True if the model reads pictures."""
         return any(tower.patch_size for tower in self.arch.towers)
 
     @property
@@ -124,7 +124,8 @@ def find_model(name: str, revision: str = "main", cache_dir: str | None = None) 
 
 
 def find_known_model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model | None:
-    """As `model`; None where it is not known. Raises RecipeError for a folder whose config.json cannot be used."""
+    """As `find_model`, but None for an unknown name. Raises RecipeError for a folder whose config.json cannot be
+    used."""
     if _is_model_folder(name):
         return _model_in_folder(name, Path(name).absolute())
     if published := _catalogue_model(name):
@@ -220,7 +221,7 @@ def with_folder_template(model: Model, folder: Path, config: Mapping[str, Any]) 
 
 
 def _model_of_config(name: str, config: Mapping[str, Any]) -> Model:
-    """What a config.json says by itself."""
+    """The model that a config.json describes."""
     arch = read_architecture(config)
     if arch.towers:
         return _composite_model(name, config, arch)
@@ -228,7 +229,7 @@ def _model_of_config(name: str, config: Mapping[str, Any]) -> Model:
 
 
 def _composite_model(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
-    """What it says of a decoder behind towers."""
+    """The model of a config.json that describes a decoder behind towers."""
     trained = composites.trained_config(config)
     decoder = composites.decoder_config(trained)
     kind, inner = str(config["model_type"]), str(decoder["model_type"])
@@ -243,7 +244,7 @@ def stored_bytes(config: Mapping[str, Any]) -> float:
 
 
 def decoder_model(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
-    """What it says of a decoder."""
+    """The model of a config.json that describes a decoder."""
     described = config.get("quantization_config")
     quantization = described if isinstance(described, Mapping) else {}
     method = quantization.get("quant_method")
@@ -335,6 +336,6 @@ def counted_model(name: str, source: ConfigSource, layers: Sequence[CountedLayer
 
 
 def _layer_elements(layer: CountedLayers) -> int:
-    """Of one layer; the biases of its linear modules are among the vectors."""
+    """Elements of one layer; the biases of its linear modules are among the vectors."""
     matrices = sum(number * inputs * outputs for _, inputs, outputs, number, _ in layer.linears)
     return matrices + layer.experts + layer.vectors

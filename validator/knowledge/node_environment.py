@@ -17,7 +17,7 @@ _ENABLED_WORDS = ("true", "y", "1")
 
 
 def is_env_enabled(name: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether LLaMA-Factory takes the variable as on (llamafactory/extras/misc.py, is_env_enabled); all other words
+    """True if LLaMA-Factory takes the variable as on (llamafactory/extras/misc.py, is_env_enabled); all other words
     than these are off, "yes" and "on" too."""
     return environment.get(name, "").lower() in _ENABLED_WORDS
 

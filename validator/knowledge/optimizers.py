@@ -64,7 +64,7 @@ _UNLISTED = OptimizerChoice()
 
 
 def optimizer_choice(name: object) -> OptimizerChoice:
-    """What is known of a value of `optim`. A name that has no row counts as AdamW."""
+    """The row of a value of `optim`. A name without a row counts as AdamW."""
     return _CHOICES.get(str(name), _UNLISTED)
 
 

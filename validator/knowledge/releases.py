@@ -28,7 +28,7 @@ def known_pairs() -> list[ReleasePair]:
 
 @cache
 def newest_pair() -> ReleasePair:
-    """What a recipe without a range is judged by."""
+    """The pair of releases that a recipe without a range is judged by."""
     return known_pairs()[0]
 
 
@@ -93,9 +93,9 @@ def possible_pairs(header: Mapping[str, Any]) -> list[ReleasePair]:
 
 
 def may_be_before(header: Mapping[str, Any], limit: str) -> bool:
-    """Whether the recipe may run with a release before a limit such as "transformers 4.54.0". Where the tables hold
-    none of its range, the least that it names decides, not what stands in for it; one that cannot be read counts as
-    the newest pair."""
+    """True if the recipe may run with a release before a limit such as "transformers 4.54.0". Where the tables hold
+    none of its range, the least that it names decides, not what stands in for it; one that cannot be read counts as the
+    newest pair."""
     field, _, version = limit.partition(" ")
     try:
         if field == RELEASE_FIELDS[1] and stand_in_pairs(header):
@@ -141,7 +141,7 @@ def _nearest_releases(versions: list[str], version: str) -> list[str]:
 
 
 def possible_defaults(header: Mapping[str, Any], key: str) -> set[Any]:
-    """What a key that is left out stands for, with each pair that the recipe may meet."""
+    """Values that a key has by default, with each pair of releases that the recipe may meet."""
     table = tables.json_table("arguments")
     newest_one, changes = table["arguments"].get(key, {}).get("default"), table["changes"]
     each = (changes.get(pair_name(pair), {}).get(key, {}) for pair in possible_pairs(header))
@@ -149,12 +149,12 @@ def possible_defaults(header: Mapping[str, Any], key: str) -> set[Any]:
 
 
 def may_be_before_torch(header: Mapping[str, Any], minor: int) -> bool:
-    """Whether the header's range of torch holds a release before 2.minor; false where it names none, or no range."""
+    """True if the header's range of torch holds a release before 2.minor; false where it names none, or no range."""
     return header.get("torch") is not None and _admits_torch(header["torch"], range(minor))
 
 
 def may_be_since_torch(header: Mapping[str, Any], minor: int) -> bool:
-    """Whether the header's range of torch holds 2.minor or a later release; true where it names none, or no range."""
+    """True if the header's range of torch holds 2.minor or a later release; true where it names none, or no range."""
     return _admits_torch(header.get("torch"), range(minor, 100)) or not may_be_before_torch(header, minor)
 
 
@@ -166,7 +166,7 @@ def _admits_torch(wanted: Any, minors: range) -> bool:
 
 
 def range_admits(wanted: Any, version: str) -> bool:
-    """Whether a range such as `>=0.9.4, <0.9.6` holds a version; a version alone means that one. Null holds all. Raises
+    """True if a range such as `>=0.9.4, <0.9.6` holds a version; a version alone means that one. Null holds all. Raises
     RecipeError where it is no range."""
     if wanted is None:
         return True
@@ -183,7 +183,7 @@ def range_admits(wanted: Any, version: str) -> bool:
 
 
 def requires(header: Mapping[str, Any], since: str = "", until: str = "") -> bool:
-    """Whether the recipe must run with a pair from `since` on and before `until`, such as "transformers 5.0.0" (empty:
+    """True if the recipe must run with a pair from `since` on and before `until`, such as "transformers 5.0.0" (empty:
     no bound); a range that cannot be read counts as the newest pair."""
     try:
         judged = required_pairs(header)
@@ -193,7 +193,7 @@ def requires(header: Mapping[str, Any], since: str = "", until: str = "") -> boo
 
 
 def is_at_least(pair: ReleasePair, limit: str) -> bool:
-    """Whether the pair has come to a limit such as "transformers 5.0.0"; to an empty one, always."""
+    """True if the pair has come to a limit such as "transformers 5.0.0"; to an empty one, always."""
     field, _, version = limit.partition(" ")
     return not limit or range_admits(f">={version}", pair[RELEASE_FIELDS.index(field)])
 

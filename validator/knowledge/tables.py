@@ -53,12 +53,12 @@ class YamlTable(Mapping[str, Any]):
         return isinstance(key, str) and bool(_ENTRY_KEY.fullmatch(key)) and f"\n{key}:" in self._text
 
     def _end(self, start: int) -> int:
-        """Where the entry that starts here ends."""
+        """Position where the entry that starts here ends."""
         following = _ENTRY_START.search(self._text, start + 1)
         return following.start() if following else len(self._text)
 
     def _start(self, inside: int) -> int:
-        """Where the entry around this place starts; -1 before the first."""
+        """Position where the entry around this place starts; -1 before the first."""
         start = self._text.rfind("\n", 0, inside + 1)
         while start >= 0 and not _ENTRY_START.match(self._text, start):
             start = self._text.rfind("\n", 0, start)

@@ -45,7 +45,7 @@ def link_rate(link: Mapping[str, Any], devices: int = 1, of: int = 1) -> float:
 
 
 def shares_host_memory(kind: str) -> bool:
-    """Whether traffic over this kind of link passes main memory, whose rate all devices share."""
+    """True if traffic over this kind of link passes main memory, whose rate all devices share."""
     return bool(yaml_table("networks")[kind].get("shared"))
 
 

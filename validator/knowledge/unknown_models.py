@@ -27,8 +27,8 @@ _REMEDY = (
 
 
 def unknown_model_message(name: str) -> str:
-    """That the model is not known, what it is instead where that shows, the name that was likely meant, and what is
-    enough to know it."""
+    """A message that the model is not known: what it is instead where that shows, the name that was likely meant, and
+    what is enough to know it."""
     if other := not_a_model_message(name):
         return other
     if name.startswith((".", "/", "~", "$")) or name.count("/") > 1:
@@ -39,7 +39,7 @@ def unknown_model_message(name: str) -> str:
 
 
 def unknown_base_message(name: str) -> str:
-    """That what the header block names as the base of a checkpoint is not known, and what it may name."""
+    """A message that the base in the header block is not known, and what it may name."""
     if other := not_a_model_message(name):
         return other
     return (
@@ -117,7 +117,7 @@ def _similar_names(owner: str, own: str) -> Iterator[str]:
 
 
 def _has_same_words(own: str, known: str, *, all_of_them: bool) -> bool:
-    """Whether each word is one of the known name, give or take a letter; the other way round, too, if all of them."""
+    """True if each word is one of the known name, give or take a letter; the other way round, too, if all of them."""
     mine, its = _name_words(own), _name_words(known)
     counts = len(mine) == len(its) or not all_of_them
     return counts and all(get_close_matches(word, its, n=1, cutoff=0.7) for word in mine)

@@ -37,7 +37,7 @@ def _oft_rotation_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
 
 @lru_cache(maxsize=128)
 def layer_activations(step: TrainingStep, layer: DecoderLayer) -> LayerActivations:
-    """Everything one layer of this kind keeps for its backward pass, and the peaks inside that pass."""
+    """Bytes that one layer saves for its backward pass, and the workspace of that pass."""
     step = step.for_layer(layer)
     return LayerActivations(
         attention=first_half_saved_bytes(step, layer) + _oft_rotation_bytes(step, layer),
@@ -54,7 +54,7 @@ def layer_checkpoint_bytes(step: TrainingStep) -> float:
 
 @lru_cache(maxsize=64)
 def saved_by_all_layers(step: TrainingStep) -> Mapping[DeviceTerm, float]:
-    """What all layers keep; offloaded checkpoints keep two in flight."""
+    """Bytes that all layers save. Checkpoints in main memory keep two in flight on the device."""
     match step.checkpointing:
         case "layer":
             return {

@@ -50,28 +50,26 @@ class Tower(NamedTuple):
     linears: tuple[Linear, ...]  # of one layer
     vectors: int  # of one layer: norms, biases, scales
     gated: bool = False
-    quick_gelu: bool = False  # its activation is quick GELU
+    quick_gelu: bool = False
     rms: bool = False  # norms are RMSNorm, else LayerNorm
     fp32: Literal["never", "trained", "always"] = "never"  # when hidden states between layers are under autocast
     outside: tuple[Linear, ...] = ()  # further linear modules, which train with the layers
-    others: int = 0  # what else trains with the layers: embeddings of patches and positions, norms, biases
-    never_frozen: int = 0  # what is never frozen where whole weights train
-    never_frozen_first: bool = False  # some of that stands before the layers
+    others: int = 0  # other elements that train with the layers: embeddings of patches and positions, norms, biases
+    never_frozen: int = 0  # elements that full fine-tuning never freezes
+    never_frozen_first: bool = False  # some of them stand before the layers
     projector: tuple[Linear, ...] = ()
     projector_others: int = 0
     merge: int = 1
-    has_input_embeddings: bool = (
-        True  # its class tells what makes the layers' input, so that gradients can be asked of it
-    )
-    input_values: int = 0  # numbers that the processor hands over for one tower token
-    patch_size: int = 0  # pixels along a patch
+    has_input_embeddings: bool = True  # the class has get_input_embeddings, so that its output can require grad
+    input_values: int = 0  # elements that the processor hands over for one tower token
+    patch_size: int = 0  # pixels along one side of a patch; 0: no pictures
     min_pixels: int = 0  # pixels of the smallest picture that its processor hands over
-    temporal_patch_size: int = 1  # pictures of a film in a patch
-    fixed_tokens: int = 0  # tokens of one picture or sound, where each is brought to one size
-    max_tiles: int = 0  # pieces of a picture at most, with the whole of it, where the model's configuration lists them
+    temporal_patch_size: int = 1  # frames of a video in a patch
+    fixed_tokens: int = 0  # tokens of one picture or sound, if each is brought to one size
+    max_tiles: int = 0  # tiles of a picture at most, with the whole picture, if config.json lists their grids
     output_hidden_states: bool = False  # the results of all layers stay until the last has run
     qk_norm: bool = False  # heads of queries and keys have norms
-    own_rotary_tables: bool = False  # each layer makes cosines and sines of its own, for queries and again for keys
+    own_rotary_tables: bool = False  # each layer computes cosines and sines, for queries and again for keys
 
     @property
     def elements(self) -> int:
@@ -98,7 +96,7 @@ NormKind = Literal["rms", "rms_fp32", "layer", "layer_back", "layer_fp32", "bare
 
 
 class Norm(NamedTuple):
-    """How transformers computes one kind of norm."""
+    """The computation of one kind of norm in transformers."""
 
     vectors: int = 1  # parameters, in vectors of the norm's width
     one_kernel: bool = False  # a kernel of PyTorch; else written out, operator by operator
@@ -137,23 +135,23 @@ class AttentionShape(NamedTuple):
     weightless_qk_norm_share: float = (
         0.0  # share of the layers with norms without weights over each head of queries and keys
     )
-    softmax_in_half: bool = False  # where all pairs of tokens are written out, their softmax is made in half precision
+    softmax_in_half: bool = False  # eager attention computes its softmax in half precision
     sinks: bool = False  # one learned scalar for each head
     window: int = 0  # sliding window in tokens; 0: none
     window_share: float = 0.5  # of the layers that have it
     fused_qkv: bool = False  # one linear module makes q, k and v
-    contiguous_copies: bool = False  # and these are copied out of its result, or read there as they are
-    kv_repeated: bool = False  # keys and values are there for each head of the queries
-    always_masked: bool = False  # sdpa is given a mask, whether or not there is padding
-    broadcasts_kv: bool = False  # all heads share keys in a way that no kernel of PyTorch knows
-    alibi: bool = False  # biases by distance: no kernel is used, all pairs of tokens are written out
-    clip_qkv: bool = False  # what one linear module makes of them is clipped
+    contiguous_copies: bool = False  # which are copied out of its result, not read there as views
+    kv_repeated: bool = False  # keys and values exist once for each head of the queries
+    always_masked: bool = False  # sdpa gets a mask even without padding
+    broadcasts_kv: bool = False  # heads share keys by broadcasting, which no kernel of PyTorch knows
+    alibi: bool = False  # biases by distance: no kernel is used, all scores are materialized
+    clip_qkv: bool = False  # the result of that linear module is clipped
     concatenated: bool = False  # rotated and plain parts are joined head by head, so the output is copied once more
-    output_gate: bool = False  # queries are made with a gate as wide, whose sigmoid scales what attention gives
+    output_gate: bool = False  # a gate as wide as the queries, whose sigmoid scales the result of attention
     v_norm: bool = False  # a norm without weights over each head of values
     k_eq_v: bool = False  # one linear module makes keys and values
     shares_kv: bool = False  # keys and values are those of an earlier layer
-    cross_attention: bool = False  # keys and values are made of what towers give, and two gates scale what is added
+    cross_attention: bool = False  # keys and values come from the towers; two gates scale what is added
 
     # Elements per token of queries, keys, values and the result. Latent attention expands values to every head.
     @property
@@ -178,10 +176,10 @@ class FeedForwardShape(NamedTuple):
 
     width: int
     gated: bool = True
-    quick_gelu: bool = False  # the activation is its input times a sigmoid, and keeps both (quick GELU)
+    quick_gelu: bool = False  # the input times a sigmoid, which saves both
     fused_gate_up: bool = False
     bias: bool = False
-    new_gelu: bool = False  # the activation is written out, and keeps what each step does
+    new_gelu: bool = False  # GELU written out operator by operator, each of which saves its input
     experts: int = 0
     experts_per_token: int = 0
     expert_width: int = 0
@@ -193,9 +191,9 @@ class FeedForwardShape(NamedTuple):
     router_bias_fixed: bool = False  # the router's bias is a parameter that never trains
     expert_bias: bool = False
     clamped_swiglu: bool = False  # experts clamp the results of gate and up
-    index_add: bool = False  # what the chosen experts of a token give is added up by index, which keeps each of them
+    index_add: bool = False  # results of the chosen experts are added up by index_add, which saves each
     dense_layers: int = 0  # leading layers with an ordinary block of `width`
-    vision_expert_width: int = 0  # of as many experts for pictures, which idle: no token is said to be one's
+    vision_expert_width: int = 0  # of as many experts for pictures, which no token reaches
     router_scaled: bool = False  # the router has a norm of its own and scales for its input and for each expert
 
 
@@ -235,7 +233,7 @@ class Mixer(ABC):
 
     @property
     def time_gap(self) -> EvidenceGap:
-        """How far a step may be faster and slower because few runs of the mixer have a published time."""
+        """The share by which a step may be faster and slower, because few runs of the mixer have a published time."""
         return EvidenceGap("layers without attention", 0.3, 0.3)
 
     @property
@@ -287,7 +285,7 @@ class CountedLayers(NamedTuple):
 
 
 class LayerKind(NamedTuple):
-    """What a layer is made of."""
+    """The parts of one layer."""
 
     attends: bool = True
     mixes: bool = False
@@ -306,23 +304,21 @@ class Architecture(NamedTuple):
     norms_per_layer: int = 2  # 1: parallel halves share it; 4: each half norms its result, too
     norm: NormKind = "rms"
     parallel: bool = False  # attention and feed-forward block read the same hidden state
-    dropout: bool = False  # a mask drops a part of what each half of a layer adds
+    dropout: bool = False  # on what each half of a layer adds
     head_bias: bool = False
-    embedding_norm: bool = False  # the first layer reads a norm's result
-    position_rows: int = 0  # rows of an embedding of places
+    embedding_norm: bool = False  # a norm over the embedding
+    position_rows: int = 0  # rows of a position embedding
     recasts_weights: bool = False  # autocast copies the weights of linear modules anew for each product
     logit_softcap: bool = False
     towers: tuple[Tower, ...] = ()  # encoders of images, video or sound before the decoder
-    counted: tuple[CountedLayers, ...] = ()  # of a model that no formula knows, in place of `attn` and `ffn`
+    counted: tuple[CountedLayers, ...] = ()  # layers of an unknown model, in place of `attn` and `ffn`
     mixer: Mixer | None = None  # of some layers, in place of `attn` or beside it
     kinds: tuple[LayerKind, ...] = ()  # of each layer; none: all attend, and all but the first have experts if any do
-    layer_groups: tuple[
-        tuple[int, Architecture], ...
-    ] = ()  # layers in a row, and the decoder whose they are, if shapes differ
-    per_layer_input_width: int = 0  # width of what each layer reads of an embedding of its own
+    layer_groups: tuple[tuple[int, Architecture], ...] = ()  # (layers, decoder of such layers), if shapes differ
+    per_layer_input_width: int = 0  # of the embedding that each layer has of its own
     per_layer_vocab: int = 0  # rows of that embedding
-    extra_embedding_rows: int = 0  # of the embedding, which the output layer lacks
-    mtp_layers: int = 0  # layers for further tokens, which are loaded and never run
+    extra_embedding_rows: int = 0  # that the output layer lacks
+    mtp_layers: int = 0  # multi-token-prediction layers, which are loaded and never run
 
     @property
     def norm_elements(self) -> int:
@@ -331,7 +327,7 @@ class Architecture(NamedTuple):
 
     @property
     def has_cross_attention(self) -> bool:
-        """Whether some layers read what towers give."""
+        """True if some layers read what towers give."""
         return any(decoder.attn.cross_attention for _, decoder in self.layer_groups)
 
     @property

@@ -26,7 +26,7 @@ def _tower_tokens(step: TrainingStep) -> int:
 
 
 def cross_attention_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Of a layer: by tokens of the sequence, and by those of the towers."""
+    """Bytes that one layer of cross-attention saves: for the tokens of the sequence, and for those of the towers."""
     attn, hidden, compute = step.arch.attn, step.arch.hidden, step.sizes.compute
     queries, output = attn.query_width, attn.output_width
     written = saved_input(step, hidden, layer.by_role("q")) + saved_by_norm(step, queries, 2)
@@ -46,12 +46,12 @@ def cross_attention_backward_workspace(step: TrainingStep) -> float:
 
 
 def cross_attention_state_bytes(step: TrainingStep) -> float:
-    """What the towers give, which stays for all layers."""
+    """Bytes of the towers' results, which stay for all layers."""
     return step.sizes.compute * _tower_tokens(step) * step.arch.hidden if step.arch.has_cross_attention else 0.0
 
 
 def cross_attention_mask_bytes(step: TrainingStep) -> float:
-    """Of each token for each that the towers give."""
+    """Bytes of the cross-attention mask: text tokens x tower tokens."""
     return step.sizes.compute * _tower_tokens(step) * step.work.length if step.arch.has_cross_attention else 0.0
 
 
@@ -84,7 +84,7 @@ def _saved_mask_share(step: TrainingStep, dense: float) -> float:
 
 
 def _core_saved_bytes(step: TrainingStep) -> float:
-    """Kept between the projections and the output projection."""
+    """Bytes saved between the projections and the output projection."""
     attn, count, compute = step.arch.attn, step.tokens, step.sizes.compute
     queries, output = attn.query_width, attn.output_width
     narrow = 2 * queries if attn.kv_repeated else attn.key_width + attn.value_width
@@ -111,8 +111,8 @@ def _core_saved_bytes(step: TrainingStep) -> float:
 
 
 def _score_bytes(step: TrainingStep) -> float:
-    """Of all pairs of tokens; beside sinks the softmax is made in half precision, or as precise as what attention
-    reads, which LayerNorm gives in fp32 under autocast."""
+    """Bytes of the attention scores (tokens x tokens per head) saved for backward. Models with attention sinks, and
+    some others, compute softmax in half precision; a LayerNorm before attention makes it fp32 under autocast."""
     attn, compute = step.arch.attn, step.sizes.compute
     square = float(step.tokens * attn.heads * step.work.length)
     half = compute if compute < 4 else 0.0
@@ -124,7 +124,8 @@ def _score_bytes(step: TrainingStep) -> float:
 
 
 def _softmax_is_fp32(step: TrainingStep) -> bool:
-    """Whether a softmax as precise as what attention reads is made in fp32."""
+    """True if a softmax in the precision of its input is computed in fp32: autocast gives LayerNorm's result in
+    fp32."""
     return step.arch.attn.softmax_in_half and step.arch.norm == "layer" and step.work.precision == "amp"
 
 
@@ -145,7 +146,7 @@ def _gate_saved_bytes(step: TrainingStep) -> float:
 
 
 def first_half_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Of what a layer has in place of attention, too, or beside it."""
+    """Bytes that the first half of a layer saves for backward: attention, a mixer such as Mamba, or both."""
     read = step.tokens * (saved_by_half_layer_norms(step) + saved_dropout_mask(step))
     mixed = layer.mixer.saved_bytes(step, layer) if layer.mixer else 0.0
     return read + mixed + (_attention_saved_bytes(step, layer) if layer.attends else 0.0)
@@ -177,7 +178,8 @@ def _attention_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
 
 
 def first_half_backward_workspace(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Of both where a layer has both: one after the other."""
+    """Largest temporary bytes in the backward pass of attention and mixer. They run one after the other, so that the
+    larger one counts."""
     mixed = layer.mixer.backward_workspace(step) if layer.mixer else 0.0
     return max(mixed, _attention_backward_workspace(step) if layer.attends else 0.0)
 

@@ -36,8 +36,9 @@ class Collective(NamedTuple):
 
 
 def slowest_link(device: DeviceRates, sharding: Sharding) -> tuple[TimeTerm, float]:
-    """What a ring through all devices waits for, and its bytes a second. Of each byte that is gathered all but the last
-    hop's share passes each link, and each node's network, which its devices share."""
+    """The term of the link that a ring through all devices waits for, and its bytes a second. Of each byte that is
+    gathered, all but the last hop's share passes each link and each node's network, which its devices share. Devices
+    without links of their own share main memory."""
     link = device.link
     if not device.nvlink_switch:
         link = min(link, _SHARE_THROUGH_HOST_MEMORY * device.host_bandwidth / sharding.devices_per_node)
@@ -140,8 +141,8 @@ def _zero_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[
 
 
 def gathers_per_micro_batch(step: TrainingStep) -> float:
-    """How often a micro batch gathers the weights: in each forward pass, and for as many layers as gradients visit. A
-    layer that is computed again keeps what it gathered for that."""
+    """Number of times that a micro batch gathers the weights: once in each forward pass, and once more for the layers
+    that gradients visit. A layer that is computed again keeps what it gathered for that."""
     return forward_passes(step) + _backward_layer_share(step)
 
 

@@ -11,7 +11,7 @@ from validator.physics.training_step import TrainingStep
 
 
 def linear_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Linear modules of the base that every token passes, with their adapters."""
+    """Seconds of the base model's linear modules that every token passes, with their adapters."""
     size = step.sizes.compute
     base = [linear for linear in layer.linears if not linear.routed]
     once = sum(rates.product(step.tokens, each.inputs, each.outputs, size, each.number) for each in base)
@@ -83,7 +83,7 @@ _EAGER_BYTES, _EAGER_BYTES_BACKWARD = 26.0, 34.0
 
 
 def attention_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """What stands between the projections of a layer."""
+    """Seconds of attention and mixer in one layer, between the projections."""
     mixed = scored = PassCost(TimeTerm.ATTENTION, 0.0, 0.0)
     if layer.mixer:
         mixed = _mixer_cost(step, rates, layer, layer.mixer)
@@ -137,7 +137,7 @@ _PERMUTATION_TRAFFIC = 9
 
 
 def experts_reached(step: TrainingStep) -> float:
-    """How many experts of a layer tokens reach: each token passes one by with probability 1 - chosen / all."""
+    """Number of experts of a layer that tokens reach: each token passes one by with probability 1 - chosen / all."""
     ffn = step.arch.ffn
     return float(ffn.experts * (1 - (1 - ffn.experts_per_token / ffn.experts) ** step.tokens))
 

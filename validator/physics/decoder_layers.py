@@ -65,7 +65,7 @@ class DecoderLayer:
 
     @cached_property
     def unrouted(self) -> DecoderLayer:
-        """All other linear modules."""
+        """The linear modules outside of routed experts."""
         return DecoderLayer(tuple(linear for linear in self.linears if not linear.routed), 0, 0)
 
     @cached_property
@@ -218,10 +218,11 @@ def loaded_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, De
 
 
 def mtp_elements(arch: Architecture) -> int:
-    """Parameters of all that never run."""
+    """Parameters of the multi-token-prediction layers."""
     return sum(number * layer.elements for number, layer in mtp_layers(arch))
 
 
 def elements_without_states(arch: Architecture, workload: Workload) -> int:
-    """Their elements that could train but get no gradient, and so no state: engines keep both for all that could."""
+    """Elements of the multi-token-prediction layers that have no gradient and no optimizer state. Zero under DeepSpeed
+    and FSDP, which keep both for every parameter that requires grad."""
     return 0 if workload.sharding.strategy != DDP or workload.method != "full" else mtp_elements(arch)

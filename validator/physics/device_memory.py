@@ -45,10 +45,7 @@ COMMUNICATION_BYTES = 1.5 * GIB
 
 
 class DeviceRuntime(NamedTuple):
-    """What the device kind and its software add.
-
-    `evidence`: how well this kind has been measured. `capacity_gib`: what all processes can use; at that limit the
-    allocator gives cached blocks back instead of failing."""
+    """Memory beside the tensors that the kind of device and its software need."""
 
     context_gib: float = 0.5
     evidence: Literal["good", "thin"] = "good"
@@ -85,7 +82,7 @@ class LiveBytes(NamedTuple):
     per_batch: float
 
     def with_cache(self, times: float) -> float:
-        """All, when the cache holds `times` what the batch needs."""
+        """Bytes of all tensors if the allocator's cache holds `times` what the batch needs."""
         return self.total + (times - 1) * self.per_batch
 
 

@@ -100,8 +100,8 @@ def largest(candidates: Iterable[_Terms]) -> _Terms:
 
 
 class Estimate(NamedTuple):
-    """All bytes. `terms` sum to `allocated`; `low` to `high` is the 90 % band of what the system's own tool shows;
-    `gaps` name what makes it wide: "few measurements of ..."."""
+    """A prediction in bytes. `terms` sum to `allocated`; `low` to `high` is the 90 % band of what the system's own tool
+    shows; `phase` is the point in time of the peak; `gaps` name what makes the band wide: "few measurements of ..."."""
 
     terms: Mapping[MemoryTerm, float]
     low: float
@@ -161,7 +161,7 @@ class Band(NamedTuple):
     high: float
 
     def times(self, factor: float) -> Band:
-        """All of it, so many times."""
+        """The band of `factor` times as much."""
         return Band(*(factor * each for each in self))
 
 

@@ -46,7 +46,7 @@ def _new_gelu_saved_bytes(step: TrainingStep) -> float:
 
 
 def _attention_saves_input(step: TrainingStep, layer: DecoderLayer) -> bool:
-    """Whether attention keeps what it reads: its own weights train, or it is adapted."""
+    """True if attention keeps what it reads: its own weights train, or it is adapted."""
     readers = layer.by_role("q", "k", "v", "qkv")
     return not step.trains_adapter or any(linear.role in step.work.adapter.targets for linear in readers)
 

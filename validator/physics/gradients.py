@@ -9,7 +9,8 @@ from validator.physics.workload import ZERO_3
 
 
 def gradient_bytes(step: TrainingStep) -> float:
-    """All gradients at the end of the backward pass. Offloading the optimizer sends partitioned gradients with it."""
+    """Bytes of all gradients at the end of the backward pass. Offloading the optimizer sends sharded gradients with
+    it."""
     if step.work.layerwise_update or step.optimizer.states == "one layer":
         return 0.0
     whole = trained_bytes(step, step.sizes.gradient)

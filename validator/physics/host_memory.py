@@ -46,7 +46,7 @@ def _sub_group_gradient_bytes(step: TrainingStep) -> float:
 
 
 def offloaded_state_terms(step: TrainingStep) -> Mapping[HostTerm, float]:
-    """What an offloaded optimizer keeps for this node's partitions (deepspeed, runtime/zero/stage3.py and
+    """Bytes that an offloaded optimizer keeps for this node's partitions (deepspeed, runtime/zero/stage3.py and
     stage_1_and_2.py): fp32 master weights and moments, page-locked fp32 gradients, and one more copy in half precision:
     of the gradients that arrive (stage 3), or of the weights on their way back and of accumulated gradients. FSDP moves
     moments and gradients as they are."""

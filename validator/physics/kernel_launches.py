@@ -91,8 +91,8 @@ _OVERLAP_EXPONENT = 3
 
 
 def launch_stalls(step: TrainingStep, worked: float) -> PassCost:
-    """What a processor that starts kernels slower than the device ends them adds to the device's `worked` seconds: it
-    runs ahead where it can."""
+    """Seconds that the device waits, beside its own `worked` seconds, for a CPU that launches kernels slower than the
+    device ends them. The CPU runs ahead where it can."""
     forward, backward = _cpu_seconds(step)
     whole = forward + backward
     share = ((worked**_OVERLAP_EXPONENT + whole**_OVERLAP_EXPONENT) ** (1 / _OVERLAP_EXPONENT) - worked) / whole
@@ -100,7 +100,7 @@ def launch_stalls(step: TrainingStep, worked: float) -> PassCost:
 
 
 def _cpu_seconds(step: TrainingStep) -> tuple[float, float]:
-    """What the processor takes in the forward and in the backward pass."""
+    """Seconds of the CPU in the forward and in the backward pass."""
     forward = backward = 0.0
     for layer, every, visited in layer_passes(step):
         starts, holds = launch_cost(step.for_layer(layer), layer), hook_cost(step, layer)

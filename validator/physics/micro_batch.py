@@ -17,7 +17,7 @@ from validator.physics.training_step import TrainingStep, forward_passes, layer_
 
 
 def tower_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
-    """All towers with what stands beside their layers; nothing goes back where nothing trains."""
+    """Seconds of all towers with their projectors. There is no backward pass where nothing trains."""
     costs = [_single_tower_cost(encoder, rates) for encoder in tower_steps(step) if encoder.workload.tokens]
     return PassCost(TimeTerm.TOWERS, sum(cost.forward for cost in costs), sum(cost.backward for cost in costs))
 
@@ -44,7 +44,8 @@ _STRAGGLER_SHARE = 0.01
 
 
 class MicroBatchCosts(NamedTuple):
-    """All costs of one micro batch on one device, in which traffic may hide; recomputation is in the backward pass."""
+    """Costs of one micro batch on one device, behind which communication may hide. Recomputation is in the backward
+    pass."""
 
     costs: tuple[PassCost, ...]
 
@@ -58,7 +59,8 @@ class MicroBatchCosts(NamedTuple):
 
 
 def _decoder_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCost]:
-    """Every layer forward; those that gradients visit backward, once more forward where their inputs alone are kept."""
+    """Yield the costs of the decoder's layers: every layer forward; those that gradients visit backward, and once more
+    forward if only their inputs are kept."""
     recomputed = 0.0
     for layer, every, visited in layer_passes(step):
         costs, trained = layer_costs(step, rates, layer), weight_update_cost(step, rates, layer)
@@ -70,7 +72,7 @@ def _decoder_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCos
 
 
 def _device_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCost]:
-    """Of the device itself."""
+    """Yield the costs of the device itself, without waiting."""
     yield from _decoder_costs(step, rates)
     yield lm_head_cost(step, rates)
     if step.arch.towers:

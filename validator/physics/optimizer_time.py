@@ -40,7 +40,7 @@ def device_update_seconds(step: TrainingStep, rates: AttainedRates) -> float:
 
 
 def _matmul_seconds(step: TrainingStep, rates: AttainedRates) -> float:
-    """Of optimizers that multiply matrices."""
+    """Seconds of the matrix products of an optimizer's step (Muon, GaLore, APOLLO)."""
     if step.optimizer.products == "none":
         return 0.0
     inside = [matrix for matrix in trained_matrices(step) if matrix.outputs != step.arch.vocab]

@@ -49,7 +49,7 @@ def per_layer_embedding_elements(arch: Architecture) -> int:
 
 
 def per_layer_projection_elements(arch: Architecture) -> int:
-    """Of the linear module that makes of the usual embedding what is added to those parts."""
+    """Parameters of the linear module that turns the usual embedding into what is added to the layers' own inputs."""
     return arch.hidden * arch.layers * arch.per_layer_input_width
 
 
@@ -80,9 +80,9 @@ def trainable_parameter_count(arch: Architecture, workload: Workload) -> int:
 
 
 def towers_with_workloads(arch: Architecture, workload: Workload) -> tuple[tuple[Tower, TowerWorkload], ...]:
-    """Each tower of the architecture with what the run asks of it.
+    """Return each tower of the architecture with its workload.
 
-    Raises ValueError where the workload has not one encoding for each: no tower may be left out unseen."""
+    Raises ValueError if the workload does not have one for each: no tower may be left out unseen."""
     return tuple(zip(arch.towers, workload.towers, strict=True))
 
 

@@ -31,7 +31,7 @@ DeviceTerms = Mapping[DeviceTerm, float]
 
 @lru_cache(maxsize=64)
 def resident_terms(step: TrainingStep) -> DeviceTerms:
-    """What stays on the device through the whole step, gradients apart."""
+    """Bytes that stay on the device through the whole step, without gradients."""
     return {
         DeviceTerm.WEIGHTS: weights.base_weights_on_device(step),
         DeviceTerm.ADAPTER: weights.adapter_weights_on_device(step),
@@ -41,7 +41,7 @@ def resident_terms(step: TrainingStep) -> DeviceTerms:
 
 
 def terms_of_both_passes(step: TrainingStep, where: weights.GatherPoint) -> DeviceTerms:
-    """What is there during the whole forward and backward pass."""
+    """Bytes that are on the device during the whole forward and backward pass."""
     return {
         **resident_terms(step),
         DeviceTerm.GATHERED_WEIGHTS: weights.gathered_weight_bytes(step, where),
@@ -85,8 +85,9 @@ def _hidden_state_bytes(step: TrainingStep) -> float:
 
 
 def loss_forward(step: TrainingStep) -> DeviceTerms:
-    """Preference stages make their loss when autocast's copies of checkpointed layers have gone: there it is that, or
-    the logits alone beside the copies."""
+    """Bytes by term when the loss is computed. In preference stages the loss is computed outside the model's autocast
+    context, after the weight copies are freed; the peak is then, or earlier, when the copies and the raw logits exist
+    together."""
     inside = {
         **terms_of_both_passes(step, "loss"),
         **saved_by_all_layers(step),
@@ -136,8 +137,8 @@ class BackwardPoint(NamedTuple):
 
 
 def _backward_points(step: TrainingStep, layer: DecoderLayer, inside: LayerActivations) -> Iterator[BackwardPoint]:
-    """The feed-forward half with everything kept; its inputs' products, when the gradients of its inner results have
-    taken the place of these; the attention half; the end."""
+    """Yield the candidate peaks of one layer's backward pass, in order: (1) feed-forward half, all activations saved;
+    (2) gradients of gate and up, whose activations are freed; (3) attention half; (4) end of the layer."""
     down, attention = element_count(layer.down), element_count(layer.attention)
     forward = layer.matrices - attention
     # Of the two tensors that hold the matrices of all experts, the larger one
@@ -168,7 +169,7 @@ def _end_of_recomputation(step: TrainingStep, layer: DecoderLayer, inside: Layer
 
 
 class RestOfModel(NamedTuple):
-    """What is there beside the layer at work. Bytes, but for `done`."""
+    """Bytes on the device beside the layer at work, and `done` elements."""
 
     standing: DeviceTerms
     done: float  # elements of base weights whose gradients exist
@@ -203,7 +204,7 @@ def _largest_terms_in_layer(
 
 
 def last_layer_backward(step: TrainingStep) -> DeviceTerms:
-    """The first layer of the backward pass: all checkpoints, few gradients."""
+    """Bytes by term in the layer where the backward pass begins: all checkpoints, few gradients."""
     return max(
         (_last_layer_terms(step, each) for each in step.first_in_backward), key=lambda terms: sum(terms.values())
     )
@@ -225,7 +226,7 @@ def _last_layer_terms(step: TrainingStep, place: LayerPosition) -> DeviceTerms:
 
 
 def first_layer_backward(step: TrainingStep) -> DeviceTerms:
-    """The last layer of the backward pass: one checkpoint, nearly all gradients."""
+    """Bytes by term in the layer where the backward pass ends: one checkpoint, nearly all gradients."""
     return max(
         (_first_layer_terms(step, each) for each in step.last_in_backward), key=lambda terms: sum(terms.values())
     )
@@ -288,7 +289,7 @@ def embedding_gradient(step: TrainingStep) -> DeviceTerms:
 
 
 def _holds_full_model_first(step: TrainingStep) -> bool:
-    """Whether every device holds all weights before they are spread: a model that is quantized while it loads, or
+    """True if every device holds all weights before they are spread: a model that is quantized while it loads, or
     unpacked from a quantized checkpoint, skips ZeRO-3's partitioned initialization (transformers, modeling_utils.py,
     get_init_context, and quantizer_bnb_4bit.update_device_map), after which DeepSpeed's engine moves it to the device;
     and FSDP that starts after loading finds the model on the device."""
@@ -335,8 +336,8 @@ def tower_forward(step: TrainingStep) -> DeviceTerms:
 
 
 def tower_backward(step: TrainingStep) -> DeviceTerms:
-    """The first layer of it, with everything kept and the decoder's gradients; or the last, with all gradients but that
-    of an embedding of its own, which comes after the towers'."""
+    """Bytes by term in the towers' backward pass: the larger of its beginning (all tower activations, decoder
+    gradients) and its end (few activations, all gradients). The gradient of an untied embedding comes later."""
     most = max((needed for _, needed in towers.tower_peaks(step)), default=0.0)
     if not most:
         return {}

@@ -70,7 +70,7 @@ class AttainedRates(NamedTuple):
 
 @lru_cache(maxsize=64)
 def attained_rates(device: DeviceRates) -> AttainedRates:
-    """What this device attains."""
+    """Rates that kernels reach on this device."""
     share = MATMUL_EFFICIENCY * device.matmul_efficiency
     return AttainedRates(
         share * device.half_flops,

@@ -37,7 +37,7 @@ class RunPart(Described):
 
 
 class RunCounts(NamedTuple):
-    """What a run does beside what a step does. `checkpoint`: bytes of one, of all nodes together."""
+    """Numbers of steps, evaluations and saves of a run. `checkpoint`: bytes of one, of all nodes together."""
 
     steps: float
     evaluations: float = 0.0  # how often what was held back is evaluated
@@ -58,11 +58,11 @@ class RunTime(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Whether it takes so long, half an hour, that time which it wastes is worth telling."""
+        """True if the run takes half an hour or more; shorter runs get no advice about wasted time."""
         return self.expected >= _LONG_RUN_SECONDS
 
     def wasted_on(self, part: RunPart) -> float:
-        """Share of a run that lasts which a part beside the training takes, where that is more than a tenth; else 0."""
+        """Share of the run spent in this part, or 0 if the share is a tenth or less or the run is short."""
         share = self.terms.get(part, 0.0) / self.expected if self.is_long else 0.0
         return share if share > _WASTE_SHARE else 0.0
 

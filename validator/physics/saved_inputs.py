@@ -49,7 +49,7 @@ def saved_dropout_mask(step: TrainingStep) -> float:
 
 
 def shares_inputs(step: TrainingStep) -> bool:
-    """Whether a module keeps its input as it is, in compute precision, so that another keeper costs nothing."""
+    """True if a module keeps its input as it is, in compute precision, so that another keeper costs nothing."""
     if not step.trains_adapter:
         return True
     same = step.sizes.adapter == step.sizes.compute or (step.work.quant_bits > 0 and step.work.precision == "amp")
@@ -57,7 +57,7 @@ def shares_inputs(step: TrainingStep) -> bool:
 
 
 def _saved_by_adapters(step: TrainingStep, width: int, modules: int, shared: bool) -> float:
-    """What `modules` adapted modules keep of one shared input of `width`.
+    """Bytes per token that `modules` adapted modules save of one shared input of `width`.
 
     Under autocast each casts to the adapter's fp32 and back: a half-precision copy each. Without autocast the fp32 copy
     itself is kept. bitsandbytes modules and half-precision adapters share the input as it is."""
@@ -103,7 +103,7 @@ def _saved_by_8bit_matmul(step: TrainingStep, width: int, adapted: int) -> float
 
 
 def saved_by_dora(step: TrainingStep, linears: tuple[Linear, ...]) -> float:
-    """What DoRA's magnitudes add: they scale the base's and the adapter's result, so both are kept."""
+    """Bytes per token that DoRA's magnitudes add: they scale the base's and the adapter's result, so both are saved."""
     adapter = step.work.adapter
     if not adapter.dora:
         return 0.0

@@ -42,7 +42,7 @@ class TowerStep(NamedTuple):
 
     @property
     def backward_in_layers(self) -> bool:
-        """Whether gradients go into the layers."""
+        """True if gradients go into the layers."""
         roles = {linear.role for linear in (*self.tower.linears, *self.tower.outside)}
         asked = self.workload
         first = asked.never_frozen and self.tower.never_frozen_first
@@ -51,7 +51,7 @@ class TowerStep(NamedTuple):
 
     @property
     def backward_in_projector(self) -> bool:
-        """Whether gradients go as far as the projector."""
+        """True if gradients go as far as the projector."""
         roles = {linear.role for linear in self.tower.projector}
         return self.backward_in_layers or self.workload.projector or bool(roles.intersection(self.workload.targets))
 
@@ -63,7 +63,7 @@ def tower_steps(step: TrainingStep) -> tuple[TowerStep, ...]:
 
 
 def _tower_training_step(step: TrainingStep, tower: Tower, encoding: TowerWorkload) -> TrainingStep:
-    """That of the layers: of a decoder that reads tower tokens."""
+    """Describe the tower's layers as a decoder over tower tokens, so that the decoder's formulas apply."""
     fused = any(linear.role == "qkv" for linear in tower.linears)
     attn = AttentionShape(tower.heads, tower.heads, tower.head_dim, fused_qkv=fused, qk_norm=tower.qk_norm)
     arch = Architecture(
@@ -96,15 +96,15 @@ def _hidden_state_element_size(step: TrainingStep, tower: Tower, trains: bool) -
 
 
 def tower_input_bytes(step: TrainingStep) -> float:
-    """What the processors hand over: of all micro batches of an optimizer step, which the Trainer fetches together
-    (transformers, trainer.py, get_batch_samples)."""
+    """Bytes that the processors hand over, of all micro batches of an optimizer step, which the Trainer fetches
+    together (transformers, trainer.py, get_batch_samples)."""
     each = sum(encoder.step.tokens * encoder.tower.input_values for encoder in tower_steps(step))
     return _INPUT_ELEMENT_SIZE * each * step.work.accumulation
 
 
 @lru_cache(maxsize=64)
 def tower_saved_bytes(step: TrainingStep) -> float:
-    """What towers and projectors keep for their gradients."""
+    """Bytes that towers and projectors save for backward."""
     return sum(
         _layers_saved_bytes(encoder) + _projector_saved_bytes(encoder)
         for encoder in tower_steps(step)
@@ -113,7 +113,8 @@ def tower_saved_bytes(step: TrainingStep) -> float:
 
 
 def _layers_saved_bytes(encoder: TowerStep) -> float:
-    """Their inputs; everything where nothing is recomputed, as in layers that do not train."""
+    """Bytes that a tower's layers save: their inputs, or everything if nothing is recomputed, as in layers that do not
+    train."""
     if not encoder.backward_in_layers:
         return 0.0
     asked, layers = encoder.workload, encoder.tower.layers
@@ -131,8 +132,8 @@ def _tower_layer_activations(encoder: TowerStep) -> LayerActivations:
 
 
 def _projector_saved_bytes(encoder: TowerStep) -> float:
-    """Of the projector and of the linear modules beside the layers: the norm's input, the inputs of what trains, and
-    those of activations, which are the results of all but the last."""
+    """Bytes that the projector and the linear modules outside the layers save for backward: the input of the norm, of
+    every trained linear module, and of every activation function."""
     step, tower = encoder.step, encoder.tower
     tokens = step.tokens / tower.merge
     projector = _linears_saved_bytes(encoder, tower.projector, encoder.workload.projector)
@@ -153,8 +154,8 @@ def _linears_saved_bytes(encoder: TowerStep, linears: tuple[Linear, ...], trains
 
 @lru_cache(maxsize=64)
 def frozen_layer_activations(step: TrainingStep) -> float:
-    """What the decoder's layers that freeze tuning leaves as they are keep for gradients on their way to towers:
-    nothing recomputes them."""
+    """Bytes that the decoder's frozen layers save under freeze tuning for gradients on their way to towers: nothing
+    recomputes them."""
     if step.work.method != "freeze" or not any(encoder.backward_in_projector for encoder in tower_steps(step)):
         return 0.0
     work = step.work._replace(method="lora", adapter=Adapter(targets=()), checkpointing="off")
@@ -170,7 +171,7 @@ def tower_autocast_copies(step: TrainingStep) -> float:
 
 
 def tower_peaks(step: TrainingStep) -> Iterator[tuple[float, float]]:
-    """Of each tower, what the layer at work needs in the forward and in the backward pass."""
+    """Yield for each tower the bytes that the layer at work needs in the forward and in the backward pass."""
     for encoder in tower_steps(step):
         inside = _tower_layer_activations(encoder)
         collected = (

@@ -61,12 +61,13 @@ class TrainingStep:
 
     @cached_property
     def norm_output_fp32(self) -> bool:
-        """Whether modules that read a norm, and so the residual stream, give fp32: autocast gives LayerNorm fp32."""
+        """True if modules that read a norm return fp32, and so the residual stream is fp32: autocast gives LayerNorm
+        fp32."""
         return self.arch.norm == "layer" and self.linear_returns_input_dtype and self.work.precision == "amp"
 
     @cached_property
     def linear_returns_input_dtype(self) -> bool:
-        """Whether linear modules hand results back in the precision of the input: those of bitsandbytes (nn/modules.py,
+        """True if linear modules return the dtype of their input: those of bitsandbytes (nn/modules.py,
         Linear4bit.forward), and with orthogonal adapters (peft, tuners/oft/layer.py)."""
         return self.work.quant_bits > 0 or self.work.method == "oft"
 
@@ -100,7 +101,7 @@ class TrainingStep:
 
     @cached_property
     def _mixed(self) -> bool:
-        """Whether layers of several kinds follow each other."""
+        """True if layers of several kinds follow each other."""
         return bool(self.arch.kinds or self.arch.layer_groups)
 
     @cached_property
@@ -112,7 +113,7 @@ class TrainingStep:
         return {layer: runs[each] for (_, layer), each in zip(self.layers, decoders, strict=True)}
 
     def for_layer(self, layer: DecoderLayer) -> TrainingStep:
-        """That of a decoder which has such layers alone, where the shapes of layers differ."""
+        """The step of a decoder that has only such layers, for models whose layers differ in shape; else this step."""
         return self._inner.get(layer, self)
 
     @cached_property
@@ -131,12 +132,12 @@ class TrainingStep:
 
     @cached_property
     def trained_tower_elements(self) -> int:
-        """Of these, those of towers and projectors."""
+        """Parameters of towers and projectors that receive gradients."""
         return parameters.trained_elements_in_towers(self.arch, self.work)
 
     @cached_property
     def towers(self) -> tuple[tuple[Tower, TowerWorkload], ...]:
-        """Each tower with what is asked of it."""
+        """Each tower with its workload."""
         return parameters.towers_with_workloads(self.arch, self.work)
 
     @cached_property
@@ -160,17 +161,17 @@ class TrainingStep:
 
     @cached_property
     def trains_adapter(self) -> bool:
-        """Whether adapters train beside frozen base weights."""
+        """True if adapters train beside frozen base weights."""
         return self.work.method in ("lora", "oft")
 
     def is_adapted(self, linear: Linear) -> bool:
-        """Whether an adapter trains beside this module."""
+        """True if an adapter trains beside this module."""
         return self.trains_adapter and linear.role in self.work.adapter.targets
 
     @cached_property
     def checkpointing(self) -> Checkpointing:
-        """Of the decoder's layers: those without a trained parameter keep everything that gradients on their way to a
-        tower need (LLaMA-Factory, model_utils/checkpointing.py)."""
+        """Activation checkpointing of the decoder's layers. Layers without a trained parameter save everything that
+        gradients on their way to a tower need (LLaMA-Factory, model_utils/checkpointing.py)."""
         frozen = self.trains_adapter and not self.work.adapter.targets
         return "off" if frozen else self.work.checkpointing
 
@@ -221,7 +222,7 @@ class TrainingStep:
 
 
 def _first_position_of_each_kind(layers: Iterable[tuple[int, DecoderLayer]]) -> tuple[LayerPosition, ...]:
-    """Where each kind comes first."""
+    """The first position of each kind of layer."""
     first: dict[DecoderLayer, LayerPosition] = {}
     passed = elements = 0
     for number, layer in layers:
@@ -273,7 +274,8 @@ def trained_matrices(step: TrainingStep) -> tuple[TrainedMatrix, ...]:
 
 
 def _per_layer_input_matrices(arch: Architecture) -> Iterator[TrainedMatrix]:
-    """What gives each layer an input of its own: an embedding, and the linear module that reads the usual one."""
+    """Yield the matrices that give each layer an input of its own: an embedding, and the linear module that reads the
+    usual embedding."""
     if width := arch.layers * arch.per_layer_input_width:
         yield TrainedMatrix(arch.per_layer_vocab, width, 1)
         yield TrainedMatrix(width, arch.hidden, 1)
@@ -333,7 +335,7 @@ class LayerPasses(NamedTuple):
 
 
 def layer_passes(step: TrainingStep) -> Iterator[LayerPasses]:
-    """Of every kind of layer."""
+    """Yield every kind of layer with its numbers of passes."""
     every, visited = Counter[DecoderLayer](), Counter[DecoderLayer]()
     for number, layer in step.layers:
         every[layer] += number
@@ -343,10 +345,11 @@ def layer_passes(step: TrainingStep) -> Iterator[LayerPasses]:
 
 
 def forward_passes(step: TrainingStep) -> int:
-    """One, and those without gradients: of a reference, and of mismatched answers (KTO)."""
+    """Number of forward passes of a micro batch: one, and those without gradients of a reference and of mismatched
+    answers (KTO)."""
     return (1 + int(step.work.reference_logits)) * (2 if step.work.estimates_kl else 1)
 
 
 def recomputations(step: TrainingStep) -> int:
-    """How often the layers that gradients visit are computed once more."""
+    """Number of times that the layers which gradients visit are computed once more."""
     return 0 if step.checkpointing == "off" else 1

@@ -85,7 +85,7 @@ def _persistent_bytes(step: TrainingStep) -> float:
 
 
 def _sharded_bytes(step: TrainingStep, whole: float) -> float:
-    """Of weights that are spread over all devices, or offloaded."""
+    """Bytes of sharded weights on one device; 0 if they are offloaded."""
     return 0.0 if step.sharding.offload_parameters else whole / step.sharding.world_size
 
 
@@ -161,9 +161,9 @@ def dequantized_bytes(step: TrainingStep, linears: Iterable[Linear]) -> float:
 
 
 def dora_norm_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """What DoRA needs to take the norm of an adapted matrix: an identity matrix of its inputs, with a copy in compute
-    precision, from which the adapter's product is made; the product and the scaled product; the base's matrix and the
-    sum in the adapter's precision (peft, tuners/lora/dora.py)."""
+    """Bytes of DoRA's norm of an adapted matrix: an identity matrix of its inputs, with a copy in compute precision,
+    from which the adapter's product is made; the product and the scaled product; the base's matrix and the sum in the
+    adapter's precision (peft, tuners/lora/dora.py)."""
     work, sizes = step.work, step.sizes
     if not work.adapter.dora or work.method != "lora":
         return 0.0

@@ -29,7 +29,7 @@ EIGHT_BIT_SIZE = 1 + 4 / 256
 
 
 class Optimizer(NamedTuple):
-    """What an optimizer keeps and computes."""
+    """The states of an optimizer, and the work of its step."""
 
     moments: int = 2  # for each trained element, if `states` is moments
     moment_size: float = 0.0  # bytes of a moment; 0: those that the precision gives
@@ -70,7 +70,7 @@ OPTIMIZERS = {
 
 
 class TowerWorkload(NamedTuple):
-    """What a run asks of one tower of the architecture: how much it reads, and what of it trains."""
+    """The workload of one tower: how many tokens it reads, and which parts of it train."""
 
     tokens: int = 0  # tower tokens of one sequence
     trains: bool = False  # its weights train (methods full and freeze)
@@ -85,7 +85,7 @@ class TowerWorkload(NamedTuple):
 
 
 class ShardingStrategy(NamedTuple):
-    """What data parallelism shards over all devices, and when devices exchange it."""
+    """The states that data parallelism shards over all devices, and the moments at which devices exchange them."""
 
     name: str
     engine: Literal["torch", "deepspeed", "fsdp"]  # the software that runs the step
@@ -126,7 +126,7 @@ ZERO_STAGES = (ZERO_0, ZERO_1, ZERO_2, ZERO_3)
 
 
 class Sharding(NamedTuple):
-    """How states are spread over `nodes * devices_per_node` devices. Bucket sizes are elements."""
+    """Data parallelism over `nodes * devices_per_node` devices. Bucket sizes are elements."""
 
     nodes: int = 1
     devices_per_node: int = 1
@@ -154,7 +154,7 @@ class Sharding(NamedTuple):
 
 
 class SdpaInputs(NamedTuple):
-    """What the fused attention of PyTorch is given."""
+    """The arguments of PyTorch's scaled_dot_product_attention."""
 
     kv_repeated: bool = False  # keys and values once for each head of the queries
     contiguous_copies: bool = False  # copies, head after head; the result is then copied back to token after token
