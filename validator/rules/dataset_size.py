@@ -4,7 +4,7 @@ for."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from validator.knowledge import guidance
@@ -15,8 +15,44 @@ from validator.run.prediction import Job
 from validator.run.sample_lengths import first_row_lengths
 
 
-@rule("DAT001", WARNING)
-def too_few_samples(job: Job) -> Findings:
+def _training_rows(job: Job) -> Rows | None:
+    """Samples trained on, before `val_size`; None unless every data set can be counted here."""
+    sets, limit = job.data.datasets, job.args.get("max_samples")
+    if not sets or len(sets) != len(set(job.args.words("dataset"))) or job.data.is_tokenized or not job.task.trains:
+        return None
+    total, exact = 0, True
+    for rows in (one.rows for one in sets):
+        if rows is None or rows.problem or not rows.number:
+            return None
+        cut = isinstance(limit, int) and 0 < limit < rows.number
+        total, exact = total + (limit if cut else rows.number), exact and (rows.exact or cut)
+    return Rows(total, exact)
+
+
+class _CountedSamples(NamedTuple):
+    """The samples as the guidance counts them, the same in words, and the guidance."""
+
+    number: int
+    words: str
+    guidance: SampleAmounts
+
+
+def _counted_samples(job: Job) -> Iterator[tuple[_CountedSamples]]:
+    """Yield the samples, or the blocks that texts of pre-training fill, by the length of the first rows; nothing where
+    that cannot be told."""
+    rows, known = _training_rows(job), job.guidance
+    if rows is None or known is None:
+        return
+    if known.unit == guidance.SAMPLE_UNIT:
+        yield (_CountedSamples(rows.number, rows.samples, known),)
+    elif lengths := list(first_row_lengths(job)):
+        blocks = math.ceil(rows.number * sum(lengths) / len(lengths) / guidance.BLOCK_TOKENS)
+        words = f"{rows.samples}, some {guidance.count_in_words(blocks, known.unit)}"
+        yield (_CountedSamples(blocks, words, known),)
+
+
+@rule("DAT001", WARNING, about=_counted_samples)
+def too_few_samples(job: Job, counted: _CountedSamples) -> Findings:
     """The data sets hold fewer samples than any public run with which a skill or a preference changed.
 
     Why: the run succeeds, and the model has learned a form or a style at most; found out days later.
@@ -24,34 +60,32 @@ def too_few_samples(job: Job) -> Findings:
     Fix: more accurate, diverse samples, never repeated ones; or a smaller aim, and the number of samples in the header
     block. data/samples.yaml lists the sources.
     """
-    counted = _count_samples(job)
-    if counted and (few := _too_few_message(job, counted)) and not _repeats_often(job):
+    few = _too_few_message(job, counted)
+    if few and not _repeats_often(job):
         yield "dataset", f"{counted.words}: {few}"
 
 
-@rule("DAT002", NOTE)
-def more_than_useful(job: Job) -> Findings:
+@rule("DAT002", NOTE, about=_counted_samples)
+def more_than_useful(_job: Job, counted: _CountedSamples) -> Findings:
     """The data sets hold more samples than a model of this size was seen to use.
 
     Why: small models saturate; time and money go into steps that change little.
     Source: own (guidance)
     Fix: train on a chosen part and compare; or a larger model.
     """
-    counted = _count_samples(job)
-    if counted and (many := counted.guidance.many(counted.number)):
+    if many := counted.guidance.many(counted.number):
         yield "dataset", f"{counted.words}: {many}"
 
 
-@rule("DAT003", WARNING)
-def small_set_repeated(job: Job) -> Findings:
+@rule("DAT003", WARNING, about=_counted_samples)
+def small_set_repeated(job: Job, counted: _CountedSamples) -> Findings:
     """A small data set is passed over many times.
 
     Why: the model learns the samples by heart; the training loss falls and the answers get worse.
     Source: own (guidance)
     Fix: fewer epochs (2 to 5), or more samples.
     """
-    counted = _count_samples(job)
-    if counted and _too_few_message(job, counted) and _repeats_often(job):
+    if _too_few_message(job, counted) and _repeats_often(job):
         epochs = f"{job.args.number('num_train_epochs'):g} epochs of {counted.words}"
         yield "num_train_epochs", f"{epochs} are learned by heart; take 2 to 5, or add different, checked samples"
 
@@ -104,8 +138,8 @@ def more_evaluation_than_training(job: Job) -> Findings:
         yield "val_size", f"holds back {share:.0%} of the samples for evaluation; 0.01 to 0.1 is usual"
 
 
-@rule("DAT007", NOTE)
-def fewer_than_usual(job: Job) -> Findings:
+@rule("DAT007", NOTE, about=_counted_samples)
+def fewer_than_usual(job: Job, counted: _CountedSamples) -> Findings:
     """The data sets hold fewer samples than public runs usually took, and far fewer than the header block states.
 
     Why: so few may do, if each is right; whether they did is seen on samples that were held back. The number in a
@@ -113,12 +147,10 @@ def fewer_than_usual(job: Job) -> Findings:
     Source: own (guidance)
     Fix: hold some back (`val_size`) and compare with the model before training; state your own number in the block.
     """
-    counted = _count_samples(job)
-    if counted is None or not job.declared.samples or _too_few_message(job, counted):
-        return
-    if counted.number < min(counted.guidance.low, job.declared.samples / 4):
-        whose = counted.guidance.whose(job.declared.samples) or "the recipe's own count"
-        usual = f"{counted.guidance.usual}, and the header's {job.declared.samples:,} is {whose}"
+    stated = job.declared.samples
+    if stated and counted.number < min(counted.guidance.low, stated / 4) and not _too_few_message(job, counted):
+        whose = counted.guidance.whose(stated) or "the recipe's own count"
+        usual = f"{counted.guidance.usual}, and the header's {stated:,} is {whose}"
         yield "dataset", f"{counted.words}: {usual}; fewer may do if each is checked, and `val_size` tells whether"
 
 
@@ -143,43 +175,6 @@ def no_sequence_filled(job: Job) -> Findings:
 def _max_tokens_of_row(row: Mapping[str, Any]) -> int:
     """No text has more tokens than bytes, with two for its start and end."""
     return 2 + sum(len(text.encode()) for text in row.values() if isinstance(text, str))
-
-
-def _training_rows(job: Job) -> Rows | None:
-    """Samples trained on, before `val_size`; None unless every data set can be counted here."""
-    sets, limit = job.data.datasets, job.args.get("max_samples")
-    if not sets or len(sets) != len(set(job.args.words("dataset"))) or job.data.is_tokenized or not job.task.trains:
-        return None
-    total, exact = 0, True
-    for rows in (one.rows for one in sets):
-        if rows is None or rows.problem or not rows.number:
-            return None
-        cut = isinstance(limit, int) and 0 < limit < rows.number
-        total, exact = total + (limit if cut else rows.number), exact and (rows.exact or cut)
-    return Rows(total, exact)
-
-
-class _CountedSamples(NamedTuple):
-    """The samples as the guidance counts them, the same in words, and the guidance."""
-
-    number: int
-    words: str
-    guidance: SampleAmounts
-
-
-def _count_samples(job: Job) -> _CountedSamples | None:
-    """Samples, or the blocks that texts of pre-training fill, by the length of the first rows; None where that cannot
-    be told."""
-    rows, known = _training_rows(job), job.guidance
-    if rows is None or known is None:
-        return None
-    if known.unit == guidance.SAMPLE_UNIT:
-        return _CountedSamples(rows.number, rows.samples, known)
-    lengths = list(first_row_lengths(job))
-    if not lengths:
-        return None
-    blocks = math.ceil(rows.number * sum(lengths) / len(lengths) / guidance.BLOCK_TOKENS)
-    return _CountedSamples(blocks, f"{rows.samples}, some {guidance.count_in_words(blocks, known.unit)}", known)
 
 
 def _too_few_message(job: Job, counted: _CountedSamples) -> str | None:

@@ -62,40 +62,7 @@ class _PublishedSetting(NamedTuple):
         return f"{self.words} {self.value:g}, published runs used {used} ({by}); {default:g} is a good start"
 
 
-@rule("TRA418", WARNING)
-def far_from_published(job: Job) -> Findings:
-    """A setting that decides what is learned is far outside of what any published run used.
-
-    Why: the run goes through, and the model is ruined (a rate ten times too high, thirty epochs) or has learned
-    nothing. The log does not say so. Told above three times the highest value, and below a third of the lowest.
-    Source: own (guidance)
-    Fix: a value within the range, such as the one that is named. `overfit: true` in the header block for a run that is
-    meant to learn its samples by heart.
-    """
-    for each in _published_settings(job):
-        if each.ranged and each.distance > _FAR_FACTOR * _ROUNDING_FACTOR:
-            yield each.key, each.text
-
-
-@rule("TRA419", NOTE)
-def outside_published(job: Job) -> Findings:
-    """A setting that decides what is learned is outside of what published runs used.
-
-    Why: it may be right for the data; nobody has shown it.
-    Source: own (guidance)
-    Fix: none, where it was chosen on purpose; else the value that is named.
-    """
-    for each in _published_settings(job):
-        if each.ranged:
-            told = 1.0 < each.distance <= _FAR_FACTOR * _ROUNDING_FACTOR
-        else:
-            default, far = float(each.row["default"] or 0), _FAR_FACTOR_WITHOUT_RANGE * _ROUNDING_FACTOR
-            told = not default / far <= each.value <= default * far
-        if told:
-            yield each.key, each.text
-
-
-def _published_settings(job: Job) -> Iterator[_PublishedSetting]:
+def _published_settings(job: Job) -> Iterator[tuple[_PublishedSetting]]:
     """Each setting for which rates.yaml has a row; none in a run that is meant to overfit."""
     if not job.task.trains or job.task.is_inference_only or job.declared.overfit:
         return
@@ -109,13 +76,43 @@ def _published_settings(job: Job) -> Iterator[_PublishedSetting]:
     for name, value in values.items():
         if row and value is not None and _is_plausible(name, value):
             words = f"{_SETTING_NAMES[name]} of {job.task.stage} with {job.task.method} is"
-            yield _PublishedSetting(_SETTING_KEYS.get(name, name), words, value, row[name], row["source"])
+            yield (_PublishedSetting(_SETTING_KEYS.get(name, name), words, value, row[name], row["source"]),)
     for shape in guidance.setting_rows(job.task.stage, job.task.method, str(job.args.get("pref_loss"))):
         key, per = shape["key"], shape.get("per")
         value, base = job.args.number(key), job.args.number(per) if per else 1.0
         if job.args.is_set(key) and base > 0 and _is_plausible(key, value):
             words = f"`{key}` over `{per}`" if per else f"`{key}`"
-            yield _PublishedSetting(key, f"{words} is", value / base, shape, shape["source"])
+            yield (_PublishedSetting(key, f"{words} is", value / base, shape, shape["source"]),)
+
+
+@rule("TRA418", WARNING, about=_published_settings)
+def far_from_published(_job: Job, setting: _PublishedSetting) -> Findings:
+    """A setting that decides what is learned is far outside of what any published run used.
+
+    Why: the run goes through, and the model is ruined (a rate ten times too high, thirty epochs) or has learned
+    nothing. The log does not say so. Told above three times the highest value, and below a third of the lowest.
+    Source: own (guidance)
+    Fix: a value within the range, such as the one that is named. `overfit: true` in the header block for a run that is
+    meant to learn its samples by heart.
+    """
+    if setting.ranged and setting.distance > _FAR_FACTOR * _ROUNDING_FACTOR:
+        yield setting.key, setting.text
+
+
+@rule("TRA419", NOTE, about=_published_settings)
+def outside_published(_job: Job, setting: _PublishedSetting) -> Findings:
+    """A setting that decides what is learned is outside of what published runs used.
+
+    Why: it may be right for the data; nobody has shown it.
+    Source: own (guidance)
+    Fix: none, where it was chosen on purpose; else the value that is named.
+    """
+    told = 1.0 < setting.distance <= _FAR_FACTOR * _ROUNDING_FACTOR
+    if not setting.ranged:
+        default, far = float(setting.row["default"] or 0), _FAR_FACTOR_WITHOUT_RANGE * _ROUNDING_FACTOR
+        told = not default / far <= setting.value <= default * far
+    if told:
+        yield setting.key, setting.text
 
 
 def _is_plausible(name: str, value: float) -> bool:

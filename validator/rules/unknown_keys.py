@@ -107,7 +107,9 @@ def _fix_renamed_key(key: str, recipe: Keys) -> Fix | None:
     """Return the edit of a key that LLaMA-Factory or transformers renamed, if each of the releases takes it; safe where
     none of those that the recipe admits loses by it."""
     change, value = tables.yaml_table("renamed")[key], recipe.values[key]
-    affected = [pair for pair in recipe.admitted if _has_effect_in(pair, key, value)]
+    # Releases that take the key, and for something else than is so without it.
+    entries = [(pair, argument_entry(key, [pair])) for pair in recipe.admitted]
+    affected = [pair for pair, entry in entries if entry and entry["default"] != value]
     if change.get("leave") or ("as" in change and value is False):
         return rule.remove_keys(key, safe=not affected)
     now = change.get("now")
@@ -118,12 +120,6 @@ def _fix_renamed_key(key: str, recipe: Keys) -> Fix | None:
         return rule.rename_key(key, now, safe, change["as"]) if value is True else None
     below = type(value) in (int, float) and 0 <= value < change.get("below", 0)
     return rule.rename_key(key, now, safe) if "how" not in change or below else None
-
-
-def _has_effect_in(pair: ReleasePair, key: str, value: object) -> bool:
-    """Whether the release takes the key, and for something else than is so without it."""
-    argument = argument_entry(key, [pair])
-    return argument is not None and argument["default"] != value
 
 
 def _takes_replacement(pair: ReleasePair, change: ArgumentEntry) -> bool:
