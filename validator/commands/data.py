@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from validator import dataset
+from validator.catalogue.lookup import locate_recipe
 from validator.commands import options
 from validator.output.terminal import emit
 from validator.recipe import atomic_write
@@ -37,12 +38,12 @@ def command(
     Exit code 1 where the run stops.
     """
     dataset.require_packages("`data`")
-    from validator.catalogue.lookup import locate_recipe
-    from validator.dataset import data_page, data_text
+    from validator.dataset import data_page, data_text, registration
     from validator.dataset.data_report import report_on_source
 
     if register is not None:
-        _register_file(source, register, dataset_dir, form)
+        done = registration.register_data(Path(source), register, Path(dataset_dir) if dataset_dir else None)
+        emit(done, form, data_text.format_registration)
         return
     if html:
         data_page.require_page_target(Path(html))
@@ -56,10 +57,3 @@ def command(
     finally:  # what took minutes is shown, also where the page finds no room
         emit(studied, form, data_text.format_study)
     sys.exit(1 if studied.problems else 0)
-
-
-def _register_file(source: str, name: str, dataset_dir: str | None, form: str) -> None:
-    from validator.dataset import data_text, registration
-
-    done = registration.register_data(Path(source), name, Path(dataset_dir) if dataset_dir else None)
-    emit(done, form, data_text.format_registration)

@@ -50,49 +50,40 @@ def register_data(path: Path, name: str, folder: Path | None = None) -> Registra
     folder = folder or (
         path.parent if safe_read.path_kind(path.parent / dataset_registry.REGISTRY_FILE) else Path(_DEFAULT_DATASET_DIR)
     )
+    registry = folder / dataset_registry.REGISTRY_FILE
     mine = user_data.read_user_data(path, name)
     entry = mine.entry(folder)
     with user_data.naming_unreadable_file(path):
         rows, drops = _compare_rows(list_data_files(path), mine.form)
     try:
-        added = bool(registry_edits.add_entries(folder / dataset_registry.REGISTRY_FILE, {name: entry}))
+        added = bool(registry_edits.add_entries(registry, {name: entry}))
     except RecipeError as err:
         raise RecipeError(f"{err}; `{path}` needs {entry_as_json(name, entry)}") from None
-    settings = _recipe_settings(name, folder, mine.form.stage)
-    notes = [*mine.notes, *template_notes(mine.form)]
-    return Registration(str(folder / dataset_registry.REGISTRY_FILE), name, entry, added, settings, rows, drops, notes)
-
-
-def _recipe_settings(name: str, folder: Path, stage: str) -> dict[str, str]:
-    """The keys of a recipe that trains on the data; `dataset_dir` only if it is not the default."""
     usual = os.path.realpath(folder) == os.path.realpath(_DEFAULT_DATASET_DIR)
-    return {"dataset": name, **({} if usual else {"dataset_dir": str(folder)}), "stage": stage}
+    settings = {"dataset": name, **({} if usual else {"dataset_dir": str(folder)}), "stage": mine.form.stage}
+    notes = [*mine.notes, *template_notes(mine.form)]
+    return Registration(str(registry), name, entry, added, settings, rows, drops, notes)
 
 
-def _compare_rows(held: list[Path], inferred: InferredEntry) -> tuple[int, list[DroppedRows]]:
+def _compare_rows(files: list[Path], inferred: InferredEntry) -> tuple[int, list[DroppedRows]]:
     """Return how many rows were looked at, and those that are dropped. Raises RecipeError if LLaMA-Factory would
     stop."""
-    seen, attr = ScannedRows(), DatasetAttr.from_entry(inferred.entry)
-    judged, dropped, stopping = row_checker(attr, inferred.stage), dict[str, list[str]](), dict[str, list[str]]()
-    lines = []
-    for path in held:
-        seen.files.append((seen.read, path))
-        for line, row in islice(readers.read_rows(path), _COMPARED_ROWS - seen.read):
-            seen.count_row(row)
+    scan, attr, lines = ScannedRows(), DatasetAttr.from_entry(inferred.entry), list[int]()
+    check, dropped, fatal = row_checker(attr, inferred.stage), dict[str, list[str]](), dict[str, list[str]]()
+    for path in files:
+        scan.files.append((scan.read, path))
+        for line, row in islice(readers.read_rows(path), _COMPARED_ROWS - scan.read):
+            scan.count_row(row)
             lines.append(line)
-            for why, places in zip(judged(row), (dropped, stopping), strict=True):
+            for why, places in zip(check(row), (dropped, fatal), strict=True):
                 if why:
                     places.setdefault(why, []).append(f"{path}:{line}")
     rows = np.zeros(len(lines), ROW)
     rows["line"] = lines
-    seen.add_rows(rows)
-    for why in column_types.column_problems(seen, attr):
-        raise RecipeError(f"`{held[0]}`: {why}; LLaMA-Factory stops")
-    for stop in _dropped_rows(stopping):
-        share = f"{stop.rows:,} of {seen.read:,} rows"
-        raise RecipeError(f"{share} stop LLaMA-Factory: {stop.reason} ({', '.join(stop.examples)}); take them out")
-    return seen.read, _dropped_rows(dropped)
-
-
-def _dropped_rows(places: Mapping[str, list[str]]) -> list[DroppedRows]:
-    return [DroppedRows(why, len(where), where[:_EXAMPLES]) for why, where in places.items()]
+    scan.add_rows(rows)
+    for why in column_types.column_problems(scan, attr):
+        raise RecipeError(f"`{files[0]}`: {why}; LLaMA-Factory stops")
+    for why, where in fatal.items():
+        found = f"{len(where):,} of {scan.read:,} rows stop LLaMA-Factory: {why}"
+        raise RecipeError(f"{found} ({', '.join(where[:_EXAMPLES])}); take them out")
+    return scan.read, [DroppedRows(why, len(where), where[:_EXAMPLES]) for why, where in dropped.items()]

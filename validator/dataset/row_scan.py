@@ -24,7 +24,7 @@ from validator.rows import reading_limits
 from validator.rows.converter import FatalRowError, Sample, row_converter
 from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.media_columns import MediaSupport, media_fault
-from validator.rows.outcomes import ENDS_RUN, TRAINED, row_status
+from validator.rows.outcomes import ENDS_RUN, NON_TEXT_TURN, TRAINED, row_status
 from validator.rows.reading_limits import UnreadableError
 
 BLOCK_ROWS = 1000  # rows that are counted together, fewer where they are large
@@ -221,7 +221,7 @@ def _hashes_and_issues(sample: Sample) -> tuple[int, int, int]:
         asked = TURN_SEPARATOR.join([content for _, content in sample.prompt])
         answered = TURN_SEPARATOR.join([content for _, content in sample.answers])
     except TypeError:
-        raise FatalRowError("a turn holds something other than text") from None
+        raise FatalRowError(NON_TEXT_TURN) from None
     answers = len(sample.answers)
     turns = len(sample.prompt) + answers
     if sample.system:

@@ -79,19 +79,16 @@ def first_media_fault(entry: Entry, stage: str, rows: Sequence[Row], part: str) 
 
 
 def _placeholder_mismatch(sample: Sample, part: str, mark: str, files: int) -> str:
-    """Return how many files and placeholders there are; empty if their numbers agree."""
-    marks = next((count for count in _placeholder_counts(sample, mark) if count != files), files)
-    return f"{files:,} {part} and {marks:,} {mark} in its turns; write one for each" if marks != files else ""
+    """Return how many files and placeholders there are; empty if their numbers agree for each answer with the turns
+    before it. The empty answer of a labelled pair is left out."""
+    answers: list[Any] = [text for _, text in sample.answers if text] or [""]
+    asked = sum(text.count(mark) for _, text in sample.prompt)
+    for answer in answers:
+        if (marks := asked + answer.count(mark)) != files:
+            return f"{files:,} {part} and {marks:,} {mark} in its turns; write one for each"
+    return ""
 
 
 def _file_count(value: object) -> int:
     """How many files a column names: a list of them, one, or none."""
     return len(value) if isinstance(value, list) else int(value is not None)
-
-
-def _placeholder_counts(sample: Sample, mark: str) -> list[int]:
-    """For each answer, the number of placeholders in it and in the turns before; the empty answer of a labelled pair is
-    left out."""
-    answers: list[Any] = [text for _, text in sample.answers if text] or [""]
-    asked = sum(text.count(mark) for _, text in sample.prompt)
-    return [asked + text.count(mark) for text in answers]

@@ -10,6 +10,7 @@ from validator.rows.converter import FatalRowError, Sample, row_converter
 from validator.rows.dataset_attr import DatasetAttr, Entry
 
 TRAINED = 0
+NON_TEXT_TURN = "a turn holds something other than text"  # which ends the run
 # Reasons, by code. The processors of LLaMA-Factory (data/processor/*.py) log each such row and go on.
 STATUS_REASONS = (
     "trained",
@@ -46,9 +47,7 @@ def count_trained(entry: Entry, stage: str, rows: Sequence[Row]) -> int:
     """Return how many of the rows LLaMA-Factory trains on."""
     attr = DatasetAttr.from_entry(entry)
     return (
-        0
-        if missing_columns(attr, rows)
-        else sum(not (why or stops) for why, stops in map(row_checker(attr, stage), rows))
+        0 if missing_columns(attr, rows) else sum(not any(outcome) for outcome in map(row_checker(attr, stage), rows))
     )
 
 
@@ -87,10 +86,9 @@ def conversation_turns(attr: DatasetAttr, rows: Sequence[Row]) -> Iterator[Row]:
 
 def first_fatal_row(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
     """Return the first row that ends the run, and why; empty if none does."""
-    said = (
-        (row, stops) for row, (_, stops) in enumerate(map(row_checker(DatasetAttr.from_entry(entry), stage), rows), 1)
-    )
-    return next((f"row {row} ends the run: {stops}" for row, stops in said if stops), "")
+    check = row_checker(DatasetAttr.from_entry(entry), stage)
+    faults = ((number, check(row).stops) for number, row in enumerate(rows, 1))
+    return next((f"row {number} ends the run: {stops}" for number, stops in faults if stops), "")
 
 
 class RowOutcome(NamedTuple):
@@ -104,22 +102,20 @@ def row_checker(attr: DatasetAttr, stage: str) -> Callable[[Row], RowOutcome]:
     """Return the function that says what becomes of a row."""
     convert: Callable[[Any], Sample] = row_converter(attr)
 
-    def verdict(row: Row) -> RowOutcome:
+    def check(row: Row) -> RowOutcome:
         try:
             sample = convert(row)
             code = row_status(sample, stage)
-            return RowOutcome(stops=_non_text_turn(sample)) if code == TRAINED else RowOutcome(STATUS_REASONS[code])
         except FatalRowError as err:
             return RowOutcome(stops=str(err))
         except (AttributeError, KeyError, TypeError):
             return RowOutcome(stops="a value is of a kind that LLaMA-Factory cannot convert")
+        if code != TRAINED:
+            return RowOutcome(STATUS_REASONS[code])
+        texts = all(isinstance(content, str) for _, content in (*sample.prompt, *sample.answers))
+        return RowOutcome() if texts else RowOutcome(stops=NON_TEXT_TURN)
 
-    return verdict
-
-
-def _non_text_turn(sample: Sample) -> str:
-    texts = all(isinstance(content, str) for _, content in (*sample.prompt, *sample.answers))
-    return "" if texts else "a turn holds something other than text"
+    return check
 
 
 def _unnamed_roles(attr: DatasetAttr, rows: Sequence[Row]) -> str:
