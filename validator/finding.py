@@ -21,15 +21,15 @@ class Severity(StrEnum):
 class Place(NamedTuple):
     """Where a fault lies, as rules know it. `route` are the keys and indices that lead to it in `file`; None is the
     recipe with its header block. `key` is the recipe's key that is to blame, such as the one that names the file.
-    `at_key`: the key at the end of the route is wrong, not its value. `against`: keys of the recipe that the value
-    contradicts. `tells`: a further file that the message may quote."""
+    `at_key`: the key at the end of the route is wrong, not its value. `conflicts_with`: keys of the recipe that the
+    value contradicts. `quotes_file`: a further file that the message may quote."""
 
     route: tuple[str | int, ...] = ()
     file: str | None = None
     key: str | None = None
     at_key: bool = False
-    against: tuple[str, ...] = ()
-    tells: str | None = None
+    conflicts_with: tuple[str, ...] = ()
+    quotes_file: str | None = None
 
 
 class Edit(NamedTuple):
@@ -86,19 +86,19 @@ class ManualPage(NamedTuple):
 
 
 class NotJudged(NamedTuple):
-    """Why memory was not judged: in a few words, which many files can share, and what it is in this one. `code` is that
-    of the finding that tells it, too."""
+    """Why memory was not judged: a summary in a few words, which many files can share, and the reason in this one.
+    `code` is that of the finding that tells it, too."""
 
-    words: str
-    cause: str
+    summary: str
+    reason: str
     code: str = ""
 
 
 @dataclass(eq=False)
 class FileReport:
     """All findings of one file, and its memory verdict. `sources` are the texts, by path, that findings lie in;
-    `unjudged` says what the verdict lacks. `fixed` are findings that `--fix` removed, `left` those that it did not, and
-    why."""
+    `unjudged` says what the verdict lacks. `fixed` are findings that `--fix` removed, `not_fixed` those that it did not,
+    and why."""
 
     path: str
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -106,7 +106,7 @@ class FileReport:
     sources: dict[str, str] = field(default_factory=dict)
     unjudged: tuple[NotJudged, ...] = ()
     fixed: list[Diagnostic] = field(default_factory=list)
-    left: list[tuple[Diagnostic, str]] = field(default_factory=list)
+    not_fixed: list[tuple[Diagnostic, str]] = field(default_factory=list)
 
     def count(self, severity: Severity) -> int:
         """Number of findings of this severity."""

@@ -173,7 +173,7 @@ def _apply_rules(
     """Yield the findings of the rules, without those about a key whose value was refused already."""
     for rule, place, message, fix in all_rules.run_rules(rules, job):
         if place.key not in refused:
-            advice = _advice_on_memory(job) if rule.advised else ""
+            advice = _advice_on_memory(job) if rule.appends_advice else ""
             remedy = manual.fix_paragraph(rule.manual)
             yield locations.diagnostic(rule.code, rule.severity, place, message + advice, remedy, fix)
 

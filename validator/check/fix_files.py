@@ -80,7 +80,7 @@ def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) ->
         now = autofix.apply_fixes(
             document, lambda each: judge.check_document(each, *request.target), wanted, request.unsafe
         )
-        now.report.fixed, now.report.left = now.done, autofix.skipped_fixes(now, request.selection.holds)
+        now.report.fixed, now.report.not_fixed = now.done, autofix.skipped_fixes(now, request.selection.holds)
         yield FixedFile(now.report, original, now.document.text)
 
 

@@ -27,7 +27,7 @@ def general_message(code: str) -> str:
 def report_without_quotes(report: FileReport) -> FileReport:
     """The report of a file that is a link to one outside: what is wrong and where, without a line or a value of it."""
     found = [each._replace(message=general_message(each.code), key=None, fix=None) for each in report.diagnostics]
-    gaps = tuple(NotJudged(gap.words, gap.words, gap.code) for gap in report.unjudged)
+    gaps = tuple(NotJudged(gap.summary, gap.summary, gap.code) for gap in report.unjudged)
     return FileReport(report.path, found, report.verdict, unjudged=gaps)
 
 
@@ -51,9 +51,11 @@ class Locations:
         fix: Fix | None = None,
     ) -> Diagnostic:
         """The finding at a place."""
-        if place.tells is None and place.file is None and not place.against:  # most findings, and the quick way
+        if (
+            place.quotes_file is None and place.file is None and not place.conflicts_with
+        ):  # most findings, and the quick way
             return Diagnostic(code, severity, message, *self.position(place), place.key, remedy, fix=fix)
-        if not self._quotes(place.file, place.tells):
+        if not self._quotes(place.file, place.quotes_file):
             message, fix = general_message(code), None
         path, related = self.path(place), self.related(place)
         return Diagnostic(code, severity, message, *self.position(place), place.key, remedy, path, related, fix)
@@ -91,7 +93,7 @@ class Locations:
     def related(self, place: Place) -> tuple[Related, ...]:
         """Where the recipe names the file, and where it sets what the value contradicts."""
         named = {place.key: "named"} if place.key and self.path(place) else {}
-        words = {**named, **{key: f"{key} set" for key in place.against}}
+        words = {**named, **{key: f"{key} set" for key in place.conflicts_with}}
         positions = {key: self._document.position((key,)) for key in words}
         return tuple(
             Related(self._document.path, *position, words[key])

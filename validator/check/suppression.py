@@ -28,17 +28,17 @@ _Mark = tuple[str, int | None]  # a code, and a line or the whole recipe
 
 
 class Suppression(NamedTuple):
-    """One code of a comment, and where it stands. `whole`: it holds for the whole recipe."""
+    """One code of a comment, and where it stands. `whole_file`: it holds for the whole recipe."""
 
     code: str
     line: int
     column: int
-    whole: bool
+    whole_file: bool
 
     @property
     def mark(self) -> _Mark:
         """The code that it suppresses, and the line; no line for the whole recipe."""
-        return self.code, None if self.whole else self.line
+        return self.code, None if self.whole_file else self.line
 
 
 def cannot_be_suppressed(diagnostic: Diagnostic) -> bool:
@@ -76,10 +76,10 @@ def _read_suppressions(document: Document) -> Iterator[Suppression]:
     for number, line in enumerate(document.text.splitlines(), 1):
         comment = re.search(_IGNORE_COMMENT, line) if _COMMENT_MARK in line else None
         if comment:
-            whole = number < keys and not line[: comment.start()].strip()
+            whole_file = number < keys and not line[: comment.start()].strip()
             words = [(comment.start(1) + word.start(), word[0]) for word in re.finditer(r"[^\s,]+", comment[1])]
             for offset, code in words or [(comment.start(), "")]:
-                yield Suppression(code.upper(), number, offset + 1, whole)
+                yield Suppression(code.upper(), number, offset + 1, whole_file)
 
 
 def _useless_comments(

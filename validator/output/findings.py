@@ -32,13 +32,13 @@ def _fix_lines(file: FileReport) -> Iterator[str]:
     """Yield what was fixed in a file, and what was left and why."""
     for diagnostic in file.fixed:
         yield f"{file.path}: fixed `{diagnostic.key}` [{diagnostic.code}]"
-    for diagnostic, why in file.left:
+    for diagnostic, why in file.not_fixed:
         yield f"{file.path}:{diagnostic.line}: left `{diagnostic.key}` [{diagnostic.code}]: {why}"
 
 
 def _fixable_counts(files: Sequence[FileReport]) -> Iterator[str]:
     """Yield how many findings can be fixed, unless fixes were tried."""
-    fixes = [each.fix for file in files if not file.left for each in file.diagnostics if each.fix]
+    fixes = [each.fix for file in files if not file.not_fixed for each in file.diagnostics if each.fix]
     safe = sum(fix.safe for fix in fixes)
     unsafe = len(fixes) - safe
     if safe:
@@ -53,8 +53,8 @@ def _unjudged_summary(files: Sequence[FileReport]) -> str:
     if not gaps:
         return ""
     if len(files) == 1:
-        return f"; memory not judged ({'; '.join(gap.cause for gap in gaps[0])})"
-    counts = Counter(f"{gap.words} [{gap.code}]" if gap.code else gap.words for file in gaps for gap in file)
+        return f"; memory not judged ({'; '.join(gap.reason for gap in gaps[0])})"
+    counts = Counter(f"{gap.summary} [{gap.code}]" if gap.code else gap.summary for file in gaps for gap in file)
     reasons = (words if count == len(gaps) else f"{words}: {count}" for words, count in counts.items())
     return f"; memory not judged in {len(gaps)} ({'; '.join(reasons)})"
 
@@ -107,9 +107,9 @@ def format_findings_json(report: Report) -> RawText:
 
 def _file_fields(file: FileReport) -> dict[str, object]:
     diagnostics = [_finding_fields(file, diagnostic) for diagnostic in file.diagnostics]
-    unjudged = [gap.cause for gap in file.unjudged]
+    unjudged = [gap.reason for gap in file.unjudged]
     fixed = [_finding_fields(file, diagnostic) for diagnostic in file.fixed]
-    left = [{**_finding_fields(file, diagnostic), "why": why} for diagnostic, why in file.left]
+    left = [{**_finding_fields(file, diagnostic), "why": why} for diagnostic, why in file.not_fixed]
     known = {"path": file.path, "diagnostics": diagnostics, "verdict": file.verdict, "unjudged": unjudged}
     return {**known, "fixed": fixed, "left": left}
 

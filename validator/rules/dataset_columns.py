@@ -37,7 +37,7 @@ def ranking_against_stage(job: Job, at: EntryPlace, dataset: Dataset) -> Finding
         why = f"holds preference pairs (`ranking: true`), stage {job.task.stage} takes none"
         if job.task.uses_preference_pairs:
             why = f"holds no preference pairs (`ranking` is not true), stage {job.task.stage} needs them"
-        yield at("ranking", against=("stage",)), f"`{dataset.name}` {why}{entry_remedy(job, dataset)}"
+        yield at("ranking", conflicts_with=("stage",)), f"`{dataset.name}` {why}{entry_remedy(job, dataset)}"
 
 
 @rule("PTH108", ERROR, about=subjects.datasets)
@@ -240,7 +240,7 @@ def media_refused(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
         missing = _missing_media_file(job, dataset, part)
         if kind not in media and _has_media(dataset, part):
             text = f"`{dataset.name}` holds {part}, which template {job.args.get('template')} does not take"
-            yield at("columns", part, against=("template",)), text
+            yield at("columns", part, conflicts_with=("template",)), text
         elif missing:
             where = job.args.get("media_dir") or dataset.folder
             yield at("columns", part), f"`{dataset.name}`: {missing} is not in `{where}`; set `media_dir`"

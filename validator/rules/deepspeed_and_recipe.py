@@ -65,7 +65,9 @@ def batch_size_wrong(job: Job, zero: DeepSpeedConfig) -> Findings:
     if size in (None, "auto") or job.machine is None or not right or job.args.flag("auto_find_batch_size"):
         return
     if size != job.batch.effective_batch:
-        place = in_deepspeed_file(job, "train_batch_size", against=tuple(_EQUAL_KEYS[path] for path in _BATCH_KEYS))
+        place = in_deepspeed_file(
+            job, "train_batch_size", conflicts_with=tuple(_EQUAL_KEYS[path] for path in _BATCH_KEYS)
+        )
         batch = job.batch
         product = f"{batch.micro_batch} x {batch.accumulation} x {batch.world_size} = {batch.effective_batch}"
         found = f"train_batch_size is {size}, but {product} (micro batch x accumulation x devices)"
@@ -86,7 +88,7 @@ def precision_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
     for name in ("fp16", "bf16") if not both else ():
         fixed, wanted = zero.value(f"{name}.enabled"), job.args.flag(name) or job.args.flag(f"{name}_full_eval")
         if fixed not in (None, "auto") and fixed != wanted:
-            place = in_deepspeed_file(job, f"{name}.enabled", against=(name,))
+            place = in_deepspeed_file(job, f"{name}.enabled", conflicts_with=(name,))
             found = f"{_file_words(zero)} sets {name}.enabled to {json.dumps(fixed)}"
             yield place, f'{found}, the recipe has {name} {"on" if wanted else "off"}; write "auto" in the JSON'
 
@@ -103,7 +105,7 @@ def accumulation_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
     sized = all(zero.config.get(each) is not None for each in ("zero_optimization", "train_batch_size", _BATCH_KEYS[0]))
     if sized and key not in zero.config and steps > 1:
         found = f"{_file_words(zero)} leaves out {key}, which then is 1 and not {steps}"
-        yield in_deepspeed_file(job, key, against=(key,)), f'{found}; add `"{key}": "auto"`'
+        yield in_deepspeed_file(job, key, conflicts_with=(key,)), f'{found}; add `"{key}": "auto"`'
 
 
 @rule("PAR005", WARNING, about=subjects.deepspeed_file)
@@ -118,12 +120,12 @@ def optimizer_replaced(job: Job, zero: DeepSpeedConfig) -> Findings:
     for block, key in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
         kind = zero.value(f"{block}.type")
         if kind and job.args.is_set(key):
-            place = in_deepspeed_file(job, block, at_key=True, against=(key,))
+            place = in_deepspeed_file(job, block, at_key=True, conflicts_with=(key,))
             text = f"{block} {kind} of {_file_words(zero)} replaces `{key}: {job.args.get(key)}`; remove the block"
             yield place, text
     if zero.value("optimizer.type") and zero.value("optimizer.params.lr") is None:
         found = f"the optimizer block of {_file_words(zero)} has no lr, so `learning_rate` is not used"
-        place = in_deepspeed_file(job, "optimizer.params.lr", against=("learning_rate",))
+        place = in_deepspeed_file(job, "optimizer.params.lr", conflicts_with=("learning_rate",))
         yield place, f'{found} but DeepSpeed\'s 0.001; write `"params": {{"lr": "auto"}}`'
 
 
@@ -184,7 +186,7 @@ def _contradictions(job: Job, zero: DeepSpeedConfig, path: str, keys: tuple[str,
     fixed = zero.value(path)
     if fixed not in (None, "auto") and fixed != wanted:
         found = f"{path} is {fixed} in {_file_words(zero)}, {' and '.join(keys)} is {wanted} in the recipe"
-        yield in_deepspeed_file(job, path, against=keys), f'{found}; write "auto" in the JSON'
+        yield in_deepspeed_file(job, path, conflicts_with=keys), f'{found}; write "auto" in the JSON'
 
 
 # Of the recipe's keys these decide the steps of warm-up, and of all.
@@ -208,7 +210,7 @@ def steps_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
         if steps is not None and fixed != steps:
             what = "warms up for" if "warmup" in path else "takes"
             text = f'{path} is {fixed}, the run {what} {steps:,} steps; write "auto" in the JSON'
-            yield in_deepspeed_file(job, path, against=_STEP_KEYS[path]), text
+            yield in_deepspeed_file(job, path, conflicts_with=_STEP_KEYS[path]), text
 
 
 @rule("PAR021", WARNING, about=subjects.deepspeed_file)
@@ -223,7 +225,7 @@ def steps_by_chance(job: Job, zero: DeepSpeedConfig) -> Findings:
     for path, fixed, steps in _fixed_steps(job, zero):
         if steps is None:
             text = f'{path} is {fixed} and must be exactly what the data make of the run; write "auto" in the JSON'
-            yield in_deepspeed_file(job, path, against=_STEP_KEYS[path]), text
+            yield in_deepspeed_file(job, path, conflicts_with=_STEP_KEYS[path]), text
 
 
 def _fixed_steps(job: Job, zero: DeepSpeedConfig) -> Iterator[tuple[str, float, float | None]]:

@@ -16,20 +16,22 @@ EntryPlace = Callable[..., Place]  # gives the place of a route in a data set's 
 
 
 def in_deepspeed_file(
-    job: Job, path: str = "", *keys: str, at_key: bool = False, against: tuple[str, ...] = ()
+    job: Job, path: str = "", *keys: str, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
     """Return the place of a dotted path, and of keys below it (which may hold dots), in the DeepSpeed configuration: a
     JSON file, or a mapping or JSON text in the recipe."""
     route = (*path.split("."), *keys) if path else keys
-    return in_json_setting(job, "deepspeed", *route, at_key=at_key, against=against)
+    return in_json_setting(job, "deepspeed", *route, at_key=at_key, conflicts_with=conflicts_with)
 
 
-def in_accelerate_file(job: Job, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()) -> Place:
+def in_accelerate_file(
+    job: Job, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
+) -> Place:
     """A place in the accelerate file that the header block names; the header's field where there is no such file."""
     file = job.accelerate
     if file is None or safe_read.path_kind(Path(file.path)) != "file":
         return Place(("accelerate",), key="accelerate")
-    return Place(route, file.path, "accelerate", at_key, against)
+    return Place(route, file.path, "accelerate", at_key, conflicts_with)
 
 
 def in_fsdp_config(job: Job, name: str) -> Place:
@@ -41,16 +43,16 @@ def in_fsdp_config(job: Job, name: str) -> Place:
 
 
 def in_json_setting(
-    job: Job, key: str, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()
+    job: Job, key: str, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
     """A place in the settings that a key such as `fsdp_config` holds, or in the JSON file that it names."""
     value = job.args.get(key)
     if not isinstance(value, str):
-        return Place((key, *route), None, key, at_key, against)
+        return Place((key, *route), None, key, at_key, conflicts_with)
     location = None if value.startswith("{") else job.workspace.find(value)
     if location is None or safe_read.path_kind(location[0]) != "file":
-        return Place((key,), key=key, against=against)
-    return Place(route, str(location[0]), key, at_key, against)
+        return Place((key,), key=key, conflicts_with=conflicts_with)
+    return Place(route, str(location[0]), key, at_key, conflicts_with)
 
 
 def at_checkpoint_key(job: Job, key: str) -> Place:
@@ -58,7 +60,7 @@ def at_checkpoint_key(job: Job, key: str) -> Place:
     saved = checkpoints.resume_candidates(job)
     files = (file for each in saved for file in safe_read.glob_folder(each.path, "*.json"))
     hidden = (str(file) for file in files if not job.workspace.may_quote(file))
-    return Place((key,), key=key, tells=next(hidden, None))
+    return Place((key,), key=key, quotes_file=next(hidden, None))
 
 
 def at_list_item(job: Job, key: str, name: str) -> Place:
@@ -69,10 +71,10 @@ def at_list_item(job: Job, key: str, name: str) -> Place:
 
 
 def in_registry_entry(
-    job: Job, key: str, dataset: Dataset, *route: str | int, at_key: bool = False, against: tuple[str, ...] = ()
+    job: Job, key: str, dataset: Dataset, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
     """A place in the registry entry of a data set that `key` names; what is said of it may quote its rows."""
     rows = next((str(file) for file in dataset.files if not job.workspace.may_quote(file)), None)
     if isinstance(job.args.get("dataset_dir"), Mapping):
-        return Place(("dataset_dir", dataset.name, *route), None, key, at_key, against, rows)
-    return Place((dataset.name, *route), str(dataset.folder / REGISTRY_FILE), key, at_key, against, rows)
+        return Place(("dataset_dir", dataset.name, *route), None, key, at_key, conflicts_with, rows)
+    return Place((dataset.name, *route), str(dataset.folder / REGISTRY_FILE), key, at_key, conflicts_with, rows)

@@ -266,7 +266,7 @@ def accelerate_precision_differs(job: Job, file: AccelerateFile) -> Findings:
     Fix: the same in both.
     """
     own = next((name for name in ("bf16", "fp16") if job.args.flag(name)), None)
-    place = in_accelerate_file(job, "mixed_precision", against=("bf16", "fp16", "pure_bf16"))
+    place = in_accelerate_file(job, "mixed_precision", conflicts_with=("bf16", "fp16", "pure_bf16"))
     if file.half and own and own != file.half:
         yield place, f"`mixed_precision` is {file.half}, the recipe's `{own}: true` counts; write {own}"
     elif file.half and not own and job.precision.trains_in_16_bit and job.fsdp:
@@ -313,7 +313,7 @@ def states_in_pieces(job: Job, file: AccelerateFile) -> Findings:
     Fix: `fsdp_state_dict_type: FULL_STATE_DICT`, or remove `save_only_model`.
     """
     if file.fsdp and not file.fsdp.gathers and job.args.flag("save_only_model"):
-        place = in_fsdp_config(job, "fsdp_state_dict_type")._replace(against=("save_only_model",))
+        place = in_fsdp_config(job, "fsdp_state_dict_type")._replace(conflicts_with=("save_only_model",))
         yield place, "`save_only_model` needs whole states; write `fsdp_state_dict_type: FULL_STATE_DICT`"
 
 

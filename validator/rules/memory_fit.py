@@ -51,7 +51,7 @@ def _depends_on_release(verdicts: Mapping[str, Verdict]) -> bool:
     return len(set(verdicts.values())) > 1
 
 
-@rule("FIT001", ERROR, advised=True)
+@rule("FIT001", ERROR, appends_advice=True)
 def device_memory_exceeded(job: Job) -> Findings:
     """The run needs more device memory than a device of the target machine has.
 
@@ -104,7 +104,7 @@ def device_memory_tight(job: Job) -> Findings:
         yield _key_for_device_memory(job), f"may need {_device_need_and_limit(job)}: {why}"
 
 
-@rule("FIT011", WARNING, advised=True)
+@rule("FIT011", WARNING, appends_advice=True)
 def device_memory_for_short_samples(job: Job) -> Findings:
     """The run needs more device memory than there is once a sample is as long as `cutoff_len` allows.
 
@@ -121,7 +121,7 @@ def device_memory_for_short_samples(job: Job) -> Findings:
         yield _key_for_device_memory(job), f"needs {_device_need_and_limit(job)}: {enough}"
 
 
-@rule("FIT003", ERROR, about=subjects.machine, advised=True)
+@rule("FIT003", ERROR, about=subjects.machine, appends_advice=True)
 def host_memory_exceeded(job: Job, machine: Machine) -> Findings:
     """A node of the target machine has too little main memory for the run.
 

@@ -55,7 +55,7 @@ class Violation(NamedTuple):
 class Rule(NamedTuple):
     """A rule. `manual` is its manual page: the violation in one line, then `Why:`, `Source:` and `Fix:`. It holds from
     the release `since` on, such as "transformers 5.0.0", and before `until`; where one is empty, without that bound.
-    `advised`: the nearest change that fits belongs into the message."""
+    `appends_advice`: the nearest change that fits belongs into the message."""
 
     code: str
     name: str
@@ -65,7 +65,7 @@ class Rule(NamedTuple):
     about: About
     since: str = ""
     until: str = ""
-    advised: bool = False
+    appends_advice: bool = False
 
 
 # Each rule, once its module is imported.
@@ -74,7 +74,7 @@ DECLARED: list[Rule] = []
 
 @overload
 def rule(
-    code: str, severity: Severity, *, since: str = "", until: str = "", advised: bool = False
+    code: str, severity: Severity, *, since: str = "", until: str = "", appends_advice: bool = False
 ) -> Callable[[Callable[[Job], Iterable[Finding]]], Rule]: ...
 
 
@@ -86,7 +86,7 @@ def rule(
     about: Callable[[Job], Iterable[tuple[*Subject]]],
     since: str = "",
     until: str = "",
-    advised: bool = False,
+    appends_advice: bool = False,
 ) -> Callable[[Callable[[Job, *Subject], Iterable[Finding]]], Rule]: ...
 
 
@@ -97,13 +97,13 @@ def rule(
     about: About = lambda _run: [()],
     since: str = "",
     until: str = "",
-    advised: bool = False,
+    appends_advice: bool = False,
 ) -> Callable[[Check], Rule]:
     """Declare a rule; the function's docstring becomes its manual page."""
 
     def declare(check: Check) -> Rule:
         manual = (check.__doc__ or "").strip()
-        DECLARED.append(Rule(code, check.__name__, severity, check, manual, about, since, until, advised))
+        DECLARED.append(Rule(code, check.__name__, severity, check, manual, about, since, until, appends_advice))
         return DECLARED[-1]
 
     return declare
