@@ -123,6 +123,17 @@ def test_a_file_gets_a_name_that_a_recipe_can_hold(file: str, name: str) -> None
     assert not errors("qwen7b-910b-lora.yaml")
 
 
+@pytest.mark.parametrize(
+    ("data", "dest"), [("1e5.jsonl", "a #1.yaml"), ("null.jsonl", "1e5.yaml"), ("my.jsonl", "a\\d: b.yaml")]
+)
+def test_names_of_files_stay_text_in_a_copy(data: str, dest: str) -> None:
+    write(data, TALK)
+    assert run("copy", "qwen3-8b-4090x1-lora", dest, "--data", data).exit_code == 0
+    values = load_recipe(dest).values
+    assert values["dataset"] in (Path(data).stem, f"my_{Path(data).stem}")
+    assert values["output_dir"] == f"saves/{Path(dest).stem}"
+
+
 def test_a_deepspeed_file_takes_no_data() -> None:
     write("my.jsonl", TALK)
     found = run("copy", "ds_z2.json", ".", "--data", "my.jsonl")

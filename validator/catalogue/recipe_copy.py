@@ -20,6 +20,7 @@ from validator.recipe import safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe, parse_recipe
 from validator.recipe.safe_read import expand_home
+from validator.recipe.yaml_writer import format_scalar
 from validator.rows.entry_inference import ROW_KINDS, TRAINABLE_STAGES
 from validator.run.prediction import Job, resolve
 from validator.run.recipe_labels import prediction_line, stated_prediction
@@ -54,7 +55,8 @@ def copy_recipe(name: str, dest: str, own: UserData | None = None) -> InstalledR
     document = load_recipe(str(source))
     text = with_origin(document.text, source.stem)
     if target.stem != source.stem:
-        text = _OUTPUT_DIR_LINE.sub(f"output_dir: saves/{target.stem}", text)
+        output_dir = f"output_dir: {format_scalar(f'saves/{target.stem}')}"
+        text = _OUTPUT_DIR_LINE.sub(lambda _: output_dir, text)
     if own is None:
         return _with_adapter_recipe(install_recipe(target, text, document.values), document.values)
     job = resolve(document)
@@ -66,7 +68,8 @@ def copy_recipe(name: str, dest: str, own: UserData | None = None) -> InstalledR
 
 def _text_for_user_data(text: str, target: Path, own: UserData) -> str:
     """The recipe's text for the user's own data: their number of rows, and what is predicted for them."""
-    text = _DATASET_LINE.sub(f"dataset: {own.name}", _DATA_DESCRIPTION_LINES.sub("", text))
+    dataset = f"dataset: {format_scalar(own.name)}"
+    text = _DATASET_LINE.sub(lambda _: dataset, _DATA_DESCRIPTION_LINES.sub("", text))
     text = _ROWS_LINE.sub(f"# rows: {own.rows}", text)
     for written, instead in _STREAMING_REPLACEMENTS.items():
         text = re.sub(written, instead, text)

@@ -183,5 +183,11 @@ def _shards_nothing(draft: NewRecipe) -> bool:
 
 def _setting_lines(key: str, value: Any, remark: str) -> list[str]:
     if isinstance(value, Mapping):
-        return [f"{key}:", *(f"  {name}: [{', '.join(words)}]" for name, words in value.items())]
+        return [
+            f"{key}:",
+            *(
+                f"  {name}: [{', '.join(format_scalar(word, in_brackets=True) for word in words)}]"
+                for name, words in value.items()
+            ),
+        ]
     return [f"{key}: {format_scalar(value)}{remark}"]
