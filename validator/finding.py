@@ -97,7 +97,7 @@ class NotJudged(NamedTuple):
 @dataclass(eq=False)
 class FileReport:
     """All findings of one file, and its memory verdict. `sources` are the texts, by path, that findings lie in;
-    `unjudged` says what the verdict lacks. `fixed` are findings that `--fix` removed, `not_fixed` those that it did not,
+    `unjudged` says what the verdict lacks. `fixed` are findings that `--fix` removed, `not_fixed` those that it left,
     and why."""
 
     path: str
