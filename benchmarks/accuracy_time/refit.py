@@ -21,6 +21,7 @@ from records import EVIDENCE
 from score import percent, percentile, signed, table
 
 from validator.physics import estimate_step_time
+from validator.physics.micro_batch import micro_batch_costs
 
 RECORD = EVIDENCE / "time" / "holdout.yaml"
 # Module and name of each constant -> what it may be, the first value being "no such effect".
@@ -46,10 +47,7 @@ def module(name: str) -> tuple[ModuleType, str]:
 
 def forget() -> None:
     """Answers that were computed with other constants."""
-    for name in ("micro_batch", "rates"):
-        for value in vars(import_module(f"validator.physics.{name}")).values():
-            if hasattr(value, "cache_clear"):
-                value.cache_clear()
+    micro_batch_costs.cache_clear()
 
 
 @contextmanager

@@ -70,7 +70,7 @@ from validator.run import prediction
 def test_a_name_that_stands_for_a_model(name: str, stands_for: str) -> None:
     one = model_names.guess_model(name)
     assert one is not None
-    assert (one.name, one.taken) == (stands_for, "name")
+    assert (one.name, one.identified_by) == (stands_for, "name")
     assert one.arch == models.find_model(stands_for).arch
 
 
@@ -132,7 +132,7 @@ def test_a_name_that_is_not_sure(name: str) -> None:
 def test_words_before_a_known_name(name: str, template: object, stands_for: str | None) -> None:
     one = model_names.guess_model(name, template)
     assert (one and one.name) == stands_for
-    assert one is None or (one.taken, one.template) == ("name", None)
+    assert one is None or (one.identified_by, one.template) == ("name", None)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_recipes_name_tells_where_the_models_does_not(name: str, stands_for: s
     for path, more in (("/r/dpo_qwen3_8b.yaml", ""), ("/r/mine.yaml", "run_name: qwen3-8b-dpo\n"), ("-", "")):
         one = prediction.resolve(parse_recipe(path, body + more)).model
         assert (one and one.name) == (stands_for if path != "-" or stands_for == "Qwen/Qwen3-4B" else None)
-        assert one is None or one.taken == ("name" if "4B" in name else "recipe")
+        assert one is None or one.identified_by == ("name" if "4B" in name else "recipe")
 
 
 @pytest.mark.sample(one_in=3, whole_for=["validator/data/*", "validator/knowledge/model_names.py"])
@@ -238,11 +238,11 @@ BASE = "# /// recipe\n# base: {}\n# ///\nmodel_name_or_path: {}\n"
 def test_the_header_says_where_a_checkpoint_comes_from(tmp_path: Path) -> None:
     one = _job(BASE.format("Qwen/Qwen3-8B", "/models/my-run"))
     assert one.model is not None
-    assert (one.model.name, one.model.taken, one.model_name) == ("Qwen/Qwen3-8B", "base", "/models/my-run")
+    assert (one.model.name, one.model.identified_by, one.model_name) == ("Qwen/Qwen3-8B", "base", "/models/my-run")
     # a name that is known needs none
     one = _job(BASE.format("Qwen/Qwen3-8B", "Qwen/Qwen2.5-7B"))
     assert one.model is not None
-    assert (one.model.name, one.model.taken) == ("Qwen/Qwen2.5-7B", "")
+    assert (one.model.name, one.model.identified_by) == ("Qwen/Qwen2.5-7B", "")
     # nor does a folder that can be read
     (tmp_path / "config.json").write_text(
         '{"model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, '

@@ -56,7 +56,7 @@ def told_by_its_name(key: str, hub: str, tmp_path: Path) -> None:
     place = folder(tmp_path / hub, hub.rpartition("/")[2], dict(ENTRIES[key]["config"]), {})
     local, known = models.find_model(str(place)), models.find_model(hub)
     assert (local.template, local.base) == (known.template, known.base)
-    assert local.how.startswith("that of ")
+    assert local.identified_from.startswith("that of ")
 
 
 @pytest.mark.sample(one_in=3, whole_for=["validator/data/*"])
@@ -83,7 +83,7 @@ def test_the_chat_template_tells_what_the_catalogue_says(key: str, tmp_path: Pat
     place = folder(tmp_path / key, "mine", dict(ENTRIES[key]["config"]), {"chat_template.jinja": written(expected)})
     local = models.find_model(str(place))
     assert local.template in copies(expected)
-    assert local.how == "by the chat template in chat_template.jinja"
+    assert local.identified_from == "by the chat template in chat_template.jinja"
     assert speakers(expected) <= local.speaks
 
 

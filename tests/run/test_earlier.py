@@ -44,7 +44,7 @@ def started(folder: Path, files: dict[str, str], name: str = "second.yaml") -> p
 )  # fmt: skip
 def test_what_a_recipe_beside_makes(beside: dict[str, str], makes: str | None, tmp_path: Path) -> None:
     one = started(tmp_path, {"second.yaml": SECOND, **beside})
-    assert (one.model and (one.model.taken, one.model.name, one.model.how)) == (
+    assert (one.model and (one.model.identified_by, one.model.name, one.model.identified_from)) == (
         ("run", "Qwen/Qwen3-8B", makes) if makes else None
     )
     assert bool(one.model_problem) is (makes is None)
@@ -54,7 +54,7 @@ def test_a_run_of_a_run(tmp_path: Path) -> None:
     zeroth = FIRST.replace("saves/first/", "saves/zeroth")
     first = FIRST.replace("Qwen/Qwen3-8B", "saves/zeroth")
     one = started(tmp_path, {"second.yaml": SECOND, "first.yaml": first, "zeroth.yaml": zeroth})
-    assert (one.model and (one.model.name, one.model.how)) == ("Qwen/Qwen3-8B", "first.yaml")
+    assert (one.model and (one.model.name, one.model.identified_from)) == ("Qwen/Qwen3-8B", "first.yaml")
 
 
 def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:

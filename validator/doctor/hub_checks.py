@@ -62,7 +62,7 @@ def _other_shapes(job: Job) -> Iterator[CheckResult]:
     if (
         job.model
         and job.model.id
-        and not job.model.taken
+        and not job.model.identified_by
         and (there := hub_caches.cached_model(job.model.name, "config.json", *job.hub_source))
     ):
         with suppress(RecipeError):  # a config of images and text, which the catalogue knows by the text's part

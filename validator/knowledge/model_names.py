@@ -168,7 +168,7 @@ def _kaggle_names(path: PurePosixPath) -> Iterator[str]:
 
 
 def _guessed_model(known: _Match, quantized: re.Match[str] | None) -> Model:
-    one = models.find_model(known.hub)._replace(taken="name", cached="")
+    one = models.find_model(known.hub)._replace(identified_by="name", cached="")
     if not known.exact:
         one = one._replace(template=None, base=False, hub=(), positions=None)
     if one.quantized and says_16_bits(known.rest):

@@ -28,38 +28,32 @@ _BYTES_OF_DTYPE = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
 
 class Model(NamedTuple):
-    """A model by its shapes. `template` is LLaMA-Factory's for this very name; None: none is registered.
-    `id` is None for a local folder, whose template `how` explains, and whose own chat template writes the turns of
-    the templates `speaks`; and for a hub name that is in the cache of the hub `cached` alone. `quantized` names the
-    method of a checkpoint that is quantized already. `taken`: the recipe names another, which stands for this one by
-    its name, by the header's `base`, because the run of the recipe `how` makes it of this one, or because what is
-    called `how` tells this one. `decoder` is the model type of the decoder behind towers, and `modules` are each
-    tower's linear modules: full name -> role.
-    `unlisted` is the family of a type that the table lacks. `own_class`: its config.json names a class of the folder's
-    own for a type that transformers has one for."""
+    """A model by its shapes."""
 
-    id: str | None
+    id: str | None  # of the catalogue; None for a local folder
     name: str
     short: str | None
     arch: Architecture
     parameters: int
-    kind: str
+    kind: str  # model_type of its config.json
     dtype_bytes: float = 2.0
-    template: str | None = None
+    template: str | None = None  # of LLaMA-Factory for this very name; None: none is registered
     base: bool = False
     positions: int | None = None
-    quantized: str | None = None
+    quantized: str | None = None  # the method of a checkpoint that is quantized already
     quantized_bits: int = 0
     remote_code: bool = False
     hub: tuple[str, ...] = ()
-    how: str = ""
-    speaks: frozenset[str] = frozenset()
-    cached: str = ""
-    taken: Literal["", "name", "base", "run", "recipe"] = ""
-    decoder: str = ""
-    modules: tuple[Mapping[str, str], ...] = ()
-    unlisted: Family | None = None
-    own_class: bool = False
+    identified_from: str = ""  # the run or recipe that identifies the model; for a folder, the reason of its template
+    speaks: frozenset[str] = frozenset()  # templates whose turns the folder's own chat template writes
+    cached: str = ""  # the only hub whose cache holds this name
+    # Why this model stands for the one that the recipe names: "name": words in the name; "base": `base:` of the header
+    # block; "run": the run of another recipe, `identified_from`, trains it; "recipe": the recipe's own name
+    identified_by: Literal["", "name", "base", "run", "recipe"] = ""
+    decoder: str = ""  # model_type of the decoder behind towers
+    modules: tuple[Mapping[str, str], ...] = ()  # linear modules of each tower: full name -> role
+    unlisted: Family | None = None  # the family of a type that the table lacks
+    own_class: bool = False  # config.json names a class of the folder's own for a type that transformers has one for
 
     @property
     def family(self) -> Family:
@@ -76,7 +70,7 @@ class Model(NamedTuple):
         return frozenset() if self.family.fused_experts and not self.arch.ffn.experts else self.family.peft_refuses
 
     @property
-    def sees(self) -> bool:
+    def reads_pictures(self) -> bool:
         """True if the model reads pictures."""
         return any(tower.patch_size for tower in self.arch.towers)
 
@@ -216,8 +210,8 @@ def with_folder_template(model: Model, folder: Path, config: Mapping[str, Any]) 
     told = folder_template(folder, config, model.family)
     own_code, mapped = "auto_map" in config and model.family.layer is None, config.get("auto_map")
     own_class = not own_code and isinstance(mapped, dict) and any(key.startswith("AutoModel") for key in mapped)
-    return model._replace(template=told.name, base=told.base, how=told.how, speaks=told.speaks, hub=told.hub,
-                          remote_code=own_code, own_class=own_class)  # fmt: skip
+    return model._replace(template=told.name, base=told.base, identified_from=told.how, speaks=told.speaks,
+                          hub=told.hub, remote_code=own_code, own_class=own_class)  # fmt: skip
 
 
 def _model_of_config(name: str, config: Mapping[str, Any]) -> Model:

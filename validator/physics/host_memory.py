@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from validator.physics import decoder_layers
 from validator.physics.activation_checkpointing import checkpoints_held_on_host
@@ -87,7 +86,6 @@ def weights_after_loading(step: TrainingStep) -> float:
     return shardable_weight_bytes(step) / step.sharding.nodes if moved else offloaded_weight_bytes(step)
 
 
-@lru_cache(maxsize=64)
 def offloaded_weight_bytes(step: TrainingStep) -> float:
     """Partitions of the weights. Under ZeRO trained ones lie in one flat buffer, always page-locked, and page-locked
     partitions made before it stay cached; frozen ones stay as they were made, tensor by tensor."""

@@ -4,7 +4,6 @@ matrix products and memory-bound work take time.
 The shares attained are all that was fitted; each says to what. The reference device is the A100; other kinds differ
 by their `attained` alone."""
 
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from validator.physics.estimate import TimeTerm
@@ -68,7 +67,6 @@ class AttainedRates(NamedTuple):
         return self.fp32_flops if size >= 4 else self.half_flops
 
 
-@lru_cache(maxsize=64)
 def attained_rates(device: DeviceRates) -> AttainedRates:
     """Rates that kernels reach on this device."""
     share = MATMUL_EFFICIENCY * device.matmul_efficiency

@@ -21,13 +21,6 @@ from validator.physics.saved_inputs import saved_by_norm
 from validator.physics.training_step import TrainingStep
 from validator.physics.workload import Adapter, TowerWorkload
 
-
-@lru_cache(maxsize=64)
-def tower_layer(tower: Tower) -> DecoderLayer:
-    """A layer of the tower."""
-    return DecoderLayer(tower.linears, 0, tower.vectors)
-
-
 # Processors hand over fp32 numbers.
 _INPUT_ELEMENT_SIZE = 4.0
 
@@ -59,7 +52,10 @@ class TowerStep(NamedTuple):
 @lru_cache(maxsize=64)
 def tower_steps(step: TrainingStep) -> tuple[TowerStep, ...]:
     """The towers of a run."""
-    return tuple(TowerStep(_tower_training_step(step, *pair), *pair, tower_layer(pair[0])) for pair in step.towers)
+    return tuple(
+        TowerStep(_tower_training_step(step, *pair), *pair, DecoderLayer(pair[0].linears, 0, pair[0].vectors))
+        for pair in step.towers
+    )
 
 
 def _tower_training_step(step: TrainingStep, tower: Tower, encoding: TowerWorkload) -> TrainingStep:

@@ -244,7 +244,7 @@ class NewRecipe:
     @property
     def pictured(self) -> bool:
         """True if the model reads pictures and the samples have some."""
-        if not self.model.sees or self.stage == "pt":
+        if not self.model.reads_pictures or self.stage == "pt":
             return False
         if self.own:
             return self.own.pictured
@@ -319,7 +319,7 @@ class NewRecipe:
     def _dataset(self) -> str:
         if self.own:
             return ",".join(self.own.entries)
-        return (_IMAGE_DATASETS if self.model.sees else {}).get(self.stage, _TEXT_DATASETS[self.stage])
+        return (_IMAGE_DATASETS if self.model.reads_pictures else {}).get(self.stage, _TEXT_DATASETS[self.stage])
 
     def _data(self) -> Iterator[tuple[str, Any]]:
         yield "dataset", self._dataset

@@ -82,9 +82,9 @@ def _template_notes(draft: NewRecipe) -> Iterator[str]:
     """Where a model that is not in the catalogue was found, which template it gets, and how that was told."""
     if draft.model.cached:
         yield f"the shapes of {draft.model.name} are those of its config.json in the {draft.model.cached} cache"
-    if draft.model.how and draft.stage != "pt":
+    if draft.model.identified_from and draft.stage != "pt":
         named = f"template {draft.template}" if draft.template else "no template, so it is derived from the tokenizer"
-        yield f"{named}: {draft.model.how}"
+        yield f"{named}: {draft.model.identified_from}"
 
 
 def _base_model_notes(model: Model) -> Iterator[str]:

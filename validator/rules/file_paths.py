@@ -74,11 +74,15 @@ def _verdicts_by_stock_file(verdicts: Mapping[str, Verdict]) -> str:
 def assumed_model(job: Job) -> str:
     """Return the model that the named one is taken for, and why; empty if it is known, or the header names it."""
     model = job.model
-    if model is None or model.taken not in ("name", "run", "recipe"):
+    if model is None or model.identified_by not in ("name", "run", "recipe"):
         return ""
     quantized = f", quantized by {model.quantized}" if model.quantized else ""
-    why = {"name": "by its name", "run": f"which `{model.how}` trains or merges into it", "recipe": f"by {model.how}"}
-    return f"{model.name}{quantized}, {why[model.taken]}"
+    why = {
+        "name": "by its name",
+        "run": f"which `{model.identified_from}` trains or merges into it",
+        "recipe": f"by {model.identified_from}",
+    }
+    return f"{model.name}{quantized}, {why[model.identified_by]}"
 
 
 def registry_missing_too(job: Job) -> str | None:

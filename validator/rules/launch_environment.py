@@ -135,7 +135,7 @@ def name_of_another_hub(job: Job, model: Model) -> Findings:
     Source: llamafactory/extras/misc.py:try_download_model_from_other_hub
     Fix: the name in the message, a folder, or the variable set as the name asks for.
     """
-    if model.id is None or model.taken or job.workspace.find(str(job.args.get("model_name_or_path"))):
+    if model.id is None or model.identified_by or job.workspace.find(str(job.args.get("model_name_or_path"))):
         return
     scope = node_environment.is_env_enabled("USE_MODELSCOPE_HUB")
     if not scope and model.name in model.hub:  # which most checks are

@@ -242,7 +242,7 @@ class RunSettings:
     @property
     def model_name(self) -> Any:
         """The model's name in the catalogue, else what the recipe writes."""
-        known = self.model and self.model.id and not self.model.taken
+        known = self.model and self.model.id and not self.model.identified_by
         return self.model.name if self.model and known else self.args.get("model_name_or_path")
 
     @property
@@ -279,7 +279,7 @@ class RunSettings:
         if self.model is None:
             return None
         plain = {one.name for one in self.data.datasets if not one.attr.has_pictures}
-        pictures = self.model.sees and not plain.issuperset(self.args.words("dataset") or ("unnamed",))
+        pictures = self.model.reads_pictures and not plain.issuperset(self.args.words("dataset") or ("unnamed",))
         return guidance.sample_amounts(self.task.stage, self.task.method, self.model.billions, pictures)
 
     # Variants.

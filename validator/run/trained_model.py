@@ -124,7 +124,7 @@ def resolve_model(
     if there := models.find_known_model(name, *hub_source):
         return there
     if isinstance(base, str) and (there := models.find_known_model(base)):
-        return there._replace(taken="base")
+        return there._replace(identified_by="base")
     from validator.knowledge import model_names, unknown_models
 
     if isinstance(base, str):
@@ -149,7 +149,7 @@ def _model_of_run_name(args: Arguments, name: str, recipe: str) -> Model | None:
     texts |= {f"`{key}`": value for key in _RUN_NAME_KEYS if isinstance(value := args.get(key), str)}
     for how, text in texts.items():
         if there := model_names.guess_model_of_run(text, args.get("template")):
-            return there._replace(taken="recipe", how=how)
+            return there._replace(identified_by="recipe", identified_from=how)
     return None
 
 
@@ -162,7 +162,11 @@ def _model_of_earlier_run(recipe: str, name: str, template: object, depth: int =
         return None
     there = models.find_known_model(run.model) or model_names.guess_model(run.model, template)
     there = there or _model_of_earlier_run(recipe, run.model, template, depth - 1)
-    return there._replace(taken="run", how=run.recipe.name, template=None, base=False, hub=()) if there else None
+    return (
+        there._replace(identified_by="run", identified_from=run.recipe.name, template=None, base=False, hub=())
+        if there
+        else None
+    )
 
 
 def is_local_name(name: str) -> bool:
