@@ -65,7 +65,7 @@ PLANTED = [
     ("jit_mode_eval: true\n", None),
     ("no_cuda: true\n", "use_cpu: true\n"),  # both names with 4.57.1
     ("group_by_length: false\n", ""),
-    ("learning_rate: '1e-4'\n", "learning_rate: 0.0001\n"),
+    ("learning_rate: '1e-4'\n", "learning_rate: 1.0e-4\n"),
     ("num_train_epochs: \"3\"\n", "num_train_epochs: 3.0\n"),
     ("lr_scheduler_type: Cosine\n", "lr_scheduler_type: cosine\n"),
     ("save_strategy: no\n", "save_strategy: \"no\"\n"),
