@@ -13,8 +13,9 @@ from support.network_roots import adapters
 from validator.doctor import host_checks
 from validator.doctor.check_result import CheckContext
 from validator.machine import host
+from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import load_with_overrides
-from validator.run.prediction import GIB, Job, resolve
+from validator.run.prediction import Job, resolve
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 KIB = 1 << 20  # in a GiB

@@ -18,10 +18,10 @@ from validator.catalogue.lookup import locate_recipe
 from validator.check import checking
 from validator.commands import copy
 from validator.finding import Severity
+from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import load_recipe, load_with_overrides, parse_recipe
 from validator.rules import all_rules
 from validator.run import prediction
-from validator.run.prediction import GIB
 
 pytestmark = [pytest.mark.usefixtures("from_the_root"), pytest.mark.sample(one_in=3, whole_for=["validator/advise/*"])]
 

@@ -17,10 +17,9 @@ from validator.errors import RecipeError
 from validator.finding import Report, Severity
 from validator.output import explain_text, json_output
 from validator.output.findings import format_findings, format_findings_json
-from validator.physics.estimate import HostTerm
+from validator.physics.estimate import GIB, HostTerm
 from validator.recipe.recipe_file import load_recipe, load_with_overrides, parse_recipe
 from validator.run import prediction
-from validator.run.prediction import GIB
 
 pytestmark = [
     pytest.mark.usefixtures("from_the_root"),

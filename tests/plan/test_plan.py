@@ -25,6 +25,7 @@ from validator.cli import group
 from validator.errors import RecipeError
 from validator.finding import Severity
 from validator.knowledge import devices, guidance, models, releases
+from validator.physics.estimate import GIB
 from validator.plan import answer, base_model, new_recipe, recipe_text
 from validator.plan import search as plan
 from validator.plan.plan_json import answer_rows
@@ -641,7 +642,7 @@ def test_a_plan_counts_the_pictures_of_the_data() -> None:
     assert load_recipe("mine.yaml").header["predicted"]["device_gib"] == best["device_gib"]
     written = prediction.resolve(load_recipe("mine.yaml"))
     assert written.device_memory is not None
-    assert round(written.device_memory.expected / prediction.GIB, 1) == best["device_gib"]
+    assert round(written.device_memory.expected / GIB, 1) == best["device_gib"]
 
 
 @pytest.mark.usefixtures("here")

@@ -10,8 +10,9 @@ from support import clean_recipe
 
 from validator.check import checking
 from validator.finding import Diagnostic
+from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import Document, parse_recipe
-from validator.run.prediction import GIB, resolve
+from validator.run.prediction import resolve
 
 pytestmark = pytest.mark.usefixtures("from_the_root")
 

@@ -16,12 +16,12 @@ import yaml
 from validator.advise import changes
 from validator.check import checking
 from validator.knowledge.tables import yaml_table
-from validator.physics.estimate import DeviceTerm, HostTerm
+from validator.physics.estimate import GIB, DeviceTerm, HostTerm
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import Document
 from validator.run import fsdp
 from validator.run.fsdp import AccelerateFile, Fsdp, read_accelerate
-from validator.run.prediction import GIB, Job, resolve
+from validator.run.prediction import Job, resolve
 
 FILE: dict[str, Any] = {"distributed_type": "FSDP", "mixed_precision": "bf16", "num_processes": 8}
 POLICY = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}

@@ -25,9 +25,10 @@ from validator.physics import (
     estimate_device_memory,
     estimate_host_memory,
 )
+from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import parse_recipe
 from validator.run.hyperparameters import ORDINARY_TOKENS
-from validator.run.prediction import GIB, Job, resolve
+from validator.run.prediction import Job, resolve
 from validator.run.simulated import SimulationFigures
 from validator.simulation import session, simulation_request
 from validator.simulation.predict import Simulation, with_simulations

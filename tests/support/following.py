@@ -15,9 +15,10 @@ from validator.advise.changes import Change
 from validator.check import checking
 from validator.commands import copy
 from validator.finding import FileReport, Severity
+from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import load_recipe
 from validator.run import launch_command
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 
 BODY = """# /// recipe
 # machine: none

@@ -13,12 +13,13 @@ from validator.knowledge import devices, models
 from validator.knowledge.devices import Machine
 from validator.knowledge.guidance import memory_savers
 from validator.knowledge.models import Model
+from validator.physics.estimate import GIB
 from validator.plan import other_machines, recipe_text
 from validator.plan import search as plan
 from validator.plan.new_recipe import NewRecipe
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import parse_recipe
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 from validator.run.recipe_labels import method_name
 
 METHODS = ("qlora", "lora", "full")

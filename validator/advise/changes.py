@@ -13,10 +13,11 @@ from validator.advise.levers import Lever, Option
 from validator.escaping import shell_quote
 from validator.finding import Verdict
 from validator.knowledge import releases
+from validator.physics.estimate import GIB
 from validator.recipe.known_folders import catalogue_root
 from validator.rules import all_rules
 from validator.run import launch_command, training_time
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 from validator.run.sample_lengths import estimate_sample_lengths
 from validator.run.variants import ArgumentChanges, ArgumentValue, with_arguments
 

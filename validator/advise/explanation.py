@@ -13,10 +13,10 @@ from validator.advise.changes import Change, ReleaseMemory
 from validator.errors import RecipeError
 from validator.finding import Diagnostic, Severity, Verdict
 from validator.physics import Band, Estimate, trainable_parameter_count
-from validator.physics.estimate import MemoryTerm, SharedTerm
+from validator.physics.estimate import GIB, MemoryTerm, SharedTerm
 from validator.run import calibration, launch_command, training_time
 from validator.run.cost import Cost
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 from validator.run.simulated import SimulationFigures
 from validator.wording import four_digits
 

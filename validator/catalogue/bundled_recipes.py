@@ -12,11 +12,12 @@ from validator.errors import RecipeError
 from validator.finding import Verdict
 from validator.knowledge import devices, models
 from validator.knowledge.devices import Machine
+from validator.physics.estimate import GIB
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import load_recipe
 from validator.recipe.suggestions import suggest
 from validator.run import prediction
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 from validator.run.recipe_arguments import finite_number
 from validator.run.recipe_labels import catalogue_name, method_name
 

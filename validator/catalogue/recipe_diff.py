@@ -8,10 +8,11 @@ from pathlib import Path
 
 from validator.catalogue.lookup import locate_recipe
 from validator.finding import Verdict
+from validator.physics.estimate import GIB
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import load_valid_recipe
 from validator.run import prediction
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 
 _HEADER_FIELDS = ("machine", "host_ram_gib", "samples")
 # Settings as YAML or JSON gives them.

@@ -30,10 +30,11 @@ from validator.errors import RecipeError
 from validator.knowledge.guidance import BLOCK_TOKENS
 from validator.output.progress import ProgressBar
 from validator.physics import Band
+from validator.physics.estimate import GIB
 from validator.rows import reading_limits
 from validator.rows.outcomes import STATUS_REASONS
 from validator.run import calibration
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 from validator.run.schedule import Schedule, training_schedule
 from validator.run.training_time import predict_training_time
 from validator.wording import four_digits

@@ -13,7 +13,8 @@ from validator.knowledge.tables import yaml_table
 from validator.machine import amd, ascend, driver_tool
 from validator.machine.accelerator import DeviceProcess, is_own_process, process_owner
 from validator.machine.nvidia import NvidiaDevice, read_devices
-from validator.run.prediction import GIB, Job
+from validator.physics.estimate import GIB
+from validator.run.prediction import Job
 
 
 def check_device_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:

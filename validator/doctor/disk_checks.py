@@ -14,9 +14,9 @@ from validator.errors import os_reason
 from validator.knowledge import hub_caches
 from validator.machine import host
 from validator.machine.host import find_mount
-from validator.physics.estimate import DiskTerm
+from validator.physics.estimate import GIB, DiskTerm
 from validator.recipe.safe_read import expand_home, glob_folder
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 from validator.wording import format_duration
 
 

@@ -11,8 +11,9 @@ from validator.knowledge import node_environment
 from validator.knowledge.node_environment import MAX_OPEN_FILES
 from validator.machine import host, network
 from validator.machine.host import own_cgroups
+from validator.physics.estimate import GIB
 from validator.run import node_demand
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 
 _MAIN_MEMORY = "main memory"
 

@@ -20,7 +20,7 @@ from validator.escaping import shell_quote
 from validator.knowledge import hub_caches, models, node_environment
 from validator.machine import host
 from validator.machine.installed_packages import find_installed
-from validator.physics.estimate import DiskTerm
+from validator.physics.estimate import GIB, DiskTerm
 from validator.recipe import safe_read
 from validator.run import launcher
 from validator.run.hub_downloads import (
@@ -33,7 +33,7 @@ from validator.run.hub_downloads import (
     offline_variable,
     without_credentials,
 )
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 
 _MODEL = "model"
 

@@ -9,9 +9,9 @@ from itertools import islice
 
 from validator.knowledge import devices, guidance
 from validator.knowledge.devices import Machine
+from validator.physics.estimate import GIB
 from validator.plan.new_recipe import NewRecipe
 from validator.plan.search import PLANNED_METHODS, SPEED_CLASSES, USUAL_LENGTHS, Plan, find_plans, fitting_runs
-from validator.run.prediction import GIB
 
 # From the most frugal class on: what fits in none of these fits in none at all.
 _SPEEDS_TRIED = ("slowest", "medium", "fast")

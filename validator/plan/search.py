@@ -19,13 +19,13 @@ from validator.finding import Diagnostic, Severity
 from validator.knowledge import releases
 from validator.knowledge.guidance import memory_savers, supports_memory_savers
 from validator.physics import Band, RunPart, TimeTerm
-from validator.physics.estimate import HostTerm
+from validator.physics.estimate import GIB, HostTerm
 from validator.plan import new_recipe, recipe_text
 from validator.plan.new_recipe import EVALUATION_TOO_LARGE, EVALUATION_TOO_LONG, MAX_SHARE_BETWEEN_SAVES, NewRecipe
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import calibration
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 from validator.run.training_time import TrainingTime, hours_by_length, predict_training_time, seconds_per_sample
 
 PLANNED_METHODS = ("lora", "full", "qlora")

@@ -9,11 +9,11 @@ from validator.knowledge import releases
 from validator.knowledge.devices import Machine
 from validator.knowledge.models import Model
 from validator.physics import Estimate
-from validator.physics.estimate import HostTerm
+from validator.physics.estimate import GIB, HostTerm
 from validator.rules import subjects
 from validator.rules.file_paths import assumed_model
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 from validator.run.trained_model import is_local_name
 from validator.run.variants import model_sizes_that_fit
 from validator.wording import distinguishing_decimals

@@ -9,10 +9,11 @@ from validator.knowledge import releases
 from validator.knowledge.devices import Machine
 from validator.knowledge.tables import yaml_table
 from validator.physics import RunPart, StepTime
+from validator.physics.estimate import GIB
 from validator.rules import subjects
 from validator.rules.rule import NOTE, WARNING, Findings, rule
 from validator.run.deepspeed import DeepSpeedConfig
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 from validator.run.sample_lengths import estimate_sample_lengths, expected_longest
 from validator.run.training_time import predict_training_time, time_ratio
 from validator.run.variants import with_arguments

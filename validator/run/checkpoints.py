@@ -13,6 +13,7 @@ from typing import Any
 from validator.recipe import safe_read
 from validator.run import checkpoint_integrity
 from validator.run.prediction import Job
+from validator.run.training_time import sample_counts
 
 
 class TrainerCheckpoint:
@@ -136,10 +137,7 @@ def output_folder(job: Job) -> Path | None:
 def found_checkpoints(job: Job) -> list[TrainerCheckpoint]:
     """The checkpoints in the output folder, the last one last."""
     folder = output_folder(job)
-    if folder is None:
-        return []
-
-    return checkpoints_in(folder)
+    return [] if folder is None else checkpoints_in(folder)
 
 
 def result_files(job: Job) -> list[str]:
@@ -147,9 +145,7 @@ def result_files(job: Job) -> list[str]:
     folder = output_folder(job)
     if folder is None:
         return []
-    from .checkpoint_integrity import WEIGHT_FILES
-
-    return [name for name in WEIGHT_FILES if safe_read.path_kind(folder / name) == "file"]
+    return [name for name in checkpoint_integrity.WEIGHT_FILES if safe_read.path_kind(folder / name) == "file"]
 
 
 @lru_cache(maxsize=1)
@@ -160,13 +156,8 @@ def resume_candidates(job: Job) -> tuple[TrainerCheckpoint, ...]:
         return ()
     if isinstance(asked, str) and asked:
         place = job.workspace.find(asked)
-        return _checkpoint_at(place[0]) if place and safe_read.path_kind(place[0]) == "folder" else ()
+        return (TrainerCheckpoint(place[0]),) if place and safe_read.path_kind(place[0]) == "folder" else ()
     return tuple(reversed(found_checkpoints(job))) if asked is True or resumes_unasked(job) else ()
-
-
-def _checkpoint_at(folder: Path) -> tuple[TrainerCheckpoint, ...]:
-
-    return (TrainerCheckpoint(folder),)
 
 
 def half_written_checkpoints(job: Job) -> tuple[TrainerCheckpoint, ...]:
@@ -202,9 +193,7 @@ def epoch_steps(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
     )
     if saved.per_epoch is None or job.machine is None or not known:
         return None
-    from . import training_time  # which no recipe without a checkpoint asks for
-
-    train = training_time.sample_counts(job).train
+    train = sample_counts(job).train
     return None if train is None else (saved.per_epoch, job.batch.steps_per_epoch(train))
 
 
@@ -233,7 +222,7 @@ def is_at_end(job: Job, saved: TrainerCheckpoint) -> bool:
 def is_finished(job: Job, saved: TrainerCheckpoint) -> bool:
     """Whether that run has left its result, too, which it may also where it was told to stop before the end. One that
     was killed while it wrote the result has not."""
-    from .checkpoint_integrity import result_problem
-
     folder = output_folder(job)
-    return is_at_end(job, saved) and bool(result_files(job)) and folder is not None and result_problem(folder) is None
+    if folder is None or not is_at_end(job, saved) or not result_files(job):
+        return False
+    return checkpoint_integrity.result_problem(folder) is None

@@ -4,13 +4,10 @@ costs."""
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from validator.physics import Band
 from validator.run.recipe_arguments import finite_number
-
-if TYPE_CHECKING:
-    from validator.physics import Band
-
 
 _PRICE_FORM = re.compile(r"(\d+(?:\.\d+)?) ?([^\W\d_]{0,12}|[$€¥£])")
 

@@ -69,13 +69,13 @@ def replacement_for_layout(name: str, classes: Sequence[str] | None) -> str | No
     config.json names, where that is at hand, else by its name on the hub."""
     table = yaml_table("composites")
     for own in (table[kind]["own_layout"] for kind in table.mention("own_layout:")):
-        if own["class"] in classes if classes is not None else _is_name_of_layout(name, own["names"]):
+        if classes is not None:
+            found = own["class"] in classes
+        else:
+            found = bool(re.fullmatch(own["names"], name, re.IGNORECASE)) and not name.lower().endswith("-hf")
+        if found:
             return _converted_name(name, own)
     return None
-
-
-def _is_name_of_layout(name: str, pattern: str) -> bool:
-    return bool(re.fullmatch(pattern, name, re.IGNORECASE)) and not name.lower().endswith("-hf")
 
 
 def _converted_name(name: str, own: Mapping[str, Any]) -> str:

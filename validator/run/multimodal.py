@@ -170,15 +170,11 @@ def _media_in_row(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
 def _tower_tokens(run: RunSettings, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
     """Tower tokens of a sample, no more than `cutoff_len` admits: a sample that is cut inside a picture cannot be
     trained. One picture, or one sound, where the data are not at hand; a packed sequence may hold nothing else."""
-    given, most = number or _ONE_OF_EACH, _tower_tokens_of_cutoff(run, model, tower)
+    given = number or _ONE_OF_EACH
     if not any(given.values()):  # a white picture or silence in each batch, so that all devices run it
         return -(-_tokens_of_media(run, model, tower, given) // run.batch.micro_batch)
+    most = max(int(run.args.number("cutoff_len")), 1) * _tower_tokens_per_token(model, tower)
     return most if run.batch.packing else min(_tokens_of_media(run, model, tower, given), most)
-
-
-def _tower_tokens_of_cutoff(run: RunSettings, model: Model, tower: Tower) -> int:
-    """Tower tokens that a sequence of `cutoff_len` tokens holds at most."""
-    return max(int(run.args.number("cutoff_len")), 1) * _tower_tokens_per_token(model, tower)
 
 
 def _tower_tokens_per_token(model: Model, tower: Tower) -> int:

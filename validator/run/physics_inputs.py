@@ -36,7 +36,9 @@ def make_workload(
     method = run.task.method if run.task.method in ("full", "freeze", "lora", "oft") else "lora"
     if method == "full" and not decoder:
         method = "freeze"  # of no layer
-    weights, fused = run.quantization, _uses_liger(run, model)
+    weights = run.quantization
+    # Without Liger's kernels for a model LLaMA-Factory warns and goes on (model_utils/liger_kernel.py).
+    fused = run.args.flag("enable_liger_kernel") and model.family.liger
     length = run.batch.max_tokens
     made = Workload(
         method=method,  # type: ignore[arg-type]
@@ -148,11 +150,6 @@ def _updates_by_layer(run: RunSettings) -> bool:
     return optimizer_choice(run.args.get("optim")).updates_by_layer or any(
         run.args.flag(key) and run.args.flag(layerwise) for key, layerwise in own
     )
-
-
-def _uses_liger(run: RunSettings, model: Model) -> bool:
-    """LLaMA-Factory warns and goes on without Liger's kernels for other models (model_utils/liger_kernel.py)."""
-    return run.args.flag("enable_liger_kernel") and model.family.liger
 
 
 def _make_sharding(run: RunSettings, model: Model, engine: DeepSpeedConfig | None) -> Sharding:

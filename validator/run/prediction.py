@@ -13,13 +13,12 @@ from validator.knowledge import devices
 from validator.knowledge.devices import Machine
 from validator.physics import (
     Estimate,
-    TowerWorkload,
     Workload,
     disk_usage,
     estimate_device_memory,
     estimate_host_memory,
 )
-from validator.physics.estimate import DiskTerm, SharedTerm
+from validator.physics.estimate import GIB, DiskTerm, SharedTerm
 from validator.recipe.known_folders import search_folders
 from validator.recipe.recipe_file import Document
 from validator.run import cost, deepspeed, fsdp, multimodal, physics_inputs
@@ -29,8 +28,6 @@ from validator.run.recipe_arguments import finite_number, intended_value
 from validator.run.schedule import CheckpointCounts, count_checkpoints
 from validator.run.settings import RunSettings, read_arguments
 from validator.run.workspace import Workspace
-
-GIB = float(1 << 30)
 
 
 class Job(RunSettings):
@@ -47,17 +44,13 @@ class Job(RunSettings):
             return {}
         forms = self.model.family.forms(self.header) if self.model.arch.ffn.experts else {True: ""}
         # The data that take the place of those named here may be as many as recommended.
-        encodings, rows = self._encodings, max(self.data.rows or 0, self.declared.samples or 0)
+        rows = max(self.data.rows or 0, self.declared.samples or 0)
+        has_towers = bool(self.model.modules)
+        encodings = multimodal.tower_encodings(self, self.model, self.data.datasets) if has_towers else ()
         return {
             release: physics_inputs.make_workload(self, self.model, engine, encodings, rows, fused, self.trains_decoder)
             for fused, release in forms.items()
         }
-
-    @property
-    def _encodings(self) -> tuple[TowerWorkload, ...]:
-        if not (self.model and self.model.modules):
-            return ()
-        return multimodal.tower_encodings(self, self.model, self.data.datasets)
 
     @cached_property
     def trains_decoder(self) -> bool:
@@ -114,8 +107,6 @@ class Job(RunSettings):
         """With as many pictures in a sample as `cutoff_len` admits; empty where their number is known."""
         if self.model is None or self.workload is None or not self.workload.towers:
             return {}
-        from . import multimodal  # which no model of text asks for
-
         many = multimodal.with_images_up_to_cutoff(self, self.model, self.data.datasets, self.workload.towers)
         if many == self.workload.towers:
             return {}

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from validator.knowledge import devices
+from validator.knowledge.chat_templates import model_name_of_path
 from validator.knowledge.models import Model
+from validator.physics.estimate import GIB
 from validator.recipe import safe_read
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
+from validator.run.training_time import predict_training_time
 
 # From this length on it is part of the name.
 LONG_CONTEXT = 8192
@@ -22,9 +25,8 @@ def catalogue_name(job: Job) -> str | None:
         return None
     machine = job.machine
     count = "" if (machine.nodes, machine.devices) == (1, 8) or machine.device.vendor == "cpu" else f"x{machine.world}"
-    return (
-        f"{job.model.short or _file_name_part(job.model)}-{device_label(machine.device.id)}{count}-{method_name(job)}"
-    )
+    title = re.sub(r"[^\w.]+", "-", model_title(job.model)).strip("-.").lower() or "model"
+    return f"{job.model.short or title}-{device_label(machine.device.id)}{count}-{method_name(job)}"
 
 
 def model_title(model: Model) -> str:
@@ -32,14 +34,7 @@ def model_title(model: Model) -> str:
     folder = Path(model.name)
     if model.id is not None or safe_read.path_kind(folder) != "folder":
         return folder.name
-    from validator.knowledge.chat_templates import model_name_of_path  # which no recipe of a hub name waits for
-
     return model_name_of_path(folder.absolute())
-
-
-def _file_name_part(model: Model) -> str:
-    """The title of a model that has no short form, as a part of a file name."""
-    return re.sub(r"[^\w.]+", "-", model_title(model)).strip("-.").lower() or "model"
 
 
 def catalogue_name_with_variant(job: Job) -> str | None:
@@ -75,8 +70,6 @@ def device_label(device: str) -> str:
 
 def stated_prediction(job: Job) -> dict[str, Any] | None:
     """What the header block states: memory, and the hours of the 90 % band, two digits, where they are known."""
-    from .training_time import predict_training_time  # which no check of memory waits for
-
     memory, known = predicted_memory(job), predict_training_time(job)
     if memory is None or known is None or known.hours is None:
         return memory

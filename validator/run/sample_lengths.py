@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
+from validator.run import multimodal
 from validator.run.prediction import Job
 
 # Middles of sixteen equally likely parts of the normal distribution.
@@ -151,6 +152,4 @@ def _image_tokens(job: Job) -> int:
     """Tokens of the pictures and films of the fullest sample; pictures of public data have their published size."""
     if job.model is None or job.workload is None or not any(one.tokens for one in job.workload.towers):
         return 0
-    from . import multimodal  # which no model of text asks for
-
     return multimodal.usual_media_tokens(job, job.model, job.data.datasets, job.data.published)

@@ -32,8 +32,9 @@ def training_schedule(job: RunSettings, sequences: int) -> Schedule:
     limit, epochs = int(job.args.number("max_steps")), max(job.args.number("num_train_epochs"), 0.0)
     total = limit if limit > 0 else math.ceil(epochs * per_epoch)
     passed = total / per_epoch if limit > 0 else epochs
-    return Schedule(job.batch.effective_batch, per_epoch, total, passed, warmup_steps(job, total) or 0,
-                    _save_count(job, per_epoch, total))  # fmt: skip
+    every = save_interval(job, per_epoch, total)
+    saves = math.ceil(total / every) if every else 0  # at each interval, and at the end
+    return Schedule(job.batch.effective_batch, per_epoch, total, passed, warmup_steps(job, total) or 0, saves)
 
 
 def warmup_steps(job: RunSettings, total: int | None) -> int | None:
@@ -49,12 +50,6 @@ def warmup_steps(job: RunSettings, total: int | None) -> int | None:
     if steps > 0 or not share:
         return int(steps)
     return math.ceil(total * share) if total else None
-
-
-def _save_count(job: RunSettings, per_epoch: int, total: int) -> int:
-    """Checkpoints written: at each interval, and at the end."""
-    every = save_interval(job, per_epoch, total)
-    return math.ceil(total / every) if every else 0
 
 
 def save_interval(job: RunSettings, per_epoch: int, total: int) -> int:

@@ -36,7 +36,7 @@ def find_earlier_run(recipe: str, name: str) -> EarlierRun | None:
     examples, in those beside it; None where none writes it, or several do that start from different models."""
     if recipe == "-":
         return None
-    files = _recipes_by_output(Path(recipe).absolute().parent).get(_normal_path(name), ())
+    files = _recipes_by_output(Path(recipe).absolute().parent).get(os.path.normpath(name), ())
     runs = [run for file in files if (run := _run_that_writes(file, name))]
     return runs[0] if len({run[1:] for run in runs}) == 1 else None
 
@@ -45,10 +45,10 @@ def find_earlier_adapter(recipe: str, name: str) -> Path | None:
     """The recipe beside this one that trains the adapter `name`; None where none does."""
     if recipe == "-":
         return None
-    for file in _recipes_by_output(Path(recipe).absolute().parent).get(_normal_path(name), ()):
+    for file in _recipes_by_output(Path(recipe).absolute().parent).get(os.path.normpath(name), ()):
         values = load_recipe(str(file)).values
         written = values.get("output_dir")
-        if isinstance(written, str) and _normal_path(written) == _normal_path(name) and _saves_adapter(values):
+        if isinstance(written, str) and os.path.normpath(written) == os.path.normpath(name) and _saves_adapter(values):
             return file
     return None
 
@@ -70,7 +70,7 @@ def _run_that_writes(file: Path, name: str) -> EarlierRun | None:
         return None
     return (
         EarlierRun(file, model, values.get("template"))
-        if _normal_path(written) == _normal_path(name) != _normal_path(model)
+        if os.path.normpath(written) == os.path.normpath(name) != os.path.normpath(model)
         else None
     )
 
@@ -89,7 +89,7 @@ def _recipes_by_output(folder: Path) -> dict[str, list[Path]]:
         except (OSError, ValueError):
             continue
         for written in _WRITTEN_FOLDER.findall(text):
-            writers.setdefault(_normal_path(written), []).append(file)
+            writers.setdefault(os.path.normpath(written), []).append(file)
     return writers
 
 
@@ -99,10 +99,6 @@ def _recipes_around(folder: Path) -> Iterator[Path]:
     folders = [folder, *(other for other in beside if _SIBLING_FOLDER.match(other.name) and other != folder)]
     files = (file for each in folders for file in sorted(safe_read.glob_folder(each, "*.y*ml")))
     return (file for file, _ in zip(files, range(_MAX_FILES), strict=False))
-
-
-def _normal_path(path: str) -> str:
-    return os.path.normpath(path)
 
 
 # First parts of a path that training writes, and no hub account is called.

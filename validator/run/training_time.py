@@ -21,8 +21,10 @@ from validator.physics import (
     estimate_run_time,
     estimate_step_time,
 )
+from validator.physics.estimate import GIB
 from validator.physics.run_time import checkpoint_write_time
-from validator.run.prediction import GIB, Job
+from validator.run import multimodal
+from validator.run.prediction import Job
 from validator.run.sample_lengths import estimate_sample_lengths, expected_longest, slowest_batch_length, spread_lengths
 from validator.run.schedule import save_interval, training_schedule
 
@@ -176,8 +178,6 @@ def _workload_at_length(job: Job, lengths: Sequence[float]) -> Workload:
     assert job.workload
     work = job.workload
     if any(each.tokens for each in work.towers):
-        from . import multimodal  # which no model of text asks for
-
         work = work._replace(towers=multimodal.with_published_images(job, job.model, job.data.published, work.towers))
     if job.batch.packing:
         return work

@@ -17,9 +17,8 @@ from validator.recipe.safe_read import parse_trusted_yaml
 from validator.rows.dataset_attr import MODALITIES
 from validator.rows.entry_inference import InferredEntry, UnknownFormError, infer_entry, recipe_notes
 from validator.rows.outcomes import Row, first_fatal_row
-
-from . import dataset_registry
-from .prediction import Job
+from validator.run import dataset_registry
+from validator.run.prediction import Job
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from validator.errors import RecipeError
 from validator.knowledge import models, releases
 from validator.knowledge.models import ConfigSource, CountedSizes, Model
 from validator.physics import CountedLayers, Estimate
+from validator.physics.estimate import GIB
 from validator.run import physics_inputs
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 from validator.run.settings import RunSettings
 from validator.run.simulated import SimulationFigures
 from validator.simulation.session import SimulationSession

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from validator.knowledge.devices import Machine
+from validator.physics.estimate import GIB
 from validator.run import node_demand
-from validator.run.prediction import GIB, Job
+from validator.run.prediction import Job
 
 # Main memory and disk beyond the end of their bands: the system's own, and files in the page cache.
 _HEADROOM = 1.1
