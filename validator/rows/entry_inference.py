@@ -1,5 +1,5 @@
-"""The entry of dataset_info.json that rows need, inferred from their columns and turns, and the stage that such rows
-are for. Where no entry fits, it says why; where one does, what a recipe for these rows should heed."""
+"""Inference of the dataset_info.json entry that rows need, from their columns and turns, and of the stage that such
+rows are for. If no entry fits, the reason; if one fits, notes for a recipe for these rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEDIA_NAMES = {"images": ("images", "image"), "videos": ("videos", "video"), "au
 
 
 def columns_named(row: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
-    """The columns of these names, in whatever case the data write them."""
+    """Return the columns of these names, in any case."""
     columns = {str(column).lower(): column for column in row}
     return (columns[name] for name in names if name in columns)
 
@@ -94,7 +94,8 @@ class InferredEntry(NamedTuple):
 
 
 class UnknownFormError(Exception):
-    """Rows that no entry describes: `columns` are what they have; the message says what they would need."""
+    """Rows that no entry describes. `columns` are the columns of the rows; the message says what the rows would
+    need."""
 
     def __init__(self, columns: Sequence[str], message: str) -> None:
         super().__init__(message)
@@ -102,7 +103,7 @@ class UnknownFormError(Exception):
 
 
 def infer_entry(rows: Sequence[Row]) -> InferredEntry:
-    """The entry under which LLaMA-Factory trains on most of the rows. Raises UnknownFormError."""
+    """Return the entry under which LLaMA-Factory trains on most of the rows. Raises UnknownFormError."""
     example = _first_values(rows)
     known = [*_conversation_entries(example, rows), *_alpaca_entries(example)] or [*_pretraining_entries(example)]
     best = max(known, key=lambda one: count_trained(one.entry, one.stage, rows), default=None)
@@ -159,7 +160,7 @@ def _alpaca_entries(example: Row) -> Iterator[InferredEntry]:
 
 
 def _prompt_and_response(example: Row) -> tuple[str | None, str | None]:
-    """The columns of question and answer; None for one that is none of the names for it."""
+    """Return the columns of question and answer; None for a part that no column's name suggests."""
     asked, answered = _first_column(example, PROMPT_NAMES, str), _first_column(example, RESPONSE_NAMES, str)
     couples = (
         (_first_column(example, one[:1], str), _first_column(example, one[1:], str)) for one in PROMPT_RESPONSE_NAMES
@@ -174,7 +175,8 @@ def _pretraining_entries(example: Row) -> Iterator[InferredEntry]:
 
 
 def _with_preference(entry: dict[str, Any], example: Row, pair: tuple[str, str]) -> InferredEntry:
-    """The entry with what pairs and labels add to it, and without what LLaMA-Factory takes for granted."""
+    """Return the entry with the columns of preference pairs or labels added, and without values that are
+    LLaMA-Factory's defaults."""
     columns, stage = entry["columns"], "sft"
     label = _first_column(example, LABEL_NAMES, bool)
     if any(pair):
@@ -190,14 +192,14 @@ def _with_preference(entry: dict[str, Any], example: Row, pair: tuple[str, str])
 
 
 def _misspelt_labels(example: Row, rows: Sequence[Row]) -> Iterator[str]:
-    """Columns of labels that hold 0 and 1, or true and false as text."""
+    """Yield the label columns that hold 0 and 1, or true and false as text."""
     for name in columns_named(example, LABEL_NAMES):
         if {str(row.get(name)).lower().removesuffix(".0") for row in rows} <= {"0", "1", "true", "false"}:
             yield name
 
 
 def _shared_columns(example: Row, *more: tuple[str, Sequence[str]]) -> dict[str, str]:
-    """Columns that rows of every form may have: the system prompt, media."""
+    """Return columns that rows of every form may have: the system prompt, media."""
     parts = (("system", SYSTEM_NAMES), *more, *MEDIA_NAMES.items())
     return {
         part: name
@@ -211,7 +213,8 @@ def _first_column(example: Row, names: Sequence[str], kind: type) -> str | None:
 
 
 def _chosen_rejected_columns(example: Row, kind: type = object) -> tuple[str, str]:
-    """The columns of the better and the worse answer; two empty names where there are none of this kind."""
+    """Return the columns of the better and the worse answer; two empty names if no such columns hold values of this
+    kind."""
     named = ([*columns_named(example, pair)] for pair in CHOSEN_REJECTED_NAMES)
     held = (
         (sides[0], sides[1]) for sides in named if sides[1:] and all(isinstance(example[side], kind) for side in sides)
@@ -220,7 +223,7 @@ def _chosen_rejected_columns(example: Row, kind: type = object) -> tuple[str, st
 
 
 def _role_and_content_keys(value: object) -> tuple[str, str]:
-    """The keys of role and content in a list of turns; two empty names in anything else."""
+    """Return the keys of role and content in a list of turns; two empty names for anything else."""
     first = next(iter(_turns_in(value)), {})
     role, content = (next((key for key in keys if key in first), "") for keys in (_ROLE_KEYS, _CONTENT_KEYS))
     return (role, content) if role and content else ("", "")
@@ -231,7 +234,7 @@ def _turns_in(value: object) -> list[Mapping[str, Any]]:
 
 
 def _infer_tags(role: str, content: str, seen: Counter[str]) -> dict[str, str]:
-    """The tags of all roles: as the turns call them, else as such data usually do."""
+    """Return the tags of all roles: the names that the turns use, else the usual names of such data."""
     tags = {"role_tag": role, "content_tag": content}
     for (kind, names), usual in zip(
         _ROLE_NAMES.items(), _SHAREGPT_ROLES if role == "from" else _OPENAI_ROLES, strict=True
@@ -274,7 +277,7 @@ def _conversation_faults(example: Row, talks: Sequence[str]) -> Iterator[str]:
 
 
 def _known_role(role: object) -> str:
-    """LLaMA-Factory's name for a role; empty for one that is not known."""
+    """Return LLaMA-Factory's name for a role; empty for an unknown role."""
     return next((kind for kind, names in _ROLE_NAMES.items() if str(role).lower() in names), "")
 
 

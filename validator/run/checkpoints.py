@@ -1,6 +1,6 @@
-"""Checkpoints of a run as the Trainer writes them: what one tells of its run, and the one from which LLaMA-Factory
-would resume, by its own rules (hparams/parser.py, get_train_args).
-Sources: transformers/trainer.py, Trainer._save_checkpoint; deepspeed/runtime/engine.py, save_checkpoint."""
+"""Checkpoints of a run in the Trainer's format: the facts that a checkpoint holds about its run, and the checkpoint
+from which LLaMA-Factory would resume by its own rules (hparams/parser.py, get_train_args). Sources:
+transformers/trainer.py, Trainer._save_checkpoint; deepspeed/runtime/engine.py, save_checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from validator.run.training_time import sample_counts
 
 
 class TrainerCheckpoint:
-    """The folder of a checkpoint, read when it is first asked for."""
+    """The folder of a checkpoint. Files are read when they are first asked for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -28,28 +28,30 @@ class TrainerCheckpoint:
 
     @property
     def aside(self) -> Path:
-        """Where it is set aside; neither the Trainer nor LLaMA-Factory takes it for a checkpoint there."""
+        """The path to which an incomplete checkpoint is renamed. Neither the Trainer nor LLaMA-Factory takes a folder
+        of this name for a checkpoint."""
         return checkpoint_integrity.quarantine_path(self.path)
 
     @cached_property
     def flaw(self) -> str | None:
-        """Why it is half-written, in words; None where it is whole."""
+        """The reason why the checkpoint is incomplete, in words; None if it is complete."""
         return checkpoint_integrity.integrity_problem(self.path)
 
     @cached_property
     def state(self) -> Mapping[str, Any]:
-        """trainer_state.json, which is written last; empty where it cannot be read."""
+        """Contents of trainer_state.json, which is written last; empty if the file cannot be read."""
         return checkpoint_integrity.read_json_mapping(self.path / checkpoint_integrity.TRAINER_STATE)
 
     @property
     def step(self) -> int:
-        """Optimizer steps that are done."""
+        """Optimizer steps that were done when the checkpoint was written."""
         step, name = self.state.get("global_step"), checkpoint_integrity.CHECKPOINT_NAME.fullmatch(self.name)
         return step if isinstance(step, int) else int(name[1]) if name else 0
 
     @property
     def per_epoch(self) -> int | None:
-        """Optimizer steps of an epoch; `epoch` counts micro batches, of which the last step may have fewer."""
+        """Optimizer steps per epoch. The Trainer's `epoch` counts micro batches, of which the last step may have
+        fewer."""
         epoch = self.state.get("epoch")
         if not isinstance(epoch, (int, float)) or not epoch > 0 or not self.step:
             return None
@@ -57,35 +59,37 @@ class TrainerCheckpoint:
 
     @cached_property
     def processes(self) -> int | None:
-        """How many wrote it, by their random numbers; None where those are not kept, as with `save_only_model`."""
+        """Number of processes that wrote the checkpoint, counted by their files of random states; None if there are no
+        such files, as with `save_only_model`."""
         if safe_read.path_kind(self.path / "rng_state.pth") == "file":
             return 1
         return len([*safe_read.glob_folder(self.path, "rng_state_*.pth")]) or None
 
     @cached_property
     def engine(self) -> bool:
-        """Whether it holds states of DeepSpeed."""
+        """True if the checkpoint holds states of DeepSpeed."""
         return any(safe_read.glob_folder(self.path, "global_step*"))
 
     @cached_property
     def shards(self) -> tuple[str, ...]:
-        """File names of the optimizer states of each process under ZeRO; none of stage 0."""
+        """File names of the optimizer states that each process wrote under ZeRO; empty for stage 0."""
         return tuple(sorted(each.name for each in safe_read.glob_folder(self.path, "global_step*/*_optim_states.pt")))
 
     @property
     def splits_weights(self) -> bool:
-        """Whether the weights are split, too (stage 3)."""
+        """True if the weights are sharded, too (ZeRO stage 3)."""
         return any(safe_read.glob_folder(self.path, "global_step*/*zero_pp_rank_*_model_states.pt"))
 
     @property
     def schedules(self) -> bool:
-        """Whether optimizer and learning rate go on; the Trainer loads both or neither, without a word."""
+        """True if optimizer and learning rate are restored. The Trainer loads both or neither, and does not report
+        it."""
         optimizer = self.engine or any(safe_read.glob_folder(self.path, "optimizer*"))
         return optimizer and safe_read.path_kind(self.path / "scheduler.pt") == "file"
 
     @property
     def adapts(self) -> bool | None:
-        """Whether its weights are those of an adapter; None where FSDP has spread them."""
+        """True if the weights are an adapter's, False if they are a model's; None if FSDP has sharded them."""
         if any(safe_read.glob_folder(self.path, "adapter_model.*")):
             return True
         return (
@@ -96,13 +100,13 @@ class TrainerCheckpoint:
 
     @cached_property
     def adapter(self) -> Mapping[str, Any]:
-        """adapter_config.json; empty where it holds no adapter, or that cannot be read."""
+        """Contents of adapter_config.json; empty if the checkpoint has no adapter or the file cannot be read."""
         return checkpoint_integrity.read_json_mapping(self.path / "adapter_config.json")
 
 
 def checkpoints_in(folder: Path) -> list[TrainerCheckpoint]:
-    """Those in a folder, the last one last, whole or not (transformers/trainer_utils.py, get_last_checkpoint); none
-    where it cannot be read."""
+    """Return the checkpoints in a folder, complete or not, in the order of their steps (transformers/trainer_utils.py,
+    get_last_checkpoint); none if the folder cannot be read."""
     named = (
         (checkpoint_integrity.CHECKPOINT_NAME.fullmatch(path.name), path) for path in safe_read.list_folder(folder)
     )
@@ -116,32 +120,32 @@ DEFAULT_OUTPUT_DIR = "trainer_output"
 
 
 def never_resumes(job: Job) -> bool:
-    """Whether stage and method start anew whatever is asked."""
+    """True if runs of this stage and method start anew even if the recipe asks to resume."""
     return job.task.stage in ("rm", "ppo") and job.task.method in ("full", "freeze")
 
 
 def resumes_unasked(job: Job) -> bool:
-    """Whether LLaMA-Factory looks into the output folder by itself."""
+    """True if LLaMA-Factory looks for a checkpoint in the output folder by itself."""
     return job.task.trains and not (
         job.args.is_set("resume_from_checkpoint") or job.args.flag("overwrite_output_dir") or never_resumes(job)
     )
 
 
 def output_folder(job: Job) -> Path | None:
-    """The output folder, where it exists."""
+    """Return the output folder; None if it does not exist."""
     folder = safe_read.expand_home(str(job.args.get("output_dir") or DEFAULT_OUTPUT_DIR))
     location = job.workspace.find(str(folder))
     return folder if location and location[1] and safe_read.path_kind(location[0]) == "folder" else None
 
 
 def found_checkpoints(job: Job) -> list[TrainerCheckpoint]:
-    """The checkpoints in the output folder, the last one last."""
+    """Return the checkpoints in the output folder, in the order of their steps."""
     folder = output_folder(job)
     return [] if folder is None else checkpoints_in(folder)
 
 
 def result_files(job: Job) -> list[str]:
-    """Names of the files with weights in the output folder itself, which a run leaves at its end."""
+    """Return the names of the weight files in the output folder itself, which a run leaves at its end."""
     folder = output_folder(job)
     if folder is None:
         return []
@@ -150,7 +154,8 @@ def result_files(job: Job) -> list[str]:
 
 @lru_cache(maxsize=1)
 def resume_candidates(job: Job) -> tuple[TrainerCheckpoint, ...]:
-    """What the run would go on from, the last one first; the Trainer takes that, whole or not."""
+    """Return the checkpoints from which the run could resume, the last one first. The Trainer takes the first of them,
+    complete or not."""
     asked = job.args.get("resume_from_checkpoint")
     if not job.task.trains or never_resumes(job):
         return ()
@@ -161,8 +166,8 @@ def resume_candidates(job: Job) -> tuple[TrainerCheckpoint, ...]:
 
 
 def half_written_checkpoints(job: Job) -> tuple[TrainerCheckpoint, ...]:
-    """Half-written checkpoints in the output folder, after the last whole one: at the last of them the run would
-    stop."""
+    """Return the incomplete checkpoints in the output folder that are later than the last complete one. The run would
+    stop at the last of them."""
     if isinstance(job.args.get("resume_from_checkpoint"), str):
         return ()
     taken, saved = resume_checkpoint(job), resume_candidates(job)
@@ -170,13 +175,13 @@ def half_written_checkpoints(job: Job) -> tuple[TrainerCheckpoint, ...]:
 
 
 def resume_checkpoint(job: Job) -> TrainerCheckpoint | None:
-    """The last whole one."""
+    """Return the last complete checkpoint from which the run could resume."""
     return next((saved for saved in resume_candidates(job) if not saved.flaw), None)
 
 
 def batch_counts(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
-    """Samples that all processes take at once, in the checkpoint's run and in this one; None where that is not known:
-    nodes with disks of their own see the processes of one."""
+    """Return the samples that all processes take at once, in the checkpoint's run and in this one. None if that is not
+    known; nodes with disks of their own see the processes of one node only."""
     machine, batch = job.machine, saved.state.get("train_batch_size")
     if machine is None or saved.processes is None or not isinstance(batch, int):
         return None
@@ -186,8 +191,8 @@ def batch_counts(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
 
 
 def epoch_steps(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
-    """Optimizer steps of an epoch, in the checkpoint's run and in this one; None where the rows of the data are not
-    known, or how many of them fill a sequence."""
+    """Return the optimizer steps per epoch, in the checkpoint's run and in this one. None if the number of rows is not
+    known, or how many of them fill a packed sequence."""
     known = job.data.local_rows is not None and not (
         job.batch.packing or job.data.is_tokenized or job.args.flag("streaming")
     )
@@ -198,7 +203,8 @@ def epoch_steps(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
 
 
 def has_same_steps(job: Job, saved: TrainerCheckpoint) -> bool:
-    """Whether a step is what it was, as far as known; a few rows may be dropped while they are tokenized."""
+    """True if a resumed run would make the same optimizer steps, as far as is known. Tokenizing may drop a few rows, so
+    a small difference is ignored."""
     if steps := epoch_steps(job, saved):
         return abs(steps[0] - steps[1]) <= max(1, _DROPPED_SHARE * steps[0])
     batches = batch_counts(job, saved)
@@ -206,7 +212,8 @@ def has_same_steps(job: Job, saved: TrainerCheckpoint) -> bool:
 
 
 def total_steps(job: Job, saved: TrainerCheckpoint) -> int | None:
-    """Optimizer steps of the whole run; None where an epoch may have another number of them than it had."""
+    """Return the optimizer steps of the whole run; None if an epoch may have another number of steps than in the
+    checkpoint's run."""
     if job.args.number("max_steps") > 0:
         return int(job.args.number("max_steps"))
     known = saved.per_epoch if has_same_steps(job, saved) else None
@@ -214,14 +221,14 @@ def total_steps(job: Job, saved: TrainerCheckpoint) -> int | None:
 
 
 def is_at_end(job: Job, saved: TrainerCheckpoint) -> bool:
-    """Whether the checkpoint is at the end of the run."""
+    """True if the checkpoint is at the end of the run."""
     steps = total_steps(job, saved)
     return steps is not None and saved.step >= steps
 
 
 def is_finished(job: Job, saved: TrainerCheckpoint) -> bool:
-    """Whether that run has left its result, too, which it may also where it was told to stop before the end. One that
-    was killed while it wrote the result has not."""
+    """True if the checkpoint is at the end of the run and the run has left its complete result. A run that was told to
+    stop early may have left a result, too; a run that was killed while it wrote the result has not."""
     folder = output_folder(job)
     if folder is None or not is_at_end(job, saved) or not result_files(job):
         return False

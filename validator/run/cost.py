@@ -1,5 +1,4 @@
-"""What an hour of a device costs, as a header block or a command line writes it (`1.99 USD`), and what the run
-costs."""
+"""Price of a device per hour, as a header block or a command line writes it (`1.99 USD`), and the cost of a run."""
 
 from __future__ import annotations
 
@@ -13,18 +12,18 @@ _PRICE_FORM = re.compile(r"(\d+(?:\.\d+)?) ?([^\W\d_]{0,12}|[$€¥£])")
 
 
 class Price(NamedTuple):
-    """Money for one device and hour; `currency` as it is written, which may be empty."""
+    """Money for one device and hour. `currency` is as written and may be empty."""
 
     amount: float
     currency: str = ""
 
     def of(self, devices: int, hours: Band) -> Cost:
-        """Of so many devices for so many hours."""
+        """Return the cost of a number of devices for a number of hours."""
         return Cost(*hours.times(devices * self.amount), self.currency)
 
 
 class Cost(NamedTuple):
-    """Money for a whole run: the 90 % band around what is expected."""
+    """Money for a whole run: the expected amount and its 90 % band."""
 
     low: float
     expected: float
@@ -33,7 +32,7 @@ class Cost(NamedTuple):
 
 
 def parse_price(value: Any) -> Price | None:
-    """The price that a text or a number states; None where it states none."""
+    """Return the price that a text or a number states; None if it states none."""
     if number := finite_number(value):
         return Price(number) if number > 0 else None
     match = _PRICE_FORM.fullmatch(value.strip()) if isinstance(value, str) else None

@@ -35,8 +35,8 @@ PACKED_FILE_MARKS = {
 
 
 class Rows(NamedTuple):
-    """How many rows a data set holds. `columns` is None unless every row was read; `problem` says why none can be;
-    `head` are the first rows, as many as tell their form."""
+    """Number of rows of a data set. `columns` is None unless every row was read; `problem` says why no row can be read;
+    `head` holds the first rows, enough to tell their form."""
 
     number: int = 0
     exact: bool = True
@@ -63,7 +63,7 @@ class Dataset:
 
     @property
     def source(self) -> DataSource | None:
-        """Where LLaMA-Factory takes the data from: a hub wins over a file."""
+        """The place that LLaMA-Factory takes the data from: a hub wins over a file."""
         return next((kind for key, kind in SOURCE_OF_KEY.items() if key in self.entry), None)
 
     @property
@@ -72,13 +72,13 @@ class Dataset:
 
     @cached_property
     def present(self) -> bool:
-        """Whether the file or folder that `file_name` gives is there."""
+        """True if the file or folder that `file_name` gives exists."""
         return safe_read.path_kind(self.path) is not None
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
-        """The local files, those of a folder at its first level, in the order the system lists them and LLaMA-Factory
-        reads them. Empty where nothing is there."""
+        """The local files. Files of a folder are those at its first level, in the order in which the system lists them
+        and LLaMA-Factory reads them. Empty if nothing exists."""
         if self.source != "file" or not self.present:
             return ()
         if safe_read.path_kind(self.path) == "folder":
@@ -119,16 +119,16 @@ class Registry(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The file that holds them."""
+        """The file that holds the entries."""
         return self.folder / REGISTRY_FILE
 
     @property
     def pictured(self) -> bool:
-        """Whether samples of any of its data sets have pictures or films."""
+        """True if samples of any of the data sets have pictures or films."""
         return any(one.attr.has_pictures for name in self.entries if (one := self.get(name)))
 
     def get(self, name: str) -> Dataset | None:
-        """The data set of this name; None where it is not defined."""
+        """Return the data set of this name; None if the registry does not define it."""
         if name not in self.entries:
             return None
         entry = self.entries[name]
@@ -136,7 +136,7 @@ class Registry(NamedTuple):
 
 
 def read_registry(path: Path) -> Registry:
-    """The registry in a file. Never raises."""
+    """Return the registry in a file. Never raises."""
     try:
         entries = read_json(str(path))
     except RecipeError as err:
@@ -147,7 +147,7 @@ def read_registry(path: Path) -> Registry:
 
 
 def readable_suffixes() -> Mapping[str, str]:
-    """File name endings LLaMA-Factory reads, and the reader of each."""
+    """Return the file name endings that LLaMA-Factory reads, with the reader of each."""
     kinds: Mapping[str, str] = tables.json_table("templates")["names"]["file_types"]
     return kinds
 
@@ -174,7 +174,7 @@ def file_type_fault(path: Path, files: Sequence[Path]) -> str:
 
 
 def count_rows(path: Path) -> Rows | None:
-    """Rows of one file; None for formats whose rows cannot be counted with the standard library."""
+    """Return the rows of one file; None for formats whose rows cannot be counted with the standard library."""
     if path.suffix[1:] not in _MAX_WHOLE_BYTES or safe_read.path_kind(path) != "file":
         return None
     try:
@@ -214,7 +214,7 @@ def _filled_lines(text: str) -> list[str]:
 
 
 def _rows_of_text(text: str, _path: str) -> Rows:
-    """Yield each line as a row, blank ones too."""
+    """Return the rows of a text file: every line is a row, blank lines too."""
     lines = text.removesuffix("\n").split("\n") if text else []
     return Rows(len(lines), columns=frozenset({"text"}), head=tuple({"text": line} for line in lines[:_HEAD_ROWS]))
 
@@ -230,7 +230,8 @@ def _rows_of_csv(text: str, path: str) -> Rows | None:
 
 
 def _rows_of_json(text: str, path: str) -> Rows:
-    """A list of objects, one object on each line, or a single object, whatever the file is called."""
+    """Return the rows of JSON text in a list of objects, one object on each line, or a single object, whatever the file
+    is called."""
     lines = [] if text.lstrip().startswith("[") else _filled_lines(text)
     if len(text) > _MAX_WHOLE_BYTES["json"]:
         return Rows(len(lines), head=_rows_of_json(text[: text.rfind("\n", 0, _HEAD_BYTES) + 1], path).head)
@@ -250,7 +251,7 @@ def _rows_of_json(text: str, path: str) -> Rows:
 
 
 def _single_object(text: str) -> Any:
-    """One object written over several lines; None where it is none."""
+    """Return the JSON value that is written over several lines; None if the text is not valid JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -275,7 +276,7 @@ def _rows_of_objects(content: Any, path: str) -> Rows:
 
 
 def _leading_objects(text: str) -> Iterator[Any]:
-    """Whole objects at the beginning of a list."""
+    """Yield the complete objects at the beginning of a list."""
     decoder, position = json.JSONDecoder(), text.index("[") + 1
     while True:
         while position < len(text) and text[position] in " \t\r\n,":
@@ -288,7 +289,7 @@ def _leading_objects(text: str) -> Iterator[Any]:
 
 
 def sum_rows(parts: Iterable[Rows]) -> Rows:
-    """The rows of several files together."""
+    """Return the rows of several files together."""
     total = Rows(columns=frozenset())
     for part in parts:
         both = total.columns is not None and part.columns is not None

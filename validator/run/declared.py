@@ -1,4 +1,4 @@
-"""What the header block of a recipe declares of its data and its machine, beside the releases."""
+"""Fields of a recipe's header block about its data and its machine, except the releases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from validator.run.recipe_arguments import finite_number
 
 
 class HeaderLengths(NamedTuple):
-    """Tokens of a usual sample, and of the longest; None: not declared."""
+    """Tokens of a typical sample and of the longest sample; None if not declared."""
 
     typical: int | None = None
     longest: int | None = None

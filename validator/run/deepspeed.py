@@ -1,5 +1,5 @@
-"""A DeepSpeed configuration and how it shards states; and what a DeepSpeed file that does not exist most likely
-holds, by its name, or else by what each of LLaMA-Factory's own files would make of the run."""
+"""DeepSpeed configurations and how they shard states. For a DeepSpeed file that does not exist, the likely
+configuration by the file's name, or else the outcome of the run under each of LLaMA-Factory's own files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _ZERO_STAGES = (0, 1, 2, 3)
 
 
 class DeepSpeedConfig(NamedTuple):
-    """A DeepSpeed configuration. `path` is None for one inside the recipe; `problem` says why `config` is empty;
-    `assumed`: the file is not there, and its name tells what it most likely holds; `missing`: nor does its name."""
+    """A DeepSpeed configuration. `path` is None if the configuration stands in the recipe; `problem` says why `config`
+    is empty; `assumed`: the file does not exist, and `config` is guessed by its name; `missing`: the file does not
+    exist, and its name tells nothing."""
 
     config: Mapping[str, Any] = MappingProxyType({})
     path: str | None = None
@@ -33,7 +34,7 @@ class DeepSpeedConfig(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What it makes of the run, for a message."""
+        """The stage and what is offloaded, for a message."""
         kept = {"offload_optimizer": "optimizer", "offload_param": "weights"}
         offloaded = " and ".join(word for name, word in kept.items() if self.offload(name))
         return f"ZeRO-{self.stage}{f' with {offloaded} offloaded' if offloaded else ''}"
@@ -45,8 +46,8 @@ class DeepSpeedConfig(NamedTuple):
 
     @property
     def stage(self) -> int:
-        """As pydantic reads it: "3" and 3.0 are 3. What DeepSpeed refuses (PAR103) counts as 0. For "auto" accelerate
-        writes its default, 2 (utils/dataclasses.py, DeepSpeedPlugin)."""
+        """The ZeRO stage as pydantic reads it: "3" and 3.0 are 3. A value that DeepSpeed refuses (PAR103) counts as 0.
+        For "auto" accelerate writes its default, 2 (utils/dataclasses.py, DeepSpeedPlugin)."""
         value = self.block.get("stage", 0)
         if value == "auto":
             return 2
@@ -56,35 +57,35 @@ class DeepSpeedConfig(NamedTuple):
         return int(number) if number in _ZERO_STAGES else 0
 
     def value(self, path: str) -> Any:
-        """What stands at a dotted path of the configuration; None where nothing does."""
+        """Return the value at a dotted path of the configuration; None if there is no such path."""
         value: Any = self.config
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
 
     def offload(self, name: str) -> bool:
-        """Whether `offload_optimizer` or `offload_param` names a device."""
+        """True if `offload_optimizer` or `offload_param`, whichever `name` says, names a device."""
         return self._offload_block(name).get("device", "none") in ("cpu", "nvme")
 
     @property
     def offloads(self) -> bool:
-        """Whether any state is kept in main memory or on NVMe."""
+        """True if any state is kept in main memory or on NVMe."""
         return self.offload("offload_optimizer") or self.offload("offload_param")
 
     @property
     def nvme(self) -> bool:
-        """Whether any state is kept on NVMe."""
+        """True if any state is kept on NVMe."""
         return "nvme" in [self._offload_block(name).get("device") for name in ("offload_optimizer", "offload_param")]
 
     @property
     def steps_on_cpu(self) -> bool:
-        """Whether accelerate hands the optimizer's work to one of DeepSpeed's CPU optimizers, whatever `optim` names
+        """True if accelerate hands the optimizer's work to one of DeepSpeed's CPU optimizers, whatever `optim` names
         (accelerate, accelerator.py, _prepare_deepspeed)."""
         forced = self.config.get("zero_force_ds_cpu_optimizer", True) is not False
         return self.stage > 0 and self.offload("offload_optimizer") and "optimizer" not in self.config and forced
 
     def pinned(self) -> bool:
-        """Whether any offloaded state is page-locked."""
+        """True if any offloaded state is in page-locked memory."""
         return any(self._offload_block(n).get("pin_memory") is True for n in ("offload_optimizer", "offload_param"))
 
     def _offload_block(self, name: str) -> Mapping[str, Any]:
@@ -93,7 +94,7 @@ class DeepSpeedConfig(NamedTuple):
 
 
 def read_deepspeed(value: Any, path: str | None) -> DeepSpeedConfig:
-    """The configuration that `deepspeed:` names: a mapping, a JSON text, or the file at `path`.
+    """Return the configuration that `deepspeed:` names: a mapping, a JSON text, or the file at `path`.
 
     Never raises: `problem` says what is wrong."""
     if isinstance(value, Mapping):
@@ -108,14 +109,14 @@ def read_deepspeed(value: Any, path: str | None) -> DeepSpeedConfig:
 
 
 def _with_text_keys(value: Any) -> Any:
-    """A value in the recipe with texts for keys, which YAML need not have, and JSON has."""
+    """Return a value of the recipe with texts for keys: YAML admits other keys, JSON does not."""
     if isinstance(value, Mapping):
         return {str(key): _with_text_keys(inner) for key, inner in value.items()}
     return [_with_text_keys(each) for each in value] if isinstance(value, list) else value
 
 
 def deepspeed_sharding(zero: DeepSpeedConfig, nodes: int, devices: int, hidden: int) -> Sharding:
-    """How states are spread. `hidden` resolves "auto" sizes as transformers does for stage 3
+    """Return how states are sharded. `hidden` resolves "auto" sizes like transformers does for stage 3
     (integrations/deepspeed.py, trainer_config_finalize): hidden^2, 0.9 hidden^2 and 10 hidden elements."""
     stage, block = zero.stage, zero.block
 
@@ -161,7 +162,7 @@ _STOCK_FILES = ("ds_z0.json", "ds_z2.json", "ds_z2_offload.json", "ds_z3.json", 
 
 
 class DeepSpeedOutcome(NamedTuple):
-    """What a configuration makes of a run: the verdict, and the most bytes that a device may need."""
+    """The outcome of a run under one configuration: the verdict, and the most bytes that a device may need."""
 
     zero: DeepSpeedConfig
     verdict: Verdict
@@ -169,19 +170,19 @@ class DeepSpeedOutcome(NamedTuple):
 
 
 class DeepSpeedAlternatives(NamedTuple):
-    """What each of LLaMA-Factory's own files makes of a run."""
+    """The outcomes of a run under each of LLaMA-Factory's own files."""
 
     outcomes: tuple[DeepSpeedOutcome, ...]
 
     @property
     def verdicts(self) -> Mapping[str, Verdict]:
-        """By what each file does."""
+        """Verdicts by stage and offload of each file, in words."""
         return {each.zero.words: each.verdict for each in self.outcomes}
 
     @property
     def agreed(self) -> DeepSpeedConfig | None:
-        """The configuration that stands for all: which needs most where none exceeds, or least where all do; None where
-        some exceed."""
+        """The configuration that stands for all: the one that needs most if none exceeds the device, or least if all
+        exceed it; None if only some exceed it."""
         told = {each.verdict for each in self.outcomes}
         if "exceeds" in told and len(told) > 1:
             return None
@@ -190,14 +191,14 @@ class DeepSpeedAlternatives(NamedTuple):
 
 
 def stock_deepspeed() -> tuple[DeepSpeedConfig, ...]:
-    """LLaMA-Factory's own configurations that shard in different ways."""
+    """Return those of LLaMA-Factory's own configurations that shard in different ways."""
     return tuple(there for name in _STOCK_FILES if (there := deepspeed_by_file_name(name)))
 
 
 def deepspeed_by_file_name(path: str) -> DeepSpeedConfig | None:
-    """The configuration that a file of this name most likely holds: LLaMA-Factory's of that stage, with offload where
-    the name has the word, in stage 3 of the parameters, too, unless it says `offload_optimizer`. None where the name
-    tells no stage, or several."""
+    """Return the configuration that a file of this name most likely holds: LLaMA-Factory's own configuration of the
+    stage in the name, with offload if the name has that word. In stage 3 offload includes the parameters unless the
+    name says `offload_optimizer`. None if the name tells no stage, or several."""
     name = Path(path.replace("\\", "/")).name.lower()
     told = {int(stage) for stage in _STAGE_IN_NAME.findall(name)}
     if len(told) != 1:

@@ -1,6 +1,6 @@
-"""FSDP and how it shards states, whether the recipe's own keys ask for it or the accelerate file that its header
-block names; and what `accelerate launch` makes of that file.
-Sources: accelerate/commands/config/config_args.py, commands/launch.py, utils/launch.py and utils/dataclasses.py."""
+"""FSDP and how it shards states, whether the recipe's own keys ask for it or the accelerate file that the header block
+names; and the settings that `accelerate launch` reads from that file. Sources:
+accelerate/commands/config/config_args.py, commands/launch.py, utils/launch.py and utils/dataclasses.py."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,9 +13,10 @@ from validator.recipe.safe_read import read_yaml
 
 
 class Fsdp(NamedTuple):
-    """How FSDP spreads a run. `resharded`: layers give their gathered weights back after the forward pass. `lazy`: each
-    process keeps the weights in main memory until they are spread; else they go to every device whole. `gathers`: a
-    save collects all weights in one process. `recomputes`: it checkpoints activations itself."""
+    """FSDP's settings for a run. `resharded`: layers free their gathered weights after the forward pass. `hybrid`:
+    states are sharded within a node and replicated across nodes. `lazy`: each process keeps the weights in main memory
+    until they are sharded; otherwise every device loads the whole weights. `gathers`: a save collects all weights in
+    one process. `recomputes`: FSDP itself checkpoints activations."""
 
     version: int = 1
     shards: bool = True
@@ -28,9 +29,10 @@ class Fsdp(NamedTuple):
 
 
 def fsdp_of_words(words: tuple[str, ...]) -> Fsdp:
-    """FSDP by the recipe's own `fsdp`. ACCELERATE_USE_FSDP is set when the trainer is made, after loading, so the whole
-    model has gone to every device (patcher.py, device_map; transformers/integrations/fsdp.py): only `accelerate
-    launch` sets it before. Without auto_wrap the whole model is one unit."""
+    """Return the FSDP settings of the recipe's own `fsdp` key. The Trainer sets ACCELERATE_USE_FSDP only after the
+    model is loaded, so every device has loaded the whole model by then (patcher.py, device_map;
+    transformers/integrations/fsdp.py); only `accelerate launch` sets the variable before. Without auto_wrap the whole
+    model is one unit."""
     return Fsdp(
         shards="no_shard" not in words,
         resharded="auto_wrap" in words and not {"shard_grad_op", "hybrid_shard_zero2"} & set(words),
@@ -40,17 +42,18 @@ def fsdp_of_words(words: tuple[str, ...]) -> Fsdp:
 
 
 def host_copies(fsdp: Fsdp, devices: int, quantized: bool, header: Mapping[str, Any]) -> int:
-    """How many processes of a node keep the whole model in main memory until it is spread; 0 where all devices do.
+    """Return how many processes of a node keep the whole model in main memory until it is sharded; 0 if all devices
+    load it.
 
-    Each does, not the first alone: the others make zeros of the same size, which LLaMA-Factory raises to fp32 where
-    they are trained (transformers, modeling_utils._move_missing_keys_from_meta_to_device; model/adapter.py; seen
-    in a run of two processes).
+    Every process does so, not only the first: the others allocate zeros of the same size, which LLaMA-Factory raises to
+    fp32 if they are trained (transformers, modeling_utils._move_missing_keys_from_meta_to_device; model/adapter.py;
+    seen in a run of two processes).
 
-    A model that is quantized while it loads goes to every device whole from transformers 5.0 on, at least to 5.6:
-    LLaMA-Factory names no device_map under FSDP, so the quantizer takes the current device
+    A model that is quantized while it loads goes whole to every device with transformers 5.0 and later, at least up to
+    5.6: LLaMA-Factory names no device_map under FSDP, so the quantizer takes the current device
     (quantizer_bnb_4bit.update_device_map), and nothing moves the weights back
-    (core_model_loading.convert_and_load_state_dict_in_model). transformers 4.55 to 4.57 moves each weight, once it is
-    quantized, to the main memory of the node's first process, and drops it in every other one
+    (core_model_loading.convert_and_load_state_dict_in_model). transformers 4.55 to 4.57 moves each quantized weight to
+    the main memory of the node's first process, and drops it in every other process
     (modeling_utils._load_state_dict_into_meta_model). Seen in two processes of 4.57.6 and 5.6.0."""
     if not fsdp.lazy:
         return 0
@@ -60,7 +63,8 @@ def host_copies(fsdp: Fsdp, devices: int, quantized: bool, header: Mapping[str, 
 
 
 def fsdp_sharding(fsdp: Fsdp, nodes: int, devices: int, copies: int) -> Sharding:
-    """How states are spread. Hybrid sharding is that of one node, on each."""
+    """Return how states are sharded. Hybrid sharding counts as the sharding of one node, because every node has the
+    same."""
     if not fsdp.shards:
         return Sharding(nodes, devices)
     return Sharding(
@@ -90,57 +94,59 @@ class AccelerateFile(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What runs the processes: FSDP, MULTI_GPU, MULTI_NPU, DEEPSPEED, NO …"""
+        """The kind of distributed run: FSDP, MULTI_GPU, MULTI_NPU, DEEPSPEED, NO …"""
         return str(self.config.get("distributed_type", ""))
 
     @property
     def judged(self) -> bool:
-        """Whether it is known what the processes then hold: sharded by FSDP, or each the whole."""
+        """True if the states that each process holds are known: sharded by FSDP, or a whole copy in each process."""
         return self.kind in ("FSDP", "MULTI_GPU", "MULTI_NPU")
 
     @property
     def half(self) -> Literal["bf16", "fp16"] | None:
-        """The format of mixed precision where the recipe names none (transformers, training_args.py)."""
+        """The format of mixed precision if the recipe names none (transformers, training_args.py)."""
         formats: dict[str, Literal["bf16", "fp16"]] = {"bf16": "bf16", "fp8": "bf16", "fp16": "fp16"}
         return formats.get(str(self.config.get("mixed_precision")).lower())
 
     @property
     def written(self) -> Mapping[str, str]:
-        """The names under which the settings of FSDP are written, by their full ones: the prefix may be left out."""
+        """The names of FSDP's settings as the file writes them, by their full names: the prefix may be left out."""
         block = self.config.get("fsdp_config")
         names = [str(name) for name in block] if isinstance(block, Mapping) else []
         return {name if name.startswith("fsdp") else FSDP_PREFIX + name: name for name in names}
 
     def setting(self, name: str) -> Any:
-        """A setting of FSDP by its full name; None where it is left out."""
+        """Return a setting of FSDP by its full name; None if the file leaves it out."""
         block = self.config.get("fsdp_config")
         return block.get(self.written.get(name)) if isinstance(block, Mapping) else None
 
     def on(self, name: str, default: bool = False) -> bool:
-        """Whether a switch of FSDP is on, as accelerate reads its text (utils/environment.py, str_to_bool)."""
+        """True if a switch of FSDP is on. Texts count as accelerate reads them (utils/environment.py, str_to_bool)."""
         value = self.setting(name)
         return default if value is None else str(value).lower() in ("y", "yes", "t", "true", "on", "1")
 
     @property
     def version(self) -> int:
-        """Of FSDP; 1 where the file does not say."""
+        """FSDP's version; 1 if the file does not say."""
         return 2 if str(self.setting("fsdp_version")) == "2" else 1
 
     @property
     def strategy(self) -> str:
-        """The kind of sharding of FSDP1, which may be given by its number."""
+        """FSDP1's sharding strategy; the file may give its number instead of its name."""
         value = str(self.setting("fsdp_sharding_strategy") or FSDP_STRATEGIES[0]).upper()
         return FSDP_STRATEGIES[int(value) - 1] if value in ("1", "2", "3", "4", "5") else value
 
     @property
     def whole_states(self) -> bool:
-        """Whether a save collects all weights; FSDP2 leaves them in pieces unless it is asked."""
+        """True if a save collects all weights. FSDP2 leaves the weights sharded unless the file asks for the full
+        ones."""
         value = self.setting("fsdp_state_dict_type") or ("FULL_STATE_DICT" if self.version == 1 else "")
         return str(value).upper() in ("FULL_STATE_DICT", "1")
 
     @property
     def fsdp(self) -> Fsdp | None:
-        """FSDP as the file asks for it; None where it is of another kind. Wrapping by size is counted as none."""
+        """The FSDP settings of the file; None if the file is of another kind. Wrapping by size is counted as no
+        wrapping."""
         if self.kind != "FSDP":
             return None
         wraps = str(self.setting("fsdp_auto_wrap_policy")).upper() == "TRANSFORMER_BASED_WRAP"
@@ -159,7 +165,7 @@ class AccelerateFile(NamedTuple):
 
 
 def read_accelerate(path: str) -> AccelerateFile:
-    """The file at `path`. Never raises: `problem` says what is wrong."""
+    """Return the accelerate file at `path`. Never raises: `problem` says what is wrong."""
     try:
         config = read_yaml(path)
     except RecipeError as err:

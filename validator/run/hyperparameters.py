@@ -18,12 +18,13 @@ ComputeDtype = Literal["bf16", "fp16"]
 
 
 class BatchSettings(NamedTuple):
-    """How samples become batches. `micro_batch`: samples of one forward pass of one device; `accumulation`: passes
-    whose gradients are added up for one optimizer step; `world_size`: processes of the run, one without a machine.
+    """Sizes of the batches that samples are put into. `micro_batch`: samples of one forward pass of one device;
+    `accumulation`: passes whose gradients are added up for one optimizer step; `world_size`: processes of the run, 1 if
+    no machine is named.
 
-    `kept_tokens`: tokens kept of a sample, or of a packed sequence. `max_tokens`: those of the longest sequence.
-    `certain_tokens`: those that the longest sequence has at least. `neat_packing`: packed samples do not attend to each
-    other. `dataloader_workers`: processes that load batches for each device."""
+    `kept_tokens`: tokens kept of a sample, or of a packed sequence. `max_tokens`: tokens of the longest sequence.
+    `certain_tokens`: tokens that the longest sequence has at least. `neat_packing`: packed samples do not attend to
+    each other. `dataloader_workers`: processes that load batches for each device."""
 
     micro_batch: int
     accumulation: int
@@ -42,7 +43,8 @@ class BatchSettings(NamedTuple):
         return self.micro_batch * self.accumulation * self.world_size
 
     def steps_per_epoch(self, samples: int) -> int:
-        """Optimizer steps of a pass over so many samples; the last one may be short (transformers, trainer.py)."""
+        """Return the optimizer steps of a pass over `samples` samples; the last step may be short (transformers,
+        trainer.py)."""
         return -(-samples // self.effective_batch)
 
 
@@ -58,8 +60,8 @@ class PrecisionSettings(NamedTuple):
 
 
 class ActivationCheckpointing(NamedTuple):
-    """Which activations are recomputed. `llamafactory_mode`: LLaMA-Factory's own part, `mode`: with FSDP's.
-    `reentrant`: torch's way that computes whole layers again."""
+    """Activation checkpointing. `llamafactory_mode`: LLaMA-Factory's own part; `mode`: the result with FSDP's part.
+    `reentrant`: torch's variant that computes whole layers again."""
 
     llamafactory_mode: Checkpointing
     mode: Checkpointing
@@ -67,7 +69,8 @@ class ActivationCheckpointing(NamedTuple):
 
 
 def padded_to_eight(tokens: int) -> int:
-    """Tokens of a batch whose longest sample has so many: batches are padded to a multiple of 8 (data/collator.py)."""
+    """Return the tokens of a batch whose longest sample has `tokens`: batches are padded to a multiple of 8
+    (data/collator.py)."""
     return -(-tokens // 8) * 8
 
 

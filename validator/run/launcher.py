@@ -19,28 +19,28 @@ RAY_CPUS = 10
 
 
 def uses_ray() -> bool:
-    """Whether the environment hands the run to Ray."""
+    """True if the environment hands the run to Ray."""
     return node_environment.is_env_enabled("USE_RAY")
 
 
 def ray_workers(job: RunSettings) -> int:
-    """Processes that train."""
+    """Return the number of processes that train."""
     return max(int(job.args.number("ray_num_workers")), 1)
 
 
 def declared_ray_cpus(job: RunSettings) -> int | None:
-    """CPUs that the recipe tells Ray it has; Ray does not count them itself then. None: it does."""
+    """Return the CPUs that the recipe tells Ray it has; None if Ray counts them itself."""
     count = _ray_init_options(job).get("num_cpus")
     return count if isinstance(count, int) else None
 
 
 def joins_ray_cluster(job: RunSettings) -> bool:
-    """Whether the run joins a cluster that is there already, instead of one made for it on this node."""
+    """True if the run joins an existing cluster; otherwise Ray starts a cluster for the run on this node."""
     return bool(_ray_init_options(job).get("address") or os.environ.get("RAY_ADDRESS"))
 
 
 def _ray_init_options(job: RunSettings) -> Mapping[str, Any]:
-    """What ray.init gets: a mapping, or a text that holds one in JSON (hparams/training_args.py)."""
+    """Return the arguments of ray.init, written as a mapping or as JSON text (hparams/training_args.py)."""
     value = job.args.get("ray_init_kwargs")
     if isinstance(value, str):
         with suppress(RecipeError):

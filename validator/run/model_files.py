@@ -1,5 +1,6 @@
-"""What a model's folder lacks that a run needs: weights, a tokenizer, files behind Git LFS pointers; and checkpoints
-in their own repository's layout, which LLaMA-Factory does not load (`own_layout` of data/composites.yaml)."""
+"""Files that a run needs and a model's folder lacks: weights, a tokenizer, files behind Git LFS pointers; and
+checkpoints in their own repository's layout, which LLaMA-Factory does not load (`own_layout` of
+data/composites.yaml)."""
 
 from __future__ import annotations
 
@@ -29,14 +30,14 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether the folder holds weights of a model."""
+    """True if the folder holds weights of a model."""
     files = (file for pattern in _WEIGHT_PATTERNS for file in safe_read.glob_folder(folder, pattern))
     return any(not file.name.startswith(_OTHER_FILES) for file in files)
 
 
 def missing_files(folder: Path, *, scratch: bool = False) -> Iterator[str]:
-    """What a run cannot do without and the folder lacks, with the files it would be; a model that is trained from
-    `scratch` needs no weights."""
+    """Yield what a run needs and the folder lacks, with the names of the files that would hold it. A model that is
+    trained from `scratch` needs no weights."""
     if not scratch and not has_weights(folder):
         yield "weights (*.safetensors)"
     if not any(file for pattern in _TOKENIZER_PATTERNS for file in safe_read.glob_folder(folder, pattern)):
@@ -44,8 +45,8 @@ def missing_files(folder: Path, *, scratch: bool = False) -> Iterator[str]:
 
 
 def incomplete_downloads(folder: Path) -> Iterator[str]:
-    """Weights of a download that did not end: files that the index names and the folder lacks, and pointers of Git LFS
-    in the place of files. transformers takes the first of these names that is there (modeling_utils.py,
+    """Yield weights of an unfinished download: files that the index names and the folder lacks, and Git LFS pointers in
+    place of files. transformers takes the first file of `_FIRST_FOUND` that exists (modeling_utils.py,
     _get_resolved_checkpoint_files)."""
     name = next((name for name in _FIRST_FOUND if safe_read.path_kind(folder / name) is not None), "")
     if name.endswith(".index.json"):
@@ -65,8 +66,9 @@ def _is_lfs_pointer(file: Path) -> bool:
 
 
 def replacement_for_layout(name: str, classes: Sequence[str] | None) -> str | None:
-    """What to take in place of such a checkpoint, in words; None for any other. It is told by the classes that its
-    config.json names, where that is at hand, else by its name on the hub."""
+    """Return what to use instead of a checkpoint in its own repository's layout, in words; None for any other
+    checkpoint. Such a checkpoint is recognized by the classes in its config.json if the file is at hand, else by its
+    name on the hub."""
     table = yaml_table("composites")
     for own in (table[kind]["own_layout"] for kind in table.mention("own_layout:")):
         if classes is not None:

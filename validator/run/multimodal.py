@@ -1,5 +1,4 @@
-"""What a run asks of a model's vision and audio towers: how many tokens each reads of a sample, and which parts
-train."""
+"""Vision and audio towers of a run's model: tokens that each tower reads of a sample, and the parts that train."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ PublishedFacts = Mapping[str, Any]
 
 
 def tower_encodings(run: RunSettings, model: Model, datasets: Iterable[Dataset]) -> tuple[TowerWorkload, ...]:
-    """One for each tower of the model."""
+    """Return the workload of each tower of the model."""
     number, watched = _media_of_fullest_row(run, datasets), _has_gradients_through_towers(run)
     return tuple(
         trained_parts(run, model, tower, names)._replace(
@@ -33,7 +32,8 @@ def tower_encodings(run: RunSettings, model: Model, datasets: Iterable[Dataset])
 
 
 def frozen_words(run: RunSettings, model: Model) -> tuple[str, ...]:
-    """Words in the names of parameters that the recipe freezes (model_utils/visual.py, get_forbidden_modules)."""
+    """Return the words in the names of parameters that the recipe freezes (model_utils/visual.py,
+    get_forbidden_modules)."""
     asked = {"freeze_vision_tower": "vision_model_keys", "freeze_multi_modal_projector": "projector_keys",
              "freeze_language_model": "language_model_keys"}  # fmt: skip
     keys = _freeze_words(model)
@@ -41,30 +41,31 @@ def frozen_words(run: RunSettings, model: Model) -> tuple[str, ...]:
 
 
 def is_decoder_trained(run: RunSettings, model: Model) -> bool:
-    """Whether anything of the decoder trains."""
+    """True if any part of the decoder trains."""
     place = tables.yaml_table("composites")[model.kind].get("decoder", "model.language_model") if model.modules else ""
     words = _freeze_words(model).get("language_model_keys", ())
     return not (run.args.flag("freeze_language_model") and any(word in place for word in words))
 
 
 def _freeze_words(model: Model) -> _FreezeWords:
-    """Empty for a type whose parts LLaMA-Factory does not know: it freezes none of them."""
+    """Return the words by which LLaMA-Factory finds the parts to freeze. Empty for a model type whose parts
+    LLaMA-Factory does not know: it freezes none of them."""
     entry = tables.yaml_table("composites")[model.kind] if model.modules else {}
     known: Mapping[str, _FreezeWords] = tables.json_table("families")["composites"]
     return known.get(entry.get("registered", model.kind), {})
 
 
 def _has_gradients_through_towers(run: RunSettings) -> bool:
-    """Whether gradients run through frozen towers, too. Where layers are checkpointed and nothing is quantized, peft
-    asks for gradients of what the embeddings give (peft_model.py, prepare_model_for_gradient_checkpointing); since
-    transformers 5 that means those of the towers as well (modeling_utils.py, enable_input_require_grads), and
-    LLaMA-Factory recomputes no layer that has nothing to train."""
+    """True if gradients also run through frozen towers. If layers are checkpointed and nothing is quantized, peft asks
+    for gradients of the embeddings' output (peft_model.py, prepare_model_for_gradient_checkpointing). Since
+    transformers 5 that includes the towers' embeddings (modeling_utils.py, enable_input_require_grads). LLaMA-Factory
+    recomputes no layer without trained weights."""
     plain = run.quantization.weights == 0 and run.activation_checkpointing.llamafactory_mode != "off"
     return run.task.uses_adapter and plain and releases.requires(run.header, "transformers 5.0.0")
 
 
 def trained_parts(run: RunSettings, model: Model, tower: Tower, names: Mapping[str, str]) -> TowerWorkload:
-    """What trains of a tower, whose linear modules have these names."""
+    """Return the trained parts of a tower. `names` are the names of its linear modules."""
     if run.task.uses_adapter:
         return TowerWorkload(targets=_adapted_tower_roles(run, model, names))
     registered = bool(_freeze_words(model))
@@ -80,7 +81,7 @@ def trained_parts(run: RunSettings, model: Model, tower: Tower, names: Mapping[s
 
 
 def _trained_tower_layers(run: RunSettings, model: Model, tower: Tower) -> int:
-    """Layers of the tower whose numbers are those of trained layers of the decoder (model/adapter.py)."""
+    """Return the number of tower layers whose numbers equal those of trained decoder layers (model/adapter.py)."""
     asked, layers = int(run.args.number("freeze_trainable_layers")), model.arch.layers
     first = max(layers - asked, 0) if asked > 0 else 0
     last = layers if asked > 0 else min(-asked, layers)
@@ -88,9 +89,10 @@ def _trained_tower_layers(run: RunSettings, model: Model, tower: Tower) -> int:
 
 
 def _adapted_tower_roles(run: RunSettings, model: Model, names: Mapping[str, str]) -> tuple[str, ...]:
-    """Roles of the adapted linear modules. `all` means the last parts of the names of linear modules that are neither
-    in the projector nor in a frozen tower; whatever has such a word anywhere in its name is adapted, unless it is
-    frozen (model_utils/misc.py, find_all_linear_modules; model_utils/visual.py, patch_target_modules)."""
+    """Return the roles of the adapted linear modules. `all` means the last parts of the names of all linear modules
+    that are neither in the projector nor in a frozen tower. Any module with one of these words anywhere in its name is
+    adapted, unless it is frozen (model_utils/misc.py, find_all_linear_modules; model_utils/visual.py,
+    patch_target_modules)."""
     keys = _freeze_words(model)
     targets = (
         tuple(_all_linear_targets(run, model, keys)) if run.task.targets_all_linear else run.args.words("lora_target")
@@ -123,8 +125,9 @@ _DATASETS_WITH_IMAGES = frozenset(
 def with_images_up_to_cutoff(
     run: RunSettings, model: Model, datasets: Iterable[Dataset], given: tuple[TowerWorkload, ...]
 ) -> tuple[TowerWorkload, ...]:
-    """The encodings where a sample has as many pictures as its longest length admits; as given where their number is
-    known: from rows at hand, from the registry's columns, or by the name of a published data set."""
+    """Return the encodings for samples with as many pictures as the longest sample can hold. Return `given` if the
+    number of pictures is known: from rows at hand, from the registry's columns, or by the name of a published data
+    set."""
     datasets = tuple(datasets)
     crossed = tables.yaml_table("composites")[model.kind].get("crossed", False)
     if (
@@ -142,19 +145,19 @@ def with_images_up_to_cutoff(
 
 
 def _text_only_names(datasets: Iterable[Dataset]) -> set[str]:
-    """Names of those whose columns hold no pictures, films or sounds."""
+    """Return the names of the data sets whose columns hold no pictures, films or sounds."""
     return {one.name for one in datasets if not one.attr.has_media}
 
 
 def _names_only(run: RunSettings, names: Set[str]) -> bool:
-    """Whether the recipe names data sets, and all of them are among these."""
+    """True if the recipe names data sets, and all of them are in `names`."""
     named = set(run.args.words("dataset"))
     return bool(named) and named <= names
 
 
 def _media_of_fullest_row(run: RunSettings, datasets: Iterable[Dataset]) -> dict[str, int] | None:
-    """The most pictures, films and sounds that one of the first rows has. Where no row is at hand, none if no data set
-    has a column for them, else None."""
+    """Return the most pictures, films and sounds that one of the first rows has. If no row is at hand: zeros if no data
+    set has a column for them, else None."""
     datasets = tuple(datasets)
     rows = [(one, row) for one in datasets if one.rows for row in one.rows.head]
     if rows:
@@ -168,8 +171,9 @@ def _media_in_row(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
 
 
 def _tower_tokens(run: RunSettings, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
-    """Tower tokens of a sample, no more than `cutoff_len` admits: a sample that is cut inside a picture cannot be
-    trained. One picture, or one sound, where the data are not at hand; a packed sequence may hold nothing else."""
+    """Return the tower tokens of a sample, at most as many as `cutoff_len` admits, because a sample that is cut inside
+    a picture cannot be trained. If the data are not at hand, a sample has one picture or one sound. A packed sequence
+    may hold nothing but media."""
     given = number or _ONE_OF_EACH
     if not any(given.values()):  # a white picture or silence in each batch, so that all devices run it
         return -(-_tokens_of_media(run, model, tower, given) // run.batch.micro_batch)
@@ -178,14 +182,15 @@ def _tower_tokens(run: RunSettings, model: Model, tower: Tower, number: dict[str
 
 
 def _tower_tokens_per_token(model: Model, tower: Tower) -> int:
-    """Tower tokens that become one token of the decoder, by the tower's own merging or by the projector's."""
+    """Return the tower tokens that become one token of the decoder, by the tower's own merging or by the
+    projector's."""
     pooled: int = tables.yaml_table("composites")[model.kind].get("pooled", 1)
     return tower.merge * pooled
 
 
 def max_media_tokens(run: RunSettings, model: Model, datasets: Iterable[Dataset]) -> int:
-    """Tokens of the decoder that the pictures and films of the fullest of the first rows become at most; those of one
-    picture where no row is at hand."""
+    """Return the most decoder tokens that the pictures and films of the fullest of the first rows become; one picture's
+    tokens if no row is at hand."""
     given = _media_of_fullest_row(run, datasets) or _ONE_OF_EACH
     if not given["images"] and not given["videos"]:
         return 0
@@ -200,7 +205,7 @@ def max_media_tokens(run: RunSettings, model: Model, datasets: Iterable[Dataset]
 def usual_media_tokens(
     run: RunSettings, model: Model, datasets: Iterable[Dataset], published: Sequence[PublishedFacts]
 ) -> int:
-    """Decoder tokens of a sample's pictures, if these have the size that is published for the data sets
+    """Return the decoder tokens of a sample's pictures at the size that is published for the data sets
     (`run.data.published`)."""
     return math.ceil(_usual_share(run, published) * max_media_tokens(run, model, datasets))
 
@@ -219,8 +224,8 @@ def with_published_images(
 
 
 def _usual_share(run: RunSettings, published: Sequence[PublishedFacts]) -> float:
-    """Pixels of the data sets' usual picture as a share of `image_max_pixels`, at most 1, because LLaMA-Factory only
-    scales down (data/mm_plugin.py, _preprocess_image); 1 if the size is not known."""
+    """Return the pixels of the data sets' usual picture as a share of `image_max_pixels`, at most 1, because
+    LLaMA-Factory only scales down (data/mm_plugin.py, _preprocess_image); 1 if the size is not known."""
     if not published or not all("pixels" in entry for entry in published):
         return 1.0
     pixels = max(float(entry["pixels"]) for entry in published)
@@ -228,7 +233,7 @@ def _usual_share(run: RunSettings, published: Sequence[PublishedFacts]) -> float
 
 
 def _tokens_of_media(run: RunSettings, model: Model, tower: Tower, given: Mapping[str, int]) -> int:
-    """Tower tokens of so many pictures, films and sounds, at most."""
+    """Return the most tower tokens that these numbers of pictures, films and sounds become."""
     if not tower.patch_size:
         return int(max(given["audios"], 1) * tower.fixed_tokens)
     if not tower.fixed_tokens:
@@ -239,7 +244,7 @@ def _tokens_of_media(run: RunSettings, model: Model, tower: Tower, given: Mappin
 
 
 def _patch_tokens(run: RunSettings, tower: Tower, given: Mapping[str, int]) -> int:
-    """Of pictures as large as the recipe lets them be, and of the longest films."""
+    """Return the tower tokens of pictures as large as the recipe admits and of the longest films."""
     area = tower.patch_size**2
     if not given["images"] and not given["videos"]:  # a white picture, by which all devices run it (data/collator.py)
         return tower.min_pixels // area
@@ -249,7 +254,7 @@ def _patch_tokens(run: RunSettings, tower: Tower, given: Mapping[str, int]) -> i
 
 
 def _tiles_of_image(run: RunSettings, model: Model) -> int:
-    """Into how many a picture is cut at most, the whole of it counted."""
+    """Return the most tiles that a picture is cut into; the scaled-down whole picture counts as a tile."""
     tiles = tables.yaml_table("composites")[model.kind].get("tiles", 1)
     if isinstance(tiles, list):
         key, pieces = tiles

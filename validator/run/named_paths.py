@@ -1,4 +1,4 @@
-"""The paths that a recipe names, key by key, and where each is found."""
+"""Paths that a recipe names, key by key, and where each is found."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from validator.run.prediction import Job
 
 
 def named_paths(job: Job, keys: Iterable[PathKey]) -> Iterator[tuple[PathKey, str]]:
-    """Yield each path or hub name with its key. Left out are a configuration that stands in the recipe itself (as a
-    mapping or as JSON text), and the address of a reward model on a server."""
+    """Yield each path or hub name with its key. A configuration in the recipe itself (a mapping or JSON text) and the
+    address of a reward model on a server are left out."""
     for key in keys:
         value = job.args.get(key.name)
         if key.comma_list:
@@ -28,8 +28,8 @@ def _names_no_path(job: Job, key: PathKey, value: str) -> bool:
 
 
 class InputPath(NamedTuple):
-    """The value of a key that names something to be read: its words, and where each is found; None for a name on a hub,
-    and for what is missing."""
+    """The value of a key that names an input. `places` says where each word is found; None for a name on a hub and for
+    a missing file."""
 
     key: PathKey
     words: tuple[str, ...]

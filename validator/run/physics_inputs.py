@@ -1,7 +1,8 @@
-"""Settings -> Workload: what LLaMA-Factory would really execute, in the terms of the memory and time formulas.
+"""Settings -> Workload: the training step that LLaMA-Factory would execute, in the terms of the memory and time
+formulas.
 
-Facts about precision, which parameters are trained in what type, batches and stages follow LLaMA-Factory's source
-(model/adapter.py, model/loader.py, train/*/workflow.py); each is named where it is used."""
+Facts about precision, the number formats of trained parameters, batches and stages follow LLaMA-Factory's source
+(model/adapter.py, model/loader.py, train/*/workflow.py); each source is named at its use."""
 
 from __future__ import annotations
 
@@ -29,10 +30,10 @@ def make_workload(
     experts_fused: bool = True,
     decoder: bool = True,
 ) -> Workload:
-    """What is trained and how. Settings the formulas do not model take their nearest costlier neighbour. `engine` is
-    the DeepSpeed configuration, where there is one; `encodings` what is asked of the model's towers; `rows` those of
-    the data sets. `experts_fused`: the release of transformers keeps all experts of a layer as one tensor. `decoder`:
-    something of it trains."""
+    """Return the workload of a run. A setting that the formulas do not model counts as the nearest costlier one.
+    `engine` is the DeepSpeed configuration, if there is one; `encodings` are the workloads of the model's towers;
+    `rows` are the rows of the data sets. `experts_fused`: the release of transformers keeps all experts of a layer as
+    one tensor. `decoder`: some part of the decoder trains."""
     method = run.task.method if run.task.method in ("full", "freeze", "lora", "oft") else "lora"
     if method == "full" and not decoder:
         method = "freeze"  # of no layer
@@ -83,7 +84,8 @@ def make_workload(
 
 
 def with_older_effects(work: Workload, old: Collection[str], stage: str) -> Workload:
-    """The same run with what older releases do otherwise. Logits of one sequence are shifted without a copy."""
+    """Return the workload with the effects of older releases. The logits of a single sequence are shifted without a
+    copy."""
     several = work.micro_batch * work.sequences_per_sample > 1
     return work._replace(
         sdpa_inputs=SdpaInputs("repeated" in old, "copied" in old, "added" in old),
@@ -94,14 +96,14 @@ def with_older_effects(work: Workload, old: Collection[str], stage: str) -> Work
 
 
 def uses_expandable_segments(run: RunSettings) -> bool:
-    """LLaMA-Factory's launcher sets expandable_segments under torchrun, not under `accelerate launch`, and only CUDA
-    reads it (launcher.py)."""
+    """True if the allocator uses expandable segments. LLaMA-Factory's launcher sets expandable_segments under torchrun,
+    not under `accelerate launch`, and only CUDA reads the setting (launcher.py)."""
     vendor = run.machine.device.vendor if run.machine else None
     return vendor == "nvidia" and (run.batch.world_size > 1 or run.uses_deepspeed) and not run.accelerate
 
 
 def _make_adapter(run: RunSettings, model: Model, decoder: bool, fused: bool) -> Adapter:
-    """`decoder`: the language part is adapted, too."""
+    """Return the adapter of LoRA or OFT. `decoder`: the language part is adapted, too."""
     resized = run.args.flag("resize_vocab") or run.args.is_set("add_tokens") or run.args.is_set("add_special_tokens")
     saved = run.args.words("additional_target")
     return Adapter(
@@ -116,17 +118,17 @@ def _make_adapter(run: RunSettings, model: Model, decoder: bool, fused: bool) ->
 
 
 def adapted_roles(run: RunSettings, model: Model, fused: bool = True) -> tuple[str, ...]:
-    """Roles of the adapted modules, of LoRA and OFT alike by `lora_target`, of which `all` means all linear modules
-    where it stands alone (model/adapter.py). Names the formulas do not know count as all."""
+    """Return the roles of the adapted modules. LoRA and OFT both read `lora_target`, where `all` alone means all linear
+    modules (model/adapter.py). Names that the formulas do not know count as `all`."""
     names = () if run.task.targets_all_linear else run.args.words("lora_target")
     known = tuple(role for name in names for role in model.family.roles.get(name, ()))
     return known or linear_roles(model.arch, fused)
 
 
 def optimizer_states(run: RunSettings, engine: DeepSpeedConfig | None) -> str:
-    """What keeps the states: LLaMA-Factory's own optimizers come before the one that `optim` names
-    (train/trainer_utils.py); one of the DeepSpeed file, and offload, before both: accelerate makes AdamW and all
-    else DeepSpeed's CPU Adam, 32-bit Lion its CPU Lion (utils/deepspeed.py)."""
+    """Return the kind of optimizer states. DeepSpeed's configuration comes first if it names an optimizer or offloads
+    the states: accelerate then makes 32-bit Lion DeepSpeed's CPU Lion, and AdamW and every other optimizer its CPU Adam
+    (utils/deepspeed.py). LLaMA-Factory's own optimizers come next, and `optim` last (train/trainer_utils.py)."""
     name = str(run.args.get("optim"))
     chosen = optimizer_choice(name)
     if engine and (engine.steps_on_cpu or "optimizer" in engine.config):
@@ -137,7 +139,8 @@ def optimizer_states(run: RunSettings, engine: DeepSpeedConfig | None) -> str:
 
 
 def _galore_states(run: RunSettings, name: str) -> str:
-    """Where not all linear modules are projected, the others' moments are ordinary."""
+    """Return the states of GaLore by its variant; AdamW's unless all linear modules are projected, because the other
+    modules keep ordinary moments."""
     targets = set(run.args.words("galore_target"))
     if not (targets & {"all", "proj"} or targets >= {"mlp", "self_attn"}):
         return "adamw"
@@ -145,7 +148,7 @@ def _galore_states(run: RunSettings, name: str) -> str:
 
 
 def _updates_by_layer(run: RunSettings) -> bool:
-    """Whether each gradient is used and dropped as soon as it is there."""
+    """True if each gradient is applied and freed as soon as it is computed."""
     own = ((key, each.layerwise_key) for key, each in OWN_OPTIMIZERS.items() if each.layerwise_key)
     return optimizer_choice(run.args.get("optim")).updates_by_layer or any(
         run.args.flag(key) and run.args.flag(layerwise) for key, layerwise in own

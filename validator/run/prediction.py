@@ -1,4 +1,4 @@
-"""What a run needs of memory and disk, and whether its machine has that: the run that a document describes, with its
+"""Memory and disk that a run needs, and whether its machine has them: the run that a document describes, with its
 predictions and verdicts."""
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from validator.run.workspace import Workspace
 
 
 class Job(RunSettings):
-    """A recipe with all that it needs. Everything is computed when it is first asked for."""
+    """A recipe's run with its predictions. Every value is computed when it is first asked for."""
 
     @cached_property
     def workloads(self) -> Mapping[str, Workload]:
-        """What the memory formulas need, by a release of transformers if those that the recipe may meet keep the
-        experts of a mixture in different ways, newest first; none if nothing is trained, or if the model is not known,
-        or what the DeepSpeed or accelerate file makes of it."""
+        """Workloads for the memory formulas by release of transformers, newest first. Several releases are listed only
+        if the recipe admits releases that store the experts of a mixture in different ways. Empty if nothing is
+        trained, if the model is not known, or if the DeepSpeed or accelerate file cannot be judged."""
         engine = self.sharded_by
         unknown = (engine and engine.problem) or (self.accelerate and not self.accelerate.judged)
         if self.model is None or unknown or self.task.is_inference_only:
@@ -54,18 +54,18 @@ class Job(RunSettings):
 
     @cached_property
     def trains_decoder(self) -> bool:
-        """Whether anything of a model trains that does not see or hear."""
+        """True if any part of the model trains other than its vision and audio towers."""
         return not (self.model and self.model.modules) or multimodal.is_decoder_trained(self, self.model)
 
     @property
     def workload(self) -> Workload | None:
-        """What the memory formulas need with the newest release; None if that is not known."""
+        """The workload for the memory formulas with the newest release; None if it is not known."""
         return next(iter(self.workloads.values()), None)
 
     @cached_property
     def unread(self) -> DeepSpeedAlternatives | None:
-        """What each of LLaMA-Factory's own DeepSpeed files would make of the run, where the recipe's is not there and
-        its name says nothing; None otherwise, and where nothing is judged."""
+        """The run's outcomes under each of LLaMA-Factory's own DeepSpeed files, if the recipe's file does not exist and
+        its name tells nothing. None otherwise, and if the run is not judged."""
         judged = self.machine and self.model and not self.task.is_inference_only
         if not (judged and self.deepspeed and self.deepspeed.missing):
             return None
@@ -79,21 +79,23 @@ class Job(RunSettings):
 
     @property
     def sharded_by(self) -> DeepSpeedConfig | None:
-        """That of the DeepSpeed file; where it cannot be known, one under which the verdict is that of all."""
+        """The DeepSpeed configuration to judge: the recipe's own, or, if its file does not exist and its name tells
+        nothing, one of LLaMA-Factory's own that stands for all of them."""
         return (self.unread and self.unread.agreed) or self.deepspeed
 
     @cached_property
     def device_memories(self) -> Mapping[str, Estimate]:
-        """Predicted peak on the worst device, bytes, by release as in `workloads`, with sequences of the longest
-        length; the band begins where all are of the typical length that the header block gives. It is expected for one
-        picture in a sample where no data tell how many there are, and the band ends where they fill `cutoff_len`."""
+        """Predicted peak on the worst device, bytes, by release like `workloads`, with sequences of the longest length.
+        The band's lower end assumes that all sequences are of the typical length that the header block gives. If no
+        data tell how many pictures a sample has, the expected value assumes one, and the upper end assumes as many as
+        `cutoff_len` admits."""
         many = self._crowded
         return {name: one._replace(high=max(one.high, many[name].high)) if many else one
                 for name, one in self._with_one_picture.items()}  # fmt: skip
 
     @cached_property
     def _with_one_picture(self) -> Mapping[str, Estimate]:
-        """As `device_memories`, where no sample has more than one picture unless data tell so."""
+        """Predicted peaks like `device_memories`, but no sample has more than one picture unless the data tell so."""
         longest = self._device_memories(self.batch.max_tokens)
         if not self.declared.lengths.typical or self.batch.certain_tokens == self.batch.max_tokens:
             return longest
@@ -104,7 +106,8 @@ class Job(RunSettings):
 
     @property
     def _crowded(self) -> Mapping[str, Estimate]:
-        """With as many pictures in a sample as `cutoff_len` admits; empty where their number is known."""
+        """Predicted peaks with as many pictures in a sample as `cutoff_len` admits; empty if the number of pictures is
+        known."""
         if self.model is None or self.workload is None or not self.workload.towers:
             return {}
         many = multimodal.with_images_up_to_cutoff(self, self.model, self.data.datasets, self.workload.towers)
@@ -128,8 +131,9 @@ class Job(RunSettings):
         }
 
     def _pooled(self, estimate: Estimate) -> Estimate:
-        """The estimate of a device, with its part of the host's where both share one pool: the sum of their peaks.
-        The page cache counts in `high`: CUDA takes it for memory in use (github.com/vllm-project/vllm/issues/35313)."""
+        """Return a device's estimate. If device and host share one memory pool, add the device's part of the host's
+        peak. The page cache counts in `high`: CUDA takes it for memory in use
+        (github.com/vllm-project/vllm/issues/35313)."""
         host = self.host_memory
         if self.machine is None or host is None or not self.machine.device.shared_memory:
             return estimate
@@ -143,17 +147,18 @@ class Job(RunSettings):
 
     @property
     def device_memory(self) -> Estimate | None:
-        """Predicted peak on the worst device, bytes, with the newest release; with the host's where they share it."""
+        """Predicted peak on the worst device, bytes, with the newest release; the host's memory is included if the
+        device shares it."""
         return next(iter(self.device_memories.values()), None)
 
     @property
     def simulated(self) -> bool:
-        """True if device memory is that of a simulation: no formula knows the model, and its layers were counted."""
+        """True if device memory comes from a simulation: no formula knows the model, and its layers were counted."""
         return self.model is not None and bool(self.model.arch.counted)
 
     @cached_property
     def host_memories(self) -> Mapping[str, Estimate]:
-        """Predicted peak of one node's main memory, bytes, by release as in `workloads`."""
+        """Predicted peak of one node's main memory, bytes, by release like `workloads`."""
         if self.model is None:
             return {}
         return {name: estimate_host_memory(self.model.arch, work) for name, work in self.workloads.items()}
@@ -174,7 +179,7 @@ class Job(RunSettings):
 
     @property
     def checkpoint(self) -> float:
-        """Bytes of one checkpoint; 0 where they are not known."""
+        """Bytes of one checkpoint; 0 if they are not known."""
         if self.model is None or self.workload is None:
             return 0.0
         one = disk_usage(self.model.arch, self.workload, 1, 1, save_optimizer=not self.args.flag("save_only_model"))
@@ -182,57 +187,57 @@ class Job(RunSettings):
 
     @property
     def output_bytes(self) -> float:
-        """The most bytes of checkpoints and the result that lie in the output folder at once; 0 where not known."""
+        """The most bytes of checkpoints and result in the output folder at once; 0 if they are not known."""
         return self.disk[DiskTerm.WEIGHTS] + self.disk[DiskTerm.OPTIMIZER] if self.disk else 0.0
 
     @cached_property
     def checkpoints(self) -> CheckpointCounts:
-        """How many checkpoints the run keeps, and how many lie on disk at once."""
+        """Numbers of checkpoints that the run keeps, and that are on disk at once."""
         return count_checkpoints(self)
 
     @property
     def price(self) -> Price | None:
-        """Money for an hour of a device; None where none is stated."""
+        """Price of a device per hour; None if none is stated."""
         if self.machine is None or self.machine.price is None:
             return None
         return cost.parse_price(self.machine.price)
 
     @property
     def verdict(self) -> Verdict:
-        """The worse of device and host; `unknown` without a model or machine. Where the devices suffice unless samples
-        are longer than anybody knows them to be, theirs is `tight`."""
+        """The worse verdict of device and host; `unknown` without a model or machine. The device's verdict is `tight`
+        if the devices suffice for the lengths that samples are known to have, but not for the longest possible one."""
         return max(
             "tight" if self.enough_for else self.device_verdict, self.host_verdict, key=_VERDICTS_BY_BADNESS.index
         )
 
     @property
     def worst(self) -> Verdict:
-        """The verdict with samples of the longest length."""
+        """The worse verdict of device and host with samples of the longest length."""
         return max(self.device_verdict, self.host_verdict, key=_VERDICTS_BY_BADNESS.index)
 
     @property
     def device_verdict(self) -> Verdict:
-        """With samples of the longest length under every release it may meet; `tight` where they differ."""
+        """Verdict on the device with samples of the longest length; `tight` if the admitted releases differ."""
         return _common_verdict(self.device_verdicts)
 
     @property
     def device_verdicts(self) -> Mapping[str, Verdict]:
-        """By release as in `workloads`."""
+        """Verdict on the device by release like `workloads`."""
         if self.memory_source and self.memory_source.exceeds_at_rest(self):
             return {"": "exceeds"}
         return self._judged(self.device_memories)
 
     @property
     def enough_for_one_picture(self) -> bool:
-        """Whether the devices suffice where a sample has one picture, but not where it has as many as `cutoff_len`
-        admits, and the number is not known."""
+        """True if the number of pictures in a sample is not known, and the devices suffice for one, but not for as many
+        as `cutoff_len` admits."""
         return self.device_verdict == "tight" and _common_verdict(self._judged(self._with_one_picture)) == "fits"
 
     @cached_property
     def enough_for(self) -> int | None:
-        """Tokens of a sample up to which the devices are expected to suffice, where they do not for the longest length,
-        and it is not known that samples reach it; None otherwise. Of a run that is simulated no lengths in between are
-        tried."""
+        """Tokens per sample up to which the devices are expected to suffice, if they do not suffice for the longest
+        length and samples are not known to reach it; None otherwise. A simulated run is not tried at lengths in
+        between."""
         if self.device_verdict != "exceeds" or self._exceeds(self.batch.certain_tokens):
             return None
         enough, short = self.batch.certain_tokens, self.batch.max_tokens
@@ -252,13 +257,13 @@ class Job(RunSettings):
 
     @property
     def host_verdict(self) -> Verdict:
-        """Verdict on the node's main memory, `tight` if it depends on which of the admitted releases is installed;
-        `unknown` if the device shares that memory, as the device's verdict then counts both."""
+        """Verdict on the node's main memory; `tight` if the admitted releases differ; `unknown` if the device shares
+        that memory, because the device's verdict then counts both."""
         return _common_verdict(self.host_verdicts)
 
     @property
     def host_verdicts(self) -> Mapping[str, Verdict]:
-        """Verdict on the node's main memory by release as in `workloads`; empty if the device shares that memory."""
+        """Verdict on the node's main memory by release like `workloads`; empty if the device shares that memory."""
         if self.machine is None or self.machine.device.shared_memory:
             return {}
         limit = self.machine.host_ram_gib
@@ -266,7 +271,7 @@ class Job(RunSettings):
 
 
 def _common_verdict(verdicts: Mapping[str, Verdict]) -> Verdict:
-    """One for all: `tight` where they differ."""
+    """Return one verdict for all releases: `tight` if they differ."""
     several = set(verdicts.values())
     return "tight" if len(several) > 1 else next(iter(several), "unknown")
 
@@ -275,7 +280,7 @@ _VERDICTS_BY_BADNESS: list[Verdict] = ["unknown", "fits", "tight", "exceeds"]
 
 
 def judge_estimate(estimate: Estimate | None, limit_gib: float | None) -> Verdict:
-    """Whether an estimate stays within a limit with all of its band, as far as expected, or not."""
+    """Return `fits` if the whole band is below the limit, `tight` if only the expected value is, else `exceeds`."""
     if estimate is None or limit_gib is None:
         return "unknown"
     if estimate.high < limit_gib * GIB:
@@ -290,10 +295,10 @@ def resolve(
     refused: frozenset[str] = frozenset(),
     untrusted: bool = False,
 ) -> Job:
-    """Return the run a document describes, on the machine asked for, else on the header's.
+    """Return the run that a document describes, on the machine asked for, else on the header's.
 
-    `refused` are keys whose value was reported already, or stands under another name, and that later checks shall not
-    trip over. `untrusted`: somebody else may have written the document."""
+    `refused` are keys whose value was reported already, or stands under another name; later checks shall not report
+    them again. `untrusted`: somebody else may have written the document."""
     header = document.header
     values = {key: intended_value(key, value) if key in refused else value for key, value in document.values.items()}
     values = {key: value for key, value in values.items() if value is not None or key not in refused}
@@ -328,7 +333,7 @@ def run_of_values(
 
 
 def _machine_or_problem(wanted: Any, ram: float | None) -> tuple[Machine | None, str | None]:
-    """The machine of this name, or why it is not known; neither where none is named."""
+    """Return the machine of this name, or why it is not known; neither if none is named."""
     if not isinstance(wanted, str):
         return None, None
     try:

@@ -1,5 +1,5 @@
-"""Quantized base weights: those of the checkpoint itself, or those made while loading
-(model/model_utils/quantization.py). Also bytes per weight as loaded."""
+"""Quantized base weights: quantized in the checkpoint itself, or while loading (model/model_utils/quantization.py).
+Also bytes per weight as loaded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _DEQUANTIZED = ("mxfp4", "fp8")
 
 
 class Quantization(NamedTuple):
-    """`asked`: the recipe sets `quantization_bit`, here `bits`, with `method`. `checkpoint` is how the checkpoint
-    itself is quantized, to `checkpoint_bits`; it then stays so, whatever is asked. `spared`: the model's linear layers
-    are of a class of their own, which bitsandbytes does not replace."""
+    """Quantization of a run. `asked`: the recipe sets `quantization_bit`, here `bits`, with `method`. `checkpoint` is
+    the method by which the checkpoint itself is quantized, to `checkpoint_bits`; it stays quantized so, whatever the
+    recipe asks. `spared`: the model's linear layers are of a class of their own, which bitsandbytes does not
+    replace."""
 
     asked: bool
     method: str
@@ -30,37 +31,37 @@ class Quantization(NamedTuple):
 
     @property
     def is_quantized(self) -> bool:
-        """True if the base weights are quantized already, or are asked to be."""
+        """True if the base weights are quantized already, or the recipe asks for it."""
         return self.asked or self.checkpoint is not None
 
     @property
     def loads(self) -> bool:
-        """Whether the recipe asks for quantizing while loading, and nothing stands against it."""
+        """True if the recipe asks for quantizing while loading, and the checkpoint is not quantized already."""
         return self.asked and not self.checkpoint
 
     @property
     def works(self) -> bool:
-        """Whether weights are really quantized while loading: the other methods are for checkpoints."""
+        """True if weights are really quantized while loading: the other methods are for checkpoints."""
         return self.loads and self.method in ON_LOAD_BITS
 
     @property
     def unpacked(self) -> bool:
-        """Whether the checkpoint is quantized, and its weights are made 16 bits wide while it loads."""
+        """True if the checkpoint is quantized, and loading converts its weights to 16 bits."""
         return self.checkpoint in _DEQUANTIZED
 
     @property
     def kept(self) -> str | None:
-        """How the weights of the checkpoint stay quantized in the run."""
+        """The checkpoint's quantization method, if its weights stay quantized in the run."""
         return None if self.unpacked else self.checkpoint
 
     @property
     def weights(self) -> int:
-        """Bits of the frozen linear layers in the run; 0 where they are not quantized."""
+        """Bits of the frozen linear layers in the run; 0 if they are not quantized."""
         return (self.checkpoint_bits or 4) if self.kept else max(self.bits, 0) if self.works and not self.spared else 0
 
 
 def resolve_quantization(args: Arguments, header: Mapping[str, Any], model: Model | None) -> Quantization:
-    """What a recipe and its model say of quantized weights."""
+    """Return the quantization that a recipe and its model lead to."""
     return Quantization(
         args.is_set("quantization_bit"),
         method := str(args.get("quantization_method")),
@@ -72,13 +73,13 @@ def resolve_quantization(args: Arguments, header: Mapping[str, Any], model: Mode
 
 
 def _is_skipped_by_bnb(model: Model, header: Mapping[str, Any]) -> bool:
-    """Since transformers 5.6 only plain linear modules are replaced, and no subclass of them
-    (integrations/bitsandbytes.py, replace_with_bnb_linear)."""
+    """True if bitsandbytes does not replace the model's linear layers. Since transformers 5.6 only plain linear modules
+    are replaced, and no subclass of them (integrations/bitsandbytes.py, replace_with_bnb_linear)."""
     return model.family.own_linear_class and releases.requires(header, "transformers 5.6.0")
 
 
 def loaded_bytes(compute_dtype: str | None, header: Mapping[str, Any], stored: float) -> float:
-    """Bytes per element of weights as they are loaded: in the checkpoint's format, `stored`; before LLaMA-Factory 0.9.4
-    in that of the products (model/loader.py; before, model/patcher.py)."""
+    """Return the bytes per element of weights as they are loaded: in the checkpoint's format, `stored`. LLaMA-Factory
+    before 0.9.4 loads them in the format of the matrix products (model/loader.py; before, model/patcher.py)."""
     halved = compute_dtype and not releases.requires(header, "llamafactory 0.9.4")
     return min(stored, 2.0) if halved else stored

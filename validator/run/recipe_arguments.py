@@ -1,5 +1,5 @@
-"""A recipe's keys as LLaMA-Factory's dataclasses take them: nothing is converted, and a key that is left out has its
-default. Also the value that a refused value plainly stands for."""
+"""Arguments of a recipe as LLaMA-Factory's dataclasses take them: nothing is converted, and a key that is left out has
+its default. Also the intended value of a refused one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from validator.knowledge import tables
 
 
 class Arguments:
-    """A recipe's keys as LLaMA-Factory takes them. `values` is the recipe as written; of a value that was refused
-    already, what it stands for, or nothing. `defaults` stand in for LLaMA-Factory's own where a release differs."""
+    """A recipe's keys as LLaMA-Factory takes them. `values` is the recipe as written; a value that was refused already
+    is replaced by the intended one, or left out. `defaults` replace LLaMA-Factory's own if a release differs."""
 
     def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
         self.values = values
@@ -49,20 +49,21 @@ class Arguments:
 
 
 def finite_number(value: Any) -> float | None:
-    """A finite number of a size that can mean something; None for anything else."""
+    """Return a number as a float if it is finite and below 1e18; None for anything else."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < 1e18:
         return None
     return float(value)
 
 
 def default_value(key: str) -> Any:
-    """LLaMA-Factory's default of a key; None for a key it does not know."""
+    """Return LLaMA-Factory's default of a key; None for a key that LLaMA-Factory does not know."""
     return tables.json_table("arguments")["arguments"].get(key, {}).get("default")
 
 
 def intended_value(key: str, value: Any) -> Any:
-    """What a refused value plainly stands for: 2 for "2" and 2.0, false for "false", sft for SFT, x for [x]; None where
-    it does for nothing. One mistake is then reported once: nothing else is judged by the default in its place."""
+    """Return the value that a refused one plainly means: 2 for "2" and 2.0, false for "false", sft for SFT, x for [x];
+    None if no value is plainly meant. With the intended value one mistake is reported once: otherwise other settings
+    would be judged by the default."""
     entry = tables.json_table("arguments")["arguments"].get(key, {})
     if isinstance(value, list) and len(value) == 1:
         (value,) = value

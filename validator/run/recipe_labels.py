@@ -1,4 +1,4 @@
-"""What a recipe says of itself: the catalogue file name and the `predicted` line that its contents ask for."""
+"""Labels of a recipe: the catalogue file name and the `predicted` line that its contents ask for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ LONG_CONTEXT = 8192
 
 
 def catalogue_name(job: Job) -> str | None:
-    """The file name the contents ask for, without variant and suffix; None where model or machine is not known."""
+    """Return the file name that the contents ask for, without variant and suffix; None if model or machine is not
+    known."""
     if not job.machine or not job.model:
         return None
     machine = job.machine
@@ -30,7 +31,7 @@ def catalogue_name(job: Job) -> str | None:
 
 
 def model_title(model: Model) -> str:
-    """What a model is called, without its owner or the folders above it."""
+    """Return the name of a model, without its owner or the folders above it."""
     folder = Path(model.name)
     if model.id is not None or safe_read.path_kind(folder) != "folder":
         return folder.name
@@ -38,7 +39,7 @@ def model_title(model: Model) -> str:
 
 
 def catalogue_name_with_variant(job: Job) -> str | None:
-    """The file name with the variant that the contents ask for, such as qwen7b-a100-full-offload."""
+    """Return the file name with the variant that the contents ask for, such as qwen7b-a100-full-offload."""
     base = catalogue_name(job)
     return "-".join([base, *_variant_words(job)]) if base else None
 
@@ -56,20 +57,23 @@ def _variant_words(job: Job) -> Iterator[str]:
 
 
 def method_name(job: Job) -> str:
-    """The method as file names and lists say it: qlora for a quantized base, the stage where it is not sft."""
+    """Return the method as file names and lists write it: qlora for a quantized base, with the stage if it is not
+    sft."""
     quantized = "q" if job.quantization.asked else ""
     stage = "" if job.task.stage == "sft" else f"-{job.task.stage}"
     return f"{quantized}{job.task.method}{stage}"
 
 
 def device_label(device: str) -> str:
-    """The device in file names: its first alias shorter than the id that means it alone or by default, else the id."""
+    """Return the device as file names write it: its first alias that is shorter than the id and means this device alone
+    or by default, else the id."""
     shorter = (alias for alias in devices.device_aliases(device) if len(alias) < len(device))
     return next((alias for alias in shorter if devices.find_device(alias)[0].id == device), device)
 
 
 def stated_prediction(job: Job) -> dict[str, Any] | None:
-    """What the header block states: memory, and the hours of the 90 % band, two digits, where they are known."""
+    """Return the prediction for the header block: memory, and the ends of the 90 % band of hours to two digits, if they
+    are known."""
     memory, known = predicted_memory(job), predict_training_time(job)
     if memory is None or known is None or known.hours is None:
         return memory
@@ -77,12 +81,13 @@ def stated_prediction(job: Job) -> dict[str, Any] | None:
 
 
 def prediction_line(prediction: Mapping[str, Any]) -> str:
-    """A prediction as the header block writes it."""
+    """Return a prediction as the header block writes it."""
     return "{" + ", ".join(f"{key}: {value}" for key, value in prediction.items()) + "}"
 
 
 def predicted_memory(job: Job) -> dict[str, Any] | None:
-    """What of it `check` judges: GiB per device, per node, and of one checkpoint, to one decimal."""
+    """Return the predicted memory that `check` compares: GiB per device, per node, and of one checkpoint, to one
+    decimal."""
     device, host = job.device_memory, job.host_memory
     if device is None or host is None or job.machine is None:
         return None

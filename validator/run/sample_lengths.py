@@ -1,5 +1,5 @@
-"""How many tokens samples have: from their data, the header block, the first rows of local data sets, published
-figures, or an assumption; and how long batches become, which are padded to the longest of their samples."""
+"""Tokens per sample: from the data, the header block, the first rows of local data sets, published figures, or an
+assumption. Also the length of batches, which are padded to the longest of their samples."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _USUAL_SIGMA, _MAX_SIGMA, _LONGEST_SIGMAS = 0.7, 1.0, 2.3
 
 
 def spread_lengths(typical: float, longest: float, told: bool = True) -> tuple[float, ...]:
-    """Lengths in tokens of equally likely samples whose mean is `typical`, none above `longest`; `told`: the longest
-    sample has that length, and is not only cut to it. Lengths of texts are log-normal, about."""
+    """Return lengths in tokens of equally likely samples with mean `typical`, none above `longest`. Lengths of texts
+    are roughly log-normal. `told`: the longest sample really has that length; otherwise samples are only cut to it."""
     if typical >= longest:
         return (longest,)
     sigma = min(log(longest / typical) / _LONGEST_SIGMAS, _MAX_SIGMA) if told else _USUAL_SIGMA
@@ -29,22 +29,23 @@ def spread_lengths(typical: float, longest: float, told: bool = True) -> tuple[f
 
 
 def log_normal_lengths(typical: float, sigma: float) -> tuple[float, ...]:
-    """Lengths in tokens of equally likely samples whose mean is `typical` and whose logarithms scatter by `sigma`."""
+    """Return lengths in tokens of equally likely samples with mean `typical`; `sigma` is the standard deviation of
+    their logarithms."""
     lengths = [exp(sigma * each) for each in _NORMAL_MIDDLES]
     scale = typical * len(lengths) / sum(lengths)
     return tuple(scale * each for each in lengths)
 
 
 def expected_longest(lengths: Sequence[float], count: float) -> float:
-    """Expected longest of `count` samples drawn at random from equally likely ones."""
+    """Return the expected longest of `count` samples drawn at random from equally likely ones."""
     ordered, most = sorted(lengths), len(lengths)
     shares: list[float] = [(at / most) ** count for at in range(most + 1)]
     return sum(length * (shares[at + 1] - shares[at]) for at, length in enumerate(ordered))
 
 
 def slowest_batch_length(lengths: Sequence[float], micro_batch: int, devices: int, waits: int) -> float:
-    """Tokens per sequence of the batches that a step takes as long as: every device has batches of its own, and waits
-    for the slowest once in `waits` batches, over which their lengths even out."""
+    """Return the tokens per sequence of a batch that takes as long as a step. Every device has batches of its own and
+    waits for the slowest once in `waits` batches, over which their lengths even out."""
     own, slowest = expected_longest(lengths, micro_batch), expected_longest(lengths, micro_batch * devices)
     return own + (slowest - own) / sqrt(waits)
 
@@ -63,8 +64,8 @@ _SHORT_MEAN = 100.0
 
 
 class SampleLengths(NamedTuple):
-    """Lengths in tokens of equally likely samples: the shortest that they may be, the usual, the longest. `assumed`
-    says in words what is not known; `guessed`: nothing tells how long they are."""
+    """Lengths in tokens of equally likely samples: the shortest that are possible, the usual, the longest. `assumed`
+    says in words what is not known; `guessed`: nothing tells the lengths."""
 
     lengths: tuple[Sequence[float], Sequence[float], Sequence[float]]
     assumed: tuple[str, ...] = ()
@@ -72,7 +73,7 @@ class SampleLengths(NamedTuple):
 
 
 def estimate_sample_lengths(job: Job, lengths: Sequence[int] | None = None) -> SampleLengths:
-    """How long the job's samples are; `lengths`: those of its data, where they were read."""
+    """Return the lengths of the job's samples. `lengths` are those of its data, if they were read."""
     longest = job.batch.max_tokens
     if lengths:
         return _known_lengths([min(each, longest) for each in lengths])
@@ -107,7 +108,8 @@ def estimate_sample_lengths(job: Job, lengths: Sequence[int] | None = None) -> S
 
 
 def assumed_mean_lengths(longest: int) -> tuple[float, float]:
-    """Mean length, tokens, of samples of which only the longest is known: as short as it may be, and usual."""
+    """Return mean lengths, tokens, of samples of which only the longest is known: the shortest possible mean, and the
+    usual one."""
     few, some = (share * longest for share in _CUTOFF_SHARES)
     return min(few, _SHORT_MEAN), some
 
@@ -117,8 +119,8 @@ def _known_lengths(lengths: Sequence[float]) -> SampleLengths:
 
 
 def first_row_lengths(job: Job) -> Iterator[float]:
-    """Tokens of the first rows of each local data set, about; nothing where one of them cannot be read here. A pair is
-    two sequences."""
+    """Yield the estimated tokens of the first rows of each local data set; nothing if one of the data sets cannot be
+    read. A preference pair is two sequences."""
     if job.data.local_rows is None or _image_tokens(job):
         return
     each = _BYTES_PER_TOKEN * (2 if job.task.uses_preference_pairs else 1)
@@ -128,8 +130,8 @@ def first_row_lengths(job: Job) -> Iterator[float]:
 
 
 def published_tokens(job: Job) -> tuple[int, int] | None:
-    """Tokens of a sample of the public data sets together: the mean, and the longest, which is `cutoff_len` where that
-    of one set is not known. None where a mean is not known. Pictures are not counted."""
+    """Return the mean and the longest tokens of a sample of all public data sets together. The longest is `cutoff_len`
+    if it is not published for one of them. None if a mean is not published. Pictures are not counted."""
     lengths = [(each["rows"], each["tokens"]) for each in job.data.published if "tokens" in each]
     if not lengths or len(lengths) < len(job.data.published):
         return None
@@ -149,7 +151,8 @@ def _text_values(values: Iterable[Any]) -> Iterator[str]:
 
 
 def _image_tokens(job: Job) -> int:
-    """Tokens of the pictures and films of the fullest sample; pictures of public data have their published size."""
+    """Return the tokens of the pictures and films of the fullest sample; pictures of public data have their published
+    size."""
     if job.model is None or job.workload is None or not any(one.tokens for one in job.workload.towers):
         return 0
     return multimodal.usual_media_tokens(job, job.model, job.data.datasets, job.data.published)

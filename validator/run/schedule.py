@@ -16,7 +16,7 @@ WARMUP_SHARES_SINCE = "transformers 5.0.0"
 
 @dataclass(frozen=True)
 class Schedule:
-    """Optimizer steps. `epochs` are those really passed over, where `max_steps` sets the end."""
+    """Optimizer steps of a run. `epochs` is the number of passes really made, if `max_steps` sets the end."""
 
     batch: int
     per_epoch: int
@@ -27,7 +27,7 @@ class Schedule:
 
 
 def training_schedule(job: RunSettings, sequences: int) -> Schedule:
-    """The schedule of a job on so many training sequences; LLaMA-Factory logs the same figures."""
+    """Return the schedule of a job on `sequences` training sequences; LLaMA-Factory logs the same figures."""
     per_epoch = max(job.batch.steps_per_epoch(sequences), 1)
     limit, epochs = int(job.args.number("max_steps")), max(job.args.number("num_train_epochs"), 0.0)
     total = limit if limit > 0 else math.ceil(epochs * per_epoch)
@@ -53,7 +53,7 @@ def warmup_steps(job: RunSettings, total: int | None) -> int | None:
 
 
 def save_interval(job: RunSettings, per_epoch: int, total: int) -> int:
-    """Optimizer steps from one checkpoint to the next; 0 where none is written."""
+    """Return the optimizer steps from one checkpoint to the next; 0 if none is written."""
     how = job.args.get("save_strategy")
     if how == "steps":
         return _interval_steps(job.args.number("save_steps"), total) or total
@@ -61,22 +61,22 @@ def save_interval(job: RunSettings, per_epoch: int, total: int) -> int:
 
 
 def _interval_steps(every: float, total: int) -> int:
-    """Optimizer steps of an interval, which below 1 is a share of the run."""
+    """Return the optimizer steps of an interval; an interval below 1 is a share of the run."""
     return math.ceil(total * every) if every < 1 else int(every)
 
 
 class CheckpointCounts(NamedTuple):
-    """How many checkpoints lie in the output folder: `kept` once a save has ended, `at_once` while one is written."""
+    """Numbers of checkpoints in the output folder: `kept` once a save has ended, `at_once` while one is written."""
 
     kept: int
     at_once: int
 
 
 def count_checkpoints(job: RunSettings) -> CheckpointCounts:
-    """The most checkpoints that a run keeps, and has at once.
+    """Return the most checkpoints that a run keeps, and that are on disk at once.
 
     A checkpoint is written before the oldest one is removed, so a run with `save_total_limit` has one more for a while.
-    Neither the last one nor the best is removed, so a limit of 1 keeps two where checkpoints are compared. Source:
+    Neither the last checkpoint nor the best is removed, so a limit of 1 keeps two if checkpoints are compared. Source:
     transformers/trainer.py, _save_checkpoint; transformers/trainer_utils.py, rotate_checkpoints."""
     if job.args.get("save_strategy") == "no":
         return CheckpointCounts(0, 0)
@@ -89,7 +89,8 @@ def count_checkpoints(job: RunSettings) -> CheckpointCounts:
 
 
 def _written_checkpoints(job: RunSettings) -> int | None:
-    """The most checkpoints that the run writes, the one at the end included; None where its steps are not known."""
+    """Return the most checkpoints that the run writes, including the one at the end; None if its steps are not
+    known."""
     if not (total := job.steps):
         return None
     if job.args.get("save_strategy") == "best":  # at most one each evaluation

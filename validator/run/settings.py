@@ -1,5 +1,5 @@
-"""`RunSettings`: what LLaMA-Factory would really run with a recipe. Each question about its arguments has its answer
-here once, in groups; files are read when they are first asked for."""
+"""`RunSettings`: the run that LLaMA-Factory would make of a recipe. Each question about its arguments has one answer
+here, in groups; files are read when they are first asked for."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _PLAIN_ADAMW = "adamw_torch"
 
 
 def _word_count(words: Any) -> int:
-    """How many words a comma-separated text or a list has; there may be very many."""
+    """Return the number of words in a comma-separated text or a list; there may be very many."""
     return words.count(",") + 1 if isinstance(words, str) and words else len(words) if isinstance(words, list) else 0
 
 
 def _possible_default_optimizers(header: Mapping[str, Any]) -> set[str]:
-    """What `optim` stands for if it is left out, with each release that the header block admits."""
+    """Return the values that `optim` has if it is left out, under each release that the header block admits."""
     since = possible_defaults(header, "optim") if may_be_since_torch(header, 8) else set()
     return since | ({_PLAIN_ADAMW} if may_be_before_torch(header, 8) else set())
 
@@ -54,20 +54,21 @@ def _possible_default_optimizers(header: Mapping[str, Any]) -> set[str]:
 def read_arguments(values: Mapping[str, Any], header: Mapping[str, Any]) -> Arguments:
     """Return a recipe's arguments with the defaults of the releases that its header block admits.
 
-    The default optimizer is AdamW's fused form, but if the header block admits an older transformers, or torch before
-    2.8, the form that holds the roots of all second moments at once (transformers, training_args.py, default_optim)."""
+    The default optimizer is AdamW's fused form. If the header block admits an older transformers, or torch before 2.8,
+    the default is the form that holds the roots of all second moments at once (transformers, training_args.py,
+    default_optim)."""
     if "optim" in values or not header or _PLAIN_ADAMW not in _possible_default_optimizers(header):
         return Arguments(values)
     return Arguments(values, {"optim": _PLAIN_ADAMW})
 
 
 class MemorySource(Protocol):
-    """What stands in for the formulas of device memory, if a command was asked for it: a simulation."""
+    """A replacement for the formulas of device memory, if a command was asked for it: a simulation."""
 
     def find_model(
         self, run: RunSettings, model: Model | None, problem: str | None, /
     ) -> tuple[Model | None, str | None]:
-        """Return the model to take for the one that was found, or why there is none."""
+        """Return the model to use instead of the one that was found, or why there is none."""
         ...
 
     def device_memories(self, job: Any, length: int, /) -> Mapping[str, Estimate]:
@@ -82,9 +83,9 @@ class MemorySource(Protocol):
 # dataclass compiles each method that it writes, at every start: of a run it writes none that is unused.
 @dataclass(frozen=True, eq=False, repr=False)
 class RunSettings:
-    """What LLaMA-Factory would run. `header` is the header block as it is written. `is_unmodified` is false if the
-    command line changed a value or the machine. `refused_keys` are meant to be set, in a way that LLaMA-Factory does
-    not take. `memory_source` stands in for the formulas of device memory where these do not know the model."""
+    """Settings of a run. `header` is the header block as it is written. `is_unmodified` is false if the command line
+    changed a value or the machine. `refused_keys` are keys that the recipe means to set, in a way that LLaMA-Factory
+    does not take. `memory_source` replaces the formulas of device memory for a model that they do not know."""
 
     args: Arguments
     header: Mapping[str, Any] = field(default_factory=dict)
@@ -131,12 +132,13 @@ class RunSettings:
 
     @property
     def possible_default_optimizers(self) -> set[str]:
-        """What `optim` stands for if it is left out, with each release that the header block admits."""
+        """The values that `optim` has if it is left out, under each release that the header block admits."""
         return _possible_default_optimizers(self.header)
 
     @property
     def template(self) -> Mapping[str, Any] | None:
-        """What is known of the template (data/template.py); None if the recipe names none or an unknown one."""
+        """LLaMA-Factory's facts about the template (data/template.py); None if the recipe names none or an unknown
+        one."""
         known: Mapping[str, Mapping[str, Any]] = tables.json_table("templates")["templates"]
         return known.get(str(self.args.get("template")))
 
@@ -161,8 +163,8 @@ class RunSettings:
 
     @cached_property
     def deepspeed(self) -> DeepSpeedConfig | None:
-        """The DeepSpeed configuration; None if the recipe uses none. A file that is not there is taken for the
-        catalogue's of the same name, else for what its name says."""
+        """The DeepSpeed configuration; None if the recipe uses none. A file that does not exist is replaced by the
+        catalogue's of the same name, else by the configuration that its name suggests."""
         if not self.uses_deepspeed:
             return None
         value = self.args.get("deepspeed")
@@ -230,8 +232,8 @@ class RunSettings:
         return there._replace(arch=arch), None
 
     def _has_kernels(self, mixer: Mixer, family: Family) -> bool:
-        """True if a package computes what stands in place of attention: the header block names it, or LLaMA-Factory
-        stops without it beside FlashAttention-2 (model/patcher.py)."""
+        """True if a package provides kernels for the layer that replaces attention: the header block names the package,
+        or LLaMA-Factory stops without it beside FlashAttention-2 (model/patcher.py)."""
         asked = family.mixers_patched and self.args.get("flash_attn") == "fa2"
         return self.on_gpu and (asked or self.declared.packages.issuperset(mixer.packages))
 
@@ -247,7 +249,7 @@ class RunSettings:
 
     @property
     def model_problem(self) -> str | None:
-        """Why the model is not known; of a folder outside of the repository nothing is quoted."""
+        """The reason why the model is not known; nothing is quoted from a folder outside of the repository."""
         problem, name = self._model[1], self.args.get("model_name_or_path")
         place = self.workspace.find(name) if problem and isinstance(name, str) else None
         files = (place[0] / file for file in ("config.json", "adapter_config.json")) if place else ()
@@ -274,8 +276,8 @@ class RunSettings:
 
     @cached_property
     def guidance(self) -> SampleAmounts | None:
-        """How many samples public work used for the stage and method; None without a model. If a model reads pictures,
-        samples have some unless the registry says that they have none."""
+        """Numbers of samples that public work used for the stage and method; None without a model. If a model reads
+        pictures, samples count as having some unless the registry says that they have none."""
         if self.model is None:
             return None
         plain = {one.name for one in self.data.datasets if not one.attr.has_pictures}

@@ -1,5 +1,5 @@
-"""What a simulation tells of a run: the figures that are shown, and how the runs of a plan get theirs. The simulation
-itself is handed in by the command that was asked for one."""
+"""Simulation results for a run: the figures that are shown, and the protocols by which plans get simulations. The
+command that was asked for a simulation hands in the simulator."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from validator.run.prediction import Job
 
 @dataclass(frozen=True)
 class SimulationFigures:
-    """Peak of live tensors and what the system's tool would show, GiB; counts of the class; the releases that it rests
-    on. `whole`: all layers were stepped through, not two shallow copies."""
+    """Peak of live tensors and the memory that the system's tool would show, GiB; parameter counts; the releases that
+    were simulated. `whole`: all layers were stepped through, not two shallow copies."""
 
     allocated: float
     low: float
@@ -27,11 +27,11 @@ class SimulationFigures:
 
 
 class PlanSimulations(Protocol):
-    """What gives the runs of a plan their simulations, for a model that no formula knows (simulation/predict.py)."""
+    """Simulations for the runs of a plan, for a model that no formula knows (simulation/predict.py)."""
 
     @property
     def model(self) -> Model:
-        """The model, which holds nothing before `count`."""
+        """The model; its layers are counted only after `count`."""
         ...
 
     @property
@@ -41,12 +41,12 @@ class PlanSimulations(Protocol):
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """Why the runs of a method cannot be simulated, by the simulator's name for the method."""
+        """Reasons why the runs of a method cannot be simulated, by the simulator's name for the method."""
         ...
 
     @property
     def used_up(self) -> int | None:
-        """How many simulations were made, if no more are allowed; else None."""
+        """The number of simulations made, if no more are allowed; else None."""
         ...
 
     @property
@@ -56,7 +56,7 @@ class PlanSimulations(Protocol):
 
     @property
     def settled(self) -> PlanSimulations:
-        """The same without further simulations."""
+        """The same simulations, without making further ones."""
         ...
 
     def count(self, jobs: Iterable[Job]) -> None:
@@ -68,7 +68,7 @@ class PlanSimulations(Protocol):
 
 
 class FindSimulations(Protocol):
-    """Return what simulates the runs of a model, or None if no config.json tells it. Raises RecipeError for a model
-    that cannot be used."""
+    """Return the simulations for the runs of a model, or None if no config.json describes it. Raises RecipeError for a
+    model that cannot be used."""
 
     def __call__(self, name: str) -> PlanSimulations | None: ...

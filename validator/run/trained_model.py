@@ -1,4 +1,4 @@
-"""Which model a recipe trains, from every hint there is: a folder, a known name, the header block, words in the
+"""The model that a recipe trains, from every hint there is: a folder, a known name, the header block, words in the
 name, and the recipe beside this one that writes the model."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
-from validator.knowledge import models
+from validator.knowledge import models, unknown_models
 from validator.knowledge.models import Model
 from validator.recipe import safe_read
 from validator.recipe.recipe_file import load_recipe
@@ -32,8 +32,9 @@ class EarlierRun(NamedTuple):
 
 
 def find_earlier_run(recipe: str, name: str) -> EarlierRun | None:
-    """The run that writes the model `name`, by the recipes in the same folder and, in the layout of LLaMA-Factory's
-    examples, in those beside it; None where none writes it, or several do that start from different models."""
+    """Return the run that writes the model `name`, by the recipes in the same folder and, in the layout of
+    LLaMA-Factory's examples, in the folders beside it. None if no recipe writes the model, or if several do from
+    different models."""
     if recipe == "-":
         return None
     files = _recipes_by_output(Path(recipe).absolute().parent).get(os.path.normpath(name), ())
@@ -42,7 +43,7 @@ def find_earlier_run(recipe: str, name: str) -> EarlierRun | None:
 
 
 def find_earlier_adapter(recipe: str, name: str) -> Path | None:
-    """The recipe beside this one that trains the adapter `name`; None where none does."""
+    """Return the recipe beside this one that trains the adapter `name`; None if no recipe does."""
     if recipe == "-":
         return None
     for file in _recipes_by_output(Path(recipe).absolute().parent).get(os.path.normpath(name), ()):
@@ -60,8 +61,8 @@ def _saves_adapter(values: Mapping[str, Any]) -> bool:
 
 @lru_cache(maxsize=_MAX_FILES)
 def _run_that_writes(file: Path, name: str) -> EarlierRun | None:
-    """What a recipe makes of which model, where it writes a whole one there: a LoRA run leaves an adapter alone, and an
-    export may be quantized."""
+    """Return the run of a recipe that writes a whole model to the folder `name`; None if the recipe does not. A LoRA
+    run leaves only an adapter, and an export may be quantized."""
     values = load_recipe(str(file)).values
     written = values.get("output_dir" if values.get("do_train") else "export_dir")
     model = values.get("model_name_or_path")
@@ -77,7 +78,7 @@ def _run_that_writes(file: Path, name: str) -> EarlierRun | None:
 
 @lru_cache(maxsize=64)
 def _recipes_by_output(folder: Path) -> dict[str, list[Path]]:
-    """Recipes by what they may write, at first sight."""
+    """Return the recipes around a folder by the output folders in their text; the recipes are not parsed."""
     writers: dict[str, list[Path]] = {}
     for file in _recipes_around(folder):
         try:
@@ -94,7 +95,7 @@ def _recipes_by_output(folder: Path) -> dict[str, list[Path]]:
 
 
 def _recipes_around(folder: Path) -> Iterator[Path]:
-    """Recipes in a folder and in those beside it, as far as they are alike."""
+    """Yield the recipes in a folder and in similar folders beside it."""
     beside = sorted(safe_read.glob_folder(folder.parent, "*/")) if _SIBLING_FOLDER.match(folder.name) else []
     folders = [folder, *(other for other in beside if _SIBLING_FOLDER.match(other.name) and other != folder)]
     files = (file for each in folders for file in sorted(safe_read.glob_folder(each, "*.y*ml")))
@@ -111,17 +112,17 @@ _RUN_NAME_KEYS = ("run_name", "swanlab_run_name", "hub_model_id")
 def resolve_model(
     args: Arguments, hub_source: tuple[str, str | None], base: object, name: str, folder: Path | None, recipe: str
 ) -> Model:
-    """The model that `name` means in the recipe at the path `recipe`: a folder's config.json, a known name, what the
-    header block says it comes from, what its name tells, what a recipe beside this one trains into it, or what the
-    recipe or its run are called. `base` is the header block's. Raises RecipeError where none of
-    these tells it, or its config.json cannot be used."""
+    """Return the model that `name` means in the recipe at the path `recipe`. The first hint that tells it counts: a
+    folder's config.json, a known name, the header block's `base`, words in the name, a recipe beside this one that
+    writes the model, the name of the recipe or of its run. Raises RecipeError if no hint tells the model, or its
+    config.json cannot be used."""
     if folder and safe_read.path_kind(folder / "config.json") == "file":
         return models.find_model(str(folder))
     if there := models.find_known_model(name, *hub_source):
         return there
     if isinstance(base, str) and (there := models.find_known_model(base)):
         return there._replace(identified_by="base")
-    from validator.knowledge import model_names, unknown_models
+    from validator.knowledge import model_names  # its patterns take 6 ms to compile; known names need none
 
     if isinstance(base, str):
         raise RecipeError(unknown_models.unknown_base_message(base))
@@ -135,8 +136,9 @@ def resolve_model(
 
 
 def _model_of_run_name(args: Arguments, name: str, recipe: str) -> Model | None:
-    """The model that the recipe's own name tells, or that of its run, where the model's speaks for no other."""
-    from validator.knowledge import model_names, unknown_models
+    """Return the model that the name of the recipe or of its run tells, unless the model's own name suggests
+    another."""
+    from validator.knowledge import model_names  # its patterns take 6 ms to compile; known names need none
 
     own = name.rstrip("/").rpartition("/")[2]
     if model_names.suggests_other_shapes(own) or unknown_models.not_a_model_message(name):
@@ -150,8 +152,8 @@ def _model_of_run_name(args: Arguments, name: str, recipe: str) -> Model | None:
 
 
 def _model_of_earlier_run(recipe: str, name: str, template: object, depth: int = 3) -> Model | None:
-    """The model that a recipe beside this one makes `name` of, with the same template."""
-    from validator.knowledge import model_names
+    """Return the model from which a recipe beside this one, with the same template, makes `name`."""
+    from validator.knowledge import model_names  # its patterns take 6 ms to compile; known names need none
 
     run = find_earlier_run(recipe, name)
     if run is None or run.template != template or not depth:
@@ -166,7 +168,7 @@ def _model_of_earlier_run(recipe: str, name: str, template: object, depth: int =
 
 
 def is_local_name(name: str) -> bool:
-    """Whether a model or adapter name cannot be, or is hardly, one of a hub (`name` or `organization/name`)."""
+    """True if a model or adapter name cannot be, or is hardly, a hub's (`name` or `organization/name`)."""
     if name.startswith((".", "/", "~")) or name.strip("/").count("/") > 1 or any(char in name for char in "\\$ :"):
         return True
     return "/" in name and name.partition("/")[0] in _TRAINING_FOLDERS

@@ -1,7 +1,7 @@
-"""What a run does: stage, method, reference models, evaluation. A recipe's arguments alone give these answers.
+"""The task of a run: stage, method, reference models, evaluation. A recipe's arguments alone give these answers.
 
-Sources are the releases of data/seen.yaml unless a line says otherwise. What reading leaves open was settled by
-the real parser and trainers (tests/run/test_settings.py holds what they answered)."""
+Sources are the releases of data/seen.yaml unless a line says otherwise. Questions that the source left open were
+answered by the real parser and trainers (tests/run/test_settings.py holds their answers)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Task(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """When and how the run is evaluated. `strategy`: no, steps or epoch. `best_checkpoint_metric`: the metric, without
-    `eval_`, that transformers compares checkpoints by; None if it compares none."""
+    """Evaluation of a run. `strategy`: no, steps or epoch. `best_checkpoint_metric`: the metric, without `eval_`, by
+    which transformers compares checkpoints; None if it compares none."""
 
     strategy: str
     while_training: bool
@@ -74,7 +74,7 @@ def read_evaluation(args: Arguments) -> Evaluation:
 
 
 def read_task(args: Arguments, evaluation: Evaluation) -> Task:
-    """Return what the run does. `trains` is false by default (train/*/workflow.py); PPO trains unasked
+    """Return the task of a run. `trains` is false by default (train/*/workflow.py); PPO always trains
     (train/ppo/workflow.py)."""
     stage, method = str(args.get("stage")), str(args.get("finetuning_type"))
     trains = args.flag("do_train")

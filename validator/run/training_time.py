@@ -1,5 +1,5 @@
-"""How long a run takes: seconds of a usual step, the whole run if the number of samples is known, and what one
-checkpoint takes to write."""
+"""Time that a run takes: seconds of a usual step, hours of the whole run if the number of samples is known, and seconds
+to write a checkpoint."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _REFERENCE_DEVICE = "a100-80g"
 
 
 class TrainingTime(NamedTuple):
-    """Of the usual step of a run: `tokens_per_second` are those of all devices, padding included. `run` is None where
-    the number of samples is not known. `assumed`: what was taken for granted and makes the band wide, in words."""
+    """Time of a run. `step` is the usual step; `tokens_per_second` counts all devices, padding included. `run` is None
+    if the number of samples is not known. `assumed` says in words what is not known and makes the band wide."""
 
     step: StepTime
     tokens_per_second: float
@@ -48,12 +48,12 @@ class TrainingTime(NamedTuple):
 
     @property
     def hours(self) -> Band | None:
-        """Of the whole run; None where the number of samples is not known."""
+        """Hours of the whole run; None if the number of samples is not known."""
         return Band(self.run.low, self.run.expected, self.run.high).times(1 / 3600) if self.run else None
 
 
 class _TimeAtLength(NamedTuple):
-    """One of the lengths that samples may have, and what it comes to."""
+    """Step and run at one of the lengths that samples may have."""
 
     step: StepTime
     tokens: float
@@ -68,9 +68,9 @@ def predict_training_time(
     lengths: tuple[int, ...] | None = None,
     correction: float | None = None,
 ) -> TrainingTime | None:
-    """How long the job takes. `sequences` and `lengths` are those of its data, where they were read; else the rows of
-    its data sets count, or those that the header block recommends. `correction`: measured seconds over predicted on
-    the job's machine. None where model, machine or rates are unknown."""
+    """Return the time that the job takes. `sequences` and `lengths` are those of its data, if they were read; otherwise
+    the rows of its data sets count, or the header block's recommended number. `correction`: measured seconds over
+    predicted ones on the job's machine. None if model, machine or rates are unknown."""
     device, assumed = _machine_rates(job, correction)
     if device is None or job.model is None or job.workload is None:
         return None
@@ -88,7 +88,8 @@ def predict_training_time(
 
 
 def hours_by_length(job: Job, correction: float | None = None) -> dict[int, Band]:
-    """Hours by the mean length of samples, tokens; empty where the length is told, or no number of samples is known."""
+    """Return the hours by mean length of samples, tokens; empty if the length is known, or if the number of samples is
+    not."""
     if not estimate_sample_lengths(job).guessed:
         return {}
     means = dict.fromkeys((*(each for each in _MEAN_LENGTHS if each < job.batch.max_tokens), job.batch.max_tokens))
@@ -98,8 +99,9 @@ def hours_by_length(job: Job, correction: float | None = None) -> dict[int, Band
 
 
 def comparable_step_seconds(job: Job, tokens: float | None) -> float | None:
-    """Seconds that a correction is measured against: of a step with so many tokens over all devices, padding included,
-    else of full length. None as with `pace`, but that a machine without published rates is held against another."""
+    """Return the predicted seconds of a step that a measured step is divided by: of a step with `tokens` over all
+    devices, padding included, else of full length. None if model, machine or rates are unknown; a machine without
+    published rates is compared with an A100."""
     device, _ = _machine_rates(job, 1.0)
     if device is None or job.model is None or job.workload is None:
         return None
@@ -109,7 +111,8 @@ def comparable_step_seconds(job: Job, tokens: float | None) -> float | None:
 
 
 def seconds_per_sample(job: Job, lengths: Sequence[float]) -> float | None:
-    """Expected seconds for each sample of these lengths, to compare jobs on the same data; None as with `pace`."""
+    """Return the expected seconds for each sample of these lengths, to compare jobs on the same data; None if model,
+    machine or rates are unknown."""
     device, _ = _machine_rates(job)
     if device is None or job.model is None or job.workload is None:
         return None
@@ -123,16 +126,16 @@ def seconds_per_sample(job: Job, lengths: Sequence[float]) -> float | None:
 
 
 def time_ratio(job: Job, after: Job, lengths: Sequence[float]) -> float | None:
-    """How many times as long another job takes on the same samples, of these lengths. None where that is not known, as
-    where more is left of each sample."""
+    """Return the time of another job on the same samples, of these lengths, divided by this job's. None if either time
+    is not known, or if the other job keeps more of each sample."""
     before = seconds_per_sample(job, lengths)
     seconds = seconds_per_sample(after, lengths) if before and after.batch.max_tokens <= job.batch.max_tokens else None
     return seconds / before if seconds and before else None
 
 
 def _machine_rates(job: Job, correction: float | None = None) -> tuple[DeviceRates | None, tuple[str, ...]]:
-    """Rates of the job's machine, and what of them is assumed; none where a DeepSpeed file is not read. Where none are
-    published, a correction is that of another device's."""
+    """Return the rates of the job's machine, and what is assumed of them; no rates if the DeepSpeed file cannot be
+    read. If no rates are published for the device, a correction scales those of another device."""
     machine = job.machine
     if machine is None or (job.deepspeed and job.deepspeed.problem):
         return None, ()
@@ -152,7 +155,7 @@ def _machine_rates(job: Job, correction: float | None = None) -> tuple[DeviceRat
 
 
 def _named_network(job: Job) -> str | None:
-    """The network that is named; None where it is not known, which a rule reports."""
+    """Return the network that the header block names; None if the name is not known, which a rule reports."""
     name = job.machine.network if job.machine else None
     try:
         return throughput.parse_network(name).name if isinstance(name, str) else None
@@ -172,8 +175,8 @@ def _training_time_at(job: Job, lengths: Sequence[float], device: DeviceRates, s
 
 
 def _workload_at_length(job: Job, lengths: Sequence[float]) -> Workload:
-    """The workload with sequences as long as a step is waited for: devices that spread gradients or weights meet in
-    every batch, others once a step. Batches are padded to a multiple of 8 (data/collator.py)."""
+    """Return the workload with the sequence length that sets the step's time. Devices that shard gradients or weights
+    wait for each other in every batch, others once a step. Batches are padded to a multiple of 8 (data/collator.py)."""
     assert job.model
     assert job.workload
     work = job.workload
@@ -192,7 +195,8 @@ def _padded_length(length: float) -> int:
 
 
 def _run_course(job: Job, lengths: Sequence[float], device: DeviceRates, sequences: int | None) -> RunCounts | None:
-    """What the run does, with samples of these lengths; None where their number is not known."""
+    """Return the counts of steps, evaluations and saves of the run, with samples of these lengths; None if the number
+    of samples is not known."""
     taken = sample_counts(job)
     mean = sum(lengths) / len(lengths)
     if sequences is None and taken.train is not None:
@@ -216,29 +220,30 @@ def _run_course(job: Job, lengths: Sequence[float], device: DeviceRates, sequenc
 
 
 class SampleCounts(NamedTuple):
-    """Samples trained on, None: not known; and those evaluated, as far as known."""
+    """Samples trained on, None if not known; and samples evaluated, as far as known."""
 
     train: int | None
     held: int
 
 
 def sample_counts(job: Job) -> SampleCounts:
-    """Rows of the data sets as the run takes them (data/loader.py, data_utils.py), else the recommended number."""
+    """Return the rows of the data sets that the run trains on and evaluates (data/loader.py, data_utils.py), else the
+    recommended number."""
     if job.data.rows is None:
         return SampleCounts(None, 0)
     return SampleCounts(job.data.rows - job.data.held_back_rows, job.data.held_back_rows + _evaluation_only_rows(job))
 
 
 def _evaluation_only_rows(job: Job) -> int:
-    """Rows of data sets for evaluation alone, as far as they can be counted."""
+    """Return the rows of data sets for evaluation alone, as far as they can be counted."""
     names = dict.fromkeys(job.args.words("eval_dataset")) if job.data.registry else {}
     sets = [one for name in names if job.data.registry and (one := job.data.registry.get(name))]
     return sum(one.rows.number for one in sets if one.rows)
 
 
 def _evaluation_count(job: Job, total: int, epochs: float) -> float:
-    """How often the run is evaluated: at each interval, and once more at the end (train/sft/workflow.py). Where no
-    interval is named it is that of the log (transformers, training_args.py)."""
+    """Return how often the run is evaluated: at each interval, and once more at the end (train/sft/workflow.py). If no
+    interval is named, the logging interval counts (transformers, training_args.py)."""
     if not job.evaluation.runs:
         return 0
     if job.evaluation.strategy == "epoch":
@@ -253,7 +258,7 @@ _SLOW_DISK = 0.2 * GIB
 
 
 def checkpoint_write_seconds(job: Job) -> float:
-    """What one checkpoint takes at most to be written; 0 where its size is not known."""
+    """Return the most seconds that writing one checkpoint takes; 0 if its size is not known."""
     rates = job.machine.device.rates(job.machine.devices) if job.machine else None
     if rates is None or job.workload is None:
         return job.checkpoint / _SLOW_DISK
@@ -261,8 +266,8 @@ def checkpoint_write_seconds(job: Job) -> float:
 
 
 def seconds_between_checkpoints(job: Job) -> float | None:
-    """Seconds from one checkpoint to the next at most; infinite where none is written before the end, None where it is
-    not known."""
+    """Return the most seconds from one checkpoint to the next; infinite if none is written before the end, None if the
+    time is not known."""
     timed = predict_training_time(job)
     if timed is None:
         return None

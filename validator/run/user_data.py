@@ -1,5 +1,5 @@
-"""A data file or folder of the user's own: its name, the entry of dataset_info.json that its rows need, and what a
-recipe for such rows should heed. Files of JSON, CSV and text are read here, tables and packed files by
+"""Data of the user's own, a file or a folder: its name, the entry of dataset_info.json that its rows need, and notes
+for a recipe for such rows. Files of JSON, CSV and text are read here, tables and packed files by
 `dataset/user_data`."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class UserData:
         return str(self.path)
 
     def entry(self, folder: Path) -> dict[str, Any]:
-        """The entry for a registry in this folder."""
+        """Return the entry for a registry in this folder."""
         return {"file_name": registry_edits.path_from_registry(self.path, folder), **self.form.entry}
 
     @property
@@ -45,7 +45,7 @@ class UserData:
         return dataset_registry.Registry(Path(), {self.name: self.entry(Path())})
 
     def require_media(self, job: Job) -> None:
-        """Raises RecipeError where the rows hold images, films or sound, and the job's template takes none (PTH121)."""
+        """Raise RecipeError if the rows hold images, films or sound and the job's template takes none (PTH121)."""
         held = (
             [part for part in MODALITIES if part in self.form.entry.get("columns", ())]
             if job.task.stage != "pt"
@@ -58,12 +58,12 @@ class UserData:
 
     @cached_property
     def rows(self) -> int:
-        """How many rows there are; an estimate for large files."""
+        """Number of rows; an estimate for large files."""
         return self.count_rows()
 
 
 def read_user_data(path: Path) -> UserData | None:
-    """Return what a file or folder of data holds, by its first rows; None for a table or a packed file, which the
+    """Return the data in a file or folder, described by its first rows; None for a table or a packed file, which the
     standard library cannot read. Raises RecipeError."""
     counted = [dataset_registry.count_rows(file) for file in list_data_files(path)]
     if not all(counted):
@@ -75,8 +75,8 @@ def read_user_data(path: Path) -> UserData | None:
 
 
 def describe_user_data(path: Path, name: str | None, rows: Sequence[Row], count_rows: Callable[[], int]) -> UserData:
-    """Return what the first rows tell of a file or folder of data; None as name: that of the file. Raises RecipeError
-    where no entry describes the rows, or one of them ends the run."""
+    """Return a file or folder of data, described by its first rows; `name` None means the file's name. Raises
+    RecipeError if no entry describes the rows, or one of them ends the run."""
     inferred = infer_user_entry(path, rows)
     if why := first_fatal_row(inferred.entry, inferred.stage, rows):
         raise RecipeError(f"`{path}`: {why}; write all rows in one form, or take it out")
@@ -84,7 +84,7 @@ def describe_user_data(path: Path, name: str | None, rows: Sequence[Row], count_
 
 
 def infer_user_entry(path: Path, rows: Sequence[Row]) -> InferredEntry:
-    """Return the entry that the rows of a file need. Raises RecipeError where none describes them."""
+    """Return the entry that the rows of a file need. Raises RecipeError if none describes them."""
     try:
         return infer_entry(rows)
     except UnknownFormError as err:
@@ -93,13 +93,14 @@ def infer_user_entry(path: Path, rows: Sequence[Row]) -> InferredEntry:
 
 
 def _dataset_name(stem: str) -> str:
-    """A name for data in this file that YAML reads as text, without a comma."""
+    """Return a name that YAML reads as text, and that contains no comma."""
     name = re.sub(r"[^\w.-]+", "_", stem)
     return name if isinstance(parse_trusted_yaml(name), str) else f"my_{name}"
 
 
 def list_data_files(path: Path) -> list[Path]:
-    """The files of a data set: one, or those of a folder. Raises RecipeError if LLaMA-Factory does not read them."""
+    """Return the files of a data set: one, or those of a folder. Raises RecipeError if LLaMA-Factory does not read
+    them."""
     if safe_read.path_kind(path) is None:
         raise RecipeError(f"`{path}` does not exist; give a recipe (.yaml) or a data file")
     folder = safe_read.path_kind(path) == "folder"

@@ -19,8 +19,8 @@ ArgumentChanges = Mapping[str, ArgumentValue]
 
 
 def with_arguments(job: Job, settings: ArgumentChanges) -> Job:
-    """Return the job with the settings, as if the catalogue's DeepSpeed files were there. It is kept on the job, as the
-    same settings are judged for several questions."""
+    """Return the job with other arguments, as if the catalogue's DeepSpeed files existed. The result is kept on the
+    job, because several questions ask for the same arguments."""
     key = tuple(settings.items())
     if key not in job.variants:
         workspace = job.workspace.with_catalogue(job.data.registry)
@@ -29,15 +29,16 @@ def with_arguments(job: Job, settings: ArgumentChanges) -> Job:
 
 
 class FittingSizes(NamedTuple):
-    """`largest`: up to which none exceeds the machine; `beyond`: the next, which does. None where there is none."""
+    """Models around the limit of a machine. `largest`: the largest model that does not exceed it; `beyond`: the next
+    larger one, which does. None if there is no such model."""
 
     largest: Model | None
     beyond: Model | None
 
 
 def model_sizes_that_fit(job: Job) -> FittingSizes | None:
-    """Which models of the job's template suit its machine; None where none is named, no model has the template, or
-    something else keeps memory from being judged."""
+    """Return the models of the job's template at the limit of its machine; None if no template is named, no model has
+    it, or memory cannot be judged for another reason."""
     largest = None
     for one in _models_of_template(job.args.get("template")):
         verdict = job.updated({"model_name_or_path": one.name}).verdict
@@ -50,8 +51,8 @@ def model_sizes_that_fit(job: Job) -> FittingSizes | None:
 
 
 def _models_of_template(template: object) -> Iterator[Model]:
-    """Models of the catalogue with this template, that think or do not, in 16 bits, from the smallest on; those
-    that recipes have short names of, where there are any."""
+    """Yield the catalogue's 16-bit models of this template, with or without thinking, smallest first; only those with a
+    short name for recipes, if there are any."""
     if not isinstance(template, str):
         return
     own = template.removesuffix("_nothink")

@@ -1,4 +1,4 @@
-"""Where the files of a run are looked for, and which of them messages may quote."""
+"""Folders where the files of a run are looked for, and which of the files messages may quote."""
 
 from __future__ import annotations
 
