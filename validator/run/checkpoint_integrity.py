@@ -1,7 +1,7 @@
-"""Whether a checkpoint was written to its end. `python3 - FOLDER` quarantines those in a folder that were not: jobs
-carry this file to nodes, which have Python's own library alone, 3.8 or later. So it imports nothing of this
-package.
-Sources: transformers/trainer.py, Trainer._save_checkpoint; deepspeed/runtime/engine.py, save_checkpoint."""
+"""Tests of whether a checkpoint was written completely. `python3 - FOLDER` renames the incomplete checkpoints in a
+folder. Jobs carry this file to nodes, where only Python's own library (3.8 or later) is sure to be installed, so it
+imports nothing of this package. Sources: transformers/trainer.py, Trainer._save_checkpoint;
+deepspeed/runtime/engine.py, save_checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_HEAD_BYTES, _MAX_JSON_BYTES = 100_000_000, 1 << 28
 
 
 def integrity_problem(folder: Path) -> str | None:
-    """Why it is half-written, in words; None where it is whole."""
+    """Return why a checkpoint is incomplete, in words; None if it is complete."""
     try:
         return next(_integrity_problems(folder), None)
     except OSError as err:
@@ -43,8 +43,8 @@ def integrity_problem(folder: Path) -> str | None:
 
 
 def result_problem(folder: Path) -> str | None:
-    """Which file of the weights that lie in the folder itself, a run's result, is half-written or missing, in words;
-    None where all are whole."""
+    """Return which weight file in the folder itself, where a run leaves its result, is cut off or missing, in words;
+    None if all are complete."""
     try:
         return next(_result_problems(folder), None)
     except OSError as err:
@@ -52,12 +52,12 @@ def result_problem(folder: Path) -> str | None:
 
 
 def _os_reason(err: OSError) -> str:
-    """Return what errors.os_reason returns, which nodes do not have."""
+    """Return the system's reason of an error, like errors.os_reason, which nodes do not have."""
     return (err.strerror or str(err)).lower()
 
 
 def read_json_mapping(file: Path) -> Mapping[str, Any]:
-    """What a JSON file holds; nothing where it cannot be read."""
+    """Return the object in a JSON file; empty if the file cannot be read or holds something else."""
     try:
         if not file.is_file() or file.stat().st_size > _MAX_JSON_BYTES:  # a pipe is not waited for
             return {}
@@ -68,14 +68,16 @@ def read_json_mapping(file: Path) -> Mapping[str, Any]:
 
 
 def quarantine_path(folder: Path) -> Path:
-    """A free name under which neither LLaMA-Factory nor the Trainer counts it: what begins with `checkpoint-` takes a
-    place of `save_total_limit`, whatever follows (transformers/trainer_utils.py, sort_checkpoints)."""
+    """Return a free name for an incomplete checkpoint. Neither LLaMA-Factory nor the Trainer counts a folder of this
+    name; a name that begins with `checkpoint-` would take a place of `save_total_limit` (transformers/trainer_utils.py,
+    sort_checkpoints)."""
     places = (folder.with_name(f"incomplete-{folder.name}{f'-{n}' if n else ''}") for n in itertools.count())
     return next(place for place in places if not os.path.lexists(place))
 
 
 def quarantine(folder: Path) -> Path | None:
-    """Rename it so; None where another node was faster. Raises OSError."""
+    """Rename a checkpoint to its quarantine path and return the path; None if another node was faster. Raises
+    OSError."""
     while True:
         place = quarantine_path(folder)
         try:
@@ -88,7 +90,8 @@ def quarantine(folder: Path) -> Path | None:
 
 
 def _integrity_problems(folder: Path) -> Iterator[str]:
-    """The Trainer writes its state last; where the node itself died, files can be shorter than they were written."""
+    """Yield the reasons why a checkpoint is incomplete. The Trainer writes its state last; if the node itself died,
+    files can be shorter than they were written."""
     if (folder / _INCOMPLETE_MARK).exists():
         yield f"its {_INCOMPLETE_MARK} is still there"
     if not read_json_mapping(folder / TRAINER_STATE):
@@ -114,7 +117,7 @@ def _result_problems(folder: Path) -> Iterator[str]:
 
 
 def _missing_weight_files(folder: Path) -> Iterator[str]:
-    """Files that the index names."""
+    """Yield a problem for each file that the index names and the folder lacks."""
     files = read_json_mapping(folder / WEIGHTS_INDEX).get("weight_map")
     if not isinstance(files, dict):
         yield f"{WEIGHTS_INDEX} is cut off"
@@ -123,7 +126,8 @@ def _missing_weight_files(folder: Path) -> Iterator[str]:
 
 
 def _is_full_length(file: Path) -> bool:
-    """Whether it is as long as its head says: eight bytes of the head's length, the head, the tensors."""
+    """True if a safetensors file is as long as its head says: eight bytes for the head's length, the head, the
+    tensors."""
     if not file.is_file():  # a pipe is not waited for
         return False
     with file.open("rb") as content:
@@ -143,7 +147,8 @@ def _is_whole_archive(file: Path) -> bool:
 
 
 def _shard_problems(folder: Path) -> Iterator[str]:
-    """`latest` is written when all processes are done. On disks of their own nodes have some of the files each."""
+    """Yield what is missing of DeepSpeed's states. `latest` is written when all processes are done. If nodes have disks
+    of their own, each disk has only some of the files."""
     if not (folder / "latest").is_file():
         yield "no file `latest`"
     files = folder.glob("global_step*/*_optim_states.pt")
@@ -154,7 +159,8 @@ def _shard_problems(folder: Path) -> Iterator[str]:
 
 
 def main(output: str) -> None:
-    """Set aside what is half-written; the job ends where that cannot be done, as it would go on from there."""
+    """Rename the incomplete checkpoints in the output folder. Exit if a checkpoint cannot be renamed, because the run
+    would resume from it."""
     for folder in Path(output).glob("checkpoint-*"):
         why = integrity_problem(folder) if CHECKPOINT_NAME.fullmatch(folder.name) and folder.is_dir() else None
         if why:
