@@ -78,7 +78,7 @@ class Wish:
             "fsdp" if "fsdp" in variants else None,
             length=length,
             stage=row["stage"],
-            saver=next((word for word in variants if word in memory_savers()), None),
+            optimizer=next((word for word in variants if word in memory_savers()), None),
             public=True,
             extra=extra,
             drop=tuple(row.get("drop", ())),
@@ -258,7 +258,7 @@ def main() -> None:
             path.write_text(
                 recipe_text.render_recipe(draft, planned=False, head=head(wish, draft, before.get(name))), "utf-8"
             )
-            print(f"{path.name}: {draft.engine}, micro {draft.micro}, {draft.length}, liger {draft.liger}")
+            print(f"{path.name}: {draft.sharding}, micro {draft.micro_batch}, {draft.length}, liger {draft.liger}")
     for path in RECIPES.glob("*.yaml"):
         if path.stem not in {*made, *kept()}:
             path.unlink()

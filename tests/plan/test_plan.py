@@ -314,7 +314,7 @@ def test_a_saving_optimizer_is_taken_only_where_all_else_is_slow_or_does_not_fit
         ["full"],
         plan.USUAL_LENGTHS,
     )
-    assert list(dict.fromkeys(each.draft.saver for each in found)) == savers
+    assert list(dict.fromkeys(each.draft.optimizer for each in found)) == savers
 
 
 @pytest.mark.parametrize(
@@ -931,7 +931,7 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
     answer.write_best_plan(best, Path("mine.yaml"))
     document = load_recipe(str(here / "mine.yaml"))
     assert document.header["predicted"]["device_gib"] == round(best.device_gib, 1)
-    assert replace(best.draft, micro=16).job.verdict == "exceeds"
+    assert replace(best.draft, micro_batch=16).job.verdict == "exceeds"
 
 
 LARGE = ("--model", "qwen2.5-vl-32b", "--machine", "16xascend-910c-64g", "--stage", "dpo", "--cutoff-len", "512",

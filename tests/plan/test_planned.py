@@ -204,7 +204,7 @@ def test_what_is_known_without_a_simulation_is_not_simulated() -> None:
         long = replace(best.draft, length=4096)
         poor, settled = long.machine._replace(host_ram_gib=1.0), best.draft.planned.settled
         small = devices.parse_machine("8xrtx-3090")
-        assert replace(long, method="full", engine=None, machine=small).job.device_verdict == "exceeds"
+        assert replace(long, method="full", sharding=None, machine=small).job.device_verdict == "exceeds"
         assert (replace(long, machine=poor).fits, replace(long, planned=settled).fits, Fake.asked) == (False, False, [])
         assert replace(long, planned=settled).job.device_verdict == "unknown"
         assert replace(best.draft, planned=settled).fits

@@ -102,7 +102,7 @@ def verdict(model: Model, target: Machine, method: str) -> str:
     names = (None, *memory_savers()) if method == "full" and target.world == 1 else (None,)
     jobs = []
     for saver in names:
-        for made in plan.most_frugal_runs(replace(start, saver=saver)):
+        for made in plan.most_frugal_runs(replace(start, optimizer=saver)):
             if made.draft.job.verdict == "fits":
                 return "fits"
             jobs.append(made.draft.job)

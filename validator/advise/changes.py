@@ -24,9 +24,10 @@ from validator.run.variants import ArgumentChanges, ArgumentValue, with_argument
 
 @dataclass(frozen=True)
 class Change:
-    """Settings to write, what the run then needs (GiB, expected), and what it costs. `first` are commands to run
-    before, in the folder that the run is started from; `environment` are variables that the launch did not need.
-    `time_ratio`: how many times as long the run takes on the same samples; None: not known."""
+    """Settings to write, expected memory of the changed run in GiB, and a note on the cost. `first` are commands to run
+    before, in the folder that the run is started from. `environment` holds variables that the launch did not need
+    before the change. `time_ratio`: time of the changed run over time of the run as it is, on the same samples; None if
+    not known."""
 
     set: ArgumentChanges
     device_gib: float
@@ -38,11 +39,11 @@ class Change:
     time_ratio: float | None = None
 
     def settings(self) -> list[str]:
-        """Each setting as YAML writes it."""
+        """Return each setting as YAML writes it."""
         return [f"{key}: {_yaml_value(value)}" for key, value in self.set.items()]
 
     def steps(self) -> list[str]:
-        """What is to be done beside writing the settings."""
+        """Return what to do besides writing the settings."""
         variables = " ".join(f"{name}={value}" for name, value in (self.environment or {}).items())
         started = [f"start it by `lmf-recipes train`, or with {variables} in the environment"] if variables else []
         return [*(f"run `{command}` first" for command in self.first), *started]
@@ -54,7 +55,7 @@ class Change:
 
 
 def evaluate_change(job: Job, settings: ArgumentChanges, note: str) -> Change:
-    """The settings, with all that is known of them."""
+    """Return the change that the settings make, with the memory and the verdict of the changed run."""
     after = with_arguments(job, settings)
     device, host = after.device_memory, after.host_memory
     return Change(settings, device.expected / GIB if device else 0.0, host.expected / GIB if host else 0.0,
@@ -62,8 +63,8 @@ def evaluate_change(job: Job, settings: ArgumentChanges, note: str) -> Change:
 
 
 def _copy_commands(job: Job, settings: ArgumentChanges) -> list[str]:
-    """What brings the DeepSpeed file that the settings name to where it is not; for a recipe that is read in the
-    catalogue from elsewhere, both into the working directory."""
+    """Return the `lmf-recipes copy` commands that the change needs: for its DeepSpeed file, and for the recipe itself
+    if it is read from the catalogue."""
     file = settings.get("deepspeed")
     if not isinstance(file, str):
         return []
@@ -79,7 +80,7 @@ def _copy_command(name: str) -> str:
 
 
 def _new_variables(job: Job, after: Job) -> dict[str, str]:
-    """What the launcher must find set, and did not for the job as it was."""
+    """Return the environment variables that the launcher needs after the change and did not need before."""
     before, now = (
         launch_command.torchrun_env(*launch_command.nodes_and_devices(one), one.deepspeed is not None)
         for one in (job, after)
@@ -103,8 +104,8 @@ class ReleaseMemory:
 
 
 def memory_on_older_release(job: Job) -> ReleaseMemory | None:
-    """What the run needs with it, GiB; None where it does not fit there with a margin, or need not. Its experts are
-    linear modules, which 4 bits reach."""
+    """Return memory with the last transformers 4, or None unless the run fits there and not here. transformers 4 stores
+    experts as linear modules, which bitsandbytes can quantize."""
     mixture = job.model is not None and job.model.arch.ffn.experts > 0
     if not (mixture and job.quantization.loads and job.worst in ("tight", "exceeds")):
         return None
@@ -117,12 +118,12 @@ def memory_on_older_release(job: Job) -> ReleaseMemory | None:
 
 
 def with_time_ratios(job: Job, changes: Sequence[Change]) -> list[Change]:
-    """The changes with how many times as long each makes the run."""
+    """Return the changes, each with its `time_ratio`."""
     return [replace(each, time_ratio=time_ratio_of(job, with_arguments(job, each.set))) for each in changes]
 
 
 def time_ratio_of(job: Job, after: Job) -> float | None:
-    """How many times as long another job takes on the same samples, of the usual lengths; None where not known."""
+    """Return time of `after` over time of `job` on the same samples of usual lengths; None if not known."""
     return training_time.time_ratio(job, after, estimate_sample_lengths(job).lengths[1])
 
 
@@ -133,9 +134,9 @@ _MAX_FURTHER_TRIALS = 150
 
 
 def nearest_changes(job: Job, limit: int = 5) -> list[Change]:
-    """Changes that fit, the cheapest first by the order of the ladder, and nothing in any of them that could be left
-    out; else those that are tight; else those that come nearest. For a job that fits, or of which nobody can say, the
-    easy ways to need less. None brings an error that the job does not have."""
+    """Return changes that fit, cheapest first by the order of the levers, without settings that could be left out; else
+    changes that are tight; else those that come nearest. For a job that fits, or whose verdict is unknown, return
+    changes that save memory and keep the training. No change brings an error that the job does not have."""
     if job.worst not in ("tight", "exceeds"):
         return list(islice(_changes_to_same_training(job), limit))
     better: tuple[Verdict, ...] = ("fits", "tight") if job.worst == "exceeds" else ("fits",)
@@ -146,7 +147,7 @@ def nearest_changes(job: Job, limit: int = 5) -> list[Change]:
 
 
 def change_advice(job: Job) -> str:
-    """What to do about a job that does not fit, as the end of a message."""
+    """Return what to do about a job that does not fit, as the end of a message."""
     if job.simulated:
         return f"`lmf-recipes explain {shell_quote(job.workspace.recipe)} --simulate` tries changes"
     if cure := memory_on_older_release(job):
@@ -159,7 +160,7 @@ def change_advice(job: Job) -> str:
 
 
 def _minimal_changes(job: Job, wanted: Verdict) -> Iterator[Change]:
-    """Changes that reach the verdict, the cheapest first, without those that hold all keys of a cheaper one."""
+    """Yield changes that reach the verdict, cheapest first, without those that hold all keys of a cheaper one."""
     enough: list[ArgumentChanges] = []
     for trial, way in enumerate(_candidate_options(job, wanted, enough)):
         if enough and trial > _MAX_FURTHER_TRIALS:
@@ -170,8 +171,8 @@ def _minimal_changes(job: Job, wanted: Verdict) -> Iterator[Change]:
 
 
 def _candidate_options(job: Job, wanted: Verdict, enough: list[ArgumentChanges]) -> Iterator[Option]:
-    """Each hard way with all choices of easy ones, but for what holds something that is `enough`; a hard way that has
-    served is added to that."""
+    """Yield each option that changes the training, with all combinations of options that do not. Options that hold all
+    keys of something in `found` are left out, and an option that was part of a result is added to `found`."""
     easy = [*_combined_options(job, levers.SAME_TRAINING)]
     for hard in _combined_options(job, levers.levers_changing_training(job)):
         if _holds_any(hard.set, enough) or not any(
@@ -190,7 +191,8 @@ def _holds_any(settings: ArgumentChanges, others: Sequence[ArgumentChanges]) -> 
 
 
 def _closest_changes(job: Job) -> Iterator[Change]:
-    """Where nothing reaches the limits: all the easy ways with each hard one, the nearest to them first."""
+    """Yield the changes that come nearest to the machine's limits: each option that changes the training, with all
+    options that do not."""
     tried = [
         evaluate_change(job, way.set, way.note)
         for hard in _combined_options(job, levers.levers_changing_training(job))
@@ -205,21 +207,22 @@ def _closest_changes(job: Job) -> Iterator[Change]:
 
 
 def _is_nearer(job: Job, one: Change, than: Change) -> bool:
-    """Whether it needs clearly less than another of what that has too little of."""
+    """True if `one` needs clearly less of the memory (device or host) of which `than` needs too much."""
     short = with_arguments(job, than.set)
     device = short.device_verdict == than.verdict and one.device_gib <= 0.98 * than.device_gib
     return device or (short.host_verdict == than.verdict and one.host_gib <= 0.98 * than.host_gib)
 
 
 def _changes_to_same_training(job: Job) -> Iterator[Change]:
-    """Each easy way by itself, where it saves anything."""
+    """Yield each option that keeps the training, by itself, if it saves memory."""
     for way in (way for step in levers.SAME_TRAINING for way in levers.available_options(job, step)):
         if _saves_memory(job, way.set) and _adds_no_error(job, way.set):
             yield evaluate_change(job, way.set, way.note)
 
 
 def _combined_options(job: Job, steps: Sequence[Lever]) -> Iterator[Option]:
-    """At most one way of each step, the cheapest first: each step costs more than all before it together."""
+    """Yield combinations of at most one option of each lever, cheapest first: each lever costs more than all before it
+    together."""
     choices = [(Option({}, ""), *levers.available_options(job, step)) for step in reversed(steps)]
     for chosen in product(*choices):
         if way := levers.combine(reversed(chosen)):
@@ -227,8 +230,8 @@ def _combined_options(job: Job, steps: Sequence[Lever]) -> Iterator[Option]:
 
 
 def _most_frugal(job: Job, hard: Option, enough: Sequence[ArgumentChanges] = ()) -> Iterator[Option]:
-    """The hard way with the last of all easy ways, but those that are enough by themselves; also without another
-    engine, which may need more than it saves."""
+    """Yield the option with the last option of every lever that keeps the training, except those in `found`: once with
+    and once without another engine, which may need more memory than it saves."""
     last = (ways[-1] for step in levers.SAME_TRAINING if (ways := levers.available_options(job, step)))
     easy = [way for way in last if not _holds_any(way.set, enough)]
     for engine_kept in (False, True):
@@ -242,8 +245,8 @@ def _reaches_verdict(job: Job, way: Option, wanted: Verdict) -> bool:
 
 
 def _adds_no_error(job: Job, settings: ArgumentChanges) -> bool:
-    """Whether the settings bring no error that the job does not have, other than of memory and of data sets: no change
-    touches those, and the catalogue's, where its DeepSpeed files are looked for, are not the job's."""
+    """True if the settings bring no error that the job does not have. Errors on data sets do not count: no change
+    touches data sets, and DeepSpeed files are looked for in the catalogue, whose data sets are not the job's."""
     new = _find_errors_cached(with_arguments(job, settings)) - _find_errors_cached(job)
     return all(code.startswith("PTH1") for code, _ in new)
 
@@ -252,14 +255,15 @@ _find_errors_cached = lru_cache(maxsize=64)(all_rules.find_errors)
 
 
 def _saves_memory(job: Job, settings: ArgumentChanges) -> bool:
-    """Whether the job then needs at least a fiftieth less, of the devices or of the host."""
+    """True if the settings save at least a fiftieth of device memory or of host memory."""
     after = with_arguments(job, settings)
     pairs = ((job.device_memory, after.device_memory), (job.host_memory, after.host_memory))
     return any(now.expected < 0.98 * was.expected for was, now in pairs if was and now)
 
 
 def _times_over_machine(job: Job, tried: Change) -> float:
-    """How many times over the machine a change that does not fit still is."""
+    """Return the changed run's memory over the machine's, of device or host the larger; 0 if it fits or the machine is
+    not known."""
     machine = job.machine
     if machine is None or tried.verdict != "exceeds":
         return 0.0

@@ -1,5 +1,5 @@
-"""What `explain` answers, and how it is put together. The fields are the keys of its JSON, in their order; GiB are
-2^30 bytes."""
+"""The answer of `explain` and how it is built. The fields are the keys of its JSON, in their order; GiB are 2^30
+bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ MEMORY_CODES = ("FIT001", "FIT003")
 
 @dataclass(frozen=True)
 class TargetMachine:
-    """The machine. `device_gib` is what its name says, `usable_gib` what a process gets, `host_ram_gib` of a node."""
+    """The machine. `device_gib` is the nominal device memory, `usable_gib` what a process gets of it, `host_ram_gib`
+    the memory of a node."""
 
     nodes: int
     devices: int
@@ -42,7 +43,7 @@ class TargetMachine:
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The model and its number of parameters, those of a vision tower included."""
+    """The model and its number of parameters, including a vision tower."""
 
     name: str
     parameters: int
@@ -51,7 +52,7 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class MemoryBand:
-    """Memory of a node: low to high is the 90 % band around what is expected. The largest term comes first."""
+    """Host memory of a node, GiB: low to high is the 90 % band. The largest term comes first."""
 
     low: float
     expected: float
@@ -61,8 +62,8 @@ class MemoryBand:
 
 @dataclass(frozen=True)
 class DeviceMemoryBand:
-    """Memory of the worst device: `allocated`, the peak of live tensors, is the sum of the terms; what is expected also
-    holds context and slack. `few_measurements_of` is what makes the band wide."""
+    """Memory of the worst device, GiB. `allocated`, the peak of live tensors, is the sum of the terms; `expected` adds
+    context and slack. `few_measurements_of` names what makes the band wide."""
 
     allocated: float
     low: float
@@ -73,13 +74,14 @@ class DeviceMemoryBand:
 
     @property
     def shared(self) -> bool:
-        """True if the host's memory is a term of it, because both share one."""
+        """True if device and host share one memory, so that host memory is one of the terms."""
         return SharedTerm.HOST in self.terms
 
 
 @dataclass(frozen=True)
 class DiskUse:
-    """GiB of one checkpoint, how many lie there at once, and the most GiB on disk, the model and data included."""
+    """GiB of one checkpoint, the most checkpoints on disk at once, and the most GiB on disk, including model and
+    data."""
 
     checkpoint: float
     checkpoints: int
@@ -88,7 +90,7 @@ class DiskUse:
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """Seconds of one optimizer step, with the 90 % band; the terms sum to what is expected, the largest first."""
+    """Seconds of one optimizer step, with the 90 % band. The terms sum to `expected`, the largest first."""
 
     low: float
     expected: float
@@ -98,11 +100,10 @@ class OptimizerStep:
 
 @dataclass(frozen=True)
 class RunTime:
-    """How long the run takes. `tokens_per_second` are those of all devices, padding included; `hours` of the whole run,
-    None where the number of samples is not known, `parts` what of those expected goes to what. `assumed` and
-    `few_measurements_of` are what makes the band wide. `by_length`: hours by the mean length of samples, in tokens,
-    where nothing tells how long they are. `correction`: measured over predicted on this machine; None
-    where nothing was measured."""
+    """How long the run takes. `tokens_per_second` counts all devices and padding. `hours` is the time of the whole run,
+    None if the number of samples is not known; `parts` splits its expected hours. `assumed` and `few_measurements_of`
+    name what makes the band wide. `by_length`: hours by the mean length of samples in tokens, if their length is not
+    known. `correction`: measured over predicted time on this machine; None if nothing was measured."""
 
     step_seconds: OptimizerStep
     tokens_per_second: float
@@ -120,8 +121,8 @@ class RunTime:
 
 @dataclass(frozen=True)
 class SampleNumbers:
-    """What the recipe recommends, and the rows of its data sets; None where they are elsewhere or cannot be read.
-    `sure`: who the recommended number is from; None for a number of the recipe's own."""
+    """The number of samples that the recipe recommends, and the rows found in its data sets; None if they are elsewhere
+    or cannot be read. `sure`: the source of the recommended number; None for a number of the recipe's own."""
 
     recommended: int | None
     found: int | None
@@ -164,11 +165,12 @@ class Explanation:
 
     @property
     def errors(self) -> int:
-        """Number of errors but those of memory, which the verdict tells."""
+        """Number of errors, without those of memory, which the verdict states."""
         return sum(each.severity is Severity.ERROR and each.code not in MEMORY_CODES for each in self.diagnostics)
 
     def rounded(self) -> Explanation:
-        """Sizes to 0.01 GiB, times and money to four digits, as JSON has them; text rounds once, from what is exact."""
+        """Return sizes rounded to 0.01 GiB, times and money to four digits, for JSON. Text output rounds the exact
+        numbers itself."""
         return replace(self, time=self.time and _rounded_time(self.time),
                        cost=self.cost and _rounded_span(self.cost),
                        device_gib=self.device_gib and _rounded_sizes(self.device_gib),
@@ -220,7 +222,8 @@ _POWER_SHARES = (0.6, 0.85, 1.0)
 
 
 def predict_run_time(job: Job, energy: bool = False) -> RunTime | None:
-    """How long it takes; None where model, machine or its rates are not known. `energy`: with what the boards draw."""
+    """Return the predicted time of the run; None if model, machine or its rates are not known. `energy`: with the
+    energy that the boards draw."""
     correction = calibration.time_correction(str(job.machine))
     known = training_time.predict_training_time(job, correction=correction)
     if known is None:
@@ -245,7 +248,7 @@ def predict_run_time(job: Job, energy: bool = False) -> RunTime | None:
 
 
 def run_cost(job: Job, time: RunTime | None) -> Cost | None:
-    """What the hours of all devices cost; None where no price or no number of samples is known."""
+    """Return the price of all device hours; None if no price or no number of samples is known."""
     return job.price.of(job.batch.world_size, time.hours) if job.price and time and time.hours else None
 
 
@@ -258,14 +261,15 @@ def _energy_kwh(job: Job, hours: Band) -> Band | None:
 
 
 class LaunchCommands(NamedTuple):
-    """The command of each node, or why there is none."""
+    """The launch command of each node, or why there is none."""
 
     commands: Sequence[str] = ()
     problem: str | None = None
 
 
 def launch_commands(job: Job, overrides: Sequence[str]) -> LaunchCommands:
-    """The recipe with the overrides, and with those that lead to what it reads beside itself, each key once."""
+    """Return the launch commands of the recipe with the overrides, and with overrides for the paths of files that it
+    reads; each key once."""
     if job.workspace.recipe == "-":
         return LaunchCommands(problem="llamafactory-cli reads a recipe from a file; save it first")
     displaced = launch_command.path_overrides(job)
@@ -289,8 +293,8 @@ def explain(
     simulation: SimulationFigures | None = None,
     energy: bool = False,
 ) -> Explanation:
-    """Where every GiB and every second of the job goes; `diagnostics` are all findings in it, `simulation` what was
-    simulated of it. `energy`: with what the boards draw.
+    """Return where every GiB and every second of the job goes. `diagnostics` are all findings about it, `simulation`
+    its simulated memory. `energy`: with the energy that the boards draw.
 
     Raises RecipeError where model or machine is not known."""
     _require_known_run(job)
@@ -328,7 +332,7 @@ def explain(
 
 
 def _ignored_keys(job: Job, diagnostics: Sequence[Diagnostic]) -> list[str]:
-    """Keys that are not known, or whose value was refused and says nothing that it could stand for."""
+    """Return the keys that are unknown or whose value was refused, so that the figures are without them."""
     refused = (each.key for each in diagnostics if each.severity is Severity.ERROR and each.code.startswith("SCH"))
     return list(dict.fromkeys(key for key in refused if key and not job.args.is_set(key)))
 
@@ -364,7 +368,7 @@ def _device_band(estimate: Estimate | None) -> DeviceMemoryBand | None:
 
 
 def _memory_by_release(job: Job) -> Iterator[ReleaseMemory]:
-    """Nothing where all releases need the same, to a hundredth."""
+    """Yield the memory with each transformers release; nothing if all need the same to one part in a hundred."""
     needs = [each.expected for each in job.device_memories.values()]
     if not needs or max(needs) < 1.01 * min(needs):
         return

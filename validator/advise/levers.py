@@ -17,7 +17,7 @@ ENGINE, WEIGHTS, LENGTH, METHOD, BATCH = "engine", "weights", "length", "method"
 
 
 class Option(NamedTuple):
-    """Settings to write, and what they bring or cost. Two that decide the same thing exclude each other."""
+    """Settings to write, and what they bring or cost. Two options that decide the same thing exclude each other."""
 
     set: ArgumentChanges
     note: str
@@ -29,7 +29,7 @@ Lever = Callable[[Job], Iterator[Option]]
 
 
 def smaller_micro_batch(job: Job) -> Iterator[Option]:
-    """Smaller, halved step by step, with as much more accumulation."""
+    """Yield halved micro batches, each with more accumulation, so that the effective batch stays."""
     micro, accumulation = job.batch.micro_batch, job.batch.accumulation
     while micro > 1:
         by = 2 if micro % 2 == 0 else micro
@@ -40,8 +40,8 @@ def smaller_micro_batch(job: Job) -> Iterator[Option]:
 
 
 def _zero2(job: Job) -> Iterator[Option]:
-    """On one device it shards nothing, but its launch through torchrun makes LLaMA-Factory set PyTorch's expandable
-    segments, which CUDA alone reads (launcher.py)."""
+    """Yield ZeRO-2. On one device it shards nothing, but its launch through torchrun makes LLaMA-Factory set PyTorch's
+    expandable segments, which only CUDA reads (launcher.py)."""
     if (job.zero_stage < 2 or _uses_offload(job)) and not job.fsdp:
         if job.batch.world_size > 1:
             yield _deepspeed_option(job, "ds_z2.json", "shards optimizer state and gradients")
@@ -51,7 +51,8 @@ def _zero2(job: Job) -> Iterator[Option]:
 
 
 def _liger_kernel(job: Job) -> Iterator[Option]:
-    """The loss that never holds all logits is that of these stages (model_utils/liger_kernel.py, require_logits)."""
+    """Yield Liger. LLaMA-Factory uses its fused loss, which never holds all logits, in sft and pt only
+    (model_utils/liger_kernel.py, require_logits)."""
     there = job.model is not None and job.model.family.liger
     ascend = job.machine is not None and job.machine.device.vendor == "ascend"
     if there and job.task.stage in ("sft", "pt") and not job.args.flag("enable_liger_kernel") and not ascend:
@@ -97,7 +98,7 @@ def _four_bits(job: Job) -> Iterator[Option]:
 
 
 def _unquantized(job: Job) -> Iterator[Option]:
-    """ZeRO-3 spreads ordinary weights while they are read, but quantized ones only afterwards."""
+    """Yield unquantized weights: ZeRO-3 shards them while it reads them, but quantized weights only afterwards."""
     if job.task.method == "lora" and job.quantization.asked and job.batch.world_size > 1:
         note = "base weights in half precision, which ZeRO-3 spreads while it reads them"
         yield Option({"quantization_bit": None}, note, frozenset({WEIGHTS}))
@@ -137,7 +138,8 @@ def _pure_bf16(job: Job) -> Iterator[Option]:
 
 
 def _memory_saving_optimizers(job: Job) -> Iterator[Option]:
-    """As `plan` knows them; BAdam keeps the batch, GaLore and APOLLO, layer by layer, cannot accumulate."""
+    """Yield the memory-saving optimizers of `plan`. BAdam keeps the batch; layer-wise GaLore and APOLLO cannot
+    accumulate gradients."""
     if not _takes_memory_saving_optimizers(job):
         return
     for name, note in _OPTIMIZER_NOTES.items():
@@ -171,7 +173,7 @@ def _pure_bf16_settings(job: Job) -> dict[str, ArgumentValue]:
 
 
 def _adapters(job: Job) -> Iterator[Option]:
-    """First without the offload that full training needed."""
+    """Yield LoRA instead of full training, first without the offload that full training needed."""
     targets = job.model.family.targets if job.model and job.model.refused else "all"
     settings = {**_without_optimizer(job), "finetuning_type": "lora", "lora_target": targets}
     note = "trains adapters instead of all weights, at about ten times the learning rate"
@@ -216,19 +218,19 @@ _FOR_WEIGHTS_ON_ONE_DEVICE: tuple[Lever, ...] = (
 
 
 def levers_changing_training(job: Job) -> tuple[Lever, ...]:
-    """The steps after the easy ones, by what the job trains: adapters, or weights of the model itself."""
+    """Return the levers that change the training, by what the job trains: adapters, or weights of the model itself."""
     if job.task.method not in ("full", "freeze"):
         return _FOR_ADAPTERS
     return _FOR_WEIGHTS if job.batch.world_size > 1 else _FOR_WEIGHTS_ON_ONE_DEVICE
 
 
 def available_options(job: Job, step: Lever) -> list[Option]:
-    """The ways of a step that are open to the job: where an accelerate file shards it, the recipe cannot."""
+    """Return the lever's options for the job. If an accelerate file decides the sharding, the recipe cannot."""
     return [way for way in step(job) if not (job.accelerate and ENGINE in way.decides)]
 
 
 def combine(ways: Iterable[Option]) -> Option | None:
-    """All of them as one; None where two exclude each other."""
+    """Return all options as one; None if two exclude each other."""
     settings: dict[str, ArgumentValue] = {}
     notes: list[str] = []
     decided: list[str] = []
@@ -255,7 +257,7 @@ def _uses_offload(job: Job) -> bool:
 
 
 def _deepspeed_options(job: Job, notes: dict[str, str]) -> Iterator[Option]:
-    """The ZeRO files but that of the recipe. Offload gains nothing where device and host share their memory."""
+    """Yield the ZeRO files except the recipe's own. Offload gains nothing if device and host share their memory."""
     if job.machine and job.machine.device.shared_memory:
         notes = {name: note for name, note in notes.items() if "offload" not in name}
     own = str(job.deepspeed.path) if job.deepspeed else ""
@@ -267,12 +269,13 @@ def _deepspeed_option(job: Job, name: str, note: str) -> Option:
 
 
 def _without_optimizer(job: Job) -> dict[str, ArgumentValue]:
-    """The optimizers of full fine-tuning that LLaMA-Factory refuses beside adapters, and mostly beside DeepSpeed."""
+    """Return settings that turn off the optimizers that LLaMA-Factory refuses with adapters, and mostly with
+    DeepSpeed."""
     return {key: False for key in ("use_galore", "use_apollo", "use_badam") if job.args.flag(key)}
 
 
 def _without_other_engines(job: Job) -> dict[str, ArgumentValue]:
-    """What has to go before a ZeRO engine can come: other engines, and optimizers and precisions that exclude it."""
+    """Return settings that remove whatever excludes DeepSpeed: FSDP, layer-wise optimizers and `pure_bf16`."""
     gone = _without_optimizer(job) | {key: None for key in ("fsdp", "fsdp_config") if job.args.is_set(key)}
     if job.args.flag("pure_bf16"):
         gone |= {"pure_bf16": False, "bf16": True}

@@ -20,8 +20,8 @@ _BATCH_ALONE = frozenset({levers.BATCH})
 
 
 def uses_of_free_memory(job: Job, limit: int = 4) -> list[Change]:
-    """For a job that fits: changes that use more memory, and with which it fits by the same margin. None brings an
-    error or a warning that the job does not have."""
+    """Return changes that use more memory, for a job that fits, and with which it still fits by the same margin. No
+    change brings an error or a warning that the job does not have."""
     if job.verdict != "fits":
         return []
     bought = (way for ways in _LEVERS if (way := next((way for way in ways(job) if _still_fits(job, way)), None)))
@@ -36,15 +36,15 @@ def _still_fits(job: Job, way: Option) -> bool:
 
 
 def _saves_time(job: Job, way: Option) -> bool:
-    """A fuller batch saves no time where its samples are padded to the longest of more."""
+    """True unless the option only enlarges the micro batch and padding makes the run no faster."""
     ratio = changes.time_ratio_of(job, with_arguments(job, way.set)) if way.decides == _BATCH_ALONE else None
     return ratio is None or ratio < 1
 
 
 def _less_sharding(job: Job) -> Iterator[Option]:
-    """Less than now, the least first, if need be with a smaller micro batch. On one device nothing is sharded: there
-    only offload is worth leaving. Stages 1 and 2 hold the weights whole, too, and send as much as data parallelism
-    alone (ZeRO, arXiv 1910.02054, section 7): nothing is won by leaving them."""
+    """Yield files that shard less than the job's, the least first, if need be with a smaller micro batch. On one device
+    nothing is sharded, so only offload is worth leaving. Stages 1 and 2 keep the weights whole and send as much as
+    plain data parallelism (ZeRO, arXiv 1910.02054, section 7), so leaving them gains nothing."""
     degree = _sharding_degree(job)
     offloads = degree > _LAST_WITHOUT_OFFLOAD
     for name in _FILES_BY_SHARDING[:degree] if degree > 1 else ():
@@ -62,7 +62,8 @@ _LAST_WITHOUT_OFFLOAD = _FILES_BY_SHARDING.index("ds_z3.json")
 
 
 def _sharding_degree(job: Job) -> int:
-    """The place of a job's sharding among the files; behind them with the weights in host memory, too."""
+    """Return the index of the job's sharding in `_FILES_BY_SHARDING`, or its length if weights are in host memory,
+    too."""
     if not job.zero_stage or job.deepspeed is None:
         return 0
     if job.deepspeed.stage == 3 and job.deepspeed.offload("offload_param"):
@@ -92,7 +93,7 @@ def _unquantized_weights(job: Job) -> Iterator[Option]:
 
 
 def _larger_micro_batch(job: Job) -> Iterator[Option]:
-    """With less accumulation, the largest first."""
+    """Yield larger micro batches with less accumulation, the largest first."""
     each = job.batch.kept_tokens * (2 if job.task.uses_preference_pairs else 1)
     for by in (8, 4, 2):
         micro = job.batch.micro_batch * by
@@ -105,7 +106,7 @@ def _larger_micro_batch(job: Job) -> Iterator[Option]:
 
 
 def _longer_samples(job: Job) -> Iterator[Option]:
-    """Up to what the model was made for, the longest first."""
+    """Yield longer `cutoff_len`, up to the model's positions, the longest first."""
     most = job.model.positions if job.model else None
     lengths = [int(job.args.number("cutoff_len")) << by for by in (3, 2, 1)]
     yield from (Option({"cutoff_len": length}, "fewer samples are cut") for length in lengths if length <= (most or 0))

@@ -54,19 +54,19 @@ class Answer:
     upgrades: Sequence[Upgrade] = ()
     tight: Plan | None = None
     stage: str = "sft"
-    unrated: Sequence[str] = ()
-    outdated: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    methods_without_rates: Sequence[str] = ()
+    newest_release_findings: Mapping[str, Sequence[str]] = field(default_factory=dict)
     scale: Sequence[tuple[Machine, Plan | None]] = ()
     planned: PlanSimulations | None = None
 
     @property
     def method(self) -> str:
-        """The method of the best plan, `lora` where there is none."""
+        """Method of the best plan; `lora` if there is none."""
         return self.best.draft.method if self.best else "lora"
 
     @property
     def best(self) -> Plan | None:
-        """The first plan; None where nothing fits."""
+        """The first plan; None if nothing fits."""
         if self.plans:
             return self.plans[0]
         return self.choices[0].plan if self.choices else None
@@ -86,10 +86,9 @@ def find_answer(
     price: str | None = None,
     simulations: FindSimulations | None = None,
 ) -> Answer:
-    """Plans for the model, or models for the machine; `own` holds the user's data, `network` joins nodes, `price` is
-    that of a device and hour, `simulations` finds what
-    simulates a model that no formula knows. Raises RecipeError for what is not
-    known, and for a length that cuts the pictures of the data."""
+    """Return plans for the model, or models for the machine. `own` holds the user's data, `network` joins nodes,
+    `price` is for one device and hour, and `simulations` finds a simulation of a model that no formula knows. Raises
+    RecipeError for an unknown name, and for a length that cuts the images of the data."""
     target = _read_machine(machine, host_ram_gib)._replace(network=network, price=price)
     if model is None:
         chosen = base_model.choose_models(target, samples, length, [method] if method else ADAPTER_METHODS, stage, own)
@@ -100,7 +99,7 @@ def find_answer(
         _require_fsdp_support(wanted, target, methods)
     engine = "fsdp" if fsdp else None
     start = NewRecipe(
-        wanted, target, methods[0], engine, length=length or USUAL_LENGTHS[0], samples=samples, stage=stage, own=own
+        wanted, target, methods[0], engine, length=length or USUAL_LENGTHS[0], samples=samples, stage=stage, own_datasets=own
     )
     if own and length:
         _require_length_for_images(start)
@@ -110,12 +109,12 @@ def find_answer(
         planned.count(first_to_simulate(replace(start, method=each)).job for each in methods)
         start = replace(start, model=planned.model, planned=planned)
     left_out = () if method else [each for each in PLANNED_METHODS if each not in methods]
-    unanswered = Answer(start.model, target, samples, stage=stage, unrated=left_out, planned=planned)
+    unanswered = Answer(start.model, target, samples, stage=stage, methods_without_rates=left_out, planned=planned)
     return _answer_for_model(unanswered, start, methods, lengths)
 
 
 def _find_model(name: str, simulations: FindSimulations | None) -> tuple[Model, PlanSimulations | None]:
-    """The model by that name; one that no formula knows with what will simulate it, before it is counted."""
+    """Return the model of that name, and its simulations if no formula knows it."""
     try:
         return models.find_model_by_any_name(name), None
     except RecipeError:
@@ -125,10 +124,10 @@ def _find_model(name: str, simulations: FindSimulations | None) -> tuple[Model, 
 
 
 def _answer_for_model(unanswered: Answer, start: NewRecipe, methods: Sequence[str], lengths: Sequence[int]) -> Answer:
-    """The answer about one model: plans, what forbids any, or what would help."""
+    """Return the answer about one model: its plans, else what rules all of them out, else what would help."""
     if plans := find_plans(start, methods, lengths):
         aged = dict.fromkeys(plan.draft.method for plan in plans if plan.draft.transformers)
-        return replace(unanswered, plans=plans, outdated=_findings_by_method(start, aged))
+        return replace(unanswered, plans=plans, newest_release_findings=_findings_by_method(start, aged))
     cures = {each: older for each in methods if (older := on_older_transformers(replace(start, method=each)))}
     if not cures and (reasons := _blocking_reasons(start, methods)):
         previous = releases.previous_major_pair()[1]
@@ -141,11 +140,11 @@ def _answer_for_model(unanswered: Answer, start: NewRecipe, methods: Sequence[st
     if cures:
         start = replace(start, transformers=next(iter(cures.values())).transformers)
     helpful, near = other_machines.nearest_upgrades(start, methods), find_tight_plan(start, methods)
-    return replace(unanswered, upgrades=helpful, tight=near, outdated=_findings_by_method(start, cures))
+    return replace(unanswered, upgrades=helpful, tight=near, newest_release_findings=_findings_by_method(start, cures))
 
 
 def _findings_by_method(start: NewRecipe, methods: Iterable[str]) -> Mapping[str, Sequence[str]]:
-    """By method that is planned for an earlier transformers, what stands against the newest."""
+    """Return `check`'s reasons against the newest transformers, by method."""
     newest = replace(start, transformers=None)
     return {method: newest_release_findings(replace(newest, method=method)) for method in methods}
 
@@ -163,9 +162,9 @@ def _common_reasons(against: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _require_length_for_images(start: NewRecipe) -> None:
-    if start.pictures > start.length:
-        said = f"the pictures of one row are up to {start.pictures:,} tokens, and one that is cut ends the run"
-        raise RecipeError(f"{said}; give --cutoff-len {start.holding}, or leave it out")
+    if start.image_tokens > start.length:
+        said = f"the pictures of one row are up to {start.image_tokens:,} tokens, and one that is cut ends the run"
+        raise RecipeError(f"{said}; give --cutoff-len {start.length_with_images}, or leave it out")
 
 
 def _require_fsdp_support(model: Model, target: Machine, methods: Sequence[str]) -> None:
@@ -181,8 +180,8 @@ def _require_fsdp_support(model: Model, target: Machine, methods: Sequence[str])
 
 
 def stage_and_samples(stage: str | None, samples: int | None, own: UserData | None) -> tuple[str, int | None]:
-    """The stage and the number of samples: those asked for, else those of the user's own data. Raises RecipeError where
-    that stage does not train such rows."""
+    """Return the stage and the number of samples that are asked for, else those of the user's own data. Raises
+    RecipeError if that stage does not train such rows."""
     if own is None:
         return stage or "sft", samples
     known = TRAINABLE_STAGES[own.form.stage]
@@ -194,8 +193,8 @@ def stage_and_samples(stage: str | None, samples: int | None, own: UserData | No
 
 
 def write_best_plan(best: Plan | None, path: Path, own: UserData | None = None) -> InstalledRecipe:
-    """The best plan as a recipe file, with what it reads; `own` is the user's own data. Raises RecipeError where there
-    is none or the file exists."""
+    """Write the best plan as a recipe file, with the files that it reads. `own` is the user's own data. Raises
+    RecipeError if there is no plan or the file exists."""
     if best is None:
         raise RecipeError(f"nothing fits, so `{path}` is not written")
     draft = replace(best.draft, stem=path.stem)

@@ -35,7 +35,7 @@ _FIRST_CHOICES = 3
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A model that fits. `recommended`: samples for its size. `cost` is what the ranking goes by, lower is better."""
+    """A model that fits. `recommended`: number of samples for its size. `cost` ranks the models, lower is better."""
 
     plan: Plan
     recommended: int | None
@@ -72,8 +72,8 @@ def choose_models(
 
 @dataclass
 class _ModelSearch:
-    """Plans of models for the machine, each made once. `sizes` and `makers` count the models that were picked; `late`
-    holds the sizes, without or with experts, of which one takes far too long."""
+    """Plans of models for the machine, each made once. `sizes` and `makers` count the models that were picked. `late`
+    holds the size classes, dense and mixture apart, in which a model takes far too long."""
 
     machine: Machine
     samples: int | None
@@ -88,11 +88,11 @@ class _ModelSearch:
 
     @property
     def balance(self) -> _SampleBalance:
-        """The ranking of models by how well they suit the number of samples."""
+        """Ranking of models by how well they suit the number of samples."""
         return _SampleBalance(self.samples, self.methods[0], self.stage, self.own is not None and self.own.pictured)
 
     def plan(self, key: str) -> Plan | None:
-        """The model's plan, None where it does not fit."""
+        """Return the model's plan; None if it does not fit."""
         if key not in self.plans:
             start = NewRecipe(
                 models.find_model(key),
@@ -101,14 +101,14 @@ class _ModelSearch:
                 length=self.length or USUAL_LENGTHS[0],
                 samples=self.samples,
                 stage=self.stage,
-                own=self.own,
+                own_datasets=self.own,
             )
-            start = start if self.length else replace(start, length=start.holding)
+            start = start if self.length else replace(start, length=start.length_with_images)
             self.plans[key] = first_plan(start, self.methods)
         return self.plans[key]
 
     def fits(self, key: str) -> bool:
-        """True if the model is one to propose and fits."""
+        """True if the model can be proposed and fits."""
         return _is_common(key) and self.plan(key) is not None
 
     def is_soon(self, key: str) -> bool:
@@ -127,7 +127,7 @@ class _ModelSearch:
         return hours < SOON_HOURS
 
     def pick(self, keys: Iterable[str], suits: Callable[[str], bool]) -> list[ModelChoice]:
-        """A few models of each size and of each maker that suit, each the newest of its line that does."""
+        """Return a few suitable models of each size and each maker, each the newest of its line that suits."""
         choices: list[ModelChoice] = []
         ranks = {
             key: (self.balance.mismatch(model := models.find_model(key)), *self.balance.order(model)) for key in keys
@@ -140,7 +140,7 @@ class _ModelSearch:
                 self.sizes[_size_class(model.billions)] += 1
                 self.makers[_publisher(model)] += 1
                 recommended = self.balance.guidance(model).recommended.samples
-                choices.append(ModelChoice(plan, recommended, self.balance.mismatch(model) + plan.delay))
+                choices.append(ModelChoice(plan, recommended, self.balance.mismatch(model) + plan.overhead_doublings))
         return sorted(choices, key=lambda choice: (choice.cost, *self.balance.order(choice.plan.draft.model)))
 
     def _has_room(self, model: Model) -> bool:
@@ -154,7 +154,7 @@ class _ModelSearch:
 
 
 class _SampleBalance(NamedTuple):
-    """How well models suit the samples there are. `pictures`: the user's own samples have some."""
+    """Ranking of models by how well they suit the samples. `pictures`: the user's own samples have images."""
 
     samples: int | None
     method: str
@@ -162,20 +162,20 @@ class _SampleBalance(NamedTuple):
     pictures: bool
 
     def guidance(self, model: Model) -> SampleAmounts:
-        """How many samples public work used for a model of this size."""
+        """Return the numbers of samples that public work used for a model of this size."""
         known = guidance.sample_amounts(self.stage, self.method, model.billions, self.pictures)
         if known is None:
             raise RecipeError(f"how many samples suit which model is not known for stage {self.stage}")
         return known
 
     def mismatch(self, model: Model) -> int:
-        """Doublings between the samples and the recommended number."""
+        """Return the doublings between the number of samples and the recommended number, rounded."""
         if self.samples is None:
             return 0
         return round(abs(log2(self.samples / self.guidance(model).recommended.samples)))
 
     def order(self, model: Model) -> tuple[bool, bool, int, int]:
-        """What decides between models that suit equally well."""
+        """Return the sort key of models that suit the samples equally well."""
         known, size = self.guidance(model), _size_class(model.billions)
         scarce = bool(self.samples and round(2 * log2(known.recommended.samples / self.samples)) > 0)
         apart = abs(size - _size_class(known.report_for)) if self.samples and known.report_for else 0
@@ -183,21 +183,21 @@ class _SampleBalance(NamedTuple):
 
 
 def _successors(key: str | None) -> Iterator[str]:
-    """The model, its successor, the successor of that, and so on."""
+    """Yield the model's key, its successor's, and so on to the newest."""
     while key:
         yield key
         key = models.successor_ids().get(key)
 
 
 def _is_current(key: str) -> bool:
-    """True if the model is one to propose, and not much older than the newest one."""
+    """True if the model can be proposed and is not much older than the newest one."""
     months = _release_months()
     return months[key] >= max(months.values()) - CURRENT_MONTHS and _is_common(key)
 
 
 def _is_common(key: str) -> bool:
-    """True if the shapes are known, and the default name is tuned for chat, in 16 bits and run by transformers' own
-    code."""
+    """True if the model can be proposed: its shapes are known, and its default checkpoint is tuned for chat, in 16 bits
+    and run by transformers' own code."""
     if not families.has_known_shapes(yaml_table("models")[key]["config"]):
         return False
     model = models.find_model(key)
@@ -206,16 +206,16 @@ def _is_common(key: str) -> bool:
 
 @cache
 def _release_months() -> Mapping[str, int]:
-    """Months from year 0 to the release of each model."""
+    """Return the months from year 0 to the release of each model."""
     dates = {key: text.split("-") for key, text in models.release_months().items()}
     return {key: 12 * int(year) + int(month) for key, (year, month) in dates.items()}
 
 
 def _publisher(model: Model) -> str:
-    """Who publishes the model: the owner of its hub name."""
+    """Return the owner in the model's hub name."""
     return model.name.partition("/")[0]
 
 
 def _size_class(billions: float) -> int:
-    """Sizes that differ by less than about a third are one."""
+    """Return the size class of a model; sizes in one class differ by less than about a third."""
     return round(2 * log2(billions))

@@ -68,16 +68,16 @@ class NewRecipe:
     model: Model
     machine: Machine
     method: str
-    engine: str | None = None
-    micro: int = 1
+    sharding: str | None = None
+    micro_batch: int = 1
     length: int = 2048
     liger: bool = False
     recompute: bool = True
     samples: int | None = None
     stage: str = "sft"
-    saver: str | None = None
+    optimizer: str | None = None
     transformers: str | None = None
-    own: Registry | None = None
+    own_datasets: Registry | None = None
     workers: int = 4
     stem: str | None = None
     planned: PlanSimulations | None = None
@@ -91,30 +91,30 @@ class NewRecipe:
 
     @property
     def liger_helps(self) -> bool:
-        """Whether liger's loss, which never holds all logits, can be had: on GPUs, in stages that need no logits
-        (llamafactory/model/model_utils/liger_kernel.py, require_logits). Of a model that is simulated, where that can
-        be, too."""
+        """True if Liger's fused loss, which never holds all logits, can be used: on GPUs, in stages that need no logits
+        (llamafactory/model/model_utils/liger_kernel.py, require_logits). For a simulated model, only if the simulation
+        can fuse the loss too."""
         if self.planned and not self.planned.fuses:
             return False
         return self.machine.device.vendor in ("nvidia", "amd", "unknown") and self.stage in ("sft", "pt")
 
     @cached_property
     def job(self) -> Job:
-        """The job it would be, judged by the same formulas as any other."""
-        header = {"samples": self.amount, "transformers": self.transformers, "packages": list(self.packages)}
+        """The run that the recipe describes, predicted by the same formulas as any other run."""
+        header = {"samples": self.planned_samples, "transformers": self.transformers, "packages": list(self.packages)}
         settings = {key: value for key, value in self._settings() if key not in self.drop}
-        workspace = Workspace("plan", (catalogue_root(),), registry=self.own or _catalogue_datasets())
+        workspace = Workspace("plan", (catalogue_root(),), registry=self.own_datasets or _catalogue_datasets())
         job = run_of_values(settings, header, self.machine, workspace)
         job = self.planned.job(job) if self.planned else job
         return job.with_header({**job.header, **self._stated(job)}) if self.public else job
 
     def _stated(self, job: Job) -> dict[str, int]:
-        """Fields of the header block: rows of the public data, and tokens of a typical sample. The longest sample is
-        left out, so that memory is judged for `cutoff_len` and the verdict holds for other data, too."""
+        """Return the header fields `rows` (of the public data) and `lengths` (tokens of a typical sample). The longest
+        sample is left out, so memory is judged for `cutoff_len` and the verdict holds for other data, too."""
         known = published_tokens(job)
         shown = (
             multimodal.usual_media_tokens(job, self.model, job.data.datasets, job.data.published)
-            if self.pictured
+            if self.has_images
             else 0
         )
         fields = {"rows": job.data.published_rows, "lengths": min(known[0] + shown, self.length) if known else None}
@@ -122,53 +122,56 @@ class NewRecipe:
 
     @property
     def fits(self) -> bool:
-        """Whether all of both bands fits. The host is asked first, since the devices' memory may have to be simulated;
-        what is not is taken not to fit."""
+        """True if device and host memory fit up to the upper end of their bands. The host is asked first, because the
+        devices' memory may have to be simulated. Device memory that was not simulated counts as not fitting."""
         return self.job.host_verdict in ("fits", "unknown") and self.job.device_verdict == "fits"
 
     @cached_property
     def lengths(self) -> Sequence[float]:
-        """Usual lengths of its samples, in tokens."""
+        """Usual lengths of the samples, in tokens."""
         return estimate_sample_lengths(self.job).lengths[1]
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Packages that the recipe asks for: the kernels of linear attention, which are plain Triton, where the device
-        runs them in bf16. Without them a step took 1.7 times as long on B200 (huggingface/transformers issue 48718)."""
+        """Packages that the recipe asks for: the Triton kernels of linear attention, if the device runs them in bf16.
+        Without them a step took 1.7 times as long on B200 (huggingface/transformers issue 48718)."""
         runs = self.machine.device.vendor in ("nvidia", "amd") and self.machine.device.bf16
         mixer = self.model.arch.mixer if self.model.family.mixer == "delta" else None
         return mixer.packages if mixer and runs else ()
 
     @property
-    def amount(self) -> int | None:
-        """Samples the recipe is made for: those there are, else the recommended number."""
+    def planned_samples(self) -> int | None:
+        """Number of samples that the recipe is made for: the user's own number, else the recommended one."""
         return self.samples or self.recommended
 
     @cached_property
     def guidance(self) -> SampleAmounts | None:
-        """How many samples public work used for the stage."""
-        return guidance.sample_amounts(self.stage, self.method, self.model.billions, self.pictured)
+        """Numbers of samples that public work used for the stage; None if not known."""
+        return guidance.sample_amounts(self.stage, self.method, self.model.billions, self.has_images)
 
     @property
     def recommended(self) -> int | None:
-        """Samples that data/samples.yaml recommends for the stage and the model's size; None: not known."""
+        """Number of samples that data/samples.yaml recommends for the stage and the model's size; None if not known."""
         return self.guidance.recommended.samples if self.guidance else None
 
     @property
     def rates(self) -> Mapping[str, Any]:
-        """Learning rate, effective batch and epochs of data/rates.yaml for stage, method and the model's size."""
-        return guidance.published_rates(self.model, self.method, self.stage, self.saver)
+        """Learning rate, effective batch and epochs from data/rates.yaml for the stage, the method and the model's
+        size."""
+        return guidance.published_rates(self.model, self.method, self.stage, self.optimizer)
 
     @property
     def accumulation(self) -> int:
-        """So many steps that the effective batch comes closest to the wanted one from below; at least one."""
-        return max(1, self.batch // (self.micro * self.machine.world))
+        """Gradient accumulation steps: the most with which the effective batch does not exceed `batch`, at least
+        one."""
+        return max(1, self.batch // (self.micro_batch * self.machine.world))
 
     @property
     def batch(self) -> int:
-        """Sequences of an optimizer step: as many as are usual, or hold the usual number of samples where several are
-        packed into one; a power of two below where the run would have fewer than a hundred steps. Where
-        the other devices' weights are gathered, there are four for each device: the traffic is not for a few tokens."""
+        """Sequences of an optimizer step: the usual number, or as many as hold the usual number of samples if several
+        are packed into a sequence. If the run would have fewer than a hundred steps, the number is a smaller power of
+        two. If weights are gathered from the other devices, each device gets up to four sequences, so that the traffic
+        serves more tokens."""
         usual = self.rates["batch"]
         batch, (rows, samples) = int(usual["default"]), self._packed
         if self.gathers:
@@ -180,42 +183,42 @@ class NewRecipe:
     @property
     def gathers(self) -> bool:
         """True if a device fetches the weights of each layer from the others."""
-        return self.engine is not None and ("z3" in self.engine or self.engine == "fsdp")
+        return self.sharding is not None and ("z3" in self.sharding or self.sharding == "fsdp")
 
     @property
     def _packed(self) -> tuple[int | None, float]:
-        """Sequences that the samples make, None where their number is not known, and samples in each of them."""
+        """Return the number of sequences that the samples make (None if not known) and the samples in each sequence."""
         if not self.public:
-            return self.amount, 1.0
+            return self.planned_samples, 1.0
         values = {"stage": self.stage, "cutoff_len": self.length, **dict(self._data())}
         job = run_of_values(values, workspace=Workspace(registry=_catalogue_datasets()))
-        rows, length = job.data.published_rows or self.amount, published_tokens(job)
+        rows, length = job.data.published_rows or self.planned_samples, published_tokens(job)
         each = max(1.0, job.batch.max_tokens / length[0]) if length and job.batch.packing else 1.0
         return int(rows / each) if rows else None, each
 
     @cached_property
     def _rows(self) -> int | None:
-        """Samples of the data. Texts that are packed into sequences count as the fewer of the two, since LLaMA-Factory
-        splits the data before it packs them. None: not known."""
-        if self.own is None:
+        """Number of samples in the data; None if not known. If texts are packed, the smaller of texts and sequences
+        counts, because LLaMA-Factory splits off the evaluation data before it packs."""
+        if self.own_datasets is None:
             return self._packed[0]
         values = {"stage": self.stage, "cutoff_len": self.length, **dict(self._data())}
-        job = run_of_values(values, workspace=Workspace(registry=self.own))
+        job = run_of_values(values, workspace=Workspace(registry=self.own_datasets))
         if job.data.local_rows is None or not job.batch.packing:
             return job.data.local_rows
         lengths = estimate_sample_lengths(job).lengths[1]
         return min(job.data.local_rows, int(job.data.local_rows * sum(lengths) / len(lengths) / self.length))
 
     @property
-    def unmeasured(self) -> str | None:
-        """Why nothing is held back for evaluation; None where part of the data is."""
+    def why_not_evaluated(self) -> str | None:
+        """Reason why nothing is held back for evaluation; None if part of the data is."""
         few = self._rows is not None and self._rows < _FEWEST_SAMPLES
         return _TOO_FEW_SAMPLES if few else self.no_evaluation
 
     @property
     def evaluates(self) -> bool:
         """True if part of the data is held back and measured at each checkpoint."""
-        return self.unmeasured is None
+        return self.why_not_evaluated is None
 
     @property
     def held_share(self) -> float:
@@ -225,45 +228,46 @@ class NewRecipe:
 
     @property
     def name(self) -> str:
-        """The name a recipe of the catalogue with these contents would have."""
+        """Name that a catalogue recipe with these contents would have."""
         name = recipe_labels.catalogue_name_with_variant(self.job) or "plan"
         return f"{name}-{self.use}" if self.use else name
 
     @property
     def template(self) -> str | None:
-        """The model's template; for a base model that of its chat-tuned sister, else plain words."""
+        """Name of the model's chat template; for a base model the template of its chat-tuned sister, else `default`."""
         sister = models.find_model(self.model.hub[0]).template if self.model.hub else None
         return self.model.template or sister or ("default" if self.model.base else None)
 
     @property
     def output(self) -> str:
-        """Where the run saves, from the working directory: by the file it is written to, as plans of different contents
-        may share a name of the catalogue's."""
+        """Output folder, relative to the working directory. It is named after the recipe's file, because plans of
+        different contents may share a catalogue name."""
         return f"saves/{self.stem or self.name}"
 
     @property
-    def pictured(self) -> bool:
-        """True if the model reads pictures and the samples have some."""
+    def has_images(self) -> bool:
+        """True if the model reads images and the samples have some."""
         if not self.model.reads_pictures or self.stage == "pt":
             return False
-        if self.own:
-            return self.own.pictured
+        if self.own_datasets:
+            return self.own_datasets.pictured
         names = str(dict(self._data())["dataset"]).split(",")
         return any(one.attr.has_pictures for name in names if (one := _catalogue_datasets().get(name)))
 
     @property
-    def pictures(self) -> int:
-        """Tokens of the pictures and films of the fullest sample, of one picture where the data are not at hand."""
-        return multimodal.max_media_tokens(self.job, self.model, self.job.data.datasets) if self.pictured else 0
+    def image_tokens(self) -> int:
+        """Image and video tokens of the sample that has most; tokens of one image if the data cannot be read."""
+        return multimodal.max_media_tokens(self.job, self.model, self.job.data.datasets) if self.has_images else 0
 
     @property
-    def holding(self) -> int:
-        """Its length in tokens; where the pictures of a sample are longer, a length that holds them and some text."""
-        return self.length if self.pictures <= self.length else -(-(self.pictures + _TEXT_TOKENS) // 1024) * 1024
+    def length_with_images(self) -> int:
+        """Maximum sample length in tokens. If the images of a sample are longer, a length that holds them and some
+        text."""
+        return self.length if self.image_tokens <= self.length else -(-(self.image_tokens + _TEXT_TOKENS) // 1024) * 1024
 
     def _settings(self) -> Iterator[tuple[str, Any]]:
         yield "model_name_or_path", self.model.name
-        if self.pictured:
+        if self.has_images:
             yield "image_max_pixels", _MAX_IMAGE_PIXELS
         if self.model.remote_code:
             yield "trust_remote_code", True
@@ -306,19 +310,19 @@ class NewRecipe:
             yield "pref_beta", 0.1
         if self.stage == "dpo":
             yield "pref_loss", "sigmoid"
-        if self.saver:
-            yield from memory_savers()[self.saver].settings.items()
-        if self.engine == "fsdp":
+        if self.optimizer:
+            yield from memory_savers()[self.optimizer].settings.items()
+        if self.sharding == "fsdp":
             yield "fsdp", "full_shard auto_wrap"
             yield "fsdp_config", {"transformer_layer_cls_to_wrap": [self.model.family.layer]}
-        elif self.engine:
-            yield "deepspeed", f"deepspeed/{self.engine}"
+        elif self.sharding:
+            yield "deepspeed", f"deepspeed/{self.sharding}"
         yield from self.extra.get("method", {}).items()
 
     @property
     def _dataset(self) -> str:
-        if self.own:
-            return ",".join(self.own.entries)
+        if self.own_datasets:
+            return ",".join(self.own_datasets.entries)
         return (_IMAGE_DATASETS if self.model.reads_pictures else {}).get(self.stage, _TEXT_DATASETS[self.stage])
 
     def _data(self) -> Iterator[tuple[str, Any]]:
@@ -335,28 +339,29 @@ class NewRecipe:
         yield from self.extra.get("dataset", {}).items()
 
     def _schedule(self) -> Iterator[tuple[str, Any]]:
-        yield "per_device_train_batch_size", self.micro
+        yield "per_device_train_batch_size", self.micro_batch
         yield "gradient_accumulation_steps", self.accumulation
         yield "learning_rate", self.rates["learning_rate"]["default"]
         yield "num_train_epochs", float(self.rates["epochs"]["default"])
         yield "lr_scheduler_type", "cosine"
         yield "warmup_ratio", 0.03
         yield "max_grad_norm", 1.0
-        yield ("pure_bf16" if self.saver else "bf16" if self.machine.device.bf16 else "fp16"), True
+        yield ("pure_bf16" if self.optimizer else "bf16" if self.machine.device.bf16 else "fp16"), True
         if self.machine.nodes > 1:
             yield "ddp_timeout", 7200
         yield from self.extra.get("train", {}).items()
 
     def _evaluation(self) -> Iterator[tuple[str, Any]]:
-        """Part of the data is held back and measured at each checkpoint, the best of which is kept. The run of an
-        adapter, which is quickly loaded again, ends with it. Of streamed text the first samples are held back."""
+        """Yield the settings that hold back part of the data, measure it at each checkpoint and keep the best
+        checkpoint. An adapter loads quickly, so its run ends with the best one. A stream holds back its first
+        samples."""
         if not self.evaluates:
             return
         yield "val_size", _HELD_SAMPLES_OF_STREAM if self.streams else self.held_share
         yield from {"per_device_eval_batch_size": 1, "eval_strategy": "steps",
                     "eval_steps": min(self.save_steps, MAX_SHARE_BETWEEN_SAVES)}.items()  # fmt: skip
         adapter = self.method in ("lora", "qlora") and self.save_steps < 1
-        if adapter and not self.engine and self.stage != "rm":  # rule TRA106
+        if adapter and not self.sharding and self.stage != "rm":  # rule TRA106
             yield "load_best_model_at_end", True
         yield "metric_for_best_model", "eval_loss"
 
@@ -367,11 +372,11 @@ class NewRecipe:
 
 
 def can_wrap_layers(model: Model) -> bool:
-    """Whether the layer class that FSDP shards by is known."""
+    """True if the layer class that FSDP shards by is known."""
     return model.family.layer is not None
 
 
 @cache
 def _catalogue_datasets() -> Registry:
-    """The data sets that recipes of the catalogue name."""
+    """Registry of the data sets that catalogue recipes name."""
     return dataset_registry.read_registry(catalogue_root() / "data" / dataset_registry.REGISTRY_FILE)

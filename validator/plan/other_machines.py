@@ -1,4 +1,4 @@
-"""The same run on other machines: the smallest change of machine or wish with which something fits, and the same
+"""The same run on other machines: the smallest change of machine or request with which something fits, and the same
 training on one, two, four, eight devices and more."""
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Upgrade:
 
 
 def nearest_upgrades(start: NewRecipe, methods: Sequence[str]) -> list[Upgrade]:
-    """ZeRO for FSDP, another method, shorter samples, fewer of the devices; more host memory, more devices of the same
-    kind, larger devices: of each the smallest step that suffices."""
+    """Return the smallest sufficient change of each kind: ZeRO instead of FSDP, another method, shorter samples, fewer
+    of the devices, more host memory, more devices of the same kind, larger devices."""
     ways = (
         _without_fsdp(start, methods),
         _with_other_method(start, methods),
@@ -42,7 +42,8 @@ def nearest_upgrades(start: NewRecipe, methods: Sequence[str]) -> list[Upgrade]:
 
 
 def other_fitting_method(start: NewRecipe, methods: Sequence[str], older: str) -> list[Upgrade]:
-    """Another method that fits, with the newest transformers or else with an older one."""
+    """Return another method that fits, with the newest transformers or else with an older one; empty if there is
+    none."""
     releases = (None, older)
     ways = (way for release in releases for way in _with_other_method(replace(start, transformers=release), methods))
     return [*islice(ways, 1)]
@@ -56,7 +57,7 @@ def _first_fitting_run(start: NewRecipe, machine: Machine, methods: Sequence[str
 
 
 def _without_fsdp(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
-    if start.engine == "fsdp" and (draft := _first_fitting_run(replace(start, engine=None), start.machine, methods)):
+    if start.sharding == "fsdp" and (draft := _first_fitting_run(replace(start, sharding=None), start.machine, methods)):
         yield Upgrade(draft, "without --fsdp")
 
 
@@ -67,16 +68,16 @@ def _with_other_method(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upg
 
 
 def _with_shorter_samples(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
-    """Half the length, and again, down to the shortest usual one."""
+    """Yield the run at half the length, a quarter and so on, down to the shortest usual length."""
     length = start.length // 2
-    while length >= max(USUAL_LENGTHS[-1], start.pictures):
+    while length >= max(USUAL_LENGTHS[-1], start.image_tokens):
         if draft := _first_fitting_run(replace(start, length=length), start.machine, methods):
             yield Upgrade(draft, f"with --cutoff-len {length}")
         length //= 2
 
 
 def _with_fewer_devices(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
-    """Each device's process takes host memory of its own."""
+    """Yield the run on fewer of the devices: each device's process takes host memory of its own."""
     here = start.machine
     for count in (8, 4, 2, 1):
         if count < here.devices and (draft := _first_fitting_run(start, here._replace(devices=count), methods)):
@@ -84,7 +85,7 @@ def _with_fewer_devices(start: NewRecipe, methods: Sequence[str]) -> Iterator[Up
 
 
 def _with_more_host_memory(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
-    """The least host memory with which it fits, in steps of 16 GiB."""
+    """Yield the run on a machine with the least host memory that suffices, in steps of 16 GiB."""
     plenty = replace(start, machine=start.machine._replace(host_ram_gib=1e6), workers=1)
     fitting = [draft for method in methods for speed in SPEED_CLASSES[1:]
                for draft in fitting_runs(replace(plenty, method=method), speed)]  # fmt: skip
@@ -126,7 +127,8 @@ def _larger_host_ram(machine: Machine, here: Machine) -> float | None:
 
 
 def usual_host_ram(machine: Machine) -> float | None:
-    """Main memory of the usual server with this device, GiB, in proportion to the devices used; None: not known."""
+    """Return host memory of the usual server with this device, GiB, in proportion to the devices used; None if not
+    known."""
     device = machine.device
     if device.shared_memory:
         return device.usable_gib
@@ -140,17 +142,17 @@ _NODES_COMPARED = (2, 4)
 
 
 def plans_by_device_count(best: NewRecipe, own_ram: bool) -> Sequence[tuple[Machine, Plan | None]]:
-    """The soonest plan of a draft's method and length on each machine of its kind, None where nothing fits. `own_ram`:
-    a node has the main memory that the draft's machine names, not that of the usual server."""
+    """Return the fastest plan of a draft's method and length on each machine of its kind; None if nothing fits.
+    `own_ram`: a node has the host memory that the draft's machine names, not that of the usual server."""
     start = NewRecipe(
         best.model,
         best.machine,
         best.method,
-        "fsdp" if best.engine == "fsdp" else None,
+        "fsdp" if best.sharding == "fsdp" else None,
         length=best.length,
         samples=best.samples,
         stage=best.stage,
-        own=best.own,
+        own_datasets=best.own_datasets,
         planned=best.planned,
     )
     machines = (_with_usual_host_ram(machine, start.machine, own_ram) for machine in _machines_of_kind(start.machine))
@@ -158,7 +160,7 @@ def plans_by_device_count(best: NewRecipe, own_ram: bool) -> Sequence[tuple[Mach
 
 
 def _machines_of_kind(here: Machine) -> Iterator[Machine]:
-    """Of one node up to what its usual server holds, then full ones."""
+    """Yield one node with 1, 2, 4 ... devices up to a full server, then several full servers."""
     full = max(here.devices, here.device.server_devices)
     counts = [count for count in (1, 2, 4, 8, 16) if count < full] + [full]
     yield from (here._replace(nodes=1, devices=count) for count in counts)

@@ -27,20 +27,21 @@ _METHODS_BY_SIMULATION = {"qlora4": "qlora"}
 
 
 def answer_notes(answer: Answer) -> Iterator[str]:
-    """Which device and model were meant, what is assumed or left out, and whether the samples suffice."""
-    if answer.outdated:
+    """Yield notes on the device and model that were meant, on assumptions, on what is left out, and on the number of
+    samples."""
+    if answer.newest_release_findings:
         cured = (plan.draft.transformers for plan in answer.plans if plan.draft.transformers)
         older, newest = next(cured, releases.previous_major_pair()[1]), releases.newest_pair()[1]
-        why = "; ".join(dict.fromkeys(reason for reasons in answer.outdated.values() for reason in reasons))
-        methods = ", ".join(answer.outdated)
+        why = "; ".join(dict.fromkeys(reason for reasons in answer.newest_release_findings.values() for reason in reasons))
+        methods = ", ".join(answer.newest_release_findings)
         yield f"{methods} for transformers {older}, as a written recipe says; not for {newest}: {why}"
     yield from _machine_notes(answer.machine)
     if answer.best and answer.best.pace:
         yield from (f"times are for {each}" for each in answer.best.pace.assumed)
     if answer.planned:
         yield from _simulation_notes(answer, answer.planned)
-    if answer.unrated:
-        yield f"{', '.join(answer.unrated)} is left out: no learning rate for it in stage {answer.stage} is published"
+    if answer.methods_without_rates:
+        yield f"{', '.join(answer.methods_without_rates)} is left out: no learning rate for it in stage {answer.stage} is published"
     if answer.model is None:
         yield from _model_choice_notes(answer)
         return
@@ -64,7 +65,7 @@ def _machine_notes(machine: Machine) -> Iterator[str]:
 
 
 def _simulation_notes(answer: Answer, planned: PlanSimulations) -> Iterator[str]:
-    """What the figures rest on, where no formula knows the model, and what is not among them."""
+    """Yield notes on simulated figures: that they are simulated, and which methods are missing."""
     yield f"memory is simulated, as no formula knows model type {planned.kind}; `check --simulate` judges the recipe"
     there = {plan.draft.method for plan in answer.plans}
     for why in dict.fromkeys(planned.failed.values()):
@@ -79,7 +80,8 @@ def _simulation_notes(answer: Answer, planned: PlanSimulations) -> Iterator[str]
 
 
 def _template_notes(draft: NewRecipe) -> Iterator[str]:
-    """Where a model that is not in the catalogue was found, which template it gets, and how that was told."""
+    """Yield notes on a model that is not in the catalogue: where its config was found, and which template it gets and
+    why."""
     if draft.model.cached:
         yield f"the shapes of {draft.model.name} are those of its config.json in the {draft.model.cached} cache"
     if draft.model.identified_from and draft.stage != "pt":
@@ -88,7 +90,7 @@ def _template_notes(draft: NewRecipe) -> Iterator[str]:
 
 
 def _base_model_notes(model: Model) -> Iterator[str]:
-    """A base model goes by nearly the same name as the one tuned for chat."""
+    """Yield the chat-tuned sister of a base model, because their names are nearly the same."""
     tuned = models.find_model(model.hub[0]) if model.base and model.hub else None
     if tuned and not tuned.base:
         yield f"{model.name} is the base model; the one tuned for chat is {tuned.name}"
@@ -107,8 +109,8 @@ def _model_choice_notes(answer: Answer) -> Iterator[str]:
 
 
 def _sample_notes(draft: NewRecipe, samples: int | None) -> Iterator[str]:
-    """The samples there are against those of public runs; without any, what the plan is made for. Texts to be packed
-    are no blocks, so these are not compared."""
+    """Yield how the number of samples compares with public runs; without a number, the one that the plan is made for.
+    Public numbers in blocks are not compared with texts that are still to be packed."""
     known = draft.guidance
     if known is None:
         return
@@ -144,9 +146,9 @@ class MachineRow:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """A run that fits, and what it gives up. `zero` is the DeepSpeed file, `set` the recipe's settings; `hours` are
-    those of the samples, None where no rates of the device are published; `speed` is the class of the search.
-    `by_length`: hours by the mean length of samples, in tokens, where nothing tells how long they are."""
+    """A run that fits, and what it gives up. `zero` is the DeepSpeed file, `set` the recipe's settings, `speed` the
+    class of the search. `hours` is the time for the samples, None if no rates of the device are published. `by_length`:
+    hours by the mean length of samples in tokens, if their length is not known."""
 
     method: str
     speed: str
@@ -173,8 +175,8 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class ScaleRow:
-    """The same training on so many devices. `efficiency`: device hours of the fewest on which it fits, over those here;
-    None where no run fits or no time is known."""
+    """The same training on another number of devices. `efficiency`: device hours on the fewest devices on which it
+    fits, over device hours here; None if no run fits or no time is known."""
 
     machine: str
     devices: int
@@ -211,7 +213,7 @@ class UpgradeRow:
 
 @dataclass(frozen=True)
 class TightRow:
-    """A run that is expected to fit, but not with a margin; GiB are those expected."""
+    """A run that is expected to fit, but not with a margin; sizes are expected GiB."""
 
     method: str
     zero: str | None
@@ -222,8 +224,9 @@ class TightRow:
 
 @dataclass(frozen=True)
 class AnswerRows:
-    """The whole answer; of plans, choices and reasons no more than one holds anything. `upgrades`: where nothing fits;
-    beside reasons another method alone. `tight`: where nothing fits with a margin. `scale`: where it is asked for."""
+    """The whole answer. At most one of plans, choices and reasons is not empty. `upgrades`: what would help if nothing
+    fits; beside reasons only another method. `tight`: a run without margin, if none fits with one. `scale`: other
+    numbers of devices, if asked for."""
 
     model: str | None
     machine: MachineRow
@@ -238,7 +241,7 @@ class AnswerRows:
 
 
 def answer_rows(answer: Answer) -> AnswerRows:
-    """The answer for printers, GiB rounded to 0.1."""
+    """Return the answer as rows to print, GiB rounded to 0.1."""
     machine = answer.machine
     return AnswerRows(
         model=answer.model.name if answer.model else None,
@@ -262,14 +265,14 @@ def _plan_row(plan: Plan) -> PlanRow:
         device_gib=round(plan.device_gib, 1),
         headroom_gib=round(plan.headroom_gib, 1),
         host_gib=round(plan.host_gib, 1),
-        zero=draft.engine,
-        micro_batch=draft.micro,
+        zero=draft.sharding,
+        micro_batch=draft.micro_batch,
         accumulation=draft.accumulation,
         effective_batch=draft.job.batch.effective_batch,
         learning_rate=draft.rates["learning_rate"]["default"],
         epochs=draft.rates["epochs"]["default"],
         cutoff_len=draft.length,
-        samples=draft.amount,
+        samples=draft.planned_samples,
         set={**draft.job.args.values, "output_dir": draft.output},
         gives_up=", ".join(_what_is_given_up(plan)) or "nothing",
         nearest=nearest_recipe(draft),
@@ -299,14 +302,14 @@ def _rounded_cost(plan: Plan) -> Cost | None:
 
 
 def _scale_rows(scale: Sequence[tuple[Machine, Plan | None]]) -> Iterator[ScaleRow]:
-    """The fewest devices come first."""
+    """Yield a row for each machine, in the given order: fewest devices first."""
     fewest: float | None = None
     for machine, plan in scale:
         hours = _rounded_hours(plan) if plan else None
         spent = hours.expected * machine.world if hours else None
         fewest = fewest or spent
-        yield ScaleRow(str(machine), machine.world, plan.draft.engine if plan else None,
-                       plan.draft.micro if plan else None, hours, spent and four_digits(spent),
+        yield ScaleRow(str(machine), machine.world, plan.draft.sharding if plan else None,
+                       plan.draft.micro_batch if plan else None, hours, spent and four_digits(spent),
                        fewest / spent if fewest and spent else None, _rounded_cost(plan) if plan else None)  # fmt: skip
 
 
@@ -314,8 +317,8 @@ def _what_is_given_up(plan: Plan) -> Iterator[str]:
     draft = plan.draft
     if draft.method == "qlora":
         yield "base weights in 4 bit"
-    if draft.saver:
-        yield memory_savers()[draft.saver].gives_up
+    if draft.optimizer:
+        yield memory_savers()[draft.optimizer].gives_up
     if draft.recompute:
         yield "activations computed twice"
     if plan.speed in _LOSSES_BY_SPEED:
@@ -336,9 +339,9 @@ def _choice_row(choice: ModelChoice) -> ChoiceRow:
 
 def _tight_row(plan: Plan) -> TightRow:
     draft = plan.draft
-    return TightRow(draft.method, draft.engine, round(plan.device_gib, 1), round(plan.host_gib, 1), draft.length)
+    return TightRow(draft.method, draft.sharding, round(plan.device_gib, 1), round(plan.host_gib, 1), draft.length)
 
 
 def _upgrade_row(upgrade: Upgrade) -> UpgradeRow:
     draft, machine = upgrade.draft, upgrade.draft.machine
-    return UpgradeRow(str(machine), machine.host_ram_gib, draft.method, draft.engine, upgrade.note)
+    return UpgradeRow(str(machine), machine.host_ram_gib, draft.method, draft.sharding, upgrade.note)

@@ -28,8 +28,8 @@ _HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "datas
 
 
 def render_recipe(draft: NewRecipe, planned: bool = True, head: Sequence[str] = ()) -> str:
-    """The recipe as a file: header block, the lines of `head` as comments, then LLaMA-Factory's headings. `planned`
-    notes its origin."""
+    """Return the recipe as the text of a file: header block, the lines of `head` as comments, then the settings under
+    LLaMA-Factory's headings. `planned`: the header block states that `plan` made it."""
     lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header_lines(draft, planned)), "# ///"]
     lines += [*(["", *(f"# {line}" for line in head)] if head else []), *_launch_remark(draft)]
     for key, value in draft.job.args.values.items():
@@ -38,13 +38,14 @@ def render_recipe(draft: NewRecipe, planned: bool = True, head: Sequence[str] = 
         if key in _HEADINGS:
             lines += ["", f"### {_HEADINGS[key]}"]
         lines += _setting_lines(key, value, _setting_remark(draft, key))
-    if draft.unmeasured:
-        lines.append(f"# nothing is held back: {draft.unmeasured}")
+    if draft.why_not_evaluated:
+        lines.append(f"# nothing is held back: {draft.why_not_evaluated}")
     return "\n".join(lines) + "\n"
 
 
 def _launch_remark(draft: NewRecipe) -> Iterator[str]:
-    """The command where `llamafactory-cli train` alone is not enough; `lmf-recipes explain` prints the same."""
+    """Yield the launch command as comments if `llamafactory-cli train` alone is not enough; `lmf-recipes explain`
+    prints the same command."""
     machine, run = draft.machine, f"llamafactory-cli train recipes/{draft.name}.yaml"
     if machine.nodes > 1:
         yield from ("", f"# On each node, with its NODE_RANK from 0 to {machine.nodes - 1}:")
@@ -58,7 +59,7 @@ def _launch_remark(draft: NewRecipe) -> Iterator[str]:
 
 
 def _launch_variables(draft: NewRecipe) -> Iterator[str]:
-    """What the nodes want set beside."""
+    """Yield the environment variables that each node needs, as words of a command line."""
     from validator.run import launch_command  # which most plans do not wait for
 
     wait = draft.job.args.number("ddp_timeout") if draft.machine.world > 1 else 0.0
@@ -77,8 +78,8 @@ def _header_lines(draft: NewRecipe, planned: bool) -> Iterator[tuple[str, Any]]:
         yield "network", draft.machine.network
     if draft.machine.price:
         yield "price", draft.machine.price
-    if draft.amount:
-        yield "samples", draft.amount
+    if draft.planned_samples:
+        yield "samples", draft.planned_samples
     for field in ("rows", "lengths"):
         if field in draft.job.header:
             yield field, draft.job.header[field]
@@ -98,21 +99,21 @@ def _package_fields(draft: NewRecipe) -> Iterator[tuple[str, Any]]:
 
 
 def _summary(draft: NewRecipe) -> str:
-    """One line on what it trains, where and how."""
+    """Return one line on what the recipe trains, on which machine and how."""
     what = f"{_METHOD_WORDS[draft.method]} {_STAGE_WORDS[draft.stage]} of {recipe_labels.model_title(draft.model)}"
     return ", ".join([f"{what} on {_machine_words(draft.machine)}", *_memory_savings(draft)])
 
 
 def _memory_savings(draft: NewRecipe) -> Iterator[str]:
     zero = draft.job.deepspeed
-    if draft.engine == "fsdp":
+    if draft.sharding == "fsdp":
         yield "FSDP"
     if zero:
         names = {"offload_optimizer": "the optimizer", "offload_param": "the weights"}
         away = " and ".join(name for key, name in names.items() if zero.offload(key))
         yield f"ZeRO-{zero.stage}" + (f" with {away} in host memory" if away else "")
-    if draft.saver:
-        yield memory_savers()[draft.saver].title
+    if draft.optimizer:
+        yield memory_savers()[draft.optimizer].title
     if draft.length >= recipe_labels.LONG_CONTEXT:
         yield f"samples of up to {draft.length // 1024}k tokens"
 
@@ -125,7 +126,7 @@ def _machine_words(machine: Machine) -> str:
 
 
 def _setting_remark(draft: NewRecipe, key: str) -> str:
-    """The trade-off behind a setting; empty where it is plain."""
+    """Return the comment on a setting's trade-off; empty if the setting needs none."""
     kept = "the best by eval_loss, and the last" if draft.evaluates else "none is known to be the best"
     remarks = {
         "enable_thinking": "answers keep their thoughts, and an empty one is never trained"
@@ -142,10 +143,10 @@ def _setting_remark(draft: NewRecipe, key: str) -> str:
         "ddp_timeout": "reading a large model on every node can take longer than the default half hour",
         "freeze_trainable_layers": "the last two; each more costs 16 bytes a parameter",
         "gradient_accumulation_steps": "updated layer by layer at every step; raise the micro batch instead"
-        if draft.saver in ("galore", "apollo")
+        if draft.optimizer in ("galore", "apollo")
         else "",
         "dataset": "short samples, to try it; put your long ones here"
-        if draft.length >= recipe_labels.LONG_CONTEXT and not (draft.own or draft.extra)
+        if draft.length >= recipe_labels.LONG_CONTEXT and not (draft.own_datasets or draft.extra)
         else "",
         "create_new_adapter": "merges that adapter, also into the reference; chat and export with both, that one first",
         "packing": "several samples in a sequence, which leaves no padding",
@@ -167,7 +168,7 @@ def _tower_stays_frozen(draft: NewRecipe) -> bool:
 
 
 def _image_tokens_remark(draft: NewRecipe) -> str:
-    """How many tokens a picture of so many pixels becomes, where that grows with them."""
+    """Return how many tokens an image of `image_max_pixels` becomes, for towers whose tokens grow with the pixels."""
     areas = (
         tower.patch_size**2 * tower.merge
         for tower in draft.model.arch.towers
@@ -178,7 +179,7 @@ def _image_tokens_remark(draft: NewRecipe) -> str:
 
 def _shards_nothing(draft: NewRecipe) -> bool:
     """DeepSpeed on one device with everything kept there."""
-    return draft.machine.world == 1 and draft.engine == "ds_z2.json"
+    return draft.machine.world == 1 and draft.sharding == "ds_z2.json"
 
 
 def _setting_lines(key: str, value: Any, remark: str) -> list[str]:

@@ -68,8 +68,8 @@ _FEWER_HELD_SHARES = (0.02, 0.01, 0.005, 0.002, 0.001)
 
 @dataclass(frozen=True)
 class Plan:
-    """A run and the class that the search met it in. `headroom_gib`: device memory left at the upper end of the 90 %
-    band."""
+    """A run and the speed class in which the search found it. `headroom_gib`: device memory left at the upper end of
+    the 90 % band."""
 
     draft: NewRecipe
     speed: str
@@ -86,12 +86,12 @@ class Plan:
 
     @cached_property
     def pace(self) -> TrainingTime | None:
-        """How long it takes, by what was measured on this machine, too; None where no rates of the device are known."""
+        """Predicted time, corrected by what was measured on this machine; None if no rates of the device are known."""
         return predict_training_time(self.draft.job, correction=self._correction)
 
     @property
     def by_length(self) -> Mapping[int, Band]:
-        """Hours by the mean length of samples, tokens, as `explain` tells them; empty where the length is known."""
+        """Hours by the mean length of samples in tokens, as `explain` prints them; empty if the length is known."""
         return hours_by_length(self.draft.job, self._correction)
 
     @property
@@ -100,8 +100,8 @@ class Plan:
 
     @cached_property
     def duration(self) -> float:
-        """Expected seconds that a sample takes in all epochs, to compare runs on the same samples; 0 where no rates of
-        the device are published."""
+        """Expected seconds per sample over all epochs, to compare runs on the same samples; 0 if no rates of the device
+        are published."""
         draft = self.draft
         return (seconds_per_sample(draft.job, draft.lengths) or 0.0) * float(draft.rates["epochs"]["default"])
 
@@ -110,9 +110,9 @@ class Plan:
         return _ABOUT_EQUAL_RATIO * self.duration < other.duration
 
     @property
-    def delay(self) -> int:
-        """How often the time of a step is doubled by what is not computing: traffic, offload, waiting for the
-        processor. Where that is not known, classes below `fast`."""
+    def overhead_doublings(self) -> int:
+        """Doublings of the step time by overhead (communication, offload, waiting for the processor). If times are not
+        known, the number of speed classes below `fast`."""
         if self.pace is None:
             return SPEED_CLASSES.index(self.speed) - SPEED_CLASSES.index("fast")
         step = self.pace.step
@@ -126,8 +126,8 @@ class Plan:
 
 
 def find_plans(start: NewRecipe, methods: Sequence[str], lengths: Sequence[int]) -> list[Plan]:
-    """The first way of each method that fits and that `check` passes, and its next one; best first. The first of the
-    lengths at which anything fits is taken. A method that an earlier transformers cures is planned for that."""
+    """Return the first one or two plans of each method that fit and pass `check`, best first, for the first length at
+    which anything fits. A method that `check` accepts only with an earlier transformers is planned for that release."""
     for each in lengths:
         plans = [
             plan for method in methods for plan in _fastest_on_any_release(replace(start, method=method, length=each))
@@ -138,7 +138,7 @@ def find_plans(start: NewRecipe, methods: Sequence[str], lengths: Sequence[int])
 
 
 def _rank_plans(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
-    """The soonest to finish first, but before it the first of the methods where that takes about as long."""
+    """Return the plans by duration, but the first of the methods leads if it takes about as long."""
 
     def order(plan: Plan) -> tuple[float, int, int]:
         return plan.duration, SPEED_CLASSES.index(plan.speed), methods.index(plan.draft.method)
@@ -150,8 +150,9 @@ def _rank_plans(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
 
 
 def on_older_transformers(start: NewRecipe) -> NewRecipe | None:
-    """Return the draft with an earlier transformers if `outdating` finds reasons against the newest and none against
-    the earlier one: the last before the newest major release, else another. The devices' memory does not count."""
+    """Return the draft with an earlier transformers if `newest_release_findings` has reasons against the newest release
+    and none against the earlier one: the last before the newest major release, else another. Device memory does not
+    count."""
     if not newest_release_findings(start):
         return None
     older = (replace(start, transformers=version) for version in releases.earlier_transformers())
@@ -159,7 +160,7 @@ def on_older_transformers(start: NewRecipe) -> NewRecipe | None:
 
 
 def newest_release_findings(start: NewRecipe) -> list[str]:
-    """Reasons against the transformers release of a draft: findings of `check`, or too little main memory for the
+    """Return reasons against the draft's transformers release: findings of `check`, or too little host memory for the
     experts of a mixture, which every process of transformers 5 loads under ZeRO-3."""
     if found := blocking_findings(start):
         return found
@@ -168,11 +169,11 @@ def newest_release_findings(start: NewRecipe) -> list[str]:
 
 
 def loaded_experts(start: NewRecipe) -> float:
-    """GiB of experts that the processes of a node would load under ZeRO-3, if main memory is too small for them; else
-    0."""
+    """Return GiB of experts that the processes of a node would load under ZeRO-3 if host memory is too small for them,
+    else 0."""
     if start.machine.world == 1 or not start.model.family.merges:
         return 0.0
-    sharded = replace(start, engine="ds_z3.json").job
+    sharded = replace(start, sharding="ds_z3.json").job
     if sharded.host_memory is None or sharded.host_verdict not in ("tight", "exceeds"):
         return 0.0
     return sharded.host_memory.terms.get(HostTerm.EXPERTS, 0.0) / GIB
@@ -185,16 +186,16 @@ def _fastest_on_any_release(start: NewRecipe) -> list[Plan]:
 
 
 def lengths_to_try(start: NewRecipe) -> list[int]:
-    """The lengths to try where none is asked for, longest first: the usual ones, but no shorter than its pictures, or
-    all that a model of fewer positions has."""
+    """Return the lengths in tokens to try if none is asked for, longest first: the usual ones, each long enough for the
+    images. A model with fewer positions than any of them gets all that it has."""
     longest = start.model.positions or USUAL_LENGTHS[0]
     lengths = [each for each in USUAL_LENGTHS if each <= longest] or [longest]
-    return list(dict.fromkeys(replace(start, length=each).holding for each in lengths))
+    return list(dict.fromkeys(replace(start, length=each).length_with_images for each in lengths))
 
 
 def first_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
-    """The soonest plan that recomputes activations, without a look at what else there is. Once a method fits in class
-    `fast`, those behind it are not tried: 4-bit weights would only take time to unpack."""
+    """Return the plan of least duration among those that recompute activations. Once a method fits in class `fast`,
+    later methods are not tried: 4-bit weights would only take time to unpack."""
     plans: list[Plan] = []
     for method in methods:
         plans += _fastest_plans(replace(start, method=method), "fast")
@@ -204,9 +205,10 @@ def first_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
 
 
 def _fastest_plans(start: NewRecipe, begin: str = "fastest") -> Iterator[Plan]:
-    """The first speed class that fits; after `fastest` also `fast`, which leaves more room, and after a `fast` of one
-    sample at a time `medium`, if that is clearly sooner with more of them. Full fine-tuning with an optimizer that
-    saves memory where none does; beside a class that offloads, AdamW in 16 bits."""
+    """Yield the plan of the first speed class that fits. After `fastest` comes `fast`, too, which leaves more memory
+    free, and after a `fast` of micro batch 1 comes `medium` if its larger micro batch makes it clearly faster. Full
+    fine-tuning that fits in no class is tried with memory-saving optimizers; one that fits only with offload also with
+    AdamW in 16 bits."""
     ways: Sequence[str] = list(memory_savers())
     crowded: Plan | None = None
     for speed in SPEED_CLASSES[SPEED_CLASSES.index(begin) :]:
@@ -214,11 +216,11 @@ def _fastest_plans(start: NewRecipe, begin: str = "fastest") -> Iterator[Plan]:
         if best and (crowded is None or best.is_clearly_sooner(crowded)):
             yield best
             ways = ["bf16"] if speed in _OFFLOAD_FILES else []
-        if crowded or (best and speed != "fastest" and (speed != "fast" or best.draft.micro > 1)):
+        if crowded or (best and speed != "fastest" and (speed != "fast" or best.draft.micro_batch > 1)):
             break
         crowded = best if speed == "fast" else None
-    if start.saver is None and start.engine is None and start.method == "full" and start.stage == "sft":
-        saved = (each for name in ways for each in _fastest_plans(replace(start, saver=name), "fast"))
+    if start.optimizer is None and start.sharding is None and start.method == "full" and start.stage == "sft":
+        saved = (each for name in ways for each in _fastest_plans(replace(start, optimizer=name), "fast"))
         yield from islice(saved, 1)
 
 
@@ -246,8 +248,8 @@ def with_rarer_checkpoints(plan: Plan) -> Plan:
 
 
 def _with_fewer_evaluations(plan: Plan) -> NewRecipe:
-    """The draft with its evaluations, and so its checkpoints, further apart, up to the distance at which a kill costs
-    much (rule TRA424); else with fewer samples held back; else with none."""
+    """Return the draft with evaluations, and so checkpoints, further apart, up to the distance at which a killed run
+    loses much (rule TRA424); else with fewer samples held back; else without evaluation."""
     draft, run = plan.draft, plan.pace.run if plan.pace else None
     apart = min(2 * draft.save_steps, MAX_SHARE_BETWEEN_SAVES)
     if draft.save_steps < apart and run and apart * run.expected <= _MAX_SECONDS_LOST:
@@ -257,16 +259,17 @@ def _with_fewer_evaluations(plan: Plan) -> NewRecipe:
 
 
 def _takes_a_tenth(plan: Plan, part: RunPart) -> bool:
-    """Whether a tenth of the run goes to checkpoints or evaluations."""
+    """True if more than a tenth of the run's time goes to this part."""
     run = plan.pace.run if plan.pace else None
     return bool(run and run.terms.get(part, 0.0) > _ONE_TENTH * run.expected)
 
 
 def fitting_runs(start: NewRecipe, speed: str) -> Iterator[NewRecipe]:
-    """Runs of a speed class that fit and pass `check`, without liger first: it is one package more."""
+    """Yield the runs of a speed class that fit and pass `check`. Runs without Liger come first, because Liger is one
+    more package to install."""
     liger = start.liger_helps
     for engine in _deepspeed_files(start, speed):
-        most = _with_one_worker(replace(start, engine=engine, liger=liger, recompute=speed != "fastest"))
+        most = _with_one_worker(replace(start, sharding=engine, liger=liger, recompute=speed != "fastest"))
         if not most.fits:
             most = replace(most, no_evaluation=EVALUATION_TOO_LARGE)
         if not most.fits:
@@ -283,23 +286,25 @@ def _with_one_worker(most: NewRecipe) -> NewRecipe:
 
 
 def first_to_simulate(start: NewRecipe) -> NewRecipe:
-    """The run of a draft's method that every search comes to: activations computed twice, weights whole or, with FSDP,
-    sharded."""
+    """Return the run that every search for the draft's method reaches: with recomputation, and unsharded weights unless
+    FSDP is asked for."""
     engines = (engine for speed in ("fast", "medium") for engine in _deepspeed_files(start, speed))
-    return replace(start, engine=next(engines, None))
+    return replace(start, sharding=next(engines, None))
 
 
 def most_frugal_runs(start: NewRecipe) -> Iterator[Plan]:
-    """The draft in each speed class and with each ZeRO file, with everything else that saves memory, fit or not."""
+    """Yield the draft in each speed class and with each ZeRO file, with every other memory saving, whether it fits or
+    not."""
     for speed in SPEED_CLASSES[1:]:
         for engine in _deepspeed_files(start, speed):
-            lean = replace(start, engine=engine, liger=start.liger_helps, workers=1, no_evaluation=EVALUATION_TOO_LARGE)
+            lean = replace(start, sharding=engine, liger=start.liger_helps, workers=1, no_evaluation=EVALUATION_TOO_LARGE)
             yield Plan(lean, speed)
 
 
 def find_tight_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
-    """The first method's fastest run, one sample at a time, that is expected to fit and at the upper end of the 90 %
-    band does not; None: there is none that `check` has nothing else against."""
+    """Return the first run that is expected to fit but exceeds the machine at the upper end of the 90 % band, with
+    nothing else that `check` has against it; None if there is none. A run whose device memory was not simulated does
+    not count."""
     runs = (run for method in methods for run in most_frugal_runs(replace(start, method=method)))
     return next((run for run in runs if _is_tight(run.draft.job) and not blocking_findings(run.draft)), None)
 
@@ -310,15 +315,15 @@ def _is_tight(job: Job) -> bool:
 
 
 def _deepspeed_files(start: NewRecipe, speed: str) -> tuple[str | None, ...]:
-    """The ZeRO files of a class. Adapters have little optimizer state to shard or to offload; 4-bit weights need
-    bitsandbytes, are unpacked at every use, and stay on the device. Offload gains nothing where device and
+    """Return the ZeRO files of a speed class. Adapters have little optimizer state to shard or to offload. 4-bit
+    weights need bitsandbytes, are unpacked at every use, and stay on the device. Offload gains nothing if device and
     host share their memory."""
     several, full, packed = start.machine.world > 1, start.method == "full", start.method == "qlora"
     if packed and (start.model.quantized or 4 not in start.machine.device.bitsandbytes):
         return ()
-    if start.saver:
+    if start.optimizer:
         return (None,) if speed in ("fastest", "fast") and _can_use_optimizer(start) else ()
-    if start.engine == "fsdp":
+    if start.sharding == "fsdp":
         return (
             ("fsdp",)
             if speed == "medium" and several and not packed and new_recipe.can_wrap_layers(start.model)
@@ -333,53 +338,54 @@ def _deepspeed_files(start: NewRecipe, speed: str) -> tuple[str | None, ...]:
 
 
 def _files_with_whole_weights(start: NewRecipe, several: bool, full: bool, speed: str) -> tuple[str | None, ...]:
-    """The ZeRO files with which every device keeps all weights; None stands for no DeepSpeed. ZeRO-2 shards gradients
-    and optimizer states, those of adapters only where they do not fit otherwise. On one device ZeRO-2 shards nothing,
+    """Return the ZeRO files with which every device keeps all weights; None stands for no DeepSpeed. ZeRO-2 shards
+    gradients and optimizer states, for adapters only if they do not fit otherwise. On one device ZeRO-2 shards nothing,
     but its launch through torchrun makes LLaMA-Factory turn on PyTorch's expandable segments, and batches of varied
-    lengths then need less memory. A recipe of the catalogue for one device starts without torchrun."""
+    lengths then need less memory. A catalogue recipe for one device starts without torchrun."""
     if several and full:
         return ("ds_z2.json",)
     return (None, "ds_z2.json") if speed == "fast" and (several or not start.public) else (None,)
 
 
 def _can_use_optimizer(start: NewRecipe) -> bool:
-    """GaLore, APOLLO and BAdam update layer by layer, which LLaMA-Factory does on one device only."""
+    """True if the draft's optimizer runs on its machine. GaLore, APOLLO and BAdam update layer by layer, which
+    LLaMA-Factory does on one device only."""
     device = start.machine.device
-    bits = memory_savers()[start.saver].bits if start.saver else None
+    bits = memory_savers()[start.optimizer].bits if start.optimizer else None
     if not supports_memory_savers(device) or bits not in (None, *device.bitsandbytes):
         return False
-    return start.machine.world == 1 or start.saver == "bf16"
+    return start.machine.world == 1 or start.optimizer == "bf16"
 
 
 def with_best_micro_batch(start: NewRecipe) -> NewRecipe:
-    """With the micro batch, within the usual effective batch, that fits and takes least time; the largest of those that
-    take as long. More samples at once fill a device better, and are padded to the longest of more. Of sequences packed
-    with samples that do not see each other, flash attention takes one at a time (rule TRA608)."""
+    """Return the draft with the fastest micro batch that fits and does not exceed the usual effective batch. If several
+    are equally fast, take the largest. A larger micro batch fills a device better, but pads more. With `neat_packing`
+    flash attention takes one sequence at a time (rule TRA608)."""
     most = 1 if start.job.batch.neat_packing else min(_MAX_MICRO_BATCH, start.batch // start.machine.world)
     sizes = [1 << power for power in reversed(range(1, max(most, 1).bit_length()))]
     lengths = start.lengths
-    soonest = sorted([*(replace(start, micro=micro) for micro in sizes), start],
+    soonest = sorted([*(replace(start, micro_batch=micro) for micro in sizes), start],
                      key=lambda each: seconds_per_sample(each.job, lengths) or 0.0)  # fmt: skip
     return next(each for each in soonest if each is start or each.fits)
 
 
 def blocking_findings(start: NewRecipe) -> list[str]:
-    """What `check` has against such a run whatever the memory: the messages of its errors and warnings."""
-    sharded = start.method == "full" and start.machine.world > 1 and start.engine is None
-    problems = _errors_and_warnings(replace(start, engine="ds_z3.json") if sharded else start)
+    """Return the messages of `check`'s errors and warnings about the run, without those on memory."""
+    sharded = start.method == "full" and start.machine.world > 1 and start.sharding is None
+    problems = _errors_and_warnings(replace(start, sharding="ds_z3.json") if sharded else start)
     return [each.message for each in problems if not each.code.startswith("FIT")]
 
 
 def _errors_and_warnings(run: NewRecipe) -> list[Diagnostic]:
-    """Errors and warnings, but on paths and data sets: which there are is up to the folder that the recipe goes to. Of
-    data of one's own, which no registry has yet, only the draft knows what memory they need. What wastes time is
-    weighed by the order of plans (TRA92) and by the space between checkpoints (TRA42, TRA114). Nothing is simulated
-    for it: of a run that fits that has been done."""
+    """Return the run's errors and warnings, except those on paths and data sets, which depend on the folder that the
+    recipe is written to. Memory findings are left out for the user's own data, because no registry has these yet.
+    Wasted time is weighed by the order of plans (TRA92) and by the distance between checkpoints (TRA42, TRA114).
+    Nothing is simulated here: a run that fits was simulated before."""
     known = run.planned.settled if run.planned else None
     document = parse_recipe(
         str(catalogue_root() / "plan.yaml"), recipe_text.render_recipe(replace(run, planned=known) if known else run)
     )
     found = checking.check_document(document, trial=known.job if known else None).diagnostics
     judged = (each for each in found if each.severity is not Severity.NOTE)
-    elsewhere = ("PTH", "DAT", "TRA92", "TRA42", "TRA114", "TRA620", *(["FIT"] if run.own else []))
+    elsewhere = ("PTH", "DAT", "TRA92", "TRA42", "TRA114", "TRA620", *(["FIT"] if run.own_datasets else []))
     return [each for each in judged if not each.code.startswith(elsewhere)]

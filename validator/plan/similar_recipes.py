@@ -1,4 +1,4 @@
-"""The recipe of the catalogue that is nearest to a new recipe, and the one that does the same."""
+"""The catalogue recipe that is nearest to a new recipe, and the one that does the same."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _STAGE_PATTERN = "pt|rm|ppo|dpo|kto"
 
 @cache
 def _device_label_pattern() -> str:
-    """Devices as file names say them, as a pattern."""
+    """Return a pattern of the device labels in catalogue file names."""
     return "|".join(re.escape(recipe_labels.device_label(device)) for device in devices.device_ids())
 
 
 def nearest_recipe(draft: NewRecipe) -> str | None:
-    """The recipe of the catalogue for the same model, method and stage that shares most with the draft: before all its
-    device, then their number, then its variant. None: there is none; one of another method or of another tuning, which
-    goes by the same short name, would mislead."""
+    """Return the catalogue recipe for the same model, method and stage that shares most with the draft: first the
+    device, then the number of devices, then the variant. None if there is none: another method, or another checkpoint
+    with the same short name, would mislead."""
     method = re.escape(recipe_labels.method_name(draft.job))
     form = re.compile(
         rf"{re.escape(str(draft.model.short))}-({_device_label_pattern()})(x\d+)?-{method}(?!-(?:{_STAGE_PATTERN}))(-.+)?"
@@ -40,7 +40,8 @@ def nearest_recipe(draft: NewRecipe) -> str | None:
 
 
 def matching_recipe(draft: NewRecipe) -> str | None:
-    """The recipe of the catalogue that does what the draft does: on its machine, for its model and samples as long."""
+    """Return the catalogue recipe that does what the draft does: same machine, model and sample length; None if there
+    is none."""
     name = nearest_recipe(draft)
     return name if name == draft.name and _read_settings(name).get("cutoff_len") == draft.length else None
 
