@@ -141,8 +141,8 @@ def nearest_changes(job: Job, limit: int = 5) -> list[Change]:
         return list(islice(_changes_to_same_training(job), limit))
     better: tuple[Verdict, ...] = ("fits", "tight") if job.worst == "exceeds" else ("fits",)
     for wanted in better:
-        if enough := list(islice(_minimal_changes(job, wanted), limit)):
-            return enough
+        if found := list(islice(_minimal_changes(job, wanted), limit)):
+            return found
     return list(islice(_closest_changes(job), limit))
 
 
@@ -161,29 +161,29 @@ def change_advice(job: Job) -> str:
 
 def _minimal_changes(job: Job, wanted: Verdict) -> Iterator[Change]:
     """Yield changes that reach the verdict, cheapest first, without those that hold all keys of a cheaper one."""
-    enough: list[ArgumentChanges] = []
-    for trial, way in enumerate(_candidate_options(job, wanted, enough)):
-        if enough and trial > _MAX_FURTHER_TRIALS:
+    found: list[ArgumentChanges] = []
+    for trial, option in enumerate(_candidate_options(job, wanted, found)):
+        if found and trial > _MAX_FURTHER_TRIALS:
             return
-        if _reaches_verdict(job, way, wanted) and _adds_no_error(job, way.set):
-            enough.append(way.set)
-            yield evaluate_change(job, way.set, way.note)
+        if _reaches_verdict(job, option, wanted) and _adds_no_error(job, option.set):
+            found.append(option.set)
+            yield evaluate_change(job, option.set, option.note)
 
 
-def _candidate_options(job: Job, wanted: Verdict, enough: list[ArgumentChanges]) -> Iterator[Option]:
+def _candidate_options(job: Job, wanted: Verdict, found: list[ArgumentChanges]) -> Iterator[Option]:
     """Yield each option that changes the training, with all combinations of options that do not. Options that hold all
     keys of something in `found` are left out, and an option that was part of a result is added to `found`."""
     easy = [*_combined_options(job, levers.SAME_TRAINING)]
     for hard in _combined_options(job, levers.levers_changing_training(job)):
-        if _holds_any(hard.set, enough) or not any(
-            _reaches_verdict(job, way, wanted) for way in _most_frugal(job, hard, enough)
+        if _holds_any(hard.set, found) or not any(
+            _reaches_verdict(job, option, wanted) for option in _most_frugal(job, hard, found)
         ):
-            continue  # none of the easy ways needs more memory, so nothing reaches it without them
-        for way in filter(None, (levers.combine((each, hard)) for each in easy)):
-            if way.set and not _holds_any(way.set, enough):
-                yield way
-        if hard.set and any(hard.set.items() <= settings.items() for settings in enough):
-            enough.append(hard.set)
+            continue  # none of the easy options needs more memory, so nothing reaches it without them
+        for option in filter(None, (levers.combine((each, hard)) for each in easy)):
+            if option.set and not _holds_any(option.set, found):
+                yield option
+        if hard.set and any(hard.set.items() <= settings.items() for settings in found):
+            found.append(hard.set)
 
 
 def _holds_any(settings: ArgumentChanges, others: Sequence[ArgumentChanges]) -> bool:
@@ -194,10 +194,10 @@ def _closest_changes(job: Job) -> Iterator[Change]:
     """Yield the changes that come nearest to the machine's limits: each option that changes the training, with all
     options that do not."""
     tried = [
-        evaluate_change(job, way.set, way.note)
+        evaluate_change(job, option.set, option.note)
         for hard in _combined_options(job, levers.levers_changing_training(job))
-        for way in _most_frugal(job, hard)
-        if _saves_memory(job, way.set)
+        for option in _most_frugal(job, hard)
+        if _saves_memory(job, option.set)
     ]
     shown: list[Change] = []
     for each in sorted(tried, key=lambda each: (_VERDICT_RANKS[each.verdict], _times_over_machine(job, each))):
@@ -215,33 +215,33 @@ def _is_nearer(job: Job, one: Change, than: Change) -> bool:
 
 def _changes_to_same_training(job: Job) -> Iterator[Change]:
     """Yield each option that keeps the training, by itself, if it saves memory."""
-    for way in (way for step in levers.SAME_TRAINING for way in levers.available_options(job, step)):
-        if _saves_memory(job, way.set) and _adds_no_error(job, way.set):
-            yield evaluate_change(job, way.set, way.note)
+    for option in (option for lever in levers.SAME_TRAINING for option in levers.available_options(job, lever)):
+        if _saves_memory(job, option.set) and _adds_no_error(job, option.set):
+            yield evaluate_change(job, option.set, option.note)
 
 
-def _combined_options(job: Job, steps: Sequence[Lever]) -> Iterator[Option]:
+def _combined_options(job: Job, tried_levers: Sequence[Lever]) -> Iterator[Option]:
     """Yield combinations of at most one option of each lever, cheapest first: each lever costs more than all before it
     together."""
-    choices = [(Option({}, ""), *levers.available_options(job, step)) for step in reversed(steps)]
+    choices = [(Option({}, ""), *levers.available_options(job, lever)) for lever in reversed(tried_levers)]
     for chosen in product(*choices):
-        if way := levers.combine(reversed(chosen)):
-            yield way
+        if option := levers.combine(reversed(chosen)):
+            yield option
 
 
-def _most_frugal(job: Job, hard: Option, enough: Sequence[ArgumentChanges] = ()) -> Iterator[Option]:
+def _most_frugal(job: Job, hard: Option, found: Sequence[ArgumentChanges] = ()) -> Iterator[Option]:
     """Yield the option with the last option of every lever that keeps the training, except those in `found`: once with
     and once without another engine, which may need more memory than it saves."""
-    last = (ways[-1] for step in levers.SAME_TRAINING if (ways := levers.available_options(job, step)))
-    easy = [way for way in last if not _holds_any(way.set, enough)]
+    last = (options[-1] for lever in levers.SAME_TRAINING if (options := levers.available_options(job, lever)))
+    easy = [option for option in last if not _holds_any(option.set, found)]
     for engine_kept in (False, True):
         decided = hard.decides | ({levers.ENGINE} if engine_kept else set())
-        if way := levers.combine([*(each for each in easy if not each.decides & decided), hard]):
-            yield way
+        if option := levers.combine([*(each for each in easy if not each.decides & decided), hard]):
+            yield option
 
 
-def _reaches_verdict(job: Job, way: Option, wanted: Verdict) -> bool:
-    return _VERDICT_RANKS[with_arguments(job, way.set).worst] <= _VERDICT_RANKS[wanted]
+def _reaches_verdict(job: Job, option: Option, wanted: Verdict) -> bool:
+    return _VERDICT_RANKS[with_arguments(job, option.set).worst] <= _VERDICT_RANKS[wanted]
 
 
 def _adds_no_error(job: Job, settings: ArgumentChanges) -> bool:

@@ -297,7 +297,9 @@ def explain(
     its simulated memory. `energy`: with the energy that the boards draw.
 
     Raises RecipeError where model or machine is not known."""
-    _require_known_run(job)
+    missing = None if job.model else "names no model; set `model_name_or_path`"
+    if problem := job.model_problem or job.machine_problem or missing:
+        raise RecipeError(f"{job.workspace.recipe}: {problem}")
     stopped = any(each.severity is Severity.ERROR for each in diagnostics)
     settled = job.simulated and job.verdict in ("fits", "unknown")  # each change would take a simulation
     time = predict_run_time(job, energy)
@@ -335,13 +337,6 @@ def _ignored_keys(job: Job, diagnostics: Sequence[Diagnostic]) -> list[str]:
     """Return the keys that are unknown or whose value was refused, so that the figures are without them."""
     refused = (each.key for each in diagnostics if each.severity is Severity.ERROR and each.code.startswith("SCH"))
     return list(dict.fromkeys(key for key in refused if key and not job.args.is_set(key)))
-
-
-def _require_known_run(job: Job) -> None:
-    missing = None if job.model else "names no model; set `model_name_or_path`"
-    problem = job.model_problem or job.machine_problem or missing
-    if problem:
-        raise RecipeError(f"{job.workspace.recipe}: {problem}")
 
 
 def _target_machine(job: Job) -> TargetMachine | None:

@@ -24,7 +24,7 @@ class Option(NamedTuple):
     decides: frozenset[str] = frozenset()
 
 
-# The ways to take a step, each of which saves more than the one before it.
+# Yields the options of one lever, each of which saves more memory than the one before it.
 Lever = Callable[[Job], Iterator[Option]]
 
 
@@ -187,9 +187,9 @@ def _adapters(job: Job) -> Iterator[Option]:
         yield Option({**settings, "quantization_bit": 4}, f"{note}; base weights in 4 bit", frozenset({METHOD}))
 
 
-# What leaves the training as it is. Every step costs more than all before it together, here and below.
+# Levers that keep the training as it is. Each lever costs more than all before it together, here and below.
 SAME_TRAINING: tuple[Lever, ...] = (smaller_micro_batch, _zero2, _liger_kernel, _recomputation, _fewer_loader_workers)
-# What changes the samples or the numbers, or is slow.
+# Levers that change the samples or the numbers, or make the run slow.
 _FOR_ADAPTERS: tuple[Lever, ...] = (
     _half_as_long_samples,
     _four_bits,
@@ -224,20 +224,20 @@ def levers_changing_training(job: Job) -> tuple[Lever, ...]:
     return _FOR_WEIGHTS if job.batch.world_size > 1 else _FOR_WEIGHTS_ON_ONE_DEVICE
 
 
-def available_options(job: Job, step: Lever) -> list[Option]:
+def available_options(job: Job, lever: Lever) -> list[Option]:
     """Return the lever's options for the job. If an accelerate file decides the sharding, the recipe cannot."""
-    return [way for way in step(job) if not (job.accelerate and ENGINE in way.decides)]
+    return [option for option in lever(job) if not (job.accelerate and ENGINE in option.decides)]
 
 
-def combine(ways: Iterable[Option]) -> Option | None:
+def combine(options: Iterable[Option]) -> Option | None:
     """Return all options as one; None if two exclude each other."""
     settings: dict[str, ArgumentValue] = {}
     notes: list[str] = []
     decided: list[str] = []
-    for way in ways:
-        settings |= way.set
-        notes += [way.note] if way.note else []
-        decided += way.decides
+    for option in options:
+        settings |= option.set
+        notes += [option.note] if option.note else []
+        decided += option.decides
     distinct = frozenset(decided)
     return Option(settings, "; ".join(notes), distinct) if len(distinct) == len(decided) else None
 

@@ -24,20 +24,17 @@ def uses_of_free_memory(job: Job, limit: int = 4) -> list[Change]:
     change brings an error or a warning that the job does not have."""
     if job.verdict != "fits":
         return []
-    bought = (way for ways in _LEVERS if (way := next((way for way in ways(job) if _still_fits(job, way)), None)))
-    bought = (way for way in bought if _saves_time(job, way))
+    fitting = (next((option for option in lever(job) if with_arguments(job, option.set).verdict == "fits"), None)
+               for lever in _LEVERS)  # fmt: skip
+    useful = (option for option in fitting if option and _saves_time(job, option))
     known = all_rules.find_errors_and_warnings(job)
-    return [evaluate_change(job, way.set, way.note) for way in islice(bought, limit)
-            if all_rules.find_errors_and_warnings(with_arguments(job, way.set)) <= known]  # fmt: skip
+    return [evaluate_change(job, option.set, option.note) for option in islice(useful, limit)
+            if all_rules.find_errors_and_warnings(with_arguments(job, option.set)) <= known]  # fmt: skip
 
 
-def _still_fits(job: Job, way: Option) -> bool:
-    return with_arguments(job, way.set).verdict == "fits"
-
-
-def _saves_time(job: Job, way: Option) -> bool:
+def _saves_time(job: Job, option: Option) -> bool:
     """True unless the option only enlarges the micro batch and padding makes the run no faster."""
-    ratio = changes.time_ratio_of(job, with_arguments(job, way.set)) if way.decides == _BATCH_ALONE else None
+    ratio = changes.time_ratio_of(job, with_arguments(job, option.set)) if option.decides == _BATCH_ALONE else None
     return ratio is None or ratio < 1
 
 
@@ -53,7 +50,7 @@ def _less_sharding(job: Job) -> Iterator[Option]:
         if job.batch.world_size > 1 or (offloads and name != "ds_z3.json"):
             file = Option({"deepspeed": f"deepspeed/{name}" if name else None}, _sharding_gain(name, offloads))
             yield file
-            yield from (way for batch in levers.smaller_micro_batch(job) if (way := levers.combine((file, batch))))
+            yield from filter(None, (levers.combine((file, batch)) for batch in levers.smaller_micro_batch(job)))
 
 
 # The files from the least sharding to the most; none of them is data parallelism alone.

@@ -40,10 +40,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """What fits, best first: plans for the model, or choices of a model. Where nothing does: the reasons that memory
-    cannot cure, or machines on which it would, and a run that is tight. `outdated`: by method that is planned for an
-    earlier transformers, what `check` has against it with the newest. `scale`: the best plan's method on other numbers
-    of devices, where that is asked for. `planned`: what simulated a model that no formula knows."""
+    """What fits, best first: plans for the model, or choices of a model. If nothing fits: the reasons that more memory
+    does not remove, or machines on which something fits, and a run that fits without margin. `newest_release_findings`:
+    reasons of `check` against the newest transformers, by method that is planned for an earlier one.
+    `methods_without_rates`: methods left out because no learning rate is published. `scale`: the best plan's method on
+    other numbers of devices, if asked for. `planned`: simulations of a model that no formula knows."""
 
     model: Model | None
     machine: Machine
@@ -97,12 +98,19 @@ def find_answer(
     methods = [method] if method else guidance.methods_with_rates(METHODS_BY_STAGE.get(stage, PLANNED_METHODS), stage)
     if fsdp:
         _require_fsdp_support(wanted, target, methods)
-    engine = "fsdp" if fsdp else None
     start = NewRecipe(
-        wanted, target, methods[0], engine, length=length or USUAL_LENGTHS[0], samples=samples, stage=stage, own_datasets=own
+        wanted,
+        target,
+        methods[0],
+        "fsdp" if fsdp else None,
+        length=length or USUAL_LENGTHS[0],
+        samples=samples,
+        stage=stage,
+        own_datasets=own,
     )
-    if own and length:
-        _require_length_for_images(start)
+    if own and length and start.image_tokens > start.length:
+        said = f"the pictures of one row are up to {start.image_tokens:,} tokens, and one that is cut ends the run"
+        raise RecipeError(f"{said}; give --cutoff-len {start.length_with_images}, or leave it out")
     lengths = [length] if length else lengths_to_try(start)
     start = replace(start, length=lengths[0])
     if planned:
@@ -150,21 +158,12 @@ def _findings_by_method(start: NewRecipe, methods: Iterable[str]) -> Mapping[str
 
 
 def _blocking_reasons(start: NewRecipe, methods: Sequence[str]) -> list[str]:
-    return _common_reasons([blocking_findings(replace(start, method=each)) for each in methods])
-
-
-def _common_reasons(against: Sequence[Sequence[str]]) -> list[str]:
-    """What stands against all methods alike; else what stands against each; nothing where one has no obstacle."""
+    """Return the findings that all methods have in common, else the findings of each; empty if a method has none."""
+    against = [blocking_findings(replace(start, method=each)) for each in methods]
     if not all(against):
         return []
     alike = [message for message in against[0] if all(message in each for each in against)]
     return alike or [*dict.fromkeys(message for each in against for message in each)]
-
-
-def _require_length_for_images(start: NewRecipe) -> None:
-    if start.image_tokens > start.length:
-        said = f"the pictures of one row are up to {start.image_tokens:,} tokens, and one that is cut ends the run"
-        raise RecipeError(f"{said}; give --cutoff-len {start.length_with_images}, or leave it out")
 
 
 def _require_fsdp_support(model: Model, target: Machine, methods: Sequence[str]) -> None:

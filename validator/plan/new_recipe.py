@@ -53,17 +53,17 @@ _TEXT_TOKENS = 512
 class NewRecipe:
     """The decisions about a run that its recipe follows from.
 
-    `engine`: a file of deepspeed/, or `fsdp`. `samples`: None stands for as many as the guidance says. `saver`: one of
-    the optimizers for full fine-tuning on one device, `bf16` for AdamW in 16 bits. `transformers`: the release that the
-    recipe is for; None stands for the newest. `own`: the registry of the user's own data. `workers`: processes that
-    load samples beside each of a device. `stem`: the name of the file that the recipe is written to, without its
-    suffix. `planned`: simulates a model that no formula knows. `save_steps`: the share of the run from one checkpoint
-    to the next, or the number of all steps, where the checkpoint at the end is the only one. `held`: the share of the
-    data that is held back for evaluation; None stands for the usual one. `no_evaluation`: what forbids an evaluation at
-    each checkpoint; None: nothing does. `public`: the run is on the public data that it names, and the header block
-    states their rows and lengths. `extra`: settings of its own by the heading of the recipe (model, method, dataset or
-    train) that they stand below; they replace others of the same name, and `drop` names those that have no place beside
-    them. `use`: the word for what the run is for, which ends the file's name."""
+    `sharding`: a file of deepspeed/, or `fsdp`. `samples`: None stands for as many as the guidance says. `optimizer`: a
+    memory-saving optimizer for full fine-tuning on one device; `bf16` stands for AdamW in 16 bits. `transformers`: the
+    release that the recipe is for; None stands for the newest. `own_datasets`: the registry of the user's own data.
+    `workers`: processes that load samples, for each device. `stem`: name of the recipe's file, without its suffix.
+    `planned`: simulations of a model that no formula knows. `save_steps`: the share of the run from one checkpoint to
+    the next, or the number of all steps if the checkpoint at the end is the only one. `held`: the share of the data
+    that is held back for evaluation; None stands for the usual one. `no_evaluation`: why the run cannot evaluate at
+    each checkpoint; None if it can. `public`: the run uses the public data that it names, and the header block states
+    their rows and lengths. `extra`: additional settings by the heading under which they stand (model, method, dataset
+    or train); they replace others of the same name. `drop`: settings to leave out. `use`: a word for the purpose of the
+    run, which ends the file's name."""
 
     model: Model
     machine: Machine
@@ -263,7 +263,9 @@ class NewRecipe:
     def length_with_images(self) -> int:
         """Maximum sample length in tokens. If the images of a sample are longer, a length that holds them and some
         text."""
-        return self.length if self.image_tokens <= self.length else -(-(self.image_tokens + _TEXT_TOKENS) // 1024) * 1024
+        return (
+            self.length if self.image_tokens <= self.length else -(-(self.image_tokens + _TEXT_TOKENS) // 1024) * 1024
+        )
 
     def _settings(self) -> Iterator[tuple[str, Any]]:
         yield "model_name_or_path", self.model.name
@@ -319,14 +321,9 @@ class NewRecipe:
             yield "deepspeed", f"deepspeed/{self.sharding}"
         yield from self.extra.get("method", {}).items()
 
-    @property
-    def _dataset(self) -> str:
-        if self.own_datasets:
-            return ",".join(self.own_datasets.entries)
-        return (_IMAGE_DATASETS if self.model.reads_pictures else {}).get(self.stage, _TEXT_DATASETS[self.stage])
-
     def _data(self) -> Iterator[tuple[str, Any]]:
-        yield "dataset", self._dataset
+        public = (_IMAGE_DATASETS if self.model.reads_pictures else {}).get(self.stage, _TEXT_DATASETS[self.stage])
+        yield "dataset", ",".join(self.own_datasets.entries) if self.own_datasets else public
         template = self.template
         if template and self.stage != "pt":
             yield "template", template
@@ -357,18 +354,14 @@ class NewRecipe:
         samples."""
         if not self.evaluates:
             return
-        yield "val_size", _HELD_SAMPLES_OF_STREAM if self.streams else self.held_share
+        streams = self.extra.get("dataset", {}).get("streaming")
+        yield "val_size", _HELD_SAMPLES_OF_STREAM if streams else self.held_share
         yield from {"per_device_eval_batch_size": 1, "eval_strategy": "steps",
                     "eval_steps": min(self.save_steps, MAX_SHARE_BETWEEN_SAVES)}.items()  # fmt: skip
         adapter = self.method in ("lora", "qlora") and self.save_steps < 1
         if adapter and not self.sharding and self.stage != "rm":  # rule TRA106
             yield "load_best_model_at_end", True
         yield "metric_for_best_model", "eval_loss"
-
-    @property
-    def streams(self) -> bool:
-        """True if the data are read while the run goes on."""
-        return bool(self.extra.get("dataset", {}).get("streaming"))
 
 
 def can_wrap_layers(model: Model) -> bool:

@@ -57,7 +57,9 @@ def _first_fitting_run(start: NewRecipe, machine: Machine, methods: Sequence[str
 
 
 def _without_fsdp(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
-    if start.sharding == "fsdp" and (draft := _first_fitting_run(replace(start, sharding=None), start.machine, methods)):
+    if start.sharding == "fsdp" and (
+        draft := _first_fitting_run(replace(start, sharding=None), start.machine, methods)
+    ):
         yield Upgrade(draft, "without --fsdp")
 
 
@@ -155,8 +157,13 @@ def plans_by_device_count(best: NewRecipe, own_ram: bool) -> Sequence[tuple[Mach
         own_datasets=best.own_datasets,
         planned=best.planned,
     )
-    machines = (_with_usual_host_ram(machine, start.machine, own_ram) for machine in _machines_of_kind(start.machine))
-    return [(machine, _soonest_plan(replace(start, machine=machine))) for machine in machines]
+    compared = []
+    for machine in _machines_of_kind(start.machine):
+        if not own_ram:
+            machine = machine._replace(host_ram_gib=usual_host_ram(machine) or start.machine.host_ram_gib)
+        plans = find_plans(replace(start, machine=machine), [start.method], [start.length])
+        compared.append((machine, min(plans, key=lambda plan: plan.duration, default=None)))
+    return compared
 
 
 def _machines_of_kind(here: Machine) -> Iterator[Machine]:
@@ -168,12 +175,3 @@ def _machines_of_kind(here: Machine) -> Iterator[Machine]:
     yield from (
         here._replace(nodes=count, devices=full) for count in nodes if count <= max(_NODES_COMPARED[0], here.nodes)
     )
-
-
-def _with_usual_host_ram(machine: Machine, here: Machine, own_ram: bool) -> Machine:
-    return machine if own_ram else machine._replace(host_ram_gib=usual_host_ram(machine) or here.host_ram_gib)
-
-
-def _soonest_plan(start: NewRecipe) -> Plan | None:
-    plans = find_plans(start, [start.method], [start.length])
-    return min(plans, key=lambda plan: plan.duration, default=None)

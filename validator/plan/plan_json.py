@@ -13,7 +13,6 @@ from validator.knowledge.models import Model
 from validator.physics import Band, TimeTerm
 from validator.plan import base_model
 from validator.plan.answer import Answer
-from validator.plan.base_model import ModelChoice
 from validator.plan.new_recipe import NewRecipe
 from validator.plan.other_machines import Upgrade
 from validator.plan.search import USUAL_LENGTHS, Plan
@@ -32,7 +31,9 @@ def answer_notes(answer: Answer) -> Iterator[str]:
     if answer.newest_release_findings:
         cured = (plan.draft.transformers for plan in answer.plans if plan.draft.transformers)
         older, newest = next(cured, releases.previous_major_pair()[1]), releases.newest_pair()[1]
-        why = "; ".join(dict.fromkeys(reason for reasons in answer.newest_release_findings.values() for reason in reasons))
+        why = "; ".join(
+            dict.fromkeys(reason for reasons in answer.newest_release_findings.values() for reason in reasons)
+        )
         methods = ", ".join(answer.newest_release_findings)
         yield f"{methods} for transformers {older}, as a written recipe says; not for {newest}: {why}"
     yield from _machine_notes(answer.machine)
@@ -41,7 +42,8 @@ def answer_notes(answer: Answer) -> Iterator[str]:
     if answer.planned:
         yield from _simulation_notes(answer, answer.planned)
     if answer.methods_without_rates:
-        yield f"{', '.join(answer.methods_without_rates)} is left out: no learning rate for it in stage {answer.stage} is published"
+        left_out = ", ".join(answer.methods_without_rates)
+        yield f"{left_out} is left out: no learning rate for it in stage {answer.stage} is published"
     if answer.model is None:
         yield from _model_choice_notes(answer)
         return
@@ -248,7 +250,10 @@ def answer_rows(answer: Answer) -> AnswerRows:
         machine=MachineRow(str(machine), machine.host_ram_gib, machine.device.usable_gib),
         samples=answer.samples,
         plans=[_plan_row(each) for each in answer.plans],
-        choices=[_choice_row(each) for each in answer.choices],
+        choices=[
+            ChoiceRow(each.plan.draft.model.name, each.recommended, each.cost, **vars(_plan_row(each.plan)))
+            for each in answer.choices
+        ],
         reasons=answer.reasons,
         upgrades=[_upgrade_row(each) for each in answer.upgrades],
         tight=_tight_row(answer.tight) if answer.tight else None,
@@ -330,11 +335,6 @@ def _what_is_given_up(plan: Plan) -> Iterator[str]:
     yield from (f"needs {package}" for package in draft.packages)
     if draft.length < USUAL_LENGTHS[0]:
         yield f"samples cut at {draft.length} tokens"
-
-
-def _choice_row(choice: ModelChoice) -> ChoiceRow:
-    model = choice.plan.draft.model.name
-    return ChoiceRow(model=model, recommended=choice.recommended, cost=choice.cost, **vars(_plan_row(choice.plan)))
 
 
 def _tight_row(plan: Plan) -> TightRow:

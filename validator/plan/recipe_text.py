@@ -12,7 +12,7 @@ from validator.knowledge.guidance import memory_savers
 from validator.knowledge.tables import yaml_table
 from validator.plan.new_recipe import NewRecipe
 from validator.recipe.yaml_writer import format_scalar
-from validator.run import recipe_labels
+from validator.run import launch_command, recipe_labels
 
 # What the first line of a recipe calls the method, and the stage.
 _METHOD_WORDS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze": "last-layers"}
@@ -60,8 +60,6 @@ def _launch_remark(draft: NewRecipe) -> Iterator[str]:
 
 def _launch_variables(draft: NewRecipe) -> Iterator[str]:
     """Yield the environment variables that each node needs, as words of a command line."""
-    from validator.run import launch_command  # which most plans do not wait for
-
     wait = draft.job.args.number("ddp_timeout") if draft.machine.world > 1 else 0.0
     wanted = launch_command.vendor_env(draft.machine.device, draft.machine.nodes, wait)
     for variables in (wanted, launch_command.omp_threads(draft.job)):
@@ -72,30 +70,22 @@ def _launch_variables(draft: NewRecipe) -> Iterator[str]:
 def _header_lines(draft: NewRecipe, planned: bool) -> Iterator[tuple[str, Any]]:
     yield "summary", format_scalar(_summary(draft))
     yield "machine", draft.machine
-    if draft.machine.host_ram_gib:
-        yield "host_ram_gib", f"{draft.machine.host_ram_gib:g}"
-    if draft.machine.network:
-        yield "network", draft.machine.network
-    if draft.machine.price:
-        yield "price", draft.machine.price
-    if draft.planned_samples:
-        yield "samples", draft.planned_samples
-    for field in ("rows", "lengths"):
-        if field in draft.job.header:
-            yield field, draft.job.header[field]
-    yield from _package_fields(draft)
+    machine, header = draft.machine, draft.job.header
+    optional = {
+        "host_ram_gib": machine.host_ram_gib and f"{machine.host_ram_gib:g}",
+        "network": machine.network,
+        "price": machine.price,
+        "samples": draft.planned_samples,
+        "rows": header.get("rows"),
+        "lengths": header.get("lengths"),
+        "packages": draft.packages and f"[{', '.join(draft.packages)}]",
+        "transformers": draft.transformers,
+    }
+    yield from ((field, value) for field, value in optional.items() if value)
     if prediction := recipe_labels.stated_prediction(draft.job):
         yield "predicted", recipe_labels.prediction_line(prediction)
     if planned:
         yield "origin", f"plan of llamafactory-recipes {__version__}"
-
-
-def _package_fields(draft: NewRecipe) -> Iterator[tuple[str, Any]]:
-    """Yield the header fields that name packages and releases to install."""
-    if draft.packages:
-        yield "packages", f"[{', '.join(draft.packages)}]"
-    if draft.transformers:
-        yield "transformers", draft.transformers
 
 
 def _summary(draft: NewRecipe) -> str:
@@ -128,6 +118,7 @@ def _machine_words(machine: Machine) -> str:
 def _setting_remark(draft: NewRecipe, key: str) -> str:
     """Return the comment on a setting's trade-off; empty if the setting needs none."""
     kept = "the best by eval_loss, and the last" if draft.evaluates else "none is known to be the best"
+    shards_nothing = draft.machine.world == 1 and draft.sharding == "ds_z2.json"
     remarks = {
         "enable_thinking": "answers keep their thoughts, and an empty one is never trained"
         + ("" if draft.stage == "rm" else f"; if yours have none, {draft.model.family.without_thoughts}"),
@@ -155,7 +146,7 @@ def _setting_remark(draft: NewRecipe, key: str) -> str:
         "max_steps": f"{draft.job.batch.effective_batch * draft.length:,} tokens each",
         "image_max_pixels": f"larger pictures are scaled down to it{_image_tokens_remark(draft)}",
         "freeze_vision_tower": "" if _tower_stays_frozen(draft) else "false trains the tower, too",
-        "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if _shards_nothing(draft) else "",
+        "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if shards_nothing else "",
         "val_size": "held back and measured at each checkpoint",
     }
     return f"  # {remark}" if (remark := remarks.get(key)) else ""
@@ -175,11 +166,6 @@ def _image_tokens_remark(draft: NewRecipe) -> str:
         if tower.patch_size and not tower.fixed_tokens
     )
     return "".join(f": some {draft.job.args.number('image_max_pixels') / area:.0f} tokens" for area in areas)
-
-
-def _shards_nothing(draft: NewRecipe) -> bool:
-    """DeepSpeed on one device with everything kept there."""
-    return draft.machine.world == 1 and draft.sharding == "ds_z2.json"
 
 
 def _setting_lines(key: str, value: Any, remark: str) -> list[str]:

@@ -25,7 +25,6 @@ from validator.plan.new_recipe import EVALUATION_TOO_LARGE, EVALUATION_TOO_LONG,
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import calibration
-from validator.run.prediction import Job
 from validator.run.training_time import TrainingTime, hours_by_length, predict_training_time, seconds_per_sample
 
 PLANNED_METHODS = ("lora", "full", "qlora")
@@ -128,10 +127,14 @@ class Plan:
 def find_plans(start: NewRecipe, methods: Sequence[str], lengths: Sequence[int]) -> list[Plan]:
     """Return the first one or two plans of each method that fit and pass `check`, best first, for the first length at
     which anything fits. A method that `check` accepts only with an earlier transformers is planned for that release."""
-    for each in lengths:
-        plans = [
-            plan for method in methods for plan in _fastest_on_any_release(replace(start, method=method, length=each))
-        ]
+    for length in lengths:
+        plans: list[Plan] = []
+        for method in methods:
+            draft = replace(start, method=method, length=length)
+            found = [*_fastest_plans(draft)]
+            if not found and (older := on_older_transformers(draft)):
+                found = [*_fastest_plans(older)]
+            plans += found
         if plans:
             return _rank_plans(plans, methods)
     return []
@@ -177,12 +180,6 @@ def loaded_experts(start: NewRecipe) -> float:
     if sharded.host_memory is None or sharded.host_verdict not in ("tight", "exceeds"):
         return 0.0
     return sharded.host_memory.terms.get(HostTerm.EXPERTS, 0.0) / GIB
-
-
-def _fastest_on_any_release(start: NewRecipe) -> list[Plan]:
-    plans = [*_fastest_plans(start)]
-    older = None if plans else on_older_transformers(start)
-    return [*_fastest_plans(older)] if older else plans
 
 
 def lengths_to_try(start: NewRecipe) -> list[int]:
@@ -269,7 +266,9 @@ def fitting_runs(start: NewRecipe, speed: str) -> Iterator[NewRecipe]:
     more package to install."""
     liger = start.liger_helps
     for engine in _deepspeed_files(start, speed):
-        most = _with_one_worker(replace(start, sharding=engine, liger=liger, recompute=speed != "fastest"))
+        most = replace(start, sharding=engine, liger=liger, recompute=speed != "fastest")
+        if most.job.host_verdict in ("tight", "exceeds") and most.job.device_verdict == "fits":
+            most = replace(most, workers=1)  # each process that loads samples takes host memory
         if not most.fits:
             most = replace(most, no_evaluation=EVALUATION_TOO_LARGE)
         if not most.fits:
@@ -277,12 +276,6 @@ def fitting_runs(start: NewRecipe, speed: str) -> Iterator[NewRecipe]:
         for member in (replace(most, liger=False), most) if liger else (most,):
             if member.fits and not _errors_and_warnings(member := with_best_micro_batch(member)):
                 yield member
-
-
-def _with_one_worker(most: NewRecipe) -> NewRecipe:
-    """With one process that loads samples for each device where the host's memory alone is short: each takes some."""
-    short = most.job.host_verdict in ("tight", "exceeds") and most.job.device_verdict == "fits"
-    return replace(most, workers=1) if short else most
 
 
 def first_to_simulate(start: NewRecipe) -> NewRecipe:
@@ -297,7 +290,9 @@ def most_frugal_runs(start: NewRecipe) -> Iterator[Plan]:
     not."""
     for speed in SPEED_CLASSES[1:]:
         for engine in _deepspeed_files(start, speed):
-            lean = replace(start, sharding=engine, liger=start.liger_helps, workers=1, no_evaluation=EVALUATION_TOO_LARGE)
+            lean = replace(
+                start, sharding=engine, liger=start.liger_helps, workers=1, no_evaluation=EVALUATION_TOO_LARGE
+            )
             yield Plan(lean, speed)
 
 
@@ -305,13 +300,13 @@ def find_tight_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
     """Return the first run that is expected to fit but exceeds the machine at the upper end of the 90 % band, with
     nothing else that `check` has against it; None if there is none. A run whose device memory was not simulated does
     not count."""
-    runs = (run for method in methods for run in most_frugal_runs(replace(start, method=method)))
-    return next((run for run in runs if _is_tight(run.draft.job) and not blocking_findings(run.draft)), None)
-
-
-def _is_tight(job: Job) -> bool:
-    """Not where the devices' memory was not simulated, which is left out where the host's is too small."""
-    return job.host_verdict != "exceeds" and job.worst == "tight" and job.device_verdict != "unknown"
+    for method in methods:
+        for plan in most_frugal_runs(replace(start, method=method)):
+            job = plan.draft.job
+            is_tight = job.host_verdict != "exceeds" and job.worst == "tight" and job.device_verdict != "unknown"
+            if is_tight and not blocking_findings(plan.draft):
+                return plan
+    return None
 
 
 def _deepspeed_files(start: NewRecipe, speed: str) -> tuple[str | None, ...]:
