@@ -186,7 +186,7 @@ def ours(row: Row, recipe: Path) -> None:
     document = load_recipe(str(recipe))
     report = check_document(document, row.machine or MACHINE, HOST_RAM)
     row.verdict = report.verdict
-    row.reason = "" if row.judged else why(document, "; ".join(gap.words for gap in report.unjudged))
+    row.reason = "" if row.judged else why(document, "; ".join(gap.summary for gap in report.unjudged))
     errors = {each.code for each in report.diagnostics if each.severity is Severity.ERROR}
     row.errors = " ".join(sorted(code for code in errors if not code.startswith(_ELSEWHERE)))
 

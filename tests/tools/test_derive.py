@@ -119,7 +119,9 @@ def test_a_gap_says_why(machine: str, ram: float, method: str, verdict: str) -> 
 def test_a_model_that_cannot_run_says_so_whatever_the_machine() -> None:
     target = devices.parse_machine("8xh200-141g", 2048.0)
     assert coverage._cell(models.find_model("gpt-oss-20b"), target, "lora", []) == "code"
-    page = (ROOT / "docs" / "coverage.md").read_text("utf-8")  # which the test above holds to what is derived
+    page = (ROOT / "docs" / "reference" / "coverage.md").read_text(
+        "utf-8"
+    )  # which the test above holds to what is derived
     assert "load_and_register_kernel" in page.partition("## Why not")[2]
 
 
