@@ -26,7 +26,7 @@ from validator.plan import other_machines, recipe_text
 from validator.plan import search as plan
 from validator.plan.new_recipe import NewRecipe
 from validator.recipe.safe_read import read_yaml
-from validator.run import required_packages
+from validator.run import node_demand
 from validator.run.sample_lengths import published_tokens
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -214,7 +214,7 @@ def needs(draft: NewRecipe) -> list[str]:
     release = [f"transformers=={draft.transformers.split()[-1]}"] if draft.transformers else []
     if draft.transformers and (experts := plan.loaded_experts(replace(draft, transformers=None))):
         release = [f"{release[0]}, as newer ones load {experts:,.0f} GiB of experts into main memory"]
-    wanted = [required_packages.pip_requirement(name) for name in dict(required_packages.packages_for_run(draft.job))]
+    wanted = [node_demand.pip_requirement(name) for name in dict(node_demand.packages_for_run(draft.job))]
     if draft.job.args.get("flash_attn") == "fa2" and draft.machine.device.vendor != "ascend":
         wanted.append("flash-attn")
     if draft.model.kind == "gpt_oss":

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from validator.advise import explanation
 from validator.advise.explanation import Explanation
-from validator.catalogue.lookup import locate_recipe
+from validator.catalogue.bundled_recipes import locate_recipe
 from validator.check import checking
 from validator.errors import RecipeError
 from validator.finding import FileReport

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from rows import CARDS, Skip
 
-from validator.knowledge import throughput
-from validator.knowledge import throughput as published
+from validator.knowledge import devices as published
+from validator.knowledge.devices import parse_network
 from validator.physics import Workload
 from validator.physics.rates import DeviceRates
 
@@ -49,7 +49,7 @@ def rates(name: str, work: Workload, network: float) -> tuple[str, DeviceRates]:
     key, changes = CHANGED.get(name) or (CARDS.get(name, ""), {})
     if not key:
         raise Skip(f"device {name} is not in data/devices.yaml")
-    attained = ATTAINED * network or throughput.parse_network(published.usual_network(key)).rate
+    attained = ATTAINED * network or parse_network(published.usual_network(key)).rate
     nodes, devices = work.sharding.nodes, work.sharding.devices_per_node
     known = published.device_rates(key, devices, attained if nodes > 1 else 0.0)
     if known is None:

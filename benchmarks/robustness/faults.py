@@ -27,7 +27,7 @@ LEFTOVER = re.compile(r"\..+\.part")
 # Imported before the first run, as far as the packages are installed.
 _MODULES = (
     *(f"validator.commands.{name}" for name in ("copy", "plan", "check", "check_files", "data", "calibrate", "submit")),
-    "validator.check.fix_files",
+    "validator.check.autofix",
     "validator.submit.slurm",
     "validator.dataset.data_text",
     "validator.dataset.data_page",

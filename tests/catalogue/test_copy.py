@@ -57,7 +57,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_copy_is_right_where_it_stands(here: Path, name: str) -> None:
-    source = bundled_recipes.recipe_file(name)
+    source = bundled_recipes.recipe_path(name)
     placed = copy_recipe(name, str(here / "own"))
     assert placed.recipe == here / "own" / f"{name}.yaml"
     assert problems(placed.recipe) <= problems(source)
@@ -78,13 +78,13 @@ def test_the_command_in_a_copy_is_for_the_copy(
     here: Path, monkeypatch: pytest.MonkeyPatch, root: Path, name: str
 ) -> None:
     monkeypatch.setattr(bundled_recipes, "catalogue_root", lambda: root)
-    assert f"llamafactory-cli train recipes/{name}.yaml\n" in bundled_recipes.recipe_file(name).read_text("utf-8")
+    assert f"llamafactory-cli train recipes/{name}.yaml\n" in bundled_recipes.recipe_path(name).read_text("utf-8")
     copy_recipe(name, "own/mine.yaml")
     assert "llamafactory-cli train mine.yaml\n" in (here / "own" / "mine.yaml").read_text("utf-8")
 
 
 def test_a_second_copy_names_its_origin_once() -> None:
-    text = bundled_recipes.recipe_file(NAME).read_text("utf-8")
+    text = bundled_recipes.recipe_path(NAME).read_text("utf-8")
     assert with_origin(with_origin(text, "old"), NAME) == with_origin(text, NAME)
 
 
@@ -121,7 +121,7 @@ def test_entries_that_a_registry_lacks_are_added(here: Path) -> None:
     placed = copy_recipe(NAME, "mine.yaml")
     assert placed.files == (here / "deepspeed/ds_z3.json", here / "data/dataset_info.json")
     assert list(json.loads((here / "data/dataset_info.json").read_text("utf-8"))) == list(REGISTRY)
-    assert problems(placed.recipe) <= problems(bundled_recipes.recipe_file(NAME))
+    assert problems(placed.recipe) <= problems(bundled_recipes.recipe_path(NAME))
 
 
 def test_a_registry_that_says_the_same_or_more_stays(here: Path) -> None:
@@ -158,7 +158,7 @@ def test_nothing_is_written_behind_a_link_out_of_the_folder(here: Path, linked: 
 
 def test_two_recipes_in_one_folder_are_both_right(here: Path) -> None:
     for name in (NAME, "qwen3-8b-a100x1-lora-dpo", "qwen3-8b-a100-full-pt"):
-        assert problems(copy_recipe(name, ".").recipe) <= problems(bundled_recipes.recipe_file(name))
+        assert problems(copy_recipe(name, ".").recipe) <= problems(bundled_recipes.recipe_path(name))
     assert len(json.loads((here / "data/dataset_info.json").read_text("utf-8"))) == 6
 
 

@@ -10,7 +10,7 @@ from click.testing import Result
 from support import program
 
 from validator.catalogue import bundled_recipes
-from validator.catalogue.lookup import locate_recipe, open_recipe
+from validator.catalogue.bundled_recipes import locate_recipe, open_recipe
 from validator.errors import RecipeError
 from validator.finding import Severity
 from validator.recipe.known_folders import catalogue_root
@@ -46,7 +46,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_name_brings_its_own_paths_and_the_users_count_from_here(
     given: tuple[str, ...], overrides: tuple[str, ...]
 ) -> None:
-    assert locate_recipe(NAME, given) == (str(bundled_recipes.recipe_file(NAME)), overrides)
+    assert locate_recipe(NAME, given) == (str(bundled_recipes.recipe_path(NAME)), overrides)
     assert locate_recipe(f"{NAME}.yaml", given) == locate_recipe(NAME, given)
 
 
@@ -94,7 +94,7 @@ def test_copy_and_explain_say_the_same_of_an_unknown_name(word: str) -> None:
 
 def test_each_command_takes_a_name(here: Path) -> None:
     (checked,) = json.loads(run("check", NAME, "--format", "json").output)["files"]
-    assert (checked["path"], checked["verdict"]) == (str(bundled_recipes.recipe_file(NAME)), "fits")
+    assert (checked["path"], checked["verdict"]) == (str(bundled_recipes.recipe_path(NAME)), "fits")
     assert {each["severity"] for each in checked["diagnostics"]} <= {"note"}
     explained = json.loads(run("explain", NAME, "--format", "json").output)
     assert explained["verdict"] == "fits"
@@ -102,11 +102,11 @@ def test_each_command_takes_a_name(here: Path) -> None:
     small = "qwen3-8b-a100x4-lora"  # for whose checkpoints there is room
     line = run("train", small, "--dry-run").output
     assert f"{DEEPSPEED.replace('z3', 'z2')} {DATA} output_dir={here / 'saves' / small}" in line
-    assert run("data", "tiny-cpu-lora").output.startswith(str(bundled_recipes.recipe_file("tiny-cpu-lora")))
+    assert run("data", "tiny-cpu-lora").output.startswith(str(bundled_recipes.recipe_path("tiny-cpu-lora")))
 
 
 def test_two_names_are_compared_as_the_catalogue_has_them() -> None:
     compared = json.loads(run("diff", NAME, "qwen3-8b-a100-lora", "--format", "json").output)
-    assert (compared["recipe"], compared["path"]) == (NAME, str(bundled_recipes.recipe_file("qwen3-8b-a100-lora")))
+    assert (compared["recipe"], compared["path"]) == (NAME, str(bundled_recipes.recipe_path("qwen3-8b-a100-lora")))
     assert compared["changed"]["finetuning_type"] == ["full", "lora"]
     assert [compared[when]["verdict"] for when in ("before", "after")] == ["fits", "fits"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from validator import api
+from validator import api, errors
 from validator.cli import group
 from validator.output import json_output
 
@@ -62,9 +62,9 @@ def test_check_finds_what_the_command_finds(tmp_path: Path) -> None:
 def test_what_is_not_known_is_one_message(ask: object, tmp_path: Path) -> None:
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("model_name_or_path: nobody/knows-it\nstage: sft\ndo_train: true\n")
-    with pytest.raises(api.RecipeError, match=r"mine\.yaml`: its model or its machine is not known"):
+    with pytest.raises(errors.RecipeError, match=r"mine\.yaml`: its model or its machine is not known"):
         ask(recipe, machine="1xa100-80g")  # type: ignore[operator]
-    with pytest.raises(api.RecipeError, match="a999"):
+    with pytest.raises(errors.RecipeError, match="a999"):
         ask(recipe, machine="1xa999-80g")  # type: ignore[operator]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from validator.errors import RecipeError
-from validator.knowledge import throughput
+from validator.knowledge.devices import link_rate, network_names, parse_network
 from validator.knowledge.tables import yaml_table
 
 KINDS = list(yaml_table("networks"))
@@ -34,7 +34,7 @@ MEASURED = [
 
 @pytest.mark.parametrize(("kind", "gb_s", "devices", "measured"), MEASURED)
 def test_links_reach_what_was_measured(kind: str, gb_s: float, devices: int, measured: float) -> None:
-    assert throughput.link_rate({"type": kind, "gb_s": gb_s}, devices, 8) == pytest.approx(measured * 1e9, rel=0.08)
+    assert link_rate({"type": kind, "gb_s": gb_s}, devices, 8) == pytest.approx(measured * 1e9, rel=0.08)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_links_reach_what_was_measured(kind: str, gb_s: float, devices: int, mea
     [(126, 28), (126, 35), (64, 14), (64, 3), (32, 6)],  # RTX 5090 on eight and on four, 4090, 3090, 2080 Ti
 )
 def test_links_through_main_memory_are_within_three_times_of_what_was_measured(gb_s: float, measured: float) -> None:
-    ours = throughput.link_rate({"type": "pcie-host", "gb_s": gb_s}, 2, 8)
+    ours = link_rate({"type": "pcie-host", "gb_s": gb_s}, 2, 8)
     assert 1 / 3 < measured * 1e9 / ours < 3
 
 
@@ -56,7 +56,7 @@ def test_links_through_main_memory_are_within_three_times_of_what_was_measured(g
     ],
 )
 def test_a_network_by_name_and_number_of_adapters(text: str, name: str, measured: float) -> None:
-    network = throughput.parse_network(text)
+    network = parse_network(text)
     assert network.name == name
     assert network.rate == pytest.approx(measured * 1e9, rel=0.02)
 
@@ -64,10 +64,10 @@ def test_a_network_by_name_and_number_of_adapters(text: str, name: str, measured
 @pytest.mark.parametrize("text", ["", "token-ring", "0xinfiniband-200g", "nvlink", "x"])
 def test_an_unknown_network_is_refused_with_those_known(text: str) -> None:
     with pytest.raises(RecipeError, match="known are ethernet-1g, "):
-        throughput.parse_network(text)
+        parse_network(text)
 
 
 def test_faster_kinds_of_one_family_are_faster() -> None:
     for family in ("ethernet", "roce", "infiniband"):
-        rates = [throughput.parse_network(name).rate for name in throughput.network_names() if name.startswith(family)]
+        rates = [parse_network(name).rate for name in network_names() if name.startswith(family)]
         assert rates == sorted(rates)

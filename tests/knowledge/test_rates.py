@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.every import every
 
-from validator.knowledge import devices, throughput
+from validator.knowledge import devices
 
 
 @pytest.mark.parametrize(
@@ -54,5 +54,5 @@ def test_all_other_devices_have_rates(name: str) -> None:
     ("key", "name"), [("a100-80g", "8xinfiniband-200g"), ("rtx-4090", "ethernet-10g"), ("v100-32g", "ethernet-25g")]
 )
 def test_servers_stand_in_a_network_that_is_known(key: str, name: str) -> None:
-    assert throughput.usual_network(key) == name
-    assert throughput.parse_network(name).rate > 0
+    assert devices.usual_network(key) == name
+    assert devices.parse_network(name).rate > 0

@@ -14,7 +14,7 @@ from validator.doctor.check_result import CheckContext, State
 from validator.knowledge import models, tables
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import hub_downloads, prediction
+from validator.run import model_files, prediction
 
 MODEL = "model_name_or_path: Qwen/Qwen3-0.6B\n"
 RECIPE = f"""# /// recipe
@@ -137,9 +137,9 @@ def test_a_data_set_that_was_never_loaded_is_named(here: Path, monkeypatch: pyte
 
 def test_datasets_writes_that_name() -> None:
     naming = pytest.importorskip("datasets.naming")
-    assert hub_downloads._letters_only(
-        f"Org___{naming.camelcase_to_snakecase('MySet-2')}"
-    ) == hub_downloads._letters_only("Org___MySet-2")
+    assert model_files._letters_only(f"Org___{naming.camelcase_to_snakecase('MySet-2')}") == model_files._letters_only(
+        "Org___MySet-2"
+    )
 
 
 @pytest.mark.usefixtures("here")
@@ -178,8 +178,8 @@ def command(words: list[str]) -> str:
 def test_a_run_from_folders_carries_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://hf-mirror.com")
     (here / "mine").mkdir()
-    assert hub_downloads.hub_env(prediction.resolve(parse_recipe("recipe.yaml", "model_name_or_path: mine\n"))) == {}
-    assert hub_downloads.hub_env(prediction.resolve(parse_recipe("recipe.yaml", MODEL))) == {
+    assert model_files.hub_env(prediction.resolve(parse_recipe("recipe.yaml", "model_name_or_path: mine\n"))) == {}
+    assert model_files.hub_env(prediction.resolve(parse_recipe("recipe.yaml", MODEL))) == {
         "HF_ENDPOINT": "https://hf-mirror.com"
     }
 

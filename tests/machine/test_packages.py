@@ -11,7 +11,7 @@ from validator.doctor import package_checks
 from validator.doctor.check_result import CheckContext
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import prediction, required_packages
+from validator.run import node_demand, prediction
 
 MODEL = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora\n"
 CHECKPOINT = """{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
@@ -81,7 +81,7 @@ def test_nothing_is_said_where_llamafactory_is_elsewhere(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "package", [*required_packages._PACKAGE_OF_KEY.values(), *required_packages._PACKAGE_OF_LOADING.values(), "autoawq"]
+    "package", [*node_demand._PACKAGE_OF_KEY.values(), *node_demand._PACKAGE_OF_LOADING.values(), "autoawq"]
 )
 def test_llamafactory_asks_for_that_package(package: str) -> None:
     factory = pytest.importorskip("llamafactory")

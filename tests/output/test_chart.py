@@ -25,7 +25,7 @@ from validator.output import explain_text
 from validator.physics import Band, RunPart
 from validator.physics import TimeTerm as Work
 from validator.physics.estimate import DeviceTerm, HostTerm, SharedTerm
-from validator.run.cost import Cost
+from validator.run.recipe_arguments import Cost
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden"
 

@@ -14,7 +14,7 @@ from support import clean_recipe, following
 
 from validator.advise import changes, levers
 from validator.advise.changes import Change
-from validator.catalogue.lookup import locate_recipe
+from validator.catalogue.bundled_recipes import locate_recipe
 from validator.check import checking
 from validator.commands import copy
 from validator.finding import Severity

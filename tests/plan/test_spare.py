@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support import following
 
-from validator.advise import spare_memory
+from validator.advise import changes
 from validator.advise.changes import Change
 from validator.finding import Severity
 from validator.recipe.recipe_file import parse_recipe
@@ -45,9 +45,7 @@ def batch(micro: int, accumulation: int) -> dict[str, int]:
 
 def bought(folder: Path, text: str) -> list[Change]:
     """What is bought, followed to the letter."""
-    before, advised = following.promises(
-        folder, text, spare_memory.uses_of_free_memory, Severity.ERROR, Severity.WARNING
-    )
+    before, advised = following.promises(folder, text, changes.uses_of_free_memory, Severity.ERROR, Severity.WARNING)
     assert len(advised) <= 4
     assert not advised or before.verdict == "fits"
     assert all(change.verdict == "fits" for change in advised)
@@ -90,7 +88,7 @@ def test_what_is_bought(
 
 
 def test_every_sentence_is_among_them() -> None:
-    tree = ast.parse(Path(spare_memory.__file__).read_text("utf-8"))
+    tree = ast.parse(Path(changes.__file__).read_text("utf-8"))
     said = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and " " in str(node.value)}
     docs = {ast.get_docstring(node, clean=False) for node in ast.walk(tree)
             if isinstance(node, (ast.Module, ast.FunctionDef))}  # fmt: skip
@@ -109,7 +107,7 @@ def test_every_sentence_is_among_them() -> None:
 )
 def test_nothing_is_bought(machine: str, method: str, more: str) -> None:
     text = following.recipe(machine, method, 1024, more)
-    assert spare_memory.uses_of_free_memory(prediction.resolve(parse_recipe("x.yaml", text))) == []
+    assert changes.uses_of_free_memory(prediction.resolve(parse_recipe("x.yaml", text))) == []
 
 
 @pytest.mark.sample(one_in=5)

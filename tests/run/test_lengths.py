@@ -6,8 +6,8 @@ import pytest
 
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import prediction
-from validator.run.declared import HeaderLengths, header_lengths
 from validator.run.hyperparameters import ORDINARY_TOKENS
+from validator.run.recipe_arguments import HeaderLengths, header_lengths
 
 RECIPE = """# /// recipe
 # machine: 8xa100-40g

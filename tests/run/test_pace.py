@@ -12,8 +12,8 @@ import pytest
 from validator.knowledge.devices import parse_machine
 from validator.physics import RunPart
 from validator.run import training_time as timing
-from validator.run.cost import Price, parse_price
 from validator.run.prediction import Job, run_of_values
+from validator.run.recipe_arguments import Price, parse_price
 from validator.run.sample_lengths import estimate_sample_lengths
 from validator.run.training_time import TrainingTime, seconds_per_sample
 

@@ -279,10 +279,10 @@ SUBJECTS = {
     ("advise/changes", "_copy_commands", "deepspeed"): "the file that a change names",
     ("run/trained_model", "_run_that_writes", "do_train"): "of another recipe, as it is written",
     ("run/trained_model", "_saves_adapter", "do_train"): "of another recipe, as it is written",
-    ("run/hub_downloads", "hub_datasets", "hf_hub_url"): "the address itself",
+    ("run/model_files", "hub_datasets", "hf_hub_url"): "the address itself",
     ("run/dataset_registry", "published", "hf_hub_url"): "the address itself",
     ("catalogue/recipe_diff", "compare_recipes", "deepspeed"): "compares what two files say",
-    ("catalogue/install", "find_dependencies", "deepspeed"): "copies the file that the value names",
+    ("catalogue/recipe_copy", "find_dependencies", "deepspeed"): "copies the file that the value names",
     ("rules/dataset_columns", "_needed_package", "cloud_file_name"): "the package that the address needs",
     ("rules/dataset_columns", "cloud_address_refused", "cloud_file_name"): "the address itself",
     ("rules/dataset_columns", "script_refused", "script_url"): "the address itself",
@@ -315,7 +315,7 @@ SUBJECTS = {
 }
 # The rooms that see a recipe's values, but for the homes themselves.
 ROOMS = ("run", "rules", "launch", "dataset", "advise", "check", "catalogue", "plan", "commands", "cli")
-SETTINGS = ("run/recipe_arguments", "run/training_task", "run/hyperparameters", "run/quantization", "run/settings")
+SETTINGS = ("run/recipe_arguments", "run/hyperparameters", "run/quantization", "run/settings")
 
 
 def reads(module: str) -> Iterator[tuple[str, str, str]]:

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from validator.advise import changes, spare_memory
+from validator.advise import changes
 from validator.advise.changes import Change, ReleaseMemory
 from validator.errors import RecipeError
 from validator.finding import Diagnostic, Severity, Verdict
 from validator.physics import Band, Estimate, trainable_parameter_count
 from validator.physics.estimate import GIB, MemoryTerm, SharedTerm
 from validator.run import calibration, launch_command, training_time
-from validator.run.cost import Cost
 from validator.run.prediction import Job
+from validator.run.recipe_arguments import Cost
 from validator.run.simulated import SimulationFigures
 from validator.wording import four_digits
 
@@ -321,7 +321,7 @@ def explain(
             job.guidance.whose(job.declared.samples) if job.guidance else None,
         ),
         changes=[] if settled else changes.with_time_ratios(job, changes.nearest_changes(job)),
-        spare=() if job.simulated else changes.with_time_ratios(job, spare_memory.uses_of_free_memory(job)),
+        spare=() if job.simulated else changes.with_time_ratios(job, changes.uses_of_free_memory(job)),
         command=started.commands,
         diagnostics=[each._replace(path=each.path or job.workspace.recipe) for each in diagnostics],
         left_out=_ignored_keys(job, diagnostics),

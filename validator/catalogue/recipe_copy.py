@@ -1,33 +1,198 @@
-"""The command `copy`: a recipe of the catalogue, or a DeepSpeed file, written as the start of the user's own.
-
-A copy may train on the user's own data. Then its dataset, number of rows and predicted hours are rewritten."""
+"""`copy`: writes a recipe into the user's folder with the DeepSpeed file, data and registry entries that it needs."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from validator import __version__
-from validator.catalogue import bundled_recipes
-from validator.catalogue.bundled_recipes import DEEPSPEED_FOLDER
-from validator.catalogue.install import InstalledRecipe, install_recipe, is_missing, write_if_missing
 from validator.errors import RecipeError
-from validator.escaping import shell_join
-from validator.recipe import safe_read
+from validator.escaping import shell_join, shell_quote
+from validator.recipe import atomic_write, registry_edits, safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe, parse_recipe
-from validator.recipe.safe_read import expand_home
+from validator.recipe.safe_read import expand_home, read_json
 from validator.recipe.yaml_writer import format_scalar
 from validator.rows.entry_inference import ROW_KINDS, TRAINABLE_STAGES
+from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.prediction import Job, resolve
 from validator.run.recipe_labels import prediction_line, stated_prediction
 from validator.wording import plural
 
+from . import bundled_recipes
+from .bundled_recipes import DEEPSPEED_FOLDER
+
 if TYPE_CHECKING:
     from validator.run.user_data import UserData
+
+
+# The launch command in a recipe's comment.
+_LAUNCH_COMMAND = re.compile(r"(?m)^(# +.*(?:llamafactory-cli train|llamafactory\.launcher) )recipes/\S+$")
+
+
+@dataclass(frozen=True)
+class InstalledRecipe:
+    """A recipe that was written, the files written or added to for it, the folder to start a run from, and the recipe's
+    path from there; `notes` are what to heed beside."""
+
+    recipe: Path
+    files: tuple[Path, ...]
+    folder: Path
+    start: Path
+    notes: tuple[str, ...] = ()
+
+
+def install_recipe(
+    target: Path, text: str, values: Mapping[str, object], own: UserData | None = None
+) -> InstalledRecipe:
+    """Write the recipe, and the DeepSpeed or accelerate file and data sets of the catalogue that it names into the
+    folder that it is started from. `own` is the user's own data, in place of those data sets. Files that are there
+    already and say the same stay as they are.
+
+    Raises RecipeError, before anything is written, where the target exists, could not be started by that name, or
+    something there says otherwise."""
+    atomic_write.require_new_file(target)
+    header = parse_recipe(str(target), text).header
+    folder, wanted = run_folder(target), find_dependencies({**values, "dataset": ""} if own else values, header)
+    if own:
+        wanted = replace(wanted, entries={own.name: own.entry((folder / wanted.registry).parent)})
+    start = _path_from_folder(target, folder)
+    _require_no_space(start, text)
+    entries = missing_entries(folder, wanted)
+    missing = [name for name, data in wanted.files.items() if is_missing(folder, name, data)]
+    written = [name for name in missing if write_if_missing(folder, name, wanted.files[name])]
+    if entries and registry_edits.add_entries(folder / wanted.registry, entries):
+        written.append(wanted.registry)
+    # Last: a recipe that is there has all that it reads.
+    atomic_write.create_file(target, _LAUNCH_COMMAND.sub(lambda command: command[1] + shell_quote(str(start)), text))
+    return InstalledRecipe(target, tuple(folder / name for name in written), folder, start, own.notes if own else ())
+
+
+def run_folder(target: Path) -> Path:
+    """The folder to start a run of this recipe from, which its relative paths count from: the working directory where
+    the recipe lies in that, and it holds a data set registry or DeepSpeed files already; else the recipe's own."""
+    own, here = target.parent.resolve(), Path.cwd()
+    project = (here / "data" / REGISTRY_FILE).exists() or (here / "deepspeed").is_dir()
+    return here if project and own.is_relative_to(here) else own
+
+
+def _require_no_space(start: Path, text: str) -> None:
+    """Raises RecipeError for a path with a space where the run starts through torchrun, as PTH012 says."""
+    if not re.search(r"\s", str(start)):
+        return
+    job = resolve(parse_recipe(str(start), text))
+    if job.batch.world_size > 1 or job.uses_deepspeed:
+        splits = "at which LLaMA-Factory splits the torchrun command"
+        raise RecipeError(f"`{start}` holds a space, {splits}; choose another name")
+
+
+def _path_from_folder(target: Path, folder: Path) -> Path:
+    """The recipe's path from the folder. Raises RecipeError where no command line can show it."""
+    path = target.parent.resolve().relative_to(folder) / target.name
+    if not str(path).isprintable():
+        raise RecipeError(f"`{target}` holds characters that a command cannot show; choose another name")
+    return path
+
+
+_DEMO_MODEL = "demo/tiny-qwen3"  # the one that is trained to try it out
+
+
+@dataclass(frozen=True)
+class RecipeDependencies:
+    """Files and data set entries of the catalogue that a recipe reads. All paths count from the folder that a run is
+    started from."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    registry: str = f"data/{REGISTRY_FILE}"
+    entries: Mapping[str, object] = field(default_factory=dict)
+
+
+def find_dependencies(values: Mapping[str, object], header: Mapping[str, object]) -> RecipeDependencies:
+    """Collect the files of the catalogue that a recipe names by relative path, in its values and header block."""
+    files: dict[str, bytes] = {}
+    if values.get("model_name_or_path") == _DEMO_MODEL:
+        files |= {
+            f"{_DEMO_MODEL}/{path.name}": path.read_bytes()
+            for path in sorted((catalogue_root() / _DEMO_MODEL).iterdir())
+        }
+    for engine in (values.get("deepspeed"), header.get("accelerate")):
+        if isinstance(engine, str) and (catalogue_root() / engine).is_file():
+            files[engine] = (catalogue_root() / engine).read_bytes()
+    folder = str(values.get("dataset_dir") or "data")
+    if not (catalogue_root() / folder / REGISTRY_FILE).is_file():
+        return RecipeDependencies(files)
+    known = read_json(str(catalogue_root() / folder / REGISTRY_FILE))
+    names = [name.strip() for name in str(values.get("dataset") or "").split(",")]
+    entries = {name: known[name] for name in names if name in known}
+    for name in (f"{folder}/{entry['file_name']}" for entry in entries.values() if "file_name" in entry):
+        files[name] = (catalogue_root() / name).read_bytes()
+    return RecipeDependencies(files, f"{folder}/{REGISTRY_FILE}", entries)
+
+
+def is_missing(folder: Path, name: str, content: bytes) -> bool:
+    """True if a file is still to be written. Raises RecipeError if there is another file of that name."""
+    path = folder / name
+    if safe_read.path_kind(path) is None:
+        _require_inside_folder(folder, path)
+        return True
+    if not _same_content(path, content):
+        raise RecipeError(
+            f"`{path}` is there and differs from the catalogue's; rename yours, or choose a folder that has none"
+        )
+    return False
+
+
+def write_if_missing(folder: Path, name: str, content: bytes) -> bool:
+    """Write a file that is missing; return False if another process was faster. Raises RecipeError as `is_missing`
+    does."""
+    written = []
+
+    def new(_: bytes | None) -> bytes | None:
+        written.append(is_missing(folder, name, content))
+        return content if written[-1] else None
+
+    atomic_write.make_folder((folder / name).parent)
+    atomic_write.edit_file(folder / name, new)
+    return written[-1]
+
+
+def _same_content(path: Path, content: bytes) -> bool:
+    """True if a file has this content; JSON may have another layout."""
+    if path.suffix == ".json":
+        return bool(read_json(str(path)) == json.loads(content))
+    try:
+        return path.read_bytes() == content
+    except OSError:
+        return False
+
+
+def _covers(there: object, entry: object) -> bool:
+    return isinstance(there, dict) and isinstance(entry, dict) and {**there, **entry} == there
+
+
+def missing_entries(folder: Path, wanted: RecipeDependencies) -> dict[str, object]:
+    """Return the entries that the registry lacks. An entry that says more than the catalogue's, such as a further hub,
+    counts as the same. Raises RecipeError for another entry of the same name."""
+    path = folder / wanted.registry
+    known = read_json(str(path)) if safe_read.path_kind(path) else {}
+    there = known if isinstance(known, dict) else {}
+    other = {name: entry for name, entry in wanted.entries.items() if not _covers(there.get(name), entry)}
+    missing = registry_edits.undefined_entries(path, other)
+    if missing:
+        _require_inside_folder(folder, path)
+    return missing
+
+
+def _require_inside_folder(folder: Path, path: Path) -> None:
+    """Raise RecipeError where a link leads out of the folder: nothing is written elsewhere than where it was asked."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise RecipeError(
+            f"a link leads from `{path}` out of `{folder}`; nothing is written there, choose another folder"
+        )
 
 
 _HEADER_END = "# ///"
@@ -50,7 +215,7 @@ def copy_recipe(name: str, dest: str, own: UserData | None = None) -> InstalledR
     `own` is the user's own data in place of the recipe's. A copy of another name saves its results under that name.
 
     Raises RecipeError rather than overwrite anything, and for data that the recipe's stage does not train."""
-    source = bundled_recipes.recipe_file(name)
+    source = bundled_recipes.recipe_path(name)
     target = _target_path(dest, source.name)
     document = load_recipe(str(source))
     text = with_origin(document.text, source.stem)
@@ -86,7 +251,7 @@ def _with_adapter_recipe(placed: InstalledRecipe, values: Mapping[str, object]) 
     beside = placed.recipe.with_name(f"{first}.yaml")
     if first not in bundled_recipes.recipe_names() or safe_read.path_kind(beside):
         return placed
-    document = load_recipe(str(bundled_recipes.recipe_file(first)))
+    document = load_recipe(str(bundled_recipes.recipe_path(first)))
     brought = install_recipe(beside, with_origin(document.text, first), document.values)
     note = f"train `{beside.name}` first: this recipe starts from the adapter that it saves"
     return replace(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from validator.catalogue.lookup import locate_recipe
+from validator.catalogue.bundled_recipes import locate_recipe
 from validator.finding import Verdict
 from validator.physics.estimate import GIB
 from validator.recipe.known_folders import catalogue_root

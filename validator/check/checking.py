@@ -51,7 +51,7 @@ def check_files(
     asked = [one for each in subjects for one in ([each] if isinstance(each, Document) else expand_path(each))]
     if len(asked) < _FILES_FOR_PROCESSES or trial or "-" in subjects:
         return Report(__version__, [report(one) for one in asked])
-    from validator.check import worker_pool  # multiprocessing takes 17 ms to import
+    from . import worker_pool  # multiprocessing takes 17 ms to import
 
     return Report(__version__, worker_pool.map_in_processes(report, asked))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from validator import escaping
-from validator.catalogue.lookup import locate_recipe
+from validator.catalogue.bundled_recipes import locate_recipe
 from validator.commands import options, preflight
 from validator.errors import RecipeError
 from validator.escaping import shell_quote

@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from validator import __version__
-from validator.check.fix_files import FixRequest, fix_subject, format_diff, write_fixed_file
+from validator.check.autofix import FixRequest, fix_subject, format_diff, write_fixed_file
 from validator.check.suppression import Selection, parse_codes
 from validator.commands import check_files, options
 from validator.errors import RecipeError
@@ -80,11 +80,11 @@ def command(
         paths = _default_paths()
     with options.open_simulator(simulate) as trial:
         if fix or diff:
-            from validator.check import fix_files  # which a check alone does not need
+            from validator.check import autofix  # which a check alone does not need
 
-            target = fix_files.CheckOptions(machine, host_ram, trial)
+            target = autofix.CheckOptions(machine, host_ram, trial)
             fix_and_exit(
-                paths, fix_files.FixRequest(target, Selection(select, ignore), unsafe, diff, given), form, strict
+                paths, autofix.FixRequest(target, Selection(select, ignore), unsafe, diff, given), form, strict
             )
         check_files.check_and_exit(paths, machine, host_ram, form, strict, select, ignore, trial)
 

@@ -55,6 +55,6 @@ def resolve_path_or_name(path: str) -> str | Document:
     """The path, or else the recipe of the catalogue that has this name."""
     if path == "-" or os.access(path, os.F_OK):
         return path
-    from validator.catalogue import lookup  # which no hook needs
+    from validator.catalogue import bundled_recipes  # which no hook needs
 
-    return lookup.open_recipe(path)
+    return bundled_recipes.open_recipe(path)

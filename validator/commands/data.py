@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from validator import dataset
-from validator.catalogue.lookup import locate_recipe
+from validator.catalogue.bundled_recipes import locate_recipe
 from validator.commands import options
 from validator.output.terminal import emit
 from validator.recipe import atomic_write

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from validator import escaping
-from validator.catalogue.lookup import locate_recipe
+from validator.catalogue.bundled_recipes import locate_recipe
 from validator.commands import options
 from validator.doctor.check_result import CheckResult
 from validator.doctor.diagnosis import Diagnosis, examine

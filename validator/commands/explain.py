@@ -9,7 +9,7 @@ import click
 
 from validator import escaping
 from validator.advise.explanation import MEMORY_CODES, explain
-from validator.catalogue.lookup import locate_recipe
+from validator.catalogue.bundled_recipes import locate_recipe
 from validator.check.checking import check_recipe
 from validator.commands import options
 from validator.finding import FileReport, Severity

@@ -99,10 +99,8 @@ def resolve_host_ram(context: click.Context, _parameter: click.Parameter, gib: f
 def require_known_network(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
     """A network that is not known is wrong usage."""
     if name is not None:
-        from validator.knowledge import throughput  # only where one is named
-
         try:
-            throughput.parse_network(name)
+            devices.parse_network(name)
         except RecipeError as err:
             raise click.UsageError(str(err)) from None
     return name
@@ -111,7 +109,7 @@ def require_known_network(_context: click.Context, _parameter: click.Parameter, 
 def require_price(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
     """What is no price is wrong usage."""
     if text is not None:
-        from validator.run.cost import parse_price  # only where one is given
+        from validator.run.recipe_arguments import parse_price  # only where one is given
 
         if parse_price(text) is None:
             raise click.UsageError(f"price `{text}` is not an amount and a currency, such as 1.99 USD")

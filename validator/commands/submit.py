@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import click
 
-from validator.catalogue.lookup import locate_recipe
+from validator.catalogue.bundled_recipes import locate_recipe
 from validator.check import checking
 from validator.commands import options, preflight
 from validator.errors import RecipeError

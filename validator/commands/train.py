@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from validator.catalogue.lookup import locate_recipe
+from validator.catalogue.bundled_recipes import locate_recipe
 from validator.commands import options, preflight
 from validator.entry import OutputError
 from validator.launch import device_allocation as targets

@@ -37,6 +37,6 @@ def summarize_data(job: Job) -> tuple[list[str], bool]:
         return [], False
     if lacking := _missing_packages():
         return [f"data: not looked into: this {lacking}"], False
-    from validator.dataset import short_report
+    from . import short_report
 
     return short_report.summarize_data(job)

@@ -22,8 +22,8 @@ from validator.machine import host
 from validator.machine.installed_packages import find_installed
 from validator.physics.estimate import GIB, DiskTerm
 from validator.recipe import safe_read
-from validator.run import launcher
-from validator.run.hub_downloads import (
+from validator.run import launch_command
+from validator.run.model_files import (
     cached_folders,
     holds_weights,
     hub_datasets,
@@ -235,7 +235,7 @@ def _local_hosts(job: Job | None, context: CheckContext) -> Iterator[str]:
     addresses = [context.environment.get("HF_ENDPOINT", "")]
     if job and job.args.get("reward_model_type") == "api":
         addresses.append(str(job.args.get("reward_model")))
-    if launcher.uses_ray():
+    if launch_command.uses_ray():
         addresses.append("http://127.0.0.1:8265")
     for address in addresses:
         host = urlsplit(address).hostname if "://" in address else None

@@ -14,8 +14,8 @@ from validator.knowledge import node_environment, releases
 from validator.knowledge.tables import yaml_table
 from validator.machine import installed_packages
 from validator.machine.installed_packages import InstalledPackages, find_installed, normalize_name
+from validator.run.node_demand import packages_for_run, pip_requirement
 from validator.run.prediction import Job
-from validator.run.required_packages import packages_for_run, pip_requirement
 
 
 def check_required_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:

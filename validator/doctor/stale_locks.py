@@ -13,7 +13,7 @@ from validator.escaping import shell_quote
 from validator.knowledge import hub_caches
 from validator.machine import host
 from validator.recipe import atomic_write
-from validator.run import hub_downloads
+from validator.run import model_files
 from validator.run.prediction import Job
 from validator.wording import format_duration
 
@@ -66,7 +66,7 @@ def _check_download_locks(job: Job) -> Iterator[CheckResult]:
     """Yield one download lock of each model. The run waits for a download that has begun (huggingface_hub,
     utils/_fixes.py, WeakFileLock). The kernel frees the lock of a process that is gone, but on a file system without
     locks the mere file counts."""
-    for name in hub_downloads.hub_models(job):
+    for name in model_files.hub_models(job):
         folder = hub_caches.hub_cache(job.hub_source[1]) / ".locks" / hub_caches.huggingface_entry(name)
         yield from islice(filter(None, map(_check_download_lock, sorted(folder.glob("*.lock")))), 1)
 

@@ -16,7 +16,7 @@ from validator.launch import local_launch
 from validator.machine import host
 from validator.machine.installed_packages import find_installed
 from validator.recipe import safe_read
-from validator.run import hub_downloads, launch_command, launcher, model_files, trained_model
+from validator.run import launch_command, model_files, trained_model
 from validator.run.prediction import Job
 from validator.wording import plural
 
@@ -44,14 +44,14 @@ def check_model_folder(job: Job | None, _context: CheckContext) -> Iterator[Chec
 
 def check_ray(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     """Ray, if USE_RAY is set: packages, and CPUs that this node can reserve."""
-    if job is None or not launcher.uses_ray():
+    if job is None or not launch_command.uses_ray():
         return
     cpus = host.usable_cpus(context.root)  # as Ray counts them
     lacking = [*_missing_ray_packages(job, context), *_second_launcher(job), *_missing_ray_cpus(job, cpus)]
     yield from lacking
     if not lacking:
-        reserved = f"of which {launcher.RAY_CPUS} are reserved for each device"
-        yield CheckResult("ok", "Ray", f"{launcher.declared_ray_cpus(job) or cpus} CPUs, {reserved}")
+        reserved = f"of which {launch_command.RAY_CPUS} are reserved for each device"
+        yield CheckResult("ok", "Ray", f"{launch_command.declared_ray_cpus(job) or cpus} CPUs, {reserved}")
 
 
 def _missing_ray_packages(job: Job, context: CheckContext) -> Iterator[CheckResult]:
@@ -86,12 +86,12 @@ def _missing_ray_cpus(job: Job, cpus: int) -> Iterator[CheckResult]:
         )
         yield CheckResult("error", "Ray", found)
     devices = job.machine.devices if job.machine and not job.on_cpu else 0
-    wanted = launcher.RAY_CPUS * devices
-    if cpus >= wanted or launcher.declared_ray_cpus(job) is not None:  # a promise that is too small is PAR206
+    wanted = launch_command.RAY_CPUS * devices
+    if cpus >= wanted or launch_command.declared_ray_cpus(job) is not None:  # a promise that is too small is PAR206
         return
-    reserved = f"{launcher.RAY_CPUS} are reserved for each of {devices} {plural(devices, 'device')}"
+    reserved = f"{launch_command.RAY_CPUS} are reserved for each of {devices} {plural(devices, 'device')}"
     found = f"this node has {cpus} CPUs, and {reserved}"
-    if launcher.joins_ray_cluster(job):
+    if launch_command.joins_ray_cluster(job):
         yield CheckResult("warning", "Ray", f"{found}: it has to join with `ray start --num-cpus {wanted}`")
     else:
         remedy = f"set `ray_init_kwargs: {{num_cpus: {wanted}}}`, or unset USE_RAY"
@@ -124,7 +124,7 @@ def _check_model(job: Job, context: CheckContext) -> Iterator[CheckResult]:
     yield from lacking
     name = str(job.args.get("model_name_or_path"))
     place = job.workspace.find(name)
-    there = place[0] if place else next(iter(hub_downloads.cached_folders(job, name)), None)
+    there = place[0] if place else next(iter(model_files.cached_folders(job, name)), None)
     if there and not lacking:
         yield CheckResult("ok", "model", f"`{name}` lies in {there}" if str(there) != name else f"`{name}` is there")
 

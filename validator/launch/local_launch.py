@@ -15,7 +15,7 @@ from validator.knowledge import node_environment
 from validator.machine import host, nvidia
 from validator.machine.installed_packages import find_installed
 from validator.recipe import safe_read
-from validator.run import launch_command, launcher
+from validator.run import launch_command
 from validator.run.launch_command import (
     LLAMAFACTORY_CLI,
     WHITESPACE,
@@ -58,7 +58,9 @@ def build_launch(job: Job, overrides: Sequence[str], device_env: Mapping[str, st
     directory. Raises RecipeError if that has a space, too, or if NNODES is not the run's number of nodes."""
     env = launch_env(job)
     spawns = "NPROC_PER_NODE" in env
-    if not (job.accelerate or launcher.uses_ray()) and (spawns or node_environment.is_env_enabled("FORCE_TORCHRUN")):
+    if not (job.accelerate or launch_command.uses_ray()) and (
+        spawns or node_environment.is_env_enabled("FORCE_TORCHRUN")
+    ):
         launch_command.check_nnodes(nodes_and_devices(job)[0])
     way = unspaced_path if spawns else Path.absolute
     recipe = way(Path(job.workspace.recipe).absolute())

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from validator import escaping
-from validator.catalogue.install import InstalledRecipe
-from validator.catalogue.recipe_copy import CopiedFile
+from validator.catalogue.recipe_copy import CopiedFile, InstalledRecipe
 from validator.escaping import shell_quote
 from validator.wording import relative_to_cwd
 

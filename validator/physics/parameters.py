@@ -5,12 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from validator.physics import decoder_layers
-from validator.physics.architecture import (
-    Architecture,
-    Linear,
-    Tower,
-    element_count,
-)
+from validator.physics.architecture import Architecture, Linear, Tower, element_count
 from validator.physics.decoder_layers import build_layers, last_layers
 from validator.physics.workload import TowerWorkload, Workload
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from validator.physics import attention, gradients, lm_head, towers, weights
+from validator.physics import attention, lm_head, optimizer, towers, weights
 from validator.physics.activation_checkpointing import (
     LayerActivations,
     checkpoints_held_by_fsdp,
@@ -45,7 +45,7 @@ def terms_of_both_passes(step: TrainingStep, where: weights.GatherPoint) -> Devi
     return {
         **resident_terms(step),
         DeviceTerm.GATHERED_WEIGHTS: weights.gathered_weight_bytes(step, where),
-        DeviceTerm.BUCKETS: gradients.communication_bucket_bytes(step),
+        DeviceTerm.BUCKETS: optimizer.communication_bucket_bytes(step),
         DeviceTerm.TOWER_INPUTS: towers.tower_input_bytes(step),
         DeviceTerm.TOWERS: towers.tower_saved_bytes(step)
         + towers.frozen_layer_activations(step)
@@ -68,7 +68,7 @@ def last_layer_forward(step: TrainingStep) -> DeviceTerms:
     return {
         **terms_of_both_passes(step, "last layer"),
         **saved_by_all_layers(step),
-        DeviceTerm.GRADIENTS: gradients.gradients_before_backward(step),
+        DeviceTerm.GRADIENTS: optimizer.gradients_before_backward(step),
         DeviceTerm.WEIGHT_CASTS: _autocast_copies(step),
         DeviceTerm.LAST_MLP_OUTPUT: results if step.checkpointing != "off" else 0.0,
         DeviceTerm.DEQUANTIZED: weights.dequantized_bytes(step, layer.linears) + weights.dora_norm_bytes(step, layer),
@@ -91,7 +91,7 @@ def loss_forward(step: TrainingStep) -> DeviceTerms:
     inside = {
         **terms_of_both_passes(step, "loss"),
         **saved_by_all_layers(step),
-        DeviceTerm.GRADIENTS: gradients.gradients_before_backward(step),
+        DeviceTerm.GRADIENTS: optimizer.gradients_before_backward(step),
         DeviceTerm.WEIGHT_CASTS: _autocast_copies(step) + weights.lm_head_autocast_copy(step),
         DeviceTerm.HIDDEN_STATES: _hidden_state_bytes(step),
         DeviceTerm.HEAD: lm_head.lm_head_saved_bytes(step),
@@ -109,7 +109,7 @@ def loss_backward(step: TrainingStep) -> DeviceTerms:
     return {
         **terms_of_both_passes(step, "loss"),
         **saved_by_all_layers(step),
-        DeviceTerm.GRADIENTS: gradients.gradients_before_backward(step),
+        DeviceTerm.GRADIENTS: optimizer.gradients_before_backward(step),
         DeviceTerm.WEIGHT_CASTS: inside + weights.lm_head_autocast_copy(step),
         DeviceTerm.HEAD: lm_head.lm_head_saved_bytes(step),
         DeviceTerm.LOGITS: lm_head.logits_backward(step),
@@ -185,8 +185,8 @@ def _terms_at(step: TrainingStep, layer: DecoderLayer, point: BackwardPoint, aro
         DeviceTerm.CHECKPOINTS: around.checkpoints,
         DeviceTerm.ACTIVATIONS: point.activations + around.activations,
         DeviceTerm.WEIGHT_CASTS: around.autocast_copies + 2.0 * trained * point.pending,
-        DeviceTerm.GRADIENTS: gradients.gradients_so_far(step, around.done + point.done),
-        DeviceTerm.NEW_GRADIENT: gradients.gradient_being_computed(step, layer, point.being_computed),
+        DeviceTerm.GRADIENTS: optimizer.gradients_so_far(step, around.done + point.done),
+        DeviceTerm.NEW_GRADIENT: optimizer.gradient_being_computed(step, layer, point.being_computed),
         DeviceTerm.DEQUANTIZED: point.rebuilt,
     }
 
@@ -281,7 +281,7 @@ def embedding_gradient(step: TrainingStep) -> DeviceTerms:
     each = min(sizes.gradient, sizes.modules_to_save)
     return {
         **terms_of_both_passes(step, "embedding"),
-        DeviceTerm.GRADIENTS: gradients.accumulated_gradient_bytes(step),
+        DeviceTerm.GRADIENTS: optimizer.accumulated_gradient_bytes(step),
         DeviceTerm.NEW_GRADIENT: copies * each * step.embedding_elements if step.trains_embedding else 0.0,
         DeviceTerm.TOWERS: 0.0,
         DeviceTerm.ACTIVATIONS: layer_checkpoint_bytes(step),
@@ -315,8 +315,8 @@ def optimizer_step(step: TrainingStep) -> DeviceTerms:
     standing = step.strategy == ZERO_3 or not step.strategy.deepspeed
     return {
         **resident_terms(step),
-        DeviceTerm.GRADIENTS: gradients.gradient_bytes(step),
-        DeviceTerm.BUCKETS: gradients.communication_bucket_bytes(step) if standing else 0.0,
+        DeviceTerm.GRADIENTS: optimizer.gradient_bytes(step),
+        DeviceTerm.BUCKETS: optimizer.communication_bucket_bytes(step) if standing else 0.0,
         DeviceTerm.OPTIMIZER_WORKSPACE: optimizer_workspace(step),
     }
 
@@ -329,7 +329,7 @@ def tower_forward(step: TrainingStep) -> DeviceTerms:
         return {}
     return {
         **terms_of_both_passes(step, "last layer"),
-        DeviceTerm.GRADIENTS: gradients.gradients_before_backward(step),
+        DeviceTerm.GRADIENTS: optimizer.gradients_before_backward(step),
         DeviceTerm.TOWERS: towers.tower_saved_bytes(step) + most,
         DeviceTerm.WEIGHT_CASTS: towers.tower_autocast_copies(step),
     }
@@ -344,7 +344,7 @@ def tower_backward(step: TrainingStep) -> DeviceTerms:
     standing = {**terms_of_both_passes(step, "embedding"), DeviceTerm.ACTIVATIONS: layer_checkpoint_bytes(step)}
     waiting = step.work.accumulation == 1 and step.strategy == DDP
     each = step.sizes.gradient if waiting else 0.0
-    there = gradients.accumulated_gradient_bytes(step) - (
+    there = optimizer.accumulated_gradient_bytes(step) - (
         each * step.embedding_elements if step.trains_embedding and not step.arch.tied else 0.0
     )
     first = {**standing, DeviceTerm.TOWERS: towers.tower_saved_bytes(step) + most,

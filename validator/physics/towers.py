@@ -9,13 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from validator.physics.activation_checkpointing import LayerActivations, layer_activations, layer_checkpoint_bytes
-from validator.physics.architecture import (
-    Architecture,
-    AttentionShape,
-    FeedForwardShape,
-    Linear,
-    Tower,
-)
+from validator.physics.architecture import Architecture, AttentionShape, FeedForwardShape, Linear, Tower
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.saved_inputs import saved_by_norm
 from validator.physics.training_step import TrainingStep

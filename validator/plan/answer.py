@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from validator.catalogue.install import InstalledRecipe, install_recipe
+from validator.catalogue.recipe_copy import InstalledRecipe, install_recipe
 from validator.errors import RecipeError
 from validator.knowledge import devices, guidance, models, releases
 from validator.knowledge.devices import Machine

@@ -17,7 +17,7 @@ from validator.plan.new_recipe import NewRecipe
 from validator.plan.other_machines import Upgrade
 from validator.plan.search import USUAL_LENGTHS, Plan
 from validator.plan.similar_recipes import nearest_recipe
-from validator.run.cost import Cost
+from validator.run.recipe_arguments import Cost
 from validator.run.simulated import PlanSimulations
 from validator.wording import four_digits
 

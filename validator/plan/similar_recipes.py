@@ -48,4 +48,4 @@ def matching_recipe(draft: NewRecipe) -> str | None:
 
 @cache
 def _read_settings(name: str) -> Mapping[str, object]:
-    return load_recipe(str(bundled_recipes.recipe_file(name))).values
+    return load_recipe(str(bundled_recipes.recipe_path(name))).values

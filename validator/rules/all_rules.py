@@ -34,7 +34,6 @@ from validator.rules import (
     number_formats,
     numeric_ranges,
     optimizer_choice,
-    quantized_weights,
     resume_rules,
     slow_settings,
     template_choice,

@@ -15,7 +15,7 @@ from validator.knowledge.optimizers import optimizer_choice
 from validator.rules import subjects
 from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
-from validator.run import launcher
+from validator.run import launch_command
 from validator.run.deepspeed import MICRO_BATCHES_KEPT_OFFLOADED, DeepSpeedConfig
 from validator.run.prediction import Job
 from validator.run.schedule import warmup_steps
@@ -170,7 +170,7 @@ def nodes_to_join(job: Job, machine: Machine) -> Findings:
     Fix: `lmf-recipes submit`, which has SLURM, SkyPilot or Kubernetes start all of them; without a scheduler NNODES,
     NODE_RANK, MASTER_ADDR and MASTER_PORT on every node: `lmf-recipes explain` shows the commands.
     """
-    otherwise = job.accelerate or launcher.uses_ray() or "RDZV_ID" in os.environ
+    otherwise = job.accelerate or launch_command.uses_ray() or "RDZV_ID" in os.environ
     if machine.nodes > 1 and not otherwise:
         variables = f"FORCE_TORCHRUN=1 NNODES={machine.nodes} NODE_RANK MASTER_ADDR MASTER_PORT"
         by_hand = f"by hand each needs {variables} in its environment"

@@ -8,14 +8,12 @@ from pathlib import Path
 
 from validator.errors import RecipeError
 from validator.finding import Place
-from validator.knowledge import throughput
+from validator.knowledge import devices
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.suggestions import suggest
 from validator.rules.rule import WARNING, Findings, rule
-from validator.run.cost import parse_price
-from validator.run.declared import header_lengths
 from validator.run.prediction import Job
-from validator.run.recipe_arguments import finite_number
+from validator.run.recipe_arguments import finite_number, header_lengths, parse_price
 from validator.run.recipe_labels import catalogue_name, predicted_memory
 from validator.wording import shown_value
 
@@ -70,7 +68,7 @@ def header_value_unusable(job: Job) -> Findings:
         yield "packages", f"header field `packages` is {shown_value(packages)}, not names of packages"
     if job.header.get("network") is not None:
         try:
-            throughput.parse_network(str(job.header["network"]))
+            devices.parse_network(str(job.header["network"]))
         except RecipeError as err:
             yield "network", str(err)
     if job.header.get("price") is not None and parse_price(job.header["price"]) is None:

@@ -12,7 +12,7 @@ from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
 from validator.rules import subjects
 from validator.rules.rule import ERROR, WARNING, Findings, rule
-from validator.run import launcher
+from validator.run import launch_command
 from validator.run.prediction import Job
 from validator.wording import plural
 
@@ -166,12 +166,12 @@ def ray_cannot_start(job: Job, machine: Machine) -> Findings:
     Source: llamafactory/train/tuner.py:_ray_training_function, llamafactory/train/trainer_utils.py:get_placement_group
     Fix: as many CPUs, or workers, as the message says.
     """
-    if not launcher.uses_ray():
+    if not launch_command.uses_ray():
         return
-    devices, wanted = machine.devices, launcher.RAY_CPUS * machine.devices
-    promised, workers = launcher.declared_ray_cpus(job), launcher.ray_workers(job)
-    if promised is not None and promised < wanted and not launcher.joins_ray_cluster(job):
-        reserved = f"{launcher.RAY_CPUS} are reserved for each of {devices} devices"
+    devices, wanted = machine.devices, launch_command.RAY_CPUS * machine.devices
+    promised, workers = launch_command.declared_ray_cpus(job), launch_command.ray_workers(job)
+    if promised is not None and promised < wanted and not launch_command.joins_ray_cluster(job):
+        reserved = f"{launch_command.RAY_CPUS} are reserved for each of {devices} devices"
         short = f"Ray has {promised} CPUs by `num_cpus`, and {reserved}"
         yield "ray_init_kwargs", f"{short}: it would wait for ever; set `num_cpus: {wanted}`"
     if workers > job.batch.world_size:
@@ -188,11 +188,13 @@ def ray_may_wait(job: Job, machine: Machine) -> Findings:
     Source: llamafactory/train/trainer_utils.py:get_placement_group
     Fix: `ray_init_kwargs: {num_cpus: …}`, which no core stands behind, or `ray start --num-cpus` for a cluster.
     """
-    if launcher.uses_ray() and not job.on_cpu and launcher.declared_ray_cpus(job) is None:
-        wanted = launcher.RAY_CPUS * machine.devices
-        many = machine.nodes > 1 or launcher.joins_ray_cluster(job)
+    if launch_command.uses_ray() and not job.on_cpu and launch_command.declared_ray_cpus(job) is None:
+        wanted = launch_command.RAY_CPUS * machine.devices
+        many = machine.nodes > 1 or launch_command.joins_ray_cluster(job)
         remedy = f"`ray start --num-cpus {wanted}` on each" if many else f"`ray_init_kwargs: {{num_cpus: {wanted}}}`"
-        reserved = f"{launcher.RAY_CPUS} CPUs are reserved for each device, {wanted} on a node of {machine.devices}"
+        reserved = (
+            f"{launch_command.RAY_CPUS} CPUs are reserved for each device, {wanted} on a node of {machine.devices}"
+        )
         waits = "where there are fewer the run waits for ever"
         yield None, f"the environment has USE_RAY: {reserved}; {waits}; promise them by {remedy}"
 
@@ -206,7 +208,7 @@ def ray_trains_on_fewer(job: Job, _machine: Machine) -> Findings:
     Source: llamafactory/hparams/training_args.py:RayArguments, llamafactory/train/tuner.py:_ray_training_function
     Fix: the number of all devices, or a smaller machine.
     """
-    if launcher.uses_ray() and (workers := launcher.ray_workers(job)) < job.batch.world_size:
+    if launch_command.uses_ray() and (workers := launch_command.ray_workers(job)) < job.batch.world_size:
         found = f"the environment has USE_RAY, and `ray_num_workers` is {workers}"
         text = f"{found}; the machine has {job.batch.world_size} devices: set `ray_num_workers: {job.batch.world_size}`"
         yield "ray_num_workers", text
@@ -222,6 +224,6 @@ def ray_meets_at_its_head(job: Job, machine: Machine) -> Findings:
     llamafactory/train/trainer_utils.py:sort_placement_group_by_node_ip
     Fix: `master_addr`, the address of a node with devices.
     """
-    if machine.nodes > 1 and launcher.uses_ray() and not job.args.is_set("master_addr"):
+    if machine.nodes > 1 and launch_command.uses_ray() and not job.args.is_set("master_addr"):
         found = f"the environment has USE_RAY: workers on {machine.nodes} nodes meet at Ray's head node"
         yield "machine", f"{found}; where it has no devices they wait for ever: set `master_addr` to one that has"

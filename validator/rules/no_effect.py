@@ -11,7 +11,7 @@ from functools import cache
 from validator.knowledge import tables
 from validator.rules.optimizer_choice import OPTIMIZER_NAMES
 from validator.rules.rule import NOTE, WARNING, Findings, remove_keys, rule
-from validator.run import launcher
+from validator.run import launch_command
 from validator.run.prediction import Job
 from validator.run.recipe_arguments import default_value
 
@@ -84,7 +84,7 @@ _SWITCHED_OFF: ConditionTable = (
     ),
     (
         "ray_num_workers ray_init_kwargs master_addr master_port",
-        lambda _job: launcher.uses_ray(),
+        lambda _job: launch_command.uses_ray(),
         "`USE_RAY=1` in the environment",
     ),
 )

@@ -10,9 +10,8 @@ from typing import Any
 from validator.recipe import safe_read
 from validator.run import dataset_registry
 from validator.run.dataset_registry import Dataset, Registry
-from validator.run.declared import Declared
-from validator.run.recipe_arguments import Arguments
-from validator.run.training_task import Evaluation
+from validator.run.hyperparameters import Evaluation
+from validator.run.recipe_arguments import Arguments, Declared
 from validator.run.workspace import Workspace
 
 

@@ -1,26 +1,64 @@
-"""A run's command line and environment, derived from its settings and the user's environment without a look at this
-machine: as shell lines for a person, as words and variables for a process. Answers who starts the processes
-(torchrun, accelerate or Ray), what the nodes of a vendor need set, and which overrides lead to the recipe's files."""
+"""How a run is started: which processes with which command and environment, or Ray, which USE_RAY puts in the place of
+torchrun (llamafactory/train/tuner.py, _ray_training_function)."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
 from validator.escaping import shell_quote
-from validator.knowledge import releases
+from validator.knowledge import node_environment, releases
 from validator.knowledge.devices import Device
 from validator.knowledge.node_environment import node_needs
 from validator.knowledge.tables import yaml_table
 from validator.recipe.recipe_file import path_override
-from validator.run import hub_downloads, launcher
-from validator.run.named_paths import InputPath, find_inputs, outputs
-from validator.run.prediction import Job
+from validator.recipe.safe_read import parse_json
+
+from . import model_files
+from .named_paths import InputPath, find_inputs, outputs
+from .prediction import Job
+from .settings import RunSettings
+
+# Of each device of the whole cluster, however many workers train (train/trainer_utils.py, get_placement_group). That
+# Ray waits for them without end was seen with ray 2.60: 10 CPUs on 2, and two times 10 on 19; on 20 they are there.
+RAY_CPUS = 10
+
+
+def uses_ray() -> bool:
+    """True if the environment hands the run to Ray."""
+    return node_environment.is_env_enabled("USE_RAY")
+
+
+def ray_workers(job: RunSettings) -> int:
+    """Return the number of processes that train."""
+    return max(int(job.args.number("ray_num_workers")), 1)
+
+
+def declared_ray_cpus(job: RunSettings) -> int | None:
+    """Return the CPUs that the recipe tells Ray it has; None if Ray counts them itself."""
+    count = _ray_init_options(job).get("num_cpus")
+    return count if isinstance(count, int) else None
+
+
+def joins_ray_cluster(job: RunSettings) -> bool:
+    """True if the run joins an existing cluster; otherwise Ray starts a cluster for the run on this node."""
+    return bool(_ray_init_options(job).get("address") or os.environ.get("RAY_ADDRESS"))
+
+
+def _ray_init_options(job: RunSettings) -> Mapping[str, Any]:
+    """Return the arguments of ray.init, written as a mapping or as JSON text (hparams/training_args.py)."""
+    value = job.args.get("ray_init_kwargs")
+    if isinstance(value, str):
+        with suppress(RecipeError):
+            value = parse_json(value)
+    return value if isinstance(value, Mapping) else {}
+
 
 DEFAULT_MASTER_PORT = "29500"
 LLAMAFACTORY_CLI = ("llamafactory-cli", "train")
@@ -134,7 +172,7 @@ def omp_threads(job: Job, cores: int | None = None) -> dict[str, str]:
     node's cores, as torchrun would give each of several processes one thread (torch, distributed/run.py). A single
     process has all cores, and a worker of Ray those reserved for it. Without `cores` the node's shell counts them."""
     processes = job.machine.devices if job.machine else 1
-    if processes == 1 or launcher.uses_ray() or not optimizer_runs_on_host(job):
+    if processes == 1 or uses_ray() or not optimizer_runs_on_host(job):
         return {}
     return {_OMP_THREADS: f"$(($(nproc) / {processes}))" if cores is None else str(max(1, cores // processes))}
 
@@ -164,7 +202,7 @@ def nodes_and_devices(job: Job) -> tuple[int, int]:
     the processes of other nodes itself."""
     if job.machine is None:
         return 1, 1
-    return 1 if launcher.uses_ray() and not job.accelerate else job.machine.nodes, job.machine.devices
+    return 1 if uses_ray() and not job.accelerate else job.machine.nodes, job.machine.devices
 
 
 def launch_commands(job: Job, recipe: str, overrides: Sequence[str]) -> list[str]:
@@ -179,10 +217,10 @@ def launch_env(job: Job) -> dict[str, str]:
     nodes, devices = nodes_and_devices(job)
     start: dict[str, str] = {}
     if not job.accelerate:  # which starts the processes itself; torchrun would start Ray in each of its own
-        start = {"USE_RAY": "1"} if launcher.uses_ray() else torchrun_env(nodes, devices, job.deepspeed is not None)
+        start = {"USE_RAY": "1"} if uses_ray() else torchrun_env(nodes, devices, job.deepspeed is not None)
     wait = job.args.number("ddp_timeout") if job.batch.world_size > 1 else 0.0
     vendor = vendor_env(job.machine.device, job.machine.nodes, wait) if job.machine else {}
-    return {**start, **vendor, **omp_threads(job), **hub_downloads.hub_env(job)}
+    return {**start, **vendor, **omp_threads(job), **model_files.hub_env(job)}
 
 
 def launcher_words(job: Job, file: str | None = None) -> tuple[str, ...]:

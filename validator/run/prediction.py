@@ -11,20 +11,13 @@ from validator.errors import RecipeError
 from validator.finding import Verdict
 from validator.knowledge import devices
 from validator.knowledge.devices import Machine
-from validator.physics import (
-    Estimate,
-    Workload,
-    disk_usage,
-    estimate_device_memory,
-    estimate_host_memory,
-)
+from validator.physics import Estimate, Workload, disk_usage, estimate_device_memory, estimate_host_memory
 from validator.physics.estimate import GIB, DiskTerm, SharedTerm
 from validator.recipe.known_folders import search_folders
 from validator.recipe.recipe_file import Document
-from validator.run import cost, deepspeed, fsdp, multimodal, physics_inputs
-from validator.run.cost import Price
+from validator.run import deepspeed, fsdp, multimodal, physics_inputs, recipe_arguments
 from validator.run.deepspeed import DeepSpeedAlternatives, DeepSpeedConfig
-from validator.run.recipe_arguments import finite_number, intended_value
+from validator.run.recipe_arguments import Price, finite_number, intended_value
 from validator.run.schedule import CheckpointCounts, count_checkpoints
 from validator.run.settings import RunSettings, read_arguments
 from validator.run.workspace import Workspace
@@ -200,7 +193,7 @@ class Job(RunSettings):
         """Price of a device per hour; None if none is stated."""
         if self.machine is None or self.machine.price is None:
             return None
-        return cost.parse_price(self.machine.price)
+        return recipe_arguments.parse_price(self.machine.price)
 
     @property
     def verdict(self) -> Verdict:

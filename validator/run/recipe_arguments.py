@@ -1,12 +1,14 @@
-"""Arguments of a recipe as LLaMA-Factory's dataclasses take them: nothing is converted, and a key that is left out has
-its default. Also the intended value of a refused one."""
+"""What a recipe says: its keys as LLaMA-Factory's dataclasses take them, with their defaults; what its header block
+declares of data, machine and price; and the value that a refused value plainly stands for."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from validator.knowledge import tables
+from validator.physics import Band
 
 
 class Arguments:
@@ -81,3 +83,77 @@ def intended_value(key: str, value: Any) -> Any:
         return None
     whole = number is not None and number.is_integer()
     return int(number or 0) if "int" in kinds and whole else number if "float" in kinds else None
+
+
+class HeaderLengths(NamedTuple):
+    """Tokens of a typical sample and of the longest sample; None if not declared."""
+
+    typical: int | None = None
+    longest: int | None = None
+
+
+class Declared(NamedTuple):
+    """Fields of the header block. `samples`: the recommended number; `rows`: those of the named data after
+    `max_samples`; None if not declared. `overfit`: the run is meant to learn its samples by heart. `packages`: those
+    that the run has beside LLaMA-Factory's own."""
+
+    samples: int | None
+    rows: int | None
+    lengths: HeaderLengths
+    overfit: bool
+    packages: frozenset[str]
+
+
+def header_lengths(value: Any) -> HeaderLengths | None:
+    """Return what the header's `lengths` says: the typical length, or a list of it and the longest; None if it is
+    neither."""
+    given = value if isinstance(value, list) else [value]
+    numbers = [int(number) for each in given if (number := finite_number(each)) and number >= 1]
+    if len(numbers) != len(given) or not 1 <= len(given) <= 2 or numbers != sorted(numbers):
+        return None
+    return HeaderLengths(*numbers)
+
+
+def read_declared(header: Mapping[str, Any]) -> Declared:
+    """Return the fields of a header block; a value that means nothing counts as not declared."""
+    samples, rows = finite_number(header.get("samples")), finite_number(header.get("rows"))
+    packages = header.get("packages")
+    names = packages if isinstance(packages, list) else str(packages or "").split(",")
+    return Declared(
+        samples=int(samples) if samples and samples > 0 else None,
+        rows=int(rows) if rows and rows > 0 else None,
+        lengths=(header_lengths(header["lengths"]) if "lengths" in header else None) or HeaderLengths(),
+        overfit=header.get("overfit") is True,
+        packages=frozenset(str(name).strip() for name in names) - {""},
+    )
+
+
+_PRICE_FORM = re.compile(r"(\d+(?:\.\d+)?) ?([^\W\d_]{0,12}|[$€¥£])")
+
+
+class Price(NamedTuple):
+    """Money for one device and hour. `currency` is as written and may be empty."""
+
+    amount: float
+    currency: str = ""
+
+    def of(self, devices: int, hours: Band) -> Cost:
+        """Return the cost of a number of devices for a number of hours."""
+        return Cost(*hours.times(devices * self.amount), self.currency)
+
+
+class Cost(NamedTuple):
+    """Money for a whole run: the expected amount and its 90 % band."""
+
+    low: float
+    expected: float
+    high: float
+    currency: str
+
+
+def parse_price(value: Any) -> Price | None:
+    """Return the price that a text or a number states; None if it states none."""
+    if number := finite_number(value):
+        return Price(number) if number > 0 else None
+    match = _PRICE_FORM.fullmatch(value.strip()) if isinstance(value, str) else None
+    return Price(float(match[1]), match[2]) if match and float(match[1]) > 0 else None

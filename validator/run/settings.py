@@ -22,15 +22,13 @@ from validator.physics.architecture import Mixer
 from validator.recipe import safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.run import deepspeed as deepspeed_files
-from validator.run import hyperparameters, trained_model, training_task
+from validator.run import hyperparameters, trained_model
 from validator.run.data_sources import DataSources
-from validator.run.declared import Declared, read_declared
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.fsdp import AccelerateFile, Fsdp, fsdp_of_words
-from validator.run.hyperparameters import ActivationCheckpointing, BatchSettings, PrecisionSettings
+from validator.run.hyperparameters import ActivationCheckpointing, BatchSettings, Evaluation, PrecisionSettings, Task
 from validator.run.quantization import Quantization, resolve_quantization
-from validator.run.recipe_arguments import Arguments
-from validator.run.training_task import Evaluation, Task
+from validator.run.recipe_arguments import Arguments, Declared, read_declared
 from validator.run.workspace import Workspace
 
 _OUTSIDE_REPOSITORY = (
@@ -105,11 +103,11 @@ class RunSettings:
 
     @cached_property
     def evaluation(self) -> Evaluation:
-        return training_task.read_evaluation(self.args)
+        return hyperparameters.read_evaluation(self.args)
 
     @cached_property
     def task(self) -> Task:
-        return training_task.read_task(self.args, self.evaluation)
+        return hyperparameters.read_task(self.args, self.evaluation)
 
     @cached_property
     def batch(self) -> BatchSettings:

@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from validator.errors import RecipeError
-from validator.knowledge import devices, throughput
-from validator.knowledge.throughput import usual_network
+from validator.knowledge import devices
+from validator.knowledge.devices import usual_network
 from validator.physics import (
     Band,
     DeviceRates,
@@ -149,7 +149,7 @@ def _machine_rates(job: Job, correction: float | None = None) -> tuple[DeviceRat
     if rates is None or machine.nodes == 1:
         return rates, ()
     told = _named_network(job)
-    joined = throughput.parse_network(told or usual_network(device.id))
+    joined = devices.parse_network(told or usual_network(device.id))
     assumed = () if told else (f"{joined.name} between nodes (`network:` in the header block tells another)",)
     return rates._replace(network=joined.rate), assumed
 
@@ -158,7 +158,7 @@ def _named_network(job: Job) -> str | None:
     """Return the network that the header block names; None if the name is not known, which a rule reports."""
     name = job.machine.network if job.machine else None
     try:
-        return throughput.parse_network(name).name if isinstance(name, str) else None
+        return devices.parse_network(name).name if isinstance(name, str) else None
     except RecipeError:
         return None
 

@@ -18,12 +18,7 @@ from validator.run.prediction import Job
 from validator.run.settings import RunSettings
 from validator.run.simulated import SimulationFigures
 from validator.simulation.session import SimulationSession
-from validator.simulation.simulated_memory import (
-    DECISIVE_PACKAGES,
-    SimulatedStep,
-    estimate_from_step,
-    resident_bytes,
-)
+from validator.simulation.simulated_memory import DECISIVE_PACKAGES, SimulatedStep, estimate_from_step, resident_bytes
 from validator.simulation.simulation_request import SIMULATED_OPTIMIZERS, request_for
 
 

@@ -12,8 +12,13 @@ from validator.physics import Architecture, DeviceRuntime, Estimate, Workload
 from validator.physics import peaks as formulas
 from validator.physics.device_memory import LiveBytes, device_memory_band
 from validator.physics.estimate import DeviceTerm, MemoryTerm
-from validator.physics.gradients import communication_bucket_bytes, gradient_bytes, gradients_before_backward
-from validator.physics.optimizer import optimizer_states_on_device, optimizer_workspace
+from validator.physics.optimizer import (
+    communication_bucket_bytes,
+    gradient_bytes,
+    gradients_before_backward,
+    optimizer_states_on_device,
+    optimizer_workspace,
+)
 from validator.physics.peaks import DeviceTerms, evaluation_phase, resident_terms
 from validator.physics.training_step import TrainingStep, training_step
 from validator.physics.uncertainty import memory_gaps

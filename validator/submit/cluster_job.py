@@ -18,7 +18,7 @@ from validator.knowledge.devices import Device, Machine
 from validator.launch import local_launch
 from validator.physics import Band
 from validator.recipe.recipe_file import path_override
-from validator.run import hub_downloads, launch_command, launcher, required_packages, training_time
+from validator.run import launch_command, model_files, node_demand, training_time
 from validator.run.checkpoints import DEFAULT_OUTPUT_DIR
 from validator.run.prediction import Job
 from validator.submit import node_resources
@@ -83,7 +83,7 @@ def build_cluster_job(job: Job, site: Site, overrides: Sequence[str] = (), limit
         raise RecipeError(
             job.machine_problem or f"{job.workspace.recipe} names no machine; say `--machine 2x8xa100-80g` or the like"
         )
-    if launcher.uses_ray() or node_environment.is_env_enabled("USE_RAY", site.environment):
+    if launch_command.uses_ray() or node_environment.is_env_enabled("USE_RAY", site.environment):
         raise RecipeError(
             "USE_RAY is set, and the job starts torchrun, each process of which would start Ray; unset it"
         )
@@ -124,14 +124,14 @@ def _node_env(job: Job, machine: Machine) -> dict[str, str]:
     wait = job.args.number("ddp_timeout") if machine.world > 1 else 0.0
     threads = launch_command.omp_threads(job, node_resources.requested_cpus(job, machine))
     wanted = {**launch_command.vendor_env(machine.device, machine.nodes, wait), **threads}
-    return {name: os.environ.get(name, value) for name, value in wanted.items()} | hub_downloads.hub_env(job)
+    return {name: os.environ.get(name, value) for name, value in wanted.items()} | model_files.hub_env(job)
 
 
 def _pip_requirements(job: Job) -> list[str]:
     """Packages that pip installs beside torch: the releases that the recipe was judged for, and packages that its keys
     need."""
     pair = dict(zip(releases.RELEASE_FIELDS, releases.required_pairs(job.header)[0], strict=True))
-    further = (required_packages.pip_requirement(package) for package, _ in required_packages.packages_for_run(job))
+    further = (node_demand.pip_requirement(package) for package, _ in node_demand.packages_for_run(job))
     return [*(f"{package}=={release}" for package, release in pair.items()), *dict.fromkeys(further)]
 
 
