@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import click
 from click.testing import CliRunner
 
 from validator.cli import COMMANDS, group
@@ -17,5 +18,8 @@ def page() -> str:
 
 
 def _command(name: str) -> Iterator[str]:
+    command = group.get_command(click.Context(group), name)
+    if command:
+        command._help_option = None  # click keeps it, without `-h` if the command was first asked by itself
     shown = CliRunner().invoke(group, [name, "--help"], prog_name="lmf-recipes", terminal_width=WIDTH)
     yield from (f"## {name}", "", "```text", *shown.stdout.rstrip().splitlines(), "```", "")
