@@ -225,8 +225,8 @@ def move(folder: Path, old: str, new: str) -> None:
         path.write_text(text.replace(f"validator.{old}", f"validator.{new}"), "utf-8")
 
 
-RULE = '''@rule("TRA999", Severity.WARNING)
-def any_recipe(job: Job) -> Iterator[Finding]:
+RULE = '''@rule("TRA999", WARNING)
+def any_recipe(job: Job) -> Findings:
     """There is a recipe.
 
     Why: to see it.
@@ -237,14 +237,14 @@ def any_recipe(job: Job) -> Iterator[Finding]:
 
 
 '''
-BEFORE_RULES = '@rule("TRA921", Severity.WARNING)'
+BEFORE_RULES = '@rule("TRA921", WARNING, about=subjects.deepspeed_file)'
 MADE: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "a constant": (lambda at: replace(at, "PROCESS_GIB = 3.0", "PROCESS_GIB = 3.1"), ["numbers"]),
     "a word": (lambda at: replace(at, "GiB expected, {", "GiB predicted, {"), ["words only"]),
     "a sort order": (lambda at: replace(at, 'line, column, "", line', '-line, column, "", line'), ["order only"]),
-    "an exit code": (lambda at: replace(at, "_end(str(err), 1)", "_end(str(err), 4)"), ["exit codes"]),
+    "an exit code": (lambda at: replace(at, "message(str(err), 1)", "message(str(err), 4)"), ["exit codes"]),
     "a finding": (lambda at: replace(at, BEFORE_RULES, RULE + BEFORE_RULES), ["findings"]),
-    "a move": (lambda at: move(at, "quoting", "words"), []),
+    "a move": (lambda at: move(at, "wording", "phrases"), []),
 }  # fmt: skip
 
 
