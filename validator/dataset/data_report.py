@@ -34,6 +34,7 @@ from validator.physics.estimate import GIB
 from validator.rows import reading_limits
 from validator.rows.outcomes import STATUS_REASONS
 from validator.run import calibration
+from validator.run.hyperparameters import padded_to_eight
 from validator.run.prediction import Job
 from validator.run.schedule import Schedule, training_schedule
 from validator.run.training_time import predict_training_time
@@ -278,7 +279,7 @@ def _longest_batch_memory(job: Job, run: RowSelection, rows: Positions) -> Longe
     """Return the device memory with the longest batch there is, and with `cutoff_len`; None if it is not known."""
     limit = int(job.args.number("cutoff_len"))
     most = int(run.rows["kept_tokens"][rows].max(initial=0))
-    longest = limit if job.batch.packing else min(-(-most // 8) * 8, limit)
+    longest = limit if job.batch.packing else min(padded_to_eight(most), limit)
     real = job.updated({"cutoff_len": longest})
     if not longest or _holds_media(run) or job.device_memory is None or real.device_memory is None:
         return None

@@ -54,7 +54,7 @@ class LoadedDataset:
         return self.dataset.files if self.dataset else ()
 
     def first_rows(self) -> Sequence[Row]:
-        """As many rows as tell the form of the data; none if they cannot be read."""
+        """Return the first rows, enough to tell the form of the data; none if they cannot be read."""
         try:
             return readers.first_rows(self.files, ROWS_FOR_INFERENCE)
         except (RecipeError, UnreadableError):

@@ -1,4 +1,4 @@
-"""Accelerators and machines: memory and abilities of a device, what it, its links and networks do in a second, and
+"""Accelerators and machines: memory, abilities and speed of a device, speed of links and networks, and
 `2x8xa100-80g` as nodes, devices and device."""
 
 from __future__ import annotations

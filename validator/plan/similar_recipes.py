@@ -1,4 +1,4 @@
-"""The catalogue recipe that is nearest to a new recipe, and the one that does the same."""
+"""Catalogue recipes that are like a new recipe: the nearest, and one that does the same."""
 
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ class RunSettings:
     def requested_optimizers(self) -> list[str]:
         """The keys that ask for an optimizer of LLaMA-Factory's own; the first is made, the others have no effect
         (train/trainer_utils.py, create_custom_optimizer)."""
-        set_keys = (key for key in OWN_OPTIMIZERS if self.args.flag(key) or key == "loraplus_lr_ratio")
-        return [key for key in set_keys if key != "loraplus_lr_ratio" or self.args.is_set(key)]
+        is_on = {"loraplus_lr_ratio": self.args.is_set}
+        return [key for key in OWN_OPTIMIZERS if is_on.get(key, self.args.flag)(key)]
 
     @property
     def possible_default_optimizers(self) -> set[str]:
