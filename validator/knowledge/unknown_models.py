@@ -75,8 +75,10 @@ def likely_meant_name(name: str) -> str | None:
     for hub in known:
         its_owner, _, its = hub.lower().partition("/")
         edits = edit_distance(own, its, _MAX_SLIPS) if its_owner == owner else None
+        if not edits:
+            continue
         other, apart = numbers_differ(own, its), _number_distance(own, its)
-        if edits and apart is not None and (len(own) >= _LONG_NAME or (edits == 1 and not other)):
+        if apart is not None and (len(own) >= _LONG_NAME or (edits == 1 and not other)):
             slips[hub] = other, edits, apart
     return min(slips, key=slips.__getitem__, default=None)
 
