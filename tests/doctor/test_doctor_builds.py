@@ -15,7 +15,7 @@ from validator.doctor import cann, torch_build
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.doctor.torch_build import read_symbols
 from validator.knowledge.tables import yaml_table
-from validator.machine import driver_tool, this_machine
+from validator.machine import driver, this_machine
 from validator.machine.installed_packages import InstalledPackages, find_installed
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import prediction as jobs
@@ -30,7 +30,7 @@ RECIPE = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     show_all(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(driver_tool, "_EXTRA_FOLDERS", ())
+    monkeypatch.setattr(driver, "_EXTRA_FOLDERS", ())
 
 
 def told(lines: list[CheckResult]) -> str:

@@ -12,7 +12,7 @@ from support.recordings import RECORDED, show_all
 from validator.doctor import device_checks, diagnosis
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.launch.device_allocation import DeviceAllocation
-from validator.machine import driver_tool
+from validator.machine import driver
 from validator.recipe.recipe_file import load_recipe
 from validator.run.prediction import resolve
 
@@ -25,7 +25,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     show_all(monkeypatch)
     monkeypatch.delenv("NPROC_PER_NODE", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(driver_tool, "_EXTRA_FOLDERS", ())
+    monkeypatch.setattr(driver, "_EXTRA_FOLDERS", ())
 
 
 def on(monkeypatch: pytest.MonkeyPatch, folder: str) -> CheckContext:

@@ -22,7 +22,7 @@ from unittest.mock import patch
 from fuzz.given import Input
 from validator import entry
 from validator.__main__ import command
-from validator.machine import driver_tool
+from validator.machine import driver
 
 SECONDS = 10  # of the processor, for one answer
 _HUNG = 600  # seconds after which an answer is taken never to come, which waits for something: however busy the machine
@@ -150,7 +150,7 @@ def _run(given: Input, temporary: Path, handles: tuple[int, int], reached: list[
         patch.object(os, "_exit", leave),
         patch.object(socket, "socket", refuse),
         patch.object(subprocess, "Popen", refuse),
-        patch.object(driver_tool, "run_tool", printed),
+        patch.object(driver, "run_tool", printed),
     ):
         try:
             entry.run_program(lambda: command(given.words)())

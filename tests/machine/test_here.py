@@ -10,8 +10,8 @@ import pytest
 from support.recordings import RECORDED, show_all
 
 from validator.errors import RecipeError
-from validator.machine import driver_tool, host, this_machine
-from validator.machine.accelerator import Accelerator
+from validator.machine import driver, host, this_machine
+from validator.machine.driver import Accelerator
 from validator.machine.this_machine import ThisMachine
 
 GIB = 1 << 30
@@ -22,7 +22,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No driver's program, and none of the variables that hide devices."""
     show_all(monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(driver_tool, "_EXTRA_FOLDERS", ())
+    monkeypatch.setattr(driver, "_EXTRA_FOLDERS", ())
 
 
 def on(monkeypatch: pytest.MonkeyPatch, *folders: str, **variables: str) -> ThisMachine:
@@ -99,10 +99,10 @@ def test_a_program_that_hangs_or_cannot_be_started(monkeypatch: pytest.MonkeyPat
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     tool.chmod(0o755)
-    monkeypatch.setattr(driver_tool, "_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(driver, "_TIMEOUT_SECONDS", 0.1)
     with pytest.raises(RecipeError, match="nvidia-smi does not answer within"):
         this_machine.detect_machine()
-    driver_tool._cached_output.cache_clear()
+    driver._cached_output.cache_clear()
     tool.write_text("#!/no/such/shell\n")
     with pytest.raises(RecipeError, match="nvidia-smi cannot be started: no such file"):
         this_machine.detect_machine()
@@ -321,5 +321,5 @@ def test_a_program_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: driver_tool.run_tool("npu-smi", "info"), range(4)))
+        list(pool.map(lambda _: driver.run_tool("npu-smi", "info"), range(4)))
     assert (tmp_path / "log").read_text() == "asked\n"

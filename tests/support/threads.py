@@ -23,7 +23,7 @@ from validator.commands import doctor
 from validator.doctor import diagnosis, disk_checks
 from validator.doctor.check_result import CheckContext
 from validator.doctor.diagnosis import Diagnosis
-from validator.machine import driver_tool, host
+from validator.machine import driver, host
 from validator.machine.installed_packages import InstalledPackages
 from validator.output import findings
 from validator.recipe.recipe_file import parse_recipe
@@ -68,7 +68,7 @@ def said(machine: Mapping[str, Any], folder: Path) -> dict[str, str]:
     with (
         chdir(work),
         patch.dict(os.environ, environment),
-        patch.object(driver_tool, "_EXTRA_FOLDERS", ()),
+        patch.object(driver, "_EXTRA_FOLDERS", ()),
         patch.object(os, "statvfs", partial(_shared, machine.get("shm_mib", 16384))),
         patch.object(resource, "getrlimit", lambda _kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY)),
         patch.object(diagnosis, "CHECKS", {name: diagnosis.CHECKS[name] for name in _ASKED}),

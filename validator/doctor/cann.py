@@ -9,7 +9,7 @@ from pathlib import Path
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.knowledge import releases
 from validator.knowledge.tables import yaml_table
-from validator.machine import driver_tool
+from validator.machine import driver
 from validator.machine.installed_packages import InstalledPackages, find_installed
 from validator.run.prediction import Job
 
@@ -27,7 +27,7 @@ def check_cann(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
     there = find_installed(context.site_packages)
     if "torch-npu" not in there.all_versions:
         torch = there.all_versions.get("torch", "").partition("+")[0]
-        if torch and not (job and job.on_cpu) and driver_tool.run_tool("npu-smi", "info"):
+        if torch and not (job and job.on_cpu) and driver.run_tool("npu-smi", "info"):
             found = "torch_npu is not installed: torch would run on the processors"
             yield CheckResult("error", "torch_npu", found, f"torch_npu {torch}", f'pip install "torch-npu~={torch}"')
         return

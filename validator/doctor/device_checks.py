@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from validator.doctor.check_result import CheckContext, CheckResult, State
 from validator.knowledge.tables import yaml_table
-from validator.machine import amd, ascend, driver_tool
-from validator.machine.accelerator import DeviceProcess, is_own_process, process_owner
+from validator.machine import amd, ascend, driver
+from validator.machine.driver import DeviceProcess, is_own_process, process_owner
 from validator.machine.nvidia import NvidiaDevice, read_devices
 from validator.physics.estimate import GIB
 from validator.run.prediction import Job
@@ -123,12 +123,12 @@ def check_device_files(job: Job | None, context: CheckContext) -> Iterator[Check
     given each file by name."""
     first, *others = (file.removeprefix("/") for file in yaml_table("nodes")["ascend"]["container"]["devices"])
     ascend_files = _RequiredFiles(first.format("[0-9]*"), tuple(others), "CANN", "`docker run --device /{file} …`")
-    for driver in () if job and job.on_cpu else (*_REQUIRED_FILES, ascend_files):
-        made = driver.maker and (context.root / driver.maker).exists()
-        for file in driver.files if any(context.root.glob(driver.shown)) and not made else ():
+    for needed in () if job and job.on_cpu else (*_REQUIRED_FILES, ascend_files):
+        made = needed.maker and (context.root / needed.maker).exists()
+        for file in needed.files if any(context.root.glob(needed.shown)) and not made else ():
             if not (context.root / file).exists():
-                remedy = driver.remedy.format(file=file)
-                yield CheckResult("error", _DEVICE_FILES, f"no /{file}, and {driver.who} cannot start", "", remedy)
+                remedy = needed.remedy.format(file=file)
+                yield CheckResult("error", _DEVICE_FILES, f"no /{file}, and {needed.who} cannot start", "", remedy)
 
 
 _MIN_PROCESS_GIB = 1.0  # GiB: a screen holds less
@@ -221,7 +221,7 @@ def check_health(job: Job | None, context: CheckContext) -> Iterator[CheckResult
             line = CheckResult(_ASCEND_STATES[word], "health", f"device {name}: {word}", "OK", remedy)
             yield _downgrade_if_unused(line, name, context)
     # Each error once for each device; nothing if users may not read the log.
-    logged = dict.fromkeys((bus, int(code)) for bus, code in _XID_LINE.findall(driver_tool.run_tool("dmesg") or ""))
+    logged = dict.fromkeys((bus, int(code)) for bus, code in _XID_LINE.findall(driver.run_tool("dmesg") or ""))
     for bus, code in logged:
         if code in _HARDWARE_XIDS:
             found = f"Xid {code} on {bus} since the node was started: {_HARDWARE_XIDS[code]}"

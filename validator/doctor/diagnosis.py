@@ -26,7 +26,7 @@ from validator.doctor.check_result import Check, CheckContext, CheckResult
 from validator.errors import RecipeError
 from validator.knowledge import devices
 from validator.launch.device_allocation import DeviceAllocation, allocate_devices, allocate_for_machine
-from validator.machine.driver_tool import DriverError
+from validator.machine.driver import DriverError
 from validator.machine.this_machine import detect_machine
 from validator.recipe.recipe_file import Document
 from validator.run import prediction as jobs

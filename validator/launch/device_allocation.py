@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from validator.errors import RecipeError
 from validator.machine import this_machine
-from validator.machine.accelerator import Accelerator
+from validator.machine.driver import Accelerator
 from validator.machine.this_machine import Note, ThisMachine
 from validator.run.prediction import Job
 from validator.wording import plural

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from validator.machine import driver_tool
-from validator.machine.accelerator import (
+from validator.machine import driver
+from validator.machine.driver import (
     MIB_PER_GIB,
     Accelerator,
     DeviceProcess,
@@ -34,30 +34,30 @@ def read_accelerators() -> DriverReading | None:
         return DriverReading(shown)
     left = visible_accelerators(shown, [_ROCR_VARIABLE])
     if not left:
-        raise driver_tool.DriverError(f"{_ROCR_VARIABLE} hides all devices of this machine")
+        raise driver.DriverError(f"{_ROCR_VARIABLE} hides all devices of this machine")
     return DriverReading([device._replace(visible_ids=(str(index),)) for index, device in enumerate(left)])
 
 
 def read_processes() -> list[DeviceProcess]:
     """Read the processes that rocm-smi lists. It says how many devices each process uses, not which."""
-    rows = (line.split() for line in (driver_tool.run_tool("rocm-smi", "--showpids") or "").splitlines())
+    rows = (line.split() for line in (driver.run_tool("rocm-smi", "--showpids") or "").splitlines())
     listed = (row for row in rows if len(row) == 6 and row[0].isdecimal() and row[2] != "0")
     return [DeviceProcess(int(pid), name, _bytes_to_gib(parse_size(size)), None) for pid, name, _, size, *_ in listed]
 
 
 def _read_tools() -> list[Accelerator] | None:
-    text = driver_tool.run_tool("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+    text = driver.run_tool("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
     if text is not None and (cards := list(_parse_cards(_parse_json(text)))):
         return cards
-    static = driver_tool.run_tool("amd-smi", "static", "--asic", "--vram", "--json")
+    static = driver.run_tool("amd-smi", "static", "--asic", "--vram", "--json")
     if static is None:
         if text is None:
             return None
-        raise driver_tool.no_device_error("rocm-smi", text)
-    usage = driver_tool.run_tool("amd-smi", "metric", "--mem-usage", "--json") or ""
+        raise driver.no_device_error("rocm-smi", text)
+    usage = driver.run_tool("amd-smi", "metric", "--mem-usage", "--json") or ""
     if gpus := list(_parse_gpus(_parse_json(static), _parse_json(usage))):
         return gpus
-    raise driver_tool.no_device_error("amd-smi", static)
+    raise driver.no_device_error("amd-smi", static)
 
 
 def _parse_json(text: str) -> Any:

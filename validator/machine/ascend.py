@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from validator.machine import driver_tool
-from validator.machine.accelerator import MIB_PER_GIB, Accelerator, DeviceProcess, DriverReading
+from validator.machine import driver
+from validator.machine.driver import MIB_PER_GIB, Accelerator, DeviceProcess, DriverReading
 
 _USED_AND_TOTAL = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})(?!\d)")
 
@@ -13,24 +13,24 @@ _USED_AND_TOTAL = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})(?!\d)")
 def read_accelerators() -> DriverReading | None:
     """Read the devices in the table's order, each die of a 910C by itself; None if npu-smi is not installed. Raises
     DriverError if it shows no device."""
-    text = driver_tool.run_tool("npu-smi", "info")
+    text = driver.run_tool("npu-smi", "info")
     if text is None:
         return None
     dies = [_parse_die(str(index), *pair) for index, pair in enumerate(_die_rows(text))]
     if not dies:
-        raise driver_tool.no_device_error("npu-smi", text)
+        raise driver.no_device_error("npu-smi", text)
     return DriverReading(dies)
 
 
 def read_health() -> dict[str, str]:
     """Read the driver's word on each device, such as OK or Alarm, by index; none if npu-smi is not installed."""
-    pairs = _die_rows(driver_tool.run_tool("npu-smi", "info") or "")
+    pairs = _die_rows(driver.run_tool("npu-smi", "info") or "")
     return {str(index): first[1] for index, (first, _) in enumerate(pairs)}
 
 
 def read_processes() -> list[DeviceProcess]:
     """Read the processes of the second table, which names a device by the numbers of its card and its chip."""
-    text = driver_tool.run_tool("npu-smi", "info") or ""
+    text = driver.run_tool("npu-smi", "info") or ""
     places = [(first[0].split()[0], second[0].split()[0]) for first, second in _die_rows(text)]
     found = []
     for line in text.partition("Process id")[2].splitlines():

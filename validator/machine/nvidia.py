@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
-from validator.machine import driver_tool
-from validator.machine.accelerator import MIB_PER_GIB, Accelerator, DeviceProcess, DriverReading, parse_size
+from validator.machine import driver
+from validator.machine.driver import MIB_PER_GIB, Accelerator, DeviceProcess, DriverReading, parse_size
 
 _QUERY_FIELDS = ("index", "uuid", "name", "memory.total", "memory.used")
 _UNREACHABLE_DEVICE = "Unable to determine the device handle"  # of a device that has fallen off the bus
@@ -20,14 +20,14 @@ def read_accelerators() -> DriverReading | None:
     """Read the devices in the order of the PCI bus, with MIG slices in place of their device; None if nvidia-smi is not
     installed. Raises DriverError if it shows no device."""
     query = f"--query-gpu={','.join(_QUERY_FIELDS)}"
-    text = driver_tool.run_tool("nvidia-smi", query, "--format=csv,noheader,nounits")
+    text = driver.run_tool("nvidia-smi", query, "--format=csv,noheader,nounits")
     if text is None:
         return None
     whole = list(_parse_whole_devices(text))
     if not whole:
-        raise driver_tool.no_device_error("nvidia-smi", text)
+        raise driver.no_device_error("nvidia-smi", text)
     by_uuid = {device.visible_ids[1]: device for device in whole}
-    slices = list(_parse_slices(driver_tool.run_tool("nvidia-smi", "-L") or "", by_uuid))
+    slices = list(_parse_slices(driver.run_tool("nvidia-smi", "-L") or "", by_uuid))
     lost = tuple(line.strip() for line in text.splitlines() if line.startswith(_UNREACHABLE_DEVICE))
     parts = ([part for part in slices if part.visible_ids[1:] == device.visible_ids] or [device] for device in whole)
     return DriverReading(list(chain.from_iterable(parts)), lost)
@@ -48,7 +48,7 @@ class NvidiaDriver(NamedTuple):
 def read_driver() -> NvidiaDriver | None:
     """Read the driver's release; None if nvidia-smi is not installed or shows no device."""
     for fields in ("driver_version,compute_cap", "driver_version"):
-        text = driver_tool.run_tool("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader") or ""
+        text = driver.run_tool("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader") or ""
         rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
         rows = [row for row in rows if row[0].partition(".")[0].isdecimal()]
         if rows:
@@ -101,7 +101,7 @@ class NvidiaDevice(NamedTuple):
 
 def read_devices() -> list[NvidiaDevice]:
     """Read all devices that answer; none if nvidia-smi is not installed. Raises DriverError if it does not answer."""
-    return [_parse_device(part) for part in _DEVICE_HEADING.split(driver_tool.run_tool("nvidia-smi", "-q") or "")[1:]]
+    return [_parse_device(part) for part in _DEVICE_HEADING.split(driver.run_tool("nvidia-smi", "-q") or "")[1:]]
 
 
 def _parse_device(part: str) -> NvidiaDevice:

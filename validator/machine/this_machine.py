@@ -9,14 +9,14 @@ from typing import Literal, NamedTuple
 
 from validator.knowledge import devices
 from validator.machine import amd, ascend, host, nvidia
-from validator.machine.accelerator import (
+from validator.machine.driver import (
     Accelerator,
+    DriverError,
     DriverReading,
     restrict_visible,
     visibility_variable,
     visible_accelerators,
 )
-from validator.machine.driver_tool import DriverError
 from validator.wording import plural
 
 NO_DRIVER_TOOL = "nvidia-smi, npu-smi, rocm-smi and amd-smi are not installed"
