@@ -1,5 +1,5 @@
-"""Child processes that never outlive their parent, and Ctrl-C while they are being started. Works on Linux alone
-(prctl(2)); elsewhere nothing is done."""
+"""Child processes that never outlive their parent, Ctrl-C while they are being started, and all processes below one.
+prctl(2) and /proc are Linux's; elsewhere nothing is done, and no process is found."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
-# linux/prctl.h
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def die_with_parent() -> None:
@@ -48,6 +49,45 @@ def delay_interrupt() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if told and callable(answer):
             answer(*told[0])
+
+
+def become_subreaper() -> None:
+    """Adopt descendants whose own parent ends: they become children of this process, and none is lost from sight."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def child_pids(pid: int) -> list[int]:
+    """Processes whose parent is this one."""
+    families, ended = _process_families()
+    return [each for each in families[pid] if each not in ended]
+
+
+def descendant_pids(pid: int) -> Iterator[int]:
+    """Yield all processes below this one, parents first."""
+    (families, ended), wanted = _process_families(), [pid]
+    for parent in wanted:
+        wanted += families[parent]
+    yield from (each for each in wanted[1:] if each not in ended)
+
+
+def _process_families() -> tuple[defaultdict[int, list[int]], set[int]]:
+    """Children by their parent (proc(5)), and those of all processes that have ended."""
+    families, ended = defaultdict[int, list[int]](list), set[int]()
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            # The name, in parentheses, may hold spaces and parentheses itself.
+            state, parent = place.read_text("utf-8", "replace").rpartition(")")[2].split()[:2]
+            pid = int(place.parent.name)
+            families[int(parent)].append(pid)
+            if state in "ZX":
+                ended.add(pid)
+    return families, ended
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Send a signal if the process is still there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def prctl(option: int, value: int) -> None:

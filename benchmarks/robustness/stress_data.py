@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from robustness.report import Answer, Row, answer, heeding, runs
 
-from validator.launch.process_tree import child_pids
+from validator.processes import child_pids
 
 MEBIBYTE = 1 << 20
 CEILING = 1024  # MiB

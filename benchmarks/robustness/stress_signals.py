@@ -24,7 +24,7 @@ from uuid import uuid4
 import yaml
 from robustness.report import Row, heeding
 
-from validator.launch import process_tree
+from validator import processes
 from validator.run import checkpoints
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ class Run:
     def clear(self) -> None:
         """Whatever a failed try has left."""
         for pid in self.left():
-            process_tree.send_signal(pid, KILL)
+            processes.send_signal(pid, KILL)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(10)
 
@@ -200,8 +200,8 @@ def lost(launcher: str, victim: bytes) -> str | None:
         run = Run(Path(place), launcher)
         try:
             run.until(loads)
-            process_tree.send_signal(
-                next(pid for pid in process_tree.descendant_pids(run.process.pid) if victim in _command(pid)), KILL
+            processes.send_signal(
+                next(pid for pid in processes.descendant_pids(run.process.pid) if victim in _command(pid)), KILL
             )
             return None if run.end() and run.gone() else "success, or processes are left"
         except (RuntimeError, subprocess.TimeoutExpired, StopIteration) as err:

@@ -18,8 +18,9 @@ from typing import NoReturn
 
 import pytest
 
+from validator import processes
 from validator.errors import RecipeError
-from validator.launch import guard, process_tree, supervisor
+from validator.launch import guard, supervisor
 from validator.launch.supervisor import lock_output_dir
 from validator.processes import PR_SET_CHILD_SUBREAPER, prctl
 from validator.run.launch_command import ProcessSpec
@@ -150,8 +151,8 @@ def started(
         yield run
     finally:
         if run.pid:
-            for each in (*process_tree.descendant_pids(pid), pid):
-                process_tree.send_signal(each, KILL)
+            for each in (*processes.descendant_pids(pid), pid):
+                processes.send_signal(each, KILL)
             os.waitpid(pid, 0)
         os.close(types)
         os.close(reads)
@@ -287,7 +288,7 @@ def test_a_save_that_takes_longer_than_the_grace(tmp_path: Path) -> None:
 @pytest.fixture
 def _foster() -> Iterator[None]:
     """Processes whose parent has ended become children of the tests."""
-    process_tree.become_subreaper()
+    processes.become_subreaper()
     yield
     prctl(PR_SET_CHILD_SUBREAPER, 0)
 
@@ -297,7 +298,7 @@ def test_no_other_run_is_let_into_a_folder_that_is_still_written_to(tmp_path: Pa
     """If `lmf-recipes` is killed, the guard keeps the lock, and the trainer may finish a save."""
     with started(tmp_path, SAVES) as run:
         run.heard("ready")
-        (guard,) = process_tree.child_pids(run.pid)
+        (guard,) = processes.child_pids(run.pid)
         run.send(KILL)
         run.heard("is being saved")
         with pytest.raises(RecipeError, match="another run writes to"), lock_output_dir(tmp_path / "out"):
@@ -318,8 +319,8 @@ def at_terminal(folder: Path, stand_in: str) -> Iterator[tuple[int, int]]:
     try:
         yield pid, terminal
     finally:
-        for each in (*process_tree.descendant_pids(pid), pid):
-            process_tree.send_signal(each, KILL)
+        for each in (*processes.descendant_pids(pid), pid):
+            processes.send_signal(each, KILL)
         os.close(terminal)
 
 

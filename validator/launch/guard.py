@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from validator import processes
 from validator.errors import os_reason
-from validator.launch import process_tree
 from validator.recipe import safe_read
 from validator.run import checkpoint_integrity
 
@@ -104,7 +104,7 @@ class Guard:
     def __init__(self, words: Sequence[str], commands: int, grace: float, saves: SaveWatcher | None) -> None:
         self._commands, self._grace, self._saves = [commands], grace, saves
         self._wakeup = _wakeup_pipe()
-        process_tree.become_subreaper()
+        processes.become_subreaper()
         self._trainer = subprocess.Popen(words)  # held, as it would else look for the exit code itself
         self._code = 0
         self._number = 0  # the signal that ends the run; none yet
@@ -134,7 +134,7 @@ class Guard:
                     self._end(signal.SIGTERM)
             if not self._killed or time.monotonic() < self._killed + _KILL_SECONDS:
                 return True
-            left = ", ".join(map(str, process_tree.descendant_pids(os.getpid())))
+            left = ", ".join(map(str, processes.descendant_pids(os.getpid())))
             _print_message(f"killed, and still there, waiting for a driver or a disk: {left}")
         return False
 
@@ -159,8 +159,8 @@ class Guard:
             self._kill(f"not ended within {self._grace:.0f} s (`--grace`): killed")
         left = self._deadline - time.monotonic()
         if self._killed:
-            for pid in process_tree.descendant_pids(os.getpid()):
-                process_tree.send_signal(pid, signal.SIGKILL)
+            for pid in processes.descendant_pids(os.getpid()):
+                processes.send_signal(pid, signal.SIGKILL)
         elif not self._signalled and self._saves and (saved := self._saves.in_progress()):
             if saved != self._waits_for:
                 told = f"the run ends after that, in {left:.0f} s at the latest; Ctrl-C ends it now"
@@ -169,9 +169,9 @@ class Guard:
         else:
             if self._asked and self._saves and not self._signalled:
                 _print_message(f"the trainer is told to end, and has {left:.0f} s; Ctrl-C ends it now")
-            for pid in {*process_tree.child_pids(os.getpid())} - self._signalled:
+            for pid in {*processes.child_pids(os.getpid())} - self._signalled:
                 self._signalled.add(pid)
-                process_tree.send_signal(pid, self._number)
+                processes.send_signal(pid, self._number)
         return _POLL_SECONDS
 
     def _kill(self, why: str) -> None:
