@@ -68,7 +68,7 @@ class DatasetAttr:
         """Whether a column is named for images or videos."""
         return bool(self.columns.get("images") or self.columns.get("videos"))
 
-    @property
+    @cached_property
     def has_media(self) -> bool:
         """Whether a column is named for images, videos or audios."""
         return any(self.columns.get(part) for part in MODALITIES)

@@ -25,7 +25,7 @@ class MediaSupport(NamedTuple):
 def media_fault(attr: DatasetAttr, media: MediaSupport, row: Row, sample: Sample) -> str:
     """Return why the media of a row end the run; empty if they do not. Source: llamafactory/data/mm_plugin.py,
     MMPluginMixin._validate_input and _validate_messages; data/converter.py, DatasetConverter._find_medias."""
-    if media.kinds is None:
+    if media.kinds is None or not (media.kinds or attr.has_media):
         return ""
     for part, mark in PLACEHOLDERS.items():
         column = attr.columns.get(part)
