@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.errors import os_reason
+from validator.knowledge.node_environment import node_needs
 from validator.machine.network import (
     Interface,
     infiniband_ports,
@@ -160,7 +161,7 @@ def check_interfaces(job: Job | None, context: CheckContext) -> Iterator[CheckRe
     """
     if job and job.batch.world_size == 1 and node_count(job, context) == 1:
         return
-    library = _HCCL if job and job.machine and job.machine.device.vendor == "ascend" else _NCCL
+    library = _HCCL if job and job.machine and node_needs(job.machine.device).collectives == "hccl" else _NCCL
     there, words = list_interfaces(context.root), context.environment.get(library.variable, "")
     yield from _check_gloo(job, context.environment.get("GLOO_SOCKET_IFNAME", ""), there)
     if job and job.on_cpu:
@@ -234,8 +235,8 @@ def check_infiniband(job: Job | None, context: CheckContext) -> Iterator[CheckRe
 
     Nothing for a run on one node, on Ascend, whose devices have their own network, or without adapters.
     """
-    ascend = job and job.machine and job.machine.device.vendor == "ascend"
-    if node_count(job, context) == 1 or ascend:
+    own_network = job and job.machine and node_needs(job.machine.device).collectives == "hccl"
+    if node_count(job, context) == 1 or own_network:
         return
     there, words = infiniband_ports(context.root), context.environment.get(_ADAPTER_VARIABLE, "")
     meant = [port for port in there if not words or matches_interface_filter(words, port.adapter)]

@@ -1,11 +1,12 @@
 """What a node needs beside a recipe, by the vendor of its devices: environment variables, container devices and
-files, scheduler resources (data/nodes.yaml); and environment switches as LLaMA-Factory reads them."""
+files, scheduler resources, the driver and its tool (data/nodes.yaml); and environment switches as LLaMA-Factory reads
+them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from validator.knowledge.devices import Device
 from validator.knowledge.tables import yaml_table
@@ -39,12 +40,14 @@ class VendorSetup(NamedTuple):
 
 
 class NodeNeeds(NamedTuple):
-    """`slurm` and `kubernetes`: what they call the devices. `variables` are for every node, `variables_between` for
-    nodes that meet others. `devices` (`{}` stands for each number from 0) and `files` are what a container mounts,
+    """`slurm` and `kubernetes`: what they call the devices; None: none are to be asked for. `collectives`: the library
+    by which processes exchange tensors; None: not known. `variables` are for every node, `variables_between` for nodes
+    that meet others. `devices` (`{}` stands for each number from 0) and `files` are what a container mounts,
     `files_between` where nodes meet."""
 
-    slurm: str = "gpu"
-    kubernetes: str | None = None
+    slurm: str | None = "gpu"
+    kubernetes: str | None = "nvidia.com/gpu"
+    collectives: Literal["nccl", "hccl", "gloo"] | None = None
     variables: Mapping[str, str] = {}
     variables_between: Mapping[str, str] = {}
     waiting: TimeoutVariable | None = None
@@ -55,35 +58,45 @@ class NodeNeeds(NamedTuple):
 
 
 def node_needs(device: Device) -> NodeNeeds:
-    """What a node with this device wants; of a vendor without an entry nothing is known."""
+    """Return what a node with this device needs. Of a vendor without an entry nothing is known."""
     entry = yaml_table("nodes").get(device.vendor)
     if entry is None:
         return NodeNeeds()
     variables, container = entry.get("variables", {}), entry.get("container", {})
+    wait, setup = entry.get("waiting"), entry.get("setup")
     return NodeNeeds(
         slurm=entry["slurm"],
         kubernetes=entry["kubernetes"],
-        variables=_variable_values(variables, several=False),
-        variables_between=_variable_values(variables, several=True),
-        waiting=_timeout_variable(entry.get("waiting"), device),
+        collectives=entry["collectives"],
+        variables={name: str(each["value"]) for name, each in variables.items() if not each.get("several")},
+        variables_between={name: str(each["value"]) for name, each in variables.items() if each.get("several")},
+        waiting=TimeoutVariable(wait["name"], wait["default"], wait["most"].get(device.id)) if wait else None,
         devices=tuple(container.get("devices", ())),
         files=tuple(container.get("files", ())),
         files_between=tuple(container.get("several", ())),
-        setup=_vendor_setup(entry.get("setup")),
+        setup=VendorSetup(tuple(f"{folder}/{setup['file']}" for folder in setup["folders"]), setup["unless"])
+        if setup
+        else None,
     )
 
 
-def _variable_values(variables: Mapping[str, Any], *, several: bool) -> Mapping[str, str]:
-    return {name: str(each["value"]) for name, each in variables.items() if each.get("several", False) is several}
+class VendorDriver(NamedTuple):
+    """How a vendor's driver shows its devices. `tool`: the program that lists them; `tool_remedy`: how to get it where
+    only the device files are there. `variables` hide devices from a run, in order of precedence. `device_files` is a
+    pattern of the devices' own files, from the root folder. Without `needed_files` the `runtime` (CUDA, ROCm, CANN)
+    cannot start: `file_remedy` brings them, or the program `maker` makes them when they are asked for."""
+
+    tool: str
+    tool_remedy: str
+    variables: Sequence[str]
+    device_files: str
+    runtime: str
+    needed_files: Sequence[str]
+    file_remedy: str
+    maker: str = ""
 
 
-def _timeout_variable(entry: Mapping[str, Any] | None, device: Device) -> TimeoutVariable | None:
-    return TimeoutVariable(entry["name"], entry["default"], entry["most"].get(device.id)) if entry else None
-
-
-def _vendor_setup(entry: Mapping[str, Any] | None) -> VendorSetup | None:
-    return (
-        VendorSetup(tuple(f"{folder}/{entry['file']}" for folder in entry["folders"]), entry["unless"])
-        if entry
-        else None
-    )
+def vendor_drivers() -> dict[str, VendorDriver]:
+    """Return the known drivers by vendor."""
+    entries = yaml_table("nodes").items()
+    return {vendor: VendorDriver(**entry["driver"]) for vendor, entry in entries if "driver" in entry}

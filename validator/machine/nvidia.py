@@ -83,6 +83,7 @@ def _parse_slices(text: str, whole: dict[str, Accelerator]) -> Iterator[Accelera
             )
 
 
+_XID_LINE = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 _DEVICE_HEADING = re.compile(r"^GPU (?=[0-9A-Fa-f]{8}:)", re.MULTILINE)
 _FACT_LINE = re.compile(r"( +)(\S.*?) *(?:: (.*?) *)?")
 _PROCESS_LINES = re.compile(
@@ -102,6 +103,18 @@ class NvidiaDevice(NamedTuple):
 def read_devices() -> list[NvidiaDevice]:
     """Read all devices that answer; none if nvidia-smi is not installed. Raises DriverError if it does not answer."""
     return [_parse_device(part) for part in _DEVICE_HEADING.split(driver.run_tool("nvidia-smi", "-q") or "")[1:]]
+
+
+def read_processes() -> list[DeviceProcess]:
+    """Read the processes that hold memory of devices."""
+    return [process for device in read_devices() for process in device.processes]
+
+
+def read_xids() -> list[tuple[str, int]]:
+    """Read NVIDIA's errors in the kernel's log since the node was started, each once for each device: the device's
+    place on the bus and the error's number. Empty if users may not read the log."""
+    log = driver.run_tool("dmesg") or ""
+    return list(dict.fromkeys((bus, int(code)) for bus, code in _XID_LINE.findall(log)))
 
 
 def _parse_device(part: str) -> NvidiaDevice:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from validator.knowledge import devices
+from validator.knowledge.node_environment import vendor_drivers
 from validator.machine import amd, ascend, host, nvidia
 from validator.machine.driver import (
     Accelerator,
+    DeviceProcess,
     DriverError,
     DriverReading,
     restrict_visible,
@@ -26,18 +28,12 @@ _NAME_MACHINE_REMEDY = "name the machine, such as `--machine 8xa100-80g`"
 _DRIVER_REMEDY = "mend the driver"
 
 
-class _Driver(NamedTuple):
-    """How a vendor's devices are read, and the variables that hide some of them from a run, in order of precedence."""
-
-    read: Callable[[], DriverReading | None]
-    variables: tuple[str, ...]
-
-
-_DRIVERS = (
-    _Driver(nvidia.read_accelerators, ("CUDA_VISIBLE_DEVICES",)),
-    _Driver(ascend.read_accelerators, ("ASCEND_RT_VISIBLE_DEVICES",)),
-    _Driver(amd.read_accelerators, ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")),
-)
+# In the order in which they are asked.
+_READERS: Mapping[str, Callable[[], DriverReading | None]] = {
+    "nvidia": nvidia.read_accelerators,
+    "ascend": ascend.read_accelerators,
+    "amd": amd.read_accelerators,
+}
 
 
 class Note(NamedTuple):
@@ -58,7 +54,7 @@ class ThisMachine:
     accelerators: tuple[Accelerator, ...]
     other_accelerators: tuple[Accelerator, ...]
     host_ram_gib: float | None
-    variables: tuple[str, ...]
+    variables: Sequence[str]
     unreachable: tuple[str, ...]
 
     @property
@@ -131,20 +127,25 @@ def detect_machine(remedy: str = _DRIVER_REMEDY) -> ThisMachine | None:
     """Return this machine; None if no driver's tool is installed. Raises DriverError if one is installed and shows no
     device that a run could use; `remedy` is for a tool that fails."""
     faults = []
-    for driver in _DRIVERS:
+    for vendor, read in _READERS.items():
         try:
-            reading = driver.read()
+            reading = read()
         except DriverError as err:
             faults.append(err.finding)
             continue
         if reading is not None:
-            return _from_reading(reading, driver.variables)
+            return _from_reading(reading, vendor_drivers()[vendor].variables)
     if faults:
         raise DriverError(faults[0], remedy)
     return None
 
 
-def _from_reading(reading: DriverReading, variables: tuple[str, ...]) -> ThisMachine:
+def read_processes() -> list[DeviceProcess]:
+    """Return the processes that hold memory of devices, by the first driver that lists any."""
+    return nvidia.read_processes() or ascend.read_processes() or amd.read_processes()
+
+
+def _from_reading(reading: DriverReading, variables: Sequence[str]) -> ThisMachine:
     left = visible_accelerators(reading.accelerators, variables)
     if not left:
         there = _count_products(reading.accelerators)

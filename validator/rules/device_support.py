@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from validator.knowledge.devices import Device, Machine
+from validator.knowledge.node_environment import node_needs
 from validator.knowledge.optimizers import optimizer_choice
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rename_key, rule
@@ -118,7 +119,7 @@ def is_bnb_optimizer(optimizer: str) -> bool:
 
 _BF16_KEYS = ("bf16", "pure_bf16", "bf16_full_eval")
 _AMPERE_CAPABILITY = 8.0
-_BACKEND_VENDORS = {"nccl": ("nvidia", "amd"), "hccl": ("ascend",)}
+_BACKENDS = ("nccl", "hccl")
 _SWITCHES_BY_DEVICE = (*_BF16_KEYS, "fp8", "tf32", "use_unsloth", "use_unsloth_gc", "enable_liger_kernel")
 
 
@@ -232,7 +233,7 @@ def backend_of_another_device(job: Job, device: Device) -> Findings:
     Fix: remove `ddp_backend`; the right one is chosen by itself.
     """
     name = str(job.args.get("ddp_backend"))
-    if name in _BACKEND_VENDORS and device.vendor not in _BACKEND_VENDORS[name]:
+    if name in _BACKENDS and name != node_needs(device).collectives:
         yield "ddp_backend", f"`ddp_backend: {name}` does not work on {device.id}; remove it"
 
 
@@ -286,5 +287,5 @@ def _settings_by_device(job: Job) -> Iterator[str]:
     name = str(job.args.get("optim"))
     if optimizer_choice(name).vendors is not None or is_bnb_optimizer(name):
         yield f"`optim: {name}`"
-    if job.args.get("ddp_backend") in _BACKEND_VENDORS:
+    if job.args.get("ddp_backend") in _BACKENDS:
         yield f"`ddp_backend: {job.args.get('ddp_backend')}`"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from validator.knowledge.devices import Device
+from validator.knowledge.node_environment import node_needs
 from validator.knowledge.optimizers import OWN_OPTIMIZERS
 from validator.physics.estimate import GIB, DeviceTerm
 
@@ -62,7 +63,7 @@ def shared_memory_mib(job: Job, *, nccl: bool = True) -> SharedMemory:
     )
     batches = (sequences * job.batch.max_tokens * _TOKEN_BYTES + pixels) / MIB * job.batch.dataloader_workers * devices
     prefetched = batches * (int(job.args.number("dataloader_prefetch_factor")) or _PREFETCHED_BATCHES)
-    if devices == 1 or job.machine is None or job.machine.device.vendor not in ("nvidia", "amd") or not nccl:
+    if devices == 1 or job.machine is None or node_needs(job.machine.device).collectives != "nccl" or not nccl:
         return SharedMemory(batches, prefetched)
     rates = job.machine.device.rates(devices)
     passes = rates is not None and not rates.nvlink_switch

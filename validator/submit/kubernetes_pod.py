@@ -34,7 +34,8 @@ _SHM_COMMENT = "Processes of a node and loaders exchange data in /dev/shm, which
 def pod_resources(work: ClusterJob, site: Kubernetes) -> YamlValue:
     """Resources of each node. The memory request equals the limit: where a node runs out of memory, other pods are
     evicted first."""
-    devices: dict[str, YamlValue] = {device_resource(work, site): work.devices} if work.device.vendor != "cpu" else {}
+    resource = device_resource(work, site)
+    devices: dict[str, YamlValue] = {resource: work.devices} if resource else {}
     memory: dict[str, YamlValue] = {"memory": f"{work.memory_gib + work.shm_gib}Gi"} if work.memory_gib else {}
     asked: dict[str, YamlValue] = {
         "requests": {"cpu": work.cpus, **memory, **devices, **site.limits},
@@ -43,9 +44,10 @@ def pod_resources(work: ClusterJob, site: Kubernetes) -> YamlValue:
     return Commented(asked, f"{_MEMORY_COMMENT if memory else _NO_LIMIT_COMMENT} {work.out_of_memory_hint}")
 
 
-def device_resource(work: ClusterJob, site: Kubernetes) -> str:
-    """Return the cluster's name for the devices."""
-    return site.resource or node_needs(work.device).kubernetes or "nvidia.com/gpu"
+def device_resource(work: ClusterJob, site: Kubernetes) -> str | None:
+    """Return the cluster's name for the devices; None if the run wants none."""
+    usual = node_needs(work.device).kubernetes
+    return usual and (site.resource or usual)
 
 
 def configmap_key(place: str) -> str:
@@ -104,8 +106,9 @@ def _volume_name(path: str) -> str:
 def node_selection(work: ClusterJob, site: Kubernetes) -> Mapping[str, YamlValue]:
     """Fields that say where a pod may run: on nodes that the site selects, else on none whose label names another
     device. Nodes with devices are often tainted by the name of the resource."""
-    taint: YamlValue = {"key": device_resource(work, site), "operator": "Exists", "effect": "NoSchedule"}
-    tolerations = [*([taint] if work.device.vendor != "cpu" else []), *site.tolerations]
+    resource = device_resource(work, site)
+    taint: YamlValue = {"key": resource, "operator": "Exists", "effect": "NoSchedule"}
+    tolerations = [*([taint] if resource else []), *site.tolerations]
     tolerated: dict[str, YamlValue] = {"tolerations": tolerations} if tolerations else {}
     if site.node_selector:
         return {"nodeSelector": site.node_selector, **tolerated}

@@ -102,7 +102,7 @@ def _meeting_address_lines(device: Device) -> list[str]:
         "interface=$(ip -o addr show to \"$address\" 2>/dev/null | awk 'NR == 1 { print $2 }') || true",
         '[ -z "$interface" ] || export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-$interface}"',
     ]
-    if device.vendor == "ascend":
+    if node_needs(device).collectives == "hccl":
         told.append('if [ -n "${HCCL_SOCKET_IFNAME:-}" ]; then unset HCCL_IF_IP; else export HCCL_IF_IP="$address"; fi')
     return [
         "# The address by which this node and the first one meet: names and first interfaces may lead elsewhere",

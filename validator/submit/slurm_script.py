@@ -44,11 +44,9 @@ def _sbatch_options(work: ClusterJob, slurm: Slurm, hours: float, several: int) 
     if several:
         yield f"--array=0-{several - 1}"
     yield from (f"--nodes={work.nodes}", "--ntasks-per-node=1")
-    if work.device.vendor != "cpu":
+    if resource := node_needs(work.device).slurm:
         # The site's form, else the name that most sites give to the vendor's devices.
-        devices = (slurm.devices or node_needs(work.device).slurm + ":{devices}").replace(
-            "{devices}", str(work.devices)
-        )
+        devices = (slurm.devices or f"{resource}:{{devices}}").replace("{devices}", str(work.devices))
         yield devices if devices.startswith("-") else f"--gres={devices}"
     yield "--exclusive" if slurm.exclusive else f"--cpus-per-task={work.cpus}"
     yield f"--mem={work.memory_gib}G" if work.memory_gib and not slurm.exclusive else "--mem=0"
@@ -162,7 +160,7 @@ if [ "$code" -ne 0 ] && [ "$(newest)" != "$before" ]; then again "the training e
 def srun_lines(work: ClusterJob, slurm: Slurm) -> list[str]:
     """Return lines that start the nodes, wait for them, and end as they do."""
     options = ["--kill-on-bad-exit=1", *(["--label"] if work.nodes > 1 else []), *_container_options(work, slurm)]
-    is_part_of_server = work.device.vendor == "ascend" and work.devices < work.device.server_devices
+    is_part_of_server = node_needs(work.device).slurm == "npu" and work.devices < work.device.server_devices
     return [
         *(node_script.script_lines("npus") if is_part_of_server else ()),
         "# srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)",
