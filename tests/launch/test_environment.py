@@ -12,7 +12,7 @@ import pytest
 
 from validator.knowledge import devices
 from validator.knowledge.devices import Device
-from validator.knowledge.node_environment import NodeNeeds, node_needs
+from validator.knowledge.node_environment import NodeNeeds, node_needs, vendor_drivers
 from validator.knowledge.tables import yaml_table
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import launch_command, prediction
@@ -29,8 +29,8 @@ def device(name: str) -> Device:
 @pytest.mark.parametrize("vendor", list(yaml_table("nodes")))
 def test_an_entry_is_whole(vendor: str) -> None:
     entry = yaml_table("nodes")[vendor]
-    assert {"slurm", "kubernetes", "source"} <= set(entry)
-    assert set(entry) <= {"slurm", "kubernetes", "source", "variables", "waiting", "container", "setup"}
+    needed = {"slurm", "kubernetes", "collectives", "source"}
+    assert needed <= set(entry) <= {*needed, "driver", "variables", "waiting", "container", "setup"}
     parts = [entry, *entry.get("variables", {}).values(), *(entry[part] for part in entry if part in PARTS)]
     assert all(address.startswith("https://") for part in parts for address in part["source"])
 
@@ -39,8 +39,9 @@ PARTS = ("waiting", "container", "setup")
 
 
 def test_every_vendor_of_accelerators_has_an_entry() -> None:
-    vendors = {device(name).vendor for name in devices.device_ids()} - {"cpu"}
+    vendors = {device(name).vendor for name in devices.device_ids()}
     assert vendors == set(yaml_table("nodes"))
+    assert vendors - {"cpu"} == set(vendor_drivers())
     assert node_needs(device("48g")) == NodeNeeds()
 
 
