@@ -378,7 +378,7 @@ def test_without_the_extra_train_says_that_it_did_not_look(tmp_path: Path) -> No
 
 @pytest.mark.process
 def test_check_imports_none_of_the_engines() -> None:
-    engines = "{'numpy', 'orjson', 'pyarrow', 'rensa', 'tokenizers', 'xxhash', 'validator.dataset.readers'}"
+    engines = "{'numpy', 'orjson', 'pyarrow', 'rensa', 'tokenizers', 'xxhash', 'validator.dataset.data_files'}"
     code = (
         "import sys; from validator.check import checking; checking.check_files(['recipes/qwen32b-910b-lora.yaml']); "
         f"print(sorted(set(sys.modules) & {engines}))"

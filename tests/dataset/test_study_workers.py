@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from validator.dataset import row_workers
+from validator.dataset import file_parts
 
 pytestmark = [
     pytest.mark.process,
@@ -21,11 +21,11 @@ pytestmark = [
 PROGRAM = """
 import os, threading
 from validator import entry
-from validator.dataset import row_workers
+from validator.dataset import file_parts
 def work(_):
     os.write(1, f"{os.getpid()}\\n".encode())
     threading.Event().wait()
-entry.run_program(lambda: list(row_workers.results_in_order(work, [(each,) for each in range(100)])))
+entry.run_program(lambda: list(file_parts.results_in_order(work, [(each,) for each in range(100)])))
 """
 # Ctrl-C in what Python does after each fork, where it is lost unless it is made to wait.
 AT_A_FORK = """
@@ -41,7 +41,7 @@ def begun() -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout
         try:
-            yield process, [int(process.stdout.readline()) for _ in range(row_workers.WORKER_COUNT)]
+            yield process, [int(process.stdout.readline()) for _ in range(file_parts.WORKER_COUNT)]
         finally:
             process.kill()
 

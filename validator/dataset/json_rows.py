@@ -16,12 +16,10 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from math import inf
-from pathlib import Path
 from typing import IO, Any
 
 import orjson
 
-from validator.dataset.data_files import open_raw
 from validator.recipe.safe_read import is_too_deep
 from validator.rows import reading_limits
 from validator.rows.reading_limits import TOO_DEEP, UnreadableError
@@ -171,16 +169,8 @@ def _first_undecodable(stream: IO[bytes], opening: str) -> int:
 
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
-_FIRST_LINE_BYTES = 1 << 20  # bytes of a first line that is looked at
 # Rows whose keys are looked at one by one: what names a key twice does so in every row, and the look takes long.
 _LINES_CHECKED_FOR_REPEATED_KEYS = 100
-
-
-def is_json_lines(path: Path) -> bool:
-    """Whether the file is JSON with one object on each line, not packed, so that it can be read in parts."""
-    with open_raw(path) as stream:
-        head = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
-        return head.startswith(b"{") and stream.readline(_FIRST_LINE_BYTES).rstrip().endswith(b"}")
 
 
 def read_json(stream: IO[bytes]) -> Rows:

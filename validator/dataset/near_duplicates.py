@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rensa import RMinHash
 
-from validator.dataset import readers, row_scan, row_workers
+from validator.dataset import data_files, file_parts
 from validator.dataset.row_scan import OnRows, ScanSettings
 from validator.rows import reading_limits
 from validator.rows.converter import FatalRowError, Sample, row_converter
@@ -52,13 +52,13 @@ def _joined(blocks: Iterable[MinHashSignatures]) -> MinHashSignatures:
 
 
 def _file_signatures(path: Path, settings: ScanSettings, report: OnRows) -> Iterator[MinHashSignatures]:
-    spans = row_scan.line_spans(path)
+    spans = file_parts.line_spans(path)
     if len(spans) < 2:
         for block in _block_signatures(path, settings, None):
             report(len(block.long))
             yield block
         return
-    for part in row_workers.results_in_order(_span_signatures, [(path, settings, span) for span in spans]):
+    for part in file_parts.results_in_order(_span_signatures, [(path, settings, span) for span in spans]):
         report(len(part.long))
         yield part
 
@@ -68,7 +68,7 @@ def _span_signatures(path: Path, settings: ScanSettings, span: tuple[int, int]) 
 
 
 def _block_signatures(path: Path, settings: ScanSettings, span: tuple[int, int] | None) -> Iterator[MinHashSignatures]:
-    convert, rows = row_converter(settings.attr), readers.read_rows(path, span)
+    convert, rows = row_converter(settings.attr), data_files.read_rows(path, span)
     factors = np.random.default_rng(0).integers(1, 1 << 32, _HASHES // _BANDS, dtype=np.uint64) | 1
     texts = (_trained_text(row, convert, settings.stage)[:_MAX_CHARACTERS] for _, row in rows)
     for block in reading_limits.blocks(texts, _BLOCK_TEXTS, len):

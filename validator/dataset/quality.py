@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from validator.dataset.row_scan import TEXT_ISSUES
 from validator.dataset.row_selection import Positions, RowSelection
-from validator.dataset.row_text import TEXT_ISSUES
 
 _EXAMPLES = 3
 # A prompt in less than this share of the rows is no imbalance.

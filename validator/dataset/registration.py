@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from validator.dataset import column_types, readers, user_data
+from validator.dataset import data_files, recipe_datasets, user_data
 from validator.dataset.data_report import DroppedRows
 from validator.dataset.row_scan import ROW, ScannedRows
 from validator.errors import RecipeError
@@ -72,7 +72,7 @@ def _compare_rows(files: list[Path], inferred: InferredEntry) -> tuple[int, list
     check, dropped, fatal = row_checker(attr, inferred.stage), dict[str, list[str]](), dict[str, list[str]]()
     for path in files:
         scan.files.append((scan.read, path))
-        for line, row in islice(readers.read_rows(path), _COMPARED_ROWS - scan.read):
+        for line, row in islice(data_files.read_rows(path), _COMPARED_ROWS - scan.read):
             scan.count_row(row)
             lines.append(line)
             for why, places in zip(check(row), (dropped, fatal), strict=True):
@@ -81,7 +81,7 @@ def _compare_rows(files: list[Path], inferred: InferredEntry) -> tuple[int, list
     rows = np.zeros(len(lines), ROW)
     rows["line"] = lines
     scan.add_rows(rows)
-    for why in column_types.column_problems(scan, attr):
+    for why in recipe_datasets.column_problems(scan, attr):
         raise RecipeError(f"`{files[0]}`: {why}; LLaMA-Factory stops")
     for why, where in fatal.items():
         found = f"{len(where):,} of {scan.read:,} rows stop LLaMA-Factory: {why}"

@@ -16,10 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from validator.dataset import json_rows, readers, row_workers, sequence_lengths
+from validator.dataset import data_files, file_parts, sequence_lengths
 from validator.dataset.chat_template import ChatTemplate, TurnTexts
-from validator.dataset.data_files import open_raw
-from validator.dataset.row_text import TURN_SEPARATOR, text_issues
 from validator.dataset.sequence_lengths import SampleLengths
 from validator.dataset.token_counting import CharacterCounter, TokenCounter
 from validator.rows import reading_limits
@@ -31,12 +29,24 @@ from validator.rows.reading_limits import UnreadableError
 
 BLOCK_ROWS = 1000  # rows that are counted together, fewer where they are large
 # What is kept of a row. `line` is its number in the file, `outcome` a code of rows/outcomes.py, `issues` are bits in
-# the order of row_text.TEXT_ISSUES. Tokens before and after `cutoff_len`; 0 for a row that is not trained.
+# the order of TEXT_ISSUES. Tokens before and after `cutoff_len`; 0 for a row that is not trained.
 ROW = np.dtype(
     [("line", "u8"), ("outcome", "u1"), ("answers", "u1"), ("sample_hash", "u8"), ("prompt_hash", "u8"),
      ("issues", "u1"), ("tokens", "u4"), ("kept_tokens", "u4"), ("answer_tokens", "u4"), ("cut_answer_tokens", "u4")]
 )  # fmt: skip
 _MAX_SHAPES = 1000  # combinations of columns and types that are remembered, so that a row like them is passed quickly
+# Issues of the text of one row.
+TEXT_ISSUES = ("empty answers", "very short answers", "control characters", "garbled text", "huge rows")
+_EMPTY_ANSWER, _SHORT_ANSWER, _CONTROL_CHARACTERS, _GARBLED_TEXT, _HUGE_ROW = (1 << at for at in range(5))
+# Between the turns of a row: no text should hold it.
+TURN_SEPARATOR = "\x1e"
+_SHORT_ANSWER_CHARACTERS = 5  # characters of a very short answer are fewer
+_HUGE_ROW_BYTES = 1_000_000  # bytes of a huge row are more
+_BLANK_CHARACTERS = f"{TURN_SEPARATOR} \t\r\n"
+# All bytes but control characters; tab, line feed and carriage return are no trouble.
+_PRINTABLE_BYTES = bytes(set(range(256)) - set(range(32)) - {127}) + b"\t\n\r"
+# The replacement character, and UTF-8 read as Latin-1, Windows-1252 or GBK.
+_WRONG_ENCODING = re.compile("\ufffd|锟斤拷|[ÃÂ][\u0080-\u00bf]|â€")
 _SEPARATOR_BYTES = TURN_SEPARATOR.encode()
 # What Arrow's JSON reader takes for a date, so that a column of nothing else is no text.
 _ARROW_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d(:?\d\d(:?\d\d)?)?Z?)?")
@@ -164,7 +174,7 @@ def scan_blocks(
     convert, part = row_converter(settings.attr), ScannedRows()
 
     def scanned() -> Iterator[_ScannedRow]:
-        for line, row in readers.read_rows(path, span):
+        for line, row in data_files.read_rows(path, span):
             yield _scan_row(part, line, row, convert, settings)
 
     try:
@@ -226,7 +236,30 @@ def _hashes_and_issues(sample: Sample) -> tuple[int, int, int, int]:
     whole = prompt + _SEPARATOR_BYTES + answer if answers else prompt
     prompt_hash = xxh3_64_intdigest(prompt)
     sample_hash = xxh3_64_intdigest(answer, prompt_hash)
-    return sample_hash, prompt_hash, text_issues(asked, answered, whole, turns, answers), len(whole)
+    return sample_hash, prompt_hash, _text_issues(asked, answered, whole, turns, answers), len(whole)
+
+
+def _text_issues(asked: str, answered: str, data: bytes, turns: int, answers: int) -> int:
+    """Return the issues of a row as bits, in the order of TEXT_ISSUES. `data`: question and answer in UTF-8; separators
+    stand between all turns."""
+    issues = 0
+    if len(answered) < 2 * _SHORT_ANSWER_CHARACTERS and answers:
+        bare = answered.strip(_BLANK_CHARACTERS)
+        if len(bare) < _SHORT_ANSWER_CHARACTERS:
+            issues |= _SHORT_ANSWER if bare else _EMPTY_ANSWER
+    if len(data.translate(None, _PRINTABLE_BYTES)) >= turns:
+        issues |= _CONTROL_CHARACTERS
+    if not (asked.isascii() and answered.isascii()) and (_is_garbled(asked) or _is_garbled(answered)):
+        issues |= _GARBLED_TEXT
+    if len(data) > _HUGE_ROW_BYTES:
+        issues |= _HUGE_ROW
+    return issues
+
+
+def _is_garbled(text: str) -> bool:
+    """Whether the pattern is found; looked for only where one of its beginnings is, which is far quicker."""
+    hint = "\ufffd" in text or "Ã" in text or "Â" in text or "â€" in text or "锟斤拷" in text
+    return hint and _WRONG_ENCODING.search(text) is not None
 
 
 def _with_tokens(part: ScannedRows, block: list[_ScannedRow], settings: ScanSettings) -> NDArray[Any]:
@@ -273,7 +306,6 @@ def _sample_lengths(sample: Sample, sizes: list[int], settings: ScanSettings) ->
     return sequence_lengths.answer_lengths(sum(sizes[:asked]), answers, settings.cutoff_len)
 
 
-_SPAN_BYTES = 16 << 20  # bytes; smaller parts cost more to hand over than they save
 # Objects made between two collections of cycles. Rows have no cycles; with Python's own threshold of 700, collections
 # that find nothing take a quarter of the time of tiny rows.
 _GC_THRESHOLD = 20_000
@@ -296,29 +328,14 @@ def scan_dataset(files: Sequence[Path], settings: ScanSettings, report: OnRows) 
 def _scan_file(path: Path, settings: ScanSettings, report: OnRows) -> Iterator[tuple[ScannedRows, bool]]:
     """Yield the parts of a file, and whether their lines count from the beginning of the part."""
     # A real tokenizer keeps all cores busy by itself.
-    spans = line_spans(path) if isinstance(settings.counter, CharacterCounter) else []
+    spans = file_parts.line_spans(path) if isinstance(settings.counter, CharacterCounter) else []
     if len(spans) < 2:
         yield from ((part, False) for part in scan_blocks(path, settings, report))
         return
-    for part in row_workers.results_in_order(scan_span, [(path, settings, _no_report, span) for span in spans]):
+    for part in file_parts.results_in_order(scan_span, [(path, settings, _no_report, span) for span in spans]):
         report(part.read)
         yield part, True
 
 
 def _no_report(_rows: int) -> None:
     """Report nothing: only the first process has a terminal."""
-
-
-def line_spans(path: Path) -> list[tuple[int, int]]:
-    """Split a file of JSON lines into parts, in bytes, that end with a line; none for a small file or one of another
-    kind."""
-    size = path.stat().st_size if path.is_file() else 0  # a pipe has none, and is told of where it is opened
-    if size <= _SPAN_BYTES or path.suffix not in (".json", ".jsonl") or not json_rows.is_json_lines(path):
-        return []
-    ends: list[tuple[int, int]] = []
-    with open_raw(path) as stream:
-        while (start := ends[-1][1] if ends else 0) < size:
-            stream.seek(min(start + _SPAN_BYTES, size))
-            stream.readline(reading_limits.MAX_ROW_BYTES + 1)
-            ends.append((start, stream.tell()))
-    return ends

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator.dataset import data_files, readers
+from validator.dataset import data_files
 from validator.dataset.data_report import DataReport, build_report
 from validator.dataset.row_scan import BLOCK_ROWS
 from validator.errors import RecipeError
@@ -39,7 +39,7 @@ def summarize_data(job: Job) -> tuple[list[str], bool]:
 def _is_small(path: Path) -> bool:
     """Whether a file is small unpacked, too; one that cannot be read is, as that is soon told."""
     try:
-        if path.suffix == ".parquet" and readers.count_rows(path) > _MAX_PARQUET_ROWS:
+        if path.suffix == ".parquet" and data_files.count_rows(path) > _MAX_PARQUET_ROWS:
             return False
         return data_files.decompressed_size(path, _MAX_BYTES + 1) <= _MAX_BYTES
     except UnreadableError:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from validator.dataset import readers
+from validator.dataset import data_files
 from validator.errors import RecipeError
 from validator.knowledge import devices, models
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe, with_overrides
@@ -32,7 +32,7 @@ def _count_rows(path: Path) -> int:
     """Rows of a file or folder; an estimate for large files. Raises RecipeError."""
     counted = ((file, dataset_registry.count_rows(file)) for file in list_data_files(path))
     with naming_unreadable_file(path):
-        return sum(rows.number if rows else readers.count_rows(file) for file, rows in counted)
+        return sum(rows.number if rows else data_files.count_rows(file) for file, rows in counted)
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def naming_unreadable_file(path: Path) -> Iterator[None]:
 
 
 def _first_rows(path: Path) -> list[dict[str, Any]]:
-    rows = readers.first_rows(list_data_files(path), ROWS_FOR_INFERENCE)
+    rows = data_files.first_rows(list_data_files(path), ROWS_FOR_INFERENCE)
     if not rows:
         raise UnreadableError(0, "holds no row")
     return rows

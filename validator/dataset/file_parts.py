@@ -1,4 +1,5 @@
-"""Processes that read parts of a file: none is left when this process ends, however it ends."""
+"""Large files of JSON lines in parts, read by several processes. None of them is left when this process ends, however
+it ends."""
 
 from __future__ import annotations
 
@@ -10,16 +11,35 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
+from pathlib import Path
 from typing import TypeVar
 
 from validator import processes
+from validator.dataset import data_files
 from validator.errors import RecipeError
+from validator.rows import reading_limits
 
 T = TypeVar("T")
 WORKER_COUNT = os.cpu_count() or 1
+_SPAN_BYTES = 16 << 20  # bytes; smaller parts cost more to hand over than they save
 _TASKS_AHEAD = 4 * WORKER_COUNT  # parts that are read before their turn
 # From Python 3.14 on a server would start them on Linux, which is not the process that they are to end with.
 _START_METHOD = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+
+
+def line_spans(path: Path) -> list[tuple[int, int]]:
+    """Split a file of JSON lines into parts, in bytes, that end with a line; none for a small file or one of another
+    kind."""
+    size = path.stat().st_size if path.is_file() else 0  # a pipe has none, and is told of where it is opened
+    if size <= _SPAN_BYTES or not data_files.is_json_lines(path):
+        return []
+    ends: list[tuple[int, int]] = []
+    with data_files.open_raw(path) as stream:
+        while (start := ends[-1][1] if ends else 0) < size:
+            stream.seek(min(start + _SPAN_BYTES, size))
+            stream.readline(reading_limits.MAX_ROW_BYTES + 1)
+            ends.append((start, stream.tell()))
+    return ends
 
 
 def results_in_order(work: Callable[..., T], tasks: Sequence[tuple[object, ...]]) -> Iterator[T]:
