@@ -16,7 +16,7 @@ from validator.knowledge.node_environment import NodeNeeds, node_needs, vendor_d
 from validator.knowledge.tables import yaml_table
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import launch_command, prediction
-from validator.submit import node_setup
+from validator.submit import node_script
 
 EXPANDABLE = {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
 MEETING = {**EXPANDABLE, "HCCL_CONNECT_TIMEOUT": "1800"}
@@ -65,12 +65,12 @@ def test_variables(name: str, nodes: int, wait: float, expected: dict[str, str])
 
 
 def test_mounts_of_a_container() -> None:
-    assert node_setup.container_mounts(device("a100"), 8) == ((), ())
-    paths, files = node_setup.container_mounts(device("910b"), 2)
+    assert node_script.container_mounts(device("a100"), 8) == ((), ())
+    paths, files = node_script.container_mounts(device("910b"), 2)
     assert paths == ("/dev/davinci0", "/dev/davinci1", "/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
     assert "/usr/local/Ascend/driver" in files
     # Between nodes the devices have a network of their own, whose addresses are in a file.
-    assert node_setup.container_mounts(device("910b"), 2, nodes=2).files == (*files, "/etc/hccn.conf")
+    assert node_script.container_mounts(device("910b"), 2, nodes=2).files == (*files, "/etc/hccn.conf")
 
 
 def bash(lines: list[str], home: Path, **known: str) -> subprocess.CompletedProcess[str]:
@@ -96,7 +96,7 @@ def test_the_paths_of_cann_are_set_where_nothing_has_set_them(tmp_path: Path) ->
     folder.mkdir(parents=True)
     # As the real one: it appends to a variable that may not be set, and its last test may fail.
     (folder / "set_env.sh").write_text("export ASCEND_TOOLKIT_HOME=/cann\nexport A=/cann:$LD_UNSET_PATH\nfalse\n")
-    lines = node_setup.device_setup_lines(device("910b"), 8)
+    lines = node_script.device_setup_lines(device("910b"), 8)
     assert left(lines, tmp_path)["A"] == "/cann:"
     assert "A" not in left(lines, tmp_path, ASCEND_TOOLKIT_HOME="/image")
     assert bash([*lines, "echo $NOT_SET"], tmp_path).returncode, "unset variables are still forbidden"
@@ -107,7 +107,7 @@ def test_the_paths_of_cann_are_set_where_nothing_has_set_them(tmp_path: Path) ->
 )
 def test_cards_that_accelerate_refuses_with_old_drivers(tmp_path: Path, driver: str, off: bool) -> None:
     program(tmp_path, "nvidia-smi", driver)
-    lines = node_setup.device_setup_lines(device("rtx-4090"), 1)
+    lines = node_script.device_setup_lines(device("rtx-4090"), 1)
     switched = {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}
     assert switched & set(left(lines, tmp_path)) == (switched if off else set())
     assert set(launch_command.p2p_disable_env(driver)) == (switched if off else set())
@@ -122,12 +122,12 @@ def test_cards_that_accelerate_refuses_with_old_drivers(tmp_path: Path, driver: 
 )  # fmt: skip
 def test_which_cards_are_asked_for_their_driver(name: str, count: int, nodes: int, asked: bool) -> None:
     assert launch_command.lacks_p2p(device(name), count, nodes) == asked
-    assert any("nvidia-smi" in line for line in node_setup.device_setup_lines(device(name), count, nodes)) == asked
+    assert any("nvidia-smi" in line for line in node_script.device_setup_lines(device(name), count, nodes)) == asked
 
 
 def test_nodes_meet_by_address(tmp_path: Path) -> None:
     """The real program finds an address of this machine; loopback is no address for others."""
-    lines = node_setup.device_setup_lines(device("910b"), 8, nodes=2)
+    lines = node_script.device_setup_lines(device("910b"), 8, nodes=2)
     assert "HCCL_IF_IP" not in left(lines, tmp_path, MASTER_ADDR="127.0.0.1")
     program(tmp_path, "python3", "10.1.2.3")
     program(tmp_path, "ip", "'2: bond0    inet 10.1.2.3/24 scope global bond0'")
@@ -142,19 +142,19 @@ def test_nodes_meet_by_address(tmp_path: Path) -> None:
     named = left(lines, tmp_path, MASTER_ADDR="node1", HCCL_SOCKET_IFNAME="eth1", GLOO_SOCKET_IFNAME="eth1", **brought)
     assert "HCCL_IF_IP" not in named
     assert named["GLOO_SOCKET_IFNAME"] == "eth1"
-    assert "HCCL_IF_IP" not in left(node_setup.device_setup_lines(device("a100"), 8, 2), tmp_path, MASTER_ADDR="node1")
+    assert "HCCL_IF_IP" not in left(node_script.device_setup_lines(device("a100"), 8, 2), tmp_path, MASTER_ADDR="node1")
 
 
 def test_a_first_node_that_nobody_knows_ends_the_job(tmp_path: Path) -> None:
     program(tmp_path, "sleep", "")
     program(tmp_path, "python3", "; exit 1")
-    ran = bash(node_setup.device_setup_lines(device("a100"), 8, nodes=2), tmp_path, MASTER_ADDR="nowhere")
+    ran = bash(node_script.device_setup_lines(device("a100"), 8, nodes=2), tmp_path, MASTER_ADDR="nowhere")
     assert ran.returncode
     assert "the first node, nowhere, is not known here" in ran.stderr
 
 
 def test_one_node_needs_no_meeting() -> None:
-    assert not any("address" in line for line in node_setup.device_setup_lines(device("910b"), 8))
+    assert not any("address" in line for line in node_script.device_setup_lines(device("910b"), 8))
 
 
 @pytest.mark.parametrize(

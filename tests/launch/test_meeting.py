@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from validator.knowledge import devices
-from validator.submit import node_setup
+from validator.submit import node_script
 
 pytestmark = [
     pytest.mark.slow,
@@ -101,7 +101,7 @@ def test_nodes_meet_where_names_lead_nowhere(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     if not apart():
         pytest.skip("networks of their own cannot be made on this machine")
-    lines = node_setup.device_setup_lines(devices.find_device("a100")[0], 8, nodes=2)
+    lines = node_script.device_setup_lines(devices.find_device("a100")[0], 8, nodes=2)
     codes, text = run(tmp_path, lines)
     assert codes == [0, 0], text
     assert text.count("sum 2") == 2

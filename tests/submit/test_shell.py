@@ -14,7 +14,7 @@ import pytest
 
 from validator.run import checkpoint_integrity
 from validator.run.checkpoints import TrainerCheckpoint
-from validator.submit import node_script, node_setup
+from validator.submit import node_script
 
 pytestmark = [
     pytest.mark.process,
@@ -82,7 +82,7 @@ def test_a_half_written_checkpoint_gets_another_name(tmp_path: Path, how: dict[s
 def test_nodes_need_nothing_but_python(tmp_path: Path) -> None:
     """3.8 and later, without packages."""
     checkpoint(tmp_path / "checkpoint-200", state=None)
-    for file in (Path(checkpoint_integrity.__file__), Path(node_setup.__file__).parent / "script" / "reach.py"):
+    for file in (Path(checkpoint_integrity.__file__), Path(node_script.__file__).parent / "script" / "reach.py"):
         ast.parse(file.read_text(), feature_version=(3, 8))
         argument = str(tmp_path) if file.stem == "checkpoint_integrity" else "127.0.0.1"
         words = [sys.executable, "-I", "-S", "-", argument]

@@ -22,7 +22,7 @@ from validator.knowledge.devices import find_device
 from validator.physics import Band
 from validator.recipe.recipe_file import load_recipe, parse_recipe
 from validator.run.prediction import resolve
-from validator.submit import node_script, node_setup, slurm, slurm_script
+from validator.submit import node_script, slurm
 from validator.submit.cluster_job import ClusterJob, RunToSubmit, build_cluster_job
 from validator.submit.site_file import Site, Slurm
 
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[list[ClusterJob], Site]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_script(case: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_setup, "device_setup_lines", lambda *_: ["# What nodes of the vendor want"])
+    monkeypatch.setattr(node_script, "device_setup_lines", lambda *_: ["# What nodes of the vendor want"])
     text, golden = slurm.batch_script(*CASES[case]), GOLDEN / f"{case}.sh"
     for name, lines in PARTS.items():
         text = text.replace("\n".join(lines) + "\n", f"<{name}>\n")
@@ -130,7 +130,7 @@ def test_bash_reads_the_script_and_what_each_node_does(case: str) -> None:
     ("hours", "written"), [(0.001, "00:01:00"), (1.5, "01:30:00"), (24, "1-00:00:00"), (30.01, "1-06:01:00")]
 )
 def test_time_is_written_as_slurm_reads_it(hours: float, written: str) -> None:
-    assert slurm_script.slurm_time(hours) == written
+    assert slurm.slurm_time(hours) == written
 
 
 @pytest.mark.parametrize(
@@ -142,11 +142,11 @@ def test_time_is_written_as_slurm_reads_it(hours: float, written: str) -> None:
     ],
 )
 def test_devices_are_asked_for_in_the_form_of_the_site(form: str, option: str) -> None:
-    assert f"#SBATCH {option}" in slurm_script.directive_lines(TWO, Slurm(devices=form), 1.0)
+    assert f"#SBATCH {option}" in slurm.directive_lines(TWO, Slurm(devices=form), 1.0)
 
 
 def test_what_bash_or_sbatch_would_split_is_quoted() -> None:
-    lines = slurm_script.directive_lines(
+    lines = slurm.directive_lines(
         replace(TWO, name="my run"), Slurm(constraint="a100|h100", options=("--comment='a b'",)), 1.0
     )
     assert "#SBATCH '--job-name=my run'" in lines
@@ -156,11 +156,11 @@ def test_what_bash_or_sbatch_would_split_is_quoted() -> None:
 
 def test_a_machine_without_devices_asks_for_none() -> None:
     cpu = replace(TWO, device=find_device("cpu")[0])
-    assert not [line for line in slurm_script.directive_lines(cpu, Slurm(), 1.0) if "gres" in line]
+    assert not [line for line in slurm.directive_lines(cpu, Slurm(), 1.0) if "gres" in line]
 
 
 def test_memory_that_is_not_known_is_the_whole_node() -> None:
-    assert "#SBATCH --mem=0" in slurm_script.directive_lines(replace(TWO, memory_gib=None), Slurm(), 1.0)
+    assert "#SBATCH --mem=0" in slurm.directive_lines(replace(TWO, memory_gib=None), Slurm(), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_what_a_limit_means_for_the_run(change: dict[str, Any], hours: float, sa
     ],
 )
 def test_the_notice_covers_another_checkpoint(change: dict[str, Any], hours: float, seconds: int) -> None:
-    assert slurm_script.requeue_notice_s(replace(TWO, **change), hours) == seconds
+    assert slurm.requeue_notice_s(replace(TWO, **change), hours) == seconds
 
 
 def test_an_array_is_of_runs_that_are_alike() -> None:
@@ -507,7 +507,7 @@ def test_before_the_limit(
     for step, seconds in later.items():
         checkpoint(tmp_path / "later" / str(NOTICE + seconds), step, NOTICE + seconds)
     before = "10" if there else ""
-    lines = [CLOCK, f'before="{before}"', *slurm_script.requeue_lines(TWO, 150), f"clock={NOTICE}", "near"]
+    lines = [CLOCK, f'before="{before}"', *slurm.requeue_lines(TWO, 150), f"clock={NOTICE}", "near"]
     env = {**os.environ, "output": f"{tmp_path}/output", "later": f"{tmp_path}/later", "SLURM_JOB_ID": "5"}
     words = ["bash", "-euo", "pipefail", "-c", "\n".join(lines)]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=True)

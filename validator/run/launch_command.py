@@ -63,7 +63,7 @@ def _ray_init_options(job: RunSettings) -> Mapping[str, Any]:
 DEFAULT_MASTER_PORT = "29500"
 LLAMAFACTORY_CLI = ("llamafactory-cli", "train")
 # Names that stand for their values in the words of a command, as the values differ by node.
-_RENDEZVOUS_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+RENDEZVOUS_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def torchrun_env(nodes: int, devices: int, engine: bool) -> dict[str, str]:
@@ -78,7 +78,7 @@ def torchrun_env(nodes: int, devices: int, engine: bool) -> dict[str, str]:
 def accelerate_words(file: str, nodes: int, devices: int) -> tuple[str, ...]:
     """Return the words that start LLaMA-Factory by `accelerate launch`. All numbers are given, as they override those
     of the file (accelerate, commands/launch.py)."""
-    rank, address, port = _RENDEZVOUS_VARIABLES
+    rank, address, port = RENDEZVOUS_VARIABLES
     several = ("--machine_rank", rank, "--main_process_ip", address, "--main_process_port", port) if nodes > 1 else ()
     count = ("--num_processes", str(nodes * devices), "--num_machines", str(nodes))
     return ("accelerate", "launch", "--config_file", file, *count, *several, "-m", "llamafactory.launcher")
@@ -97,7 +97,7 @@ def node_commands(
     line."""
     lines = []
     for rank in [rendezvous["NODE_RANK"]] if "NODE_RANK" in rendezvous else range(nodes):
-        unknown = dict(zip(_RENDEZVOUS_VARIABLES, (str(rank), "ADDRESS_OF_NODE_0", DEFAULT_MASTER_PORT), strict=True))
+        unknown = dict(zip(RENDEZVOUS_VARIABLES, (str(rank), "ADDRESS_OF_NODE_0", DEFAULT_MASTER_PORT), strict=True))
         place = {**unknown, **rendezvous} if nodes > 1 else {}
         before = {**env, **place} if launcher == LLAMAFACTORY_CLI else env
         words = map(shell_quote, [*(place.get(word, word) for word in launcher), recipe, *overrides])
@@ -113,7 +113,7 @@ def _shell_value(value: str) -> str:
 def rendezvous_env(nodes: int) -> dict[str, str]:
     """Return the rank of this node and where nodes meet, as far as the environment says. Raises RecipeError if the rank
     is not one of `nodes`."""
-    known = {name: os.environ[name] for name in _RENDEZVOUS_VARIABLES if name in os.environ} if nodes > 1 else {}
+    known = {name: os.environ[name] for name in RENDEZVOUS_VARIABLES if name in os.environ} if nodes > 1 else {}
     rank = known.get("NODE_RANK", "0")
     if not (rank.isdecimal() and int(rank) < nodes):
         raise RecipeError(f"NODE_RANK={rank}; of {nodes} nodes it is a whole number from 0 to {nodes - 1}")
@@ -144,7 +144,7 @@ def build_process_spec(
     both. MASTER_PORT is set for several nodes, as LLaMA-Factory would draw another port on each."""
     meeting = {"MASTER_PORT": DEFAULT_MASTER_PORT} if "NNODES" in env else {}
     env = {**meeting, **env, **os.environ, **device_env}
-    place = {name: env.get(name, DEFAULT_MASTER_PORT) for name in _RENDEZVOUS_VARIABLES}
+    place = {name: env.get(name, DEFAULT_MASTER_PORT) for name in RENDEZVOUS_VARIABLES}
     return ProcessSpec([*(place.get(word, word) for word in launcher), str(recipe), *overrides], env)
 
 

@@ -14,7 +14,7 @@ from validator.knowledge.node_environment import node_needs
 from validator.knowledge.tables import yaml_table
 from validator.launch import supervisor
 from validator.recipe.yaml_writer import Commented, YamlValue
-from validator.submit import node_setup
+from validator.submit import node_script
 from validator.submit.cluster_job import ClusterJob
 from validator.submit.site_file import Kubernetes
 from validator.submit.uploads import Uploads
@@ -60,7 +60,7 @@ def pod_volumes(work: ClusterJob, site: Kubernetes, uploads: Uploads, configmap:
     A TrainJob mounts no volume twice (listMapKey of ContainerPatch in trainjob_types.go), so each file has its own."""
     drivers: list[YamlValue] = [
         {"name": _volume_name(path), "hostPath": {"path": path}}
-        for path in node_setup.container_mounts(work.device, work.devices, work.nodes).files
+        for path in node_script.container_mounts(work.device, work.devices, work.nodes).files
     ]
     claim: YamlValue = {"name": _CLAIM_VOLUME, "persistentVolumeClaim": {"claimName": site.claim}}
     shm: YamlValue = {"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": f"{work.shm_gib}Gi"}}
@@ -79,7 +79,7 @@ def volume_mounts(work: ClusterJob, site: Kubernetes, uploads: Uploads) -> list[
     """Mounts of the volumes. Each small file hides what the claim holds at the place where the recipe looks for it."""
     drivers: list[YamlValue] = [
         {"name": _volume_name(path), "mountPath": path, "readOnly": True}
-        for path in node_setup.container_mounts(work.device, work.devices, work.nodes).files
+        for path in node_script.container_mounts(work.device, work.devices, work.nodes).files
     ]
     files: list[YamlValue] = [
         {"name": name, "mountPath": str(PurePosixPath(site.mount, place)), "subPath": configmap_key(place)}

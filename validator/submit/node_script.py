@@ -1,34 +1,52 @@
-"""The bash that each node runs, shared by all schedulers: pieces kept as files in script/, the launch of the run, and
-the whole script where a scheduler starts one on each node (SkyPilot, Kubernetes). Nodes need not have lmf-recipes."""
+"""The bash that each node runs, shared by all schedulers: set-up by the vendor of the devices, the launch of the run,
+and the whole script where a scheduler starts one on each node (SkyPilot, Kubernetes); and what a container mounts.
+
+Longer pieces are files in script/. Nodes need not have lmf-recipes. Settings of the user, the image or the site win."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from validator.escaping import shell_join, shell_quote
+from validator.knowledge.devices import Device
+from validator.knowledge.node_environment import MAX_OPEN_FILES, node_needs
 from validator.run import checkpoint_integrity
-from validator.submit import node_setup
+from validator.run.launch_command import P2P_MIN_DRIVER, P2P_VARIABLES, RENDEZVOUS_VARIABLES, lacks_p2p
 from validator.submit.cluster_job import ClusterJob
 from validator.submit.site_file import Site
 
 _SCRIPT_FOLDER = Path(__file__).parent / "script"
 
-_ALL_NODES_OR_NONE = """\
-# torchrun must not restart by itself: restarts can hang, and skip the clean-up below
-unset MIN_NNODES MAX_NNODES MAX_RESTARTS"""
-
 
 def script_lines(name: str) -> list[str]:
     """Return the lines of a file in script/. The variables that it reads are set above it."""
-    return node_setup.read_script(_SCRIPT_FOLDER / f"{name}.sh")
+    return (_SCRIPT_FOLDER / f"{name}.sh").read_text("utf-8").splitlines()
 
 
-def site_setup_lines(site: Site, setup: Iterable[str], modules: Iterable[str] = ()) -> list[str]:
-    """Return the site's set-up lines for all schedulers, and `setup` for one. They seldom work under `set -u`, so that
-    comes after them."""
-    lines = [*(f"module load {shell_quote(name)}" for name in modules), *site.setup, *setup]
-    return ["set -eo pipefail", *lines, "set -u"] if lines else ["set -euo pipefail"]
+def _python_function(name: str, file: Path, argument: str) -> list[str]:
+    """Return a bash function that runs a Python file with an argument. The file uses Python's standard library only."""
+    text = file.read_text("utf-8").splitlines()
+    short = [line for before, line in zip(["", *text], text, strict=False) if before or line]  # no two blank lines
+    return [f"{name}() {{", f"  python3 - {argument} <<'PYTHON'", *short, "PYTHON", "}"]
+
+
+def local_address_lines() -> list[str]:
+    """Return a bash function that prints the address by which this node reaches another one."""
+    return _python_function("reach", _SCRIPT_FOLDER / "reach.py", '"$1"')
+
+
+def quarantine_function_lines() -> list[str]:
+    """Return a bash function that renames half-written checkpoints in `output`, so that the run goes on from an older
+    one."""
+    return ["# A checkpoint that was being written when the run was stopped gets another name",
+            *_python_function("set_aside", Path(checkpoint_integrity.__file__), '"$output"')]  # fmt: skip
+
+
+def indent_lines(block: Iterable[str]) -> list[str]:
+    """Return the lines of a block, indented."""
+    return [f"  {line}" for line in block]
 
 
 def export_lines(variables: Mapping[str, str]) -> list[str]:
@@ -41,36 +59,112 @@ def array_lines(name: str, words: Iterable[str]) -> list[str]:
     return [f"{name}=(", *(f"  {shell_quote(word)}" for word in words), ")"]
 
 
+def site_setup_lines(site: Site, setup: Iterable[str], modules: Iterable[str] = ()) -> list[str]:
+    """Return the site's set-up lines for all schedulers, and `setup` for one. They seldom work under `set -u`, so that
+    comes after them."""
+    lines = [*(f"module load {shell_quote(name)}" for name in modules), *site.setup, *setup]
+    return ["set -eo pipefail", *lines, "set -u"] if lines else ["set -euo pipefail"]
+
+
+class ContainerMounts(NamedTuple):
+    """Paths of devices, and of files and folders, that a container takes from its node under the same names."""
+
+    devices: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+def container_mounts(device: Device, count: int, nodes: int = 1) -> ContainerMounts:
+    """Return what a container with the first `count` devices mounts where no runtime of the vendor does it."""
+    wanted = node_needs(device)
+    numbered = (path.format(number) for path in wanted.devices if "{}" in path for number in range(count))
+    others = (path for path in wanted.devices if "{}" not in path)
+    return ContainerMounts((*numbered, *others), (*wanted.files, *(wanted.files_between if nodes > 1 else ())))
+
+
+def device_setup_lines(device: Device, count: int = 1, nodes: int = 1) -> list[str]:
+    """Return what devices and network need, to run after the site's own lines and before the run. `set -eu` may be on.
+    MASTER_ADDR is set where several nodes meet."""
+    lines = [
+        "# Loaders take many open files, network adapters much locked memory; without end, files cost time, too",
+        f'ulimit -S -n {MAX_OPEN_FILES} 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"',
+        'ulimit -S -l "$(ulimit -H -l)"',
+    ]
+    if setup := node_needs(device).setup:  # the vendor's file appends to variables that may not be set: no `set -u`
+        lines += [
+            "# The vendor's paths, unless the image or the site has set them",
+            f"for file in {' '.join(setup.files)}; do",
+            f'  [ -z "${{{setup.unless}:-}}" ] && [ -r "$file" ] || continue',
+            '  flags=$-; set +u; . "$file" || true; case $flags in *u*) set -u ;; esac',
+            "done",
+        ]
+    if lacks_p2p(device, count, nodes):
+        query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader --id=0"
+        first = f"printf '%s\\n' {P2P_MIN_DRIVER} \"$({query})\" | sort -V | head -n 1"
+        lines += [
+            f"# accelerate refuses several of these cards with a driver before {P2P_MIN_DRIVER}, unless both are off",
+            f'if [ "$({first})" != {P2P_MIN_DRIVER} ]; then',
+            f"  export {' '.join(f'{name}=1' for name in P2P_VARIABLES)}",
+            "fi",
+        ]
+    return lines + _own_address_lines(device) if nodes > 1 else lines
+
+
+def _own_address_lines(device: Device) -> list[str]:
+    """Return lines that tell torchrun, Gloo and HCCL by which address this node and the first one reach each other.
+
+    Under an elastic launch the first process tells the others its node's own name, which they may not know, unless an
+    address is given (torch, elastic/rendezvous/api.py; each option of torchrun is read from PET_…, too). Gloo, which
+    carries what FSDP keeps in main memory, takes the address that the node's own name has; HCCL the first interface by
+    name, which on another node may lead elsewhere (CANN, HCCL_IF_IP). NCCL finds its way by itself. An address that the
+    job has brought along is of another node, and does not count. Where a container starts before the cluster knows the
+    first node's name, it waits a minute."""
+    told = [
+        'export PET_LOCAL_ADDR="$address"',
+        "interface=$(ip -o addr show to \"$address\" 2>/dev/null | awk 'NR == 1 { print $2 }') || true",
+        '[ -z "$interface" ] || export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-$interface}"',
+    ]
+    if node_needs(device).collectives == "hccl":
+        told.append('if [ -n "${HCCL_SOCKET_IFNAME:-}" ]; then unset HCCL_IF_IP; else export HCCL_IF_IP="$address"; fi')
+    return [
+        "# The address by which this node and the first one meet: names and first interfaces may lead elsewhere",
+        *local_address_lines(),
+        "for attempt in {1..30}; do",
+        '  address=$(reach "$MASTER_ADDR" 2>/dev/null) && break',
+        "  sleep 2",
+        "done",
+        ': "${address:?the first node, $MASTER_ADDR, is not known here}"',
+        "case $address in 127.* | ::1) ;; *)",
+        *indent_lines(told),
+        "esac",
+    ]
+
+
+def node_setup_lines(work: ClusterJob) -> list[str]:
+    """Return what the run needs of each node. torchrun compares addresses to find the node that keeps the rendezvous
+    store, and finds none if the first node has several (torch, elastic/rendezvous/utils.py)."""
+    lines = device_setup_lines(work.device, work.devices, work.nodes)
+    if work.torchrun and work.nodes > 1:
+        lines += [
+            "# The first node is where they meet, by whatever address",
+            'export PET_RDZV_CONF="is_host=$((NODE_RANK == 0))"',
+        ]
+    return lines
+
+
 def torchrun_env_lines(work: ClusterJob) -> list[str]:
     """Return what LLaMA-Factory's launcher reads, beside RDZV_ID, MASTER_ADDR and MASTER_PORT, to start torchrun
     elastically, so that nodes meet and take their ranks (launcher.py).
 
     torchrun starts nothing again by itself, whatever the user's environment says: after the loss of a process the nodes
     wait for each other without end, a node that comes back ends the others (PAR211), and what this script puts in order
-    would not be. The engine starts all nodes again. Fewer nodes than were judged are another run (PAR210)."""
-    size = f"NNODES={work.nodes} NPROC_PER_NODE={work.devices}"
-    return [*_ALL_NODES_OR_NONE.splitlines(), f"export FORCE_TORCHRUN=1 {size}"] if work.torchrun else []
-
-
-def quarantine_function_lines() -> list[str]:
-    """Return a bash function that renames half-written checkpoints in `output`, so that the run goes on from an older
-    one."""
-    return ["# A checkpoint that was being written when the run was stopped gets another name",
-            *node_setup.python_function("set_aside", Path(checkpoint_integrity.__file__), '"$output"')]  # fmt: skip
-
-
-_RENDEZVOUS_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-def node_setup_lines(work: ClusterJob) -> list[str]:
-    """Return what devices and network need. torchrun compares addresses to find the node that keeps the rendezvous
-    store, and finds none if the first node has several (torch, elastic/rendezvous/utils.py)."""
-    host = [
-        "# The first node is where they meet, by whatever address",
-        'export PET_RDZV_CONF="is_host=$((NODE_RANK == 0))"',
+    would not be. The scheduler starts all nodes again. Fewer nodes than were judged are another run (PAR210)."""
+    if not work.torchrun:
+        return []
+    return [
+        "# torchrun must not restart by itself: restarts can hang, and skip the clean-up below",
+        "unset MIN_NNODES MAX_NNODES MAX_RESTARTS",
+        f"export FORCE_TORCHRUN=1 NNODES={work.nodes} NPROC_PER_NODE={work.devices}",
     ]
-    lines = node_setup.device_setup_lines(work.device, work.devices, work.nodes)
-    return [*lines, *(host if work.torchrun and work.nodes > 1 else ())]
 
 
 def doctor_lines(work: ClusterJob) -> list[str]:
@@ -89,7 +183,7 @@ def doctor_lines(work: ClusterJob) -> list[str]:
 
 def launch_line(work: ClusterJob) -> str:
     """Return the command that starts the run."""
-    words = [f'"${word}"' if word in _RENDEZVOUS_VARIABLES else shell_quote(word) for word in work.starter]
+    words = [f'"${word}"' if word in RENDEZVOUS_VARIABLES else shell_quote(word) for word in work.starter]
     return " ".join([*words, '"${arguments[@]}"'])
 
 
@@ -123,9 +217,7 @@ def build_node_script(
     # What earlier starts have left is put in order by the first node, or by each that has a folder of its own.
     clean_up = [*(script_lines("anew") if starts_clean else ()), "set_aside"]
     if not work.separate_output_dirs:
-        clean_up = ['if [ "$NODE_RANK" -eq 0 ]; then', *node_setup.indent_lines(clean_up), "fi"]
-    resuming = [word for word in work.resume_overrides if not (starts_clean and word == _KEEP_OUTPUT)]
-    has_checkpoint = 'compgen -G "$output/checkpoint-*/trainer_state.json" >/dev/null'
+        clean_up = ['if [ "$NODE_RANK" -eq 0 ]; then', *indent_lines(clean_up), "fi"]
     lines = [
         *site_setup_lines(site, setup),
         "",
@@ -140,11 +232,10 @@ def build_node_script(
         "",
         *quarantine_function_lines(),
         *clean_up,
-        *(
-            [f"if {has_checkpoint}; then arguments+=({shell_join(resuming)}); fi"]
-            if work.can_resume and resuming
-            else []
-        ),
-        *([*script_lines("ending"), f"{start} &", "wait $!"] if is_pid_1 else [f"exec {start}"]),
     ]
+    resuming = [word for word in work.resume_overrides if not (starts_clean and word == _KEEP_OUTPUT)]
+    if work.can_resume and resuming:
+        has_checkpoint = 'compgen -G "$output/checkpoint-*/trainer_state.json" >/dev/null'
+        lines.append(f"if {has_checkpoint}; then arguments+=({shell_join(resuming)}); fi")
+    lines += [*script_lines("ending"), f"{start} &", "wait $!"] if is_pid_1 else [f"exec {start}"]
     return "".join(f"{line}\n" for line in lines)

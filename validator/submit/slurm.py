@@ -1,5 +1,5 @@
-"""SLURM: a batch script for one run or an array job for several, the time limit that it asks for, and `sbatch` with
-hints for its errors."""
+"""SLURM: a batch script for one run or an array job for several, the time limit that it asks for, queueing the job
+again before that limit, and `sbatch` with hints for its errors."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pathlib import Path
 
 from validator.errors import RecipeError
 from validator.escaping import escape_line, shell_join, shell_quote
+from validator.knowledge.node_environment import node_needs
 from validator.launch import resume
 from validator.physics import Band
-from validator.recipe import atomic_write
-from validator.submit import cluster_job, node_script, node_setup, scheduler_client, slurm_script
+from validator.recipe import atomic_write, safe_read
+from validator.submit import cluster_job, node_script, scheduler_client
 from validator.submit.cluster_job import ClusterJob, RunToSubmit, Submission
-from validator.submit.site_file import Site
-from validator.submit.slurm_script import SECONDS_PER_HOUR
+from validator.submit.site_file import Site, Slurm
 from validator.wording import format_duration_band, plural
 
+_SECONDS_PER_HOUR = 3600
 # The least that is asked for, hours: downloads and a busy file system are in no prediction.
 _MIN_HOURS = 0.5
 
@@ -42,12 +43,10 @@ def limit_notes(work: ClusterJob, limit: float) -> Iterator[str]:
     what = f"{work.name} takes {_format_hours(work.hours)} and the limit is {limit:.1f} h"
     if not work.can_resume:
         yield f"{what}: it cannot go on from a checkpoint; ask for more by `--hours`"
-    elif work.checkpoint_interval_s is not None and work.checkpoint_interval_s > limit * SECONDS_PER_HOUR:
-        apart = (
-            "the first checkpoint is written at the end"
-            if math.isinf(work.checkpoint_interval_s)
-            else (f"checkpoints lie up to {work.checkpoint_interval_s / SECONDS_PER_HOUR:.1f} h apart")
-        )
+    elif work.checkpoint_interval_s is not None and work.checkpoint_interval_s > limit * _SECONDS_PER_HOUR:
+        apart = f"checkpoints lie up to {work.checkpoint_interval_s / _SECONDS_PER_HOUR:.1f} h apart"
+        if math.isinf(work.checkpoint_interval_s):
+            apart = "the first checkpoint is written at the end"
         yield f"{what}: {apart}, so that it may start anew each time; set a smaller `save_steps`, or `--hours`"
     else:
         fewest, most = (max(math.ceil(each / limit) - 1, 0) for each in (work.hours.expected, work.hours.high))
@@ -56,7 +55,7 @@ def limit_notes(work: ClusterJob, limit: float) -> Iterator[str]:
 
 
 def _format_hours(hours: Band) -> str:
-    low, expected, high = (each * SECONDS_PER_HOUR for each in hours)
+    low, expected, high = (each * _SECONDS_PER_HOUR for each in hours)
     return format_duration_band(low, expected, high)
 
 
@@ -118,23 +117,23 @@ def batch_script(works: Sequence[ClusterJob], site: Site) -> str:
         cases = [
             line
             for number, work in enumerate(works)
-            for line in (f"{number})", *node_setup.indent_lines([*_run_lines(work, most), ";;"]))
+            for line in (f"{number})", *node_script.indent_lines([*_run_lines(work, most), ";;"]))
         ]
         run_lines = ['case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac"]
     login = " -l" if site.slurm.modules else ""  # which defines `module`
     parts = [
         [
             f"#!/bin/bash{login}",
-            *slurm_script.directive_lines(most, site.slurm, hours, several),
+            *directive_lines(most, site.slurm, hours, several),
             *_header_lines(works, hours),
         ],
         ["# What the site asks for", *node_script.site_setup_lines(site, site.slurm.setup, site.slurm.modules)],
         ["# The run", *run_lines],
-        slurm_script.rendezvous_lines(most),
-        slurm_script.requeue_lines(most, slurm_script.requeue_notice_s(most, hours)),
-        slurm_script.resume_lines(most),
-        slurm_script.node_lines(most),
-        slurm_script.srun_lines(most, site.slurm),
+        rendezvous_lines(most),
+        requeue_lines(most, requeue_notice_s(most, hours)),
+        resume_lines(most),
+        node_lines(most),
+        srun_lines(most, site.slurm),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -153,7 +152,7 @@ def submission_notes(works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
 
 def _submit_script(job: str, works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
     most = cluster_job.merge_into_array(works)
-    log = slurm_script.log_path(most, site.slurm, len(works) if len(works) > 1 else 0)
+    log = log_path(most, site.slurm, len(works) if len(works) > 1 else 0)
     atomic_write.make_folder(log.parent)  # SLURM makes none, and without one a job fails and says nothing
     number = queue_job(job)
     file = str(log).replace("%x", most.name).replace("%j", number).replace("%A", number).replace("%a", "0")
@@ -186,3 +185,141 @@ def _run_lines(work: ClusterJob, most: ClusterJob) -> list[str]:
         *(resuming if work.can_resume else ()),
         *node_script.export_lines(work.environment),
     ]
+
+
+def requeue_notice_s(work: ClusterJob, limit: float) -> int:
+    """Seconds before the time limit (`limit`, hours) that are enough to write another checkpoint; ten minutes if that
+    is not known; a third of the limit at most."""
+    wanted = (
+        600.0
+        if work.checkpoint_interval_s is None or math.isinf(work.checkpoint_interval_s)
+        else work.checkpoint_interval_s + work.checkpoint_write_s + 60
+    )
+    return int(min(wanted, limit * _SECONDS_PER_HOUR / 3))
+
+
+# The earliest that SLURM sends a signal, seconds before the limit (sbatch, --signal).
+_MAX_NOTICE_SECONDS = 65535
+_SITE_OPTIONS = ("partition", "account", "qos", "constraint", "reservation")
+
+
+def directive_lines(work: ClusterJob, slurm: Slurm, hours: float, several: int = 0) -> list[str]:
+    """Return the `#SBATCH` lines of a job of at most so many hours; `several`: the number of jobs in its array."""
+    words = [shell_quote(word) for word in _sbatch_options(work, slurm, hours, several)]
+    return [f"#SBATCH {word}" for word in (*words, *slurm.options)]
+
+
+def _sbatch_options(work: ClusterJob, slurm: Slurm, hours: float, several: int) -> Iterator[str]:
+    yield f"--job-name={work.name}"
+    if several:
+        yield f"--array=0-{several - 1}"
+    yield from (f"--nodes={work.nodes}", "--ntasks-per-node=1")
+    if resource := node_needs(work.device).slurm:
+        # The site's form, else the name that most sites give to the vendor's devices.
+        devices = (slurm.devices or f"{resource}:{{devices}}").replace("{devices}", str(work.devices))
+        yield devices if devices.startswith("-") else f"--gres={devices}"
+    yield "--exclusive" if slurm.exclusive else f"--cpus-per-task={work.cpus}"
+    yield f"--mem={work.memory_gib}G" if work.memory_gib and not slurm.exclusive else "--mem=0"
+    yield f"--time={slurm_time(hours)}"
+    if work.can_resume:
+        yield f"--signal=B:USR1@{min(requeue_notice_s(work, hours), _MAX_NOTICE_SECONDS)}"
+    yield "--requeue" if work.can_resume else "--no-requeue"
+    yield from ("--open-mode=append", f"--output={log_path(work, slurm, several)}")
+    yield from (f"--{name}={value}" for name in _SITE_OPTIONS if (value := getattr(slurm, name)))
+
+
+def slurm_time(hours: float) -> str:
+    """Days, hours and minutes as SLURM writes them, rounded up."""
+    minutes = max(math.ceil(round(hours * 60, 6)), 1)
+    days, rest = divmod(minutes, 24 * 60)
+    return (f"{days}-" if days else "") + f"{rest // 60:02}:{rest % 60:02}:00"
+
+
+def log_path(work: ClusterJob, slurm: Slurm, several: int = 0) -> Path:
+    """The file that each job logs to, with SLURM's own signs for its name and number."""
+    folder = safe_read.expand_home(slurm.logs).absolute() if slurm.logs else work.output.parent
+    return folder / ("%x-%A_%a.out" if several else "%x-%j.out")
+
+
+def rendezvous_lines(work: ClusterJob) -> list[str]:
+    """Return lines that say where the nodes meet. The port depends on the job, as a node may run several; ports from
+    32768 on are given away by the kernel."""
+    address = (
+        [*node_script.local_address_lines(), *node_script.script_lines("address")]
+        if work.nodes > 1
+        else ["address=127.0.0.1"]
+    )
+    port = "$((10000 + SLURM_JOB_ID % 20000))"
+    return [
+        *address,
+        f"export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT={port}",
+        *node_script.torchrun_env_lines(work),
+    ]
+
+
+def clean_up_lines(work: ClusterJob) -> list[str]:
+    """Return lines that set aside half-written checkpoints, and what earlier runs left if the recipe discards that."""
+    anew = ['if [ "$overwrites" = true ]; then', *node_script.indent_lines(node_script.script_lines("anew")), "fi"]
+    old = anew if work.discards_old_checkpoints else []
+    return [*old, *node_script.quarantine_function_lines(), "set_aside"]
+
+
+def resume_lines(work: ClusterJob) -> list[str]:
+    """Return lines that put the output folder in order and choose the overrides to resume with. Nodes with output
+    folders of their own put them in order themselves."""
+    if not work.can_resume:
+        return []
+    again = 'if [ -n "$before" ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then arguments+=("${resuming[@]}"); fi'
+    clean_up = [] if work.separate_output_dirs else clean_up_lines(work)
+    return [*clean_up, "before=$(newest)", *([again] if work.resume_overrides else ())]
+
+
+def requeue_lines(work: ClusterJob, notice: int) -> list[str]:
+    """Return lines that queue the job again after a failure, or `notice` seconds before its limit, when SLURM sends a
+    signal."""
+    if not work.can_resume:
+        return []
+    what = "# Before the limit, and where the training fails, the job is queued again"
+    return [what, f"notice={notice}", *node_script.script_lines("requeue")]
+
+
+def node_lines(work: ClusterJob) -> list[str]:
+    """Return a bash variable that holds the script of each node."""
+    shares_folder = work.nodes > 1 and not work.separate_output_dirs
+    lines = [
+        "set -euo pipefail",
+        *node_script.script_lines("access"),
+        *(node_script.script_lines("shared") if shares_folder else ['rm -f "$output/.$RDZV_ID-$NODE_RANK"']),
+        *(clean_up_lines(work) if work.separate_output_dirs and work.can_resume else ()),
+        *node_script.node_setup_lines(work),
+        f"command -v {work.starter[0]} >/dev/null ||",
+        f'  fail "{work.starter[0]} is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"',
+        *node_script.doctor_lines(work),
+        f"exec {node_script.launch_line(work)}",
+    ]
+    return ["# What each node does", "read -r -d '' node <<'NODE' || true", *lines, "NODE"]
+
+
+def srun_lines(work: ClusterJob, slurm: Slurm) -> list[str]:
+    """Return lines that start the nodes, wait for them, and end as they do."""
+    options = ["--kill-on-bad-exit=1", *(["--label"] if work.nodes > 1 else []), *_container_options(work, slurm)]
+    is_part_of_server = node_needs(work.device).slurm == "npu" and work.devices < work.device.server_devices
+    return [
+        *(node_script.script_lines("npus") if is_part_of_server else ()),
+        "# srun does not take the number of CPUs from the job by itself (SLURM 22.05 and later)",
+        'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-$SLURM_CPUS_ON_NODE}"',
+        f'srun {shell_join(options)} bash -c "$node" node "${{arguments[@]}}" &',
+        *node_script.script_lines("wait"),
+        *(node_script.script_lines("failed") if work.can_resume else ()),
+        'exit "$code"',
+    ]
+
+
+def _container_options(work: ClusterJob, slurm: Slurm) -> list[str]:
+    """Return options of pyxis. Some vendors' devices are mounted by name: all of a server, of which SLURM leaves the
+    job its own."""
+    if not slurm.container:
+        return []
+    vendor = node_script.container_mounts(work.device, work.device.server_devices or work.devices, work.nodes)
+    mounts = [*slurm.mounts, *(f"{path}:{path}" for path in (*vendor.devices, *vendor.files))]
+    return [f"--container-image={slurm.container}", *([f"--container-mounts={','.join(mounts)}"] if mounts else [])]
