@@ -17,6 +17,7 @@ from simulation.caching_allocator import LargestMoment, largest_moment, reserved
 
 from validator.simulation import fake_training_step as runs
 from validator.simulation import worker
+from validator.simulation.model_layers import shallow_copies
 from validator.simulation.simulation_request import SIMULATED_OPTIMIZERS, SimulationRequest
 
 GIB = 1 << 30
@@ -119,7 +120,7 @@ def whole(cell: SimulationRequest, real: bool = False) -> tuple[dict[str, Any], 
 
 def by_depth(cell: SimulationRequest) -> dict[str, Any]:
     """The same peak from two shallow copies of the model."""
-    to = worker.shallow_copies(worker.model_shape(cell).kinds, cell.freeze_layers if cell.method == "freeze" else 0)
+    to = shallow_copies(worker.model_shape(cell).kinds, cell.freeze_layers if cell.method == "freeze" else 0)
     result = worker.extrapolate(cell, to) if to else worker.simulate_all_layers(cell)
     part = result.highest
     peak = result.parts[part]

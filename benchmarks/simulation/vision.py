@@ -70,8 +70,9 @@ def recorded() -> list[dict[str, str]]:
 
 def simulate_missing() -> None:
     """Adds the cells that are not recorded, one by one."""
+    from validator.simulation.model_layers import shallow_copies
     from validator.simulation.simulation_request import SimulationRequest
-    from validator.simulation.worker import extrapolate, model_shape, shallow_copies
+    from validator.simulation.worker import extrapolate, model_shape
 
     names = ("model", *DEFAULTS)
     done = {records.key(row, names) for row in recorded()}

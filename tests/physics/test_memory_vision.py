@@ -113,11 +113,9 @@ def tiny(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", TINY)
 def test_what_trains_is_what_llamafactory_trains(kind: str, method: str, freezes: dict[str, Any]) -> None:
     pytest.importorskip("llamafactory")
-    from validator.simulation import cuda_behaviour
     from validator.simulation.model_loading import load_model
     from validator.simulation.simulation_request import SimulationRequest
 
-    cuda_behaviour.prepare_libraries()
     cell = SimulationRequest(model=tiny(kind), method=method, **freezes)
     if method == "lora" and any(freezes.items() >= refused.items() for refused in REFUSED.get(kind, ())):
         with pytest.raises(ValueError, match=r"Target module \w+"):

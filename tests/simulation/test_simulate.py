@@ -81,13 +81,14 @@ def test_a_real_step_on_the_cpu_has_the_same_peak_and_shallow_copies_that_of_all
 import json, sys
 from validator.simulation import worker
 from validator.simulation.fake_training_step import follow_steps
+from validator.simulation.model_layers import shallow_copies
 from validator.simulation.simulation_request import SimulationRequest
 from validator.simulation.tracker import peaks_by_part
 settings = {"seq_len": 256, "micro_batch": 2, "steps": 1, "warm": True}
 tiny, gemma = (SimulationRequest(model, **settings) for model in json.load(sys.stdin))
 steps = (follow_steps(tiny, real) for real in (True, False))
 peaks = [max(peak.size for peak in peaks_by_part(step.tracker).values()) for step in steps]
-copies = worker.shallow_copies(worker.model_shape(gemma).kinds)
+copies = shallow_copies(worker.model_shape(gemma).kinds)
 both = worker.extrapolate(gemma, copies), worker.simulate_all_layers(gemma)
 print(json.dumps([peaks, [one.parts[one.highest].size for one in both], [one.parameters for one in both]]))
 """
@@ -129,9 +130,9 @@ def test_a_type_that_no_formula_knows_is_judged(
     ],
 )  # fmt: skip
 def test_copies_end_as_the_model_does(kinds: list[int], trained: int, depths: tuple[int, ...] | None) -> None:
-    from validator.simulation import worker
+    from validator.simulation.model_layers import shallow_copies
 
-    there = worker.shallow_copies(kinds, trained)
+    there = shallow_copies(kinds, trained)
     assert there == depths
     if there:
         assert kinds[: there.small][-4:] == kinds[: there.large][-4:] == kinds[-4:]

@@ -8,8 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from validator.simulation.cuda_behaviour import Bf16Autocast, as_on_cuda  # noqa: E402
-from validator.simulation.fake_values import keep_small_int_values  # noqa: E402
+from validator.simulation.fake_tensors import as_on_cuda, keep_small_int_values  # noqa: E402
 from validator.simulation.tracker import Tracker  # noqa: E402
 
 pytestmark = pytest.mark.slow  # they import torch
@@ -18,10 +17,10 @@ pytestmark = pytest.mark.slow  # they import torch
 def test_autocast_gives_a_layer_norm_fp32() -> None:
     hidden, norm = torch.ones(2, 8, dtype=torch.bfloat16), torch.nn.LayerNorm(8, dtype=torch.bfloat16)
     with as_on_cuda():
-        with Bf16Autocast():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
             assert norm(hidden).dtype == torch.float32
         assert norm(hidden).dtype == torch.bfloat16
-    with Bf16Autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
         assert norm(hidden).dtype == torch.bfloat16, "the CPU's own"
 
 

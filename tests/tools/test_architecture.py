@@ -35,7 +35,7 @@ OUTSIDE = {**table("Outside the standard library"), "_typeshed": ["output/json_o
 # The training packages, which these rooms work with.
 TRAINING = {
     "simulation": {
-        "llamafactory", "transformers", "torch", "torchvision", "accelerate", "bitsandbytes", "liger_kernel", "triton",
+        "llamafactory", "transformers", "torch", "accelerate", "bitsandbytes", "liger_kernel", "triton",
         "trl",
     },
 }  # fmt: skip

@@ -1,48 +1,39 @@
-"""Training steps under fake tensors, followed by the tracker: forward and backward pass of each micro batch,
-optimizer step."""
+"""Training steps under fake tensors, followed by the tracker: forward and backward pass of each micro batch with the
+loss of LLaMA-Factory's own trainer, then the optimizer step."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import inspect
-from collections.abc import Iterator
+import os
+import types
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
+from accelerate.utils.operations import convert_outputs_to_fp32
+from llamafactory.train.dpo.trainer import CustomDPOTrainer
+from llamafactory.train.kto.trainer import CustomKTOTrainer
+from llamafactory.train.rm.trainer import PairwiseTrainer
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import PreTrainedModel, Trainer
+from transformers.optimization import Adafactor
 
-from validator.simulation import cuda_behaviour, fake_values, losses, media_inputs
-from validator.simulation.bnb_modules import AdamW8bit
+from validator.simulation import fake_tensors, media_inputs
 from validator.simulation.model_layers import follow_layers
 from validator.simulation.model_loading import load_model
-from validator.simulation.simulation_request import SimulationRequest
+from validator.simulation.simulation_request import PAIRED_STAGES, REFERENCE_STAGES, SimulationRequest
 from validator.simulation.tracker import Tracker, allocated_size
 
-
-def make_optimizer(name: str, model: Any) -> torch.optim.Optimizer:
-    """Return the optimizer of the model's trained parameters, as transformers' Trainer makes it."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if name == "adafactor":
-        from transformers.optimization import Adafactor
-
-        return Adafactor(trained, lr=1e-5, scale_parameter=False, relative_step=False)
-    if name == "adamw_8bit":
-        precise = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-        return AdamW8bit(trained, precise)
-    if name == "sgd":
-        return torch.optim.SGD(trained, lr=1e-5, foreach=False)
-    return torch.optim.AdamW(trained, lr=1e-5, foreach=name == "adamw_foreach", fused=name != "adamw_foreach")
-
-
-def optimizer_states(made: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return all tensors that the optimizer keeps."""
-    return [value for state in made.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+# Fake tensors have no values that transformers could check (torch_compilable_check).
+_ENVIRONMENT = {"TRANSFORMERS_DISABLE_TORCH_CHECK": "1", "DISABLE_VERSION_CHECK": "1"}
 
 
 class FollowedSteps(NamedTuple):
-    """The log of a run, bytes of all gradients and optimizer states, and counts of parameters."""
+    """The tracker's log of a run, bytes of all gradients and optimizer states, and counts of parameters."""
 
     tracker: Tracker
     gradients: int
@@ -53,47 +44,56 @@ class FollowedSteps(NamedTuple):
 
 def follow_steps(request: SimulationRequest, real: bool = False) -> FollowedSteps:
     """Run the steps of a request under fake tensors; `real` computes them on the CPU."""
-    cuda_behaviour.prepare_libraries()
     gc.collect()
-    with contextlib.nullcontext() if real else _fake_tensors():
+    enabled = torch.is_autocast_enabled
+
+    def is_autocast_enabled(_device_type: str | None = None) -> bool:
+        """Tell the CPU's state to PEFT, bitsandbytes and checkpointing, which ask for CUDA's."""
+        return bool(enabled("cpu"))
+
+    with (
+        mock.patch.dict(os.environ, _ENVIRONMENT),
+        mock.patch.object(torch, "is_autocast_enabled", is_autocast_enabled),
+        contextlib.nullcontext() if real else _fake_tensors(),
+    ):
         torch.manual_seed(0)
         return _TrainingRun(request, real).steps()
 
 
-def _leave_uninitialized(*_: Any, **__: Any) -> None:
-    pass
-
-
 @contextlib.contextmanager
 def _fake_tensors() -> Iterator[None]:
-    """Make tensors without values, on CUDA's kernels. Initial weights, which some distributions read back (torch,
-    trunc_normal_), are not made."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from transformers import PreTrainedModel
-
+    """Make tensors without values, on CUDA's kernels. Initial weights are not made, as some distributions read them
+    back (torch, trunc_normal_)."""
     FakeTensorMode.__deepcopy__ = lambda mode, _memo: mode  # PEFT copies whole modules
-    uninitialized = mock.patch.object(PreTrainedModel, "_initialize_weights", _leave_uninitialized)
-    with FakeTensorMode(), cuda_behaviour.as_on_cuda(), uninitialized:
+
+    def leave_uninitialized(*_: Any, **__: Any) -> None:
+        pass
+
+    with (
+        FakeTensorMode(),
+        fake_tensors.as_on_cuda(),
+        mock.patch.object(PreTrainedModel, "_initialize_weights", leave_uninitialized),
+    ):
         yield
 
 
 class _TrainingRun:
-    """A loaded model, its optimizer and what follows them."""
+    """A loaded model, its optimizer, and the tracker that follows them."""
 
     def __init__(self, request: SimulationRequest, real: bool) -> None:
         self.request, self.real = request, real
         loaded = load_model(request, real)
         self.model, self.config, self.reference = loaded.model, loaded.config, loaded.reference
-        self.vocab = loaded.vocab
+        self.vocab = loaded.config.get_text_config().vocab_size
         self.trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         if request.precision_mode == "bf16":
             for model in filter(None, (self.model, self.reference)):
-                cuda_behaviour.wrap_in_autocast(model)
+                _wrap_in_autocast(model)
         self.tracker = Tracker(self.vocab, request.padded)
         references = [] if self.reference is None else self.reference.parameters()
         for tensor in (*self.model.parameters(), *self.model.buffers(), *loaded.extra, *references):
             self.tracker.track(tensor, "param", "param")
-        self.optimizer = make_optimizer(request.optimizer, self.model)
+        self.optimizer = _make_optimizer(request.optimizer, self.model, self.trained)
         follow_layers(self.model, self.tracker)
 
     def steps(self) -> FollowedSteps:
@@ -101,12 +101,14 @@ class _TrainingRun:
         hooks = [parameter.register_post_accumulate_grad_hook(self._mark_gradient) for parameter in self.trained]
         with self.tracker:
             if self.request.warm:
-                self._make_states()
+                self.tracker.phase = "warm.opt"
+                for parameter in self.trained:
+                    parameter.grad = torch.zeros_like(parameter)
+                self._optimizer_step()
             for step in range(self.request.steps):
                 self.tracker.phase, self.tracker.segment = f"s{step}.fwd", "pre"
-                for media in (
-                    self._media_of_micro_batches()
-                ):  # transformers' Trainer fetches all micro batches of a step together
+                # transformers' Trainer fetches all micro batches of a step together.
+                for media in self._media_of_micro_batches():
                     self._micro_step(step, media)
                 self.tracker.phase, self.tracker.segment = f"s{step}.opt", ""
                 gradients = self._optimizer_step()
@@ -114,83 +116,156 @@ class _TrainingRun:
             hook.remove()
         sizes = {id(parameter): parameter.numel() for parameter in self.model.parameters()}
         trained = sum(parameter.numel() for parameter in self.trained)
-        states = sum(_allocated_bytes(state) for state in optimizer_states(self.optimizer))
+        states = sum(_allocated_bytes(state) for state in self._optimizer_states())
         return FollowedSteps(self.tracker, gradients, states, sum(sizes.values()), trained)
 
     def _mark_gradient(self, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
             self.tracker.set_category(parameter.grad, "grad")
 
-    def _make_states(self) -> None:
-        self.tracker.phase = "warm.opt"
-        for parameter in self.trained:
-            parameter.grad = torch.zeros_like(parameter)
-        self._optimizer_step()
+    def _optimizer_states(self) -> list[torch.Tensor]:
+        values = (value for state in self.optimizer.state.values() for value in state.values())
+        return [value for value in values if isinstance(value, torch.Tensor)]
 
     def _optimizer_step(self) -> int:
         """Make the optimizer's step, and return the bytes of all gradients."""
         torch.nn.utils.clip_grad_norm_(self.trained, 1.0)
         self.optimizer.step()
-        for state in optimizer_states(self.optimizer):
+        for state in self._optimizer_states():
             self.tracker.track(state, "optim", "state")
             self.tracker.set_category(state, "optim")
         gradients = sum(_allocated_bytes(parameter.grad) for parameter in self.trained if parameter.grad is not None)
         self.model.zero_grad(set_to_none=True)
         return gradients
 
+    @property
+    def _sequences(self) -> int:
+        """Sequences of a micro batch: a pair for each sample of a preference stage."""
+        return self.request.micro_batch * (2 if self.request.stage in PAIRED_STAGES else 1)
+
     def _media_of_micro_batches(self) -> list[dict[str, torch.Tensor]]:
         """Return images and sounds of each micro batch of a step."""
         if not hasattr(self.config, "vision_config"):
             return [{}] * self.request.grad_accum
-        sequences = self.request.micro_batch * losses.sequences_per_sample(self.request.stage)
         return [
-            media_inputs.image_inputs(self.config, self.request.pixels, sequences, self.request.seq_len)
-            | media_inputs.audio_inputs(self.config, self.request.seconds, sequences)
+            media_inputs.image_inputs(self.config, self.request.pixels, self._sequences, self.request.seq_len)
+            | media_inputs.audio_inputs(self.config, self.request.seconds, self._sequences)
             for _ in range(self.request.grad_accum)
         ]
 
-    def _readable_values(self, media: dict[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
-        if self.real:
-            return contextlib.nullcontext()
-        return (
-            fake_values.keep_small_int_values(media_inputs.image_tokens(self.config, media))
-            if media
-            else fake_values.read_scalars_as_zero()
-        )
-
     def _micro_step(self, step: int, media: dict[str, torch.Tensor]) -> None:
         """Forward and backward pass of one micro batch."""
-        with self._readable_values(media):
+        readable: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if not self.real:
+            readable = (
+                fake_tensors.keep_small_int_values(media_inputs.image_tokens(self.config, media))
+                if media
+                else fake_tensors.read_scalars_as_zero()
+            )
+        with readable:
             self.tracker.phase, self.tracker.segment = f"s{step}.fwd", "pre"
-            items = None
-            if (
-                self.request.stage == "sft"
-            ):  # transformers.Trainer's num_items_in_batch; lives until the end of the step
-                tokens = float(self.request.micro_batch * self.request.seq_len)
-                items = torch.tensor(tokens) if self.real else torch.empty(())
+            # transformers' num_items_in_batch, which lives until the end of the step
+            tokens = float(self.request.micro_batch * self.request.seq_len)
+            supervised = self.request.stage == "sft"
+            items = (torch.tensor(tokens) if self.real else torch.empty(())) if supervised else None
             loss = self._loss(items, media)
             self.tracker.phase, self.tracker.segment = f"s{step}.bwd", "head"
             loss.backward()
 
     def _loss(self, items: torch.Tensor | None, media: dict[str, torch.Tensor]) -> torch.Tensor:
-        shape = (self.request.micro_batch * losses.sequences_per_sample(self.request.stage), self.request.seq_len)
+        shape = (self._sequences, self.request.seq_len)
         ids = torch.randint(0, self.vocab, shape) if self.real else torch.empty(shape, dtype=torch.int64)
-        mask = torch.ones(shape, dtype=torch.int64)
+        batch = {"input_ids": ids, "attention_mask": torch.ones(shape, dtype=torch.int64), "labels": ids, **media}
         if items is not None:
-            return _supervised_loss(
-                self.model, {"input_ids": ids, "attention_mask": mask, "labels": ids.clone(), **media}, items
-            )
-        batch = {"input_ids": ids, "attention_mask": mask, "labels": ids, **media}
-        return losses.stage_loss(self.request.stage, self.model, self.reference, batch)
+            return _supervised_loss(self.model, {**batch, "labels": ids.clone()}, items)
+        return _stage_loss(self.request.stage, self.model, self.reference, batch)
 
 
 def _allocated_bytes(tensor: torch.Tensor) -> int:
     return allocated_size(tensor.numel() * tensor.element_size())
 
 
-def _supervised_loss(model: Any, batch: dict[str, torch.Tensor], items: torch.Tensor) -> Any:
-    """transformers.Trainer.compute_loss: the outputs object (and its logits) dies on return."""
-    from transformers import Trainer
+def _wrap_in_autocast(model: Any) -> None:
+    """Do what accelerate.Accelerator.prepare_model does with mixed_precision="bf16". The CPU's lists of operators agree
+    with CUDA's for those of these models."""
+    autocast = torch.autocast("cpu", dtype=torch.bfloat16)
+    model.forward = types.MethodType(convert_outputs_to_fp32(autocast(model.forward.__func__)), model)
 
+
+def _make_optimizer(name: str, model: Any, trained: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """Return the optimizer as transformers' Trainer makes it."""
+    if name == "adafactor":
+        return Adafactor(trained, lr=1e-5, scale_parameter=False, relative_step=False)
+    if name == "adamw_8bit":
+        precise = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+        return _AdamW8bit(trained, precise)
+    if name == "sgd":
+        return torch.optim.SGD(trained, lr=1e-5, foreach=False)
+    return torch.optim.AdamW(trained, lr=1e-5, foreach=name == "adamw_foreach", fused=name != "adamw_foreach")
+
+
+# bitsandbytes quantizes the moments of tensors that have so many elements or more, in blocks.
+_MIN_QUANTIZED_ELEMENTS, _MOMENT_BLOCK = 4096, 256
+
+
+class _AdamW8bit(torch.optim.Optimizer):
+    """The states of bitsandbytes' 8-bit AdamW: two uint8 moments and an fp32 scale for each block; fp32 moments for
+    small tensors and for embeddings, which transformers' Trainer excepts (`precise`: their ids). The update works in
+    place."""
+
+    def __init__(self, trained: Iterable[torch.Tensor], precise: set[int]) -> None:
+        self.precise = precise
+        super().__init__(trained, {})
+
+    @torch.no_grad()
+    def step(self, _closure: Any = None) -> None:
+        for parameter in (each for group in self.param_groups for each in group["params"]):
+            if parameter.grad is not None and not self.state[parameter]:
+                for name in ("state1", "state2"):
+                    self.state[parameter] |= self._moment(parameter, name)
+
+    def _moment(self, parameter: torch.Tensor, name: str) -> dict[str, torch.Tensor]:
+        size = parameter.numel()
+        if size < _MIN_QUANTIZED_ELEMENTS or id(parameter) in self.precise:
+            return {name: torch.zeros(parameter.shape, dtype=torch.float32)}
+        scales = torch.zeros(-(-size // _MOMENT_BLOCK))
+        return {name: torch.zeros(parameter.shape, dtype=torch.uint8), f"{name}_absmax": scales}
+
+
+def _supervised_loss(model: Any, batch: dict[str, torch.Tensor], items: torch.Tensor) -> Any:
+    """Return the loss as transformers.Trainer.compute_loss does: the outputs, and so the logits, die on return."""
     counted = "num_items_in_batch" in inspect.signature(Trainer.compute_loss).parameters  # the oldest do not
     return model(**batch, **({"num_items_in_batch": items} if counted else {}))["loss"]
+
+
+def _stage_loss(stage: str, model: Any, reference: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return the loss of a stage by LLaMA-Factory's trainer. The trainer is made without transformers' Trainer around
+    it: `get_batch_loss_metrics` and `compute_loss` need no more than what is set here."""
+    if stage == "rm":
+        del batch["labels"]
+        return PairwiseTrainer.compute_loss(PairwiseTrainer.__new__(PairwiseTrainer), model, batch)
+    if stage == "kto":  # one sample of each batch: which answers are good decides shapes, and fake tensors have none
+        batch |= {f"kl_{name}": tensor.clone() for name, tensor in batch.items()}
+        batch["kto_tags"] = torch.tensor([True])
+        trainer = CustomKTOTrainer.__new__(CustomKTOTrainer)
+        trainer.loss_type, trainer.calculate_KL = "kto", True
+        trainer.desirable_weight = trainer.undesirable_weight = 1.0
+    else:
+        trainer = CustomDPOTrainer.__new__(CustomDPOTrainer)
+        trainer.loss_type = "sigmoid" if stage == "dpo" else stage
+        trainer.f_divergence_type, trainer.label_smoothing, trainer.simpo_gamma = "reverse_kl", 0.0, 0.5
+        trainer.bco_gemma, trainer.ld_alpha = 0.0, None
+    trainer.finetuning_args = types.SimpleNamespace(use_ref_model=stage in REFERENCE_STAGES)
+    trainer.accelerator = _StubAccelerator(device=torch.device("cpu"))
+    trainer.beta, trainer.ftx_gamma, trainer.reference_free, trainer.ref_model = 0.1, 0.0, False, reference
+    return trainer.get_batch_loss_metrics(model, batch)[0]
+
+
+class _StubAccelerator(types.SimpleNamespace):
+    def unwrap_model(self, model: Any) -> Any:
+        return model
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    gather_for_metrics = gather

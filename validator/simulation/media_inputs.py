@@ -2,7 +2,7 @@
 them over.
 
 What the classes compute from the grids of patches decides shapes, so these small tensors keep their values (see
-`fake_values`). Where an image stands in a sequence does not: a mask of its tokens is taken to select as many as
+`fake_tensors`). Where an image stands in a sequence does not: a mask of its tokens is taken to select as many as
 there are."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from validator.simulation.fake_values import keep_small_int_values
+from validator.simulation.fake_tensors import keep_small_int_values
 
 Tensors = dict[str, torch.Tensor]
 InputShapes = dict[str, Sequence[int]]

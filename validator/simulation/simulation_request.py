@@ -15,9 +15,11 @@ from validator.run import physics_inputs
 from validator.run.quantization import loaded_bytes, resolve_quantization
 from validator.run.settings import RunSettings
 
-# Of others the formulas tell the states.
+# Optimizers whose states are simulated; of others the formulas tell them.
 SIMULATED_OPTIMIZERS = ("adamw", "adamw_foreach", "adamw_8bit", "adafactor", "sgd")
 ADAPTER_METHODS = ("lora", "qlora4", "qlora8", "dora", "oft")
+# Stages whose samples are pairs of sequences, and stages that ask a reference model.
+PAIRED_STAGES, REFERENCE_STAGES = ("rm", "dpo", "orpo", "simpo"), ("dpo", "kto")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from validator.simulation.cuda_behaviour import kernel_workspace
+from validator.simulation.fake_tensors import kernel_workspace
 from validator.simulation.simulated_memory import STATE_CATEGORIES
 
 
@@ -77,7 +77,7 @@ class Tracker(TorchDispatchMode):
             return torch.device("cpu")
         if func is torch.ops.aten._local_scalar_dense.default:
             value = args[0]
-            if isinstance(value, FakeTensor) and value.constant is None:  # small tensors keep theirs (`fake_values`)
+            if isinstance(value, FakeTensor) and value.constant is None:  # small tensors keep theirs (`fake_tensors`)
                 return self._scalar_value(value)
         out = func(*args, **(kwargs or {}))
         name = func._schema.name.split("::")[-1] if hasattr(func, "_schema") else str(func)
