@@ -1,18 +1,25 @@
-"""A job of Kubernetes: a TrainJob of Kubeflow Trainer 2.2 or later, or a PyTorchJob of its predecessor, and a
-ConfigMap with the files that it reads; `kubectl`, which creates both."""
+"""A job of Kubernetes: a TrainJob of Kubeflow Trainer 2.2 or later, or a PyTorchJob of its predecessor, with the pod
+that trains, a ConfigMap with the files that it reads, and `kubectl`, which creates both.
+
+Sources: github.com/kubeflow/trainer at v2.2, pkg/runtime/framework/plugins/torch/torch.go, manifests/base/runtimes/
+torch_distributed.yaml; github.com/kubeflow/training-operator at v1.9, pkg/controller.v1/pytorch/envvar.go."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from validator.errors import RecipeError
 from validator.escaping import shell_join, shell_quote
+from validator.knowledge.node_environment import node_needs
+from validator.knowledge.tables import yaml_table
+from validator.launch import supervisor
 from validator.recipe.safe_read import read_text
-from validator.recipe.yaml_writer import YamlValue, comment_lines, yaml_document
-from validator.submit import cluster_job, kubernetes_pod, node_script, scheduler_client
+from validator.recipe.yaml_writer import Commented, YamlValue, comment_lines, yaml_document
+from validator.submit import cluster_job, node_script, scheduler_client
 from validator.submit.cluster_job import ClusterJob, RunToSubmit, Submission, require_single
 from validator.submit.site_file import Kubernetes, Site
 from validator.submit.uploads import Uploads, collect_uploads
@@ -22,21 +29,37 @@ _MAX_CONFIGMAP_BYTES = 1 << 20
 # Names of pods and services are made of a job's name, and have at most 63 letters.
 _MAX_NAME_LETTERS = 40
 _DOCUMENT_SEPARATOR = "---\n"
+_RETRIES = 3  # of a PyTorchJob whose pods fail; each time it goes on from the last checkpoint
+_JOB_SET_LABEL, _OPERATOR_LABEL = "jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name"
+_PRODUCT_LABEL = "nvidia.com/gpu.product"
+_PATCH_MANAGER = "lmf-recipes/submit"  # a domain and a name (pkg/runtime/framework/plugins/jobset/jobset.go, Validate)
+_SCRIPT_FOLDER, _SCRIPT_NAME = "/etc/lmf-recipes", "run.sh"  # where a pod finds the script that it runs
+_SCRIPT_VOLUME, _CLAIM_VOLUME, _SHM_VOLUME = "scripts", "workspace", "shm"
+_COMMAND: YamlValue = ["bash", f"{_SCRIPT_FOLDER}/{_SCRIPT_NAME}"]
+_MEMORY_COMMENT = (
+    "Main memory: the high end of the prediction, with headroom, and /dev/shm, which counts against the limit."
+)
+_NO_LIMIT_COMMENT = "Main memory has no limit: the run is predicted to take nearly all of a node."
+_SHARED_CLAIM_COMMENT = "Model, data and results; for several nodes its access mode is ReadWriteMany."
+_SHM_COMMENT = "Processes of a node and loaders exchange data in /dev/shm, which has 64 MiB where nobody asks for more."
+_GRACE_COMMENT = "A checkpoint that is being written when the pod is moved or deleted is written to its end."
 
 
 def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
-    """Return the job of one run. Raises RecipeError as `job_documents` does."""
+    """Return the job of one run. Raises RecipeError as `_job_documents` does."""
     work, uploads = collect_uploads(require_single(runs), [site.kubernetes.mount])
-    job = job_documents(work, site, uploads)
-    return Submission(job, [*volume_notes(site, uploads)], lambda: create_job(job, site))
+    job = _job_documents(work, site, uploads)
+    return Submission(job, [*_volume_notes(site, uploads)], lambda: _create_job(job, site))
 
 
-def job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:
+def _job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:
     """Return job and ConfigMap. Raises RecipeError where the site names no volume, or pods could not see what the run
     reads."""
-    section = site.kubernetes
+    section, name = site.kubernetes, _job_name(work.name)
     _check_paths_visible(work, section, uploads)
-    kind, name = _job_kind(section), _job_name(work.name)
+    kind = _JOB_KINDS.get(section.kind)
+    if kind is None:
+        raise RecipeError(f"`kubernetes.kind` of the site file is `{section.kind}`; it is {' or '.join(_JOB_KINDS)}")
     files = _configmap_files(work, site, uploads, kind)
     held = f"{name}-{hashlib.sha256(repr(files).encode()).hexdigest()[:8]}"
     space: dict[str, YamlValue] = {"namespace": section.namespace} if section.namespace else {}
@@ -46,7 +69,7 @@ def job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:
             f"LLaMA-Factory publishes no image that runs on {work.device.name}; name one under `kubernetes: image:` of "
             "the site file"
         )
-    inputs = kubernetes_pod.PodInputs(work, section, uploads, image, held)
+    inputs = _PodInputs(work, section, uploads, image, held)
     job: dict[str, YamlValue] = {
         **kind.head,
         "metadata": {"generateName": f"{name}-", **space},
@@ -63,7 +86,7 @@ def job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:
     )
 
 
-def volume_notes(site: Site, uploads: Uploads) -> Iterator[str]:
+def _volume_notes(site: Site, uploads: Uploads) -> Iterator[str]:
     """Yield what has to be on the volume before the job starts."""
     section = site.kubernetes
     for place in uploads.data:
@@ -71,7 +94,7 @@ def volume_notes(site: Site, uploads: Uploads) -> Iterator[str]:
         yield f"`{seen.relative_to(section.mount)}` has to be on the claim `{section.claim}`; pods see it as {seen}"
 
 
-def create_job(text: str, site: Site) -> Iterator[str]:
+def _create_job(text: str, site: Site) -> Iterator[str]:
     """Hand ConfigMap and job to `kubectl`, the files first. Raises RecipeError where it is not installed or refuses."""
     job, files = text.split(f"\n{_DOCUMENT_SEPARATOR}")  # in files the line is indented
     remedy = "kubernetes.io/docs/tasks/tools says how"
@@ -79,7 +102,7 @@ def create_job(text: str, site: Site) -> Iterator[str]:
     said = scheduler_client.run_client(["kubectl", "create", "--filename=-"], job, remedy)
     kind, _, name = said.partition(" ")[0].partition("/")
     words = ["--namespace", site.kubernetes.namespace] if site.kubernetes.namespace else []
-    label = _job_kind(site.kubernetes).label
+    label = _JOB_KINDS[site.kubernetes.kind].label
     yield said
     yield f"log: {shell_join(['kubectl', 'logs', '--follow', '--prefix', f'--selector={label}={name}', *words])}"
     yield f"cancel: {shell_join(['kubectl', 'delete', kind, name, *words])}"
@@ -99,17 +122,9 @@ def _check_paths_visible(work: ClusterJob, section: Kubernetes, uploads: Uploads
             )
 
 
-def _job_kind(section: Kubernetes) -> kubernetes_pod.JobKind:
-    if section.kind not in kubernetes_pod.JOB_KINDS:
-        raise RecipeError(
-            f"`kubernetes.kind` of the site file is `{section.kind}`; it is {' or '.join(kubernetes_pod.JOB_KINDS)}"
-        )
-    return kubernetes_pod.JOB_KINDS[section.kind]
-
-
 def _job_name(name: str) -> str:
     """Return a name that Kubernetes accepts for a service, too (RFC 1035)."""
-    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    plain = _plain_name(name)
     return (plain if plain[:1].isalpha() else f"run-{plain}")[:_MAX_NAME_LETTERS].strip("-")
 
 
@@ -118,17 +133,15 @@ def _header_lines(work: ClusterJob, site: Site, uploads: Uploads) -> Iterator[st
     yield from comment_lines(
         "`kubectl create -f FILE` starts it; pods that fail or move go on from the last checkpoint."
     )
-    for each in volume_notes(site, uploads):
+    for each in _volume_notes(site, uploads):
         yield from comment_lines(each)
     yield ""
 
 
-def _configmap_files(
-    work: ClusterJob, site: Site, uploads: Uploads, kind: kubernetes_pod.JobKind
-) -> Mapping[str, YamlValue]:
+def _configmap_files(work: ClusterJob, site: Site, uploads: Uploads, kind: _JobKind) -> Mapping[str, YamlValue]:
     """Return the script that every node runs, and small files of the recipe, by key. Raises RecipeError where they are
     too large."""
-    read = {kubernetes_pod.configmap_key(place): read_text(str(path)) for place, path in uploads.files.items()}
+    read = {_configmap_key(place): read_text(str(path)) for place, path in uploads.files.items()}
     brought = [
         "# The releases that the recipe was judged for, where the image has others",
         cluster_job.pip_command(work),
@@ -140,10 +153,189 @@ def _configmap_files(
         *([] if site.kubernetes.image else brought),
     ]
     script = node_script.build_node_script(work, site, site.kubernetes.setup, rendezvous_lines, is_pid_1=True)
-    files = {kubernetes_pod.SCRIPT_NAME: script, **read}
+    files = {_SCRIPT_NAME: script, **read}
     if (size := sum(len(each.encode()) for each in files.values())) > _MAX_CONFIGMAP_BYTES:
         raise RecipeError(
             f"recipe, DeepSpeed configuration and data set registry are {size >> 10:,} KiB together, a ConfigMap holds "
             f"{_MAX_CONFIGMAP_BYTES >> 10:,}; leave only the recipe's data sets in the registry"
         )
     return files
+
+
+def _pod_resources(work: ClusterJob, site: Kubernetes) -> YamlValue:
+    """Return the resources of each node. The memory request equals the limit: where a node runs out of memory, other pods are
+    evicted first."""
+    resource = _device_resource(work, site)
+    devices: dict[str, YamlValue] = {resource: work.devices} if resource else {}
+    memory: dict[str, YamlValue] = {"memory": f"{work.memory_gib + work.shm_gib}Gi"} if work.memory_gib else {}
+    asked: dict[str, YamlValue] = {
+        "requests": {"cpu": work.cpus, **memory, **devices, **site.limits},
+        "limits": {**memory, **devices, **site.limits},
+    }
+    return Commented(asked, f"{_MEMORY_COMMENT if memory else _NO_LIMIT_COMMENT} {work.out_of_memory_hint}")
+
+
+def _device_resource(work: ClusterJob, site: Kubernetes) -> str | None:
+    """Return the cluster's name for the devices; None if the run wants none."""
+    usual = node_needs(work.device).kubernetes
+    return usual and (site.resource or usual)
+
+
+def _configmap_key(place: str) -> str:
+    """Return the key of a file in a ConfigMap, which has no folders."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", place.strip("/"))
+
+
+def _volumes_and_mounts(inputs: _PodInputs) -> tuple[list[YamlValue], list[YamlValue]]:
+    """Return the volumes of a pod, and where its container mounts them: the site's claim, the ConfigMap with the script
+    and the small files, /dev/shm, and files of the vendor's driver on the node. Each small file hides what the claim
+    holds at the place where the recipe looks for it. A TrainJob mounts no volume twice (listMapKey of ContainerPatch in
+    trainjob_types.go), so each file has its own."""
+    work, site, held = inputs.work, inputs.site, {"configMap": {"name": inputs.configmap}}
+    claim: YamlValue = {"name": _CLAIM_VOLUME, "persistentVolumeClaim": {"claimName": site.claim}}
+    shm: YamlValue = {"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": f"{work.shm_gib}Gi"}}
+    volumes: list[YamlValue] = [
+        Commented(claim, _SHARED_CLAIM_COMMENT) if work.nodes > 1 else claim,
+        Commented(shm, _SHM_COMMENT),
+        {"name": _SCRIPT_VOLUME, **held},
+    ]
+    mounts: list[YamlValue] = [
+        {"name": _CLAIM_VOLUME, "mountPath": site.mount},
+        {"name": _SCRIPT_VOLUME, "mountPath": _SCRIPT_FOLDER},
+    ]
+    for number, place in enumerate(inputs.uploads.files):
+        volumes.append({"name": f"file-{number}", **held})
+        path = str(PurePosixPath(site.mount, place))
+        mounts.append({"name": f"file-{number}", "mountPath": path, "subPath": _configmap_key(place)})
+    mounts.append({"name": _SHM_VOLUME, "mountPath": "/dev/shm"})
+    for path in node_script.container_mounts(work.device, work.devices, work.nodes).files:
+        name = _plain_name(path)
+        volumes.append({"name": name, "hostPath": {"path": path}})
+        mounts.append({"name": name, "mountPath": path, "readOnly": True})
+    return volumes, mounts
+
+
+def _plain_name(text: str) -> str:
+    """Return small letters, digits and dashes, as names in Kubernetes hold."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _node_selection(work: ClusterJob, site: Kubernetes) -> Mapping[str, YamlValue]:
+    """Return the fields that say where a pod may run: on nodes that the site selects, else on none whose label names another
+    device. Nodes with devices are often tainted by the name of the resource."""
+    resource = _device_resource(work, site)
+    taint: YamlValue = {"key": resource, "operator": "Exists", "effect": "NoSchedule"}
+    tolerations = [*([taint] if resource else []), *site.tolerations]
+    tolerated: dict[str, YamlValue] = {"tolerations": tolerations} if tolerations else {}
+    if site.node_selector:
+        return {"nodeSelector": site.node_selector, **tolerated}
+    if work.device.vendor != "nvidia":
+        return tolerated
+    # One of the terms has to hold. The label is that of NVIDIA's GPU feature discovery: the name that the driver
+    # prints, with dashes (github.com/NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery).
+    names = [name.replace(" ", "-") for name in yaml_table("devices")[work.device.id]["products"]]
+    products = [*names, *(f"NVIDIA-{name}" for name in names if not name.startswith("NVIDIA"))]
+    terms: YamlValue = [
+        {"matchExpressions": [{"key": _PRODUCT_LABEL, "operator": "In", "values": products}]},
+        {"matchExpressions": [{"key": _PRODUCT_LABEL, "operator": "DoesNotExist"}]},
+    ]
+    wanted: YamlValue = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": wanted}, **tolerated}
+
+
+class _PodInputs(NamedTuple):
+    """The inputs of a job. `configmap` is the name of the ConfigMap."""
+
+    work: ClusterJob
+    site: Kubernetes
+    uploads: Uploads
+    image: str
+    configmap: str
+
+    def env(self, label: str) -> list[YamlValue]:
+        """Return the variables of the container: the job's own name, which a label of the pod tells, and the hub's token."""
+        job: YamlValue = {"name": "JOB", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
+        if not self.site.secret:
+            return [job]
+        token = {"secretKeyRef": {"name": self.site.secret, "key": "HF_TOKEN"}}
+        return [job, {"name": "HF_TOKEN", "valueFrom": token}]
+
+
+def _deadline(work: ClusterJob) -> Mapping[str, YamlValue]:
+    return {"activeDeadlineSeconds": round(work.time_limit_h * 3600)} if work.time_limit_h else {}
+
+
+class _JobKind(NamedTuple):
+    """A kind of Kubeflow job. `label` is the pod's label that holds the job's name. `rendezvous_lines`, in bash, set
+    those of NODE_RANK, MASTER_ADDR and MASTER_PORT that the controller does not set."""
+
+    head: Mapping[str, YamlValue]
+    label: str
+    rendezvous_lines: tuple[str, ...]
+    spec: Callable[[_PodInputs], YamlValue]
+
+
+def _train_job(inputs: _PodInputs) -> YamlValue:
+    """A TrainJob has fields for the trainer's image, resources and environment; the rest of the pod is patched into
+    that of its runtime. It may not patch the pod's grace period (PodSpecPatch in trainjob_types.go)."""
+    volumes, mounts = _volumes_and_mounts(inputs)
+    where = _node_selection(inputs.work, inputs.site)
+    pod: YamlValue = {**where, "volumes": volumes, "containers": [{"name": "node", "volumeMounts": mounts}]}
+    patched: YamlValue = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
+    return {
+        **_deadline(inputs.work),
+        "runtimeRef": {"name": inputs.site.runtime},
+        "trainer": {
+            "numNodes": inputs.work.nodes,
+            "image": inputs.image,
+            "command": _COMMAND,
+            "env": inputs.env(_JOB_SET_LABEL),
+            "resourcesPerNode": _pod_resources(inputs.work, inputs.site),
+        },
+        "runtimePatches": [
+            {"manager": _PATCH_MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [patched]}}}}
+        ],
+    }
+
+
+def _pytorch_job(inputs: _PodInputs) -> YamlValue:
+    work, (volumes, mounts) = inputs.work, _volumes_and_mounts(inputs)
+    grace_s = round(work.checkpoint_write_s + supervisor.SHUTDOWN_SECONDS)
+    container: YamlValue = {
+        "name": "pytorch",
+        "image": inputs.image,
+        "command": _COMMAND,
+        "env": inputs.env(_OPERATOR_LABEL),
+        "resources": _pod_resources(work, inputs.site),
+        "volumeMounts": mounts,
+    }
+    pod: YamlValue = {
+        **_node_selection(work, inputs.site),
+        "volumes": volumes,
+        "terminationGracePeriodSeconds": Commented(grace_s, _GRACE_COMMENT),
+        "containers": [container],
+    }
+    replicas = {"Master": 1, **({"Worker": work.nodes - 1} if work.nodes > 1 else {})}
+    return {
+        "runPolicy": {**_deadline(work), "backoffLimit": _RETRIES, "cleanPodPolicy": "Running"},
+        "pytorchReplicaSpecs": {
+            kind: {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": pod}}
+            for kind, count in replicas.items()
+        },
+    }
+
+
+_JOB_KINDS: Mapping[str, _JobKind] = {
+    "TrainJob": _JobKind(
+        {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"},
+        _JOB_SET_LABEL,
+        ('export NODE_RANK="$PET_NODE_RANK" MASTER_ADDR="$PET_MASTER_ADDR" MASTER_PORT="$PET_MASTER_PORT"',),
+        _train_job,
+    ),
+    "PyTorchJob": _JobKind(
+        {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob"},
+        _OPERATOR_LABEL,
+        ("# The operator's RANK counts nodes, as LLaMA-Factory's NODE_RANK does", 'export NODE_RANK="$RANK"'),
+        _pytorch_job,
+    ),
+}
