@@ -163,8 +163,8 @@ def _configmap_files(work: ClusterJob, site: Site, uploads: Uploads, kind: _JobK
 
 
 def _pod_resources(work: ClusterJob, site: Kubernetes) -> YamlValue:
-    """Return the resources of each node. The memory request equals the limit: where a node runs out of memory, other pods are
-    evicted first."""
+    """Return the resources of each node. The memory request equals the limit: where a node runs out of memory, other
+    pods are evicted first."""
     resource = _device_resource(work, site)
     devices: dict[str, YamlValue] = {resource: work.devices} if resource else {}
     memory: dict[str, YamlValue] = {"memory": f"{work.memory_gib + work.shm_gib}Gi"} if work.memory_gib else {}
@@ -221,8 +221,8 @@ def _plain_name(text: str) -> str:
 
 
 def _node_selection(work: ClusterJob, site: Kubernetes) -> Mapping[str, YamlValue]:
-    """Return the fields that say where a pod may run: on nodes that the site selects, else on none whose label names another
-    device. Nodes with devices are often tainted by the name of the resource."""
+    """Return the fields that say where a pod may run: on nodes that the site selects, else on none whose label names
+    another device. Nodes with devices are often tainted by the name of the resource."""
     resource = _device_resource(work, site)
     taint: YamlValue = {"key": resource, "operator": "Exists", "effect": "NoSchedule"}
     tolerations = [*([taint] if resource else []), *site.tolerations]
@@ -253,7 +253,8 @@ class _PodInputs(NamedTuple):
     configmap: str
 
     def env(self, label: str) -> list[YamlValue]:
-        """Return the variables of the container: the job's own name, which a label of the pod tells, and the hub's token."""
+        """Return the variables of the container: the job's own name, which a label of the pod tells, and the hub's
+        token."""
         job: YamlValue = {"name": "JOB", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
         if not self.site.secret:
             return [job]
