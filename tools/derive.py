@@ -18,8 +18,8 @@ from pathlib import Path
 from pages import answers, commands, coverage, doctor, models, rules
 
 from validator.catalogue import bundled_recipes
-from validator.run.prediction import Job
 from validator.run.recipe_labels import method_name, prediction_line, stated_prediction
+from validator.run.settings import RunSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -40,7 +40,7 @@ METHODS = ("qlora", "lora", "full")
 SEVERAL = 7
 
 
-def recipe_text(job: Job) -> str:
+def recipe_text(job: RunSettings) -> str:
     """The recipe's text with the `predicted` line as computed now; unchanged where nothing can be predicted."""
     text = Path(job.workspace.recipe).read_text("utf-8")
     now = stated_prediction(job)
@@ -81,7 +81,7 @@ def lasting(row: bundled_recipes.CatalogueRow) -> str:
 
 def largest_table() -> str:
     """The largest model for each method on machines with several recipes, for the READMEs."""
-    found: dict[str, list[Job]] = {}
+    found: dict[str, list[RunSettings]] = {}
     for job in bundled_recipes.resolved_recipes():
         if job.model and job.model.id and job.machine:
             found.setdefault(str(job.machine), []).append(job)
@@ -90,14 +90,14 @@ def largest_table() -> str:
     return lines([("machine", *METHODS, "recipes"), *rows])
 
 
-def _size(job: Job) -> tuple[bool, float, int]:
+def _size(job: RunSettings) -> tuple[bool, float, int]:
     """Order of machines: by all their memory, Ascend last."""
     assert job.machine
     device = job.machine.device
     return device.vendor == "ascend", job.machine.world * (device.usable_gib or 0.0), job.machine.world
 
 
-def _largest(jobs: Iterable[Job], method: str) -> str:
+def _largest(jobs: Iterable[RunSettings], method: str) -> str:
     fitting = [job for job in jobs if method_name(job) == method]
     job = max(fitting, key=lambda job: job.model.parameters if job.model else 0, default=None)
     return f"[{job.model.short}](recipes/{Path(job.workspace.recipe).name})" if job and job.model else ""

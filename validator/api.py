@@ -21,7 +21,8 @@ from validator.physics import Estimate, StepTime
 from validator.plan import answer, plan_json
 from validator.plan.plan_json import AnswerRows
 from validator.recipe.recipe_file import load_with_overrides
-from validator.run.prediction import Job, resolve
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings, resolve
 from validator.run.training_time import predict_training_time
 
 __all__ = ["RecipeError", "check", "device_memory", "explain", "host_memory", "plan", "step_time"]
@@ -65,7 +66,7 @@ def plan(
 
 def device_memory(recipe: str | Path, *, machine: str | None = None, overrides: Sequence[str] = ()) -> Estimate:
     """Return the peak of one device in bytes, as its driver's tool would show it, on the device that needs most."""
-    memory = _run(recipe, machine, overrides).device_memory
+    memory = predict(_run(recipe, machine, overrides)).device_memory
     if memory is None:
         raise _not_predicted(recipe)
     return memory
@@ -73,7 +74,7 @@ def device_memory(recipe: str | Path, *, machine: str | None = None, overrides: 
 
 def host_memory(recipe: str | Path, *, machine: str | None = None, overrides: Sequence[str] = ()) -> Estimate:
     """Return the peak of one node's main memory in bytes: while loading, training and saving."""
-    memory = _run(recipe, machine, overrides).host_memory
+    memory = predict(_run(recipe, machine, overrides)).host_memory
     if memory is None:
         raise _not_predicted(recipe)
     return memory
@@ -87,7 +88,7 @@ def step_time(recipe: str | Path, *, machine: str | None = None, overrides: Sequ
     return time.step
 
 
-def _run(recipe: str | Path, machine: str | None, overrides: Sequence[str]) -> Job:
+def _run(recipe: str | Path, machine: str | None, overrides: Sequence[str]) -> RunSettings:
     path, words = locate_recipe(str(recipe), overrides)
     run = resolve(load_with_overrides(path, words), machine)
     if run.machine_problem:

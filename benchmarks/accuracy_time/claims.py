@@ -19,7 +19,7 @@ from score import percent, table
 
 from validator.physics import Band, StepTime, TimeTerm
 from validator.recipe.recipe_file import load_with_overrides, with_header_fields
-from validator.run import prediction
+from validator.run.settings import resolve
 from validator.run.training_time import predict_training_time
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ def judged(claim: Claim) -> tuple[StepTime, Band, float]:
     document = with_header_fields(
         load_with_overrides(claim["file"], claim.get("set", ())), accelerate=claim.get("accelerate")
     )
-    described = prediction.resolve(document, machine=claim.get("machine"))
+    described = resolve(document, machine=claim.get("machine"))
     found = predict_training_time(described)
     assert found is not None
     assert found.hours is not None

@@ -20,7 +20,7 @@ from score import fraction, percent, signed, table
 
 from validator.physics import Band
 from validator.recipe.recipe_file import Document
-from validator.run import prediction
+from validator.run.settings import RunSettings, resolve
 from validator.run.training_time import predict_training_time
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,10 +58,10 @@ def runs() -> list[Run]:
     return loaded
 
 
-def described(run: Run) -> prediction.Job:
+def described(run: Run) -> RunSettings:
     """The recipe that stands for a run."""
     known = {name: run[name] for name in ("machine", "samples", "lengths", "network") if name in run}
-    return prediction.resolve(Document(f"{run['id']}.yaml", values={**USUAL, **run["set"]}, header=known))
+    return resolve(Document(f"{run['id']}.yaml", values={**USUAL, **run["set"]}, header=known))
 
 
 def judge(run: Run) -> Judged:

@@ -153,7 +153,7 @@ def answer(listed: tuple[Path, Row]) -> Row:
     unadvised = patch(
         "validator.check.checking._advice_on_memory", lambda _job: ""
     )  # takes seconds, and changes no count
-    alone = patch("validator.run.prediction.search_folders", lambda _path: [Path.cwd()])  # whatever lies above
+    alone = patch("validator.run.settings.search_folders", lambda _path: [Path.cwd()])  # whatever lies above
     with tempfile.TemporaryDirectory() as name, unadvised, alone, chdir(_deep(name)):
         place = file.parents[1] / "tree" / row.repository.replace("/", "+") / row.path
         for other in place.parents[1].glob("*/*.y*ml"):

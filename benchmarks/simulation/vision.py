@@ -19,8 +19,7 @@ from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
 from validator.physics import Adapter, TowerWorkload, Workload, estimate_device_memory, linear_roles
 from validator.run import multimodal
-from validator.run.prediction import run_of_values
-from validator.run.settings import RunSettings
+from validator.run.settings import RunSettings, run_of_values
 
 RECORD = records.EVIDENCE / "simulator" / "vision.csv"
 DEFAULTS: dict[str, Any] = {

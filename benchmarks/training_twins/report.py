@@ -39,8 +39,8 @@ import yaml
 
 from validator.catalogue import bundled_recipes
 from validator.knowledge import tables
-from validator.run.prediction import Job
 from validator.run.recipe_labels import method_name
+from validator.run.settings import RunSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 EVIDENCE = ROOT / "benchmarks" / "evidence" / "training" / "twins.csv"
@@ -102,7 +102,7 @@ class Row:
         return Combination(*named, int(self.processes))
 
 
-def combination(job: Job) -> Combination:
+def combination(job: RunSettings) -> Combination:
     """The combination a recipe belongs to."""
     assert job.model
     saver = next(
@@ -124,9 +124,9 @@ def combination(job: Job) -> Combination:
     )
 
 
-def combinations() -> dict[Combination, list[Job]]:
+def combinations() -> dict[Combination, list[RunSettings]]:
     """Every combination of the catalogue with its recipes."""
-    found: dict[Combination, list[Job]] = {}
+    found: dict[Combination, list[RunSettings]] = {}
     for job in bundled_recipes.resolved_recipes():
         if job.model and job.model.id:
             found.setdefault(combination(job), []).append(job)
@@ -154,7 +154,7 @@ def reason(each: Combination) -> str | None:
     return next((CANNOT[part] for part in each if part in CANNOT), None)
 
 
-def replaced(job: Job) -> str:
+def replaced(job: RunSettings) -> str:
     """What the twin leaves out or exchanges because a CPU lacks it."""
     swaps = [("fp16", "bf16 for fp16"), ("enable_liger_kernel", "no Liger kernels"), ("flash_attn", "no flash-attn"),
              ("adapter_name_or_path", "no SFT adapter"), ("streaming", "no streaming")]  # fmt: skip
@@ -162,7 +162,7 @@ def replaced(job: Job) -> str:
     return "; ".join([*always, *(text for key, text in swaps if job.args.is_set(key))])
 
 
-def twin(job: Job, folder: Path) -> dict[str, Any]:
+def twin(job: RunSettings, folder: Path) -> dict[str, Any]:
     """The settings of a recipe's twin; model and data are in the folder."""
     kept = {key: job.args.values[key] for key in KEPT if key in job.args.values}
     if "deepspeed" in kept:
@@ -182,7 +182,7 @@ def twin(job: Job, folder: Path) -> dict[str, Any]:
     return {**kept, **SHRUNK, **ranks, **precision, **own}
 
 
-def prepare(folder: Path, jobs: Iterable[Job]) -> None:
+def prepare(folder: Path, jobs: Iterable[RunSettings]) -> None:
     """Models and data of the twins."""
     from training_twins import pictured, shrunk
 
@@ -197,7 +197,7 @@ def prepare(folder: Path, jobs: Iterable[Job]) -> None:
             make(config, folder / job.model.kind)
 
 
-def train(job: Job, folder: Path) -> str:
+def train(job: RunSettings, folder: Path) -> str:
     """Train a recipe's twin and say `trained`, or what went wrong."""
     recipe, log, output = folder / "twin.yaml", folder / "log.txt", folder / "out"
     recipe.write_text(yaml.safe_dump(twin(job, folder), sort_keys=False), "utf-8")
@@ -253,7 +253,7 @@ def _judge(output: Path) -> str:
     return "trained" if saved else "no weights saved"
 
 
-def run(wanted: Iterable[Combination], found: Mapping[Combination, list[Job]]) -> Iterator[Row]:
+def run(wanted: Iterable[Combination], found: Mapping[Combination, list[RunSettings]]) -> Iterator[Row]:
     """Train the twin of the first recipe of each combination."""
     versions = " ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
     os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", LLAMAFACTORY_VERBOSITY="ERROR")

@@ -14,8 +14,8 @@ from validator.advise import changes
 from validator.check import checking
 from validator.finding import FileReport, Severity
 from validator.recipe.recipe_file import load_with_overrides
-from validator.run import prediction
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings, resolve
 from validator.submit import slurm
 from validator.submit.cluster_job import RunToSubmit, build_cluster_job
 from validator.submit.site_file import Site
@@ -44,9 +44,9 @@ class Judgement:
 def judge(row: Row) -> Judgement:
     """Check the row's file as a user would; the working directory is the repository."""
     document = load_with_overrides(row["file"], row.get("set", ()))
-    report, described = checking.check_document(document), prediction.resolve(document)
+    report, described = checking.check_document(document), resolve(document)
     counted = [found for found in report.diagnostics if found.severity is not Severity.NOTE]
-    device = described.device_memory
+    device = predict(described).device_memory
     assert device is not None
     return Judgement(
         verdict=_verdict(report),
@@ -59,7 +59,7 @@ def judge(row: Row) -> Judgement:
     )
 
 
-def _script(described: Job) -> Sequence[str]:
+def _script(described: RunSettings) -> Sequence[str]:
     """The lines of the job that `submit` writes for a site without wishes."""
     run = RunToSubmit(described, (), build_cluster_job(described, Site()))
     return slurm.prepare([run], Site()).text.splitlines()

@@ -11,7 +11,7 @@ import pytest
 from validator.catalogue import bundled_recipes
 from validator.commands import list as table
 from validator.errors import RecipeError
-from validator.run.prediction import run_of_values
+from validator.run.settings import run_of_values
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/catalogue/*"])
 

@@ -17,8 +17,10 @@ from validator.check import checking
 from validator.finding import Severity
 from validator.knowledge import tables
 from validator.recipe.recipe_file import load_recipe
-from validator.run import launch_command, prediction
+from validator.run import launch_command
+from validator.run.prediction import predict
 from validator.run.recipe_labels import catalogue_name
+from validator.run.settings import RunSettings, resolve
 
 pytestmark = pytest.mark.usefixtures("from_the_root")
 
@@ -38,9 +40,9 @@ def relative(path: Path) -> str:
 
 
 @cache
-def described(path: Path) -> prediction.Job:
+def described(path: Path) -> RunSettings:
     """The recipe resolved: once for all tests, which only read it."""
-    return prediction.resolve(load_recipe(relative(path)))
+    return resolve(load_recipe(relative(path)))
 
 
 @each
@@ -51,7 +53,7 @@ def test_is_clean(path: Path) -> None:
 
 @every(RECIPES)
 def test_fits_its_machine(path: Path) -> None:
-    assert described(path).verdict == "fits"
+    assert predict(described(path)).verdict == "fits"
 
 
 @every(CURATED)
@@ -87,7 +89,7 @@ def test_settings_that_users_copy(path: Path) -> None:
     assert values["report_to"] == "none"
 
 
-def guidance(recipe: prediction.Job) -> dict[str, Any]:
+def guidance(recipe: RunSettings) -> dict[str, Any]:
     """The entry of rates.yaml for a recipe: that of its own optimizer where there is one."""
     assert recipe.model
     bits = ("8bit" if recipe.args.get("optim") == "adamw_8bit" else "bf16") if recipe.args.flag("pure_bf16") else None

@@ -19,9 +19,8 @@ from validator.finding import Severity
 from validator.knowledge.tables import yaml_table
 from validator.plan import answer
 from validator.recipe.recipe_file import Document, parse_recipe
-from validator.run import prediction as resolving
-from validator.run.prediction import Job
 from validator.run.schedule import save_interval
+from validator.run.settings import RunSettings, resolve
 from validator.run.training_time import predict_training_time
 
 pytestmark = pytest.mark.usefixtures("from_the_root")
@@ -39,59 +38,59 @@ NEW = "2025-06"
 HEAD = ["# For", "# Why", "# Change first", "# Another"]
 
 
-def has_a_head(document: Document, _: Job) -> bool:
+def has_a_head(document: Document, _: RunSettings) -> bool:
     """Four or five lines below the header block: what for, why, what to change first, another recipe, what it needs."""
     lines = document.text.partition("# ///\n\n")[2].partition("\n\n")[0].splitlines()
     words = [line.partition(":")[0] for line in lines]
     return words in (HEAD, [*HEAD, "# Needs"])
 
 
-def states_the_rows_of_its_data(_: Document, job: Job) -> bool:
+def states_the_rows_of_its_data(_: Document, job: RunSettings) -> bool:
     """`rows` are those that are published of the data that the file names."""
     return bool(job.args.flag("streaming")) or job.header.get("rows") == job.data.published_rows
 
 
-def states_the_lengths_of_its_data(_: Document, job: Job) -> bool:
+def states_the_lengths_of_its_data(_: Document, job: RunSettings) -> bool:
     return bool(job.args.flag("streaming")) or job.declared.lengths.typical is not None
 
 
-def recommends_the_published_count(_: Document, job: Job) -> bool:
+def recommends_the_published_count(_: Document, job: RunSettings) -> bool:
     return job.guidance is not None and job.declared.samples == job.guidance.recommended.samples
 
 
-def saves_before_the_end(_: Document, job: Job) -> bool:
+def saves_before_the_end(_: Document, job: RunSettings) -> bool:
     timed = predict_training_time(job)
     if timed is None or timed.run is None or timed.steps is None or timed.run.expected < SHORT_RUN * 3600:
         return True
     return 2 * save_interval(job, timed.steps, timed.steps) <= timed.steps
 
 
-def takes_published_values(document: Document, _: Job) -> bool:
+def takes_published_values(document: Document, _: RunSettings) -> bool:
     return not found(document) & {"TRA418", "TRA419"}
 
 
-def warms_up(document: Document, _: Job) -> bool:
+def warms_up(document: Document, _: RunSettings) -> bool:
     return not found(document) & {"TRA417", "TRA421"}
 
 
-def evaluates_or_says_why_not(document: Document, job: Job) -> bool:
+def evaluates_or_says_why_not(document: Document, job: RunSettings) -> bool:
     return job.evaluation.runs or "\n# nothing is held back: " in document.text
 
 
-def keeps_thoughts(document: Document, _: Job) -> bool:
+def keeps_thoughts(document: Document, _: RunSettings) -> bool:
     return not found(document) & {"TRA618", "TRA619"}
 
 
-def starts_plainly_on_one_device(_: Document, job: Job) -> bool:
+def starts_plainly_on_one_device(_: Document, job: RunSettings) -> bool:
     return job.batch.world_size > 1 or job.deepspeed is None
 
 
-def ends_within_three_days(_: Document, job: Job) -> bool:
+def ends_within_three_days(_: Document, job: RunSettings) -> bool:
     timed = predict_training_time(job)
     return timed is None or timed.hours is None or timed.hours.expected <= LONGEST_RUN
 
 
-LAWS: dict[Callable[[Document, Job], bool], tuple[str, str]] = {
+LAWS: dict[Callable[[Document, RunSettings], bool], tuple[str, str]] = {
     has_a_head: (r"# Why: .*\n", ""),
     states_the_rows_of_its_data: (r"# rows: .*", "# rows: 7"),
     states_the_lengths_of_its_data: (r"# lengths: .*\n", ""),
@@ -112,10 +111,10 @@ PLANNED = [law for law in LAWS if law not in {*SPARED, *OF_PUBLIC_DATA}]
 
 
 @cache
-def read(path: Path) -> tuple[Document, Job]:
+def read(path: Path) -> tuple[Document, RunSettings]:
     """A recipe of the catalogue and what it comes to."""
     document = parse_recipe(str(path.relative_to(ROOT)), path.read_text("utf-8"))
-    return document, resolving.resolve(document)
+    return document, resolve(document)
 
 
 def found(document: Document) -> set[str]:
@@ -156,7 +155,7 @@ def test_a_plan_that_is_written_breaks_no_law(
         return
     answer.write_best_plan(best, Path("mine.yaml"))
     document = parse_recipe("mine.yaml", Path("mine.yaml").read_text("utf-8"))
-    job = resolving.resolve(document)
+    job = resolve(document)
     assert [law.__name__ for law in PLANNED if not law(document, job)] == []
     assert "TRA423" not in found(document)
     assert {
@@ -165,14 +164,14 @@ def test_a_plan_that_is_written_breaks_no_law(
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
-def test_a_law_is_broken_by_an_edit(law: Callable[[Document, Job], bool]) -> None:
+def test_a_law_is_broken_by_an_edit(law: Callable[[Document, RunSettings], bool]) -> None:
     path = ROOT / "recipes" / "qwen3-8b-4090x1-qlora.yaml"
     pattern, instead = LAWS[law]
     text, edits = re.subn(pattern, instead, path.read_text("utf-8"), count=1)
     assert edits
     document = parse_recipe("recipes/edited.yaml", text)
     assert law(*read(path))
-    assert not law(document, resolving.resolve(document))
+    assert not law(document, resolve(document))
 
 
 def test_no_two_recipes_save_to_one_folder() -> None:
@@ -185,7 +184,7 @@ def test_most_recipes_train_a_model_of_the_last_year_and_a_half() -> None:
     assert len(new) >= 0.6 * len(PATHS)
 
 
-def released(job: Job) -> str:
+def released(job: RunSettings) -> str:
     """The month in which the model of a recipe was published."""
     assert job.model
     assert job.model.id

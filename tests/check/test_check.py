@@ -23,7 +23,7 @@ from validator.output.findings import REPORT_FORMATS
 from validator.recipe.recipe_file import Document
 from validator.rules import all_rules, manual
 from validator.rules.rule import MAX_FINDINGS
-from validator.run import prediction
+from validator.run.settings import resolve
 
 pytestmark = pytest.mark.usefixtures("from_the_root")
 
@@ -59,7 +59,7 @@ def test_no_value_of_any_key_stops_check_or_explain(values: dict[str, object]) -
     report = checking.check_document(document)
     assert_every_format_shows(report)
     with suppress(RecipeError):  # a model that is not known
-        assert explain_text.format_explanation(explanation.explain(prediction.resolve(document)))
+        assert explain_text.format_explanation(explanation.explain(resolve(document)))
 
 
 @examples(12, [HealthCheck.function_scoped_fixture])

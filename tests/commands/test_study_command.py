@@ -24,7 +24,7 @@ from validator import dataset
 from validator.dataset import data_page, sample_guidance
 from validator.errors import RecipeError
 from validator.output import progress
-from validator.run.prediction import run_of_values
+from validator.run.settings import run_of_values
 
 ROOT = Path(__file__).parents[2]
 ROW = '{"instruction": "Say hi to all people.", "input": "", "output": "hi there"}'

@@ -17,7 +17,7 @@ from support.sampling import chosen
 from validator.dataset import recipe_datasets, row_selection, token_counting
 from validator.knowledge import tables
 from validator.run import schedule
-from validator.run.prediction import Job, run_of_values
+from validator.run.settings import RunSettings, run_of_values
 from validator.run.workspace import Workspace
 
 HERE = Path(__file__).parents[1]
@@ -27,7 +27,7 @@ MODEL = HERE.parent / "demo" / "tiny-qwen3"
 CASES = small_sets.CASES | nasty_sets.CASES
 
 
-def run_of(recipe: dict[str, Any]) -> tuple[Job, row_selection.RowSelection]:
+def run_of(recipe: dict[str, Any]) -> tuple[RunSettings, row_selection.RowSelection]:
     job = run_of_values(recipe, workspace=Workspace("recipe.yaml", (Path.cwd(),)))
     counter, _ = token_counting.best_counter(job)
     return job, row_selection.select_rows(job, recipe_datasets.load_datasets(job, counter, lambda _rows: None))

@@ -12,7 +12,7 @@ import pytest
 from validator.dataset import near_duplicates, sample_guidance, sequence_lengths
 from validator.dataset.data_report import DataReport, DroppedRows, RowCounts, report_on_source
 from validator.dataset.token_counting import estimate_tokens
-from validator.run.prediction import run_of_values
+from validator.run.settings import run_of_values
 
 WORDS = ["".join(random.Random(seed).choices("etaoinshrdlu", k=2 + seed % 8)) for seed in range(4000)]
 

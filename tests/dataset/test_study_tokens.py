@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from validator.dataset import token_counting
-from validator.run.prediction import run_of_values
+from validator.run.settings import run_of_values
 from validator.run.workspace import Workspace
 
 pytest.importorskip("tokenizers")

@@ -18,7 +18,7 @@ from validator.doctor import diagnosis, disk_checks, hub_checks
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.errors import RecipeError
 from validator.machine import host
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 ROOT = Path(__file__).parents[2]
 RECIPE = str(ROOT / "recipes" / "qwen3-8b-a100-lora.yaml")  # for 8xa100-80g
@@ -77,14 +77,14 @@ def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*told["lines"][0]] == ["state", "what", "found", "wanted", "remedy"]
 
 
-def fails(_job: Job | None, _node: CheckContext) -> Iterator[CheckResult]:
+def fails(_job: RunSettings | None, _node: CheckContext) -> Iterator[CheckResult]:
     raise RecipeError("the program says nonsense")
 
 
 def test_a_check_that_fails_or_hangs_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     hung, over = Event(), Event()
 
-    def hangs(_job: Job | None, _node: CheckContext) -> Iterator[CheckResult]:
+    def hangs(_job: RunSettings | None, _node: CheckContext) -> Iterator[CheckResult]:
         hung.set()
         over.wait()
         yield CheckResult("ok", "disk", "there after all")

@@ -18,7 +18,7 @@ from validator.knowledge.tables import yaml_table
 from validator.machine import driver, this_machine
 from validator.machine.installed_packages import InstalledPackages, find_installed
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import prediction as jobs
+from validator.run.settings import resolve
 
 AT, FOR = "driver", "or later for torch"
 OTHER = "a newer driver, or a build of torch for CUDA"
@@ -65,7 +65,7 @@ def test_torch_on_a_device(release: str, driver: str, capability: float, expecte
 def test_no_device_is_asked_about_for_a_run_on_cpus(tmp_path: Path) -> None:
     gpu(tmp_path / "bin", "570.1", [9.0])
     node = CheckContext(site_packages=site(tmp_path / "site", {"torch": "2.13.0+cpu"}))
-    assert [*torch_build.check_torch(jobs.resolve(parse_recipe("x.yaml", f"{RECIPE}use_cpu: true\n")), node)] == []
+    assert [*torch_build.check_torch(resolve(parse_recipe("x.yaml", f"{RECIPE}use_cpu: true\n")), node)] == []
 
 
 def test_a_driver_before_the_question_for_capabilities(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_bitsandbytes_without_the_library(tmp_path: Path) -> None:
     assert told([*torch_build.check_torch(None, node)]).startswith(
         "error: bitsandbytes 0.45.0 has no library for CUDA 13.0"
     )
-    unquantized = jobs.resolve(parse_recipe("x.yaml", RECIPE))
+    unquantized = resolve(parse_recipe("x.yaml", RECIPE))
     assert told([*torch_build.check_torch(unquantized, node)]).startswith("warning: ")
     node = CheckContext(site_packages=site(tmp_path / "b", {**packages, "torch": "2.6.0+cu124"}, files=files))
     assert [*torch_build.check_torch(None, node)] == []
@@ -163,7 +163,7 @@ def test_a_package_that_is_linked_to_another_torch(tmp_path: Path) -> None:
         "error: flash-attn 2.7.4 for cu12, torch 2.1, cxx11abi FALSE needs `_ZN3c104cuda9SetDeviceEi`, which torch "
         "2.8.0+cu128 has not; a build for torch 2.8.0+cu128"
     )
-    on_cpu = jobs.resolve(parse_recipe("x.yaml", f"{RECIPE}use_cpu: true\n"))
+    on_cpu = resolve(parse_recipe("x.yaml", f"{RECIPE}use_cpu: true\n"))
     assert [
         line.state for line in torch_build.check_compiled_packages(on_cpu, CheckContext(site_packages=folders))
     ] == ["warning"]
@@ -186,7 +186,7 @@ def test_a_package_that_is_linked_to_another_torch(tmp_path: Path) -> None:
 )
 def test_what_a_run_imports(package: str, transformers: str, settings: str, imported: bool, tmp_path: Path) -> None:
     there = InstalledPackages(site(tmp_path, {"transformers": transformers}))
-    assert torch_build._is_imported(package, jobs.resolve(parse_recipe("x.yaml", RECIPE + settings)), there) == imported
+    assert torch_build._is_imported(package, resolve(parse_recipe("x.yaml", RECIPE + settings)), there) == imported
 
 
 def test_real_libraries_of_torch_need_what_its_core_gives() -> None:

@@ -14,7 +14,7 @@ from validator.doctor.check_result import CheckContext, CheckResult
 from validator.launch.device_allocation import DeviceAllocation
 from validator.machine import driver
 from validator.recipe.recipe_file import load_recipe
-from validator.run.prediction import resolve
+from validator.run.settings import resolve
 
 RECIPE = str(Path(__file__).parents[2] / "recipes" / "qwen3-8b-a100-lora.yaml")  # for 8xa100-80g
 

@@ -13,7 +13,7 @@ from validator.doctor.check_result import CheckContext, CheckResult
 from validator.machine import host
 from validator.machine.host import Mount, find_mount
 from validator.recipe.recipe_file import load_with_overrides
-from validator.run.prediction import Job, resolve
+from validator.run.settings import RunSettings, resolve
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -25,7 +25,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_checks, "_MAX_TRIAL_BYTES", 2 << 20)
 
 
-def job(output: Path, *overrides: str) -> Job:
+def job(output: Path, *overrides: str) -> RunSettings:
     return resolve(load_with_overrides(str(RECIPES / "qwen3-8b-a100-lora.yaml"), (f"output_dir={output}", *overrides)))
 
 
@@ -61,7 +61,7 @@ def test_no_file_system_is_told(tmp_path: Path) -> None:
     assert find_mount(Path("/home"), tmp_path) is None
 
 
-def lines(run: Job | None, root: Path) -> list[CheckResult]:
+def lines(run: RunSettings | None, root: Path) -> list[CheckResult]:
     return list(disk_checks.check_disk(run, CheckContext(root)))
 
 

@@ -16,7 +16,7 @@ from support.installed_packages import site
 from validator.doctor import deepspeed_ops, stale_locks
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.recipe.recipe_file import load_with_overrides
-from validator.run.prediction import Job, resolve
+from validator.run.settings import RunSettings, resolve
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 OFFLOADED = '{"stage": 3, "offload_optimizer": {"device": "cpu"}}'
@@ -28,7 +28,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(RECIPES.parent)
 
 
-def job(zero: str = OFFLOADED, *overrides: str, machine: str = "8xa100-80g", more: str = "") -> Job:
+def job(zero: str = OFFLOADED, *overrides: str, machine: str = "8xa100-80g", more: str = "") -> RunSettings:
     words = (f'deepspeed={{"zero_optimization": {zero}{more}}}', *overrides)
     return resolve(load_with_overrides(str(RECIPES / "qwen3-8b-a100-full.yaml"), words), machine)
 
@@ -53,7 +53,7 @@ NAMED = ', "optimizer": {"type": "AdamW", "params": {%s}}'
         (resolve(load_with_overrides(str(RECIPES / "qwen3-8b-a100-full.yaml"), ("deepspeed=",))), set()),
     ],
 )
-def test_the_operators_of_a_run(run: Job, names: set[str]) -> None:
+def test_the_operators_of_a_run(run: RunSettings, names: set[str]) -> None:
     assert deepspeed_ops.operators_to_build(run, CheckContext(site_packages=("/none",))) == names
 
 
@@ -80,7 +80,7 @@ def ready(root: Path) -> dict[str, str]:
     return {"PATH": str(root / "bin"), "CUDA_HOME": str(root / "cuda"), "HOME": str(root)}
 
 
-def said(run: Job | None, root: Path, environment: dict[str, str], *folders: str) -> list[str]:
+def said(run: RunSettings | None, root: Path, environment: dict[str, str], *folders: str) -> list[str]:
     node = CheckContext(root, environment, site_packages=folders or ("/none",))
     return [f"{line.state}: {line.found}" for line in deepspeed_ops.check_operators(run, node)]
 
@@ -159,7 +159,7 @@ def locked(home: Path, seconds: float, name: str = "cpu_adam") -> Path:
     return lock
 
 
-def found(run: Job | None, home: Path, **environment: str) -> list[CheckResult]:
+def found(run: RunSettings | None, home: Path, **environment: str) -> list[CheckResult]:
     return list(
         stale_locks.check_locks(run, CheckContext(home, {"HOME": str(home), **environment}, site_packages=("/none",)))
     )
@@ -178,7 +178,7 @@ HOUR = 3600.0
         (job('{"stage": 3}'), 4 * HOUR, "cpu_adam", []),
     ],
 )
-def test_a_lock(run: Job | None, seconds: float, name: str, states: list[str], tmp_path: Path) -> None:
+def test_a_lock(run: RunSettings | None, seconds: float, name: str, states: list[str], tmp_path: Path) -> None:
     lock = locked(tmp_path, seconds, name)
     lines = found(run, tmp_path)
     assert [line.state for line in lines] == states

@@ -15,7 +15,8 @@ from validator.doctor.check_result import CheckContext
 from validator.machine import host
 from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import load_with_overrides
-from validator.run.prediction import Job, resolve
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings, resolve
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 KIB = 1 << 20  # in a GiB
@@ -29,7 +30,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def job(name: str = "qwen3-8b-a100-lora", *overrides: str, machine: str | None = None) -> Job:
+def job(name: str = "qwen3-8b-a100-lora", *overrides: str, machine: str | None = None) -> RunSettings:
     return resolve(load_with_overrides(str(RECIPES / f"{name}.yaml"), overrides), machine)
 
 
@@ -73,8 +74,9 @@ def test_memory_that_is_available(files: dict[str, str], available: float | None
 @pytest.mark.parametrize(("part", "state"), [(1.02, "ok"), (0.98, "warning")])
 def test_main_memory_at_the_end_of_the_band(part: float, state: str, tmp_path: Path) -> None:
     run = job()
-    assert run.host_memory
-    there = int(run.host_memory.high / GIB * part)
+    host_memory = predict(run).host_memory
+    assert host_memory
+    there = int(host_memory.high / GIB * part)
     (line,) = host_checks.check_main_memory(run, CheckContext(root(tmp_path, {"proc/meminfo": meminfo(1024, there)})))
     assert line.state == state
 
@@ -91,12 +93,17 @@ def test_main_memory_that_is_too_little(total: int, remedy: str, tmp_path: Path)
 
 def test_main_memory_that_the_device_shares_is_for_both(tmp_path: Path) -> None:
     run = job(machine="1xgb10-128g")
-    assert run.host_memory
-    assert run.device_memory
-    there = int(run.host_memory.high / GIB) + 1
-    assert there < run.device_memory.expected / GIB
+    host_memory = predict(run).host_memory
+    assert host_memory
+    memory = predict(run).device_memory
+    assert memory
+    there = int(host_memory.high / GIB) + 1
+    assert there < memory.expected / GIB
     (line,) = host_checks.check_main_memory(run, CheckContext(root(tmp_path, {"proc/meminfo": meminfo(120, there)})))
-    assert (line.state, line.wanted.partition(" GiB")[0]) == ("error", f"{run.device_memory.expected / GIB:.1f}")
+    assert (line.state, line.wanted.partition(" GiB")[0]) == (
+        "error",
+        f"{memory.expected / GIB:.1f}",
+    )
 
 
 def test_main_memory_of_no_run(tmp_path: Path) -> None:
@@ -173,7 +180,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, kind: int, soft: int, hard: int = r
     monkeypatch.setattr(resource, "getrlimit", lambda asked: (soft, hard) if asked == kind else free)
 
 
-def said(run: Job | None, folder: Path) -> list[tuple[str, str]]:
+def said(run: RunSettings | None, folder: Path) -> list[tuple[str, str]]:
     return [(line.state, line.what) for line in host_checks.check_limits(run, CheckContext(folder))]
 
 

@@ -18,8 +18,7 @@ from validator.doctor.check_result import CheckContext, CheckResult
 from validator.machine import host, network
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import prediction as jobs
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings, resolve
 
 RECIPE = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora\n"
 ETH = {"eth0": {"networks": ["0.0.0.0/0", "10.0.0.0/24"], "speed": 25000}}
@@ -34,8 +33,8 @@ CAUGHT = "proxy would take requests to"
 FAST = {"ens9": {"networks": ["192.168.7.0/24"], "speed": 100000}}
 
 
-def job(machine: str = "2x8xa100-80g", settings: str = "") -> Job:
-    return jobs.resolve(parse_recipe("recipe.yaml", RECIPE + settings), machine)
+def job(machine: str = "2x8xa100-80g", settings: str = "") -> RunSettings:
+    return resolve(parse_recipe("recipe.yaml", RECIPE + settings), machine)
 
 
 def told(lines: Iterable[CheckResult]) -> str:
@@ -290,7 +289,7 @@ OLD = {"httpx": "0.28.1", "requests": "2.32", "huggingface-hub": "0.36"}
 )
 def test_socks(packages: dict[str, str], settings: str, expected: str, tmp_path: Path) -> None:
     node = CheckContext(environment={"all_proxy": "socks5://x:1"}, site_packages=site(tmp_path, packages))
-    lines = told(hub_checks.check_proxy(jobs.resolve(parse_recipe("recipe.yaml", settings)), node))
+    lines = told(hub_checks.check_proxy(resolve(parse_recipe("recipe.yaml", settings)), node))
     assert lines.startswith(expected) if expected else not lines
 
 

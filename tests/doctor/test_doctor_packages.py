@@ -15,7 +15,7 @@ from validator.knowledge.tables import yaml_table
 from validator.machine import installed_packages
 from validator.machine.installed_packages import InstalledPackages, find_installed
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import prediction as jobs
+from validator.run.settings import resolve
 
 # As LLaMA-Factory 0.9.5 writes it.
 MISC = '''
@@ -98,7 +98,7 @@ def test_llamafactory_is_used_where_its_source_lies(tmp_path: Path) -> None:
 
 def test_the_recipe_names_other_releases(tmp_path: Path) -> None:
     text = "# /// recipe\n# transformers: '<5'\n# ///\nmodel_name_or_path: Qwen/Qwen3-0.6B\n"
-    job = jobs.resolve(parse_recipe("x.yaml", text))
+    job = resolve(parse_recipe("x.yaml", text))
     found = [
         line.found
         for line in package_checks.check_packages(job, CheckContext(site_packages=site(tmp_path, SOUND, files=FILES)))

@@ -17,7 +17,7 @@ from validator.doctor.check_result import CheckContext, CheckResult
 from validator.machine import host
 from validator.machine.installed_packages import InstalledPackages, find_installed
 from validator.recipe.recipe_file import load_recipe, load_with_overrides, parse_recipe
-from validator.run.prediction import resolve
+from validator.run.settings import resolve
 
 ROOT = Path(__file__).parents[2]
 LORA = str(ROOT / "recipes" / "qwen3-8b-a100-lora.yaml")

@@ -11,7 +11,7 @@ from validator.check import checking
 from validator.errors import RecipeError
 from validator.knowledge import hub_caches, models
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import prediction
+from validator.run.settings import resolve
 
 CONFIG = {
     "model_type": "qwen2", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "num_attention_heads": 4,
@@ -121,8 +121,8 @@ def test_a_recipe_asks_for_its_revision_in_its_cache(keys: str, home: Path) -> N
     place = home / ("own" if "own" in keys else ".cache/huggingface/hub")
     put(place / SNAPSHOT)
     refer(place / "models--Org--New-9.5B", "main" if "own" in keys else "v2")
-    assert prediction.resolve(parse_recipe("r.yaml", "model_name_or_path: Org/New-9.5B\n")).model is None
-    one = prediction.resolve(parse_recipe("r.yaml", f"model_name_or_path: Org/New-9.5B\n{keys.format(home)}\n"))
+    assert resolve(parse_recipe("r.yaml", "model_name_or_path: Org/New-9.5B\n")).model is None
+    one = resolve(parse_recipe("r.yaml", f"model_name_or_path: Org/New-9.5B\n{keys.format(home)}\n"))
     assert one.model is not None
     assert one.model_name == "Org/New-9.5B"
 

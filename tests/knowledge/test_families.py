@@ -22,6 +22,7 @@ from validator.knowledge.architectures import read_architecture
 from validator.physics import estimate_device_memory, linear_roles
 from validator.plan import new_recipe, recipe_text
 from validator.recipe.recipe_file import parse_recipe
+from validator.run.prediction import predict
 
 PACKAGE = Path(validator.__file__).parent
 GENERATED = tables.json_table("families")
@@ -398,7 +399,7 @@ def test_a_plan_for_a_new_family_knows_its_targets_and_its_layer(nova: Path) -> 
     text = recipe_text.render_recipe(plan)
     assert "lora_target: qkv_proj  # the experts are fused" in text
     assert "transformer_layer_cls_to_wrap: [NovaDecoderLayer]" in text
-    workload = plan.job.workload
+    workload = predict(plan.job).workload
     assert workload is not None
     assert workload.fused_kernels
     assert workload.adapter.targets == ("qkv",)

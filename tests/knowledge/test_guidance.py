@@ -9,7 +9,7 @@ import pytest
 from validator.errors import RecipeError
 from validator.knowledge import guidance, models
 from validator.knowledge.guidance import SampleAmounts
-from validator.run.prediction import run_of_values
+from validator.run.settings import run_of_values
 
 STAGES = ("sft", "dpo", "kto", "rm", "pt")
 SIZES = (0.5, 1.5, 3.1, 7.6, 8.2, 9.9, 14.8, 20.9, 32.8, 47, 72.7, 235, 685)

@@ -12,7 +12,7 @@ from support.every import every
 from validator.knowledge import model_names, models, tables
 from validator.knowledge.tables import yaml_table
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import prediction
+from validator.run.settings import RunSettings, resolve
 
 
 @every(
@@ -165,7 +165,7 @@ def test_what_a_run_is_called(text: str, template: object, stands_for: str | Non
 def test_a_recipes_name_tells_where_the_models_does_not(name: str, stands_for: str | None) -> None:
     body = f"model_name_or_path: {name}\ntemplate: qwen3\n"
     for path, more in (("/r/dpo_qwen3_8b.yaml", ""), ("/r/mine.yaml", "run_name: qwen3-8b-dpo\n"), ("-", "")):
-        one = prediction.resolve(parse_recipe(path, body + more)).model
+        one = resolve(parse_recipe(path, body + more)).model
         assert (one and one.name) == (stands_for if path != "-" or stands_for == "Qwen/Qwen3-4B" else None)
         assert one is None or one.identified_by == ("name" if "4B" in name else "recipe")
 
@@ -228,8 +228,8 @@ def test_every_model_by_the_last_part_of_its_names(key: str) -> None:
         assert (one.id, one.arch) == (key, models.find_model(hub).arch)
 
 
-def _job(text: str) -> prediction.Job:
-    return prediction.resolve(parse_recipe("-", text))
+def _job(text: str) -> RunSettings:
+    return resolve(parse_recipe("-", text))
 
 
 BASE = "# /// recipe\n# base: {}\n# ///\nmodel_name_or_path: {}\n"

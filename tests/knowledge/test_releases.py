@@ -18,8 +18,8 @@ from validator.errors import RecipeError
 from validator.knowledge import releases, tables
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
-from validator.run.prediction import run_of_values
 from validator.run.schedule import warmup_steps
+from validator.run.settings import run_of_values
 
 
 @pytest.mark.parametrize(

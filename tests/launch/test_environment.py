@@ -15,7 +15,8 @@ from validator.knowledge.devices import Device
 from validator.knowledge.node_environment import NodeNeeds, node_needs, vendor_drivers
 from validator.knowledge.tables import yaml_table
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import launch_command, prediction
+from validator.run import launch_command
+from validator.run.settings import resolve
 from validator.submit import node_script
 
 EXPANDABLE = {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
@@ -172,7 +173,7 @@ def test_one_node_needs_no_meeting() -> None:
 def test_threads_of_an_optimizer_in_main_memory(
     keys: str, machine: str, cores: int | None, expected: str | None
 ) -> None:
-    found = launch_command.omp_threads(prediction.resolve(parse_recipe("x.yaml", f"{keys}\n"), machine), cores)
+    found = launch_command.omp_threads(resolve(parse_recipe("x.yaml", f"{keys}\n"), machine), cores)
     assert found == ({"OMP_NUM_THREADS": expected} if expected else {})
 
 

@@ -12,7 +12,7 @@ from validator.cli import group
 from validator.doctor import start_checks
 from validator.doctor.check_result import CheckContext
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import prediction
+from validator.run.settings import resolve
 
 CONFIG = """{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
 "num_attention_heads": 4, "intermediate_size": 128}"""
@@ -44,7 +44,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lacking(text: str) -> list[str]:
-    job = prediction.resolve(parse_recipe("recipe.yaml", text))
+    job = resolve(parse_recipe("recipe.yaml", text))
     return [line.found for line in start_checks.check_model_folder(job, CheckContext())]
 
 

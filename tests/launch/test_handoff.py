@@ -10,8 +10,8 @@ from validator.errors import RecipeError
 from validator.launch import local_launch
 from validator.machine import host, nvidia
 from validator.recipe.recipe_file import load_recipe, parse_recipe, with_overrides
-from validator.run import launch_command, prediction
-from validator.run.prediction import Job
+from validator.run import launch_command
+from validator.run.settings import RunSettings, resolve
 
 
 @pytest.fixture
@@ -27,10 +27,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def resolved(project: Path, text: str, *overrides: str, name: str = "x.yaml") -> Job:
+def resolved(project: Path, text: str, *overrides: str, name: str = "x.yaml") -> RunSettings:
     path = project / "recipes" / name
     path.write_text(text)
-    return prediction.resolve(with_overrides(load_recipe(str(path)), overrides))
+    return resolve(with_overrides(load_recipe(str(path)), overrides))
 
 
 def absolute(found: local_launch.Launch) -> dict[str, str]:

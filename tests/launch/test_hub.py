@@ -14,7 +14,8 @@ from validator.doctor.check_result import CheckContext, State
 from validator.knowledge import models, tables
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import model_files, prediction
+from validator.run import model_files
+from validator.run.settings import resolve
 
 MODEL = "model_name_or_path: Qwen/Qwen3-0.6B\n"
 RECIPE = f"""# /// recipe
@@ -48,7 +49,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(text: str) -> list[tuple[State, str]]:
-    job = prediction.resolve(parse_recipe("recipe.yaml", text))
+    job = resolve(parse_recipe("recipe.yaml", text))
     return [(line.state, line.found) for line in hub_checks.check_downloads(job, CheckContext())]
 
 
@@ -178,10 +179,8 @@ def command(words: list[str]) -> str:
 def test_a_run_from_folders_carries_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "https://hf-mirror.com")
     (here / "mine").mkdir()
-    assert model_files.hub_env(prediction.resolve(parse_recipe("recipe.yaml", "model_name_or_path: mine\n"))) == {}
-    assert model_files.hub_env(prediction.resolve(parse_recipe("recipe.yaml", MODEL))) == {
-        "HF_ENDPOINT": "https://hf-mirror.com"
-    }
+    assert model_files.hub_env(resolve(parse_recipe("recipe.yaml", "model_name_or_path: mine\n"))) == {}
+    assert model_files.hub_env(resolve(parse_recipe("recipe.yaml", MODEL))) == {"HF_ENDPOINT": "https://hf-mirror.com"}
 
 
 @pytest.mark.usefixtures("here")

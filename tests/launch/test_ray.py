@@ -16,16 +16,15 @@ from validator.machine import host
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import launch_command
-from validator.run import prediction as jobs
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings, resolve
 from validator.submit.cluster_job import build_cluster_job
 from validator.submit.site_file import Site
 
 MODEL = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora\noutput_dir: saves\n"
 
 
-def job(settings: str = "", machine: str = "8xa100-80g") -> Job:
-    return jobs.resolve(parse_recipe("recipe.yaml", MODEL + settings), machine)
+def job(settings: str = "", machine: str = "8xa100-80g") -> RunSettings:
+    return resolve(parse_recipe("recipe.yaml", MODEL + settings), machine)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +43,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     monkeypatch.setattr(InstalledPackages, "versions", there)
 
 
-def told(one: Job, cpus: int = 256) -> list[str]:
+def told(one: RunSettings, cpus: int = 256) -> list[str]:
     with patch.object(host, "usable_cpus", lambda _root: cpus):
         lines = [*start_checks.check_ray(one, CheckContext())]
     return [f"{line.state}: {line.found}" for line in lines if line.state != "ok"]

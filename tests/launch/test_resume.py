@@ -18,9 +18,8 @@ from validator.errors import RecipeError
 from validator.launch import resume
 from validator.recipe.recipe_file import parse_recipe, with_overrides
 from validator.run import checkpoint_integrity as written
-from validator.run import prediction as jobs
 from validator.run.checkpoints import checkpoints_in
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings, resolve
 
 BASE = "stage: sft\ndo_train: true\nfinetuning_type: lora\noutput_dir: out\nmax_steps: 1000\n"
 
@@ -32,8 +31,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
-def resolved(*words: str) -> Job:
-    return jobs.resolve(with_overrides(parse_recipe("x.yaml", BASE), words))
+def resolved(*words: str) -> RunSettings:
+    return resolve(with_overrides(parse_recipe("x.yaml", BASE), words))
 
 
 def half(folder: Path, step: int) -> None:
@@ -100,7 +99,7 @@ def test_what_another_node_may_have_whole_is_left_alone(folder: Path) -> None:
     """Without `save_on_each_node` all but the first write the states of their own processes alone."""
     half(folder, 300)
     (folder / "checkpoint-300" / "adapter_model.safetensors").unlink()
-    several = jobs.resolve(parse_recipe("x.yaml", BASE), "2x8xa100-80g")
+    several = resolve(parse_recipe("x.yaml", BASE), "2x8xa100-80g")
     with pytest.raises(RecipeError, match="`out/checkpoint-300` holds no weights on this node; share the folder"):
         [*resume.resume_messages(several, dry=False)]
     assert names(folder) == ["checkpoint-300"]

@@ -14,7 +14,7 @@ from validator.cli import group
 from validator.errors import RecipeError
 from validator.launch import short_run
 from validator.recipe.recipe_file import parse_recipe, with_overrides
-from validator.run import prediction as jobs
+from validator.run.settings import resolve
 
 BASE = """# /// recipe
 # machine: 2xa100-80g
@@ -38,7 +38,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def changed(text: str = "") -> dict[str, Any]:
     """The values that a smoke run has, as LLaMA-Factory would read its overrides."""
     document = with_overrides(parse_recipe("x.yaml", BASE), [line.replace(": ", "=") for line in text.splitlines()])
-    smoked = with_overrides(document, short_run.smoke_overrides(jobs.resolve(document)))
+    smoked = with_overrides(document, short_run.smoke_overrides(resolve(document)))
     return {key: value for key, value in smoked.values.items() if value != document.values.get(key)}
 
 
@@ -95,7 +95,7 @@ def test_tokenized_data_are_taken_where_they_lie() -> None:
 
 def test_checkpoints_of_other_runs_are_not_rotated_away() -> None:
     Path("saves/x-smoke/checkpoint-2").mkdir(parents=True)
-    job = jobs.resolve(parse_recipe("x.yaml", BASE))
+    job = resolve(parse_recipe("x.yaml", BASE))
     short_run.smoke_overrides(job)
     Path("saves/x-smoke/checkpoint-300").mkdir()
     with pytest.raises(RecipeError, match="`saves/x-smoke` is not a smoke run's: it holds checkpoint-300; rename it"):
@@ -104,7 +104,7 @@ def test_checkpoints_of_other_runs_are_not_rotated_away() -> None:
 
 def test_a_folder_without_a_name_is_the_trainers() -> None:
     assert "output_dir=trainer_output-smoke" in short_run.smoke_overrides(
-        jobs.resolve(parse_recipe("x.yaml", "stage: sft\n"))
+        resolve(parse_recipe("x.yaml", "stage: sft\n"))
     )
 
 

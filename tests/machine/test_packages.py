@@ -11,7 +11,8 @@ from validator.doctor import package_checks
 from validator.doctor.check_result import CheckContext
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import node_demand, prediction
+from validator.run import node_demand
+from validator.run.settings import resolve
 
 MODEL = "model_name_or_path: Qwen/Qwen3-0.6B\nstage: sft\nfinetuning_type: lora\n"
 CHECKPOINT = """{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
@@ -19,7 +20,7 @@ CHECKPOINT = """{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 
 
 
 def told(text: str) -> list[str]:
-    job = prediction.resolve(parse_recipe("recipe.yaml", text))
+    job = resolve(parse_recipe("recipe.yaml", text))
     return [line.found for line in package_checks.check_required_packages(job, CheckContext())]
 
 

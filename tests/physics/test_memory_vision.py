@@ -25,7 +25,7 @@ from validator.physics.estimate import DeviceTerm
 from validator.physics.peaks import PHASES
 from validator.physics.training_step import TrainingStep
 from validator.run import multimodal
-from validator.run.prediction import run_of_values
+from validator.run.settings import run_of_values
 
 ROWS = vision.recorded()
 

@@ -21,17 +21,16 @@ from validator.finding import Severity
 from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import load_recipe, load_with_overrides, parse_recipe
 from validator.rules import all_rules
-from validator.run import prediction
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings, resolve
 
 pytestmark = [pytest.mark.usefixtures("from_the_root"), pytest.mark.sample(one_in=3, whole_for=["validator/advise/*"])]
 
 ROOT = Path(__file__).parents[2]
 
 
-def resolved(machine: str, method: str, ram: float = 1024, more: str = "") -> prediction.Job:
-    return prediction.resolve(
-        parse_recipe(str(ROOT / "recipes" / "x.yaml"), following.recipe(machine, method, ram, more))
-    )
+def resolved(machine: str, method: str, ram: float = 1024, more: str = "") -> RunSettings:
+    return resolve(parse_recipe(str(ROOT / "recipes" / "x.yaml"), following.recipe(machine, method, ram, more)))
 
 
 def followed(folder: Path, text: str) -> list[Change]:
@@ -91,7 +90,7 @@ def test_the_cheapest_that_fits_comes_first(
     tmp_path: Path, machine: str, ram: float, method: str, more: str, cheapest: Mapping[str, object]
 ) -> None:
     before = resolved(machine, method, ram, more)
-    assert before.verdict in ("tight", "exceeds")
+    assert predict(before).verdict in ("tight", "exceeds")
     first = changes.nearest_changes(before)[0]
     assert (first.verdict, first.set) == ("fits", cheapest)
     assert changes.change_advice(before) == f"set {first}"
@@ -103,22 +102,23 @@ def test_nothing_in_a_change_could_be_left_out(machine: str, method: str, more: 
     before = resolved(machine, method, more=more)
     near = changes.nearest_changes(before)
     assert len(near) <= 5
-    assert len({change.verdict for change in near}) == 1 or before.verdict == "fits"
+    assert len({change.verdict for change in near}) == 1 or predict(before).verdict == "fits"
     for one, other in product(near, near):
-        assert one is other or not one.set.items() <= other.set.items() or before.verdict == "fits"
+        assert one is other or not one.set.items() <= other.set.items() or predict(before).verdict == "fits"
 
 
 def test_a_job_that_fits_is_shown_what_saves_memory_easily() -> None:
     before = resolved("1xh200-141g", "lora", more="disable_gradient_checkpointing: true\ncutoff_len: 512")
-    assert before.verdict == "fits"
+    assert predict(before).verdict == "fits"
     near = changes.nearest_changes(before)
     assert [*batch(2, 4)] in [[*change.set] for change in near]
     assert {"disable_gradient_checkpointing": False} in [change.set for change in near]
     assert all(change.verdict == "fits" for change in near)
     assert not {"finetuning_type", "cutoff_len", "quantization_bit"} & {key for change in near for key in change.set}
-    assert before.device_memory
+    memory = predict(before).device_memory
+    assert memory
     for change in near:
-        assert change.device_gib * GIB < before.device_memory.expected
+        assert change.device_gib * GIB < memory.expected
 
 
 def test_an_optimizer_that_keeps_the_batch_comes_before_those_that_cannot_accumulate() -> None:
@@ -127,11 +127,9 @@ def test_an_optimizer_that_keeps_the_batch_comes_before_those_that_cannot_accumu
     assert [key for key in dict.fromkeys(order) if key] == list(SAVED)
 
 
-def too_large() -> prediction.Job:
+def too_large() -> RunSettings:
     """72 billion parameters for 16 GiB."""
-    return prediction.resolve(
-        parse_recipe("x.yaml", following.BODY.format(method="full").replace("7B", "72B")), "1xt4-16g", 64
-    )
+    return resolve(parse_recipe("x.yaml", following.BODY.format(method="full").replace("7B", "72B")), "1xt4-16g", 64)
 
 
 def test_where_nothing_fits_the_nearest_are_shown() -> None:
@@ -141,8 +139,8 @@ def test_where_nothing_fits_the_nearest_are_shown() -> None:
 
 
 def test_no_two_of_the_nearest_need_the_same_of_what_is_exceeded() -> None:
-    before = prediction.resolve(parse_recipe("x.yaml", clean_recipe.FOUR_BITS), "1xa100-40g", 128)
-    assert before.device_verdict == "exceeds"
+    before = resolve(parse_recipe("x.yaml", clean_recipe.FOUR_BITS), "1xa100-40g", 128)
+    assert predict(before).device_verdict == "exceeds"
     near = changes.nearest_changes(before)  # others need less of host memory, of which there is enough
     assert len(near) == 1
     both = changes.nearest_changes(too_large())  # less of the one for more of the other
@@ -151,8 +149,8 @@ def test_no_two_of_the_nearest_need_the_same_of_what_is_exceeded() -> None:
 
 def test_it_is_said_where_the_best_are_tight() -> None:
     before = resolved("1xrtx-3090", "lora", 16, "cutoff_len: 8192\n")
-    assert before.worst == "exceeds"
-    assert before.host_verdict == "tight"
+    assert predict(before).worst == "exceeds"
+    assert predict(before).host_verdict == "tight"
     assert {change.verdict for change in changes.nearest_changes(before)} == {"tight"}
     assert changes.change_advice(before).startswith(
         "nothing fits with a margin; it is tight if you set `per_device_train_b"
@@ -160,7 +158,7 @@ def test_it_is_said_where_the_best_are_tight() -> None:
 
 
 def test_none_for_an_unknown_model() -> None:
-    assert changes.nearest_changes(prediction.resolve(parse_recipe("x.yaml", "model_name_or_path: none/such\n"))) == []
+    assert changes.nearest_changes(resolve(parse_recipe("x.yaml", "model_name_or_path: none/such\n"))) == []
 
 
 def test_no_kernels_for_nvidia_alone_on_ascend_and_no_4_bit_where_it_does_not_run() -> None:
@@ -204,7 +202,7 @@ def test_optimizers_of_full_tuning_go_when_adapters_or_an_engine_come() -> None:
 def test_the_search_ends_soon(machine: str, ram: float, method: str, more: str) -> None:
     before = resolved(machine, method, ram, more)
     changes.nearest_changes(before)
-    assert len(before.variants) < 450  # of 0.3 ms each
+    assert len(before.derived) < 450  # of 0.3 ms each
 
 
 def test_a_micro_batch_is_halved_step_by_step_to_one() -> None:
@@ -227,7 +225,7 @@ def test_what_exists_already_is_no_reason_to_hold_a_change_back() -> None:
 def test_a_quantized_model_that_is_loaded_whole_may_be_sharded_unquantized() -> None:
     text = following.BODY.format(method="lora").replace("7B", "72B").replace("size: 4", "size: 1")
     more = "quantization_bit: 4\ndeepspeed: deepspeed/ds_z3.json\n"
-    near = changes.nearest_changes(prediction.resolve(parse_recipe("x.yaml", text + more), "8xv100-32g", 1024))
+    near = changes.nearest_changes(resolve(parse_recipe("x.yaml", text + more), "8xv100-32g", 1024))
     assert near[0].verdict == "fits"
     assert near[0].set["quantization_bit"] is None
 
@@ -280,7 +278,7 @@ def test_advice_on_many_machines_keeps_its_promise(tmp_path: Path, path: Path) -
 
 
 def test_most_of_them_do_not_fit() -> None:
-    verdicts = [prediction.resolve(parse_recipe(str(case[0]), seen(*case))).verdict for case in cases(kinds())]
+    verdicts = [predict(resolve(parse_recipe(str(case[0]), seen(*case)))).verdict for case in cases(kinds())]
     assert sum(verdict in ("tight", "exceeds") for verdict in verdicts) > 0.6 * len(verdicts)
 
 
@@ -309,7 +307,7 @@ def test_no_copy_is_advised_of_a_recipe_that_is_not_of_the_catalogue(
     monkeypatch.chdir(tmp_path)
     for place, copied in (("recipes", True), ("saves", False)):
         one = parse_recipe(str(ROOT / place / "x.yaml"), following.recipe("8xa100-80g", "full"))
-        first = changes.nearest_changes(prediction.resolve(one))[0].first
+        first = changes.nearest_changes(resolve(one))[0].first
         assert ("lmf-recipes copy x ." in first) == copied
 
 
@@ -368,10 +366,10 @@ def test_data_sets_that_are_not_here_do_not_stand_against_a_change(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     text = "model_name_or_path: Qwen/Qwen2.5-7B-Instruct\ndo_train: true\ndataset: mine\ntemplate: qwen\nbf16: true\n"
-    before = prediction.resolve(
+    before = resolve(
         parse_recipe("x.yaml", f"{text}finetuning_type: lora\nper_device_train_batch_size: 8\n"), "1xa100-40g"
     )
-    assert before.worst == "exceeds"
+    assert predict(before).worst == "exceeds"
     assert [change.verdict for change in changes.nearest_changes(before, limit=1)] == ["fits"]
 
 
@@ -397,10 +395,11 @@ def test_the_release_with_which_four_bits_reach_the_experts_comes_first(
     release: str, bits: object, named: bool
 ) -> None:
     """Followed, it fits."""
-    before = prediction.resolve(parse_recipe("x.yaml", MIXTURE.format(release=f'"{release}"', bits=bits)))
-    after = prediction.resolve(parse_recipe("x.yaml", MIXTURE.format(release="4.57.1", bits=bits)))
+    before = resolve(parse_recipe("x.yaml", MIXTURE.format(release=f'"{release}"', bits=bits)))
+    after = resolve(parse_recipe("x.yaml", MIXTURE.format(release="4.57.1", bits=bits)))
     said = changes.change_advice(before)
     assert said.startswith("write `# transformers: 4.57.1` into the header block and install it (") is named
-    assert (after.worst == "fits") is named
-    if named and after.device_memory:
-        assert f"({after.device_memory.expected / GIB:.1f} GiB per device)" in said
+    assert (predict(after).worst == "fits") is named
+    memory = predict(after).device_memory
+    if named and memory:
+        assert f"({memory.expected / GIB:.1f} GiB per device)" in said

@@ -19,7 +19,8 @@ from validator.output import explain_text, json_output
 from validator.output.findings import format_findings, format_findings_json
 from validator.physics.estimate import GIB, HostTerm
 from validator.recipe.recipe_file import load_recipe, load_with_overrides, parse_recipe
-from validator.run import prediction
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings, resolve
 
 pytestmark = [
     pytest.mark.usefixtures("from_the_root"),
@@ -44,8 +45,8 @@ save_total_limit: 2
 """
 
 
-def resolved(text: str) -> prediction.Job:
-    return prediction.resolve(parse_recipe("recipes/x.yaml", text))
+def resolved(text: str) -> RunSettings:
+    return resolve(parse_recipe("recipes/x.yaml", text))
 
 
 def test_the_fixed_shape() -> None:
@@ -73,10 +74,11 @@ def test_numbers_are_the_jobs_own_in_gib() -> None:
     one = resolved(HEAD + BODY)
     explanation = advise_explanation.explain(one)
     device, model = explanation.device_gib, explanation.model
-    assert one.device_memory
+    memory = predict(one).device_memory
+    assert memory
     assert device
     assert model
-    assert device.expected == one.device_memory.expected / GIB
+    assert device.expected == memory.expected / GIB
     assert device.low <= device.expected <= device.high
     assert sum(device.terms.values()) == pytest.approx(device.allocated, abs=0.1)
     assert list(device.terms.values()) == sorted(device.terms.values(), reverse=True)
@@ -232,15 +234,13 @@ def test_no_command_that_the_launcher_would_split(
     (folder / "inner" / "data").symlink_to(ROOT / "data")
     monkeypatch.chdir(folder / "inner")
     assert (
-        advise_explanation.explain(prediction.resolve(load_recipe("x.yaml")))
-        .command[0]
-        .endswith("llamafactory-cli train x.yaml")
+        advise_explanation.explain(resolve(load_recipe("x.yaml"))).command[0].endswith("llamafactory-cli train x.yaml")
     )
-    spaced = advise_explanation.explain(prediction.resolve(load_recipe("x.yaml")), ["output_dir=my saves/x"])
+    spaced = advise_explanation.explain(resolve(load_recipe("x.yaml")), ["output_dir=my saves/x"])
     assert ("`output_dir=my saves/x` holds a space" in explain_text.format_explanation(spaced)) == splits
     for place, way in (("", "inner/"), ("below", "../inner/")):  # the data have a path without a space
         monkeypatch.chdir(folder / place)
-        (line,) = advise_explanation.explain(prediction.resolve(load_recipe(f"{way}x.yaml"))).command
+        (line,) = advise_explanation.explain(resolve(load_recipe(f"{way}x.yaml"))).command
         assert line.endswith(f" {way}x.yaml dataset_dir={way}data")
 
 

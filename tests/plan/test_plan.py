@@ -31,7 +31,9 @@ from validator.plan import search as plan
 from validator.plan.plan_json import answer_rows
 from validator.plan.similar_recipes import _read_settings, nearest_recipe
 from validator.recipe.recipe_file import load_recipe
-from validator.run import calibration, prediction
+from validator.run import calibration
+from validator.run.prediction import predict
+from validator.run.settings import resolve
 
 pytestmark = pytest.mark.sample(one_in=4, whole_for=["validator/plan/*"])
 
@@ -122,7 +124,7 @@ def test_whatever_is_asked_the_plan_is_what_explain_says_of_the_file(asked: dict
     answer.write_best_plan(best, Path("mine.yaml"))
     report = checking.check_file("mine.yaml")
     assert [d for d in report.diagnostics if d.severity is not Severity.NOTE] == []
-    told = explain(prediction.resolve(load_recipe("mine.yaml")))
+    told = explain(resolve(load_recipe("mine.yaml")))
     assert told.verdict == "fits"
     assert told.device_gib
     assert told.device_gib.expected == pytest.approx(best.device_gib, abs=0.01)
@@ -640,9 +642,10 @@ def test_a_plan_counts_the_pictures_of_the_data() -> None:
     assert best["cutoff_len"] == 3072
     assert {each.code for each in report.diagnostics if each.severity is not Severity.NOTE} == {"DAT001"}
     assert load_recipe("mine.yaml").header["predicted"]["device_gib"] == best["device_gib"]
-    written = prediction.resolve(load_recipe("mine.yaml"))
-    assert written.device_memory is not None
-    assert round(written.device_memory.expected / GIB, 1) == best["device_gib"]
+    written = resolve(load_recipe("mine.yaml"))
+    memory = predict(written).device_memory
+    assert memory is not None
+    assert round(memory.expected / GIB, 1) == best["device_gib"]
 
 
 @pytest.mark.usefixtures("here")
@@ -931,7 +934,7 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
     answer.write_best_plan(best, Path("mine.yaml"))
     document = load_recipe(str(here / "mine.yaml"))
     assert document.header["predicted"]["device_gib"] == round(best.device_gib, 1)
-    assert replace(best.draft, micro_batch=16).job.verdict == "exceeds"
+    assert predict(replace(best.draft, micro_batch=16).job).verdict == "exceeds"
 
 
 LARGE = ("--model", "qwen2.5-vl-32b", "--machine", "16xascend-910c-64g", "--stage", "dpo", "--cutoff-len", "512",

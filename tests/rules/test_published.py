@@ -11,7 +11,7 @@ from typing import Any
 
 from validator.knowledge import devices, models
 from validator.rules import good_practice
-from validator.run.prediction import run_of_values
+from validator.run.settings import run_of_values
 
 RUNS = list(csv.DictReader((Path(__file__).parents[1] / "fixtures" / "published.csv").open(encoding="utf-8")))
 # A model of about each size; a run of another family is judged by its size alone.

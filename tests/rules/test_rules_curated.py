@@ -11,15 +11,16 @@ from support.every import every
 from validator.check import checking
 from validator.knowledge import devices
 from validator.recipe.recipe_file import Document, load_recipe, parse_recipe, with_overrides
-from validator.run import prediction, recipe_labels
+from validator.run import recipe_labels
+from validator.run.settings import RunSettings, resolve
 
 ROOT = Path(__file__).parents[2]
 HEADER = {"summary": "x", "machine": "8xa100-80g", "host_ram_gib": 1024, "samples": 20000}
 
 
-def resolved(machine: str, path: str = "recipes/x.yaml", **values: Any) -> prediction.Job:
+def resolved(machine: str, path: str = "recipes/x.yaml", **values: Any) -> RunSettings:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", **values}
-    return prediction.resolve(Document(path, "", body, header={**HEADER, "machine": machine}))
+    return resolve(Document(path, "", body, header={**HEADER, "machine": machine}))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def codes(path: str, header: dict[str, Any], **values: Any) -> set[str]:
 
 def complete() -> dict[str, Any]:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
-    found = recipe_labels.predicted_memory(prediction.resolve(Document("recipes/x.yaml", "", body, header=HEADER)))
+    found = recipe_labels.predicted_memory(resolve(Document("recipes/x.yaml", "", body, header=HEADER)))
     assert found is not None
     return {**HEADER, "predicted": found}
 
@@ -92,7 +93,7 @@ def test_a_drifted_prediction_is_given_as_the_line_to_paste() -> None:
 
 def test_hours_are_stated_and_judged_elsewhere() -> None:
     body = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True, "do_train": True}
-    stated = recipe_labels.stated_prediction(prediction.resolve(Document("recipes/x.yaml", "", body, header=HEADER)))
+    stated = recipe_labels.stated_prediction(resolve(Document("recipes/x.yaml", "", body, header=HEADER)))
     assert stated
     low, high = stated["hours"]
     assert 0 < low < high

@@ -12,7 +12,8 @@ from validator.check import checking
 from validator.finding import Diagnostic
 from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import Document, parse_recipe
-from validator.run.prediction import resolve
+from validator.run.prediction import predict
+from validator.run.settings import resolve
 
 pytestmark = pytest.mark.usefixtures("from_the_root")
 
@@ -35,7 +36,7 @@ def fit(machine: str | None, ram: float | None = None, **values: Any) -> dict[st
 
 def test_host_memory_around_its_limits() -> None:
     """Just below the expected value, between it and the upper end, and above that."""
-    host = resolve(document(**OFFLOAD), "8xa100-80g", 4096).host_memory
+    host = predict(resolve(document(**OFFLOAD), "8xa100-80g", 4096)).host_memory
     assert host is not None
     expected, high = host.expected / GIB, host.high / GIB
     assert set(fit("8xa100-80g", expected * 0.99, **OFFLOAD)) == {"FIT003"}
@@ -50,16 +51,19 @@ def test_device_memory_around_its_limits() -> None:
     for length in range(512, 40_000, 2048):
         values: dict[str, Any] = {"cutoff_len": length, "per_device_train_batch_size": 2}
         said = set(fit("1xa100-40g", 1024, **values))
-        assert said in codes[resolve(document(**values), "1xa100-40g", 1024).verdict]
+        assert said in codes[predict(resolve(document(**values), "1xa100-40g", 1024)).verdict]
         packed = {**values, "packing": True}
-        assert set(fit("1xa100-40g", 1024, **packed)) in codes[resolve(document(**packed), "1xa100-40g", 1024).worst]
+        assert (
+            set(fit("1xa100-40g", 1024, **packed))
+            in codes[predict(resolve(document(**packed), "1xa100-40g", 1024)).worst]
+        )
         seen |= said
     assert seen == {"FIT002", "FIT011"}
 
 
 def test_the_message_names_need_limit_and_remedy() -> None:
     found = fit("1xrtx-4090", 1024, finetuning_type="full")["FIT001"]
-    device = resolve(document(finetuning_type="full"), "1xrtx-4090", 1024).device_memory
+    device = predict(resolve(document(finetuning_type="full"), "1xrtx-4090", 1024)).device_memory
     assert device is not None
     assert f"needs {device.expected / GIB:.1f} GiB ({device.low / GIB:.1f} to {device.high / GIB:.1f})" in found.message
     assert "rtx-4090 has 23" in found.message
@@ -67,7 +71,7 @@ def test_the_message_names_need_limit_and_remedy() -> None:
 
 
 def test_the_message_about_the_host_names_what_would_fit() -> None:
-    expected = resolve(document(**OFFLOAD), "8xa100-80g", 4096).host_memory
+    expected = predict(resolve(document(**OFFLOAD), "8xa100-80g", 4096)).host_memory
     assert expected is not None
     found = fit("8xa100-80g", 0.99 * expected.expected / GIB, **OFFLOAD)["FIT003"]
     assert "exit code -9); set `" in found.message

@@ -21,7 +21,8 @@ from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import Document
 from validator.run import fsdp
 from validator.run.fsdp import AccelerateFile, Fsdp, read_accelerate
-from validator.run.prediction import Job, resolve
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings, resolve
 
 FILE: dict[str, Any] = {"distributed_type": "FSDP", "mixed_precision": "bf16", "num_processes": 8}
 POLICY = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
@@ -31,7 +32,9 @@ VALUES = {
 }  # fmt: skip
 
 
-def job(folder: Path, settings: Mapping[str, Any] | None = None, machine: str = "8xa100-80g", **values: Any) -> Job:
+def job(
+    folder: Path, settings: Mapping[str, Any] | None = None, machine: str = "8xa100-80g", **values: Any
+) -> RunSettings:
     """A run under an accelerate file with these settings of FSDP; without any by the recipe alone."""
     header = {}
     if settings is not None:
@@ -86,9 +89,9 @@ def test_a_file_of_another_kind_is_no_fsdp() -> None:
     assert not AccelerateFile("f.yaml", {"distributed_type": "DEEPSPEED"}).judged
 
 
-def term(job: Job, name: DeviceTerm | HostTerm) -> float:
+def term(job: RunSettings, name: DeviceTerm | HostTerm) -> float:
     """GiB of a term of memory."""
-    estimate = job.device_memory if isinstance(name, DeviceTerm) else job.host_memory
+    estimate = predict(job).device_memory if isinstance(name, DeviceTerm) else predict(job).host_memory
     assert estimate
     return estimate.terms.get(name, 0.0) / GIB
 
@@ -116,8 +119,9 @@ def test_each_process_keeps_the_whole_model_in_main_memory_until_it_is_spread(tm
     )
     quantized = job(tmp_path, {}, **lora, quantization_bit=4)
     assert term(quantized, HostTerm.FULL_MODEL_AT_LOAD) == 0
-    assert quantized.workload
-    assert not quantized.workload.sharding.sharded_load
+    workload = predict(quantized).workload
+    assert workload
+    assert not workload.sharding.sharded_load
     assert term(job(tmp_path, {"fsdp_cpu_ram_efficient_loading": False}), HostTerm.FULL_MODEL_AT_LOAD) == 0
     assert term(job(tmp_path, None, fsdp="full_shard auto_wrap"), HostTerm.FULL_MODEL_AT_LOAD) == 0
 
@@ -133,7 +137,7 @@ def test_transformers_4_takes_quantized_weights_back_from_the_device(tmp_path: P
     for release, verdict in (("<5", "fits"), (">=5", "exceeds")):
         header = {"accelerate": str(path), "transformers": release}
         found = resolve(Document("r.yaml", "", values, header=header), "2xrtx-3090", 256)
-        assert found.device_verdict == verdict
+        assert predict(found).device_verdict == verdict
 
 
 @pytest.mark.slow
@@ -187,8 +191,8 @@ def test_what_is_too_large_while_it_loads_is_told_of_the_release_that_loads_it_i
 def test_a_model_that_is_not_loaded_lazily_goes_to_every_device_whole(tmp_path: Path) -> None:
     """A 32B model in half precision does not fit a device of 64 GB, its eighth does."""
     big = {"model_name_or_path": "Qwen/Qwen3-32B", "finetuning_type": "lora", "lora_target": "all"}
-    lazy = job(tmp_path, {}, "8xascend-910b-64g", **big).device_memory
-    eager = job(tmp_path, {"fsdp_cpu_ram_efficient_loading": False}, "8xascend-910b-64g", **big).device_memory
+    lazy = predict(job(tmp_path, {}, "8xascend-910b-64g", **big)).device_memory
+    eager = predict(job(tmp_path, {"fsdp_cpu_ram_efficient_loading": False}, "8xascend-910b-64g", **big)).device_memory
     assert lazy
     assert eager
     assert eager.phase == "loading"
@@ -217,14 +221,14 @@ def test_plain_processes_are_judged_as_such(tmp_path: Path) -> None:
     values = {**VALUES, "finetuning_type": "lora", "lora_target": "all"}
     plain = resolve(Document("r.yaml", "", values), "8xa100-80g", 1024)
     named = resolve(Document("r.yaml", "", values, header={"accelerate": str(path)}), "8xa100-80g", 1024)
-    assert named.workload == plain.workload
+    assert predict(named).workload == predict(plain).workload
 
 
 def test_no_deepspeed_file_is_advised_beside_an_accelerate_file(tmp_path: Path) -> None:
     """The header block names it, which no key of the recipe takes away."""
     for settings, engines in (({}, False), (None, True)):
         large = job(tmp_path, settings, per_device_train_batch_size=16, cutoff_len=4096)
-        assert large.worst == "exceeds"
+        assert predict(large).worst == "exceeds"
         assert any("deepspeed" in change.set for change in changes.nearest_changes(large)) == engines
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import deepspeed, fsdp, prediction, training_time
+from validator.run import deepspeed, fsdp, training_time
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings, resolve
 
 
 @pytest.mark.parametrize(
@@ -41,12 +43,12 @@ def test_a_name_that_does_not(name: str) -> None:
 
 def test_a_file_that_is_there_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    one = prediction.resolve(parse_recipe("-", "deepspeed: my_zero3.json"))
+    one = resolve(parse_recipe("-", "deepspeed: my_zero3.json"))
     assert (one.zero_stage, one.deepspeed and one.deepspeed.assumed) == (3, True)
     Path("my_zero3.json").write_text('{"zero_optimization": {"stage": 2}}')
-    one = prediction.resolve(parse_recipe("-", "deepspeed: my_zero3.json"))
+    one = resolve(parse_recipe("-", "deepspeed: my_zero3.json"))
     assert (one.zero_stage, one.deepspeed and one.deepspeed.assumed) == (2, False)
-    one = prediction.resolve(parse_recipe("-", "deepspeed: elsewhere/ds_z3.json"))
+    one = resolve(parse_recipe("-", "deepspeed: elsewhere/ds_z3.json"))
     assert one.deepspeed is not None
     assert one.deepspeed.path == str(catalogue_root() / "deepspeed" / "ds_z3.json")
 
@@ -55,22 +57,33 @@ def test_a_file_that_nothing_tells_of() -> None:
     """Judged where all of LLaMA-Factory's own files agree, by the one that needs most, or least where none suffices."""
     recipe = "model_name_or_path: Qwen/Qwen3-8B\ntemplate: qwen3\ndeepspeed: mine.json\nfinetuning_type: "
 
-    def judged(rest: str, machine: str | None) -> prediction.Job:
-        return prediction.resolve(parse_recipe("-", recipe + rest), machine, 512)
+    def judged(rest: str, machine: str | None) -> RunSettings:
+        return resolve(parse_recipe("-", recipe + rest), machine, 512)
 
     fits = judged("lora", "8xa100-80g")
-    assert fits.unread is not None
-    assert fits.unread.agreed is not None
-    assert (fits.verdict, set(fits.unread.verdicts.values()), fits.zero_stage) == ("fits", {"fits"}, 0)
+    fits_unread = predict(fits).unread
+    assert fits_unread is not None
+    assert fits_unread.agreed is not None
+    assert (predict(fits).verdict, set(fits_unread.verdicts.values()), fits.zero_stage) == (
+        "fits",
+        {"fits"},
+        0,
+    )
     exceeds = judged("full", "1xrtx-2080ti")
-    assert exceeds.unread is not None
-    assert (exceeds.verdict, set(exceeds.unread.verdicts.values())) == ("exceeds", {"exceeds"})
+    exceeds_unread = predict(exceeds).unread
+    assert exceeds_unread is not None
+    assert (predict(exceeds).verdict, set(exceeds_unread.verdicts.values())) == ("exceeds", {"exceeds"})
     differ = judged("full", "8xa100-80g")
-    assert differ.unread is not None
-    assert (differ.verdict, differ.unread.agreed, differ.device_memory) == ("unknown", None, None)
-    assert (differ.unread.verdicts["ZeRO-0"], differ.unread.verdicts["ZeRO-3"]) == ("exceeds", "fits")
+    differ_unread = predict(differ).unread
+    assert differ_unread is not None
+    assert (predict(differ).verdict, differ_unread.agreed, predict(differ).device_memory) == (
+        "unknown",
+        None,
+        None,
+    )
+    assert (differ_unread.verdicts["ZeRO-0"], differ_unread.verdicts["ZeRO-3"]) == ("exceeds", "fits")
     for unjudged in (judged("lora", None), judged("lora\ndo_train: false\ndo_predict: true", "8xa100-80g")):
-        assert unjudged.unread is None
+        assert predict(unjudged).unread is None
     launched = replace(fits, accelerate=fsdp.AccelerateFile("a.yaml", {"distributed_type": "DEEPSPEED"}))
-    assert (launched.unread, launched.verdict) == (None, "unknown")
+    assert (predict(launched).unread, predict(launched).verdict) == (None, "unknown")
     assert [training_time.predict_training_time(each) for each in (fits, differ)] == [None, None]

@@ -13,8 +13,9 @@ import pytest
 from support.count_calls import calls
 
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import dataset_registry, prediction
+from validator.run import dataset_registry
 from validator.run.dataset_registry import Dataset
+from validator.run.settings import resolve
 
 ROW = {"instruction": "Say hi.", "input": "", "output": "hi"}
 LINE = json.dumps(ROW) + "\n"
@@ -150,4 +151,4 @@ def test_a_broken_registry_says_so(tmp_path: Path, text: str) -> None:
 )
 def test_a_recipe_finds_its_data_sets(recipe: str, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
-    assert [found.name for found in prediction.resolve(parse_recipe("-", recipe)).data.datasets] == names
+    assert [found.name for found in resolve(parse_recipe("-", recipe)).data.datasets] == names

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from validator.recipe.recipe_file import load_recipe
-from validator.run import prediction
+from validator.run.settings import RunSettings, resolve
 
 TRAIN = "model_name_or_path: {}\ntemplate: {}\ndo_train: true\nfinetuning_type: {}\noutput_dir: {}\n"
 FIRST = TRAIN.format("Qwen/Qwen3-8B", "qwen3", "full", "saves/first/")
@@ -16,11 +16,11 @@ EXPORT = "model_name_or_path: Qwen/Qwen3-8B\nadapter_name_or_path: saves/a\ntemp
 SECOND = TRAIN.format("saves/first", "qwen3", "lora", "saves/second")
 
 
-def started(folder: Path, files: dict[str, str], name: str = "second.yaml") -> prediction.Job:
+def started(folder: Path, files: dict[str, str], name: str = "second.yaml") -> RunSettings:
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
-    return prediction.resolve(load_recipe(str(folder / name)))
+    return resolve(load_recipe(str(folder / name)))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "first.yaml")
     (tmp_path / "again.yaml").mkdir()
     assert started(tmp_path, {"second.yaml": SECOND}).model is None
-    assert prediction.resolve(load_recipe(str(tmp_path / "nowhere" / "second.yaml"))).model is None
+    assert resolve(load_recipe(str(tmp_path / "nowhere" / "second.yaml"))).model is None
 
 
 @pytest.mark.parametrize(("folder", "known"), [("merge_lora", True), ("train_full", True), ("others", False)])

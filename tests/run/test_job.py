@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from validator.recipe.recipe_file import Document
-from validator.run import prediction
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings, resolve
 
 
-def resolved(machine: str | None = None, ram: float | None = None, header: Any = None, **values: Any) -> prediction.Job:
-    return prediction.resolve(Document("x.yaml", values=values, header=header or {}), machine, ram)
+def resolved(machine: str | None = None, ram: float | None = None, header: Any = None, **values: Any) -> RunSettings:
+    return resolve(Document("x.yaml", values=values, header=header or {}), machine, ram)
 
 
 def test_defaults_are_llamafactorys() -> None:
@@ -82,42 +83,48 @@ BEST = {"metric_for_best_model": "eval_loss", "eval_strategy": "steps", "val_siz
 def test_checkpoints(more: dict[str, Any], kept: int, at_once: int) -> None:
     """The run has 100 steps, 90 where a tenth of the samples is held back."""
     values = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "num_train_epochs": 2.0, **more}
-    assert resolved("1xa100-80g", header={"samples": 100}, **values).checkpoints == (kept, at_once)
+    assert predict(resolved("1xa100-80g", header={"samples": 100}, **values)).checkpoints == (kept, at_once)
 
 
 def test_a_run_of_unknown_length_is_taken_to_remove_checkpoints() -> None:
-    assert resolved("1xa100-80g", save_total_limit=2).checkpoints == (2, 3)
-    assert resolved("1xa100-80g").checkpoints == (1, 1)
+    assert predict(resolved("1xa100-80g", save_total_limit=2)).checkpoints == (2, 3)
+    assert predict(resolved("1xa100-80g")).checkpoints == (1, 1)
 
 
 def test_the_verdict_is_the_worse_of_device_and_host() -> None:
     values: dict[str, Any] = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
-    assert resolved("8xa100-80g", 1024, **values).verdict == "fits"
-    assert resolved("8xa100-80g", 8, **values).verdict == "exceeds"
-    assert resolved("8xa100-80g", 8, **values).device_verdict == "fits"
-    assert resolved("1xt4-16g", 1024, **{**values, "finetuning_type": "full"}).verdict == "exceeds"
-    assert resolved(**values).verdict == "unknown"
-    assert resolved("8xa100-80g", 1024, model_name_or_path="none/such").verdict == "unknown"
+    assert predict(resolved("8xa100-80g", 1024, **values)).verdict == "fits"
+    assert predict(resolved("8xa100-80g", 8, **values)).verdict == "exceeds"
+    assert predict(resolved("8xa100-80g", 8, **values)).device_verdict == "fits"
+    assert predict(resolved("1xt4-16g", 1024, **{**values, "finetuning_type": "full"})).verdict == "exceeds"
+    assert predict(resolved(**values)).verdict == "unknown"
+    assert predict(resolved("8xa100-80g", 1024, model_name_or_path="none/such")).verdict == "unknown"
 
 
 def test_of_shared_memory_device_and_host_need_their_sum() -> None:
     values: dict[str, Any] = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True,
                               "per_device_train_batch_size": 1}  # fmt: skip
     own, shared = resolved("1xa100-80g", 1024, **values), resolved("1xgb10-128g", **values)
-    assert own.device_memory
-    assert shared.device_memory
-    assert shared.host_memory
-    live = shared.device_memory.allocated - own.device_memory.allocated
-    assert live == pytest.approx(shared.host_memory.expected)
-    assert shared.verdict == "fits"
+    own_memory = predict(own).device_memory
+    assert own_memory
+    shared_memory = predict(shared).device_memory
+    assert shared_memory
+    host_memory = predict(shared).host_memory
+    assert host_memory
+    live = shared_memory.allocated - own_memory.allocated
+    assert live == pytest.approx(host_memory.expected)
+    assert predict(shared).verdict == "fits"
     # The checkpoint of 32B stays in the page cache beside the weights.
-    assert resolved("1xgb10-128g", **values | {"model_name_or_path": "Qwen/Qwen2.5-32B-Instruct"}).verdict == "tight"
-    assert resolved("1xgb10-128g", **values | {"finetuning_type": "full"}).verdict == "exceeds"
+    assert (
+        predict(resolved("1xgb10-128g", **values | {"model_name_or_path": "Qwen/Qwen2.5-32B-Instruct"})).verdict
+        == "tight"
+    )
+    assert predict(resolved("1xgb10-128g", **values | {"finetuning_type": "full"})).verdict == "exceeds"
 
 
 def test_less_main_memory_is_less_of_what_a_device_shares() -> None:
     values: dict[str, Any] = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "bf16": True}
-    assert resolved("1xgb10-128g", 16, **values).device_verdict == "exceeds"
+    assert predict(resolved("1xgb10-128g", 16, **values)).device_verdict == "exceeds"
     assert resolved("1xgb10-128g", 1024, **values).machine == resolved("1xgb10-128g", **values).machine
 
 
@@ -142,7 +149,7 @@ def test_paths_are_looked_for_here_first_then_beside_the_recipe(
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "project" / "z.json").write_text("{}")
     monkeypatch.chdir(tmp_path / "here")
-    recipe = prediction.resolve(Document(str(tmp_path / "project" / "recipes" / "x.yaml")))
+    recipe = resolve(Document(str(tmp_path / "project" / "recipes" / "x.yaml")))
     assert recipe.workspace.find("z.json") == (tmp_path / "project" / "z.json", False)
     (tmp_path / "here" / "z.json").write_text("{}")
     assert recipe.workspace.find("z.json") == (tmp_path / "here" / "z.json", True)
@@ -172,7 +179,7 @@ def test_paths_are_looked_for_here_first_then_beside_the_recipe(
 )
 def test_a_refused_value_counts_as_what_it_plainly_means_or_not_at_all(key: str, value: object, meant: object) -> None:
     document = Document("x.yaml", values={key: value})
-    assert prediction.resolve(document, refused=frozenset({key})).args.get(key) == meant
+    assert resolve(document, refused=frozenset({key})).args.get(key) == meant
 
 
 def test_a_deepspeed_file_that_is_not_there_is_the_catalogues_or_memory_is_unknown(
@@ -181,12 +188,17 @@ def test_a_deepspeed_file_that_is_not_there_is_the_catalogues_or_memory_is_unkno
     monkeypatch.chdir(tmp_path)
     values = {"model_name_or_path": "Qwen/Qwen3-8B", "finetuning_type": "full", "bf16": True}
     for name, verdict in (("no_such.json", "unknown"), ("deepspeed/ds_z3.json", "fits"), ("ds_z0.json", "exceeds")):
-        assert resolved("8xa100-80g", 1024, deepspeed=name, **values).verdict == verdict, name
+        assert predict(resolved("8xa100-80g", 1024, deepspeed=name, **values)).verdict == verdict, name
     (tmp_path / "ds_z2.json").write_text('{"zero_optimization": {"stage": 3}}')
-    assert resolved("8xa100-80g", 1024, deepspeed="ds_z2.json", **values).verdict == "fits"
+    assert predict(resolved("8xa100-80g", 1024, deepspeed="ds_z2.json", **values)).verdict == "fits"
     (tmp_path / "ds_z2.json").write_text("{")
     broken = resolved("8xa100-80g", 1024, deepspeed="ds_z2.json", **values)
-    assert (broken.device_memory, broken.host_memory, broken.disk, broken.verdict) == (None, None, None, "unknown")
+    assert (
+        predict(broken).device_memory,
+        predict(broken).host_memory,
+        predict(broken).disk,
+        predict(broken).verdict,
+    ) == (None, None, None, "unknown")
 
 
 def test_new_tokens_are_rows_of_the_vocabulary() -> None:
@@ -218,14 +230,14 @@ def test_experts_are_those_of_the_releases_that_the_recipe_admits(
     wanted: dict[str, str], verdicts: list[str], verdict: str
 ) -> None:
     one = resolved("1xa100-80g", header=wanted, **MIXTRAL)
-    assert (list(one.device_verdicts.values()), one.device_verdict) == (verdicts, verdict)
+    assert (list(predict(one).device_verdicts.values()), predict(one).device_verdict) == (verdicts, verdict)
 
 
 def test_adapters_reach_experts_that_are_linear_modules() -> None:
-    older, newer = resolved("1xa100-80g", **MIXTRAL).workloads.values()
+    older, newer = predict(resolved("1xa100-80g", **MIXTRAL)).workloads.values()
     assert newer.adapter.targets == ("q", "k", "v", "o", "router", "gate", "up", "down")
     assert older.adapter.targets == ("q", "k", "v", "o")
 
 
 def test_a_dense_model_is_the_same_with_every_release() -> None:
-    assert len(resolved(model_name_or_path="Qwen/Qwen2.5-7B-Instruct").workloads) == 1
+    assert len(predict(resolved(model_name_or_path="Qwen/Qwen2.5-7B-Instruct")).workloads) == 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import prediction
 from validator.run.hyperparameters import ORDINARY_TOKENS
+from validator.run.prediction import predict
 from validator.run.recipe_arguments import HeaderLengths, header_lengths
+from validator.run.settings import RunSettings, resolve
 
 RECIPE = """# /// recipe
 # machine: 8xa100-40g
@@ -39,8 +40,8 @@ def test_what_the_header_says(value: object, told: HeaderLengths | None) -> None
     assert header_lengths(value) == told
 
 
-def resolved(header: str = "", cutoff: int = 16384, more: str = "") -> prediction.Job:
-    return prediction.resolve(parse_recipe("-", RECIPE.format(header, cutoff, more)))
+def resolved(header: str = "", cutoff: int = 16384, more: str = "") -> RunSettings:
+    return resolve(parse_recipe("-", RECIPE.format(header, cutoff, more)))
 
 
 @pytest.mark.parametrize(
@@ -59,18 +60,20 @@ def resolved(header: str = "", cutoff: int = 16384, more: str = "") -> predictio
 def test_the_longest_sequence(header: str, cutoff: int, more: str, reached: int, longest: int) -> None:
     one = resolved(header, cutoff, more)
     assert (one.batch.certain_tokens, one.batch.max_tokens) == (reached, longest)
-    assert one.workload is not None
-    assert one.workload.length == longest
+    workload = predict(one).workload
+    assert workload is not None
+    assert workload.length == longest
 
 
 def test_where_lengths_decide_and_are_not_known_the_verdict_is_tight() -> None:
     one = resolved()
-    assert (one.verdict, one.worst, one.device_verdict) == ("tight", "exceeds", "exceeds")
-    assert one.enough_for is not None
-    assert ORDINARY_TOKENS <= one.enough_for < 16384
+    assert (predict(one).verdict, predict(one).worst, predict(one).device_verdict) == ("tight", "exceeds", "exceeds")
+    enough_for = predict(one).enough_for
+    assert enough_for is not None
+    assert ORDINARY_TOKENS <= enough_for < 16384
     # and the length named is one at which it does not exceed, while little more does
-    assert resolved(f"lengths: [1, {one.enough_for}]").worst != "exceeds"
-    assert resolved(f"lengths: [1, {one.enough_for * 11 // 10}]").worst == "exceeds"
+    assert predict(resolved(f"lengths: [1, {enough_for}]")).worst != "exceeds"
+    assert predict(resolved(f"lengths: [1, {enough_for * 11 // 10}]")).worst == "exceeds"
 
 
 @pytest.mark.parametrize(
@@ -82,11 +85,11 @@ def test_where_lengths_decide_and_are_not_known_the_verdict_is_tight() -> None:
 )  # fmt: skip
 def test_what_is_known_makes_it_firm(header: str, more: str, verdict: str) -> None:
     one = resolved(header, more=more)
-    assert (one.verdict, one.enough_for) == (verdict, None)
+    assert (predict(one).verdict, predict(one).enough_for) == (verdict, None)
 
 
 def test_a_typical_length_widens_the_band_downwards() -> None:
-    usual, told = resolved().device_memory, resolved("lengths: 800").device_memory
+    usual, told = predict(resolved()).device_memory, predict(resolved("lengths: 800")).device_memory
     assert usual is not None
     assert told is not None
     assert told.low < usual.low

@@ -9,7 +9,7 @@ import pytest
 
 from validator.recipe.recipe_file import load_with_overrides
 from validator.run import node_demand
-from validator.run.prediction import Job, resolve
+from validator.run.settings import RunSettings, resolve
 from validator.submit import node_resources
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -20,7 +20,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(RECIPES.parent)
 
 
-def job(name: str, *overrides: str, machine: str = "8xa100-80g") -> Job:
+def job(name: str, *overrides: str, machine: str = "8xa100-80g") -> RunSettings:
     return resolve(load_with_overrides(str(RECIPES / f"{name}.yaml"), overrides), machine)
 
 

@@ -12,9 +12,10 @@ import pytest
 from validator.knowledge.devices import parse_machine
 from validator.physics import RunPart
 from validator.run import training_time as timing
-from validator.run.prediction import Job, run_of_values
+from validator.run.prediction import predict
 from validator.run.recipe_arguments import Price, parse_price
 from validator.run.sample_lengths import estimate_sample_lengths
+from validator.run.settings import RunSettings, run_of_values
 from validator.run.training_time import TrainingTime, seconds_per_sample
 
 BASE = {
@@ -24,7 +25,7 @@ BASE = {
 }  # fmt: skip
 
 
-def job(header: dict[str, Any] | None = None, on: str = "8xa100-80g", **values: Any) -> Job:
+def job(header: dict[str, Any] | None = None, on: str = "8xa100-80g", **values: Any) -> RunSettings:
     told = {"samples": 6400, **(header or {})}
     there = parse_machine(on, 1024.0)._replace(network=told.pop("network", None), price=told.pop("price", None))
     return run_of_values({**BASE, **values}, told, there)
@@ -132,7 +133,7 @@ def test_kernels_that_the_header_names_count_where_transformers_takes_them(on: s
     hybrid = {"model_name_or_path": "Qwen/Qwen3.5-9B", "dataset": "alpaca_gpt4_en", "enable_liger_kernel": True}
     header = {"lengths": 512, "packages": "flash-linear-attention"}
     plain, named = (paced(each, on, **hybrid).step for each in ({"lengths": 512}, header))
-    memory = [job(each, on, **hybrid).device_memory for each in ({"lengths": 512}, header)]
+    memory = [predict(job(each, on, **hybrid)).device_memory for each in ({"lengths": 512}, header)]
     assert memory[0]
     assert memory[1]
     assert (named.expected < 0.9 * plain.expected) == counts

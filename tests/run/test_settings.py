@@ -16,9 +16,9 @@ from support.source import modules, nodes
 
 from validator.knowledge import devices, models
 from validator.run.dataset_registry import Dataset
-from validator.run.prediction import run_of_values
 from validator.run.quantization import Quantization, resolve_quantization
 from validator.run.recipe_arguments import Arguments
+from validator.run.settings import run_of_values
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "validator"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import prediction
+from validator.run.settings import resolve
 from validator.run.variants import model_sizes_that_fit
 
 RECIPE = "model_name_or_path: someone/model\nbf16: true\nfinetuning_type: full\ncutoff_len: 1024\n"
@@ -21,9 +21,7 @@ RECIPE = "model_name_or_path: someone/model\nbf16: true\nfinetuning_type: full\n
     ],
 )  # fmt: skip
 def test_sizes(template: str, machine: str, largest: str | None, beyond: str | None) -> None:
-    there = model_sizes_that_fit(
-        prediction.resolve(parse_recipe("-", f"{RECIPE}template: {template}\n"), machine, 1024)
-    )
+    there = model_sizes_that_fit(resolve(parse_recipe("-", f"{RECIPE}template: {template}\n"), machine, 1024))
     assert there is not None
     assert tuple(one and one.id for one in there) == (largest, beyond)
 
@@ -32,4 +30,4 @@ def test_sizes(template: str, machine: str, largest: str | None, beyond: str | N
     "more", ["", "template: default\n", "template: 3\n", "template: qwen\ndo_train: false\ndo_predict: true\n"]
 )
 def test_nothing_to_tell(more: str) -> None:
-    assert model_sizes_that_fit(prediction.resolve(parse_recipe("-", RECIPE + more), "8xa100-80g", 1024)) is None
+    assert model_sizes_that_fit(resolve(parse_recipe("-", RECIPE + more), "8xa100-80g", 1024)) is None

@@ -13,7 +13,8 @@ from validator.knowledge.architectures import read_architecture
 from validator.knowledge.models import find_model
 from validator.physics import TowerWorkload, estimate_device_memory, parameter_count
 from validator.run import multimodal
-from validator.run.prediction import run_of_values
+from validator.run.prediction import predict
+from validator.run.settings import run_of_values
 from validator.run.workspace import Workspace
 
 QWEN2 = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
@@ -169,21 +170,23 @@ def test_what_trains_of_a_tower(recipe: dict[str, Any], encoding: TowerWorkload,
         "cutoff_len": 4096,
         **recipe,
     }
-    work = run_of_values(values, workspace=Workspace(folders=(folder,))).workload
+    work = predict(run_of_values(values, workspace=Workspace(folders=(folder,)))).workload
     assert work
     assert work.towers[0]._replace(tokens=0) == encoding
 
 
 def test_before_transformers_5_a_frozen_tower_is_passed_by(folder: Path) -> None:
     values = {"model_name_or_path": str(folder), "stage": "sft", "finetuning_type": "lora"}
-    work = run_of_values(values, header={"transformers": "4.57.1"}, workspace=Workspace(folders=(folder,))).workload
+    work = predict(
+        run_of_values(values, header={"transformers": "4.57.1"}, workspace=Workspace(folders=(folder,)))
+    ).workload
     assert work
     assert not work.towers[0].input_requires_grad
 
 
 def test_a_frozen_decoder_trains_no_layer(folder: Path) -> None:
     values = {"model_name_or_path": str(folder), "finetuning_type": "full", "freeze_language_model": True, **FREE}
-    work = run_of_values(values, workspace=Workspace(folders=(folder,))).workload
+    work = predict(run_of_values(values, workspace=Workspace(folders=(folder,)))).workload
     assert work
     assert (work.method, work.trainable_layers) == ("freeze", 0)
 
@@ -205,7 +208,7 @@ def test_how_much_a_tower_reads(recipe: dict[str, Any], rows: Any, tokens: int, 
         (folder / "seen.json").write_text(json.dumps(rows))
         (folder / "dataset_info.json").write_text(json.dumps({"seen": {"file_name": "seen.json", "columns": columns}}))
     values = {"model_name_or_path": str(folder), "dataset": "seen", "dataset_dir": str(folder), "cutoff_len": 4096}
-    work = run_of_values({**values, **recipe}, workspace=Workspace(folders=(folder,))).workload
+    work = predict(run_of_values({**values, **recipe}, workspace=Workspace(folders=(folder,)))).workload
     assert work
     assert work.towers[0].tokens == tokens
 
@@ -220,7 +223,7 @@ def test_rows_that_are_not_at_hand_have_what_their_columns_name(
     registry = {"far": {"hf_hub_url": "someone/far", "columns": {"prompt": "text", **column}}}
     (folder / "dataset_info.json").write_text(json.dumps(registry))
     values = {"model_name_or_path": str(folder), "dataset": "far", "dataset_dir": str(folder), "cutoff_len": 4096}
-    work = run_of_values(values, workspace=Workspace(folders=(folder,))).workload
+    work = predict(run_of_values(values, workspace=Workspace(folders=(folder,)))).workload
     assert work
     assert work.towers[0].tokens == tokens
 
@@ -275,22 +278,22 @@ def test_the_band_ends_where_pictures_of_unknown_number_fill_the_length(
     values = {"model_name_or_path": str(folder), "dataset_dir": str(folder), "stage": "sft", "bf16": True,
               "finetuning_type": "lora", "cutoff_len": 4096, **recipe}  # fmt: skip
     job = run_of_values(values, workspace=Workspace(folders=(folder,)))
-    assert job.device_memory
-    assert job.workload
+    memory = predict(job).device_memory
+    assert memory
+    workload = predict(job).workload
+    assert workload
     assert job.model
-    one = estimate_device_memory(job.model.arch, job.workload)
-    assert job.device_memory.expected == one.expected
-    assert (job.device_memory.high > one.high) == wider
+    one = estimate_device_memory(job.model.arch, workload)
+    assert memory.expected == one.expected
+    assert (memory.high > one.high) == wider
     if wider:  # and `lengths` of the header block tell how long samples are with their pictures
-        short = run_of_values(
-            values, header={"lengths": [800, 2000]}, workspace=Workspace(folders=(folder,))
+        short = predict(
+            run_of_values(values, header={"lengths": [800, 2000]}, workspace=Workspace(folders=(folder,)))
         ).device_memory
         assert short
-        assert short.high < job.device_memory.high
-        full = job.workload.towers[0]._replace(tokens=4 * 4096)
-        assert (
-            job.device_memory.high == estimate_device_memory(job.model.arch, job.workload._replace(towers=(full,))).high
-        )
+        assert short.high < memory.high
+        full = workload.towers[0]._replace(tokens=4 * 4096)
+        assert memory.high == estimate_device_memory(job.model.arch, workload._replace(towers=(full,))).high
 
 
 def test_layers_of_each_tower_are_counted_by_its_own() -> None:
@@ -308,7 +311,7 @@ def test_layers_of_each_tower_are_counted_by_its_own() -> None:
 def test_tokens_that_a_projector_pools_fill_a_sample_by_what_they_become(length: int, tokens: int) -> None:
     """A picture of Gemma 3 is 4,096 tokens of its tower, and 256 of the decoder."""
     values = {"model_name_or_path": "google/gemma-3-4b-it", "finetuning_type": "lora", "cutoff_len": length}
-    work = run_of_values(values, workspace=Workspace()).workload
+    work = predict(run_of_values(values, workspace=Workspace())).workload
     assert work
     assert work.towers[0].tokens == tokens
 

@@ -13,7 +13,8 @@ from validator.physics.optimizer import optimizer_state_bytes
 from validator.physics.training_step import TrainingStep
 from validator.physics.workload import SdpaInputs
 from validator.recipe.recipe_file import Document
-from validator.run import prediction
+from validator.run.prediction import predict
+from validator.run.settings import resolve
 
 ZERO = {"zero_optimization": {"stage": 2}}
 OFFLOAD = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
@@ -22,7 +23,7 @@ GALORE = {"use_galore": True, "finetuning_type": "full"}
 
 def workload(machine: str = "8xa100-80g", model: str = "Qwen/Qwen2.5-7B-Instruct", **values: Any) -> Workload:
     document = Document("x.yaml", values={"model_name_or_path": model, **values})
-    found = prediction.resolve(document, machine).workload
+    found = predict(resolve(document, machine)).workload
     assert found is not None
     return found
 
@@ -156,7 +157,7 @@ def test_a_quantized_checkpoint_brings_its_own_bits() -> None:
 )  # fmt: skip
 def test_the_default_optimizer_is_that_of_the_releases(header: dict[str, str], optimizer: str) -> None:
     document = Document("x.yaml", values={"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct"}, header=header)
-    work = prediction.resolve(document).workload
+    work = predict(resolve(document)).workload
     assert work is not None
     assert work.optimizer == optimizer
 
@@ -166,7 +167,7 @@ def test_the_default_optimizer_is_that_of_the_releases(header: dict[str, str], o
 )
 def test_a_checkpoint_in_32_bits_is_halved_before_0_9_4(release: str, half: bool, stored: float) -> None:
     values = {"model_name_or_path": "HuggingFaceTB/SmolLM-135M", "bf16": half}
-    work = prediction.resolve(Document("x.yaml", values=values, header={"llamafactory": release})).workload
+    work = predict(resolve(Document("x.yaml", values=values, header={"llamafactory": release}))).workload
     assert work is not None
     assert work.base_bytes == stored
 
@@ -197,7 +198,7 @@ def test_older_releases_give_attention_and_losses_more(
     header: dict[str, str], given: SdpaInputs, loss: str, supervised: bool
 ) -> None:
     values = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "dpo"}
-    work = prediction.resolve(Document("x.yaml", values=values, header=header)).workload
+    work = predict(resolve(Document("x.yaml", values=values, header=header))).workload
     assert work is not None
     assert (work.sdpa_inputs, work.loss, work.adds_supervised_loss) == (given, loss, supervised)
 
@@ -213,6 +214,6 @@ def test_older_releases_give_attention_and_losses_more(
 def test_what_older_releases_make_of_a_loss(values: dict[str, Any], loss: str) -> None:
     values = {"model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", **values}
     for release, raised in (("4.48.3", False), ("4.45.2", True)):
-        work = prediction.resolve(Document("x.yaml", values=values, header={"transformers": release})).workload
+        work = predict(resolve(Document("x.yaml", values=values, header={"transformers": release}))).workload
         assert work is not None
         assert (work.loss, work.adds_supervised_loss, work.logits_upcast) == (loss, False, raised)

@@ -28,7 +28,8 @@ from validator.physics import (
 from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import parse_recipe
 from validator.run.hyperparameters import ORDINARY_TOKENS
-from validator.run.prediction import Job, resolve
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings, resolve
 from validator.run.simulated import SimulationFigures
 from validator.simulation import session, simulation_request
 from validator.simulation.predict import Simulation, with_simulations
@@ -97,12 +98,12 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[SimulationRequ
     return Told.asked
 
 
-def figures(there: Job) -> SimulationFigures | None:
+def figures(there: RunSettings) -> SimulationFigures | None:
     assert isinstance(there.memory_source, Simulation)
     return there.memory_source.figures(there)
 
 
-def job(folder: Path, *lines: str, more: int = 0) -> Job:
+def job(folder: Path, *lines: str, more: int = 0) -> RunSettings:
     file = recipe(folder, *lines)
     there = resolve(parse_recipe("recipe.yaml", file.read_text()), "1xa100-80g")
     return with_simulations(there, session.SimulationSession(lambda _: None, more))
@@ -180,12 +181,13 @@ def test_what_an_unknown_type_sees_and_hears_is_not_simulated(
 
 def test_a_type_that_no_formula_knows_is_counted_and_judged(told: list[SimulationRequest], tmp_path: Path) -> None:
     there = job(tmp_path)
-    assert (there.model_problem, there.verdict, there.simulated) == (None, "fits", True)
+    assert (there.model_problem, predict(there).verdict, predict(there).simulated) == (None, "fits", True)
     assert there.model
     assert there.model.parameters == ANSWER.parameters
-    assert there.device_memory
-    assert there.device_memory.allocated == 3000
-    assert "models that no formula knows" in there.device_memory.gaps
+    memory = predict(there).device_memory
+    assert memory
+    assert memory.allocated == 3000
+    assert "models that no formula knows" in memory.gaps
     assert len(told) == 1
 
 
@@ -194,8 +196,9 @@ def test_trained_parameters_follow_the_targets(told: list[SimulationRequest], tm
 
     there = job(tmp_path, "lora_rank: 8")
     assert there.model
-    assert there.workload
-    assert trainable_parameter_count(there.model.arch, there.workload) == ANSWER.trainable
+    workload = predict(there).workload
+    assert workload
+    assert trainable_parameter_count(there.model.arch, workload) == ANSWER.trainable
     assert told
 
 
@@ -209,22 +212,23 @@ def test_without_a_config_nothing_is_simulated(told: list[SimulationRequest], tm
 
 def test_changes_are_simulated_as_many_as_are_allowed(told: list[SimulationRequest], tmp_path: Path) -> None:
     there = job(tmp_path, more=1)
-    assert there.device_memory
+    memory = predict(there).device_memory
+    assert memory
     lengths = [there.updated({"cutoff_len": length}) for length in (64, 32, 16)]
-    assert [one.device_memory is not None for one in lengths] == [True, True, False]
+    assert [predict(one).device_memory is not None for one in lengths] == [True, True, False]
     assert [cell.seq_len for cell in told] == [128, 64, 32]
 
 
 def test_answers_are_kept_and_a_spoiled_one_is_made_anew(told: list[SimulationRequest], tmp_path: Path) -> None:
     for _ in range(2):
-        assert job(tmp_path).verdict == "fits"
+        assert predict(job(tmp_path)).verdict == "fits"
     assert len(told) == 1
     (file,) = (tmp_path / "cache/lmf-recipes/simulations").iterdir()
     assert step_from_json(json.loads(file.read_text())) == ANSWER
     for spoiled in ("", "[]", '{"moments": 1}', "null"):
         file.write_text(spoiled)
         assert session.read_cached_step(file) is None
-    assert job(tmp_path).verdict == "fits"
+    assert predict(job(tmp_path)).verdict == "fits"
     assert len(told) == 2
     assert session.read_cached_step(file) == ANSWER
 
@@ -245,7 +249,7 @@ def test_a_cache_that_cannot_be_written_to_is_done_without(
 ) -> None:
     (tmp_path / "taken").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "taken"))
-    assert job(tmp_path).verdict == "fits"
+    assert predict(job(tmp_path)).verdict == "fits"
     assert told
 
 
@@ -335,9 +339,10 @@ def test_a_process_that_cannot_import_says_why(monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_model_that_formulas_know_stays_theirs(told: list[SimulationRequest], tmp_path: Path) -> None:
     there = job(tmp_path, "model_name_or_path: Qwen/Qwen2.5-7B-Instruct")
-    assert there.device_memory
-    assert there.device_memory.allocated > GIB
-    assert (there.simulated, len(told)) == (False, 0)
+    memory = predict(there).device_memory
+    assert memory
+    assert memory.allocated > GIB
+    assert (predict(there).simulated, len(told)) == (False, 0)
     shown = figures(there)
     assert shown
     assert shown.allocated == 3000 / GIB
@@ -371,7 +376,11 @@ def test_a_second_length_that_is_not_simulated_makes_nothing_fit(
     monkeypatch.setattr(Told, "answer", HUGE)
     monkeypatch.setattr(Told, "fails_at", ORDINARY_TOKENS)
     there = job(tmp_path, "cutoff_len: 4096")
-    assert (there.device_verdict, there.enough_for, there.verdict) == ("exceeds", None, "exceeds")
+    assert (predict(there).device_verdict, predict(there).enough_for, predict(there).verdict) == (
+        "exceeds",
+        None,
+        "exceeds",
+    )
     assert [cell.seq_len for cell in told] == [4096, ORDINARY_TOKENS]
 
 
@@ -384,8 +393,9 @@ def test_a_typical_length_that_is_not_simulated_leaves_the_longest_one_s_band(
     there = with_simulations(
         resolve(parse_recipe("recipe.yaml", text), "1xa100-80g"), session.SimulationSession(lambda _: None)
     )
-    assert there.device_memory
-    assert there.device_memory.allocated == 3000
+    memory = predict(there).device_memory
+    assert memory
+    assert memory.allocated == 3000
     assert [cell.seq_len for cell in told] == [4096, 800]
 
 
@@ -408,8 +418,8 @@ def test_after_a_failure_a_new_process_answers(told: list[SimulationRequest], mo
 
 
 def test_what_is_kept_is_not_written_again(told: list[SimulationRequest], tmp_path: Path) -> None:
-    assert job(tmp_path).verdict == "fits"
+    assert predict(job(tmp_path)).verdict == "fits"
     (file,) = (tmp_path / "cache/lmf-recipes/simulations").iterdir()
     before = file.stat().st_ino
-    assert job(tmp_path).verdict == "fits"
+    assert predict(job(tmp_path)).verdict == "fits"
     assert (file.stat().st_ino, len(told)) == (before, 1)

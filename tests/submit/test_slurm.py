@@ -21,7 +21,7 @@ from validator.errors import RecipeError
 from validator.knowledge.devices import find_device
 from validator.physics import Band
 from validator.recipe.recipe_file import load_recipe, parse_recipe
-from validator.run.prediction import resolve
+from validator.run.settings import resolve
 from validator.submit import node_script, slurm
 from validator.submit.cluster_job import ClusterJob, RunToSubmit, build_cluster_job
 from validator.submit.site_file import Site, Slurm

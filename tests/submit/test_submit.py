@@ -11,7 +11,7 @@ from support.engine_jobs import RECIPE
 
 from validator.errors import RecipeError
 from validator.recipe.recipe_file import parse_recipe
-from validator.run.prediction import resolve
+from validator.run.settings import resolve
 from validator.submit.cluster_job import ClusterJob, build_cluster_job
 from validator.submit.site_file import Site
 

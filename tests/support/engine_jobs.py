@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from validator.recipe.recipe_file import load_recipe, parse_recipe, with_overrides
-from validator.run.prediction import resolve
+from validator.run.settings import resolve
 from validator.submit import kubernetes, skypilot
 from validator.submit.cluster_job import RunToSubmit, build_cluster_job
 from validator.submit.site_file import Kubernetes, Site, SkyPilot

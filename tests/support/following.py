@@ -18,7 +18,8 @@ from validator.finding import FileReport, Severity
 from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import load_recipe
 from validator.run import launch_command
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings
 
 BODY = """# /// recipe
 # machine: none
@@ -69,8 +70,8 @@ def problems(report: FileReport, *severities: Severity) -> set[Problem]:
 
 
 def promises(
-    folder: Path, text: str, search: Callable[[Job], list[Change]], *severities: Severity
-) -> tuple[Job, list[Change]]:
+    folder: Path, text: str, search: Callable[[RunSettings], list[Change]], *severities: Severity
+) -> tuple[RunSettings, list[Change]]:
     """What is advised to a recipe that lies alone in a folder; each of it is followed, and true. `severities` are those
     of which it may bring no new problem."""
     folder.mkdir()
@@ -101,12 +102,14 @@ def _follow(folder: Path, text: str, change: Change) -> None:
     (folder / "recipe.yaml").write_text(text, "utf-8")
 
 
-def is_as_promised(after: Job, change: Change) -> None:
+def is_as_promised(after: RunSettings, change: Change) -> None:
     """The job after the change needs what was promised."""
-    assert after.worst == change.verdict, change
-    assert after.device_memory, change
-    assert after.host_memory, change
-    assert change.device_gib == pytest.approx(after.device_memory.expected / GIB, abs=0.005), change
-    assert change.host_gib == pytest.approx(after.host_memory.expected / GIB, abs=0.005), change
+    assert predict(after).worst == change.verdict, change
+    memory = predict(after).device_memory
+    assert memory, change
+    host_memory = predict(after).host_memory
+    assert host_memory, change
+    assert change.device_gib == pytest.approx(memory.expected / GIB, abs=0.005), change
+    assert change.host_gib == pytest.approx(host_memory.expected / GIB, abs=0.005), change
     variables = launch_command.torchrun_env(*launch_command.nodes_and_devices(after), after.deepspeed is not None)
     assert (change.environment or {}).items() <= variables.items()

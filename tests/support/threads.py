@@ -27,8 +27,7 @@ from validator.machine import driver, host
 from validator.machine.installed_packages import InstalledPackages
 from validator.output import findings
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import prediction as jobs
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings, resolve
 
 ROOT = Path(__file__).parents[2]
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
@@ -88,13 +87,13 @@ def said(machine: Mapping[str, Any], folder: Path) -> dict[str, str]:
         return {command: re.sub(" +", " ", words) for command, words in shown.items()}
 
 
-def _run(machine: Mapping[str, Any], text: str | None, node: CheckContext) -> tuple[Job | None, CheckContext]:
+def _run(machine: Mapping[str, Any], text: str | None, node: CheckContext) -> tuple[RunSettings | None, CheckContext]:
     """The run, and the node with the devices that are recorded; where none are, none are asked about."""
     if text is None:
         return None, node
     document = parse_recipe("recipe.yaml", text)
     if "recording" not in machine:
-        return jobs.resolve(document), node
+        return resolve(document), node
     job, there = diagnosis.job_and_context(document, machine["recipe"]["machine"])
     return job, there._replace(root=node.root, environment=node.environment, site_packages=node.site_packages)
 

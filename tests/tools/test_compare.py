@@ -226,7 +226,7 @@ def move(folder: Path, old: str, new: str) -> None:
 
 
 RULE = '''@rule("TRA999", WARNING)
-def any_recipe(job: Job) -> Findings:
+def any_recipe(run: RunSettings) -> Findings:
     """There is a recipe.
 
     Why: to see it.

@@ -19,8 +19,9 @@ from validator.plan import search as plan
 from validator.plan.new_recipe import NewRecipe
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import parse_recipe
-from validator.run.prediction import Job
+from validator.run.prediction import predict
 from validator.run.recipe_labels import method_name
+from validator.run.settings import RunSettings
 
 METHODS = ("qlora", "lora", "full")
 # Machines of the map, from small to large, and the host memory of those whose usual server is not known, GiB.
@@ -53,7 +54,7 @@ def page() -> str:
     )
 
 
-def _table(method: str, recipes: Sequence[Job]) -> Iterator[str]:
+def _table(method: str, recipes: Sequence[RunSettings]) -> Iterator[str]:
     targets = list(columns())
     yield f"## {TITLES[method]}\n"
     yield "| model | " + " | ".join(str(target) for target in targets) + " |"
@@ -64,14 +65,14 @@ def _table(method: str, recipes: Sequence[Job]) -> Iterator[str]:
     yield ""
 
 
-def _cell(model: Model, target: Machine, method: str, recipes: Sequence[Job]) -> str:
+def _cell(model: Model, target: Machine, method: str, recipes: Sequence[RunSettings]) -> str:
     for job in recipes:
         if _same(job, model, target) and method_name(job) == method:
             return f"[recipe](../../recipes/{Path(job.workspace.recipe).name})"
     return _excluded(model, target, method) or verdict(model, target, method)
 
 
-def _same(job: Job, model: Model, target: Machine) -> bool:
+def _same(job: RunSettings, model: Model, target: Machine) -> bool:
     if job.model is None or job.machine is None or job.model.short != model.short:
         return False
     device = ALIKE.get(job.machine.device.id, job.machine.device.id)
@@ -100,16 +101,17 @@ def verdict(model: Model, target: Machine, method: str) -> str:
     """`fits` where any way that the planner knows does; else what is missing in the most frugal one."""
     start = NewRecipe(model, target, method)
     names = (None, *memory_savers()) if method == "full" and target.world == 1 else (None,)
-    jobs = []
+    predictions = []
     for saver in names:
         for made in plan.most_frugal_runs(replace(start, optimizer=saver)):
-            if made.draft.job.verdict == "fits":
+            prediction = predict(made.draft.job)
+            if prediction.verdict == "fits":
                 return "fits"
-            jobs.append(made.draft.job)
-    away = [job.host_memory.high for job in jobs if job.host_memory and job.device_verdict == "fits"]
+            predictions.append(prediction)
+    away = [each.host_memory.high for each in predictions if each.host_memory and each.device_verdict == "fits"]
     if away:
         return f"host {min(away) / GIB:,.0f}"
-    least = min((job.device_memory.high for job in jobs if job.device_memory), default=None)
+    least = min((each.device_memory.high for each in predictions if each.device_memory), default=None)
     return f"{least / GIB:,.0f}" if least else "-"
 
 

@@ -15,8 +15,9 @@ from validator.physics.estimate import GIB
 from validator.recipe.known_folders import catalogue_root
 from validator.rules import all_rules
 from validator.run import deepspeed, launch_command, training_time
-from validator.run.prediction import Job
+from validator.run.prediction import predict
 from validator.run.sample_lengths import estimate_sample_lengths
+from validator.run.settings import RunSettings
 from validator.run.variants import ArgumentChanges, ArgumentValue, with_arguments
 
 from . import levers
@@ -55,15 +56,16 @@ class Change:
         return "; ".join([f"{written} ({needs})", *self.steps()])
 
 
-def evaluate_change(job: Job, settings: ArgumentChanges, note: str) -> Change:
+def evaluate_change(job: RunSettings, settings: ArgumentChanges, note: str) -> Change:
     """Return the change that the settings make, with the memory and the verdict of the changed run."""
     after = with_arguments(job, settings)
-    device, host = after.device_memory, after.host_memory
+    prediction = predict(after)
+    device, host = prediction.device_memory, prediction.host_memory
     return Change(settings, device.expected / GIB if device else 0.0, host.expected / GIB if host else 0.0,
-                  after.worst, note, _copy_commands(job, settings), _new_variables(job, after))  # fmt: skip
+                  prediction.worst, note, _copy_commands(job, settings), _new_variables(job, after))  # fmt: skip
 
 
-def _copy_commands(job: Job, settings: ArgumentChanges) -> list[str]:
+def _copy_commands(job: RunSettings, settings: ArgumentChanges) -> list[str]:
     """Return the `lmf-recipes copy` commands that the change needs: for its DeepSpeed file, and for the recipe itself
     if it is read from the catalogue."""
     file = settings.get("deepspeed")
@@ -80,7 +82,7 @@ def _copy_command(name: str) -> str:
     return f"lmf-recipes copy {name} ."
 
 
-def _new_variables(job: Job, after: Job) -> dict[str, str]:
+def _new_variables(job: RunSettings, after: RunSettings) -> dict[str, str]:
     """Return the environment variables that the launcher needs after the change and did not need before."""
     before, now = (
         launch_command.torchrun_env(*launch_command.nodes_and_devices(one), one.deepspeed is not None)
@@ -104,26 +106,26 @@ class ReleaseMemory:
     verdict: Verdict
 
 
-def memory_on_older_release(job: Job) -> ReleaseMemory | None:
+def memory_on_older_release(job: RunSettings) -> ReleaseMemory | None:
     """Return memory with the last transformers 4, or None unless the run fits there and not here. transformers 4 stores
     experts as linear modules, which bitsandbytes can quantize."""
     mixture = job.model is not None and job.model.arch.ffn.experts > 0
-    if not (mixture and job.quantization.loads and job.worst in ("tight", "exceeds")):
+    if not (mixture and job.quantization.loads and predict(job).worst in ("tight", "exceeds")):
         return None
     version = releases.previous_major_pair()[1]
-    there = job.with_header({**job.header, "transformers": version})
+    there = predict(job.with_header({**job.header, "transformers": version}))
     memory = there.device_memory
     if memory is None or there.worst != "fits":
         return None
     return ReleaseMemory(version, memory.low / GIB, memory.expected / GIB, memory.high / GIB, there.worst)
 
 
-def with_time_ratios(job: Job, changes: Sequence[Change]) -> list[Change]:
+def with_time_ratios(job: RunSettings, changes: Sequence[Change]) -> list[Change]:
     """Return the changes, each with its `time_ratio`."""
     return [replace(each, time_ratio=time_ratio_of(job, with_arguments(job, each.set))) for each in changes]
 
 
-def time_ratio_of(job: Job, after: Job) -> float | None:
+def time_ratio_of(job: RunSettings, after: RunSettings) -> float | None:
     """Return time of `after` over time of `job` on the same samples of usual lengths; None if not known."""
     return training_time.time_ratio(job, after, estimate_sample_lengths(job).lengths[1])
 
@@ -134,22 +136,23 @@ _VERDICT_RANKS: Mapping[Verdict, int] = {"fits": 0, "tight": 1, "exceeds": 2, "u
 _MAX_FURTHER_TRIALS = 150
 
 
-def nearest_changes(job: Job, limit: int = 5) -> list[Change]:
+def nearest_changes(job: RunSettings, limit: int = 5) -> list[Change]:
     """Return changes that fit, cheapest first by the order of the levers, without settings that could be left out; else
     changes that are tight; else those that come nearest. For a job that fits, or whose verdict is unknown, return
     changes that save memory and keep the training. No change brings an error that the job does not have."""
-    if job.worst not in ("tight", "exceeds"):
+    prediction = predict(job)
+    if prediction.worst not in ("tight", "exceeds"):
         return list(islice(_changes_to_same_training(job), limit))
-    better: tuple[Verdict, ...] = ("fits", "tight") if job.worst == "exceeds" else ("fits",)
+    better: tuple[Verdict, ...] = ("fits", "tight") if prediction.worst == "exceeds" else ("fits",)
     for wanted in better:
         if found := list(islice(_minimal_changes(job, wanted), limit)):
             return found
     return list(islice(_closest_changes(job), limit))
 
 
-def change_advice(job: Job) -> str:
+def change_advice(job: RunSettings) -> str:
     """Return what to do about a job that does not fit, as the end of a message."""
-    if job.simulated:
+    if predict(job).simulated:
         return f"`lmf-recipes explain {shell_quote(job.workspace.recipe)} --simulate` tries changes"
     if cure := memory_on_older_release(job):
         written = f"write `# transformers: {cure.transformers}` into the header block and install it"
@@ -160,7 +163,7 @@ def change_advice(job: Job) -> str:
     return "no change makes it fit, `lmf-recipes explain` shows the nearest"
 
 
-def _minimal_changes(job: Job, wanted: Verdict) -> Iterator[Change]:
+def _minimal_changes(job: RunSettings, wanted: Verdict) -> Iterator[Change]:
     """Yield changes that reach the verdict, cheapest first, without those that hold all keys of a cheaper one."""
     found: list[ArgumentChanges] = []
     for trial, option in enumerate(_candidate_options(job, wanted, found)):
@@ -171,7 +174,7 @@ def _minimal_changes(job: Job, wanted: Verdict) -> Iterator[Change]:
             yield evaluate_change(job, option.set, option.note)
 
 
-def _candidate_options(job: Job, wanted: Verdict, found: list[ArgumentChanges]) -> Iterator[Option]:
+def _candidate_options(job: RunSettings, wanted: Verdict, found: list[ArgumentChanges]) -> Iterator[Option]:
     """Yield each option that changes the training, with all combinations of options that do not. Options that hold all
     keys of something in `found` are left out, and an option that was part of a result is added to `found`."""
     easy = [*_combined_options(job, levers.SAME_TRAINING)]
@@ -191,7 +194,7 @@ def _holds_any(settings: ArgumentChanges, others: Sequence[ArgumentChanges]) -> 
     return any(other.keys() <= settings.keys() for other in others)
 
 
-def _closest_changes(job: Job) -> Iterator[Change]:
+def _closest_changes(job: RunSettings) -> Iterator[Change]:
     """Yield the changes that come nearest to the machine's limits: each option that changes the training, with all
     options that do not."""
     tried = [
@@ -207,21 +210,21 @@ def _closest_changes(job: Job) -> Iterator[Change]:
             yield each
 
 
-def _is_nearer(job: Job, one: Change, than: Change) -> bool:
+def _is_nearer(job: RunSettings, one: Change, than: Change) -> bool:
     """True if `one` needs clearly less of the memory (device or host) of which `than` needs too much."""
-    short = with_arguments(job, than.set)
+    short = predict(with_arguments(job, than.set))
     device = short.device_verdict == than.verdict and one.device_gib <= 0.98 * than.device_gib
     return device or (short.host_verdict == than.verdict and one.host_gib <= 0.98 * than.host_gib)
 
 
-def _changes_to_same_training(job: Job) -> Iterator[Change]:
+def _changes_to_same_training(job: RunSettings) -> Iterator[Change]:
     """Yield each option that keeps the training, by itself, if it saves memory."""
     for option in (option for lever in levers.SAME_TRAINING for option in levers.available_options(job, lever)):
         if _saves_memory(job, option.set) and _adds_no_error(job, option.set):
             yield evaluate_change(job, option.set, option.note)
 
 
-def _combined_options(job: Job, tried_levers: Sequence[Lever]) -> Iterator[Option]:
+def _combined_options(job: RunSettings, tried_levers: Sequence[Lever]) -> Iterator[Option]:
     """Yield combinations of at most one option of each lever, cheapest first: each lever costs more than all before it
     together."""
     choices = [(Option({}, ""), *levers.available_options(job, lever)) for lever in reversed(tried_levers)]
@@ -230,7 +233,7 @@ def _combined_options(job: Job, tried_levers: Sequence[Lever]) -> Iterator[Optio
             yield option
 
 
-def _most_frugal(job: Job, hard: Option, found: Sequence[ArgumentChanges] = ()) -> Iterator[Option]:
+def _most_frugal(job: RunSettings, hard: Option, found: Sequence[ArgumentChanges] = ()) -> Iterator[Option]:
     """Yield the option with the last option of every lever that keeps the training, except those in `found`: once with
     and once without another engine, which may need more memory than it saves."""
     last = (options[-1] for lever in levers.SAME_TRAINING if (options := levers.available_options(job, lever)))
@@ -241,11 +244,11 @@ def _most_frugal(job: Job, hard: Option, found: Sequence[ArgumentChanges] = ()) 
             yield option
 
 
-def _reaches_verdict(job: Job, option: Option, wanted: Verdict) -> bool:
-    return _VERDICT_RANKS[with_arguments(job, option.set).worst] <= _VERDICT_RANKS[wanted]
+def _reaches_verdict(job: RunSettings, option: Option, wanted: Verdict) -> bool:
+    return _VERDICT_RANKS[predict(with_arguments(job, option.set)).worst] <= _VERDICT_RANKS[wanted]
 
 
-def _adds_no_error(job: Job, settings: ArgumentChanges) -> bool:
+def _adds_no_error(job: RunSettings, settings: ArgumentChanges) -> bool:
     """True if the settings bring no error that the job does not have. Errors on data sets do not count: no change
     touches data sets, and DeepSpeed files are looked for in the catalogue, whose data sets are not the job's."""
     new = _find_errors_cached(with_arguments(job, settings)) - _find_errors_cached(job)
@@ -255,14 +258,14 @@ def _adds_no_error(job: Job, settings: ArgumentChanges) -> bool:
 _find_errors_cached = lru_cache(maxsize=64)(all_rules.find_errors)
 
 
-def _saves_memory(job: Job, settings: ArgumentChanges) -> bool:
+def _saves_memory(job: RunSettings, settings: ArgumentChanges) -> bool:
     """True if the settings save at least a fiftieth of device memory or of host memory."""
-    after = with_arguments(job, settings)
-    pairs = ((job.device_memory, after.device_memory), (job.host_memory, after.host_memory))
+    before, after = predict(job), predict(with_arguments(job, settings))
+    pairs = ((before.device_memory, after.device_memory), (before.host_memory, after.host_memory))
     return any(now.expected < 0.98 * was.expected for was, now in pairs if was and now)
 
 
-def _times_over_machine(job: Job, tried: Change) -> float:
+def _times_over_machine(job: RunSettings, tried: Change) -> float:
     """Return the changed run's memory over the machine's, of device or host the larger; 0 if it fits or the machine is
     not known."""
     machine = job.machine
@@ -278,26 +281,29 @@ _MAX_BATCH_TOKENS = _MAX_MICRO_BATCH * 2048
 _BATCH_ALONE = frozenset({levers.BATCH})
 
 
-def uses_of_free_memory(job: Job, limit: int = 4) -> list[Change]:
+def uses_of_free_memory(job: RunSettings, limit: int = 4) -> list[Change]:
     """Return changes that use more memory, for a job that fits, and with which it still fits by the same margin. No
     change brings an error or a warning that the job does not have."""
-    if job.verdict != "fits":
+    if predict(job).verdict != "fits":
         return []
-    fitting = (next((option for option in lever(job) if with_arguments(job, option.set).verdict == "fits"), None)
-               for lever in _LEVERS)  # fmt: skip
+
+    def fits(option: Option) -> bool:
+        return predict(with_arguments(job, option.set)).verdict == "fits"
+
+    fitting = (next(filter(fits, lever(job)), None) for lever in _LEVERS)
     useful = (option for option in fitting if option and _saves_time(job, option))
     known = all_rules.find_errors_and_warnings(job)
     return [evaluate_change(job, option.set, option.note) for option in islice(useful, limit)
             if all_rules.find_errors_and_warnings(with_arguments(job, option.set)) <= known]  # fmt: skip
 
 
-def _saves_time(job: Job, option: Option) -> bool:
+def _saves_time(job: RunSettings, option: Option) -> bool:
     """True unless the option only enlarges the micro batch and padding makes the run no faster."""
     ratio = time_ratio_of(job, with_arguments(job, option.set)) if option.decides == _BATCH_ALONE else None
     return ratio is None or ratio < 1
 
 
-def _less_sharding(job: Job) -> Iterator[Option]:
+def _less_sharding(job: RunSettings) -> Iterator[Option]:
     """Yield files that shard less than the job's, the least first, if need be with a smaller micro batch. On one device
     nothing is sharded, so only offload is worth leaving. Stages 1 and 2 keep the weights whole and send as much as
     plain data parallelism (ZeRO, arXiv 1910.02054, section 7), so leaving them gains nothing."""
@@ -317,7 +323,7 @@ _FILES_BY_SHARDING = ("", "ds_z2.json", "ds_z3.json", "ds_z2_offload.json", "ds_
 _LAST_WITHOUT_OFFLOAD = _FILES_BY_SHARDING.index("ds_z3.json")
 
 
-def _sharding_degree(job: Job) -> int:
+def _sharding_degree(job: RunSettings) -> int:
     """Return the index of the job's sharding in `_FILES_BY_SHARDING`, or its length if weights are in host memory,
     too."""
     if not job.zero_stage or job.deepspeed is None:
@@ -335,7 +341,7 @@ def _sharding_gain(name: str, offloads: bool) -> str:
     )
 
 
-def _no_recomputation(job: Job) -> Iterator[Option]:
+def _no_recomputation(job: RunSettings) -> Iterator[Option]:
     off: dict[str, ArgumentValue] = {"disable_gradient_checkpointing": True}
     if with_arguments(job, off).activation_checkpointing.mode != "off":  # the Trainer's own key turns it on again
         off["gradient_checkpointing"] = False
@@ -343,12 +349,12 @@ def _no_recomputation(job: Job) -> Iterator[Option]:
         yield Option(off, "activations computed once: a quarter to a third less time for a step")
 
 
-def _unquantized_weights(job: Job) -> Iterator[Option]:
+def _unquantized_weights(job: RunSettings) -> Iterator[Option]:
     if job.task.method == "lora" and job.quantization.works:
         yield Option({"quantization_bit": None}, "base weights in half precision: faster and more accurate")
 
 
-def _larger_micro_batch(job: Job) -> Iterator[Option]:
+def _larger_micro_batch(job: RunSettings) -> Iterator[Option]:
     """Yield larger micro batches with less accumulation, the largest first."""
     each = job.batch.kept_tokens * (2 if job.task.uses_preference_pairs else 1)
     for by in (8, 4, 2):
@@ -361,7 +367,7 @@ def _larger_micro_batch(job: Job) -> Iterator[Option]:
             yield Option(settings, "same effective batch in fewer, fuller passes", _BATCH_ALONE)
 
 
-def _longer_samples(job: Job) -> Iterator[Option]:
+def _longer_samples(job: RunSettings) -> Iterator[Option]:
     """Yield longer `cutoff_len`, up to the model's positions, the longest first."""
     most = job.model.positions if job.model else None
     lengths = [int(job.args.number("cutoff_len")) << by for by in (3, 2, 1)]

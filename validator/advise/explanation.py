@@ -15,8 +15,9 @@ from validator.finding import Diagnostic, Severity, Verdict
 from validator.physics import Band, Estimate, trainable_parameter_count
 from validator.physics.estimate import GIB, MemoryTerm, SharedTerm
 from validator.run import calibration, launch_command, training_time
-from validator.run.prediction import Job
+from validator.run.prediction import predict
 from validator.run.recipe_arguments import Cost
+from validator.run.settings import RunSettings
 from validator.run.simulated import SimulationFigures
 from validator.wording import four_digits
 
@@ -221,7 +222,7 @@ def _rounded_sizes(sizes: _Sizes) -> _Sizes:
 _POWER_SHARES = (0.6, 0.85, 1.0)
 
 
-def predict_run_time(job: Job, energy: bool = False) -> RunTime | None:
+def predict_run_time(job: RunSettings, energy: bool = False) -> RunTime | None:
     """Return the predicted time of the run; None if model, machine or its rates are not known. `energy`: with the
     energy that the boards draw."""
     correction = calibration.time_correction(str(job.machine))
@@ -247,12 +248,12 @@ def predict_run_time(job: Job, energy: bool = False) -> RunTime | None:
     )
 
 
-def run_cost(job: Job, time: RunTime | None) -> Cost | None:
+def run_cost(job: RunSettings, time: RunTime | None) -> Cost | None:
     """Return the price of all device hours; None if no price or no number of samples is known."""
     return job.price.of(job.batch.world_size, time.hours) if job.price and time and time.hours else None
 
 
-def _energy_kwh(job: Job, hours: Band) -> Band | None:
+def _energy_kwh(job: RunSettings, hours: Band) -> Band | None:
     watts = job.machine.device.watts if job.machine else None
     if not watts:
         return None
@@ -267,7 +268,7 @@ class LaunchCommands(NamedTuple):
     problem: str | None = None
 
 
-def launch_commands(job: Job, overrides: Sequence[str]) -> LaunchCommands:
+def launch_commands(job: RunSettings, overrides: Sequence[str]) -> LaunchCommands:
     """Return the launch commands of the recipe with the overrides, and with overrides for the paths of files that it
     reads; each key once."""
     if job.workspace.recipe == "-":
@@ -287,7 +288,7 @@ def launch_commands(job: Job, overrides: Sequence[str]) -> LaunchCommands:
 
 
 def explain(
-    job: Job,
+    job: RunSettings,
     overrides: Sequence[str] = (),
     diagnostics: Sequence[Diagnostic] = (),
     simulation: SimulationFigures | None = None,
@@ -297,21 +298,25 @@ def explain(
     its simulated memory. `energy`: with the energy that the boards draw.
 
     Raises RecipeError where model or machine is not known."""
+    prediction = predict(job)
     missing = None if job.model else "names no model; set `model_name_or_path`"
     if problem := job.model_problem or job.machine_problem or missing:
         raise RecipeError(f"{job.workspace.recipe}: {problem}")
     stopped = any(each.severity is Severity.ERROR for each in diagnostics)
-    settled = job.simulated and job.verdict in ("fits", "unknown")  # each change would take a simulation
+    settled = prediction.simulated and prediction.verdict in (
+        "fits",
+        "unknown",
+    )  # each change would take a simulation
     time = predict_run_time(job, energy)
     started = LaunchCommands() if stopped else launch_commands(job, overrides)
     return Explanation(
         path=job.workspace.recipe,
         machine=_target_machine(job),
         model=_model_size(job),
-        verdict=job.verdict,
-        enough_for_tokens=job.enough_for,
-        device_gib=_device_band(job.device_memory),
-        host_gib=_host_band(job.host_memory),
+        verdict=prediction.verdict,
+        enough_for_tokens=prediction.enough_for,
+        device_gib=_device_band(prediction.device_memory),
+        host_gib=_host_band(prediction.host_memory),
         disk_gib=_disk_use(job),
         time=time,
         cost=run_cost(job, time),
@@ -321,36 +326,37 @@ def explain(
             job.guidance.whose(job.declared.samples) if job.guidance else None,
         ),
         changes=[] if settled else changes.with_time_ratios(job, changes.nearest_changes(job)),
-        spare=() if job.simulated else changes.with_time_ratios(job, changes.uses_of_free_memory(job)),
+        spare=() if prediction.simulated else changes.with_time_ratios(job, changes.uses_of_free_memory(job)),
         command=started.commands,
         diagnostics=[each._replace(path=each.path or job.workspace.recipe) for each in diagnostics],
         left_out=_ignored_keys(job, diagnostics),
         command_problem=started.problem,
         releases=list(_memory_by_release(job)),
         older=changes.memory_on_older_release(job),
-        simulated=job.simulated,
+        simulated=prediction.simulated,
         simulation=simulation,
     )
 
 
-def _ignored_keys(job: Job, diagnostics: Sequence[Diagnostic]) -> list[str]:
+def _ignored_keys(job: RunSettings, diagnostics: Sequence[Diagnostic]) -> list[str]:
     """Return the keys that are unknown or whose value was refused, so that the figures are without them."""
     refused = (each.key for each in diagnostics if each.severity is Severity.ERROR and each.code.startswith("SCH"))
     return list(dict.fromkeys(key for key in refused if key and not job.args.is_set(key)))
 
 
-def _target_machine(job: Job) -> TargetMachine | None:
+def _target_machine(job: RunSettings) -> TargetMachine | None:
     if job.machine is None:
         return None
     nodes, devices, device = job.machine.nodes, job.machine.devices, job.machine.device
     return TargetMachine(nodes, devices, device.id, device.memory_gib, device.usable_gib, job.machine.host_ram_gib)
 
 
-def _model_size(job: Job) -> ModelSize | None:
-    if job.model is None or job.workload is None:
+def _model_size(job: RunSettings) -> ModelSize | None:
+    prediction = predict(job)
+    if job.model is None or prediction.workload is None:
         return None
     parameters = job.model.parameters
-    return ModelSize(job.model_name, parameters, trainable_parameter_count(job.model.arch, job.workload))
+    return ModelSize(job.model_name, parameters, trainable_parameter_count(job.model.arch, prediction.workload))
 
 
 def _device_band(estimate: Estimate | None) -> DeviceMemoryBand | None:
@@ -362,14 +368,19 @@ def _device_band(estimate: Estimate | None) -> DeviceMemoryBand | None:
     )
 
 
-def _memory_by_release(job: Job) -> Iterator[ReleaseMemory]:
+def _memory_by_release(job: RunSettings) -> Iterator[ReleaseMemory]:
     """Yield the memory with each transformers release; nothing if all need the same to one part in a hundred."""
-    needs = [each.expected for each in job.device_memories.values()]
+    prediction = predict(job)
+    needs = [each.expected for each in prediction.device_memories.values()]
     if not needs or max(needs) < 1.01 * min(needs):
         return
-    for version, each in job.device_memories.items():
+    for version, each in prediction.device_memories.items():
         yield ReleaseMemory(
-            version, _in_gib(each.low), _in_gib(each.expected), _in_gib(each.high), job.device_verdicts[version]
+            version,
+            _in_gib(each.low),
+            _in_gib(each.expected),
+            _in_gib(each.high),
+            prediction.device_verdicts[version],
         )
 
 
@@ -385,11 +396,14 @@ def _terms_gib(terms: Mapping[MemoryTerm, float]) -> dict[MemoryTerm, float]:
     return {term: _in_gib(size) for term, size in sorted(terms.items(), key=lambda pair: -pair[1])}
 
 
-def _disk_use(job: Job) -> DiskUse | None:
+def _disk_use(job: RunSettings) -> DiskUse | None:
+    prediction = predict(job)
     return (
         None
-        if job.disk is None
-        else DiskUse(_in_gib(job.checkpoint), job.checkpoints.at_once, _in_gib(sum(job.disk.values())))
+        if prediction.disk is None
+        else DiskUse(
+            _in_gib(prediction.checkpoint), prediction.checkpoints.at_once, _in_gib(sum(prediction.disk.values()))
+        )
     )
 
 

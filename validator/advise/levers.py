@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from validator.knowledge.guidance import memory_savers, supports_memory_savers
 from validator.run import deepspeed
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.run.variants import ArgumentChanges, ArgumentValue
 
 ENGINE, WEIGHTS, LENGTH, METHOD, BATCH = "engine", "weights", "length", "method", "batch"
@@ -25,10 +25,10 @@ class Option(NamedTuple):
 
 
 # Yields the options of one lever, each of which saves more memory than the one before it.
-Lever = Callable[[Job], Iterator[Option]]
+Lever = Callable[[RunSettings], Iterator[Option]]
 
 
-def smaller_micro_batch(job: Job) -> Iterator[Option]:
+def smaller_micro_batch(job: RunSettings) -> Iterator[Option]:
     """Yield halved micro batches, each with more accumulation, so that the effective batch stays."""
     micro, accumulation = job.batch.micro_batch, job.batch.accumulation
     while micro > 1:
@@ -39,7 +39,7 @@ def smaller_micro_batch(job: Job) -> Iterator[Option]:
             yield Option(settings, "same effective batch in smaller steps", frozenset({BATCH}))
 
 
-def _zero2(job: Job) -> Iterator[Option]:
+def _zero2(job: RunSettings) -> Iterator[Option]:
     """Yield ZeRO-2. On one device it shards nothing, but its launch through torchrun makes LLaMA-Factory set PyTorch's
     expandable segments, which only CUDA reads (launcher.py)."""
     if (job.zero_stage < 2 or _uses_offload(job)) and not job.fsdp:
@@ -50,7 +50,7 @@ def _zero2(job: Job) -> Iterator[Option]:
             yield _deepspeed_option(job, "ds_z2.json", note)
 
 
-def _liger_kernel(job: Job) -> Iterator[Option]:
+def _liger_kernel(job: RunSettings) -> Iterator[Option]:
     """Yield Liger. LLaMA-Factory uses its fused loss, which never holds all logits, in sft and pt only
     (model_utils/liger_kernel.py, require_logits)."""
     there = job.model is not None and job.model.family.liger
@@ -59,24 +59,24 @@ def _liger_kernel(job: Job) -> Iterator[Option]:
         yield Option({"enable_liger_kernel": True}, "fuses the loss; needs the liger-kernel package")
 
 
-def _recomputation(job: Job) -> Iterator[Option]:
+def _recomputation(job: RunSettings) -> Iterator[Option]:
     if job.activation_checkpointing.mode == "off":
         yield Option({"disable_gradient_checkpointing": False}, "activations computed twice, about a third slower")
 
 
-def _fewer_loader_workers(job: Job) -> Iterator[Option]:
+def _fewer_loader_workers(job: RunSettings) -> Iterator[Option]:
     if job.args.number("dataloader_num_workers") > 1 and job.machine and job.machine.host_ram_gib:
         yield Option({"dataloader_num_workers": 1}, "fewer processes on the host; samples may come slower")
 
 
-def _half_as_long_samples(job: Job) -> Iterator[Option]:
+def _half_as_long_samples(job: RunSettings) -> Iterator[Option]:
     if job.args.number("cutoff_len") >= 2 * _MIN_LENGTH:
         yield Option(
             {"cutoff_len": int(job.args.number("cutoff_len")) // 2}, "longer samples are cut", frozenset({LENGTH})
         )
 
 
-def _much_shorter_samples(job: Job) -> Iterator[Option]:
+def _much_shorter_samples(job: RunSettings) -> Iterator[Option]:
     for part in (4, 8):
         if job.args.number("cutoff_len") >= part * _MIN_LENGTH:
             yield Option(
@@ -86,7 +86,7 @@ def _much_shorter_samples(job: Job) -> Iterator[Option]:
             )
 
 
-def _four_bits(job: Job) -> Iterator[Option]:
+def _four_bits(job: RunSettings) -> Iterator[Option]:
     if (
         job.task.method == "lora"
         and not job.quantization.is_quantized
@@ -97,19 +97,19 @@ def _four_bits(job: Job) -> Iterator[Option]:
         yield Option({"quantization_bit": 4}, note, frozenset({WEIGHTS}))
 
 
-def _unquantized(job: Job) -> Iterator[Option]:
+def _unquantized(job: RunSettings) -> Iterator[Option]:
     """Yield unquantized weights: ZeRO-3 shards them while it reads them, but quantized weights only afterwards."""
     if job.task.method == "lora" and job.quantization.asked and job.batch.world_size > 1:
         note = "base weights in half precision, which ZeRO-3 spreads while it reads them"
         yield Option({"quantization_bit": None}, note, frozenset({WEIGHTS}))
 
 
-def _zero3(job: Job) -> Iterator[Option]:
+def _zero3(job: RunSettings) -> Iterator[Option]:
     if job.batch.world_size > 1 and (job.zero_stage < 3 or _uses_offload(job)):
         yield _deepspeed_option(job, "ds_z3.json", "shards the weights too; more communication")
 
 
-def _optimizer_offloaded(job: Job) -> Iterator[Option]:
+def _optimizer_offloaded(job: RunSettings) -> Iterator[Option]:
     files = {
         "ds_z2_offload.json": "optimizer state in host memory; slower steps",
         "ds_z2_offload_nopin.json": "optimizer state in unlocked host memory; slower still",
@@ -124,20 +124,20 @@ def _optimizer_offloaded(job: Job) -> Iterator[Option]:
     )
 
 
-def _everything_offloaded(job: Job) -> Iterator[Option]:
+def _everything_offloaded(job: RunSettings) -> Iterator[Option]:
     yield from _deepspeed_options(job, {
         "ds_z3_offload_all.json": "weights and optimizer state in host memory; very slow steps",
         "ds_z3_offload_all_nopin.json": "the same in unlocked host memory, of which it needs least; the slowest",
     })  # fmt: skip
 
 
-def _pure_bf16(job: Job) -> Iterator[Option]:
+def _pure_bf16(job: RunSettings) -> Iterator[Option]:
     if _takes_memory_saving_optimizers(job) and not job.precision.trains_in_16_bit:
         note = "weights and AdamW's states in 16 bits; small updates may be lost"
         yield Option(_pure_bf16_settings(job), note, frozenset({ENGINE, METHOD}))
 
 
-def _memory_saving_optimizers(job: Job) -> Iterator[Option]:
+def _memory_saving_optimizers(job: RunSettings) -> Iterator[Option]:
     """Yield the memory-saving optimizers of `plan`. BAdam keeps the batch; layer-wise GaLore and APOLLO cannot
     accumulate gradients."""
     if not _takes_memory_saving_optimizers(job):
@@ -156,7 +156,7 @@ _OPTIMIZER_NOTES = {
 }
 
 
-def _takes_memory_saving_optimizers(job: Job) -> bool:
+def _takes_memory_saving_optimizers(job: RunSettings) -> bool:
     device = job.machine.device if job.machine else None
     return (
         device is not None
@@ -167,12 +167,12 @@ def _takes_memory_saving_optimizers(job: Job) -> bool:
     )
 
 
-def _pure_bf16_settings(job: Job) -> dict[str, ArgumentValue]:
+def _pure_bf16_settings(job: RunSettings) -> dict[str, ArgumentValue]:
     gone: dict[str, ArgumentValue] = {key: None for key in ("deepspeed", "fsdp", "fsdp_config") if job.args.is_set(key)}
     return gone | {"pure_bf16": True} | {key: False for key in ("bf16", "fp16") if job.args.flag(key)}
 
 
-def _adapters(job: Job) -> Iterator[Option]:
+def _adapters(job: RunSettings) -> Iterator[Option]:
     """Yield LoRA instead of full training, first without the offload that full training needed."""
     targets = job.model.family.targets if job.model and job.model.refused else "all"
     settings = {**_without_optimizer(job), "finetuning_type": "lora", "lora_target": targets}
@@ -217,14 +217,14 @@ _FOR_WEIGHTS_ON_ONE_DEVICE: tuple[Lever, ...] = (
 )
 
 
-def levers_changing_training(job: Job) -> tuple[Lever, ...]:
+def levers_changing_training(job: RunSettings) -> tuple[Lever, ...]:
     """Return the levers that change the training, by what the job trains: adapters, or weights of the model itself."""
     if job.task.method not in ("full", "freeze"):
         return _FOR_ADAPTERS
     return _FOR_WEIGHTS if job.batch.world_size > 1 else _FOR_WEIGHTS_ON_ONE_DEVICE
 
 
-def available_options(job: Job, lever: Lever) -> list[Option]:
+def available_options(job: RunSettings, lever: Lever) -> list[Option]:
     """Return the lever's options for the job. If an accelerate file decides the sharding, the recipe cannot."""
     return [option for option in lever(job) if not (job.accelerate and ENGINE in option.decides)]
 
@@ -248,15 +248,15 @@ _MAX_MICRO_BATCH = 64
 _MIN_LENGTH = 512
 
 
-def _bnb_bits(job: Job) -> tuple[int, ...]:
+def _bnb_bits(job: RunSettings) -> tuple[int, ...]:
     return job.machine.device.bitsandbytes if job.machine else (4, 8)
 
 
-def _uses_offload(job: Job) -> bool:
+def _uses_offload(job: RunSettings) -> bool:
     return job.deepspeed is not None and job.deepspeed.offloads
 
 
-def _deepspeed_options(job: Job, notes: dict[str, str]) -> Iterator[Option]:
+def _deepspeed_options(job: RunSettings, notes: dict[str, str]) -> Iterator[Option]:
     """Yield the ZeRO files except the recipe's own. Offload gains nothing if device and host share their memory."""
     if job.machine and job.machine.device.shared_memory:
         notes = {name: note for name, note in notes.items() if "offload" not in name}
@@ -264,17 +264,17 @@ def _deepspeed_options(job: Job, notes: dict[str, str]) -> Iterator[Option]:
     yield from (_deepspeed_option(job, name, note) for name, note in notes.items() if not own.endswith(f"/{name}"))
 
 
-def _deepspeed_option(job: Job, name: str, note: str) -> Option:
+def _deepspeed_option(job: RunSettings, name: str, note: str) -> Option:
     return Option({**_without_other_engines(job), "deepspeed": f"deepspeed/{name}"}, note, frozenset({ENGINE}))
 
 
-def _without_optimizer(job: Job) -> dict[str, ArgumentValue]:
+def _without_optimizer(job: RunSettings) -> dict[str, ArgumentValue]:
     """Return settings that turn off the optimizers that LLaMA-Factory refuses with adapters, and mostly with
     DeepSpeed."""
     return {key: False for key in ("use_galore", "use_apollo", "use_badam") if job.args.flag(key)}
 
 
-def _without_other_engines(job: Job) -> dict[str, ArgumentValue]:
+def _without_other_engines(job: RunSettings) -> dict[str, ArgumentValue]:
     """Return settings that remove whatever excludes DeepSpeed: FSDP, layer-wise optimizers and `pure_bf16`."""
     gone = _without_optimizer(job) | {key: None for key in ("fsdp", "fsdp_config") if job.args.is_set(key)}
     if job.args.flag("pure_bf16"):

@@ -19,10 +19,10 @@ from validator.recipe import recipe_file, safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import Document, load_recipe
 from validator.recipe.suggestions import suggest
-from validator.run import prediction
-from validator.run.prediction import Job
+from validator.run.prediction import predict
 from validator.run.recipe_arguments import finite_number
 from validator.run.recipe_labels import catalogue_name, method_name
+from validator.run.settings import RunSettings, resolve
 
 
 class HoursRange(NamedTuple):
@@ -76,12 +76,10 @@ def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
     return suggest(name, [*recipe_names(), *other_names]) or "; `lmf-recipes list` shows all"
 
 
-def resolved_recipes(host_ram_gib: float | None = None) -> Iterator[Job]:
+def resolved_recipes(host_ram_gib: float | None = None) -> Iterator[RunSettings]:
     """Yield every recipe as a job, by name, on its own machine; the main memory of a node may be set."""
     for each in recipe_names():
-        yield prediction.resolve(
-            load_recipe(str(catalogue_root() / "recipes" / f"{each}.yaml")), host_ram_gib=host_ram_gib
-        )
+        yield resolve(load_recipe(str(catalogue_root() / "recipes" / f"{each}.yaml")), host_ram_gib=host_ram_gib)
 
 
 def catalogue_rows(
@@ -103,13 +101,13 @@ def catalogue_rows(
     ]
 
 
-def _name_variants(recipe: Job) -> list[str]:
+def _name_variants(recipe: RunSettings) -> list[str]:
     """Return the words of a recipe's name after its method: dpo, fsdp, offload, 32k, an optimizer, tools."""
     stage = method_name(recipe).split("-")[1:]
     return stage + Path(recipe.workspace.recipe).stem.removeprefix(catalogue_name(recipe) or "").split("-")[1:]
 
 
-def _runs_on(recipe: Job, target: Machine) -> bool:
+def _runs_on(recipe: RunSettings, target: Machine) -> bool:
     """True if the recipe is for the same device, and for no more of them."""
     here = recipe.machine
     return (
@@ -120,8 +118,9 @@ def _runs_on(recipe: Job, target: Machine) -> bool:
     )
 
 
-def _catalogue_row(recipe: Job) -> CatalogueRow:
-    device, host = recipe.device_memory, recipe.host_memory
+def _catalogue_row(recipe: RunSettings) -> CatalogueRow:
+    prediction = predict(recipe)
+    device, host = prediction.device_memory, prediction.host_memory
     return CatalogueRow(
         name=Path(recipe.workspace.recipe).stem,
         summary=recipe.header.get("summary"),
@@ -131,12 +130,12 @@ def _catalogue_row(recipe: Job) -> CatalogueRow:
         device_gib=round(device.expected / GIB, 1) if device else None,
         host_gib=round(host.expected / GIB, 1) if host else None,
         samples=recipe.declared.samples,
-        verdict=recipe.verdict,
+        verdict=prediction.verdict,
         hours=_stated_hours(recipe),
     )
 
 
-def _stated_hours(recipe: Job) -> HoursRange | None:
+def _stated_hours(recipe: RunSettings) -> HoursRange | None:
     told = recipe.header.get("predicted")
     band = told.get("hours") if isinstance(told, dict) else None
     low, high, *_ = map(finite_number, [*band, None, None] if isinstance(band, list) else [None, None])

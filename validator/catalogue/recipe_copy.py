@@ -19,8 +19,8 @@ from validator.recipe.safe_read import expand_home, read_json
 from validator.recipe.yaml_writer import format_scalar
 from validator.rows.entry_inference import ROW_KINDS, TRAINABLE_STAGES
 from validator.run.dataset_registry import REGISTRY_FILE
-from validator.run.prediction import Job, resolve
 from validator.run.recipe_labels import prediction_line, stated_prediction
+from validator.run.settings import RunSettings, resolve
 from validator.wording import plural
 
 from . import bundled_recipes
@@ -259,7 +259,7 @@ def _with_adapter_recipe(placed: InstalledRecipe, values: Mapping[str, object]) 
     )
 
 
-def _require_trained_stage(own: UserData, name: str, job: Job) -> None:
+def _require_trained_stage(own: UserData, name: str, job: RunSettings) -> None:
     """Raise RecipeError where the recipe trains another kind of rows; with the recipe that does, or how to get one."""
     wanted = own.form.stage
     if job.task.stage in TRAINABLE_STAGES[wanted]:
@@ -274,7 +274,7 @@ def _require_trained_stage(own: UserData, name: str, job: Job) -> None:
     )
 
 
-def _row_count_notes(own: UserData, job: Job) -> Iterator[str]:
+def _row_count_notes(own: UserData, job: RunSettings) -> Iterator[str]:
     """Yield a note if the user has fewer rows than the header states, and whose number that is."""
     if job.declared.samples and own.rows < job.declared.samples:
         rows = f"{own.rows:,} {plural(own.rows, 'row')}"

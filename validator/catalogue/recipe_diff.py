@@ -11,8 +11,8 @@ from validator.finding import Verdict
 from validator.physics.estimate import GIB
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import load_valid_recipe
-from validator.run import prediction
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings, resolve
 
 _HEADER_FIELDS = ("machine", "host_ram_gib", "samples")
 # Settings as YAML or JSON gives them.
@@ -59,20 +59,20 @@ def compare_recipes(name: str, path: str) -> Comparison:
     )
 
 
-def _resolve_as_written(recipe: str) -> Job:
+def _resolve_as_written(recipe: str) -> RunSettings:
     """The recipe as it is written; one of the catalogue reads the catalogue's DeepSpeed file."""
-    resolved = prediction.resolve(load_valid_recipe(locate_recipe(recipe).path))
+    resolved = resolve(load_valid_recipe(locate_recipe(recipe).path))
     if Path(resolved.workspace.recipe).absolute().parent == catalogue_root() / "recipes":
         return replace(resolved, workspace=replace(resolved.workspace, folders=(catalogue_root(),)))
     return resolved
 
 
-def _output_dir_is_recipe_name(recipe: Job) -> bool:
+def _output_dir_is_recipe_name(recipe: RunSettings) -> bool:
     """True if the folder of the results is called as the recipe is."""
     return bool(recipe.args.get("output_dir") == f"saves/{Path(recipe.workspace.recipe).stem}")
 
 
-def _setting_values(recipe: Job, engine_too: bool) -> SettingValues:
+def _setting_values(recipe: RunSettings, engine_too: bool) -> SettingValues:
     """The recipe's keys, the header fields that decide its verdict, and what the DeepSpeed file says."""
     header = {f"(header) {field}": recipe.header[field] for field in _HEADER_FIELDS if field in recipe.header}
     inside = _flatten(recipe.deepspeed.config) if recipe.deepspeed and engine_too else ()
@@ -87,10 +87,11 @@ def _flatten(config: Mapping[str, object], above: str = "") -> Iterator[tuple[st
             yield f"{above}{key}", value
 
 
-def _memory_summary(recipe: Job) -> MemorySummary:
-    device, host = recipe.device_memory, recipe.host_memory
+def _memory_summary(recipe: RunSettings) -> MemorySummary:
+    prediction = predict(recipe)
+    device, host = prediction.device_memory, prediction.host_memory
     return MemorySummary(
-        recipe.verdict,
+        prediction.verdict,
         round(device.expected / GIB, 1) if device else None,
         round(host.expected / GIB, 1) if host else None,
     )

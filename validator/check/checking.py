@@ -20,14 +20,15 @@ from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe
 from validator.recipe.safe_read import read_text
 from validator.rules import all_rules, manual, unknown_keys
 from validator.rules.rule import Rule
-from validator.run.prediction import Job, resolve, run_of_values
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings, resolve, run_of_values
 from validator.run.workspace import Workspace
 from validator.wording import clip
 
 _FILES_FOR_PROCESSES = 64  # files, for which several processes are quicker than one
 _MAX_MESSAGE = 2_000  # characters of a message
 # A job -> the same with simulations at hand
-Simulate = Callable[[Job], Job]
+Simulate = Callable[[RunSettings], RunSettings]
 # Keys and values that LLaMA-Factory does not take
 _MISREAD_CODES = ("SCH001", "SCH002", "SCH004")
 
@@ -97,7 +98,7 @@ def check_recipe(
     host_ram_gib: float | None = None,
     trial: Simulate | None = None,
     guarded: bool = True,
-) -> tuple[FileReport, Job]:
+) -> tuple[FileReport, RunSettings]:
     """All findings of a recipe that holds keys, and the job that they are about: without the values they refuse."""
     locations = Locations(document, guarded)
     report = FileReport(document.path, list(document.problems))
@@ -121,7 +122,7 @@ def check_recipe(
     # Of many files without any finding no text is kept.
     found_in = {each.path or report.path for each in report.diagnostics} & locations.sources.keys()
     report.sources = {path: locations.sources[path] for path in found_in}
-    report.verdict, report.unjudged = job.verdict, tuple(reasons_not_judged(job, tried=trial is not None))
+    report.verdict, report.unjudged = predict(job).verdict, tuple(reasons_not_judged(job, tried=trial is not None))
     return report, job
 
 
@@ -168,7 +169,7 @@ def _check_deepspeed_file(path: str) -> FileReport:
 
 
 def _apply_rules(
-    rules: Iterable[Rule], job: Job, locations: Locations, refused: frozenset[str] = frozenset()
+    rules: Iterable[Rule], job: RunSettings, locations: Locations, refused: frozenset[str] = frozenset()
 ) -> Iterator[Diagnostic]:
     """Yield the findings of the rules, without those about a key whose value was refused already."""
     for rule, place, message, fix in all_rules.run_rules(rules, job):
@@ -178,7 +179,7 @@ def _apply_rules(
             yield locations.diagnostic(rule.code, rule.severity, place, message + advice, remedy, fix)
 
 
-def _advice_on_memory(job: Job) -> str:
+def _advice_on_memory(job: RunSettings) -> str:
     from validator.advise import changes  # 14 ms to import, and only what does not fit asks for advice
 
     return f"; {changes.change_advice(job)}"
@@ -207,9 +208,10 @@ _MAX_MODEL_PROBLEM = 500  # characters, of which a name may be most
 _NO_MACHINE = "no machine named: give --machine 8xa100-80g"
 
 
-def reasons_not_judged(job: Job, tried: bool = False) -> Iterator[NotJudged]:
+def reasons_not_judged(job: RunSettings, tried: bool = False) -> Iterator[NotJudged]:
     """Yield why memory was not judged. An unknown model is described in full only if no finding (FIT005) does so. After
     a simulation that failed, each file has a finding with the reason, so that files are not summed up."""
+    engine = predict(job).sharded_by
     if job.machine_problem:
         yield NotJudged("machine not known", "machine not known")
     elif not job.machine:
@@ -222,7 +224,7 @@ def reasons_not_judged(job: Job, tried: bool = False) -> Iterator[NotJudged]:
         )
     if job.task.is_inference_only:
         yield NotJudged("nothing is trained", "nothing is trained: the formulas are of training")
-    if job.sharded_by and job.sharded_by.problem:
+    if engine and engine.problem:
         yield NotJudged("DeepSpeed file not read", "DeepSpeed file not read")
     if job.accelerate and not job.accelerate.judged:
         yield NotJudged("accelerate file not understood", "accelerate file not understood")

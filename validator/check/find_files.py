@@ -12,7 +12,7 @@ from validator.errors import RecipeError
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe
 from validator.recipe.safe_read import read_bytes
 from validator.run.dataset_registry import REGISTRY_FILE
-from validator.run.prediction import resolve
+from validator.run.settings import resolve
 
 _OUR_SUFFIXES = (*RECIPE_SUFFIXES, ".json")
 _MAX_BYTES = 1 << 20

@@ -20,9 +20,8 @@ from validator.output.terminal import format_table, print_lines
 from validator.recipe.atomic_write import scratch_folder
 from validator.recipe.recipe_file import load_with_overrides
 from validator.run import calibration, launch_command
-from validator.run import prediction as jobs
 from validator.run.calibration import Calibration
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings, resolve
 from validator.run.training_time import comparable_step_seconds
 from validator.wording import format_duration, format_duration_band, plural, two_digits
 
@@ -71,18 +70,20 @@ def command(
 
 def _timed_from_log(
     recipe: str, overrides: Sequence[str], machine: str | None, file: Path
-) -> tuple[Job, MeasuredSteps]:
-    return jobs.resolve(load_with_overrides(recipe, overrides), machine), trainer_log.read_measured_steps(file)
+) -> tuple[RunSettings, MeasuredSteps]:
+    return resolve(load_with_overrides(recipe, overrides), machine), trainer_log.read_measured_steps(file)
 
 
-def _time_steps(recipe: str, overrides: Sequence[str], machine: str | None, number: int) -> tuple[Job, MeasuredSteps]:
+def _time_steps(
+    recipe: str, overrides: Sequence[str], machine: str | None, number: int
+) -> tuple[RunSettings, MeasuredSteps]:
     if recipe == "-" or machine not in (None, options.AUTO_MACHINE):
         raise click.UsageError("steps are timed here, of a recipe in a file; --machine names where a --log is from")
     with scratch_folder() as output:
-        first = jobs.resolve(load_with_overrides(recipe, overrides))
+        first = resolve(load_with_overrides(recipe, overrides))
         words = (*overrides, *short_run.timed_overrides(first, number, output))
         document = load_with_overrides(recipe, words)
-        target = targets.allocate_devices(jobs.resolve(document), dry=False)
+        target = targets.allocate_devices(resolve(document), dry=False)
         if not target.accelerators and not first.on_cpu:
             raise RecipeError("this machine shows no device that steps could be timed on; --log takes a run elsewhere")
         job = preflight.check_before_start(document, target, None)
@@ -93,7 +94,7 @@ def _time_steps(recipe: str, overrides: Sequence[str], machine: str | None, numb
         return job, short_run.run_timed_steps(prepared, number)
 
 
-def _keep_measurement(recipe: str, job: Job, timed: MeasuredSteps) -> None:
+def _keep_measurement(recipe: str, job: RunSettings, timed: MeasuredSteps) -> None:
     """Keeps what was measured, and says what comes of it."""
     expected = comparable_step_seconds(job, timed.tokens)
     if job.machine is None or expected is None:

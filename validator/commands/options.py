@@ -20,7 +20,7 @@ from validator.output.terminal import print_lines
 from validator.run import user_data
 
 if TYPE_CHECKING:
-    from validator.run.prediction import Job
+    from validator.run.settings import RunSettings
     from validator.run.simulated import SimulationFigures
     from validator.run.user_data import UserData
     from validator.simulation.session import SimulationSession
@@ -188,7 +188,7 @@ def open_trials(wanted: bool, more: int = 0) -> Iterator[SimulationSession | Non
 
 
 @contextmanager
-def open_simulator(wanted: bool, more: int = 0) -> Iterator[Callable[[Job], Job] | None]:
+def open_simulator(wanted: bool, more: int = 0) -> Iterator[Callable[[RunSettings], RunSettings] | None]:
     """As `trials`, what gives a job its simulations."""
     with open_trials(wanted, more) as made:
         if made is None:
@@ -199,7 +199,7 @@ def open_simulator(wanted: bool, more: int = 0) -> Iterator[Callable[[Job], Job]
         yield lambda one: predict.with_simulations(one, made)
 
 
-def simulation_of(job: Job) -> SimulationFigures | None:
+def simulation_of(job: RunSettings) -> SimulationFigures | None:
     """What was simulated of a job; None where nothing was."""
     from validator.simulation.predict import Simulation
 

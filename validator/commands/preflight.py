@@ -19,18 +19,19 @@ from validator.launch.device_allocation import DeviceAllocation
 from validator.output import findings as reports
 from validator.output.terminal import print_lines
 from validator.recipe.recipe_file import Document
-from validator.run import prediction as jobs
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings, resolve
 
 
-def check_before_start(document: Document, target: DeviceAllocation, host_ram: float | None, dry: bool = False) -> Job:
+def check_before_start(
+    document: Document, target: DeviceAllocation, host_ram: float | None, dry: bool = False
+) -> RunSettings:
     """The job as it runs on the target. Says what is found and what this machine lacks; ends here, with exit code 1,
     where the run would stop for it, but for a `dry` one, which may be for another machine."""
     ram = target.host_ram_gib if host_ram is None else host_ram
     for note in target.notes:
         print_lines(note.text, err=True)
     require_no_errors(document, target.machine, ram)
-    job = jobs.resolve(document, target.machine, ram)
+    job = resolve(document, target.machine, ram)
     context = CheckContext(allocation=target)
     if target.accelerators or not dry:  # else this is not the machine that the run is for
         _report(start_checks.PREFLIGHT_OF_MACHINE, job, context)
@@ -52,7 +53,7 @@ def require_no_errors(
         sys.exit(1)
 
 
-def _report(checks: Sequence[Check], job: Job, context: CheckContext, dry: bool = False) -> None:
+def _report(checks: Sequence[Check], job: RunSettings, context: CheckContext, dry: bool = False) -> None:
     """Print the warnings and errors of the checks; end here if one is an error, unless the run is a dry one."""
     lacking = [line for check in checks for line in check(job, context) if line.state != "ok"]
     for line in lacking:
@@ -62,7 +63,7 @@ def _report(checks: Sequence[Check], job: Job, context: CheckContext, dry: bool 
         sys.exit(1)
 
 
-def report_data(job: Job) -> None:
+def report_data(job: RunSettings) -> None:
     """Say in short what `data` says of small local data sets; end here where the run would stop at them."""
     lines, stops = dataset.summarize_data(job)
     for line in lines:

@@ -20,8 +20,7 @@ from validator.launch import short_run as smoking
 from validator.output.terminal import print_lines
 from validator.recipe import atomic_write, safe_read
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_with_overrides
-from validator.run import prediction as jobs
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings, resolve
 from validator.submit import kubernetes, skypilot, slurm
 from validator.submit import site_file as sites
 from validator.submit.cluster_job import RunToSubmit, build_cluster_job
@@ -114,8 +113,8 @@ class _SubmitOptions(NamedTuple):
     hours: float | None
     site: Site
 
-    def resolved(self, path: str, overrides: Sequence[str]) -> Job:
-        return jobs.resolve(load_with_overrides(path, overrides), self.machine, self.host_ram)
+    def resolved(self, path: str, overrides: Sequence[str]) -> RunSettings:
+        return resolve(load_with_overrides(path, overrides), self.machine, self.host_ram)
 
 
 def _checked_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:

@@ -23,8 +23,7 @@ from validator.launch.supervisor import lock_output_dir
 from validator.output.terminal import print_lines
 from validator.recipe.recipe_file import Document, load_with_overrides
 from validator.run import launch_command
-from validator.run import prediction as jobs
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings, resolve
 
 
 @click.command("train")
@@ -70,7 +69,7 @@ def command(
     job = preflight.check_before_start(document, target, host_ram, dry_run)
     if smoke:  # judged as the whole run
         overrides = (*overrides, *smoking.smoke_overrides(job))
-        job = jobs.resolve(load_with_overrides(recipe, overrides), target.machine)
+        job = resolve(load_with_overrides(recipe, overrides), target.machine)
     prepared = local_launch.build_launch(job, overrides, target.device_env)
     nodes, _ = launch_command.nodes_and_devices(job)
     # Several nodes share an output folder.
@@ -86,12 +85,12 @@ def command(
 
 def _launch_machine(document: Document, machine: str, dry: bool) -> DeviceAllocation:
     if machine == options.AUTO_MACHINE:
-        return targets.allocate_devices(jobs.resolve(document), dry=dry)
+        return targets.allocate_devices(resolve(document), dry=dry)
     # A dry run may be for another machine.
-    return DeviceAllocation(machine) if dry else targets.allocate_for_machine(machine, jobs.resolve(document, machine))
+    return DeviceAllocation(machine) if dry else targets.allocate_for_machine(machine, resolve(document, machine))
 
 
-def _report_earlier_run(job: Job, dry: bool) -> None:
+def _report_earlier_run(job: RunSettings, dry: bool) -> None:
     """Say from what the run goes on; end here where nothing is left to do, with success, so that a job that is started
     again and again comes to its end."""
     for line in resume.resume_messages(job, dry=dry):
@@ -100,7 +99,7 @@ def _report_earlier_run(job: Job, dry: bool) -> None:
         sys.exit(0)
 
 
-def _train_and_exit(job: Job, prepared: Launch, smoke: bool, grace: float | None, lock: int | None) -> NoReturn:
+def _train_and_exit(job: RunSettings, prepared: Launch, smoke: bool, grace: float | None, lock: int | None) -> NoReturn:
     """Train, say where the results are, and end with the trainer's exit code."""
     began = time.monotonic()
     code = supervisor.run_training(job, prepared, grace, lock)

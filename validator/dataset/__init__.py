@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from validator.errors import RecipeError
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 # The extra [data] of pyproject.toml, and what installs it beside this package.
 PACKAGES = ("numpy", "orjson", "pyarrow", "rensa", "tokenizers", "xxhash")
@@ -31,7 +31,7 @@ def require_packages(asking: str) -> None:
         raise RecipeError(f"{asking} {lacking}")
 
 
-def summarize_data(job: Job) -> tuple[list[str], bool]:
+def summarize_data(job: RunSettings) -> tuple[list[str], bool]:
     """Return what to say of the job's data in a few lines, and whether the run would stop at them."""
     if not any(dataset.files for dataset in job.data.datasets):
         return [], False

@@ -35,8 +35,9 @@ from validator.rows import reading_limits
 from validator.rows.outcomes import STATUS_REASONS
 from validator.run import calibration
 from validator.run.hyperparameters import padded_to_eight
-from validator.run.prediction import Job
+from validator.run.prediction import predict
 from validator.run.schedule import Schedule, training_schedule
+from validator.run.settings import RunSettings
 from validator.run.training_time import predict_training_time
 from validator.wording import four_digits
 
@@ -141,7 +142,7 @@ class RunDuration:
     hours: Band
 
 
-def run_duration(job: Job, sequences: int, lengths: Sequence[int]) -> RunDuration | None:
+def run_duration(job: RunSettings, sequences: int, lengths: Sequence[int]) -> RunDuration | None:
     """Return the time of a run on so many sequences of these lengths, in tokens; None if no machine is named, or
     nothing is known of its rates or of the model."""
     if not sequences or not lengths:
@@ -160,7 +161,7 @@ MAX_NEAR_DUPLICATE_ROWS = 200_000
 _EXAMPLES = 3
 
 
-def build_report(job: Job, near: bool | None, report: OnRows) -> DataReport:
+def build_report(job: RunSettings, near: bool | None, report: OnRows) -> DataReport:
     """Return the report on a job's data. `near`: look for near duplicates; None: if they are quick to find. Raises
     RecipeError if there are no data to look at."""
     if job.data.is_tokenized:
@@ -229,7 +230,7 @@ def _dataset_summary(one: LoadedDataset) -> DatasetSummary:
     )
 
 
-def _report_notes(job: Job, run: RowSelection, reason: str) -> Iterator[str]:
+def _report_notes(job: RunSettings, run: RowSelection, reason: str) -> Iterator[str]:
     """Yield what keeps figures from being exact."""
     if reason:
         yield f"token counts are estimates: {reason}"
@@ -256,7 +257,7 @@ def _dropped_rows(run: RowSelection) -> Iterator[DroppedRows]:
         yield DroppedRows(STATUS_REASONS[code], rows, list(places))
 
 
-def _token_totals(job: Job, run: RowSelection, counter: TokenCounter, trained: Positions) -> TokenTotals:
+def _token_totals(job: RunSettings, run: RowSelection, counter: TokenCounter, trained: Positions) -> TokenTotals:
     tokens, kept, answers, cut = (
         run.rows[name][trained] for name in ("tokens", "kept_tokens", "answer_tokens", "cut_answer_tokens")
     )
@@ -275,21 +276,21 @@ def _token_totals(job: Job, run: RowSelection, counter: TokenCounter, trained: P
     )
 
 
-def _longest_batch_memory(job: Job, run: RowSelection, rows: Positions) -> LongestBatchMemory | None:
+def _longest_batch_memory(job: RunSettings, run: RowSelection, rows: Positions) -> LongestBatchMemory | None:
     """Return the device memory with the longest batch there is, and with `cutoff_len`; None if it is not known."""
     limit = int(job.args.number("cutoff_len"))
     most = int(run.rows["kept_tokens"][rows].max(initial=0))
     longest = limit if job.batch.packing else min(padded_to_eight(most), limit)
-    real = job.updated({"cutoff_len": longest})
-    if not longest or _holds_media(run) or job.device_memory is None or real.device_memory is None:
+    real, at_limit = (predict(each).device_memory for each in (job.updated({"cutoff_len": longest}), job))
+    if not longest or _holds_media(run) or at_limit is None or real is None:
         return None
     usable = job.machine.device.usable_gib if job.machine else None
-    longest_gib, cutoff_gib = (round(each.expected / GIB, 2) for each in (real.device_memory, job.device_memory))
+    longest_gib, cutoff_gib = (round(each.expected / GIB, 2) for each in (real, at_limit))
     return LongestBatchMemory(longest, longest_gib, cutoff_gib, usable)
 
 
 def _near_duplicate_issues(
-    job: Job, run: RowSelection, first: Positions, rows: int, counter: TokenCounter, report: OnRows
+    job: RunSettings, run: RowSelection, first: Positions, rows: int, counter: TokenCounter, report: OnRows
 ) -> Iterator[QualityIssue]:
     """Yield the near duplicates within each data set. `rows` is the number of rows looked at, `first` are the positions
     of those that are no exact duplicates."""

@@ -25,7 +25,7 @@ from validator.rows.outcomes import DATE_ANSWER, TRAINED, TURN_ORDER, Row, missi
 from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry
 from validator.run.dataset_registry import Dataset
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _FIRST_PART_BYTES = 10 << 20  # bytes that the datasets library reads at once (packaged_modules/json/json.py)
 
@@ -71,7 +71,7 @@ class LoadedDataset:
         return suggest_entry(self.name, self.dataset.entry, stage, self.first_rows()) if self.dataset else ""
 
 
-def load_datasets(job: Job, counter: TokenCounter, report: OnRows) -> list[LoadedDataset]:
+def load_datasets(job: RunSettings, counter: TokenCounter, report: OnRows) -> list[LoadedDataset]:
     """Return every data set of the recipe, those trained on first. If one has too many rows, all keep the same share of
     theirs."""
     loaded = [
@@ -85,7 +85,7 @@ def load_datasets(job: Job, counter: TokenCounter, report: OnRows) -> list[Loade
     return loaded
 
 
-def scan_settings(job: Job, attr: DatasetAttr, counter: TokenCounter) -> ScanSettings:
+def scan_settings(job: RunSettings, attr: DatasetAttr, counter: TokenCounter) -> ScanSettings:
     """Return how the rows of a data set are meant and counted. Media paths count from `media_dir`, by default
     `dataset_dir` (hparams/data_args.py)."""
     name, facts, system = str(job.args.get("template")), job.template or {}, job.args.get("default_system")
@@ -105,7 +105,7 @@ def scan_settings(job: Job, attr: DatasetAttr, counter: TokenCounter) -> ScanSet
     return ScanSettings(attr, job.task.stage, template, counter, job.batch.kept_tokens, job.batch.packing, media)
 
 
-def _load_dataset(job: Job, name: str, evaluates: bool, counter: TokenCounter, report: OnRows) -> LoadedDataset:
+def _load_dataset(job: RunSettings, name: str, evaluates: bool, counter: TokenCounter, report: OnRows) -> LoadedDataset:
     registry = job.data.registry
     one = LoadedDataset(name, evaluates, registry.get(name) if registry else None)
     if registry is None:
@@ -135,14 +135,14 @@ def _load_dataset(job: Job, name: str, evaluates: bool, counter: TokenCounter, r
     return one
 
 
-def explain_no_rows(job: Job, one: LoadedDataset, otherwise: str) -> FatalProblem:
+def explain_no_rows(job: RunSettings, one: LoadedDataset, otherwise: str) -> FatalProblem:
     """Return why no row of a set is trained; `otherwise` if its first rows do not tell."""
     stage = job.task.stage
     why = why_none_trained(one.dataset.entry, stage, one.first_rows()) if one.dataset else ""
     return FatalProblem(one.name, f"no row is left to train on: {why or otherwise}", one.suggested_entry(stage))
 
 
-def _refusals(job: Job, name: str, dataset: Dataset) -> Iterator[FatalProblem]:
+def _refusals(job: RunSettings, name: str, dataset: Dataset) -> Iterator[FatalProblem]:
     """Yield why LLaMA-Factory refuses the data set before it reads a row."""
     pairs = job.task.uses_preference_pairs
     if dataset.attr.ranking is not pairs:

@@ -22,7 +22,7 @@ from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset, expla
 from validator.errors import RecipeError
 from validator.knowledge import releases
 from validator.rows.outcomes import ENDS_RUN, STATUS_REASONS, TRAINED
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.wording import plural
 
 Positions = NDArray[np.int64]
@@ -159,7 +159,7 @@ class RowSelection:
         return kept
 
 
-def select_rows(job: Job, sets: list[LoadedDataset]) -> RowSelection:
+def select_rows(job: RunSettings, sets: list[LoadedDataset]) -> RowSelection:
     """Return what is trained and evaluated on, in order, and why the run would stop."""
     run = RowSelection(sets, problems=[problem for one in sets for problem in one.problems])
     if run.problems:
@@ -189,7 +189,7 @@ def select_rows(job: Job, sets: list[LoadedDataset]) -> RowSelection:
     return run
 
 
-def _train_and_eval_rows(job: Job, run: RowSelection) -> tuple[Positions, Positions]:
+def _train_and_eval_rows(job: RunSettings, run: RowSelection) -> tuple[Positions, Positions]:
     seed, limit, step = int(job.args.number("seed")), job.args.get("max_samples"), run.row_step
     starts, counts, at = [], [], 0
     for one in run.sets:
@@ -218,14 +218,14 @@ def _train_and_eval_rows(job: Job, run: RowSelection) -> tuple[Positions, Positi
     return mixed[train], mixed[back]
 
 
-def _interleave_probs(job: Job) -> list[float] | None:
+def _interleave_probs(job: RunSettings) -> list[float] | None:
     try:
         return [float(word) for word in job.args.words("interleave_probs")] or None
     except ValueError:
         raise RecipeError("`interleave_probs` holds something other than numbers") from None
 
 
-def _fatal_row_problems(job: Job, run: RowSelection) -> Iterator[FatalProblem]:
+def _fatal_row_problems(job: RunSettings, run: RowSelection) -> Iterator[FatalProblem]:
     """Yield the rows that end the run, at most three."""
     taken = np.concatenate((run.train, run.evaluation))
     fatal = taken[run.rows["outcome"][taken] == ENDS_RUN][:3]
@@ -237,7 +237,7 @@ def _fatal_row_problems(job: Job, run: RowSelection) -> Iterator[FatalProblem]:
         yield FatalProblem(run.place(at), "has no turns, and the row behind it is compared with its answer (kto)")
 
 
-def _packing_batches(job: Job, rows: Positions) -> Iterator[Positions]:
+def _packing_batches(job: RunSettings, rows: Positions) -> Iterator[Positions]:
     """Yield the rows that are processed together: batches of each process's share of the data."""
     size, processes = (
         int(job.args.number("preprocessing_batch_size")),
@@ -247,7 +247,7 @@ def _packing_batches(job: Job, rows: Positions) -> Iterator[Positions]:
         yield rows[batch.start : batch.stop]
 
 
-def _kto_row_without_turns(job: Job, run: RowSelection) -> int | None:
+def _kto_row_without_turns(job: RunSettings, run: RowSelection) -> int | None:
     """The first row without an answer before one that is trained: KTO pairs each row with the answer of the one before
     it in its batch, and fails without one."""
     for batch in _packing_batches(job, run.train):
@@ -258,7 +258,7 @@ def _kto_row_without_turns(job: Job, run: RowSelection) -> int | None:
     return None
 
 
-def _count_sequences(job: Job, run: RowSelection) -> int:
+def _count_sequences(job: RunSettings, run: RowSelection) -> int:
     if not job.batch.packing:
         return len(run.train) - run.drops.total()
     fill = sequence_lengths.count_text_blocks if job.task.stage == "pt" else sequence_lengths.count_packed_sequences
@@ -268,7 +268,7 @@ def _count_sequences(job: Job, run: RowSelection) -> int:
     )
 
 
-def _nothing_to_train(job: Job, run: RowSelection) -> FatalProblem:
+def _nothing_to_train(job: RunSettings, run: RowSelection) -> FatalProblem:
     if reason := run.drops.most_common(1):
         return explain_no_rows(job, run.sets[0], STATUS_REASONS[reason[0][0]])
     short = "all rows together are shorter than one packed sequence of `cutoff_len` tokens"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from validator.knowledge import guidance, tables
 from validator.knowledge.guidance import SampleAmounts, SampleFigure
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.wording import plural
 
 # In their order; what each begins is in `judged`.
@@ -64,7 +64,7 @@ class SampleGuidance:
         return {name: samples for name, samples in figures if samples}
 
 
-def judge_sample_count(job: Job, rows: int, epochs: float) -> SampleGuidance:
+def judge_sample_count(job: RunSettings, rows: int, epochs: float) -> SampleGuidance:
     """Judge whether there are enough samples for the job's stage, method and model. In pre-training, `rows` are blocks
     of tokens."""
     known = job.guidance
@@ -101,7 +101,7 @@ def _sample_verdict(rows: int, known: SampleAmounts | None) -> str:
     return "good" if rows >= known.low else "useful"
 
 
-def _sample_message(job: Job, rows: int) -> str:
+def _sample_message(job: RunSettings, rows: int) -> str:
     known = job.guidance
     if known is None:
         return f"no public guidance for stage {job.task.stage}" if job.model else "name a model with --model"

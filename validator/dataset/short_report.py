@@ -11,7 +11,7 @@ from validator.dataset.row_scan import BLOCK_ROWS
 from validator.errors import RecipeError
 from validator.rows import reading_limits
 from validator.rows.reading_limits import TooLargeError, UnreadableError
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.wording import plural
 
 _MAX_BYTES = 32 << 20  # bytes; more would keep the user waiting
@@ -21,7 +21,7 @@ _REPORTED_ISSUES = ("exact duplicates", "empty answers", "control characters", "
          "evaluation rows in training")  # fmt: skip
 
 
-def summarize_data(job: Job) -> tuple[list[str], bool]:
+def summarize_data(job: RunSettings) -> tuple[list[str], bool]:
     """Return what to say of the job's data, and whether the run would stop at them; nothing where they are large."""
     files = [path for dataset in job.data.datasets for path in dataset.files]
     try:

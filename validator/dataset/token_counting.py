@@ -17,7 +17,7 @@ from validator.dataset import data_files
 from validator.knowledge import hub_caches, tables
 from validator.recipe import safe_read
 from validator.rows.reading_limits import UnreadableError
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.wording import relative_to_cwd
 
 # Non-negative least squares of relative errors against Qwen's own vocabulary (qwen.tiktoken of the dashscope 2.0.2
@@ -122,7 +122,7 @@ def _refuse_panicking_model(path: Path) -> None:
 TokenCounter = TokenizerCounter | CharacterCounter
 
 
-def best_counter(job: Job) -> tuple[TokenCounter, str]:
+def best_counter(job: RunSettings) -> tuple[TokenCounter, str]:
     """Return the best way to count tokens for a job, and why it is an estimate; empty if it is the model's
     tokenizer."""
     path = next((place for place in _tokenizer_paths(job) if safe_read.path_kind(place) == "file"), None)
@@ -139,7 +139,7 @@ def best_counter(job: Job) -> tuple[TokenCounter, str]:
         return CharacterCounter(), f"`{path}` cannot be read: {err}"
 
 
-def _tokenizer_paths(job: Job) -> Iterator[Path]:
+def _tokenizer_paths(job: RunSettings) -> Iterator[Path]:
     """Yield where tokenizer.json may be: in a local model, then in the caches of both hubs."""
     name = job.args.get("model_name_or_path")
     if not isinstance(name, str):

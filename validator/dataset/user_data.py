@@ -16,7 +16,7 @@ from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe, with_over
 from validator.rows.entry_inference import ROWS_FOR_INFERENCE, InferredEntry
 from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry
-from validator.run.prediction import Job, resolve, run_of_values
+from validator.run.settings import RunSettings, resolve, run_of_values
 from validator.run.user_data import UserData, describe_user_data, infer_user_entry, list_data_files
 from validator.run.workspace import Workspace
 
@@ -51,7 +51,9 @@ def _first_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def job_of_source(path: str, model: str | None, overrides: Sequence[str] = (), machine: str | None = None) -> Job:
+def job_of_source(
+    path: str, model: str | None, overrides: Sequence[str] = (), machine: str | None = None
+) -> RunSettings:
     """Return the job of a recipe, after the overrides, or one that trains on a data file. Raises RecipeError for what
     is neither."""
     if path == "-" or path.endswith(RECIPE_SUFFIXES):
@@ -63,7 +65,7 @@ def job_of_source(path: str, model: str | None, overrides: Sequence[str] = (), m
     return _job_of_data_file(Path(path), model, machine)
 
 
-def _job_of_data_file(path: Path, model: str | None, machine: str | None) -> Job:
+def _job_of_data_file(path: Path, model: str | None, machine: str | None) -> RunSettings:
     try:
         inferred = infer_user_entry(path, _first_rows(path))
     except UnreadableError:  # which the study tells of, row by row

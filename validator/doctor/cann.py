@@ -11,7 +11,7 @@ from validator.knowledge import releases
 from validator.knowledge.tables import yaml_table
 from validator.machine import driver
 from validator.machine.installed_packages import InstalledPackages, find_installed
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _CANN = "CANN"
 _HOME_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")  # which set_env.sh sets
@@ -19,7 +19,7 @@ _DEFAULT_FOLDERS = ("usr/local/Ascend/cann", "usr/local/Ascend/ascend-toolkit/la
 _VERSION_LINE = re.compile(r"^version=(\S+)", re.MULTILINE | re.IGNORECASE)
 
 
-def check_cann(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_cann(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """torch_npu, the torch that it is built for, and CANN.
 
     Nothing on a machine without Ascend's driver.

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from validator.knowledge.devices import Machine
 from validator.launch.device_allocation import DeviceAllocation
 from validator.machine.this_machine import ThisMachine
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 State = Literal["ok", "warning", "error"]
 
@@ -45,4 +45,4 @@ class CheckContext(NamedTuple):
 
 
 # The one form of all checks. `train` and `calibrate` run those that start_checks.py lists as well, before a start.
-Check = Callable[[Job | None, CheckContext], Iterator[CheckResult]]
+Check = Callable[[RunSettings | None, CheckContext], Iterator[CheckResult]]

@@ -13,7 +13,7 @@ from validator.doctor.check_result import CheckContext, CheckResult
 from validator.knowledge.optimizers import optimizer_choice
 from validator.machine.installed_packages import find_installed
 from validator.recipe.safe_read import expand_home
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _OPERATORS = "operators"
 # DeepSpeed asks nvcc for its release as it is imported (ops/op_builder/fp_quantizer.py, is_compatible;
@@ -24,7 +24,7 @@ _OPERATOR_ENTRY = re.compile(r"'(\w+)': (\w+)")
 _INCLUDE_FOLDERS = ("usr/include", "usr/local/include")
 
 
-def operators_to_build(job: Job, context: CheckContext) -> set[str]:
+def operators_to_build(job: RunSettings, context: CheckContext) -> set[str]:
     """Return the operators that are built when this run first starts, by their folder's name.
 
     accelerate replaces the optimizer by a CPU one where its states are offloaded (utils/deepspeed.py,
@@ -64,7 +64,7 @@ def extension_folders(context: CheckContext) -> list[Path]:
     return sorted(expand_home(Path(home, "torch_extensions")).glob("*/"))
 
 
-def check_operators(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_operators(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Operators that DeepSpeed compiles when a run starts, and the compilers and headers for them.
 
     ninja is needed even if all operators are built.
@@ -107,7 +107,7 @@ def _missing_tools(context: CheckContext) -> Iterator[tuple[str, str]]:
         yield "no Python.h", f"install the headers of Python: `apt install python{version}-dev`"
 
 
-def _check_toolkit(job: Job, names: set[str], context: CheckContext) -> Iterator[CheckResult]:
+def _check_toolkit(job: RunSettings, names: set[str], context: CheckContext) -> Iterator[CheckResult]:
     """Check the device's own compiler, and headers."""
     vendor = job.machine.device.vendor if job.machine and not job.on_cpu else ""
     imports = _NVCC_CALL in find_installed(context.site_packages).read_file("deepspeed/ops/op_builder/fp_quantizer.py")

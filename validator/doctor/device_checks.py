@@ -15,18 +15,17 @@ from validator.machine.driver import DeviceProcess, is_own_process, process_owne
 from validator.machine.nvidia import NvidiaDevice
 from validator.machine.this_machine import read_processes
 from validator.physics.estimate import GIB
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings
 
 
-def check_device_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_device_memory(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line if other processes hold device memory that the run needs. The prediction is what the driver shows
     for the run, context included; whether it fits into what is usable of a device is a question of `check`."""
     if job is None or context.allocation is None:
         return
-    need, known = (
-        job.device_memory,
-        [device for device in context.allocation.accelerators if device.free_gib is not None],
-    )
+    need = predict(job).device_memory
+    known = [device for device in context.allocation.accelerators if device.free_gib is not None]
     fullest = min(known, key=lambda device: device.free_gib or 0.0, default=None)
     if need is None or fullest is None or (free := fullest.free_gib) is None or need.high / GIB < free:
         return
@@ -44,7 +43,7 @@ _DEVICES = "devices"
 _NOT_IN_CATALOGUE = "is not in the catalogue"  # a device that works, and shows no memory of its own
 
 
-def check_devices(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_devices(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The devices: whether they answer, are those that the run wants, and have memory left for it.
 
     A machine without devices, such as a login node, is an error only for a run that wants some.
@@ -86,7 +85,7 @@ def _no_device(root: Path, wanted: str) -> CheckResult:
 _DEVICE_FILES = "device files"
 
 
-def check_device_files(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_device_files(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Device files that CUDA, ROCm or CANN needs beside those of the devices; containers may lack them.
 
     nvidia-smi works without the file for memory, and CUDA does not ("CUDA unknown error"). Ascend's containers are
@@ -102,7 +101,7 @@ def check_device_files(job: Job | None, context: CheckContext) -> Iterator[Check
 _MIN_PROCESS_GIB = 1.0  # GiB: a screen holds less
 
 
-def check_processes(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_processes(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Processes that hold memory of the devices.
 
     The largest first, or that some are not seen from here. Whether enough is left for the run, check_device_memory
@@ -129,7 +128,7 @@ def _describe_process(process: DeviceProcess, names: dict[str, str], root: Path)
     return f"{size} of {device} held by {Path(process.name).name} (pid {process.pid}, {origin})"
 
 
-def check_health(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_health(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Faults that drivers and the kernel's log know of devices that answer.
 
     One line for each fault.

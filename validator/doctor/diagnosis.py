@@ -29,8 +29,7 @@ from validator.launch.device_allocation import DeviceAllocation, allocate_device
 from validator.machine.driver import DriverError
 from validator.machine.this_machine import detect_machine
 from validator.recipe.recipe_file import Document
-from validator.run import prediction as jobs
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings, resolve
 
 CHECKS: dict[str, Check] = {
     "devices": device_checks.check_devices,
@@ -60,7 +59,7 @@ CHECKS: dict[str, Check] = {
 _TIMEOUT_SECONDS = 40.0
 
 
-def run_checks(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def run_checks(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Run all checks at once, and yield their results in the order of `CHECKS`. A check that fails, or does not end in
     time, is a line itself; the thread of a check that does not end is left behind."""
     pool = ThreadPoolExecutor(len(CHECKS))
@@ -105,23 +104,23 @@ def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
     return _build_diagnosis(document, job, [*recipe_lines, *recipe_checks.check_data(job), *run_checks(job, context)])
 
 
-def _build_diagnosis(document: Document | None, job: Job | None, lines: Sequence[CheckResult]) -> Diagnosis:
+def _build_diagnosis(document: Document | None, job: RunSettings | None, lines: Sequence[CheckResult]) -> Diagnosis:
     states = [line.state for line in lines]
     name = str(job.machine) if job and job.machine else None
     path = document.path if document else None
     return Diagnosis(platform.node(), path, name, tuple(lines), states.count("error"), states.count("warning"))
 
 
-def job_and_context(document: Document, machine: str | None) -> tuple[Job, CheckContext]:
+def job_and_context(document: Document, machine: str | None) -> tuple[RunSettings, CheckContext]:
     """Return the job as it would run here, and the context with what the job gets of the devices, or why it gets
     none."""
-    job = jobs.resolve(document, machine)
+    job = resolve(document, machine)
     context = CheckContext(recipe_machine=None if job.on_cpu else job.machine)
     try:
         allocation = allocate_for_machine(machine, job) if machine else allocate_devices(job, dry=False)
     except RecipeError as err:
         return job, with_devices(context._replace(allocation_error=str(err)))
-    there = jobs.resolve(document, allocation.machine, allocation.host_ram_gib)
+    there = resolve(document, allocation.machine, allocation.host_ram_gib)
     context = context._replace(allocation=allocation, machine=allocation.this_machine)
     return there, context if allocation.this_machine else with_devices(context)
 

@@ -16,11 +16,12 @@ from validator.machine import host
 from validator.machine.host import find_mount
 from validator.physics.estimate import GIB, DiskTerm
 from validator.recipe.safe_read import expand_home, glob_folder
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings
 from validator.wording import format_duration
 
 
-def output_folder(job: Job) -> Path | None:
+def output_folder(job: RunSettings) -> Path | None:
     """Return the folder that the run writes to; None if it keeps nothing."""
     folder = job.args.get("output_dir")
     return expand_home(folder).absolute() if isinstance(folder, str) and job.task.trains else None
@@ -29,23 +30,26 @@ def output_folder(job: Job) -> Path | None:
 _OUTPUT_FOLDER = "output folder"
 
 
-def check_disk_space(job: Job | None, _context: CheckContext) -> Iterator[CheckResult]:
+def check_disk_space(job: RunSettings | None, _context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line if checkpoints and the result do not fit on the disk of `output_dir`. How many checkpoints are kept
     is an estimate if `save_total_limit` is unset or the number of steps is an estimate; a resumed run replaces those
     that are there."""
     output = output_folder(job) if job else None
-    if job is None or output is None or job.args.get("save_strategy") == "no" or job.disk is None:
+    if job is None or output is None or job.args.get("save_strategy") == "no":
+        return
+    prediction = predict(job)
+    if prediction.disk is None:
         return
     free = host.free_disk_gib(output)
     if free is None:
         return
-    each, most = job.checkpoint / GIB, job.output_bytes / GIB
+    each, most = prediction.checkpoint / GIB, prediction.output_bytes / GIB
     where = f"{free:.1f} GiB are free on the disk of {output}"
     if free < each:
         text = f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`"
         yield CheckResult("error", _OUTPUT_FOLDER, text)
     elif free < most:
-        kept, at_once = job.checkpoints
+        kept, at_once = prediction.checkpoints
         counted = job.args.number("save_total_limit") > 0 and job.steps > 0 and not job.batch.packing
         certain = counted and not any(glob_folder(output, "checkpoint-*"))
         beside = "and the result" if at_once == kept else "at once (a new one is written before the oldest is removed)"
@@ -63,13 +67,14 @@ _MIN_FREE_FILES = 1000  # a few checkpoints have as many
 _MIN_CHECKPOINT_BYTES, _SLOW_SECONDS = 0.05 * GIB, 600.0
 
 
-def check_disk(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_disk(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The folder that a run writes to: can it be written, and how fast; disk space for the cache of data."""
     yield from _check_output_folder(job, context)
-    if job and job.disk and job.data.datasets and not job.data.is_tokenized:
+    disk = predict(job).disk if job and job.data.datasets and not job.data.is_tokenized else None
+    if job and disk:
         # `No space left on device` with much room in the output folder (hiyouga/LLaMA-Factory issue 275)
         folder = hub_caches.datasets_cache(job.hub_source[1])
-        wanted = max(_DATA_COPIES * job.disk[DiskTerm.DATA] / GIB, _MIN_FREE_GIB)
+        wanted = max(_DATA_COPIES * disk[DiskTerm.DATA] / GIB, _MIN_FREE_GIB)
         free = host.free_disk_gib(folder)
         if free is not None and free < wanted:
             remedy = "free some, or set HF_DATASETS_CACHE to another disk"
@@ -77,7 +82,7 @@ def check_disk(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
             yield CheckResult("warning", "data cache", found, f"about {wanted:.1f} GiB", remedy)
 
 
-def _check_output_folder(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def _check_output_folder(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Check the run's output folder, or without a run the working directory. The file of the trial does not stay."""
     folder = output_folder(job) if job else Path.cwd()
     if folder is None:
@@ -127,12 +132,13 @@ def _measure_write_rate(folder: Path) -> float | None:
             size *= 2
 
 
-def _judge_write_rate(job: Job | None, place: str, rate: float | None) -> CheckResult:
+def _judge_write_rate(job: RunSettings | None, place: str, rate: float | None) -> CheckResult:
     found = place if rate is None else f"{place}, {rate / 1e6:,.0f} MB/s"
-    if job is None or job.checkpoint < _MIN_CHECKPOINT_BYTES or rate is None:
+    checkpoint = predict(job).checkpoint if job else 0.0
+    if checkpoint < _MIN_CHECKPOINT_BYTES or rate is None:
         return CheckResult("ok", _OUTPUT_FOLDER, found)
-    seconds = job.checkpoint / rate
-    wanted = f"{job.checkpoint / GIB:.1f} GiB for a checkpoint, about {format_duration(seconds)}"
+    seconds = checkpoint / rate
+    wanted = f"{checkpoint / GIB:.1f} GiB for a checkpoint, about {format_duration(seconds)}"
     if seconds < _SLOW_SECONDS:
         return CheckResult("ok", _OUTPUT_FOLDER, found, wanted)
     remedy = "all devices wait meanwhile: a faster disk, `save_only_model: true` or a larger `save_steps`"

@@ -13,12 +13,13 @@ from validator.machine import host, network
 from validator.machine.host import own_cgroups
 from validator.physics.estimate import GIB
 from validator.run import node_demand
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings
 
 _MAIN_MEMORY = "main memory"
 
 
-def check_main_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_main_memory(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Main memory that is available, against what the run is predicted to take of it.
 
     Available: free, or cached and given back on demand, within the limits of batch job and container; for a device that
@@ -32,7 +33,7 @@ def check_main_memory(job: Job | None, context: CheckContext) -> Iterator[CheckR
     swap = host.free_swap_gib(context.root)
     there = f"{available:.1f} GiB of {total or available:.1f} available{f', {swap:.0f} of swap' if swap >= 1 else ''}"
     shared = job is not None and job.machine is not None and job.machine.device.shared_memory
-    need = (job.device_memory if shared else job.host_memory) if job else None
+    need = (predict(job).device_memory if shared else predict(job).host_memory) if job else None
     if need is None:
         yield CheckResult("ok", _MAIN_MEMORY, there)
         return
@@ -50,7 +51,7 @@ def check_main_memory(job: Job | None, context: CheckContext) -> Iterator[CheckR
 _PROCESSORS = "processors"
 
 
-def check_processors(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_processors(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """CPUs that the run may use; a batch job without `--cpus-per-task` has one.
 
     Those that this process is bound to, against processes and their loader workers.
@@ -72,7 +73,7 @@ _SHM_REMEDY = (
 )
 
 
-def check_shared_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_shared_memory(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Shared memory, /dev/shm; a container has 64 MiB unless more is asked for.
 
     What is free, against what loader workers and NCCL put there.
@@ -111,7 +112,7 @@ _THREADS_PER_WORKER = 8  # threads of a loader worker
 _IPC_LOCK = 1 << 14  # the bit of the capability (linux/capability.h)
 
 
-def check_limits(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_limits(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Limits of the system on a process and its children: open files, locked memory, processes, addresses.
 
     Open files in any case, other limits if they may be too low.
@@ -125,7 +126,7 @@ def check_limits(job: Job | None, context: CheckContext) -> Iterator[CheckResult
         yield CheckResult("warning", "address space", f"{soft / GIB:.1f} GiB", "unlimited", "`ulimit -v unlimited`")
 
 
-def _check_open_files(job: Job | None) -> Iterator[CheckResult]:
+def _check_open_files(job: RunSettings | None) -> Iterator[CheckResult]:
     """Check the limit of open files. Each loader worker passes tensors as open files; each process of another node is a
     socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -141,7 +142,7 @@ def _check_open_files(job: Job | None) -> Iterator[CheckResult]:
     yield CheckResult("warning", "open files", f"{soft:,}", wanted, remedy)
 
 
-def _check_locked_memory(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def _check_locked_memory(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Check the limit of locked memory. InfiniBand registers buffers that count as locked (NCCL: `ibv_reg_mr failed`),
     and so do those of DeepSpeed's offload to NVMe. What CUDA pins does not count."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -162,7 +163,7 @@ def _check_locked_memory(job: Job | None, context: CheckContext) -> Iterator[Che
     yield CheckResult(state, "locked memory", f"{soft / GIB:.2g} GiB; {why}", "unlimited", remedy)
 
 
-def _check_process_limit(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def _check_process_limit(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Check how many processes and threads the container, the batch job or the user may still start."""
     limits = []
     for group in own_cgroups(context.root, "pids"):

@@ -33,12 +33,13 @@ from validator.run.model_files import (
     offline_variable,
     without_credentials,
 )
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings
 
 _MODEL = "model"
 
 
-def check_downloads(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_downloads(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line for each model or data set that the run cannot load from its hub or cache, or that it would load in
     another form than `check` has judged."""
     if job is None:
@@ -57,7 +58,7 @@ def check_downloads(job: Job | None, context: CheckContext) -> Iterator[CheckRes
                 yield CheckResult("warning", _MODEL, f"`{name}` is downloaded from Hugging Face: {remedy}")
 
 
-def _other_shapes(job: Job) -> Iterator[CheckResult]:
+def _other_shapes(job: RunSettings) -> Iterator[CheckResult]:
     """Yield a warning if the download of the model has other shapes than the catalogue."""
     if (
         job.model
@@ -72,7 +73,7 @@ def _other_shapes(job: Job) -> Iterator[CheckResult]:
                 yield CheckResult("warning", _MODEL, f"{shapes}; {remedy}")
 
 
-def _missing_downloads(job: Job, cause: str) -> Iterator[CheckResult]:
+def _missing_downloads(job: RunSettings, cause: str) -> Iterator[CheckResult]:
     """Yield what a run without network would not find; `cause` is the variable that takes the network away."""
     for name in hub_models(job):
         if not any(cached_folders(job, name)):
@@ -88,7 +89,7 @@ def _missing_downloads(job: Job, cause: str) -> Iterator[CheckResult]:
             yield CheckResult("warning", _MODEL, text)
 
 
-def _modelscope_remedy(job: Job, name: str) -> str:
+def _modelscope_remedy(job: RunSettings, name: str) -> str:
     """Return how to use the download in the ModelScope cache; empty if there is none."""
     there = any(map(holds_weights, hub_caches.modelscope_folders(name, *job.hub_source)))
     return "it is in the ModelScope cache, which the run takes with USE_MODELSCOPE_HUB=1" if there else ""
@@ -110,7 +111,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def check_hub(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_hub(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The hub that a run downloads from: whether it answers, and whether the disk has room for the download.
 
     Nothing if all is here, or if the run is offline.
@@ -180,9 +181,10 @@ def _send_head_request(address: str) -> int:
         return err.code
 
 
-def _check_cache_space(job: Job) -> Iterator[CheckResult]:
+def _check_cache_space(job: RunSettings) -> Iterator[CheckResult]:
     """Compare free disk with the weights that go into the cache of Hugging Face."""
-    folder, weights = hub_caches.hub_cache(job.hub_source[1]), job.disk[DiskTerm.BASE] / GIB if job.disk else 0.0
+    folder, disk = hub_caches.hub_cache(job.hub_source[1]), predict(job).disk
+    weights = disk[DiskTerm.BASE] / GIB if disk else 0.0
     free = host.free_disk_gib(Path(folder))
     if free is not None and weights and not node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
         short = free < weights
@@ -195,7 +197,7 @@ _PROXY = "proxy"
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 
 
-def check_proxy(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_proxy(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Proxies of the environment that a run's own requests would go through.
 
     Nothing if no proxy is set.
@@ -213,7 +215,7 @@ def check_proxy(job: Job | None, context: CheckContext) -> Iterator[CheckResult]
         yield from _check_socks(socks[0], job, find_installed(context.site_packages).all_versions)
 
 
-def _check_socks(name: str, job: Job | None, there: Mapping[str, str]) -> Iterator[CheckResult]:
+def _check_socks(name: str, job: RunSettings | None, there: Mapping[str, str]) -> Iterator[CheckResult]:
     """Check that the client of huggingface_hub can use a SOCKS proxy: httpx from release 1 on, requests before. Without
     a request to the hub that is only a warning."""
     old = there.get("huggingface-hub", "1").startswith("0.")
@@ -229,7 +231,7 @@ def _proxy_value(environment: Mapping[str, str], name: str) -> str:
     return environment.get(name) or environment.get(name.upper()) or ""
 
 
-def _local_hosts(job: Job | None, context: CheckContext) -> Iterator[str]:
+def _local_hosts(job: RunSettings | None, context: CheckContext) -> Iterator[str]:
     """Yield hosts of this machine or its network that the run sends requests to: a mirror of the hub, a reward model
     behind an address, the dashboard of Ray."""
     addresses = [context.environment.get("HF_ENDPOINT", "")]

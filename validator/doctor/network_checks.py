@@ -24,7 +24,7 @@ from validator.machine.network import (
     route_to,
 )
 from validator.run import launch_command
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _MEETING = "meeting"
 # Of torchrun's settings of a rendezvous (torch, elastic/rendezvous/api.py, RendezvousParameters.get_as_bool).
@@ -33,13 +33,13 @@ _TIMEOUT_SECONDS = 5.0  # seconds to another node
 _FIREWALL_REMEDY = "open the port in the firewall, or set another MASTER_ADDR"
 
 
-def node_count(job: Job | None, context: CheckContext) -> int:
+def node_count(job: RunSettings | None, context: CheckContext) -> int:
     """Return how many nodes the run has, by NNODES or else by its machine."""
     told = context.environment.get("NNODES", "")
     return int(told) if told.isdecimal() else job.machine.nodes if job and job.machine else 1
 
 
-def check_meeting(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_meeting(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The address and port at which the nodes of a run meet.
 
     Nothing for a run on one node.
@@ -153,7 +153,7 @@ _NCCL = CollectivesLibrary("NCCL", "NCCL_SOCKET_IFNAME", alphabetic=False)
 _HCCL = CollectivesLibrary("HCCL", "HCCL_SOCKET_IFNAME", alphabetic=True)
 
 
-def check_interfaces(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_interfaces(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The network interface over which NCCL, HCCL or Gloo meet.
 
     Whether the words of the environment match an interface, and whether the one taken leads to the other nodes. Nothing
@@ -182,7 +182,7 @@ def check_interfaces(job: Job | None, context: CheckContext) -> Iterator[CheckRe
         yield _judge_interface(library, meant[0], words, route_to(there, context.environment.get("MASTER_ADDR", "")))
 
 
-def _check_gloo(job: Job | None, words: str, there: Sequence[Interface]) -> Iterator[CheckResult]:
+def _check_gloo(job: RunSettings | None, words: str, there: Sequence[Interface]) -> Iterator[CheckResult]:
     """Check the names that Gloo is given, which must be whole. Runs on CPUs use Gloo, and so does FSDP with states in
     main memory."""
     names = {"lo", *(one.name for one in there)}
@@ -230,7 +230,7 @@ _INFINIBAND = "InfiniBand"
 _ADAPTER_VARIABLE, _DISABLE_VARIABLE = "NCCL_IB_HCA", "NCCL_IB_DISABLE"
 
 
-def check_infiniband(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_infiniband(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """InfiniBand and RoCE adapters, which NCCL prefers to network interfaces.
 
     Nothing for a run on one node, on Ascend, whose devices have their own network, or without adapters.

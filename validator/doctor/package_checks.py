@@ -15,10 +15,10 @@ from validator.knowledge.tables import yaml_table
 from validator.machine import installed_packages
 from validator.machine.installed_packages import InstalledPackages, find_installed, normalize_name
 from validator.run.node_demand import packages_for_run, pip_requirement
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 
-def check_required_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_required_packages(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line for each missing package that LLaMA-Factory would stop for, if LLaMA-Factory itself is installed."""
     if job is None:
         return
@@ -38,7 +38,7 @@ _CHECK_CALL = re.compile(r'check_version\("([^"]+)"\)')
 _SHOWN_PACKAGES = ("llamafactory", "transformers", "torch", "torch-npu", "deepspeed", "peft", "trl", "accelerate")
 
 
-def check_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_packages(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Packages that do not go together, by what they require of each other and by what is known to fail."""
     there = find_installed(context.site_packages)
     if "llamafactory" not in there.all_versions:

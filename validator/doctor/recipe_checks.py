@@ -11,7 +11,7 @@ from validator.doctor.check_result import CheckResult, State
 from validator.escaping import shell_quote
 from validator.finding import Report, Severity
 from validator.recipe.recipe_file import Document
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.wording import plural
 
 _RECIPE = "recipe"
@@ -33,7 +33,7 @@ def check_recipe(document: Document, machine: str | None, host_ram_gib: float | 
         yield CheckResult("ok", _RECIPE, "nothing is wrong with it")
 
 
-def check_data(job: Job) -> Iterator[CheckResult]:
+def check_data(job: RunSettings) -> Iterator[CheckResult]:
     """Yield what `data` says of the data sets in short, as `train` does. This starts processes for some data sets, so
     that it cannot be one of the checks that run in threads."""
     told, stops = dataset.summarize_data(job)

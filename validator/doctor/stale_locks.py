@@ -14,20 +14,20 @@ from validator.knowledge import hub_caches
 from validator.machine import host
 from validator.recipe import atomic_write
 from validator.run import model_files
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.wording import format_duration
 
 _BUILD_LOCK, _DOWNLOAD_LOCK = "stale lock", "hub lock"
 _MAX_BUILD_SECONDS = 15 * 60  # seconds that no operator takes to build: cpu_adam takes 95 on two cores
 
 
-def check_locks(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_locks(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Locks that a run would wait for: of a process that builds an operator, or that downloads the model."""
     yield from _check_build_locks(job, context)
     yield from _check_download_locks(job) if job else ()
 
 
-def _check_build_locks(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def _check_build_locks(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Yield the build locks that this run would meet. torch makes a file `lock` beside an operator that it builds, and
     waits for the end of such a file, whether or not the process that made it lives (torch, utils/file_baton.py): the
     run stands still after "Using … as PyTorch extensions root" (huggingface/transformers issue 26015, OpenRLHF 208)."""
@@ -62,7 +62,7 @@ def _find_builder(folder: Path, root: Path) -> int | None:
     return None
 
 
-def _check_download_locks(job: Job) -> Iterator[CheckResult]:
+def _check_download_locks(job: RunSettings) -> Iterator[CheckResult]:
     """Yield one download lock of each model. The run waits for a download that has begun (huggingface_hub,
     utils/_fixes.py, WeakFileLock). The kernel frees the lock of a process that is gone, but on a file system without
     locks the mere file counts."""

@@ -17,11 +17,11 @@ from validator.machine import host
 from validator.machine.installed_packages import find_installed
 from validator.recipe import safe_read
 from validator.run import launch_command, model_files, trained_model
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.wording import plural
 
 
-def check_model_folder(job: Job | None, _context: CheckContext) -> Iterator[CheckResult]:
+def check_model_folder(job: RunSettings | None, _context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line if the folder of the model or of an adapter is incomplete. Without weights LLaMA-Factory stops;
     without a tokenizer transformers makes up an empty one, and the run ends well with nothing learned."""
     if job is None:
@@ -42,7 +42,7 @@ def check_model_folder(job: Job | None, _context: CheckContext) -> Iterator[Chec
             yield CheckResult("error", "model", f"`{name}` holds no {' and no '.join(parts)}; {remedy}")
 
 
-def check_ray(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_ray(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Ray, if USE_RAY is set: packages, and CPUs that this node can reserve."""
     if job is None or not launch_command.uses_ray():
         return
@@ -54,7 +54,7 @@ def check_ray(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
         yield CheckResult("ok", "Ray", f"{launch_command.declared_ray_cpus(job) or cpus} CPUs, {reserved}")
 
 
-def _missing_ray_packages(job: Job, context: CheckContext) -> Iterator[CheckResult]:
+def _missing_ray_packages(job: RunSettings, context: CheckContext) -> Iterator[CheckResult]:
     """Yield the missing packages of Ray. Without `master_addr` LLaMA-Factory asks Ray's dashboard for the head node
     (train/trainer_utils.py, get_ray_head_node_ip), and stops with ServerUnavailable if only `ray` is installed (seen
     with 2.60)."""
@@ -67,7 +67,7 @@ def _missing_ray_packages(job: Job, context: CheckContext) -> Iterator[CheckResu
         yield CheckResult("error", "Ray", f'{found}: pip install "ray[default]", or set `master_addr`')
 
 
-def _second_launcher(job: Job) -> Iterator[CheckResult]:
+def _second_launcher(job: RunSettings) -> Iterator[CheckResult]:
     """Yield an error if torchrun or accelerate would start the processes, too."""
     name = "accelerate" if job.accelerate else None
     if node_environment.is_env_enabled("FORCE_TORCHRUN"):
@@ -77,7 +77,7 @@ def _second_launcher(job: Job) -> Iterator[CheckResult]:
         yield CheckResult("error", "Ray", found)
 
 
-def _missing_ray_cpus(job: Job, cpus: int) -> Iterator[CheckResult]:
+def _missing_ray_cpus(job: RunSettings, cpus: int) -> Iterator[CheckResult]:
     """Yield a line if this node has fewer CPUs than Ray reserves on it. A node that has joined a cluster may have
     promised more. Without a device LLaMA-Factory counts CPUs as devices and reserves ten each (tried: it waited)."""
     if job.on_cpu:
@@ -98,7 +98,7 @@ def _missing_ray_cpus(job: Job, cpus: int) -> Iterator[CheckResult]:
         yield CheckResult("error", "Ray", f"{found}: Ray would wait for ever; {remedy}")
 
 
-def check_start(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_start(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """What stops a run before its start: missing packages, the model's folder, llamafactory-cli."""
     if job is None:
         return
@@ -118,7 +118,7 @@ def check_start(job: Job | None, context: CheckContext) -> Iterator[CheckResult]
         yield CheckResult("error", "start", str(err))
 
 
-def _check_model(job: Job, context: CheckContext) -> Iterator[CheckResult]:
+def _check_model(job: RunSettings, context: CheckContext) -> Iterator[CheckResult]:
     """Yield what the model's folder or download lacks, or else where it is. check_hub asks for missing downloads."""
     lacking = [*check_model_folder(job, context), *check_downloads(job, context)]
     yield from lacking

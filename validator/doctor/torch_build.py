@@ -16,7 +16,7 @@ from validator.knowledge.tables import yaml_table
 from validator.machine import installed_packages, nvidia
 from validator.machine.installed_packages import InstalledPackages, find_installed
 from validator.machine.nvidia import NvidiaDriver
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _INSTALL_REMEDY = "install the build for it as pytorch.org/get-started says"
 _VERSION_LINE = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*= '([^']*)'", re.MULTILINE)
@@ -47,7 +47,7 @@ def read_build(there: InstalledPackages, package: str) -> PackageBuild | None:
     return PackageBuild(release, cuda, facts.get("hip", ""))
 
 
-def check_torch(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_torch(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The build of torch against driver and devices, and of packages that are built for torch."""
     there = find_installed(context.site_packages)
     torch = read_build(there, "torch")
@@ -85,7 +85,7 @@ def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Itera
             yield CheckResult("error", "torch", found, wanted, _INSTALL_REMEDY)
 
 
-def _check_rocm(torch: PackageBuild, context: CheckContext, job: Job | None) -> Iterator[CheckResult]:
+def _check_rocm(torch: PackageBuild, context: CheckContext, job: RunSettings | None) -> Iterator[CheckResult]:
     """The wheels of the package index are for CUDA, which AMD's devices do not run."""
     if context.machine is None or context.machine.device not in devices.device_ids() or (job and job.on_cpu):
         return
@@ -117,7 +117,9 @@ def _kind(one: PackageBuild) -> str:
     return f"CUDA {one.cuda}" if one.cuda else "ROCm" if one.hip else "CPUs"
 
 
-def _check_bitsandbytes(torch: PackageBuild, there: InstalledPackages, job: Job | None) -> Iterator[CheckResult]:
+def _check_bitsandbytes(
+    torch: PackageBuild, there: InstalledPackages, job: RunSettings | None
+) -> Iterator[CheckResult]:
     """bitsandbytes loads the library for torch's CUDA, or one of the same major number (cextension.py,
     get_cuda_bnb_library_path, of 0.50; earlier releases want the very one)."""
     files = there.files("bitsandbytes/libbitsandbytes_cuda*.so")
@@ -177,7 +179,7 @@ _TORCH_CORE = "_ZN3c10"
 _WHEEL_NAME = re.compile(r"\+(cu\d+)torch([\d.]+)cxx11abi(TRUE|FALSE)")
 
 
-def check_compiled_packages(job: Job | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_compiled_packages(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Compiled packages that need names which the installed torch lacks, as they were built for another torch.
 
     One line for each package that cannot be imported beside this torch.
@@ -194,7 +196,7 @@ def check_compiled_packages(job: Job | None, context: CheckContext) -> Iterator[
             yield CheckResult(state, package, found, f"a build for torch {torch}", remedy)
 
 
-def _is_imported(package: str, job: Job | None, there: InstalledPackages) -> bool:
+def _is_imported(package: str, job: RunSettings | None, there: InstalledPackages) -> bool:
     """Return whether a run imports the package; without a run, whether any run would. torch imports torch_npu itself;
     with devices transformers before 5 imports flash-attn beside each model, later ones only if it is asked for
     (modeling_flash_attention_utils.py); only unsloth asks for xformers."""

@@ -11,7 +11,7 @@ from validator.errors import RecipeError
 from validator.machine import this_machine
 from validator.machine.driver import Accelerator
 from validator.machine.this_machine import Note, ThisMachine
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.wording import plural
 
 # Less main memory than this share of what is assumed is told; firmware and kernel keep some of a server's 1,024 GiB.
@@ -32,7 +32,7 @@ class DeviceAllocation:
     this_machine: ThisMachine | None = None
 
 
-def allocate_devices(job: Job, *, dry: bool) -> DeviceAllocation:
+def allocate_devices(job: RunSettings, *, dry: bool) -> DeviceAllocation:
     """Allocate the devices here to a job that is resolved for its recipe's machine. Raises RecipeError if a driver's
     tool is installed and shows no device; a `dry` run only notes that, as people try recipes on other machines."""
     if job.on_cpu or job.machine_problem:
@@ -49,7 +49,7 @@ def allocate_devices(job: Job, *, dry: bool) -> DeviceAllocation:
     return _allocate_here(here, job, dry)
 
 
-def allocate_for_machine(name: str, job: Job) -> DeviceAllocation:
+def allocate_for_machine(name: str, job: RunSettings) -> DeviceAllocation:
     """Allocate the devices here to a job that is resolved for, and judged by, the machine that the user names. Raises
     RecipeError if there are fewer. A driver's error is only noted, as the user knows the machine."""
     if job.on_cpu or job.machine is None:
@@ -66,11 +66,11 @@ def allocate_for_machine(name: str, job: Job) -> DeviceAllocation:
     return DeviceAllocation(name, None, taken, variables, [*here.notes()], here)
 
 
-def _judged_for(job: Job) -> str:
+def _judged_for(job: RunSettings) -> str:
     return f"judged for {job.machine}" if job.machine else "memory is not judged"
 
 
-def _allocate_here(here: ThisMachine, job: Job, dry: bool) -> DeviceAllocation:
+def _allocate_here(here: ThisMachine, job: RunSettings, dry: bool) -> DeviceAllocation:
     """Allocate as many devices as the recipe assumes, or as there are; NPROC_PER_NODE overrides both."""
     there = len(here.accelerators)
     assumed = job.machine.devices if job.machine else there
@@ -98,7 +98,7 @@ def _count_devices(count: int) -> str:
     return f"{count} {plural(count, 'device')}"
 
 
-def _compare_machines(here: ThisMachine, job: Job, dry: bool) -> Iterator[Note]:
+def _compare_machines(here: ThisMachine, job: RunSettings, dry: bool) -> Iterator[Note]:
     """Yield what this machine is, and what the recipe assumes if that is another machine or more."""
     assumed = job.machine
     if assumed is None:
@@ -113,7 +113,7 @@ def _compare_machines(here: ThisMachine, job: Job, dry: bool) -> Iterator[Note]:
     yield Note(f"this machine: {here}{'' if alike else other}", "machine")
 
 
-def _batch_size_note(job: Job, assumed: int, count: int) -> Iterator[Note]:
+def _batch_size_note(job: RunSettings, assumed: int, count: int) -> Iterator[Note]:
     """Yield what another number of devices means for the batch size."""
     if count == assumed:
         return

@@ -26,7 +26,7 @@ from validator.run.launch_command import (
     rendezvous_env,
     unspaced_path,
 )
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _RESULT_NAMES = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json", "training_loss.png",
             "trainer_log.jsonl")  # fmt: skip
@@ -52,7 +52,9 @@ class Launch:
         return launch_command.build_process_spec(self.recipe, self.overrides, env, self.launcher, self.device_env)
 
 
-def build_launch(job: Job, overrides: Sequence[str], device_env: Mapping[str, str] = MappingProxyType({})) -> Launch:
+def build_launch(
+    job: RunSettings, overrides: Sequence[str], device_env: Mapping[str, str] = MappingProxyType({})
+) -> Launch:
     """Return how the recipe is started here, with overrides that make its paths absolute. Under torchrun
     LLaMA-Factory's launcher splits the command line at spaces: a path with a space is then given from the working
     directory. Raises RecipeError if that has a space, too, or if NNODES is not the run's number of nodes."""

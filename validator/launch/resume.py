@@ -9,10 +9,10 @@ from dataclasses import replace
 from validator.errors import RecipeError, os_reason
 from validator.run import checkpoint_integrity, checkpoints
 from validator.run.checkpoints import TrainerCheckpoint
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 
-def resume_messages(job: Job, *, dry: bool) -> Iterator[str]:
+def resume_messages(job: RunSettings, *, dry: bool) -> Iterator[str]:
     """Yield from which checkpoint the run resumes, that it is finished, or that it starts anew beside checkpoints.
     Unless `dry`, half-written checkpoints are renamed, and nothing is lost. Raises RecipeError if one may be complete
     on another node's disk: that node would resume from it, and this one would not."""
@@ -38,7 +38,7 @@ def resume_messages(job: Job, *, dry: bool) -> Iterator[str]:
         yield f"starts anew: {_why_not_resumed(job, there)}"
 
 
-def finished_message(job: Job) -> str | None:
+def finished_message(job: RunSettings) -> str | None:
     """Return the message for a finished run, whose last checkpoint and result are there; None if it is not finished."""
     taken = checkpoints.resume_checkpoint(job)
     if taken is None or not checkpoints.is_finished(job, taken):
@@ -47,7 +47,7 @@ def finished_message(job: Job) -> str | None:
     return f"already finished: {found}; `overwrite_output_dir=true` trains anew, more epochs go on"
 
 
-def after_exit_message(job: Job) -> str | None:
+def after_exit_message(job: RunSettings) -> str | None:
     """Return what the same command would do after this run has ended, by what the folder holds now; None if the recipe
     does not train."""
     now = replace(job)
@@ -61,12 +61,12 @@ def after_exit_message(job: Job) -> str | None:
     return f"the same command starts anew: {_why_not_resumed(now, saved) if saved else 'no checkpoint was saved'}"
 
 
-def _name_with_step(job: Job, saved: TrainerCheckpoint) -> str:
+def _name_with_step(job: RunSettings, saved: TrainerCheckpoint) -> str:
     total = checkpoints.total_steps(job, saved)
     return f"{saved.name} (step {saved.step:,}{f' of {total:,}, {saved.step / total:.0%}' if total else ''})"
 
 
-def _why_not_resumed(job: Job, there: list[TrainerCheckpoint]) -> str:
+def _why_not_resumed(job: RunSettings, there: list[TrainerCheckpoint]) -> str:
     last = next((saved for saved in reversed(there) if not saved.flaw), None)
     if checkpoints.never_resumes(job):
         return f"stage {job.task.stage} with {job.task.method} never resumes"

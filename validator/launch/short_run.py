@@ -19,19 +19,19 @@ from validator.recipe import safe_read
 from validator.recipe.recipe_file import path_override
 from validator.run.checkpoints import DEFAULT_OUTPUT_DIR
 from validator.run.launch_command import ProcessSpec
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _ISOLATION = ("logging_steps=1", "logging_strategy=steps", "overwrite_output_dir=true", "report_to=none")
 _ISOLATION_WHERE_SET = {"resume_from_checkpoint": "null", "push_to_hub": "false", "use_swanlab": "false"}
 
 
-def isolating_overrides(job: Job, output: str) -> Iterator[str]:
+def isolating_overrides(job: RunSettings, output: str) -> Iterator[str]:
     """Yield overrides that keep a run in this folder alone, and log each step."""
     yield from (path_override("output_dir", output), *_ISOLATION)
     yield from overrides_where_set(job, _ISOLATION_WHERE_SET)
 
 
-def overrides_where_set(job: Job, values: dict[str, str]) -> Iterator[str]:
+def overrides_where_set(job: RunSettings, values: dict[str, str]) -> Iterator[str]:
     """Yield the overrides whose keys the recipe sets."""
     yield from (f"{key}={value}" for key, value in values.items() if job.args.get(key))
 
@@ -43,7 +43,7 @@ _TOKENS_PER_SAMPLE = 100
 _MIN_ROWS, _MAX_ROWS = 64, 10_000
 
 
-def smoke_overrides(job: Job) -> tuple[str, ...]:
+def smoke_overrides(job: RunSettings) -> tuple[str, ...]:
     """Return overrides for two steps of the run, in a folder beside its output. Raises RecipeError if that folder holds
     another run's checkpoints, of which the Trainer would remove some."""
     output = f"{str(job.args.get('output_dir') or DEFAULT_OUTPUT_DIR).rstrip('/')}-smoke"
@@ -53,7 +53,7 @@ def smoke_overrides(job: Job) -> tuple[str, ...]:
     return (*isolating_overrides(job, output), *_schedule_overrides(job), *_data_overrides(job))
 
 
-def _schedule_overrides(job: Job) -> Iterator[str]:
+def _schedule_overrides(job: RunSettings) -> Iterator[str]:
     """The Trainer saves and evaluates at the second step; PPO saves by `save_steps` alone (train/ppo/trainer.py)."""
     yield from (f"max_steps={SMOKE_STEPS}", f"save_steps={SMOKE_STEPS}")
     if job.args.get("save_strategy") == "epoch":
@@ -63,7 +63,7 @@ def _schedule_overrides(job: Job) -> Iterator[str]:
         yield from overrides_where_set(job, {"eval_delay": "0"})
 
 
-def _data_overrides(job: Job) -> Iterator[str]:
+def _data_overrides(job: RunSettings) -> Iterator[str]:
     """Yield overrides that limit the data to the rows that two steps and one evaluation batch need. `tokenized_path` is
     unset unless it exists, so that the shortened data are not saved where the real run would load them. `val_size` is a
     share of the rows that are left, or their number for a stream (data/data_utils.py, split_dataset)."""
@@ -78,7 +78,7 @@ def _data_overrides(job: Job) -> Iterator[str]:
         yield f"val_size={held if streams else share}"
 
 
-def _rows_per_dataset(job: Job) -> int:
+def _rows_per_dataset(job: RunSettings) -> int:
     """Rows to take from each data set. If text is generated for a separate evaluation set, one batch on each device, as
     that takes longest."""
     evaluated = _evaluation_rows(job)
@@ -88,14 +88,14 @@ def _rows_per_dataset(job: Job) -> int:
     return min(max(trained + evaluated, _MIN_ROWS), _MAX_ROWS)
 
 
-def _evaluation_rows(job: Job) -> int:
+def _evaluation_rows(job: RunSettings) -> int:
     """Rows of one batch of evaluation on each device; no more than are held back, where that is a number."""
     batch = max(int(job.args.number("per_device_eval_batch_size")), 1) * job.batch.world_size * _rows_per_sequence(job)
     own = job.args.number("val_size")
     return min(batch, int(own)) if own > 1 else batch
 
 
-def _rows_per_sequence(job: Job) -> int:
+def _rows_per_sequence(job: RunSettings) -> int:
     """Rows that fill a sequence."""
     return math.ceil(job.batch.max_tokens / _TOKENS_PER_SAMPLE) if job.batch.packing else 1
 
@@ -124,7 +124,7 @@ _TIMED_OVERRIDES = (
 _TIMED_WHERE_SET = {"load_best_model_at_end": "false", "early_stopping_steps": "null", "do_predict": "false"}
 
 
-def timed_overrides(job: Job, steps: int, output: Path) -> Iterator[str]:
+def timed_overrides(job: RunSettings, steps: int, output: Path) -> Iterator[str]:
     """Yield overrides that train `steps` steps after the untimed first ones, into a folder of their own, and no
     more."""
     yield f"max_steps={UNTIMED_STEPS + steps}"

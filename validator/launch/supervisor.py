@@ -26,7 +26,7 @@ from validator.machine.installed_packages import find_installed
 from validator.recipe import atomic_write
 from validator.run import checkpoints, launch_command, training_time
 from validator.run.launch_command import ProcessSpec
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 
 @contextmanager
@@ -129,7 +129,7 @@ class TrainingProcess:
 SHUTDOWN_SECONDS = 60.0
 
 
-def run_training(job: Job, prepared: Launch, grace: float | None = None, lock: int | None = None) -> int:
+def run_training(job: RunSettings, prepared: Launch, grace: float | None = None, lock: int | None = None) -> int:
     """Run llamafactory-cli, or accelerate, and return its exit code; 128 + n if signal n ended it within `grace`
     seconds, by default those of `grace_seconds`. Raises RecipeError as `check_can_start` does."""
     check_can_start(job, prepared)
@@ -137,12 +137,12 @@ def run_training(job: Job, prepared: Launch, grace: float | None = None, lock: i
     return run_supervised(prepared.process, grace_seconds(job) if grace is None else grace, output, lock)
 
 
-def grace_seconds(job: Job) -> float:
+def grace_seconds(job: RunSettings) -> float:
     """Seconds in which a run that is told to end has ended: the longest time to write a checkpoint, and a minute."""
     return training_time.checkpoint_write_seconds(job) + SHUTDOWN_SECONDS
 
 
-def check_can_start(job: Job, prepared: Launch) -> None:
+def check_can_start(job: RunSettings, prepared: Launch) -> None:
     """Raises RecipeError where the packages installed here are not of the recipe's releases, or this machine cannot
     start it."""
     for problem in releases.outside_range(job.header, find_installed().versions(releases.RELEASE_FIELDS)):

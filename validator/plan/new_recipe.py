@@ -15,8 +15,9 @@ from validator.knowledge.models import Model
 from validator.recipe.known_folders import catalogue_root
 from validator.run import dataset_registry, multimodal, recipe_labels
 from validator.run.dataset_registry import Registry
-from validator.run.prediction import Job, run_of_values
+from validator.run.prediction import predict
 from validator.run.sample_lengths import estimate_sample_lengths, published_tokens
+from validator.run.settings import RunSettings, run_of_values
 from validator.run.simulated import PlanSimulations
 from validator.run.workspace import Workspace
 
@@ -99,7 +100,7 @@ class NewRecipe:
         return self.machine.device.vendor in ("nvidia", "amd", "unknown") and self.stage in ("sft", "pt")
 
     @cached_property
-    def job(self) -> Job:
+    def job(self) -> RunSettings:
         """The run that the recipe describes, predicted by the same formulas as any other run."""
         header = {"samples": self.planned_samples, "transformers": self.transformers, "packages": list(self.packages)}
         settings = {key: value for key, value in self._settings() if key not in self.drop}
@@ -108,7 +109,7 @@ class NewRecipe:
         job = self.planned.job(job) if self.planned else job
         return job.with_header({**job.header, **self._stated(job)}) if self.public else job
 
-    def _stated(self, job: Job) -> dict[str, int]:
+    def _stated(self, job: RunSettings) -> dict[str, int]:
         """Return the header fields `rows` (of the public data) and `lengths` (tokens of a typical sample). The longest
         sample is left out, so memory is judged for `cutoff_len` and the verdict holds for other data, too."""
         known = published_tokens(job)
@@ -124,7 +125,8 @@ class NewRecipe:
     def fits(self) -> bool:
         """True if device and host memory fit up to the upper end of their bands. The host is asked first, because the
         devices' memory may have to be simulated. Device memory that was not simulated counts as not fitting."""
-        return self.job.host_verdict in ("fits", "unknown") and self.job.device_verdict == "fits"
+        prediction = predict(self.job)
+        return prediction.host_verdict in ("fits", "unknown") and prediction.device_verdict == "fits"
 
     @cached_property
     def lengths(self) -> Sequence[float]:

@@ -12,6 +12,7 @@ from validator.knowledge.devices import Machine
 from validator.physics.estimate import GIB
 from validator.plan.new_recipe import NewRecipe
 from validator.plan.search import PLANNED_METHODS, SPEED_CLASSES, USUAL_LENGTHS, Plan, find_plans, fitting_runs
+from validator.run.prediction import predict
 
 # From the most frugal class on: what fits in none of these fits in none at all.
 _SPEEDS_TRIED = ("slowest", "medium", "fast")
@@ -98,7 +99,8 @@ def _with_more_host_memory(start: NewRecipe, methods: Sequence[str]) -> Iterator
 
 
 def _host_memory_bytes(draft: NewRecipe) -> float:
-    return draft.job.host_memory.high if draft.job.host_memory else 0.0
+    memory = predict(draft.job).host_memory
+    return memory.high if memory else 0.0
 
 
 def _with_more_devices(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:

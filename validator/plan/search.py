@@ -25,6 +25,7 @@ from validator.plan.new_recipe import EVALUATION_TOO_LARGE, EVALUATION_TOO_LONG,
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import calibration
+from validator.run.prediction import predict
 from validator.run.training_time import TrainingTime, hours_by_length, predict_training_time, seconds_per_sample
 
 PLANNED_METHODS = ("lora", "full", "qlora")
@@ -75,12 +76,12 @@ class Plan:
 
     @property
     def device_gib(self) -> float:
-        memory = self.draft.job.device_memory
+        memory = predict(self.draft.job).device_memory
         return memory.expected / GIB if memory else 0.0
 
     @property
     def host_gib(self) -> float:
-        memory = self.draft.job.host_memory
+        memory = predict(self.draft.job).host_memory
         return memory.expected / GIB if memory else 0.0
 
     @cached_property
@@ -120,7 +121,7 @@ class Plan:
 
     @property
     def headroom_gib(self) -> float:
-        memory = self.draft.job.device_memory
+        memory = predict(self.draft.job).device_memory
         return (self.draft.machine.device.usable_gib or 0.0) - (memory.high / GIB if memory else 0.0)
 
 
@@ -176,7 +177,7 @@ def loaded_experts(start: NewRecipe) -> float:
     else 0."""
     if start.machine.world == 1 or not start.model.family.merges:
         return 0.0
-    sharded = replace(start, sharding="ds_z3.json").job
+    sharded = predict(replace(start, sharding="ds_z3.json").job)
     if sharded.host_memory is None or sharded.host_verdict not in ("tight", "exceeds"):
         return 0.0
     return sharded.host_memory.terms.get(HostTerm.EXPERTS, 0.0) / GIB
@@ -267,7 +268,7 @@ def fitting_runs(start: NewRecipe, speed: str) -> Iterator[NewRecipe]:
     liger = start.liger_helps
     for engine in _deepspeed_files(start, speed):
         most = replace(start, sharding=engine, liger=liger, recompute=speed != "fastest")
-        if most.job.host_verdict in ("tight", "exceeds") and most.job.device_verdict == "fits":
+        if predict(most.job).host_verdict in ("tight", "exceeds") and predict(most.job).device_verdict == "fits":
             most = replace(most, workers=1)  # each process that loads samples takes host memory
         if not most.fits:
             most = replace(most, no_evaluation=EVALUATION_TOO_LARGE)
@@ -302,8 +303,8 @@ def find_tight_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
     not count."""
     for method in methods:
         for plan in most_frugal_runs(replace(start, method=method)):
-            job = plan.draft.job
-            is_tight = job.host_verdict != "exceeds" and job.worst == "tight" and job.device_verdict != "unknown"
+            found = predict(plan.draft.job)
+            is_tight = found.host_verdict != "exceeds" and found.worst == "tight" and found.device_verdict != "unknown"
             if is_tight and not blocking_findings(plan.draft):
                 return plan
     return None

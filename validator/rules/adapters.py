@@ -6,13 +6,13 @@ from validator.knowledge.models import Model
 from validator.physics import linear_roles
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _LORA_ONLY = ("loraplus_lr_ratio", "use_rslora", "use_dora", "pissa_init")
 
 
 @rule("TRA201", ERROR)
-def lora_setting_elsewhere(job: Job) -> Findings:
+def lora_setting_elsewhere(job: RunSettings) -> Findings:
     """A LoRA setting is used with another method.
 
     Why: refused at parse, on every rank.
@@ -25,7 +25,7 @@ def lora_setting_elsewhere(job: Job) -> Findings:
 
 
 @rule("TRA202", ERROR)
-def adapter_elsewhere(job: Job) -> Findings:
+def adapter_elsewhere(job: RunSettings) -> Findings:
     """An adapter is to be loaded with a method other than LoRA.
 
     Why: refused at parse, on every rank; OFT adapters as well.
@@ -37,7 +37,7 @@ def adapter_elsewhere(job: Job) -> Findings:
 
 
 @rule("TRA203", ERROR)
-def blocks_with_full(job: Job) -> Findings:
+def blocks_with_full(job: RunSettings) -> Findings:
     """Expanded blocks (LLaMA Pro) are combined with full fine-tuning.
 
     Why: refused at parse, on every rank.
@@ -49,7 +49,7 @@ def blocks_with_full(job: Job) -> Findings:
 
 
 @rule("TRA204", ERROR)
-def pissa_refused(job: Job) -> Findings:
+def pissa_refused(job: RunSettings) -> Findings:
     """PiSSA is initialized where it cannot be.
 
     Why: refused at parse, on every rank: a reference model needs the original weights, and ZeRO-3 shards them before
@@ -67,7 +67,7 @@ def pissa_refused(job: Job) -> Findings:
 
 
 @rule("TRA205", ERROR)
-def adapter_shape_refused(job: Job) -> Findings:
+def adapter_shape_refused(job: RunSettings) -> Findings:
     """A LoRA rank, dropout or target is outside its range.
 
     Why: fails when the adapter is made, after the data is tokenized and the model loaded on every rank.
@@ -85,7 +85,7 @@ def adapter_shape_refused(job: Job) -> Findings:
 
 
 @rule("TRA210", ERROR)
-def several_adapters(job: Job) -> Findings:
+def several_adapters(job: RunSettings) -> Findings:
     """Several adapters are named where only one can be loaded.
 
     Why: an assertion when the adapter is loaded, after the data is tokenized and the model loaded on every rank.
@@ -100,7 +100,7 @@ def several_adapters(job: Job) -> Findings:
 
 
 @rule("TRA211", ERROR)
-def engine_refused(job: Job) -> Findings:
+def engine_refused(job: RunSettings) -> Findings:
     """unsloth or KTransformers is combined with a method or a ZeRO stage it cannot do.
 
     Why: with ZeRO-3 refused at parse on every rank; with the method after the model is loaded.
@@ -115,7 +115,7 @@ def engine_refused(job: Job) -> Findings:
 
 
 @rule("TRA212", ERROR)
-def two_block_sizes(job: Job) -> Findings:
+def two_block_sizes(job: RunSettings) -> Findings:
     """OFT is given both a rank and a block size, or neither.
 
     Why: peft refuses it when the adapter is made, after the data is tokenized and the model loaded on every rank. The
@@ -131,7 +131,7 @@ def two_block_sizes(job: Job) -> Findings:
 
 
 @rule("TRA214", NOTE, about=subjects.model)
-def chat_format_untrained(job: Job, model: Model) -> Findings:
+def chat_format_untrained(job: RunSettings, model: Model) -> Findings:
     """A base model learns a chat format while its embeddings stay frozen.
 
     Why: the marks of a chat template are tokens that a base model may never have seen; LoRA does not train embeddings,
@@ -150,7 +150,7 @@ def chat_format_untrained(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA215", NOTE)
-def new_tokens(job: Job) -> Findings:
+def new_tokens(job: RunSettings) -> Findings:
     """Tokens are added to the vocabulary.
 
     Why: LLaMA-Factory then trains full fp32 copies of the embedding and the head beside LoRA: two more matrices of
@@ -168,7 +168,7 @@ _OUTER_LINEARS = {"lm_head", "embed_tokens"}
 
 
 @rule("TRA206", WARNING)
-def all_beside_names(job: Job) -> Findings:
+def all_beside_names(job: RunSettings) -> Findings:
     """`all` stands beside other targets of LoRA.
 
     Why: `all` is expanded only when it stands alone; here only the named layers are adapted, and where none of them
@@ -184,7 +184,7 @@ def all_beside_names(job: Job) -> Findings:
 
 
 @rule("TRA207", ERROR, about=subjects.model)
-def targets_missing(job: Job, model: Model) -> Findings:
+def targets_missing(job: RunSettings, model: Model) -> Findings:
     """None of LoRA's targets is a linear layer of the model.
 
     Why: "target modules not found" when the adapter is made, after the data is tokenized and the model loaded on every
@@ -205,7 +205,7 @@ def targets_missing(job: Job, model: Model) -> Findings:
         yield "lora_target", f"`all` finds no linear layer in {family.kind}, whose are of another class; {write}"
 
 
-def _linear_names(job: Job, model: Model) -> frozenset[str]:
+def _linear_names(job: RunSettings, model: Model) -> frozenset[str]:
     """Names that LoRA finds in the model with the transformers releases of the recipe; empty where not all are known:
     of a part that sees images, or of experts that were linear layers in a release that is not read."""
     family = model.family
@@ -220,7 +220,7 @@ def _last_part(target: str) -> str:
 
 
 @rule("TRA208", ERROR)
-def nothing_unfrozen(job: Job) -> Findings:
+def nothing_unfrozen(job: RunSettings) -> Findings:
     """Freeze tuning trains no layer, or cannot spread its new blocks.
 
     Why: with 0 layers it fails at the first step; blocks that do not divide the depth fail after the model is loaded.
@@ -239,7 +239,7 @@ def nothing_unfrozen(job: Job) -> Findings:
 
 
 @rule("TRA209", WARNING, about=subjects.model)
-def more_layers_than_model(job: Job, model: Model) -> Findings:
+def more_layers_than_model(job: RunSettings, model: Model) -> Findings:
     """Freeze tuning asks for more layers than the model has.
 
     Why: the number is clamped; embeddings and head stay frozen, so this is not full fine-tuning.
@@ -253,7 +253,7 @@ def more_layers_than_model(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA213", WARNING)
-def oft_target_unread(job: Job) -> Findings:
+def oft_target_unread(job: RunSettings) -> Findings:
     """OFT's targets are given under a key that is never read.
 
     Why: LLaMA-Factory takes the layers of OFT from `lora_target`.
@@ -265,7 +265,7 @@ def oft_target_unread(job: Job) -> Findings:
 
 
 @rule("TRA216", WARNING, about=subjects.model)
-def some_targets_missing(job: Job, model: Model) -> Findings:
+def some_targets_missing(job: RunSettings, model: Model) -> Findings:
     """Some of LoRA's targets are no linear layers of the model.
 
     Why: peft leaves them out with no message, and less is trained than the recipe says.
@@ -280,7 +280,7 @@ def some_targets_missing(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA219", ERROR, about=subjects.model)
-def targets_refused(job: Job, model: Model) -> Findings:
+def targets_refused(job: RunSettings, model: Model) -> Findings:
     """LoRA is to adapt modules that peft takes no adapters on.
 
     Why: "Target module ... is not supported" or "... is incompatible with Mamba-based models" when the adapter is made,
@@ -300,7 +300,7 @@ def targets_refused(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA217", ERROR, about=subjects.model)
-def parts_missing(job: Job, model: Model) -> Findings:
+def parts_missing(job: RunSettings, model: Model) -> Findings:
     """Freeze tuning selects a part that the model's layers do not have.
 
     Why: "module is not found" after the data is tokenized and the model loaded on every rank.
@@ -314,7 +314,7 @@ def parts_missing(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA218", ERROR, about=subjects.model)
-def extra_part_missing(job: Job, model: Model) -> Findings:
+def extra_part_missing(job: RunSettings, model: Model) -> Findings:
     """Freeze tuning is to train a part beside the layers that the model does not have.
 
     Why: "Module is not found" after the data is tokenized and the model loaded on every rank. A head that is tied to

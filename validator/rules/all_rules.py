@@ -40,7 +40,7 @@ from validator.rules import (
     training_arguments,
 )
 from validator.rules.rule import DECLARED, MAX_FINDINGS, Rule, as_place
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _MORE_FINDINGS = f"more than {MAX_FINDINGS} findings of this rule; the others are shown once these are mended"
 
@@ -50,7 +50,7 @@ RULES = tuple(sorted(DECLARED, key=lambda rule: rule.code))
 FILE_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rule.code == "PTH003")
 
 
-def run_rules(chosen: Iterable[Rule], job: Job) -> Iterator[tuple[Rule, Place, str, Fix | None]]:
+def run_rules(chosen: Iterable[Rule], job: RunSettings) -> Iterator[tuple[Rule, Place, str, Fix | None]]:
     """(rule, place, message, definite remedy) of the rules that hold for the recipe's releases; of each the first, and
     one more that says that there are others."""
     subjects = cache(lambda about: tuple(about(job)))
@@ -64,16 +64,16 @@ def run_rules(chosen: Iterable[Rule], job: Job) -> Iterator[tuple[Rule, Place, s
                 yield rule, as_place(finding[0]), finding[1], finding[2] if len(finding) == 3 else None
 
 
-def find_errors(job: Job) -> set[tuple[str, str | None]]:
+def find_errors(job: RunSettings) -> set[tuple[str, str | None]]:
     """Return (code, key) of every error, without memory findings and this repository's conventions."""
     return _codes_and_keys(job, Severity.ERROR)
 
 
-def find_errors_and_warnings(job: Job) -> set[tuple[str, str | None]]:
+def find_errors_and_warnings(job: RunSettings) -> set[tuple[str, str | None]]:
     """Return (code, key) of every error and warning, without memory findings and this repository's conventions."""
     return _codes_and_keys(job, Severity.ERROR, Severity.WARNING)
 
 
-def _codes_and_keys(job: Job, *severities: Severity) -> set[tuple[str, str | None]]:
+def _codes_and_keys(job: RunSettings, *severities: Severity) -> set[tuple[str, str | None]]:
     judged = (rule for rule in RULES if rule.severity in severities and rule.code[:3] not in ("FIT", "CUR"))
     return {(rule.code, where.key) for rule, where, *_ in run_rules(judged, job)}

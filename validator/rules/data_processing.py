@@ -15,7 +15,7 @@ from validator.physics.run_time import RunPart
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.run import sample_lengths
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.run.training_time import predict_training_time
 
 # Rows that tell how long samples are, about.
@@ -25,7 +25,7 @@ _MAX_SHARE_CUT = 0.1
 
 
 @rule("TRA606", ERROR)
-def packed_length_uneven(job: Job) -> Findings:
+def packed_length_uneven(job: RunSettings) -> Findings:
     """Samples are packed to a length that is not a multiple of 8.
 
     Why: batches are padded to a multiple of 8 and packed positions are not: "size of tensor a must match" at the first
@@ -41,7 +41,7 @@ def packed_length_uneven(job: Job) -> Findings:
 
 
 @rule("TRA608", ERROR, about=subjects.machine)
-def neat_packing_batches(job: Job, machine: Machine) -> Findings:
+def neat_packing_batches(job: RunSettings, machine: Machine) -> Findings:
     """Neat packing with flash attention gets more than one packed sample at a time.
 
     Why: an assertion at the first step, after the data is tokenized and the model loaded on every rank.
@@ -55,7 +55,7 @@ def neat_packing_batches(job: Job, machine: Machine) -> Findings:
 
 
 @rule("TRA609", ERROR, about=subjects.model, since="transformers 5.0.0")
-def length_scaling_fails(job: Job, model: Model) -> Findings:
+def length_scaling_fails(job: RunSettings, model: Model) -> Findings:
     """`rope_scaling` takes effect, which transformers 5 refuses.
 
     Why: LLaMA-Factory writes the longer maximum as a fraction and transformers 5 checks for a whole number: fails
@@ -70,7 +70,7 @@ def length_scaling_fails(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA610", WARNING, about=subjects.model)
-def longer_than_model(job: Job, model: Model) -> Findings:
+def longer_than_model(job: RunSettings, model: Model) -> Findings:
     """Samples may be longer than the positions the model was trained for.
 
     Why: beyond them a model talks nonsense, and some fail on the first long sample.
@@ -84,7 +84,7 @@ def longer_than_model(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA611", ERROR)
-def streaming_refused(job: Job) -> Findings:
+def streaming_refused(job: RunSettings) -> Findings:
     """Streaming is combined with something that needs to know the whole data set.
 
     Why: refused at parse, on every rank; a `tokenized_path` that is still to be written, after the data is read.
@@ -106,7 +106,7 @@ def streaming_refused(job: Job) -> Findings:
 
 
 @rule("TRA612", ERROR)
-def mixing_refused(job: Job) -> Findings:
+def mixing_refused(job: RunSettings) -> Findings:
     """The shares of mixed data sets do not fit.
 
     Why: refused at parse on every rank; shares that do not add up to 1, when the data is read.
@@ -124,7 +124,7 @@ def mixing_refused(job: Job) -> Findings:
         yield at, f"`interleave_probs` add up to {sum(shares):g}, not 1"
 
 
-def _mixing_shares(job: Job) -> list[float]:
+def _mixing_shares(job: RunSettings) -> list[float]:
     """The share of each data set; NaN where it is no number."""
     shares = []
     for word in job.args.words("interleave_probs"):
@@ -136,7 +136,7 @@ def _mixing_shares(job: Job) -> list[float]:
 
 
 @rule("TRA613", ERROR)
-def amount_refused(job: Job) -> Findings:
+def amount_refused(job: RunSettings) -> Findings:
     """An amount of data leaves nothing to train on.
 
     Why: fails while the data is read, on every rank.
@@ -153,7 +153,7 @@ def amount_refused(job: Job) -> Findings:
 
 
 @rule("TRA615", ERROR)
-def streamed_file_without_workers(job: Job) -> Findings:
+def streamed_file_without_workers(job: RunSettings) -> Findings:
     """A local file is streamed without loader workers.
 
     Why: LLaMA-Factory cuts the file into as many pieces as there are workers, and the default is none: StopIteration
@@ -167,7 +167,7 @@ def streamed_file_without_workers(job: Job) -> Findings:
 
 
 @rule("TRA616", ERROR, since="transformers 4.53.0", until="llamafactory 0.9.5")
-def neat_packing_of_0_9_4(job: Job) -> Findings:
+def neat_packing_of_0_9_4(job: RunSettings) -> Findings:
     """Neat packing is to run with LLaMA-Factory 0.9.4 and a transformers release of 2025.
 
     Why: 0.9.4 refuses it at parse, on every rank, with transformers 4.53 and later; 0.9.5 does not.
@@ -179,7 +179,7 @@ def neat_packing_of_0_9_4(job: Job) -> Findings:
 
 
 @rule("TRA617", ERROR, about=subjects.machine, since="llamafactory 0.9.5")
-def neat_packing_unfit_for_model(job: Job, machine: Machine) -> Findings:
+def neat_packing_unfit_for_model(job: RunSettings, machine: Machine) -> Findings:
     """Neat packing with flash attention is asked for a model that LLaMA-Factory cannot pack so.
 
     Why: "Neat packing is not supported for gemma4, gpt_oss models", when the batches are set up, after the data is
@@ -194,7 +194,7 @@ def neat_packing_unfit_for_model(job: Job, machine: Machine) -> Findings:
 
 
 @rule("TRA620", WARNING)
-def most_samples_cut(job: Job) -> Findings:
+def most_samples_cut(job: RunSettings) -> Findings:
     """Samples are longer than `cutoff_len` on average, or one in ten of them is, and lose their end.
 
     Why: LLaMA-Factory cuts questions and answers to `cutoff_len`, and the model learns answers that stop in the middle.
@@ -215,14 +215,14 @@ def most_samples_cut(job: Job) -> Findings:
         yield place, f"samples have some {mean:,.0f} tokens, of which {limit:,.0f} are kept; raise `cutoff_len`"
 
 
-def _first_row_lengths(job: Job) -> list[float]:
+def _first_row_lengths(job: RunSettings) -> list[float]:
     """Lengths in tokens of the first rows of local data, by the lowest estimate; empty if there are no rows, or if the
     header block states lengths."""
     rows = () if job.declared.lengths.typical else sample_lengths.first_row_lengths(job)
     return [sample_lengths.LOWEST_ESTIMATE_FACTOR * tokens for tokens in islice(rows, _ROWS_SAMPLED)]
 
 
-def _mean_length(job: Job) -> float:
+def _mean_length(job: RunSettings) -> float:
     """Tokens of a typical sample: as the header block states, else the published mean of public data; 0 if neither is
     known."""
     if job.declared.lengths.typical:
@@ -240,7 +240,7 @@ _MAX_TOKENIZERS = 16
 
 
 @rule("TRA927", WARNING)
-def tokenizing_outlasts_timeout(job: Job) -> Findings:
+def tokenizing_outlasts_timeout(job: RunSettings) -> Findings:
     """`ddp_timeout` ends before the first process has tokenized the data, for which the others wait.
 
     Why: they wait in a collective, which ends after half an hour where the recipe allows no longer: "Watchdog caught
@@ -261,7 +261,7 @@ def tokenizing_outlasts_timeout(job: Job) -> Findings:
 
 
 @rule("TRA928", NOTE, about=subjects.machine)
-def hccl_waits_less(job: Job, machine: Machine) -> Findings:
+def hccl_waits_less(job: RunSettings, machine: Machine) -> Findings:
     """HCCL ends the wait for the first process before it has tokenized the data, whatever `ddp_timeout` allows.
 
     Why: on Ascend processes wait on the device, where HCCL_EXEC_TIMEOUT counts: 1,836 s where nothing sets it, and on a
@@ -284,7 +284,7 @@ def hccl_waits_less(job: Job, machine: Machine) -> Findings:
         yield "dataset", f"{minutes}; {remedy}; surer is to tokenize once with `tokenized_path`"
 
 
-def _tokenizing_seconds(job: Job) -> float:
+def _tokenizing_seconds(job: RunSettings) -> float:
     """Seconds that others wait for, about; 0 where none do, or not for long: then the time model is not asked."""
     # Tokens that each process which tokenizes makes, if all samples were as long as they may be.
     sequences = (job.data.rows or 0) * (2 if job.task.uses_preference_pairs else 1)
@@ -295,5 +295,5 @@ def _tokenizing_seconds(job: Job) -> float:
     return known.run.terms.get(RunPart.TOKENIZING, 0.0) if known and known.run else 0.0
 
 
-def _tokenizer_processes(job: Job) -> float:
+def _tokenizer_processes(job: RunSettings) -> float:
     return max(job.args.number("preprocessing_num_workers"), 1)

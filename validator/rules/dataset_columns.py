@@ -17,7 +17,7 @@ from validator.rules.dataset_files import entry_remedy, guessed_format, why_unre
 from validator.rules.finding_places import EntryPlace
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.dataset_registry import Dataset, formatting_fault
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _REQUIRED_TAGS = ("role_tag", "content_tag", "user_tag", "assistant_tag")
 # Address -> package that fsspec opens it with, which LLaMA-Factory does not install (data/data_utils.py)
@@ -25,7 +25,7 @@ _CLOUD_PACKAGES = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
 
 
 @rule("PTH107", ERROR, about=subjects.datasets)
-def ranking_against_stage(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def ranking_against_stage(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """Preference pairs are trained in a stage that takes none, or the other way round.
 
     Why: "The dataset is not applicable in the current training stage", after the tokenizer is loaded; for a `ranking`
@@ -41,7 +41,7 @@ def ranking_against_stage(job: Job, at: EntryPlace, dataset: Dataset) -> Finding
 
 
 @rule("PTH108", ERROR, about=subjects.datasets)
-def formatting_unknown(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def formatting_unknown(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """The entry's `formatting` is none that LLaMA-Factory knows.
 
     Why: "Dataset converter … not found" after the tokenizer is loaded and the file is read.
@@ -56,7 +56,7 @@ def formatting_unknown(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH109", ERROR, about=subjects.datasets)
-def part_without_column(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def part_without_column(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """A part that the stage needs has no column.
 
     Why: as soon as an entry has `columns`, every part it leaves out has no column. "KeyError: None" or "Cannot find
@@ -78,7 +78,7 @@ def part_without_column(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH110", ERROR, about=subjects.datasets)
-def column_absent(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def column_absent(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """A column of the registry entry, or one that is read by default, is not in the data.
 
     Why: KeyError while the data set is converted. Without `columns`, alpaca data need instruction, input and output;
@@ -101,7 +101,7 @@ def column_absent(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH111", ERROR, about=subjects.datasets)
-def tags_incomplete(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def tags_incomplete(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """`tags` leaves out a tag that every sample needs.
 
     Why: as soon as an entry has `tags`, every tag it leaves out is unset: KeyError, or all samples are dropped.
@@ -119,7 +119,7 @@ def tags_incomplete(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH116", WARNING, about=subjects.datasets, since="llamafactory 0.9.4")
-def thinking_prompt_added(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def thinking_prompt_added(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """`formatting: openai` adds a system prompt of its own.
 
     Why: LLaMA-Factory writes "detailed thinking off" into every sample that has no tools. Rows with `tool_calls`, or
@@ -138,19 +138,19 @@ def _known_formatting(dataset: Dataset) -> str:
     return form if form in FORMATTINGS else ""
 
 
-def _ranking_contradicts_stage(job: Job, dataset: Dataset) -> bool:
+def _ranking_contradicts_stage(job: RunSettings, dataset: Dataset) -> bool:
     """True if the stage needs pairs and the entry has none, or the reverse. LLaMA-Factory asks for truth: 1 and "false"
     are pairs."""
     return bool(dataset.entry.get("ranking")) is not job.task.uses_preference_pairs
 
 
-def _parts_without_column(job: Job, dataset: Dataset, trained: bool) -> list[str]:
+def _parts_without_column(job: RunSettings, dataset: Dataset, trained: bool) -> list[str]:
     """Parts that are needed and have no column; the answers of an evaluation are not."""
     absent = [part for part in _needed_parts(job, dataset) if not dataset.attr.columns.get(part)]
     return absent if trained or absent != ["response"] else []
 
 
-def _needed_parts(job: Job, dataset: Dataset) -> Iterator[str]:
+def _needed_parts(job: RunSettings, dataset: Dataset) -> Iterator[str]:
     """Parts of a sample without which nothing is left to train on."""
     form, pairs = _known_formatting(dataset), dataset.entry.get("ranking") is True
     if form in ("sharegpt", "openai"):
@@ -176,7 +176,7 @@ _RULES_ON_COLUMNS = (ranking_against_stage, formatting_unknown, part_without_col
 
 
 @rule("PTH118", ERROR, about=subjects.datasets)
-def entry_value_wrong(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def entry_value_wrong(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """A value in the registry entry is of a kind that LLaMA-Factory cannot use.
 
     Why: a TypeError or AttributeError, often without the entry's name, after the tokenizer is loaded on every rank.
@@ -188,7 +188,7 @@ def entry_value_wrong(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH119", ERROR, about=subjects.datasets, since="llamafactory 0.9.4")
-def script_refused(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def script_refused(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """The entry names a loading script.
 
     Why: the datasets library runs none since its release 4, which LLaMA-Factory installs: "Dataset scripts are no
@@ -209,7 +209,7 @@ def script_refused(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH120", ERROR, about=subjects.datasets)
-def cloud_address_refused(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def cloud_address_refused(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """The cloud address is none of those that LLaMA-Factory opens.
 
     Why: "Unsupported protocol in path", after the tokenizer is loaded on every rank.
@@ -223,7 +223,7 @@ def cloud_address_refused(_job: Job, at: EntryPlace, dataset: Dataset) -> Findin
 
 
 @rule("PTH121", ERROR, about=subjects.datasets)
-def media_refused(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def media_refused(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """The samples hold pictures, films or sound that cannot be used.
 
     Why: "This model does not support image input", or a file that is not there, while the data is tokenized, on every
@@ -249,7 +249,7 @@ def media_refused(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH122", NOTE, about=subjects.datasets)
-def package_needed(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def package_needed(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """The data are read with a package that LLaMA-Factory does not bring.
 
     Why: "Install s3fs to access S3" or "PackageNotFoundError", after the tokenizer is loaded on every rank.
@@ -262,7 +262,7 @@ def package_needed(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH123", ERROR, about=subjects.datasets)
-def rows_unlike_entry(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def rows_unlike_entry(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """No row of the data can be trained as the registry entry describes it, or one ends the run.
 
     Why: KeyError such as 'from' while the data set is converted; or every row is dropped, a warning for each: "Cannot
@@ -277,7 +277,7 @@ def rows_unlike_entry(job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
         yield at(), f"`{dataset.name}`: {why}{entry_remedy(job, dataset, why_unrecognized(dataset))}"
 
 
-def _why_untrained(job: Job, at: EntryPlace, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:
+def _why_untrained(job: RunSettings, at: EntryPlace, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return why no row is trained, or which one ends the run; empty if another rule says it."""
     if any(entry_faults(dataset.entry)):
         return ""
@@ -289,7 +289,7 @@ def _why_untrained(job: Job, at: EntryPlace, dataset: Dataset, rows: Sequence[Ma
     return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in told) else why
 
 
-def _rows_surely_read(job: Job, dataset: Dataset) -> Sequence[Mapping[str, Any]]:
+def _rows_surely_read(job: RunSettings, dataset: Dataset) -> Sequence[Mapping[str, Any]]:
     """The first rows, as far as they are read for certain."""
     rows = dataset.rows
     if not rows or rows.problem or "num_samples" in dataset.entry:  # which draws rows at random
@@ -297,7 +297,7 @@ def _rows_surely_read(job: Job, dataset: Dataset) -> Sequence[Mapping[str, Any]]
     return rows.head[: int(job.args.number("max_samples") or len(rows.head))]
 
 
-def _row_with_wrong_media_count(job: Job, dataset: Dataset, part: str) -> str:
+def _row_with_wrong_media_count(job: RunSettings, dataset: Dataset, part: str) -> str:
     """Return which row has more or fewer marks than files; empty if none has, or the entry cannot be read."""
     if dataset.entry.get("formatting", "alpaca") not in FORMATTINGS or any(entry_faults(dataset.entry)):
         return ""
@@ -321,7 +321,7 @@ def _has_media(dataset: Dataset, part: str) -> bool:
     return bool(column and rows and any(row.get(column) for row in rows.head))
 
 
-def _missing_media_file(job: Job, dataset: Dataset, part: str) -> str:
+def _missing_media_file(job: RunSettings, dataset: Dataset, part: str) -> str:
     """The first file of the rows at hand that LLaMA-Factory finds neither in `media_dir` nor in the working directory,
     with its row; empty where all are there."""
     column = dataset.attr.columns.get(part) or ""

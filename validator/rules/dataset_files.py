@@ -21,7 +21,7 @@ from validator.rules.finding_places import EntryPlace
 from validator.rules.rule import ERROR, MAX_FINDINGS, WARNING, Findings, rule
 from validator.run import dataset_registry
 from validator.run.dataset_registry import Dataset
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 
 def guessed_format(dataset: Dataset) -> str:
@@ -40,7 +40,7 @@ def why_unrecognized(dataset: Dataset) -> str:
     return ""
 
 
-def entry_remedy(job: Job, dataset: Dataset, otherwise: str = "") -> str:
+def entry_remedy(job: RunSettings, dataset: Dataset, otherwise: str = "") -> str:
     """Return `; ` and the entry that describes the rows of the data set, or `otherwise` if none can be inferred."""
     fitting = entry_inference.suggest_entry(dataset.name, dataset.entry, job.task.stage, _first_rows(dataset))
     what = fitting or otherwise
@@ -58,7 +58,7 @@ _ENTRY_KEYS = {
 
 
 @rule("PTH101", ERROR)
-def registry_missing(job: Job) -> Findings:
+def registry_missing(job: RunSettings) -> Findings:
     """`dataset_dir` has no dataset_info.json, which says what the data set names mean.
 
     Why: every process stops after the tokenizer is loaded: "Cannot open data/dataset_info.json".
@@ -75,7 +75,7 @@ def registry_missing(job: Job) -> Findings:
 
 
 @rule("PTH102", ERROR)
-def registry_unreadable(job: Job) -> Findings:
+def registry_unreadable(job: RunSettings) -> Findings:
     """dataset_info.json is not a JSON object.
 
     Why: every process stops after the tokenizer is loaded.
@@ -88,7 +88,7 @@ def registry_unreadable(job: Job) -> Findings:
 
 
 @rule("PTH103", ERROR)
-def data_set_undefined(job: Job) -> Findings:
+def data_set_undefined(job: RunSettings) -> Findings:
     """A data set is not in dataset_info.json.
 
     Why: `dataset` takes names of that file, not files or hub names: "Undefined dataset" after the tokenizer is loaded.
@@ -105,7 +105,7 @@ def data_set_undefined(job: Job) -> Findings:
 
 
 @rule("PTH104", ERROR, about=subjects.datasets)
-def entry_without_source(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def entry_without_source(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """The registry entry does not say where the data are.
 
     Why: KeyError 'file_name' after the tokenizer is loaded.
@@ -119,7 +119,7 @@ def entry_without_source(_job: Job, at: EntryPlace, dataset: Dataset) -> Finding
 
 
 @rule("PTH115", WARNING, about=subjects.datasets)
-def entry_key_ignored(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def entry_key_ignored(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """The entry holds a key that LLaMA-Factory does not read.
 
     Why: it is ignored without a word, so the default applies.
@@ -139,7 +139,7 @@ def entry_key_ignored(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH117", WARNING)
-def data_set_twice(job: Job) -> Findings:
+def data_set_twice(job: RunSettings) -> Findings:
     """A data set is named twice.
 
     Why: it is trained on once only.
@@ -152,17 +152,17 @@ def data_set_twice(job: Job) -> Findings:
                 yield finding_places.at_list_item(job, key, name), f"`{name}` is named {times} times, but used once"
 
 
-def _is_registry_missing(job: Job) -> bool:
+def _is_registry_missing(job: RunSettings) -> bool:
     folder = job.args.get("dataset_dir")
     named = job.data.registry is not None and isinstance(folder, str)
     return named and job.workspace.find(f"{folder}/{dataset_registry.REGISTRY_FILE}") is None
 
 
-def _key_naming_registry(job: Job) -> str:
+def _key_naming_registry(job: RunSettings) -> str:
     return next((key for key in ("dataset_dir", "dataset") if job.args.is_set(key)), "eval_dataset")
 
 
-def _undefined_message(job: Job, name: str, known: Mapping[str, object]) -> str:
+def _undefined_message(job: RunSettings, name: str, known: Mapping[str, object]) -> str:
     if not name:
         return "an empty data set name; remove the extra comma"
     stem, command = Path(name).stem, _register_command(job, name)
@@ -179,7 +179,7 @@ def _looks_like_path(name: str) -> bool:
     return "/" in name or name.endswith(tuple(f".{suffix}" for suffix in dataset_registry.readable_suffixes()))
 
 
-def _register_command(job: Job, name: str) -> str:
+def _register_command(job: RunSettings, name: str) -> str:
     """The command that defines a data set where a file of this name lies in the working directory or `dataset_dir`."""
     suffixes = dataset_registry.readable_suffixes()
     folder = str(job.data.registry.folder) if job.data.registry else "data"
@@ -196,7 +196,7 @@ def _register_command(job: Job, name: str) -> str:
 
 
 @rule("PTH105", ERROR, about=subjects.datasets)
-def data_file_missing(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def data_file_missing(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """The file of a data set does not exist.
 
     Why: "File … not found" after the tokenizer is loaded on every rank.
@@ -211,7 +211,7 @@ def data_file_missing(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH106", ERROR, about=subjects.datasets)
-def file_type_refused(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def file_type_refused(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """A data file has an ending LLaMA-Factory does not read, or a folder mixes several types.
 
     Why: "Allowed file types" or "File types should be identical", after the tokenizer is loaded. In a folder every
@@ -227,7 +227,7 @@ def file_type_refused(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH112", ERROR, about=subjects.datasets)
-def split_unknown(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def split_unknown(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """A local file is asked for a split other than train.
 
     Why: "Unknown split" or "Unrecognized instruction format": local files are one split, called train.
@@ -240,7 +240,7 @@ def split_unknown(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH113", ERROR, about=subjects.datasets)
-def data_unreadable(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def data_unreadable(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """A data file is empty or cannot be read as what its name says.
 
     Why: an error of the datasets library after the tokenizer is loaded.
@@ -255,7 +255,7 @@ def data_unreadable(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
 
 
 @rule("PTH114", WARNING, about=subjects.datasets)
-def file_ignored(_job: Job, at: EntryPlace, dataset: Dataset) -> Findings:
+def file_ignored(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """The entry names a hub and a local file; the file is not used.
 
     Why: a hub address wins, so the run downloads, or fails without a network, although the file is there.

@@ -11,11 +11,11 @@ from validator.knowledge import guidance
 from validator.knowledge.guidance import SampleAmounts
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule
 from validator.run.dataset_registry import Rows
-from validator.run.prediction import Job
 from validator.run.sample_lengths import first_row_lengths
+from validator.run.settings import RunSettings
 
 
-def _training_rows(job: Job) -> Rows | None:
+def _training_rows(job: RunSettings) -> Rows | None:
     """Samples trained on, before `val_size`; None unless every data set can be counted here."""
     sets, limit = job.data.datasets, job.args.get("max_samples")
     if not sets or len(sets) != len(set(job.args.words("dataset"))) or job.data.is_tokenized or not job.task.trains:
@@ -37,7 +37,7 @@ class _CountedSamples(NamedTuple):
     guidance: SampleAmounts
 
 
-def _counted_samples(job: Job) -> Iterator[tuple[_CountedSamples]]:
+def _counted_samples(job: RunSettings) -> Iterator[tuple[_CountedSamples]]:
     """Yield the samples, or the blocks that texts of pre-training fill, by the length of the first rows; nothing where
     that cannot be told."""
     rows, known = _training_rows(job), job.guidance
@@ -52,7 +52,7 @@ def _counted_samples(job: Job) -> Iterator[tuple[_CountedSamples]]:
 
 
 @rule("DAT001", WARNING, about=_counted_samples)
-def too_few_samples(job: Job, counted: _CountedSamples) -> Findings:
+def too_few_samples(job: RunSettings, counted: _CountedSamples) -> Findings:
     """The data sets hold fewer samples than any public run with which a skill or a preference changed.
 
     Why: the run succeeds, and the model has learned a form or a style at most; found out days later.
@@ -66,7 +66,7 @@ def too_few_samples(job: Job, counted: _CountedSamples) -> Findings:
 
 
 @rule("DAT002", NOTE, about=_counted_samples)
-def more_than_useful(_job: Job, counted: _CountedSamples) -> Findings:
+def more_than_useful(_job: RunSettings, counted: _CountedSamples) -> Findings:
     """The data sets hold more samples than a model of this size was seen to use.
 
     Why: small models saturate; time and money go into steps that change little.
@@ -78,7 +78,7 @@ def more_than_useful(_job: Job, counted: _CountedSamples) -> Findings:
 
 
 @rule("DAT003", WARNING, about=_counted_samples)
-def small_set_repeated(job: Job, counted: _CountedSamples) -> Findings:
+def small_set_repeated(job: RunSettings, counted: _CountedSamples) -> Findings:
     """A small data set is passed over many times.
 
     Why: the model learns the samples by heart; the training loss falls and the answers get worse.
@@ -91,7 +91,7 @@ def small_set_repeated(job: Job, counted: _CountedSamples) -> Findings:
 
 
 @rule("DAT004", WARNING)
-def data_cut_short(job: Job) -> Findings:
+def data_cut_short(job: RunSettings) -> Findings:
     """`max_samples` leaves out most of a local data set.
 
     Why: LLaMA-Factory's examples carry `max_samples: 1000`; copied along, it silently drops the rest of the data.
@@ -108,7 +108,7 @@ def data_cut_short(job: Job) -> Findings:
 
 
 @rule("DAT005", ERROR)
-def nothing_left_to_train(job: Job) -> Findings:
+def nothing_left_to_train(job: RunSettings) -> Findings:
     """`val_size` takes every sample for evaluation.
 
     Why: the data sets library refuses the split, after the data are read and converted.
@@ -125,7 +125,7 @@ def nothing_left_to_train(job: Job) -> Findings:
 
 
 @rule("DAT006", WARNING)
-def more_evaluation_than_training(job: Job) -> Findings:
+def more_evaluation_than_training(job: RunSettings) -> Findings:
     """`val_size` takes more than half of the samples.
 
     Why: they are not trained on. A value above 1 is a number of samples, one up to 1 a fraction.
@@ -139,7 +139,7 @@ def more_evaluation_than_training(job: Job) -> Findings:
 
 
 @rule("DAT007", NOTE, about=_counted_samples)
-def fewer_than_usual(job: Job, counted: _CountedSamples) -> Findings:
+def fewer_than_usual(job: RunSettings, counted: _CountedSamples) -> Findings:
     """The data sets hold fewer samples than public runs usually took, and far fewer than the header block states.
 
     Why: so few may do, if each is right; whether they did is seen on samples that were held back. The number in a
@@ -155,7 +155,7 @@ def fewer_than_usual(job: Job, counted: _CountedSamples) -> Findings:
 
 
 @rule("DAT008", ERROR)
-def no_sequence_filled(job: Job) -> Findings:
+def no_sequence_filled(job: RunSettings) -> Findings:
     """All texts together do not fill one packed sequence.
 
     Why: pretraining cuts its texts into sequences of exactly `cutoff_len` tokens and drops what is left over, here all
@@ -177,13 +177,13 @@ def _max_tokens_of_row(row: Mapping[str, Any]) -> int:
     return 2 + sum(len(text.encode()) for text in row.values() if isinstance(text, str))
 
 
-def _too_few_message(job: Job, counted: _CountedSamples) -> str | None:
+def _too_few_message(job: RunSettings, counted: _CountedSamples) -> str | None:
     """The message on what so few samples can teach; None if they are enough, or as many as the recipe is made for."""
     as_stated = job.declared.samples and counted.number >= job.declared.samples
     return None if as_stated else counted.guidance.few(counted.number)
 
 
-def _repeats_often(job: Job) -> bool:
+def _repeats_often(job: RunSettings) -> bool:
     passes = job.args.number("num_train_epochs") if job.args.number("max_steps") <= 0 else 0
     return passes >= guidance.MANY_EPOCHS
 
@@ -193,7 +193,7 @@ _EXAMPLE_ROWS = 1_000  # rows, as every example of LLaMA-Factory has it; a large
 
 
 @rule("TRA009", WARNING)
-def sample_limit_contradicts(job: Job) -> Findings:
+def sample_limit_contradicts(job: RunSettings) -> Findings:
     """`max_samples` cuts the data below the number of samples the recipe is made for.
 
     Why: every official example carries `max_samples: 1000`; copied along, the run trains on the first rows of each data
@@ -210,7 +210,7 @@ def sample_limit_contradicts(job: Job) -> Findings:
 
 
 @rule("TRA010", NOTE)
-def sample_limit(job: Job) -> Findings:
+def sample_limit(job: RunSettings) -> Findings:
     """`max_samples`, a debugging aid, is set.
 
     Why: the run trains on the first rows of each data set only.

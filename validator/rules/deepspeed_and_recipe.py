@@ -17,8 +17,8 @@ from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run import launch_command
 from validator.run.deepspeed import MICRO_BATCHES_KEPT_OFFLOADED, DeepSpeedConfig
-from validator.run.prediction import Job
 from validator.run.schedule import warmup_steps
+from validator.run.settings import RunSettings
 
 # Key in the JSON, key in the recipe: the Trainer demands equality (transformers/integrations/deepspeed.py).
 _EQUAL_KEYS = {
@@ -34,7 +34,7 @@ _BATCH_KEYS = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
 @rule("PAR001", ERROR, about=subjects.deepspeed_file)
-def value_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
+def value_contradicted(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """A fixed value in the DeepSpeed JSON differs from the recipe's.
 
     Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
@@ -52,7 +52,7 @@ def value_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR002", ERROR, about=subjects.deepspeed_file)
-def batch_size_wrong(job: Job, zero: DeepSpeedConfig) -> Findings:
+def batch_size_wrong(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """train_batch_size in the JSON is not micro batch x accumulation x devices.
 
     Why: the Trainer and DeepSpeed both check the product, after the model is loaded on every rank.
@@ -75,7 +75,7 @@ def batch_size_wrong(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR003", ERROR, about=subjects.deepspeed_file)
-def precision_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
+def precision_contradicted(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The JSON fixes a precision that is not the recipe's.
 
     Why: the Trainer refuses the pair; with `bf16: true` in the recipe and fp16 in the JSON, or the other way round,
@@ -94,7 +94,7 @@ def precision_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR004", ERROR, about=subjects.deepspeed_file)
-def accumulation_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
+def accumulation_missing(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The JSON leaves gradient accumulation out, and the recipe accumulates.
 
     Why: accelerate then puts 1 into the JSON, and the batch sizes no longer multiply, after the model is loaded.
@@ -109,7 +109,7 @@ def accumulation_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR005", WARNING, about=subjects.deepspeed_file)
-def optimizer_replaced(job: Job, zero: DeepSpeedConfig) -> Findings:
+def optimizer_replaced(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The JSON brings its own optimizer or scheduler, so the recipe's is not used.
 
     Why: `optim` and `lr_scheduler_type` have no effect, and a missing learning rate becomes DeepSpeed's 0.001.
@@ -130,7 +130,7 @@ def optimizer_replaced(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR023", WARNING, about=subjects.deepspeed_file)
-def gradients_lost(job: Job, zero: DeepSpeedConfig) -> Findings:
+def gradients_lost(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """ZeRO-2 with the optimizer in host memory, and more than two micro batches to a step.
 
     Why: from DeepSpeed 0.15.2 to 0.18.9 only the first and the last micro batch of a step train: the gradients of the
@@ -148,7 +148,7 @@ def gradients_lost(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR006", NOTE, about=subjects.deepspeed_file)
-def launcher_needed(job: Job, _zero: DeepSpeedConfig) -> Findings:
+def launcher_needed(job: RunSettings, _zero: DeepSpeedConfig) -> Findings:
     """DeepSpeed on one device.
 
     Why: LLaMA-Factory starts torchrun by itself only for several devices: "Please use FORCE_TORCHRUN=1".
@@ -161,7 +161,7 @@ def launcher_needed(job: Job, _zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR007", NOTE, about=subjects.machine)
-def nodes_to_join(job: Job, machine: Machine) -> Findings:
+def nodes_to_join(job: RunSettings, machine: Machine) -> Findings:
     """The machine has several nodes.
 
     Why: each node starts its own command and must be told its place; LLaMA-Factory reads NODE_RANK, not RANK. With
@@ -181,7 +181,7 @@ def _file_words(zero: DeepSpeedConfig) -> str:
     return f"`{Path(zero.path).name}`" if zero.path else "the DeepSpeed configuration"
 
 
-def _contradictions(job: Job, zero: DeepSpeedConfig, path: str, keys: tuple[str, ...], wanted: Any) -> Findings:
+def _contradictions(job: RunSettings, zero: DeepSpeedConfig, path: str, keys: tuple[str, ...], wanted: Any) -> Findings:
     """Yield a finding if the file fixes another value at a dotted path than the recipe's keys have."""
     fixed = zero.value(path)
     if fixed not in (None, "auto") and fixed != wanted:
@@ -197,7 +197,7 @@ _STEP_KEYS = {
 
 
 @rule("PAR020", ERROR, about=subjects.deepspeed_file)
-def steps_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
+def steps_contradicted(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Fixed steps of the scheduler in the DeepSpeed JSON are not the run's.
 
     Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
@@ -214,7 +214,7 @@ def steps_contradicted(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR021", WARNING, about=subjects.deepspeed_file)
-def steps_by_chance(job: Job, zero: DeepSpeedConfig) -> Findings:
+def steps_by_chance(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Fixed steps of the scheduler in the DeepSpeed JSON, where the data decide how many there are.
 
     Why: the Trainer stops unless the number is exactly the run's, after the data set is tokenized and the model is
@@ -228,7 +228,7 @@ def steps_by_chance(job: Job, zero: DeepSpeedConfig) -> Findings:
             yield in_deepspeed_file(job, path, conflicts_with=_STEP_KEYS[path]), text
 
 
-def _fixed_steps(job: Job, zero: DeepSpeedConfig) -> Iterator[tuple[str, float, float | None]]:
+def _fixed_steps(job: RunSettings, zero: DeepSpeedConfig) -> Iterator[tuple[str, float, float | None]]:
     """Yield each number of steps that the file fixes: its path, the number, and the run's where the recipe alone says
     that."""
     stated = int(job.args.number("max_steps"))
@@ -243,7 +243,7 @@ _NEW_TOKEN_KEYS = ("resize_vocab", "add_tokens", "add_special_tokens", "new_spec
 
 
 @rule("PAR008", ERROR, about=subjects.deepspeed_file)
-def optimizer_not_offloadable(job: Job, zero: DeepSpeedConfig) -> Findings:
+def optimizer_not_offloadable(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The optimizer cannot run on offloaded state.
 
     Why: accelerate gives DeepSpeed's CPU Adagrad and Lion an argument of Adam: "unexpected keyword argument
@@ -258,7 +258,7 @@ def optimizer_not_offloadable(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR009", WARNING, about=subjects.deepspeed_file)
-def optimizer_becomes_adam(job: Job, zero: DeepSpeedConfig) -> Findings:
+def optimizer_becomes_adam(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """With optimizer offload, the recipe's optimizer is replaced by DeepSpeed's CPU Adam.
 
     Why: accelerate maps AdamW to its CPU form and everything else to plain Adam, in which weight decay is not
@@ -275,7 +275,7 @@ def optimizer_becomes_adam(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR017", ERROR, about=subjects.deepspeed_file)
-def optimizer_of_matrices_sharded(job: Job, zero: DeepSpeedConfig) -> Findings:
+def optimizer_of_matrices_sharded(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Muon or Adam-mini is combined with ZeRO.
 
     Why: ZeRO hands the optimizer flattened shards, in which these two no longer find the matrices they work on:
@@ -292,7 +292,7 @@ def optimizer_of_matrices_sharded(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR018", ERROR)
-def output_layer_copied_in_shards(job: Job) -> Findings:
+def output_layer_copied_in_shards(job: RunSettings) -> Findings:
     """LoRA trains a copy of the output layer under ZeRO-3.
 
     Why: DeepSpeed since 0.16.5 loses count in the copy that peft makes of a linear layer: "'Linear' object has no
@@ -312,7 +312,7 @@ def output_layer_copied_in_shards(job: Job) -> Findings:
 
 
 @rule("PAR019", ERROR, about=subjects.model, since="transformers 5.0.0")
-def router_adapted_in_ddp(job: Job, model: Model) -> Findings:
+def router_adapted_in_ddp(job: RunSettings, model: Model) -> Findings:
     """LoRA adapts a router that bypasses adapters, in DDP.
 
     Why: the router of deepseek_v2 reads the weight of its linear layer, so the adapter on it gets no gradient, and
@@ -328,7 +328,7 @@ def router_adapted_in_ddp(job: Job, model: Model) -> Findings:
 
 
 @rule("PAR022", ERROR, about=subjects.model, since="transformers 5.0.0")
-def mixture_not_found(job: Job, model: Model) -> Findings:
+def mixture_not_found(job: RunSettings, model: Model) -> Findings:
     """ZeRO-3 trains a mixture that LLaMA-Factory looks for by the name of a class that is gone.
 
     Why: "No modules of type ['DeepseekV2MoE'] found in model" once the model is loaded on every rank: transformers 5
@@ -343,7 +343,7 @@ def mixture_not_found(job: Job, model: Model) -> Findings:
 
 
 @rule("PAR024", ERROR, about=subjects.model)
-def idle_layers_in_ddp(job: Job, model: Model) -> Findings:
+def idle_layers_in_ddp(job: RunSettings, model: Model) -> Findings:
     """A model with layers that never run is trained in DDP.
 
     Why: MiMo loads a layer for further tokens that its code does not run in training. Its weights, and adapters on
@@ -359,7 +359,7 @@ def idle_layers_in_ddp(job: Job, model: Model) -> Findings:
         yield "model_name_or_path", f"a layer of this model never runs, so DDP stops at the second step; {remedy}"
 
 
-def _ddp_needs_all_gradients(job: Job) -> bool:
+def _ddp_needs_all_gradients(job: RunSettings) -> bool:
     """Whether several processes train in DDP, which is not asked to search for parameters without gradients."""
     sharded = job.deepspeed or job.fsdp
     return job.batch.world_size > 1 and not sharded and not job.args.flag("ddp_find_unused_parameters")

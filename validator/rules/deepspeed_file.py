@@ -11,11 +11,11 @@ from validator.rules import subjects
 from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.deepspeed import DeepSpeedConfig
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 
 @rule("PAR104", ERROR, about=subjects.deepspeed_file)
-def zero_block_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
+def zero_block_missing(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON has no `zero_optimization` object.
 
     Why: every process stops while the arguments are parsed: "Please specify the ZeRO optimization config".
@@ -29,7 +29,7 @@ def zero_block_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR105", ERROR, about=subjects.deepspeed_file)
-def batch_keys_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
+def batch_keys_missing(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON gives neither the batch size nor the micro batch size.
 
     Why: "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided", after the model is loaded.
@@ -43,7 +43,7 @@ def batch_keys_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR106", ERROR, about=subjects.deepspeed_file)
-def batch_sizes_disagree(job: Job, zero: DeepSpeedConfig) -> Findings:
+def batch_sizes_disagree(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """No number of devices makes the batch size of the JSON.
 
     Why: train_batch_size is micro batch x accumulation x devices; DeepSpeed checks it after the model is loaded.
@@ -60,7 +60,7 @@ def batch_sizes_disagree(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR107", ERROR, about=subjects.deepspeed_file)
-def both_precisions(job: Job, zero: DeepSpeedConfig) -> Findings:
+def both_precisions(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON turns on fp16 and bf16.
 
     Why: DeepSpeed takes one; with values fixed like this the Trainer refuses the file in any case.
@@ -73,7 +73,7 @@ def both_precisions(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR108", WARNING, about=subjects.deepspeed_file)
-def weights_not_gathered(job: Job, zero: DeepSpeedConfig) -> Findings:
+def weights_not_gathered(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Stage 3 saves no usable weights.
 
     Why: each rank saves its shard; the output holds a global_step folder and no model.safetensors, not even an adapter.
@@ -89,7 +89,7 @@ def weights_not_gathered(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR109", ERROR, about=subjects.deepspeed_file)
-def offload_path_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
+def offload_path_missing(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Offload to NVMe without a path.
 
     Why: DeepSpeed stops when it builds the swap folder, after the model is loaded.
@@ -105,7 +105,7 @@ def offload_path_missing(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR110", WARNING, about=subjects.deepspeed_file)
-def offload_without_effect(job: Job, zero: DeepSpeedConfig) -> Findings:
+def offload_without_effect(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Offload of parameters below stage 3, or to NVMe below stage 3.
 
     Why: only stage 3 moves parameters, and only stage 3 uses NVMe; the weights stay on every device, and optimizer
@@ -125,7 +125,7 @@ def offload_without_effect(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR111", ERROR, about=subjects.deepspeed_file)
-def offload_without_sharding(job: Job, zero: DeepSpeedConfig) -> Findings:
+def offload_without_sharding(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Optimizer offload in stage 0, or spelled the old way.
 
     Why: the Trainer then builds the CPU's Adam for weights on the device ("must be 'cpu'", at the first step), or with
@@ -146,7 +146,7 @@ def offload_without_sharding(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR116", NOTE, about=subjects.deepspeed_file)
-def recomputation_unread(job: Job, zero: DeepSpeedConfig) -> Findings:
+def recomputation_unread(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON has an `activation_checkpointing` block, which nothing reads.
 
     Why: it configures deepspeed.checkpointing, which no model of transformers calls; activations are recomputed as the
@@ -161,7 +161,7 @@ def recomputation_unread(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR117", WARNING, about=subjects.deepspeed_file)
-def gradients_overtaken(job: Job, zero: DeepSpeedConfig) -> Findings:
+def gradients_overtaken(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """ZeRO-2 overlaps communication with the contiguous buffer of gradients.
 
     Why: before release 0.19.0 (LLaMA-Factory asks for at most 0.18.4) DeepSpeed can overwrite or free a buffer that is
@@ -187,7 +187,7 @@ ADAM_PARAMETERS = {
 
 
 @rule("PAR112", ERROR, about=subjects.deepspeed_file)
-def optimizer_untested(job: Job, zero: DeepSpeedConfig) -> Findings:
+def optimizer_untested(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The optimizer in the DeepSpeed JSON is not one that ZeRO was tested with, or none.
 
     Why: "You are using an untested ZeRO Optimizer" or "requires an optimizer", after the model is loaded on every rank.
@@ -206,7 +206,7 @@ def optimizer_untested(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR113", ERROR, about=subjects.deepspeed_file)
-def scheduler_parameters(job: Job, zero: DeepSpeedConfig) -> Findings:
+def scheduler_parameters(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The scheduler in the DeepSpeed JSON does not take one of its parameters, or lacks one that it needs.
 
     Why: TypeError when the engine is built, after the model is loaded on every rank.
@@ -232,7 +232,7 @@ def scheduler_parameters(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR115", ERROR, about=subjects.deepspeed_file)
-def scheduler_unknown(job: Job, zero: DeepSpeedConfig) -> Findings:
+def scheduler_unknown(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The scheduler in the DeepSpeed JSON is none of DeepSpeed's.
 
     Why: "DeepSpeed does not recognize LR scheduler", after the model is loaded on every rank. Classes of
@@ -252,7 +252,7 @@ def scheduler_unknown(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR118", ERROR, about=subjects.deepspeed_file)
-def optimizer_parameter_unknown(job: Job, zero: DeepSpeedConfig) -> Findings:
+def optimizer_parameter_unknown(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Adam in the DeepSpeed JSON does not take one of its parameters.
 
     Why: TypeError "unexpected keyword argument" when the engine is built, after the model is loaded on every rank.
@@ -270,7 +270,7 @@ def optimizer_parameter_unknown(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR119", ERROR, about=subjects.deepspeed_file)
-def engine_refuses(job: Job, zero: DeepSpeedConfig) -> Findings:
+def engine_refuses(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON asks for things that exclude each other.
 
     Why: the engine stops when it is built, after the model is loaded on every rank: amp and ZeRO, gradients scaled

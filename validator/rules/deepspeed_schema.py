@@ -15,7 +15,7 @@ from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.rules.value_types import TYPE_WORDS
 from validator.run.deepspeed import DeepSpeedConfig
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.wording import shown_value
 
 _TYPE_WORDS = {**TYPE_WORDS, "dict": "an object"}
@@ -90,7 +90,7 @@ _CHOICES_OUTSIDE_BLOCKS = {
 
 
 @rule("PAR101", WARNING, about=subjects.deepspeed_file)
-def key_ignored(job: Job, zero: DeepSpeedConfig) -> Findings:
+def key_ignored(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON holds a key that DeepSpeed does not read.
 
     Why: outside the strict blocks unknown keys are ignored without a word, so the default applies.
@@ -111,7 +111,7 @@ def key_ignored(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR102", ERROR, about=subjects.deepspeed_file)
-def key_refused(job: Job, zero: DeepSpeedConfig) -> Findings:
+def key_refused(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """A strict block of the DeepSpeed JSON holds a key that DeepSpeed does not know.
 
     Why: "Extra inputs are not permitted", when the engine is built: after the data set is tokenized and the model is
@@ -128,7 +128,7 @@ def key_refused(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR103", ERROR, about=subjects.deepspeed_file)
-def value_refused(job: Job, zero: DeepSpeedConfig) -> Findings:
+def value_refused(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """A value in the DeepSpeed JSON has the wrong type, or is out of range.
 
     Why: pydantic refuses it when the engine is built, after the model is loaded on every rank; a block that is no
@@ -152,7 +152,7 @@ def value_refused(job: Job, zero: DeepSpeedConfig) -> Findings:
                 yield in_deepspeed_file(job, path, key), f"`{path}.{key}` is {shown_value(block[key])}, {fault}"
 
 
-def _faults_outside_blocks(job: Job, zero: DeepSpeedConfig) -> Findings:
+def _faults_outside_blocks(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Values that no table of a block describes."""
     for path, words in _CHOICES_OUTSIDE_BLOCKS.items():
         value = zero.value(path)
@@ -167,7 +167,7 @@ def _faults_outside_blocks(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PAR114", ERROR, about=subjects.deepspeed_file)
-def auto_not_filled(job: Job, zero: DeepSpeedConfig) -> Findings:
+def auto_not_filled(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """A key is "auto" that neither the Trainer nor accelerate fills in.
 
     Why: ValueError "not found in kwargs", after the data set is tokenized and the model is loaded on every rank.

@@ -9,13 +9,13 @@ from validator.knowledge.node_environment import node_needs
 from validator.knowledge.optimizers import optimizer_choice
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rename_key, rule
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 # optimizer -> who makes the devices that the package behind it needs
 
 
 @rule("DEV005", WARNING, about=subjects.device)
-def quantization_on_ascend(job: Job, device: Device) -> Findings:
+def quantization_on_ascend(job: RunSettings, device: Device) -> Findings:
     """bitsandbytes is used on Ascend.
 
     Why: LLaMA-Factory does not forbid it, but bitsandbytes ships no Ascend kernels: what is left is plain PyTorch,
@@ -32,7 +32,7 @@ def quantization_on_ascend(job: Job, device: Device) -> Findings:
 
 
 @rule("DEV006", ERROR, about=subjects.device)
-def quantization_on_old_ascend(job: Job, device: Device) -> Findings:
+def quantization_on_old_ascend(job: RunSettings, device: Device) -> Findings:
     """bitsandbytes is used on Ascend 910A.
 
     Why: its kernels for Ascend are made for 910B; on 910A quantizing stops with NotImplementedError, after the data is
@@ -45,7 +45,7 @@ def quantization_on_old_ascend(job: Job, device: Device) -> Findings:
 
 
 @rule("DEV007", WARNING, about=subjects.device)
-def quantization_bits_unsupported(job: Job, device: Device) -> Findings:
+def quantization_bits_unsupported(job: RunSettings, device: Device) -> Findings:
     """bitsandbytes does not quantize to this number of bits on this device.
 
     Why: 8-bit matrix products need compute capability 7.5 (bitsandbytes' requirements); on V100 the first step fails,
@@ -59,14 +59,14 @@ def quantization_bits_unsupported(job: Job, device: Device) -> Findings:
         yield "quantization_bit", f"bitsandbytes on {device.id} knows {known} bits, not {bits}"
 
 
-def bnb_bits(job: Job) -> int:
+def bnb_bits(job: RunSettings) -> int:
     """Bits that bitsandbytes quantizes to while loading; 0 where it does not."""
     asked = job.quantization
     return asked.bits if job.task.uses_adapter and asked.loads and asked.method == "bnb" else 0
 
 
 @rule("DEV010", WARNING, about=subjects.device)
-def kernels_for_cuda(job: Job, device: Device) -> Findings:
+def kernels_for_cuda(job: RunSettings, device: Device) -> Findings:
     """Kernels written for NVIDIA GPUs are asked for on Ascend.
 
     Why: unsloth and its gradient checkpointing call CUDA by name, and liger's Triton kernels run there only with
@@ -81,7 +81,7 @@ def kernels_for_cuda(job: Job, device: Device) -> Findings:
 
 
 @rule("DEV011", WARNING, about=subjects.device)
-def optimizer_without_kernels(job: Job, device: Device) -> Findings:
+def optimizer_without_kernels(job: RunSettings, device: Device) -> Findings:
     """An 8-bit or paged optimizer is used on a device that bitsandbytes has no optimizer for.
 
     Why: its kernels are CUDA's: on Ascend the trainer or the first step fails, after the model is loaded.
@@ -95,7 +95,7 @@ def optimizer_without_kernels(job: Job, device: Device) -> Findings:
 
 
 @rule("DEV016", ERROR, about=subjects.device)
-def optimizer_of_another_device(job: Job, device: Device) -> Findings:
+def optimizer_of_another_device(job: RunSettings, device: Device) -> Findings:
     """The optimizer belongs to other devices.
 
     Why: its package (torch_npu, torch_xla, apex) is not there, or its kernels are CUDA's, as those of GaLore in 8 bits:
@@ -124,7 +124,7 @@ _SWITCHES_BY_DEVICE = (*_BF16_KEYS, "fp8", "tf32", "use_unsloth", "use_unsloth_g
 
 
 @rule("DEV001", ERROR, about=subjects.device)
-def no_bf16(job: Job, device: Device) -> Findings:
+def no_bf16(job: RunSettings, device: Device) -> Findings:
     """The device has no bf16.
 
     Why: Ascend 910A has no bf16 arithmetic, and torch_npu refuses it at parse, on every rank. V100 and T4 have none
@@ -145,7 +145,7 @@ def no_bf16(job: Job, device: Device) -> Findings:
 
 
 @rule("DEV002", ERROR, about=subjects.device)
-def bf16_on_cpu(job: Job, device: Device) -> Findings:
+def bf16_on_cpu(job: RunSettings, device: Device) -> Findings:
     """bf16 on a CPU lacks what it needs.
 
     Why: refused at parse: transformers asks for `use_cpu: true`, and `pure_bf16` is refused on a CPU in any case.
@@ -163,7 +163,7 @@ def bf16_on_cpu(job: Job, device: Device) -> Findings:
 
 
 @rule("DEV003", WARNING, about=subjects.device)
-def no_flash_attention(job: Job, device: Device) -> Findings:
+def no_flash_attention(job: RunSettings, device: Device) -> Findings:
     """FlashAttention-2 is asked for on a device that has none.
 
     Why: flash-attn needs Ampere or later and cannot be used on V100 or T4; without the package LLaMA-Factory only
@@ -176,7 +176,7 @@ def no_flash_attention(job: Job, device: Device) -> Findings:
 
 
 @rule("DEV004", WARNING, about=subjects.device)
-def no_fp8(job: Job, device: Device) -> Findings:
+def no_fp8(job: RunSettings, device: Device) -> Findings:
     """fp8 training is asked for on a device that has none.
 
     Why: it needs Ada, Hopper or later; elsewhere the first step fails, or, where torchao is missing too, the run goes
@@ -189,7 +189,7 @@ def no_fp8(job: Job, device: Device) -> Findings:
 
 
 @rule("DEV008", ERROR, about=subjects.device)
-def no_tf32(job: Job, device: Device) -> Findings:
+def no_tf32(job: RunSettings, device: Device) -> Findings:
     """tf32 is asked for on a device that has none.
 
     Why: refused at parse, on every rank: it needs an NVIDIA GPU from Ampere on.
@@ -201,7 +201,7 @@ def no_tf32(job: Job, device: Device) -> Findings:
 
 
 @rule("DEV009", ERROR, about=subjects.device)
-def checkpointing_needs_cuda(job: Job, device: Device) -> Findings:
+def checkpointing_needs_cuda(job: RunSettings, device: Device) -> Findings:
     """unsloth's gradient checkpointing is asked for without CUDA.
 
     Why: it moves tensors to "cuda" by name: fails at the first step, after the data is tokenized and the model loaded.
@@ -213,7 +213,7 @@ def checkpointing_needs_cuda(job: Job, device: Device) -> Findings:
 
 
 @rule("DEV012", WARNING, about=subjects.machine)
-def accelerator_unused(job: Job, machine: Machine) -> Findings:
+def accelerator_unused(job: RunSettings, machine: Machine) -> Findings:
     """The recipe forces the CPU on a machine with accelerators.
 
     Why: `use_cpu` leaves them idle.
@@ -225,7 +225,7 @@ def accelerator_unused(job: Job, machine: Machine) -> Findings:
 
 
 @rule("DEV013", WARNING, about=subjects.device)
-def backend_of_another_device(job: Job, device: Device) -> Findings:
+def backend_of_another_device(job: RunSettings, device: Device) -> Findings:
     """The communication library belongs to other devices.
 
     Why: NCCL is NVIDIA's and AMD's, HCCL Ascend's; the processes cannot form a group.
@@ -238,7 +238,7 @@ def backend_of_another_device(job: Job, device: Device) -> Findings:
 
 
 @rule("DEV014", ERROR, about=subjects.device)
-def sharding_on_cpu(job: Job, device: Device) -> Findings:
+def sharding_on_cpu(job: RunSettings, device: Device) -> Findings:
     """FSDP is used on a CPU.
 
     Why: it needs an accelerator: fails when the trainer is built, after the data is tokenized and the model loaded.
@@ -251,7 +251,7 @@ def sharding_on_cpu(job: Job, device: Device) -> Findings:
 
 
 @rule("DEV015", NOTE, about=subjects.machine)
-def device_note(_job: Job, machine: Machine) -> Findings:
+def device_note(_job: RunSettings, machine: Machine) -> Findings:
     """A short form of a device was read as one of several.
 
     Why: `a100` may be the 40 GB or the 80 GB card.
@@ -263,7 +263,7 @@ def device_note(_job: Job, machine: Machine) -> Findings:
 
 
 @rule("DEV017", NOTE, about=subjects.machine)
-def abilities_unknown(job: Job, machine: Machine) -> Findings:
+def abilities_unknown(job: RunSettings, machine: Machine) -> Findings:
     """What the recipe asks of the device is not judged, as only the device's memory is known.
 
     Why: a machine such as `1x48g` says how much memory there is, not whose and of which generation the device is.
@@ -277,7 +277,7 @@ def abilities_unknown(job: Job, machine: Machine) -> Findings:
         yield "machine", f"{found}: whether it can do {asked} is not judged"
 
 
-def _settings_by_device(job: Job) -> Iterator[str]:
+def _settings_by_device(job: RunSettings) -> Iterator[str]:
     """The keys of the recipe that not every device can do."""
     yield from (f"`{key}`" for key in _SWITCHES_BY_DEVICE if job.args.flag(key))
     if job.args.get("flash_attn") == "fa2":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from validator.rules.number_formats import fp32_weights_key
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _MILLION = 1_000_000
 
 
 @rule("TRA101", ERROR)
-def evaluation_without_data(job: Job) -> Findings:
+def evaluation_without_data(job: RunSettings) -> Findings:
     """Evaluation or prediction is asked for and there is no data for it.
 
     Why: refused at parse, on every rank.
@@ -26,7 +26,7 @@ def evaluation_without_data(job: Job) -> Findings:
 
 
 @rule("TRA102", ERROR)
-def two_sources_of_evaluation_data(job: Job) -> Findings:
+def two_sources_of_evaluation_data(job: RunSettings) -> Findings:
     """Evaluation data is both named and split off.
 
     Why: refused at parse, on every rank.
@@ -38,7 +38,7 @@ def two_sources_of_evaluation_data(job: Job) -> Findings:
 
 
 @rule("TRA103", ERROR)
-def split_without_data(job: Job) -> Findings:
+def split_without_data(job: RunSettings) -> Findings:
     """Part of the training data is to be held back and there is none.
 
     Why: refused at parse, on every rank.
@@ -50,7 +50,7 @@ def split_without_data(job: Job) -> Findings:
 
 
 @rule("TRA104", ERROR)
-def prediction_without_text(job: Job) -> Findings:
+def prediction_without_text(job: RunSettings) -> Findings:
     """Prediction is asked for without generating text.
 
     Why: refused at parse, on every rank.
@@ -62,7 +62,7 @@ def prediction_without_text(job: Job) -> Findings:
 
 
 @rule("TRA105", ERROR)
-def best_checkpoint_refused(job: Job) -> Findings:
+def best_checkpoint_refused(job: RunSettings) -> Findings:
     """The best checkpoint is to be loaded, but checkpoints and evaluations do not coincide.
 
     Why: refused at parse, on every rank.
@@ -82,7 +82,7 @@ def best_checkpoint_refused(job: Job) -> Findings:
         yield "save_steps", f"{found}, which `load_best_model_at_end` needs"
 
 
-def _evaluation_steps(job: Job) -> float:
+def _evaluation_steps(job: RunSettings) -> float:
     return job.args.number("eval_steps") or job.args.number("logging_steps")
 
 
@@ -96,7 +96,7 @@ def _is_multiple(saving: float, evaluation: float) -> bool:
 
 
 @rule("TRA106", ERROR)
-def best_checkpoint_of_reward_model(job: Job) -> Findings:
+def best_checkpoint_of_reward_model(job: RunSettings) -> Findings:
     """The best checkpoint is to be loaded in a stage that cannot.
 
     Why: refused at parse, on every rank: a value head is not loaded back.
@@ -108,7 +108,7 @@ def best_checkpoint_of_reward_model(job: Job) -> Findings:
 
 
 @rule("TRA107", ERROR)
-def generation_conflict(job: Job) -> Findings:
+def generation_conflict(job: RunSettings) -> Findings:
     """Text is to be generated at evaluation with something that excludes it.
 
     Why: refused at parse, on every rank.
@@ -123,7 +123,7 @@ def generation_conflict(job: Job) -> Findings:
 
 
 @rule("TRA108", ERROR)
-def schedule_without_evaluation(job: Job) -> Findings:
+def schedule_without_evaluation(job: RunSettings) -> Findings:
     """The learning-rate schedule follows an evaluation that never happens.
 
     Why: refused at parse, on every rank.
@@ -136,7 +136,7 @@ def schedule_without_evaluation(job: Job) -> Findings:
 
 
 @rule("TRA109", ERROR)
-def early_stopping_blind(job: Job) -> Findings:
+def early_stopping_blind(job: RunSettings) -> Findings:
     """Early stopping has no metric to watch, or no evaluation.
 
     Why: fails at the first step, after the data is tokenized and the model loaded on every rank.
@@ -151,7 +151,7 @@ def early_stopping_blind(job: Job) -> Findings:
 
 
 @rule("TRA110", ERROR)
-def best_metric_missing(job: Job) -> Findings:
+def best_metric_missing(job: RunSettings) -> Findings:
     """Checkpoints are chosen by a metric, and none is named.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
@@ -163,7 +163,7 @@ def best_metric_missing(job: Job) -> Findings:
 
 
 @rule("TRA112", WARNING)
-def evaluation_data_unused(job: Job) -> Findings:
+def evaluation_data_unused(job: RunSettings) -> Findings:
     """Data is held back or named for evaluation, and none is asked for.
 
     Why: the rows of `val_size` are lost to training and nothing is measured.
@@ -179,7 +179,7 @@ def evaluation_data_unused(job: Job) -> Findings:
 
 
 @rule("TRA113", NOTE)
-def evaluation_batch_default(job: Job) -> Findings:
+def evaluation_batch_default(job: RunSettings) -> Findings:
     """Evaluation uses larger batches than training, by default.
 
     Why: `per_device_eval_batch_size` is 8 unless set; logits of eight long samples can run out of memory at the first
@@ -194,7 +194,7 @@ def evaluation_batch_default(job: Job) -> Findings:
 
 
 @rule("TRA114", WARNING)
-def evaluation_never_reached(job: Job) -> Findings:
+def evaluation_never_reached(job: RunSettings) -> Findings:
     """The first evaluation lies beyond the end of the run.
 
     Why: nothing is measured while training; early stopping and the best checkpoint never act.
@@ -207,7 +207,7 @@ def evaluation_never_reached(job: Job) -> Findings:
 
 
 @rule("TRA115", ERROR)
-def evaluation_interval_missing(job: Job) -> Findings:
+def evaluation_interval_missing(job: RunSettings) -> Findings:
     """Evaluation by steps has no interval.
 
     Why: refused at parse, on every rank.
@@ -220,7 +220,7 @@ def evaluation_interval_missing(job: Job) -> Findings:
 
 
 @rule("TRA117", WARNING)
-def best_never_found(job: Job) -> Findings:
+def best_never_found(job: RunSettings) -> Findings:
     """Only the best checkpoint is saved, and nothing is evaluated.
 
     Why: no checkpoint is ever written; only the end of the run is saved, and a crash loses everything.
@@ -233,7 +233,7 @@ def best_never_found(job: Job) -> Findings:
 
 
 @rule("TRA118", ERROR)
-def generation_formats_meet(job: Job) -> Findings:
+def generation_formats_meet(job: RunSettings) -> Findings:
     """Text is generated at evaluation by an adapter model that holds weights in 32 and in 16 bits.
 
     Why: mixed precision covers a LoRA or OFT model's training steps, but not its text generation: "expected m1 and m2
@@ -255,7 +255,7 @@ _TEXT_METRICS = {"rouge-1", "rouge-2", "rouge-l", "bleu-4"}
 _PREFERENCE_PREFIXES = ("rewards/", "logps/", "logits/")
 
 
-def _loss_and_scores(job: Job) -> set[str]:
+def _loss_and_scores(job: RunSettings) -> set[str]:
     """Names of what an evaluation gives, without `eval_`: the loss and an accuracy, or scores of generated text alone
     (train/*/workflow.py, train/sft/trainer.py, prediction_step)."""
     if job.evaluation.predict_with_generate:
@@ -265,13 +265,13 @@ def _loss_and_scores(job: Job) -> set[str]:
     return {"loss"} | odds | ({"accuracy"} if accuracy else set()) | ({"kl"} if job.task.stage == "kto" else set())
 
 
-def _separate_eval_datasets(job: Job) -> tuple[str, ...]:
+def _separate_eval_datasets(job: RunSettings) -> tuple[str, ...]:
     """The data sets that are evaluated each by itself, which their metrics are called by."""
     return job.args.words("eval_dataset") if job.args.flag("eval_on_each_dataset") else ()
 
 
 @rule("TRA111", ERROR)
-def metric_never_measured(job: Job) -> Findings:
+def metric_never_measured(job: RunSettings) -> Findings:
     """Checkpoints are compared by a metric that evaluation does not measure.
 
     Why: KeyError at the first evaluation, hours into the run, also where the best checkpoint is not loaded.
@@ -291,7 +291,7 @@ def metric_never_measured(job: Job) -> Findings:
         yield key, f"{metric} is not measured in this run; {_metric_remedy(job, metric)}"
 
 
-def _metric_remedy(job: Job, metric: str) -> str:
+def _metric_remedy(job: RunSettings, metric: str) -> str:
     if metric == "accuracy" and job.task.stage == "sft" and not job.evaluation.predict_with_generate:
         return "set `compute_accuracy: true`"
     prefix = "_".join(["eval", *_separate_eval_datasets(job)[:1]])
@@ -299,7 +299,7 @@ def _metric_remedy(job: Job, metric: str) -> str:
 
 
 @rule("TRA116", ERROR)
-def metric_of_no_data_set(job: Job) -> Findings:
+def metric_of_no_data_set(job: RunSettings) -> Findings:
     """The best checkpoint is chosen by a metric over all data, while each data set is evaluated by itself.
 
     Why: metrics are then named eval_<data set>_loss; KeyError at the first evaluation.

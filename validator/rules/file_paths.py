@@ -26,7 +26,8 @@ from validator.run import model_files
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.named_paths import named_paths, outputs
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings
 from validator.run.trained_model import find_earlier_adapter, is_local_name
 
 _VERDICT_WORDS: Mapping[Verdict, str] = {"fits": "fits", "tight": "is tight", "exceeds": "exceeds memory"}
@@ -35,7 +36,7 @@ _JSON_FILE_KEYS = [key for key in PATH_KEYS if key.name in ("fsdp_config", "acce
 
 
 @rule("PTH001", ERROR)
-def deepspeed_missing(job: Job) -> Findings:
+def deepspeed_missing(job: RunSettings) -> Findings:
     """The DeepSpeed file does not exist.
 
     Why: every process stops while the arguments are parsed, after some 20 seconds of imports under torchrun: "Expected
@@ -52,12 +53,13 @@ def deepspeed_missing(job: Job) -> Findings:
         yield "deepspeed", f"{missing}{both}{assumption(job, 'deepspeed')}{_deepspeed_file_remedy(job, name)}"
 
 
-def assumption(job: Job, key: str) -> str:
+def assumption(job: RunSettings, key: str) -> str:
     """Return `; judged as` and the substitute for a missing DeepSpeed file or model; empty if there is none."""
+    prediction = predict(job)
     if key == "deepspeed" and job.deepspeed and job.deepspeed.assumed:
         return f"; judged as {job.deepspeed.words}, as its name says"
-    if key == "deepspeed" and job.unread:
-        return _verdicts_by_stock_file(job.unread.verdicts)
+    if key == "deepspeed" and prediction.unread:
+        return _verdicts_by_stock_file(prediction.unread.verdicts)
     return f"; judged as {guessed}" if key == "model_name_or_path" and (guessed := assumed_model(job)) else ""
 
 
@@ -71,7 +73,7 @@ def _verdicts_by_stock_file(verdicts: Mapping[str, Verdict]) -> str:
     return f"; its name tells no stage: {', '.join(several)}"
 
 
-def assumed_model(job: Job) -> str:
+def assumed_model(job: RunSettings) -> str:
     """Return the model that the named one is taken for, and why; empty if it is known, or the header names it."""
     model = job.model
     if model is None or model.identified_by not in ("name", "run", "recipe"):
@@ -85,7 +87,7 @@ def assumed_model(job: Job) -> str:
     return f"{model.name}{quantized}, {why[model.identified_by]}"
 
 
-def registry_missing_too(job: Job) -> str | None:
+def registry_missing_too(job: RunSettings) -> str | None:
     """The registry, where neither it nor the DeepSpeed file is found from the folder that both are written for."""
     name, folder = _deepspeed_file_name(job), job.args.get("dataset_dir")
     read = job.data.registry is not None and not job.data.is_tokenized
@@ -96,7 +98,7 @@ def registry_missing_too(job: Job) -> str | None:
     return registry if relative and not job.workspace.find(name) and not job.workspace.find(registry) else None
 
 
-def _deepspeed_file_remedy(job: Job, name: str) -> str:
+def _deepspeed_file_remedy(job: RunSettings, name: str) -> str:
     """How to get a DeepSpeed file that is not there: from the catalogue, or by another name."""
     file, zero = Path(name).name, job.deepspeed
     if zero and zero.assumed:  # the catalogue's file of the same stage and offload
@@ -109,7 +111,7 @@ def _deepspeed_file_remedy(job: Job, name: str) -> str:
 
 
 @rule("PTH002", NOTE)
-def found_from_elsewhere(job: Job) -> Findings:
+def found_from_elsewhere(job: RunSettings) -> Findings:
     """A relative path is right from another folder than the working directory.
 
     Why: LLaMA-Factory takes relative paths from the working directory, whatever the recipe's own folder is.
@@ -128,7 +130,7 @@ def found_from_elsewhere(job: Job) -> Findings:
 
 
 @rule("PTH003", ERROR, about=subjects.deepspeed_file)
-def deepspeed_unreadable(job: Job, zero: DeepSpeedConfig) -> Findings:
+def deepspeed_unreadable(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed configuration is not a JSON object.
 
     Why: every process stops while the arguments are parsed.
@@ -142,7 +144,7 @@ def deepspeed_unreadable(job: Job, zero: DeepSpeedConfig) -> Findings:
 
 
 @rule("PTH004", ERROR)
-def path_not_expanded(job: Job) -> Findings:
+def path_not_expanded(job: RunSettings) -> Findings:
     """A path to be read holds `~` or a variable, which LLaMA-Factory does not expand.
 
     Why: the path is taken letter by letter and does not exist; only `output_dir` expands `~`.
@@ -156,7 +158,7 @@ def path_not_expanded(job: Job) -> Findings:
 
 
 @rule("PTH005", WARNING)
-def folder_created_literally(job: Job) -> Findings:
+def folder_created_literally(job: RunSettings) -> Findings:
     """An output path holds a variable, or `~` where it is not expanded.
 
     Why: a folder with exactly this name is created in the working directory, and results end up there.
@@ -170,7 +172,7 @@ def folder_created_literally(job: Job) -> Findings:
 
 
 @rule("PTH012", ERROR)
-def space_in_recipe_path(job: Job) -> Findings:
+def space_in_recipe_path(job: RunSettings) -> Findings:
     """The recipe's path holds a space, and the run starts through torchrun.
 
     Why: LLaMA-Factory joins the torchrun command with spaces and splits it again, so every process gets half a path.
@@ -183,7 +185,7 @@ def space_in_recipe_path(job: Job) -> Findings:
 
 
 @rule("PTH013", ERROR)
-def settings_file_missing(job: Job) -> Findings:
+def settings_file_missing(job: RunSettings) -> Findings:
     """`fsdp_config` or `accelerator_config` names a file that is not there, or no JSON.
 
     Why: every process stops while the arguments are parsed.
@@ -201,7 +203,7 @@ def settings_file_missing(job: Job) -> Findings:
             yield key.name, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
 
 
-def _fix_from_working_directory(job: Job, places: Mapping[str, Path]) -> Fix | None:
+def _fix_from_working_directory(job: RunSettings, places: Mapping[str, Path]) -> Fix | None:
     """The paths as they are written from the working directory, where they lie in that. Started from where they are
     right today, the recipe works; so it is no safe fix."""
     here = Path.cwd()
@@ -216,7 +218,7 @@ def _fix_from_working_directory(job: Job, places: Mapping[str, Path]) -> Fix | N
     return Fix(tuple(sets), safe=False)
 
 
-def _relative_paths(job: Job) -> Iterator[tuple[str, str]]:
+def _relative_paths(job: RunSettings) -> Iterator[tuple[str, str]]:
     """Paths of which the file system shows whether they are meant; a model may also be a hub name."""
     for key, path in named_paths(job, READ_KEYS):
         if key.name == "deepspeed":
@@ -229,7 +231,7 @@ def _relative_paths(job: Job) -> Iterator[tuple[str, str]]:
             yield key.name, path
 
 
-def _deepspeed_file_name(job: Job) -> str | None:
+def _deepspeed_file_name(job: RunSettings) -> str | None:
     """The `deepspeed:` value where it is a file name, not JSON text or its base64 form."""
     value = job.args.get("deepspeed")
     if not isinstance(value, str) or value.startswith("{"):
@@ -244,7 +246,7 @@ def has_variable(path: str) -> bool:
 
 
 @rule("PTH006", ERROR)
-def model_missing(job: Job) -> Findings:
+def model_missing(job: RunSettings) -> Findings:
     """The model path looks local, and nothing is there.
 
     Why: every process stops with "Failed to load tokenizer", or the name is looked for on the hub.
@@ -258,7 +260,7 @@ def model_missing(job: Job) -> Findings:
 
 
 @rule("PTH017", ERROR)
-def model_name_impossible(job: Job) -> Findings:
+def model_name_impossible(job: RunSettings) -> Findings:
     """The model's name is one that no hub takes, and no folder is called so.
 
     Why: a place left to be filled in, such as `<your_model_path>`, or a slip. Every process stops with "Incorrect
@@ -272,7 +274,7 @@ def model_name_impossible(job: Job) -> Findings:
 
 
 @rule("PTH028", WARNING)
-def model_name_misspelt(job: Job) -> Findings:
+def model_name_misspelt(job: RunSettings) -> Findings:
     """The model's hub name is not known, and a letter or two off one of the same owner that is.
 
     Why: of a name that the hub does not have, every process stops with "is not a valid model identifier" while the
@@ -299,7 +301,7 @@ def _is_known_model(name: str) -> bool:
 
 
 @rule("PTH007", ERROR)
-def model_folder_empty(job: Job) -> Findings:
+def model_folder_empty(job: RunSettings) -> Findings:
     """The model folder holds no model.
 
     Why: transformers stops with "Unrecognized model"; for an adapter folder only after the data set is tokenized.
@@ -317,7 +319,7 @@ def model_folder_empty(job: Job) -> Findings:
 
 
 @rule("PTH016", NOTE, about=subjects.model)
-def model_folder_in_part(job: Job, model: Model) -> Findings:
+def model_folder_in_part(job: RunSettings, model: Model) -> Findings:
     """The model folder holds a config.json, but no weights or no tokenizer.
 
     Why: enough to judge the recipe by, not to run it. Without weights the run stops once the data are tokenized;
@@ -334,7 +336,7 @@ def model_folder_in_part(job: Job, model: Model) -> Findings:
 
 
 @rule("PTH008", ERROR)
-def adapter_missing(job: Job) -> Findings:
+def adapter_missing(job: RunSettings) -> Findings:
     """The adapter path is a folder without an adapter, or looks local and does not exist.
 
     Why: found out by "Can't find 'adapter_config.json'", after the data set is tokenized and the model is loaded.
@@ -351,7 +353,7 @@ def adapter_missing(job: Job) -> Findings:
 
 
 @rule("PTH029", NOTE)
-def adapter_untrained(job: Job) -> Findings:
+def adapter_untrained(job: RunSettings) -> Findings:
     """The adapter does not exist yet; a recipe in the same folder trains it.
 
     Why: until that run has ended, this one stops with "Can't find 'adapter_config.json'", after the data set is

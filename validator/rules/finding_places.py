@@ -10,13 +10,13 @@ from validator.finding import Place
 from validator.recipe import safe_read
 from validator.run import checkpoints
 from validator.run.dataset_registry import REGISTRY_FILE, Dataset
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 EntryPlace = Callable[..., Place]  # gives the place of a route in a data set's registry entry
 
 
 def in_deepspeed_file(
-    job: Job, path: str = "", *keys: str, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
+    job: RunSettings, path: str = "", *keys: str, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
     """Return the place of a dotted path, and of keys below it (which may hold dots), in the DeepSpeed configuration: a
     JSON file, or a mapping or JSON text in the recipe."""
@@ -25,7 +25,7 @@ def in_deepspeed_file(
 
 
 def in_accelerate_file(
-    job: Job, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
+    job: RunSettings, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
     """A place in the accelerate file that the header block names; the header's field where there is no such file."""
     file = job.accelerate
@@ -34,7 +34,7 @@ def in_accelerate_file(
     return Place(route, file.path, "accelerate", at_key, conflicts_with)
 
 
-def in_fsdp_config(job: Job, name: str) -> Place:
+def in_fsdp_config(job: RunSettings, name: str) -> Place:
     """A setting of FSDP in the accelerate file, by the name that is written there, or one of the file's own keys."""
     file = job.accelerate
     if file is None or name in file.config:
@@ -43,7 +43,7 @@ def in_fsdp_config(job: Job, name: str) -> Place:
 
 
 def in_json_setting(
-    job: Job, key: str, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
+    job: RunSettings, key: str, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
     """A place in the settings that a key such as `fsdp_config` holds, or in the JSON file that it names."""
     value = job.args.get(key)
@@ -55,7 +55,7 @@ def in_json_setting(
     return Place(route, str(location[0]), key, at_key, conflicts_with)
 
 
-def at_checkpoint_key(job: Job, key: str) -> Place:
+def at_checkpoint_key(job: RunSettings, key: str) -> Place:
     """A key that names a checkpoint; what is said of it may quote the small files in it."""
     saved = checkpoints.resume_candidates(job)
     files = (file for each in saved for file in safe_read.glob_folder(each.path, "*.json"))
@@ -63,7 +63,7 @@ def at_checkpoint_key(job: Job, key: str) -> Place:
     return Place((key,), key=key, quotes_file=next(hidden, None))
 
 
-def at_list_item(job: Job, key: str, name: str) -> Place:
+def at_list_item(job: RunSettings, key: str, name: str) -> Place:
     """One of several names that a key lists."""
     value = job.args.get(key)
     names = [str(word) for word in value] if isinstance(value, list) else []
@@ -71,7 +71,12 @@ def at_list_item(job: Job, key: str, name: str) -> Place:
 
 
 def in_registry_entry(
-    job: Job, key: str, dataset: Dataset, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
+    job: RunSettings,
+    key: str,
+    dataset: Dataset,
+    *route: str | int,
+    at_key: bool = False,
+    conflicts_with: tuple[str, ...] = (),
 ) -> Place:
     """A place in the registry entry of a data set that `key` names; what is said of it may quote its rows."""
     rows = next((str(file) for file in dataset.files if not job.workspace.may_quote(file)), None)

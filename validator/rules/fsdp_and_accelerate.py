@@ -17,7 +17,7 @@ from validator.rules import subjects
 from validator.rules.finding_places import in_accelerate_file, in_fsdp_config, in_json_setting
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run.fsdp import AccelerateFile
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.wording import shown_value
 
 _LAYER_SUFFIX = "DecoderLayer"
@@ -25,7 +25,7 @@ _FSDP_WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybri
 
 
 @rule("PAR010", ERROR)
-def fsdp_word_unknown(job: Job) -> Findings:
+def fsdp_word_unknown(job: RunSettings) -> Findings:
     """`fsdp` holds a word that transformers does not know.
 
     Why: ValueError while the arguments are parsed. Words are separated by spaces, not commas.
@@ -40,7 +40,7 @@ def fsdp_word_unknown(job: Job) -> Findings:
 
 
 @rule("PAR011", ERROR)
-def fsdp_words_conflict(job: Job) -> Findings:
+def fsdp_words_conflict(job: RunSettings) -> Findings:
     """`fsdp` asks for offload alone, or for two kinds of sharding.
 
     Why: ValueError while the arguments are parsed.
@@ -55,7 +55,7 @@ def fsdp_words_conflict(job: Job) -> Findings:
 
 
 @rule("PAR012", ERROR)
-def fsdp_with_deepspeed(job: Job) -> Findings:
+def fsdp_with_deepspeed(job: RunSettings) -> Findings:
     """FSDP and DeepSpeed are both on.
 
     Why: "Using --fsdp xxx together with --deepspeed is not possible", after the model is loaded.
@@ -67,7 +67,7 @@ def fsdp_with_deepspeed(job: Job) -> Findings:
 
 
 @rule("PAR013", WARNING)
-def fsdp_alone(job: Job) -> Findings:
+def fsdp_alone(job: RunSettings) -> Findings:
     """FSDP on one device.
 
     Why: "Using fsdp only works in distributed training" after the model is loaded, unless FORCE_TORCHRUN=1; and there
@@ -82,7 +82,7 @@ def fsdp_alone(job: Job) -> Findings:
 
 
 @rule("PAR014", WARNING)
-def fsdp_unwrapped(job: Job) -> Findings:
+def fsdp_unwrapped(job: RunSettings) -> Findings:
     """FSDP without wrapping the layers.
 
     Why: the whole model is one unit, so every device gathers all weights at once, and sharding saves little.
@@ -96,7 +96,7 @@ def fsdp_unwrapped(job: Job) -> Findings:
 
 
 @rule("PAR015", ERROR)
-def fsdp_config_conflict(job: Job) -> Findings:
+def fsdp_config_conflict(job: RunSettings) -> Findings:
     """Two settings of `fsdp_config` exclude each other.
 
     Why: ValueError while the arguments are parsed.
@@ -115,7 +115,7 @@ def fsdp_config_conflict(job: Job) -> Findings:
 
 
 @rule("PAR304", ERROR, about=subjects.model)
-def layer_of_another_model(job: Job, model: Model) -> Findings:
+def layer_of_another_model(job: RunSettings, model: Model) -> Findings:
     """FSDP is told to wrap the layers of another model.
 
     Why: "Could not find the transformer layer class", when the trainer wraps the model, after loading it on every rank.
@@ -129,7 +129,7 @@ def layer_of_another_model(job: Job, model: Model) -> Findings:
             yield place, f"{job.model_name} has no `{word}`; write `{own}`, or leave it out"
 
 
-def _wrapped_classes(job: Job) -> tuple[Place, tuple[str, ...]]:
+def _wrapped_classes(job: RunSettings) -> tuple[Place, tuple[str, ...]]:
     """The classes that are wrapped, and where they are written: in the accelerate file, else in the recipe."""
     name = "transformer_layer_cls_to_wrap"
     if job.accelerate and job.accelerate.fsdp:
@@ -142,12 +142,12 @@ def _wrapped_classes(job: Job) -> tuple[Place, tuple[str, ...]]:
     return place, tuple(str(word) for word in value) if isinstance(value, list) else ()
 
 
-def _fsdp_settings(job: Job) -> Mapping[str, Any]:
+def _fsdp_settings(job: RunSettings) -> Mapping[str, Any]:
     """The FSDP settings without the prefix `fsdp_`, which transformers strips."""
     return {str(key).removeprefix("fsdp_"): item for key, item in _fsdp_settings_as_written(job).items()}
 
 
-def _fsdp_settings_as_written(job: Job) -> Mapping[str, Any]:
+def _fsdp_settings_as_written(job: RunSettings) -> Mapping[str, Any]:
     """The FSDP settings by the names under which they are written."""
     value = job.args.get("fsdp_config")
     if isinstance(value, str) and (location := job.workspace.find(value)):
@@ -158,14 +158,14 @@ def _fsdp_settings_as_written(job: Job) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _fsdp_setting_place(job: Job, name: str) -> Place:
+def _fsdp_setting_place(job: RunSettings, name: str) -> Place:
     """A setting, under either name."""
     prefixed = f"fsdp_{name}"
     return in_json_setting(job, "fsdp_config", prefixed if prefixed in _fsdp_settings_as_written(job) else name)
 
 
 @rule("PAR301", ERROR, about=subjects.accelerate_file)
-def accelerate_file_unusable(job: Job, file: AccelerateFile) -> Findings:
+def accelerate_file_unusable(job: RunSettings, file: AccelerateFile) -> Findings:
     """The accelerate file is not there, or accelerate does not take it.
 
     Why: `accelerate launch` stops before anything starts.
@@ -190,7 +190,7 @@ def accelerate_file_unusable(job: Job, file: AccelerateFile) -> Findings:
 
 
 @rule("PAR302", ERROR, about=subjects.accelerate_file)
-def accelerate_value_refused(job: Job, file: AccelerateFile) -> Findings:
+def accelerate_value_refused(job: RunSettings, file: AccelerateFile) -> Findings:
     """The accelerate file holds a value that accelerate or PyTorch refuses.
 
     Why: ValueError or KeyError at the launch, or when the trainer is made, after the model is loaded.
@@ -208,7 +208,7 @@ def accelerate_value_refused(job: Job, file: AccelerateFile) -> Findings:
         yield from _conflicting_values(job, file)
 
 
-def _conflicting_values(job: Job, file: AccelerateFile) -> Findings:
+def _conflicting_values(job: RunSettings, file: AccelerateFile) -> Findings:
     name = "fsdp_reshard_after_forward"
     value = file.setting(name)
     if file.version == 2 and str(value or "true").upper() not in ("TRUE", "FALSE", "1", "0", "YES", "NO"):
@@ -220,7 +220,7 @@ def _conflicting_values(job: Job, file: AccelerateFile) -> Findings:
 
 
 @rule("PAR303", WARNING, about=subjects.accelerate_file)
-def accelerate_setting_ignored(job: Job, file: AccelerateFile) -> Findings:
+def accelerate_setting_ignored(job: RunSettings, file: AccelerateFile) -> Findings:
     """`fsdp_config` of the accelerate file has a setting that nothing reads.
 
     Why: the launcher hands on only what it knows, so a misspelt setting keeps its default.
@@ -235,7 +235,7 @@ def accelerate_setting_ignored(job: Job, file: AccelerateFile) -> Findings:
 
 
 @rule("PAR305", WARNING, about=subjects.accelerate_file)
-def accelerate_processes_differ(job: Job, file: AccelerateFile) -> Findings:
+def accelerate_processes_differ(job: RunSettings, file: AccelerateFile) -> Findings:
     """The accelerate file starts another number of processes than the machine has devices.
 
     Why: memory and batches are judged for the machine; with fewer processes each holds more, and the other devices
@@ -256,7 +256,7 @@ def accelerate_processes_differ(job: Job, file: AccelerateFile) -> Findings:
 
 
 @rule("PAR306", WARNING, about=subjects.accelerate_file)
-def accelerate_precision_differs(job: Job, file: AccelerateFile) -> Findings:
+def accelerate_precision_differs(job: RunSettings, file: AccelerateFile) -> Findings:
     """The accelerate file names another mixed precision than the recipe.
 
     Why: `bf16: true` and `fp16: true` of the recipe count, and the file only where neither is there: then `pure_bf16`
@@ -274,7 +274,7 @@ def accelerate_precision_differs(job: Job, file: AccelerateFile) -> Findings:
 
 
 @rule("PAR307", WARNING, about=subjects.accelerate_file)
-def sharded_twice(job: Job, file: AccelerateFile) -> Findings:
+def sharded_twice(job: RunSettings, file: AccelerateFile) -> Findings:
     """The recipe asks for FSDP or DeepSpeed, and the accelerate file for FSDP.
 
     Why: the recipe's `fsdp` overrides a part of the file; with `deepspeed` the engine runs the step, and nothing is
@@ -290,7 +290,7 @@ def sharded_twice(job: Job, file: AccelerateFile) -> Findings:
 
 
 @rule("PAR308", WARNING, about=subjects.accelerate_file)
-def accelerate_not_judged(job: Job, file: AccelerateFile) -> Findings:
+def accelerate_not_judged(job: RunSettings, file: AccelerateFile) -> Findings:
     """The accelerate file runs the processes in a way that is not judged here.
 
     Why: memory depends on it, so nothing is said of that.
@@ -304,7 +304,7 @@ def accelerate_not_judged(job: Job, file: AccelerateFile) -> Findings:
 
 
 @rule("PAR309", ERROR, about=subjects.accelerate_file)
-def states_in_pieces(job: Job, file: AccelerateFile) -> Findings:
+def states_in_pieces(job: RunSettings, file: AccelerateFile) -> Findings:
     """FSDP saves its states in pieces, and the recipe wants the model only.
 
     Why: ValueError, "save_only_model option is not compatible with FSDP state dict type 'SHARDED_STATE_DICT'", after
@@ -318,7 +318,7 @@ def states_in_pieces(job: Job, file: AccelerateFile) -> Findings:
 
 
 @rule("PAR310", WARNING, about=subjects.accelerate_file)
-def model_left_in_pieces(job: Job, file: AccelerateFile) -> Findings:
+def model_left_in_pieces(job: RunSettings, file: AccelerateFile) -> Findings:
     """FSDP saves its states in pieces, so the run ends without a model to load.
 
     Why: the last save writes no safetensors; `accelerate merge-weights` can make them of a checkpoint. FSDP2 does so
@@ -333,7 +333,7 @@ def model_left_in_pieces(job: Job, file: AccelerateFile) -> Findings:
 
 
 @rule("PAR311", WARNING, about=subjects.accelerate_file)
-def recomputed_twice(job: Job, file: AccelerateFile) -> Findings:
+def recomputed_twice(job: RunSettings, file: AccelerateFile) -> Findings:
     """FSDP checkpoints activations, and so does LLaMA-Factory.
 
     Why: each layer is recomputed twice, for nothing; with `gradient_checkpointing: true` the trainer refuses.
@@ -347,7 +347,7 @@ def recomputed_twice(job: Job, file: AccelerateFile) -> Findings:
 
 
 @rule("PAR312", ERROR, about=subjects.accelerate_file)
-def stage_3_under_fsdp_2(job: Job, file: AccelerateFile) -> Findings:
+def stage_3_under_fsdp_2(job: RunSettings, file: AccelerateFile) -> Findings:
     """ZeRO-3 is launched with an accelerate file of FSDP2.
 
     Why: DeepSpeed runs the step, but LLaMA-Factory takes the run for FSDP2 and recomputes without reentry, which fails
@@ -359,7 +359,7 @@ def stage_3_under_fsdp_2(job: Job, file: AccelerateFile) -> Findings:
         yield "deepspeed", f"ZeRO-3 fails under the FSDP2 of `{job.header['accelerate']}`; keep one"
 
 
-def _zero3_with_fsdp2_checkpointing(job: Job, file: AccelerateFile) -> bool:
+def _zero3_with_fsdp2_checkpointing(job: RunSettings, file: AccelerateFile) -> bool:
     """Whether ZeRO-3 meets recomputation without reentry, which LLaMA-Factory takes up for FSDP2."""
     second = file.fsdp is not None and file.version == 2
     return second and job.zero_stage == 3 and job.activation_checkpointing.llamafactory_mode != "off"

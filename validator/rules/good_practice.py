@@ -13,8 +13,8 @@ from validator.knowledge import guidance
 from validator.knowledge.devices import Machine, parse_machine
 from validator.rules import subjects
 from validator.rules.rule import NOTE, WARNING, Findings, rule
-from validator.run.prediction import Job
 from validator.run.schedule import save_interval, warmup_steps
+from validator.run.settings import RunSettings
 from validator.run.training_time import checkpoint_write_seconds, predict_training_time
 from validator.wording import plural
 
@@ -62,7 +62,7 @@ class _PublishedSetting(NamedTuple):
         return f"{self.words} {self.value:g}, published runs used {used} ({by}); {default:g} is a good start"
 
 
-def _published_settings(job: Job) -> Iterator[tuple[_PublishedSetting]]:
+def _published_settings(job: RunSettings) -> Iterator[tuple[_PublishedSetting]]:
     """Each setting for which rates.yaml has a row; none in a run that is meant to overfit."""
     if not job.task.trains or job.task.is_inference_only or job.declared.overfit:
         return
@@ -86,7 +86,7 @@ def _published_settings(job: Job) -> Iterator[tuple[_PublishedSetting]]:
 
 
 @rule("TRA418", WARNING, about=_published_settings)
-def far_from_published(_job: Job, setting: _PublishedSetting) -> Findings:
+def far_from_published(_job: RunSettings, setting: _PublishedSetting) -> Findings:
     """A setting that decides what is learned is far outside of what any published run used.
 
     Why: the run goes through, and the model is ruined (a rate ten times too high, thirty epochs) or has learned
@@ -100,7 +100,7 @@ def far_from_published(_job: Job, setting: _PublishedSetting) -> Findings:
 
 
 @rule("TRA419", NOTE, about=_published_settings)
-def outside_published(_job: Job, setting: _PublishedSetting) -> Findings:
+def outside_published(_job: RunSettings, setting: _PublishedSetting) -> Findings:
     """A setting that decides what is learned is outside of what published runs used.
 
     Why: it may be right for the data; nobody has shown it.
@@ -136,7 +136,7 @@ _MIN_SAVE_RATIO = 10
 
 
 @rule("TRA420", WARNING)
-def few_steps(job: Job) -> Findings:
+def few_steps(job: RunSettings) -> Findings:
     """The run has only a few optimizer steps.
 
     Why: the effective batch is large for so few samples: the weights are changed a few dozen times, and the warm-up and
@@ -153,7 +153,7 @@ def few_steps(job: Job) -> Findings:
 
 
 @rule("TRA421", NOTE)
-def no_warmup(job: Job) -> Findings:
+def no_warmup(job: RunSettings) -> Findings:
     """The run starts at the full learning rate.
 
     Why: the first steps of Adam are the least certain; most published runs raise the rate over 3 to 10 % of the steps.
@@ -168,7 +168,7 @@ def no_warmup(job: Job) -> Findings:
 
 
 @rule("TRA422", NOTE)
-def rate_never_falls(job: Job) -> Findings:
+def rate_never_falls(job: RunSettings) -> Findings:
     """The learning rate stays the same over many passes.
 
     Why: with a rate that does not fall the loss does not settle, and each further pass overfits more.
@@ -182,7 +182,7 @@ def rate_never_falls(job: Job) -> Findings:
 
 
 @rule("TRA423", NOTE)
-def never_evaluated(job: Job) -> Findings:
+def never_evaluated(job: RunSettings) -> Findings:
     """Nothing is measured on samples that are not trained on.
 
     Why: the training loss falls also where the model only learns its samples by heart.
@@ -196,7 +196,7 @@ def never_evaluated(job: Job) -> Findings:
 
 
 @rule("TRA424", WARNING, about=subjects.machine)
-def kill_costs_much(job: Job, machine: Machine) -> Findings:
+def kill_costs_much(job: RunSettings, machine: Machine) -> Findings:
     """Checkpoints lie so far apart that a kill would cost hours, or none is written before the end.
 
     Why: queues, drivers and power end long runs. What was computed since the last checkpoint is lost.
@@ -220,7 +220,7 @@ def kill_costs_much(job: Job, machine: Machine) -> Findings:
 
 
 @rule("TRA425", NOTE, about=subjects.machine)
-def batch_follows_the_devices(job: Job, machine: Machine) -> Findings:
+def batch_follows_the_devices(job: RunSettings, machine: Machine) -> Findings:
     """Another number of devices than the recipe was written for changes the effective batch.
 
     Why: every device adds its micro batches to a step. With four times the devices a step takes four times the samples,

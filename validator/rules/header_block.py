@@ -12,9 +12,9 @@ from validator.knowledge import devices
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.suggestions import suggest
 from validator.rules.rule import WARNING, Findings, rule
-from validator.run.prediction import Job
 from validator.run.recipe_arguments import finite_number, header_lengths, parse_price
 from validator.run.recipe_labels import catalogue_name, predicted_memory
+from validator.run.settings import RunSettings
 from validator.wording import shown_value
 
 _HEADER_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "rows", "predicted", "origin", "accelerate", "base",
@@ -22,7 +22,7 @@ _HEADER_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "rows", "pred
 
 
 @rule("LOA010", WARNING)
-def header_field_unknown(job: Job) -> Findings:
+def header_field_unknown(job: RunSettings) -> Findings:
     """The header block has a field that nothing reads.
 
     Why: a misspelt field is a setting that does not count.
@@ -42,7 +42,7 @@ def header_field_unknown(job: Job) -> Findings:
 
 
 @rule("LOA011", WARNING)
-def header_value_unusable(job: Job) -> Findings:
+def header_value_unusable(job: RunSettings) -> Findings:
     """A field of the header block holds a value of the wrong kind.
 
     Why: it is left out as if it were not there, and nothing is judged by it.
@@ -86,14 +86,14 @@ _REQUIRED_FIELDS = {
 }
 
 
-def _is_catalogue_recipe(job: Job) -> bool:
+def _is_catalogue_recipe(job: RunSettings) -> bool:
     """True for a recipe of this repository's recipes/ that is checked as written, without command-line overrides."""
     folder = Path(job.workspace.recipe).absolute().parent
     return bool(job.header) and job.is_unmodified and folder == catalogue_root() / "recipes"
 
 
 @rule("CUR001", WARNING)
-def name_not_derived(job: Job) -> Findings:
+def name_not_derived(job: RunSettings) -> Findings:
     """The file name does not say what the recipe holds.
 
     Why: recipes are found by name: model, hardware, method.
@@ -107,7 +107,7 @@ def name_not_derived(job: Job) -> Findings:
 
 
 @rule("CUR002", WARNING)
-def header_incomplete(job: Job) -> Findings:
+def header_incomplete(job: RunSettings) -> Findings:
     """The header block of a catalogue recipe lacks a field.
 
     Why: the catalogue lists and judges recipes by these fields.
@@ -121,7 +121,7 @@ def header_incomplete(job: Job) -> Findings:
 
 
 @rule("CUR003", WARNING)
-def prediction_drifted(job: Job) -> Findings:
+def prediction_drifted(job: RunSettings) -> Findings:
     """The `predicted` field differs from what the tool computes.
 
     Why: readers choose by it, and it changes with the recipe and with the memory model.
@@ -137,7 +137,7 @@ def prediction_drifted(job: Job) -> Findings:
 
 
 @rule("CUR004", WARNING)
-def left_from_an_example(job: Job) -> Findings:
+def left_from_an_example(job: RunSettings) -> Findings:
     """A catalogue recipe limits the number of samples.
 
     Why: users copy it and train on a fraction of their data without noticing.

@@ -13,7 +13,7 @@ from validator.knowledge.tables import yaml_table
 from validator.rules import subjects
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run import launch_command
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.wording import plural
 
 _OFF_WORDS = ("false", "n", "0", "no", "off", "")
@@ -28,7 +28,7 @@ _OTHER_TRAINERS = {
 
 
 @rule("PAR201", WARNING)
-def switch_not_on(_job: Job) -> Findings:
+def switch_not_on(_job: RunSettings) -> Findings:
     """A switch in the environment holds a word that LLaMA-Factory takes as off.
 
     Why: only true, y and 1 turn a switch on; `FORCE_TORCHRUN=yes` starts no torchrun, and nothing says so.
@@ -42,7 +42,7 @@ def switch_not_on(_job: Job) -> Findings:
 
 
 @rule("PAR202", WARNING)
-def another_trainer(_job: Job) -> Findings:
+def another_trainer(_job: RunSettings) -> Findings:
     """The environment hands the recipe to another trainer of LLaMA-Factory.
 
     Why: the keys are read by another code base, so this verdict does not hold there.
@@ -55,7 +55,7 @@ def another_trainer(_job: Job) -> Findings:
 
 
 @rule("PAR203", WARNING, about=subjects.machine)
-def processes_against_machine(_job: Job, machine: Machine) -> Findings:
+def processes_against_machine(_job: RunSettings, machine: Machine) -> Findings:
     """The environment starts another number of processes than the machine has devices.
 
     Why: the launcher takes NPROC_PER_NODE and NNODES from the environment: batch size, memory and steps are then those
@@ -72,7 +72,7 @@ def processes_against_machine(_job: Job, machine: Machine) -> Findings:
 
 
 @rule("PAR204", WARNING, about=subjects.machine)
-def node_rank_missing(_job: Job, machine: Machine) -> Findings:
+def node_rank_missing(_job: RunSettings, machine: Machine) -> Findings:
     """The environment says which node this is by RANK, which LLaMA-Factory does not read.
 
     Why: without NODE_RANK every node takes itself for the first, and all wait for each other until the timeout. With
@@ -86,7 +86,7 @@ def node_rank_missing(_job: Job, machine: Machine) -> Findings:
 
 
 @rule("PAR210", WARNING, about=subjects.machine)
-def nodes_may_vary(job: Job, machine: Machine) -> Findings:
+def nodes_may_vary(job: RunSettings, machine: Machine) -> Findings:
     """The environment lets an elastic launch start with another number of nodes.
 
     Why: with RDZV_ID torchrun starts half a minute after MIN_NNODES nodes have come, up to MAX_NNODES of them. Fewer
@@ -104,7 +104,7 @@ def nodes_may_vary(job: Job, machine: Machine) -> Findings:
 
 
 @rule("PAR211", WARNING, about=subjects.machine)
-def torchrun_restarts(job: Job, machine: Machine) -> Findings:
+def torchrun_restarts(job: RunSettings, machine: Machine) -> Findings:
     """The environment has torchrun start processes again by itself.
 
     Why: nodes share a store, in which each counts the restarts for itself: after the loss of a process all wait for
@@ -127,7 +127,7 @@ def torchrun_restarts(job: Job, machine: Machine) -> Findings:
 
 
 @rule("PAR205", WARNING, about=subjects.model)
-def name_of_another_hub(job: Job, model: Model) -> Findings:
+def name_of_another_hub(job: RunSettings, model: Model) -> Findings:
     """The model's name is not the one that it has on the hub in use.
 
     Why: with USE_MODELSCOPE_HUB LLaMA-Factory hands the name to modelscope as it stands, without it to Hugging Face;
@@ -157,7 +157,7 @@ def _most_similar_name(name: str, names: list[str]) -> str | None:
 
 
 @rule("PAR206", ERROR, about=subjects.machine)
-def ray_cannot_start(job: Job, machine: Machine) -> Findings:
+def ray_cannot_start(job: RunSettings, machine: Machine) -> Findings:
     """Ray cannot give the run what it asks for.
 
     Why: LLaMA-Factory reserves a bundle of 10 CPUs and one device for each device of the cluster, and waits for them
@@ -180,7 +180,7 @@ def ray_cannot_start(job: Job, machine: Machine) -> Findings:
 
 
 @rule("PAR207", WARNING, about=subjects.machine)
-def ray_may_wait(job: Job, machine: Machine) -> Findings:
+def ray_may_wait(job: RunSettings, machine: Machine) -> Findings:
     """Nothing tells Ray that it has the CPUs that LLaMA-Factory reserves.
 
     Why: 10 CPUs are reserved for each device of the cluster; on a node that has fewer, threads counted, the run waits
@@ -200,7 +200,7 @@ def ray_may_wait(job: Job, machine: Machine) -> Findings:
 
 
 @rule("PAR208", WARNING, about=subjects.machine)
-def ray_trains_on_fewer(job: Job, _machine: Machine) -> Findings:
+def ray_trains_on_fewer(job: RunSettings, _machine: Machine) -> Findings:
     """Ray trains with fewer workers than the machine has devices.
 
     Why: `ray_num_workers` is 1 unless it is set. All devices are reserved, and the others stay idle: batch size, memory
@@ -215,7 +215,7 @@ def ray_trains_on_fewer(job: Job, _machine: Machine) -> Findings:
 
 
 @rule("PAR209", WARNING, about=subjects.machine)
-def ray_meets_at_its_head(job: Job, machine: Machine) -> Findings:
+def ray_meets_at_its_head(job: RunSettings, machine: Machine) -> Findings:
     """Workers of Ray on several nodes meet at its head node, which may have no device.
 
     Why: without `master_addr` it is the head's address. Where the head has no devices, no worker runs there, and all

@@ -6,13 +6,13 @@ from validator.knowledge import releases
 from validator.knowledge.models import Model
 from validator.rules import subjects
 from validator.rules.rule import ERROR, WARNING, Findings, rule
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _TRAINED_AS_SIGMOID = ("hinge", "ipo", "kto_pair")
 
 
 @rule("TRA501", ERROR, since="llamafactory 0.9.4")
-def ppo_impossible(job: Job) -> Findings:
+def ppo_impossible(job: RunSettings) -> Findings:
     """PPO cannot run with the trl that LLaMA-Factory installs.
 
     Why: its trainer asks for trl 0.8.6 to 0.9.6 while the package needs 0.18 to 0.24: an ImportError after policy,
@@ -26,7 +26,7 @@ def ppo_impossible(job: Job) -> Findings:
 
 
 @rule("TRA502", ERROR)
-def ppo_needs(job: Job) -> Findings:
+def ppo_needs(job: RunSettings) -> Findings:
     """PPO lacks what it needs.
 
     Why: refused at parse, on every rank.
@@ -52,7 +52,7 @@ def ppo_needs(job: Job) -> Findings:
 
 
 @rule("TRA503", ERROR)
-def smoothing_refused(job: Job) -> Findings:
+def smoothing_refused(job: RunSettings) -> Findings:
     """Label smoothing is set for a preference loss that has none.
 
     Why: refused at parse, on every rank.
@@ -65,7 +65,7 @@ def smoothing_refused(job: Job) -> Findings:
 
 
 @rule("TRA504", WARNING, since="llamafactory 0.9.4")
-def loss_replaced(job: Job) -> Findings:
+def loss_replaced(job: RunSettings) -> Findings:
     """Another preference loss is trained than the recipe names.
 
     Why: from trl 0.20 on, LLaMA-Factory calls its loss without the name, and sigmoid is trained, with no message.
@@ -79,7 +79,7 @@ def loss_replaced(job: Job) -> Findings:
 
 
 @rule("TRA505", ERROR, about=subjects.model, since="transformers 5.0.0")
-def reward_model_unsaved(job: Job, model: Model) -> Findings:
+def reward_model_unsaved(job: RunSettings, model: Model) -> Findings:
     """A reward model with tied embeddings is trained by full or freeze.
 
     Why: transformers 5 refuses to save tensors that share memory: the run fails at its first save, or after all
@@ -93,7 +93,7 @@ def reward_model_unsaved(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA506", WARNING)
-def smoothing_reversed(job: Job) -> Findings:
+def smoothing_reversed(job: RunSettings) -> Findings:
     """Label smoothing above one half turns preferences round.
 
     Why: it is the share of labels assumed to be wrong.
@@ -106,7 +106,7 @@ def smoothing_reversed(job: Job) -> Findings:
 
 
 @rule("TRA507", ERROR)
-def asft_without_reference(job: Job) -> Findings:
+def asft_without_reference(job: RunSettings) -> Findings:
     """The ASFT loss is combined with LoRA.
 
     Why: it needs a reference model, which is not made for LoRA: "NoneType is not callable" at the first step, after the
@@ -121,7 +121,7 @@ def asft_without_reference(job: Job) -> Findings:
 
 
 @rule("TRA509", ERROR)
-def asft_evaluated(job: Job) -> Findings:
+def asft_evaluated(job: RunSettings) -> Findings:
     """A run with the ASFT loss is evaluated.
 
     Why: its loss comes without the outputs that an evaluation unpacks: "iteration over a 0-d tensor" at the first
@@ -134,7 +134,7 @@ def asft_evaluated(job: Job) -> Findings:
 
 
 @rule("TRA510", ERROR)
-def pairs_grouped(job: Job) -> Findings:
+def pairs_grouped(job: RunSettings) -> Findings:
     """`train_sampling_strategy` groups samples by length, but the samples are pairs, which have two lengths.
 
     Why: the sampler looks for `input_ids`, which pairs of a better and a worse answer do not have: "Can only

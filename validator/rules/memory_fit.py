@@ -13,7 +13,8 @@ from validator.physics.estimate import GIB, HostTerm
 from validator.rules import subjects
 from validator.rules.file_paths import assumed_model
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings
 from validator.run.trained_model import is_local_name
 from validator.run.variants import model_sizes_that_fit
 from validator.wording import distinguishing_decimals
@@ -30,18 +31,19 @@ def _needed_memory(memories: Mapping[str, Estimate], verdicts: Mapping[str, Verd
     return " or ".join(f"{_memory_range(one, digits)} with transformers {release}" for release, one in memories.items())
 
 
-def _device_need_and_limit(job: Job) -> str:
+def _device_need_and_limit(job: RunSettings) -> str:
     """Return in words the memory that the run needs on a device, and the device's. A wide band gets its reason: few
     public measurements."""
-    if not job.device_memory or not job.machine:
+    prediction = predict(job)
+    if not prediction.device_memory or not job.machine:
         return ""
     device, usable = job.machine.device, job.machine.device.usable_gib
-    digits = distinguishing_decimals(job.device_memory.expected / GIB, usable)
-    needs = _needed_memory(job.device_memories, job.device_verdicts, digits)
+    digits = distinguishing_decimals(prediction.device_memory.expected / GIB, usable)
+    needs = _needed_memory(prediction.device_memories, prediction.device_verdicts, digits)
     longest, certain = job.batch.max_tokens, job.batch.certain_tokens
     condition = f" if samples reach {longest:,} tokens" if certain < longest else ""
     whose = ", which device, host and page cache share" if device.shared_memory else ""
-    gaps = ", ".join(job.device_memory.gaps)
+    gaps = ", ".join(prediction.device_memory.gaps)
     wide = f" (wide band: few measurements of {gaps} are public)" if gaps else ""
     return f"{needs} per device{condition}, {device.id} has {usable:.{digits}f} usable{whose}{wide}"
 
@@ -52,7 +54,7 @@ def _depends_on_release(verdicts: Mapping[str, Verdict]) -> bool:
 
 
 @rule("FIT001", ERROR, appends_advice=True)
-def device_memory_exceeded(job: Job) -> Findings:
+def device_memory_exceeded(job: RunSettings) -> Findings:
     """The run needs more device memory than a device of the target machine has.
 
     Why: it stops with "out of memory" at loading, at the first step or at the first long batch, after queueing,
@@ -63,22 +65,24 @@ def device_memory_exceeded(job: Job) -> Findings:
     offload, or a smaller method. Where the launch adds what the recipe lacks, judge that: `lmf-recipes explain RECIPE
     deepspeed=FILE`, or `# accelerate: FILE` in the header block for `accelerate launch`.
     """
-    if job.device_verdict == "exceeds" and not job.enough_for:
+    prediction = predict(job)
+    if prediction.device_verdict == "exceeds" and not prediction.enough_for:
         hints = f"{_not_sharded_hint(job)}{_quantized_loading_hint(job)}"
         yield _key_for_device_memory(job), f"needs {_device_need_and_limit(job)}{hints}"
 
 
-def _not_sharded_hint(job: Job) -> str:
+def _not_sharded_hint(job: RunSettings) -> str:
     """Return the hint that nothing spreads the states over the devices; empty if something does. The launch may do it
     without a word of the recipe."""
     spread = job.batch.world_size == 1 or job.uses_deepspeed or job.fsdp or job.accelerate or job.task.uses_adapter
     return "" if spread else "; without `deepspeed` or `fsdp` each device holds the whole model"
 
 
-def _quantized_loading_hint(job: Job) -> str:
+def _quantized_loading_hint(job: RunSettings) -> str:
     """Explain why 4-bit weights fill a device while they load, and name the transformers release that needs less
     (run/fsdp.py, copies); else empty."""
-    loads = job.device_memory is not None and job.device_memory.phase == "loading"
+    prediction = predict(job)
+    loads = prediction.device_memory is not None and prediction.device_memory.phase == "loading"
     if not (loads and job.fsdp and job.fsdp.lazy and job.quantization.asked):
         return ""
     instead = f"`transformers: {releases.previous_major_pair()[1]}` does not"
@@ -86,7 +90,7 @@ def _quantized_loading_hint(job: Job) -> str:
 
 
 @rule("FIT002", WARNING)
-def device_memory_tight(job: Job) -> Findings:
+def device_memory_tight(job: RunSettings) -> Findings:
     """The run is expected to fit, but the upper end of the 90 % band does not; or it depends on transformers' release.
 
     Why: fragmentation, a longer batch or another release may push it over, often hours into the run. Since transformers
@@ -97,15 +101,18 @@ def device_memory_tight(job: Job) -> Findings:
     with the release that is installed where it will run; the data where the recipe looks for them, or a shorter
     `cutoff_len`.
     """
-    if job.device_verdict == "tight":
-        why = "name the release in the header block" if _depends_on_release(job.device_verdicts) else "thin margin"
-        if job.enough_for_one_picture:
+    prediction = predict(job)
+    if prediction.device_verdict == "tight":
+        why = (
+            "name the release in the header block" if _depends_on_release(prediction.device_verdicts) else "thin margin"
+        )
+        if prediction.enough_for_one_picture:
             why = "fits if no sample has more than one picture; have the data at hand, or a shorter `cutoff_len`"
         yield _key_for_device_memory(job), f"may need {_device_need_and_limit(job)}: {why}"
 
 
 @rule("FIT011", WARNING, appends_advice=True)
-def device_memory_for_short_samples(job: Job) -> Findings:
+def device_memory_for_short_samples(job: RunSettings) -> Findings:
     """The run needs more device memory than there is once a sample is as long as `cutoff_len` allows.
 
     Why: without packing a micro batch is as long as its longest sample, so the run goes well until one is too long, and
@@ -115,14 +122,14 @@ def device_memory_for_short_samples(job: Job) -> Findings:
     `lengths: [800, 3000]` (typical and longest, in tokens), and the verdict is firm. Else a shorter `cutoff_len`, or
     make room as for FIT001.
     """
-    if tokens := job.enough_for:
+    if tokens := predict(job).enough_for:
         unit = int("1".ljust(len(str(tokens)) - 1, "0"))  # two digits of it, rounded down
         enough = f"enough for samples of {tokens // unit * unit:,}"
         yield _key_for_device_memory(job), f"needs {_device_need_and_limit(job)}: {enough}"
 
 
 @rule("FIT003", ERROR, about=subjects.machine, appends_advice=True)
-def host_memory_exceeded(job: Job, machine: Machine) -> Findings:
+def host_memory_exceeded(job: RunSettings, machine: Machine) -> Findings:
     """A node of the target machine has too little main memory for the run.
 
     Why: the kernel kills a process; torch elastic reports "exitcode: -9" with no other message.
@@ -130,15 +137,17 @@ def host_memory_exceeded(job: Job, machine: Machine) -> Findings:
     Fix: less offload, `pin_memory: false` in the DeepSpeed JSON, fewer processes per node, LoRA instead of full
     fine-tuning, or a node with more memory. `lmf-recipes explain` shows what each change brings.
     """
-    if job.host_verdict == "exceeds" and job.host_memory:
-        needs = f"needs {_memory_range(job.host_memory)} of host memory per node"
+    prediction = predict(job)
+    if prediction.host_verdict == "exceeds" and prediction.host_memory:
+        needs = f"needs {_memory_range(prediction.host_memory)} of host memory per node"
         killed = f"a process would be killed (exit code -9){_loaded_experts_hint(job)}"
         yield _key_for_host_memory(job), f"{needs}, the machine has {machine.host_ram_gib:.0f}: {killed}"
 
 
-def _loaded_experts_hint(job: Job) -> str:
+def _loaded_experts_hint(job: RunSettings) -> str:
     """Explain why experts fill main memory, and name the transformers release that needs less; else empty."""
-    if job.model is None or job.host_memory is None or HostTerm.EXPERTS not in job.host_memory.terms:
+    prediction = predict(job)
+    if job.model is None or prediction.host_memory is None or HostTerm.EXPERTS not in prediction.host_memory.terms:
         return ""
     older = job.model.family.forms({}).get(False)
     instead = f", `transformers: {older}` does not" if older else ""
@@ -146,7 +155,7 @@ def _loaded_experts_hint(job: Job) -> str:
 
 
 @rule("FIT004", WARNING, about=subjects.machine)
-def host_memory_tight(job: Job, machine: Machine) -> Findings:
+def host_memory_tight(job: RunSettings, machine: Machine) -> Findings:
     """Main memory may not suffice: the upper end of the 90 % band exceeds it, or it depends on transformers' release.
 
     Why: loading peaks and page-locked buffers vary; the symptom of too little is exit code -9. Under ZeRO-3 every
@@ -155,15 +164,16 @@ def host_memory_tight(job: Job, machine: Machine) -> Findings:
     Fix: as for FIT003; `transformers` in the header block, with the release that is installed where it will run; stop
     other processes on the node.
     """
-    if job.host_verdict == "tight":
-        needs = f"may need {_needed_memory(job.host_memories, job.host_verdicts)} of host memory per node"
-        why = "name the release in the header block" if _depends_on_release(job.host_verdicts) else "thin margin"
+    prediction = predict(job)
+    if prediction.host_verdict == "tight":
+        needs = f"may need {_needed_memory(prediction.host_memories, prediction.host_verdicts)} of host memory per node"
+        why = "name the release in the header block" if _depends_on_release(prediction.host_verdicts) else "thin margin"
         found = f"{needs}, the machine has {machine.host_ram_gib:.0f}"
         yield _key_for_host_memory(job), f"{found}: {why} (exit code -9 is the symptom)"
 
 
 @rule("FIT005", NOTE, about=subjects.machine)
-def memory_not_judged(job: Job, _machine: Machine) -> Findings:
+def memory_not_judged(job: RunSettings, _machine: Machine) -> Findings:
     """A machine is named, but memory is not judged, because the model is not known.
 
     Why: without the model's shapes nothing can be predicted, so the run may stop with "out of memory" all the same.
@@ -179,7 +189,7 @@ def memory_not_judged(job: Job, _machine: Machine) -> Findings:
 
 
 @rule("FIT013", NOTE, about=subjects.machine)
-def sizes_for_the_machine(job: Job, _machine: Machine) -> Findings:
+def sizes_for_the_machine(job: RunSettings, _machine: Machine) -> Findings:
     """The model is not known, but how large it may be is.
 
     Why: recipes are shared with a placeholder for the model, or with a name that tells nothing. Its template tells
@@ -199,7 +209,7 @@ def sizes_for_the_machine(job: Job, _machine: Machine) -> Findings:
 
 
 @rule("FIT009", NOTE, about=subjects.model)
-def judged_from_cache(_job: Job, model: Model) -> Findings:
+def judged_from_cache(_job: RunSettings, model: Model) -> Findings:
     """The model is not in the catalogue, and its shapes are read in a local hub cache.
 
     Why: the verdict rests on the config.json of that download, and elsewhere the model may not be known.
@@ -212,7 +222,7 @@ def judged_from_cache(_job: Job, model: Model) -> Findings:
 
 
 @rule("FIT010", NOTE)
-def model_taken_by_name(job: Job) -> Findings:
+def model_taken_by_name(job: RunSettings) -> Findings:
     """The model is judged as one of the catalogue that its name stands for, or that a recipe beside this one trains.
 
     Why: no config.json of it can be read here, so the verdict, the template and all else that asks for the model rest
@@ -232,7 +242,7 @@ def model_taken_by_name(job: Job) -> Findings:
 
 
 @rule("FIT012", NOTE, about=subjects.model)
-def custom_model_class(job: Job, model: Model) -> Findings:
+def custom_model_class(job: RunSettings, model: Model) -> Findings:
     """The model's config.json names a class of its own, for a type that transformers has one for.
 
     Why: memory is judged as that of transformers' class. With `trust_remote_code: true` the folder's own is trained,
@@ -249,7 +259,7 @@ def custom_model_class(job: Job, model: Model) -> Findings:
 
 
 @rule("FIT006", ERROR)
-def machine_unknown(job: Job) -> Findings:
+def machine_unknown(job: RunSettings) -> Findings:
     """The header block names a machine that is not known.
 
     Why: nothing that depends on the machine can be judged.
@@ -261,41 +271,43 @@ def machine_unknown(job: Job) -> Findings:
 
 
 @rule("FIT007", WARNING, about=subjects.machine)
-def host_memory_not_judged(job: Job, machine: Machine) -> Findings:
+def host_memory_not_judged(job: RunSettings, machine: Machine) -> Findings:
     """States are offloaded to main memory, but the size of the target's main memory is not given.
 
     Why: offload moves hundreds of GiB to the host; too little of it ends with exit code -9.
     Source: own (the memory model)
     Fix: `host_ram_gib` in the header block, or `--host-ram`.
     """
+    prediction = predict(job)
     offloads = job.deepspeed.offloads if job.deepspeed else job.fsdp is not None and job.fsdp.offload
-    if offloads and machine.host_ram_gib is None and job.host_memory:
-        found = f"offload needs {_memory_range(job.host_memory)} of host memory per node"
+    if offloads and machine.host_ram_gib is None and prediction.host_memory:
+        found = f"offload needs {_memory_range(prediction.host_memory)} of host memory per node"
         remedy = "set host_ram_gib in the header block"
         yield _key_for_host_memory(job), f"{found}, and the machine's is not given; {remedy}"
 
 
 @rule("FIT008", WARNING)
-def checkpoints_without_limit(job: Job) -> Findings:
+def checkpoints_without_limit(job: RunSettings) -> Findings:
     """Checkpoints pile up: no limit is set and their sum is large.
 
     Why: a full disk ends the run in the middle of a save.
     Source: own (the memory model)
     Fix: `save_total_limit: 2`, `save_only_model: true`, or a larger `save_steps`.
     """
+    prediction = predict(job)
     if job.args.number("save_total_limit") > 0 or job.args.get("save_strategy") == "no":
         return
-    total, kept = job.output_bytes / GIB, job.checkpoints.kept
+    total, kept = prediction.output_bytes / GIB, prediction.checkpoints.kept
     if total > 500 and kept > 2:
         found = f"{kept} checkpoints of this run take {total:,.0f} GiB, and no limit is set"
         yield "save_steps", f"{found}; set `save_total_limit: 2`"
 
 
-def _key_for_device_memory(job: Job) -> str:
+def _key_for_device_memory(job: RunSettings) -> str:
     """The setting the reader should look at first: the DeepSpeed file where there is one, else the micro batch."""
     return "deepspeed" if job.uses_deepspeed else "per_device_train_batch_size"
 
 
-def _key_for_host_memory(job: Job) -> str:
+def _key_for_host_memory(job: RunSettings) -> str:
     """The setting to look at first if main memory does not suffice: the DeepSpeed file, else the limit."""
     return "deepspeed" if job.uses_deepspeed else "host_ram_gib" if "host_ram_gib" in job.header else "machine"

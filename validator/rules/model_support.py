@@ -8,11 +8,11 @@ from validator.knowledge.devices import Machine
 from validator.knowledge.models import Model
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 
 @rule("TRA901", ERROR, about=subjects.model)
-def remote_code_not_trusted(job: Job, model: Model) -> Findings:
+def remote_code_not_trusted(job: RunSettings, model: Model) -> Findings:
     """The model comes with its own code, and the recipe does not allow it.
 
     Why: transformers has no class for the model; the tokenizer fails to load, on every rank.
@@ -24,7 +24,7 @@ def remote_code_not_trusted(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA902", ERROR, about=subjects.model, since="transformers 5.0.0")
-def remote_code_outdated(_job: Job, model: Model) -> Findings:
+def remote_code_outdated(_job: RunSettings, model: Model) -> Findings:
     """The model's own code does not train with transformers 5.
 
     Why: the code of the first Qwen calls a method that transformers 5 has removed from its models (`get_head_mask`); it
@@ -39,7 +39,7 @@ def remote_code_outdated(_job: Job, model: Model) -> Findings:
 
 
 @rule("TRA903", ERROR, about=subjects.model, since="transformers 5.0.0")
-def gpt_oss_kernel_missing(job: Job, model: Model) -> Findings:
+def gpt_oss_kernel_missing(job: RunSettings, model: Model) -> Findings:
     """gpt-oss is trained with a transformers release that lacks what LLaMA-Factory calls for it.
 
     Why: LLaMA-Factory sets up a FlashAttention-3 kernel for gpt-oss through `load_and_register_kernel`, which
@@ -58,7 +58,7 @@ def gpt_oss_kernel_missing(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA904", ERROR, about=subjects.model)
-def gpt_oss_kernel_unfit(job: Job, model: Model) -> Findings:
+def gpt_oss_kernel_unfit(job: RunSettings, model: Model) -> Findings:
     """gpt-oss is trained on a device on which the kernel that LLaMA-Factory loads for it does not work.
 
     Why: kernels-community/vllm-flash-attn3 has attention sinks, which each layer of gpt-oss needs, on Hopper alone. On
@@ -75,7 +75,7 @@ def gpt_oss_kernel_unfit(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA906", ERROR, about=subjects.model, since="transformers 5.0.0")
-def class_fails(_job: Job, model: Model) -> Findings:
+def class_fails(_job: RunSettings, model: Model) -> Findings:
     """transformers 5 computes the model differently from the code that its weights were trained with.
 
     Why: the router of DBRX reads the hidden state, and is as wide; transformers 5 makes it as wide as the experts are
@@ -99,7 +99,7 @@ def _older_release_advice(beside: str = "") -> tuple[str, str]:
 
 
 @rule("TRA905", NOTE, about=subjects.model, until="transformers 5.0.0")
-def gpt_oss_sinks_untrained(job: Job, model: Model) -> Findings:
+def gpt_oss_sinks_untrained(job: RunSettings, model: Model) -> Findings:
     """A run on all parameters of gpt-oss leaves its attention sinks untrained.
 
     Why: the kernel that LLaMA-Factory loads has no gradient of the sinks (vllm_flash_attn3/flash_attn_interface.py,
@@ -122,7 +122,7 @@ def _lacks_gpt_oss_kernel(machine: Machine | None) -> bool:
 
 
 @rule("TRA707", WARNING, about=subjects.model)
-def no_liger_kernel(job: Job, model: Model) -> Findings:
+def no_liger_kernel(job: RunSettings, model: Model) -> Findings:
     """Liger kernels are asked for a model that has none.
 
     Why: LLaMA-Factory only warns and goes on: neither speed nor memory is gained, and long samples may run out of
@@ -135,7 +135,7 @@ def no_liger_kernel(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA708", ERROR, about=subjects.model)
-def shifted_attention_refused(job: Job, model: Model) -> Findings:
+def shifted_attention_refused(job: RunSettings, model: Model) -> Findings:
     """S^2 attention is asked for with transformers 5.
 
     Why: its patch of llama needs transformers below 4.48: fails when the model is configured, after the whole data
@@ -148,7 +148,7 @@ def shifted_attention_refused(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA709", WARNING, about=subjects.model)
-def shifted_attention_unread(job: Job, model: Model) -> Findings:
+def shifted_attention_unread(job: RunSettings, model: Model) -> Findings:
     """S^2 attention is asked for a model that has none.
 
     Why: LLaMA-Factory only warns and goes on with full attention, which needs far more memory on long samples.
@@ -160,7 +160,7 @@ def shifted_attention_unread(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA710", ERROR, about=subjects.model)
-def mixture_of_depths_unsupported(job: Job, model: Model) -> Findings:
+def mixture_of_depths_unsupported(job: RunSettings, model: Model) -> Findings:
     """A model is to be converted to mixture-of-depths that cannot be.
 
     Why: fails while the model loads, after the whole data set is tokenized on every rank.
@@ -173,7 +173,7 @@ def mixture_of_depths_unsupported(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA712", WARNING, about=subjects.model)
-def routers_without_loss(job: Job, model: Model) -> Findings:
+def routers_without_loss(job: RunSettings, model: Model) -> Findings:
     """A coefficient of the routers' loss is set for a model that gets none.
 
     Why: LLaMA-Factory hands it on to some mixtures; elsewhere it has no effect, and experts are not balanced.
@@ -185,7 +185,7 @@ def routers_without_loss(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA713", ERROR, about=subjects.model, since="transformers 5.6.0")
-def flash_attention_without_sinks(job: Job, model: Model) -> Findings:
+def flash_attention_without_sinks(job: RunSettings, model: Model) -> Findings:
     """FlashAttention-2 is asked for with the newest transformers, for a model without attention sinks.
 
     Why: that release converts the sinks even where a model has none: "'NoneType' object has no attribute 'to'" at the

@@ -15,11 +15,12 @@ from validator.recipe.safe_read import read_json
 from validator.rules import subjects
 from validator.rules.rule import ERROR, WARNING, Findings, rule, set_value
 from validator.run import model_files, multimodal
-from validator.run.prediction import Job
+from validator.run.multimodal import is_decoder_trained
+from validator.run.settings import RunSettings
 
 
 @rule("TRA911", ERROR, about=subjects.multimodal_model)
-def nothing_trainable(job: Job, model: Model, work: Workload) -> Findings:
+def nothing_trainable(job: RunSettings, model: Model, work: Workload) -> Findings:
     """Every part of a model that sees or hears is frozen.
 
     Why: tower and projector are frozen unless the recipe says otherwise. Full and freeze tuning end at the first step
@@ -28,7 +29,7 @@ def nothing_trainable(job: Job, model: Model, work: Workload) -> Findings:
     llamafactory/model/model_utils/visual.py:patch_target_modules
     Fix: `freeze_multi_modal_projector: false`, `freeze_vision_tower: false`, or the language model trained, too.
     """
-    if not job.task.trains or job.trains_decoder or job.args.is_set("adapter_name_or_path"):
+    if not job.task.trains or is_decoder_trained(job, model) or job.args.is_set("adapter_name_or_path"):
         return
     trained = any(part.targets or part.trains or part.projector or part.trainable_layers for part in work.towers)
     loose = job.task.method == "full" and any(tower.never_frozen for tower in model.arch.towers)
@@ -38,7 +39,7 @@ def nothing_trainable(job: Job, model: Model, work: Workload) -> Findings:
 
 
 @rule("TRA912", ERROR, about=subjects.multimodal_model)
-def targets_frozen(job: Job, model: Model, work: Workload) -> Findings:
+def targets_frozen(job: RunSettings, model: Model, work: Workload) -> Findings:
     """LoRA's targets all lie in a frozen part of a model that sees or hears, or in none.
 
     Why: "No `target_modules` passed" when the adapter is made, after the data is tokenized and the model loaded on
@@ -47,7 +48,7 @@ def targets_frozen(job: Job, model: Model, work: Workload) -> Findings:
     Fix: `lora_target: all`, or the part's own key: `freeze_vision_tower: false`, `freeze_multi_modal_projector: false`.
     """
     targets = _explicit_targets(job)
-    if not targets or not job.trains_decoder or any(part.targets for part in work.towers):
+    if not targets or not is_decoder_trained(job, model) or any(part.targets for part in work.towers):
         return
     bare = [re.sub(r"\.\d+(?=\.|$)", "", target) for target in targets]  # without a layer's number
     names = [f"{part}.{name}" for part in model.family.parts for name in model.family.linear]
@@ -72,7 +73,7 @@ def _freezing_key(model: Model, targets: list[str]) -> str | None:
 
 
 @rule("TRA913", ERROR, about=subjects.model)
-def target_is_a_block(job: Job, model: Model) -> Findings:
+def target_is_a_block(job: RunSettings, model: Model) -> Findings:
     """LoRA's target is part of the name of a whole block of a model that sees or hears.
 
     Why: for these models LLaMA-Factory takes every module whose name holds the word: "Target module … is not supported"
@@ -80,13 +81,13 @@ def target_is_a_block(job: Job, model: Model) -> Findings:
     Source: llamafactory/model/model_utils/visual.py:patch_target_modules, peft/tuners/lora/model.py:LoraModel
     Fix: names of linear layers, such as q_proj, or `lora_target: all`.
     """
-    for target in _explicit_targets(job) if job.trains_decoder else ():
+    for target in _explicit_targets(job) if is_decoder_trained(job, model) else ():
         if blocks := [part for part in sorted(model.family.parts) if target in part]:
             yield "lora_target", f"`{target}` is in the name of the block {blocks[0]}, too; name its linear layers"
 
 
 @rule("TRA914", WARNING, about=subjects.multimodal_model)
-def thawed_without_effect(job: Job, model: Model, work: Workload) -> Findings:
+def thawed_without_effect(job: RunSettings, model: Model, work: Workload) -> Findings:
     """LoRA adapts nothing in the part that the recipe unfreezes.
 
     Why: LoRA trains adapters alone; a projector or a tower without a target stays as it is.
@@ -108,7 +109,7 @@ def thawed_without_effect(job: Job, model: Model, work: Workload) -> Findings:
 
 
 @rule("TRA915", ERROR, about=subjects.model)
-def omni_packed(job: Job, model: Model) -> Findings:
+def omni_packed(job: RunSettings, model: Model) -> Findings:
     """Samples of an omni model are packed with their borders kept.
 
     Why: "Omni models are not supported for packed sequences" at the first step.
@@ -121,7 +122,7 @@ def omni_packed(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA916", WARNING, about=subjects.model)
-def pictures_cut(job: Job, model: Model) -> Findings:
+def pictures_cut(job: RunSettings, model: Model) -> Findings:
     """The pictures of one sample can be longer than `cutoff_len`.
 
     Why: a sample is cut wherever `cutoff_len` falls, within a picture, too; the first such sample ends the run with
@@ -143,7 +144,7 @@ def pictures_cut(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA917", ERROR)
-def own_layout(job: Job) -> Findings:
+def own_layout(job: RunSettings) -> Findings:
     """The checkpoint is in the layout of its own repository, not in that of transformers.
 
     Why: LLaMA-Factory refuses it once the data is tokenized: "Please download the internvl models in a Hugging
@@ -160,7 +161,7 @@ def own_layout(job: Job) -> Findings:
         yield "model_name_or_path", text
 
 
-def _explicit_targets(job: Job) -> tuple[str, ...]:
+def _explicit_targets(job: RunSettings) -> tuple[str, ...]:
     """LoRA's targets of a model that sees or hears, where they are named."""
     targets = job.args.words("lora_target") if job.task.uses_adapter and job.model and job.model.modules else ()
     return () if targets == ("all",) else tuple(target for target in targets if target)
@@ -182,7 +183,7 @@ _FREEZE_TOWER = set_value("freeze_vision_tower", True, safe=False)
 
 
 @rule("TRA918", ERROR, about=subjects.multimodal_model)
-def reentrant_checkpointing_fails(job: Job, model: Model, work: Workload) -> Findings:
+def reentrant_checkpointing_fails(job: RunSettings, model: Model, work: Workload) -> Findings:
     """Layers that read pictures are computed again with re-entry, and gradients reach the tower.
 
     Why: each such layer sends its gradients through the tower at once, and the first frees what the others need:
@@ -205,7 +206,7 @@ def reentrant_checkpointing_fails(job: Job, model: Model, work: Workload) -> Fin
 
 
 @rule("TRA929", WARNING, about=subjects.model)
-def borrowed_without_gradient(job: Job, model: Model) -> Findings:
+def borrowed_without_gradient(job: RunSettings, model: Model) -> Findings:
     """Layers share keys and values, and checkpointing with re-entry loses the gradients of what is shared.
 
     Why: the last layers of Gemma 4's small models read keys and values of earlier layers. Re-entrant checkpointing
@@ -221,12 +222,12 @@ def borrowed_without_gradient(job: Job, model: Model) -> Findings:
         yield "use_reentrant_gc", f"{text}; set `use_reentrant_gc: false`", set_value("use_reentrant_gc", False)
 
 
-def _reenters_layers(job: Job) -> bool:
+def _reenters_layers(job: RunSettings) -> bool:
     return job.activation_checkpointing.mode == "layer" and job.activation_checkpointing.reentrant
 
 
 @rule("TRA919", ERROR, about=subjects.multimodal_model)
-def unsupported_lora_target(job: Job, model: Model, work: Workload) -> Findings:
+def unsupported_lora_target(job: RunSettings, model: Model, work: Workload) -> Findings:
     """LoRA's targets reach modules of a model that sees which PEFT does not take.
 
     Why: "Target module … is not supported" when the adapter is made, after the data is tokenized and the model loaded
@@ -254,7 +255,7 @@ def unsupported_lora_target(job: Job, model: Model, work: Workload) -> Findings:
 
 
 @rule("TRA920", WARNING, about=subjects.model)
-def tiles_uncounted(job: Job, model: Model) -> Findings:
+def tiles_uncounted(job: RunSettings, model: Model) -> Findings:
     """LFM2-VL splits large pictures into tiles, and LLaMA-Factory counts the tokens of the first tile alone.
 
     Why: "Image features and image tokens do not match, tokens: 256, features: 1280" at the first such picture (seen

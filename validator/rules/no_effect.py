@@ -12,10 +12,10 @@ from validator.knowledge import tables
 from validator.rules.optimizer_choice import OPTIMIZER_NAMES
 from validator.rules.rule import NOTE, WARNING, Findings, remove_keys, rule
 from validator.run import launch_command
-from validator.run.prediction import Job
 from validator.run.recipe_arguments import default_value
+from validator.run.settings import RunSettings
 
-Condition = Callable[[Job], bool]
+Condition = Callable[[RunSettings], bool]
 ConditionTable = tuple[tuple[str, Condition, str], ...]
 
 
@@ -35,7 +35,7 @@ def _template_has(part: str) -> Condition:
     return lambda job: job.template is None or bool(job.template.get(part))
 
 
-def _evaluates_on_the_way(job: Job) -> bool:
+def _evaluates_on_the_way(job: RunSettings) -> bool:
     asked = job.args.get("save_strategy") == "best" or job.args.is_set("early_stopping_steps")
     return asked or job.evaluation.while_training
 
@@ -120,13 +120,13 @@ def _conditions_by_key(table: ConditionTable) -> Mapping[str, tuple[Condition, s
     return by_key
 
 
-def never_read(job: Job, key: str) -> bool:
+def never_read(job: RunSettings, key: str) -> bool:
     """Whether the stage, the method or the number of data sets leaves the key unread, whatever its value."""
     tables = (_conditions_by_key(table) for table in (_READ_BY_METHOD, _READ_BY_STAGE, _READ_BY_NUMBER))
     return any(key in conditions and not conditions[key][0](job) for conditions in tables)
 
 
-def _settings_without_effect(job: Job, table: ConditionTable, meant: bool = False) -> Findings:
+def _settings_without_effect(job: RunSettings, table: ConditionTable, meant: bool = False) -> Findings:
     conditions = _conditions_by_key(table)
     remedy = "set that, or remove it" if meant else "remove it"
     for key in job.args.values.keys() & conditions.keys():
@@ -138,7 +138,7 @@ def _settings_without_effect(job: Job, table: ConditionTable, meant: bool = Fals
 
 
 @rule("TRA801", WARNING)
-def method_leaves_unread(job: Job) -> Findings:
+def method_leaves_unread(job: RunSettings) -> Findings:
     """A setting of another fine-tuning method is set.
 
     Why: it has no effect; often `finetuning_type` is not what was meant.
@@ -150,7 +150,7 @@ def method_leaves_unread(job: Job) -> Findings:
 
 
 @rule("TRA802", WARNING)
-def stage_leaves_unread(job: Job) -> Findings:
+def stage_leaves_unread(job: RunSettings) -> Findings:
     """A setting of another stage is set.
 
     Why: it has no effect; often `stage` is not what was meant.
@@ -161,7 +161,7 @@ def stage_leaves_unread(job: Job) -> Findings:
 
 
 @rule("TRA803", NOTE)
-def switch_leaves_unread(job: Job) -> Findings:
+def switch_leaves_unread(job: RunSettings) -> Findings:
     """A setting is given without the switch that makes LLaMA-Factory read it.
 
     Why: it has no effect.
@@ -173,7 +173,7 @@ def switch_leaves_unread(job: Job) -> Findings:
 
 
 @rule("TRA804", WARNING)
-def method_switched_off(job: Job) -> Findings:
+def method_switched_off(job: RunSettings) -> Findings:
     """An optimizer, a tracker, quantization or Ray is set up and not switched on.
 
     Why: the run goes on without it: with the memory of another optimizer or of weights in 16 bits, without the record
@@ -187,7 +187,7 @@ def method_switched_off(job: Job) -> Findings:
 
 
 @rule("TRA407", WARNING)
-def optimizer_unread(job: Job) -> Findings:
+def optimizer_unread(job: RunSettings) -> Findings:
     """Several optimizers are asked for and only one is made.
 
     Why: LLaMA-Factory takes the first of GaLore, APOLLO, LoRA+, BAdam, Adam-mini, Muon; the others, silently, not.
@@ -201,7 +201,7 @@ def optimizer_unread(job: Job) -> Findings:
 
 
 @rule("TRA413", NOTE)
-def warmup_unread(job: Job) -> Findings:
+def warmup_unread(job: RunSettings) -> Findings:
     """A warm-up is set for a schedule that has none.
 
     Why: `constant` starts at the full rate.
@@ -214,7 +214,7 @@ def warmup_unread(job: Job) -> Findings:
 
 
 @rule("TRA508", WARNING)
-def loss_unread(job: Job) -> Findings:
+def loss_unread(job: RunSettings) -> Findings:
     """Two supervised losses are asked for and only one is used.
 
     Why: LLaMA-Factory takes the first of DFT, EAFT and ASFT.
@@ -227,7 +227,7 @@ def loss_unread(job: Job) -> Findings:
 
 
 @rule("TRA607", WARNING)
-def packing_unread(job: Job) -> Findings:
+def packing_unread(job: RunSettings) -> Findings:
     """Packing is set in a stage that does not pack.
 
     Why: only sft and pt pack; elsewhere each sample merely loses one token of its length.
@@ -239,7 +239,7 @@ def packing_unread(job: Job) -> Findings:
 
 
 @rule("PAR016", WARNING)
-def fsdp_config_ignored(job: Job) -> Findings:
+def fsdp_config_ignored(job: RunSettings) -> Findings:
     """`fsdp_config` without `fsdp`.
 
     Why: nothing is sharded; every device holds the whole model.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from validator.knowledge import releases
 from validator.knowledge.models import Model
-from validator.run.prediction import Job
 from validator.run.quantization import ON_LOAD_BITS
+from validator.run.settings import RunSettings
 
 from . import subjects
 from .rule import ERROR, WARNING, Findings, remove_keys, rename_key, rule, set_value
 
 
 @rule("TRA701", ERROR)
-def two_formats(job: Job) -> Findings:
+def two_formats(job: RunSettings) -> Findings:
     """Both fp16 and bf16 are set.
 
     Why: refused at parse, on every rank.
@@ -25,7 +25,7 @@ def two_formats(job: Job) -> Findings:
 
 
 @rule("TRA702", ERROR)
-def pure_format_sharded(job: Job) -> Findings:
+def pure_format_sharded(job: RunSettings) -> Findings:
     """Pure bf16 is combined with ZeRO-3.
 
     Why: refused at parse, on every rank.
@@ -37,7 +37,7 @@ def pure_format_sharded(job: Job) -> Findings:
 
 
 @rule("TRA703", WARNING)
-def full_precision(job: Job) -> Findings:
+def full_precision(job: RunSettings) -> Findings:
     """Training computes in 32 bits.
 
     Why: full and freeze turn trained weights into fp32, and without bf16 or fp16 nothing computes in less: twice the
@@ -53,7 +53,7 @@ def full_precision(job: Job) -> Findings:
 
 
 @rule("TRA704", ERROR)
-def attention_unknown(job: Job) -> Findings:
+def attention_unknown(job: RunSettings) -> Findings:
     """FlashAttention-3 is asked for, which LLaMA-Factory does not set up.
 
     Why: "unknown attention type" when the model is configured, after the whole data set is tokenized on every rank.
@@ -66,7 +66,7 @@ def attention_unknown(job: Job) -> Findings:
 
 
 @rule("TRA705", WARNING)
-def checkpointing_stays_on(job: Job) -> Findings:
+def checkpointing_stays_on(job: RunSettings) -> Findings:
     """Gradient checkpointing is switched off by a key that does not do it, or both on and off.
 
     Why: LLaMA-Factory switches it on itself; `gradient_checkpointing: false` leaves it on, and `gradient_checkpointing:
@@ -85,7 +85,7 @@ def checkpointing_stays_on(job: Job) -> Findings:
 
 
 @rule("TRA706", WARNING)
-def two_liger_switches(job: Job) -> Findings:
+def two_liger_switches(job: RunSettings) -> Findings:
     """Liger kernels are switched on by transformers' key.
 
     Why: LLaMA-Factory's own key is `enable_liger_kernel`; transformers' patches the model a second time, after
@@ -101,7 +101,7 @@ def two_liger_switches(job: Job) -> Findings:
 
 
 @rule("TRA711", ERROR)
-def fp32_meets_bf16(job: Job) -> Findings:
+def fp32_meets_bf16(job: RunSettings) -> Findings:
     """Weights in 32 and in 16 bits meet in a run without mixed precision.
 
     Why: LLaMA-Factory trains in 32 bits what freeze tuning, `additional_target` or new tokens unfreeze, and
@@ -128,7 +128,7 @@ KEEPS_FP32 = {
 }
 
 
-def fp32_weights_key(job: Job) -> str | None:
+def fp32_weights_key(job: RunSettings) -> str | None:
     """The key that leaves weights in 32 bits beside others in 16; None where there is none, or it is not known."""
     if job.task.method == "full" or job.model is None or job.model.dtype_bytes != 2 or job.uses_deepspeed or job.fsdp:
         return None
@@ -137,12 +137,12 @@ def fp32_weights_key(job: Job) -> str | None:
     return next(iter([*trained, *(["upcast_layernorm"] if job.args.flag("upcast_layernorm") else [])]), None)
 
 
-def _sharding_name(job: Job) -> str | None:
+def _sharding_name(job: RunSettings) -> str | None:
     return "DeepSpeed ZeRO-3" if job.zero_stage == 3 else "FSDP" if job.fsdp else None
 
 
 @rule("TRA301", ERROR)
-def quantized_weights_trained(job: Job) -> Findings:
+def quantized_weights_trained(job: RunSettings) -> Findings:
     """Quantized weights are to be trained themselves.
 
     Why: refused at parse, on every rank: only LoRA and OFT train beside frozen weights.
@@ -154,7 +154,7 @@ def quantized_weights_trained(job: Job) -> Findings:
 
 
 @rule("TRA302", ERROR)
-def quantization_conflict(job: Job) -> Findings:
+def quantization_conflict(job: RunSettings) -> Findings:
     """A setting excludes quantized weights.
 
     Why: refused at parse, on every rank.
@@ -176,7 +176,7 @@ def quantization_conflict(job: Job) -> Findings:
 
 
 @rule("TRA303", ERROR)
-def device_map_in_training(job: Job) -> Findings:
+def device_map_in_training(job: RunSettings) -> Findings:
     """Layers of a quantized model are to be spread over devices in training.
 
     Why: refused at parse, on every rank.
@@ -188,7 +188,7 @@ def device_map_in_training(job: Job) -> Findings:
 
 
 @rule("TRA304", ERROR)
-def bits_refused(job: Job) -> Findings:
+def bits_refused(job: RunSettings) -> Findings:
     """The quantization method does not know this number of bits.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
@@ -203,7 +203,7 @@ def bits_refused(job: Job) -> Findings:
 
 
 @rule("TRA305", ERROR)
-def quantization_not_sharded(job: Job) -> Findings:
+def quantization_not_sharded(job: RunSettings) -> Findings:
     """Weights are quantized in a way that ZeRO-3 and FSDP cannot shard.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
@@ -218,7 +218,7 @@ def quantization_not_sharded(job: Job) -> Findings:
 
 
 @rule("TRA306", ERROR)
-def checkpoint_not_sharded(job: Job) -> Findings:
+def checkpoint_not_sharded(job: RunSettings) -> Findings:
     """The checkpoint is quantized in a way that ZeRO-3 and FSDP cannot shard.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
@@ -231,7 +231,7 @@ def checkpoint_not_sharded(job: Job) -> Findings:
 
 
 @rule("TRA307", ERROR)
-def quantized_checkpoint_trained(job: Job) -> Findings:
+def quantized_checkpoint_trained(job: RunSettings) -> Findings:
     """A quantized checkpoint is used with a method other than LoRA or OFT, or with PiSSA.
 
     Why: fails when the adapter is made, after the data is tokenized and the model loaded on every rank.
@@ -246,7 +246,7 @@ def quantized_checkpoint_trained(job: Job) -> Findings:
 
 
 @rule("TRA308", WARNING)
-def nothing_quantized(job: Job) -> Findings:
+def nothing_quantized(job: RunSettings) -> Findings:
     """The quantization method does not quantize while loading, or not this model.
 
     Why: `quantization_bit` then has no effect, and the full weights are loaded: out of memory, or no saving at all.
@@ -268,7 +268,7 @@ def nothing_quantized(job: Job) -> Findings:
 
 
 @rule("TRA309", WARNING)
-def quantized_twice(job: Job) -> Findings:
+def quantized_twice(job: RunSettings) -> Findings:
     """`quantization_bit` is set for a checkpoint that is quantized already.
 
     Why: it has no effect; the checkpoint's own quantization is used.
@@ -281,7 +281,7 @@ def quantized_twice(job: Job) -> Findings:
 
 
 @rule("TRA310", ERROR)
-def dora_on_quantized(job: Job) -> Findings:
+def dora_on_quantized(job: RunSettings) -> Findings:
     """DoRA is put on quantized weights.
 
     Why: refused when the adapter is made, after the data is tokenized and the model loaded on every rank; bitsandbytes
@@ -295,7 +295,7 @@ def dora_on_quantized(job: Job) -> Findings:
 
 
 @rule("TRA311", WARNING, about=subjects.model)
-def experts_not_quantized(job: Job, model: Model) -> Findings:
+def experts_not_quantized(job: RunSettings, model: Model) -> Findings:
     """A mixture-of-experts model is quantized while loading.
 
     Why: transformers 5 keeps the experts as fused tensors that bitsandbytes leaves in 16 bits, so most of the model
@@ -315,7 +315,7 @@ def experts_not_quantized(job: Job, model: Model) -> Findings:
 
 
 @rule("TRA312", ERROR)
-def other_model_bits(job: Job) -> Findings:
+def other_model_bits(job: RunSettings) -> Findings:
     """The reference or reward model is to be quantized to a number of bits that is not known.
 
     Why: an assertion at parse, on every rank.
@@ -328,7 +328,7 @@ def other_model_bits(job: Job) -> Findings:
 
 
 @rule("TRA313", ERROR, since="transformers 5.0.0")
-def router_packed(job: Job) -> Findings:
+def router_packed(job: RunSettings) -> Findings:
     """A model whose router reads the weight of a plain linear layer is quantized to 4 bits.
 
     Why: the router multiplies by the packed weight: "mat1 and mat2 shapes cannot be multiplied" at the first step,
@@ -341,7 +341,7 @@ def router_packed(job: Job) -> Findings:
 
 
 @rule("TRA314", WARNING, since="transformers 5.0.0")
-def router_rounded(job: Job) -> Findings:
+def router_rounded(job: RunSettings) -> Findings:
     """A model whose router reads the weight of a plain linear layer is quantized to 8 bits.
 
     Why: the run goes on, but the router takes the stored integers for weights and sends tokens to other experts than
@@ -353,6 +353,6 @@ def router_rounded(job: Job) -> Findings:
         yield "quantization_bit", "the router of this model takes 8-bit integers for weights; remove it"
 
 
-def _has_quantized_router(job: Job) -> bool:
+def _has_quantized_router(job: RunSettings) -> bool:
     quantized = job.quantization.loads and job.quantization.method == "bnb"
     return quantized and job.task.trains and job.model is not None and job.model.family.router == "linear"

@@ -7,17 +7,17 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from validator.rules.rule import ERROR, WARNING, FailsAt, Findings, rule
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _UNBOUNDED = float("inf")
 _ABOVE_0 = 5e-324
 
 
-def _uses_adam(job: Job) -> bool:
+def _uses_adam(job: RunSettings) -> bool:
     return "adam" in str(job.args.get("optim")) and not {"use_galore", "use_apollo"} & set(job.requested_optimizers)
 
 
-def _samples_text(job: Job) -> bool:
+def _samples_text(job: RunSettings) -> bool:
     return job.evaluation.generates_text and job.args.flag("do_sample")
 
 
@@ -28,7 +28,7 @@ _trains, _evaluates, _generates = (
 )
 
 
-def _is_on(key: str) -> Callable[[Job], bool]:
+def _is_on(key: str) -> Callable[[RunSettings], bool]:
     return lambda job: job.args.flag(key)
 
 
@@ -37,7 +37,7 @@ class NumericRange(NamedTuple):
 
     low: float
     end: float
-    read: Callable[[Job], bool]
+    read: Callable[[RunSettings], bool]
     fails: FailsAt
 
 
@@ -67,7 +67,7 @@ _RANGES = {
     "profiler_repeat": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
 }
 # An interval of zero is divided by; below zero it passes.
-_INTERVALS: dict[str, tuple[Callable[[Job], bool], FailsAt]] = {
+_INTERVALS: dict[str, tuple[Callable[[RunSettings], bool], FailsAt]] = {
     "eval_accumulation_steps": (_evaluates, FailsAt.FIRST_EVALUATION),
     "apollo_update_interval": (_is_on("use_apollo"), FailsAt.TRAINER),
     "galore_update_interval": (_is_on("use_galore"), FailsAt.TRAINER),
@@ -78,7 +78,7 @@ _INTERVALS: dict[str, tuple[Callable[[Job], bool], FailsAt]] = {
 
 
 @rule("TRA018", ERROR)
-def number_out_of_range(job: Job) -> Findings:
+def number_out_of_range(job: RunSettings) -> Findings:
     """A number is outside its range.
 
     Why: torch or peft refuse it only when they use it, after the data is tokenized and the model loaded on every rank;
@@ -98,7 +98,7 @@ def number_out_of_range(job: Job) -> Findings:
 
 
 @rule("TRA020", ERROR)
-def seed_out_of_range(job: Job) -> Findings:
+def seed_out_of_range(job: RunSettings) -> Findings:
     """The seed is below zero or has more than 32 bits.
 
     Why: refused at parse, on every rank: "Seed must be between 0 and 2**32 - 1".
@@ -111,7 +111,7 @@ def seed_out_of_range(job: Job) -> Findings:
 
 
 @rule("TRA022", ERROR)
-def interval_zero(job: Job) -> Findings:
+def interval_zero(job: RunSettings) -> Findings:
     """An interval is zero.
 
     Why: the run divides by it: ZeroDivisionError after the model is loaded on every rank, or at the first evaluation,
@@ -129,7 +129,7 @@ def interval_zero(job: Job) -> Findings:
 
 
 @rule("TRA023", WARNING)
-def accumulation_below_zero(job: Job) -> Findings:
+def accumulation_below_zero(job: RunSettings) -> Findings:
     """The accumulation is below zero.
 
     Why: the run goes on, with another number of samples in each step than anybody can have meant. There is no value

@@ -12,8 +12,8 @@ from validator.knowledge.optimizers import OWN_OPTIMIZERS, optimizer_choice
 from validator.recipe.safe_read import parse_json
 from validator.recipe.suggestions import suggest
 from validator.rules.rule import ERROR, WARNING, Findings, rename_key, rule
-from validator.run.prediction import Job
 from validator.run.schedule import WARMUP_SHARES_SINCE, warmup_steps
+from validator.run.settings import RunSettings
 
 _ATTENTION_TARGETS = {"all", "q_proj", "k_proj"}
 # GaLore, APOLLO and BAdam; the first two can update layer by layer
@@ -21,12 +21,12 @@ OPTIMIZER_NAMES = {key: own.title for key, own in OWN_OPTIMIZERS.items() if own.
 _LAYERWISE_KEYS = {key: own.layerwise_key for key, own in OWN_OPTIMIZERS.items() if own.layerwise_key}
 
 
-def _active_optimizers(job: Job) -> list[str]:
+def _active_optimizers(job: RunSettings) -> list[str]:
     return [key for key in OPTIMIZER_NAMES if job.args.flag(key)]
 
 
 @rule("TRA401", ERROR)
-def optimizer_with_lora(job: Job) -> Findings:
+def optimizer_with_lora(job: RunSettings) -> Findings:
     """GaLore, APOLLO or BAdam is combined with LoRA.
 
     Why: refused at parse, on every rank: they save memory of full fine-tuning.
@@ -39,7 +39,7 @@ def optimizer_with_lora(job: Job) -> Findings:
 
 
 @rule("TRA402", ERROR)
-def two_optimizers(job: Job) -> Findings:
+def two_optimizers(job: RunSettings) -> Findings:
     """Two of GaLore, APOLLO and BAdam are set.
 
     Why: refused at parse, on every rank.
@@ -52,7 +52,7 @@ def two_optimizers(job: Job) -> Findings:
 
 
 @rule("TRA403", ERROR)
-def optimizer_with_deepspeed(job: Job) -> Findings:
+def optimizer_with_deepspeed(job: RunSettings) -> Findings:
     """GaLore or APOLLO is combined with DeepSpeed.
 
     Why: refused at parse, on every rank.
@@ -65,7 +65,7 @@ def optimizer_with_deepspeed(job: Job) -> Findings:
 
 
 @rule("TRA404", ERROR)
-def optimizer_not_distributed(job: Job) -> Findings:
+def optimizer_not_distributed(job: RunSettings) -> Findings:
     """A layer-wise or partial optimizer is used on several devices.
 
     Why: refused at parse, on every rank.
@@ -85,7 +85,7 @@ def optimizer_not_distributed(job: Job) -> Findings:
 
 
 @rule("TRA405", ERROR)
-def optimizer_name_refused(job: Job) -> Findings:
+def optimizer_name_refused(job: RunSettings) -> Findings:
     """GaLore or APOLLO cannot take the place of the optimizer that `optim` names.
 
     Why: "unknown optim" when the trainer is built, after the data is tokenized and the model loaded on every rank; the
@@ -105,7 +105,7 @@ def optimizer_name_refused(job: Job) -> Findings:
 
 
 @rule("TRA406", ERROR)
-def layerwise_accumulation(job: Job) -> Findings:
+def layerwise_accumulation(job: RunSettings) -> Findings:
     """Layer-wise updates are combined with gradient accumulation.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded.
@@ -121,7 +121,7 @@ def layerwise_accumulation(job: Job) -> Findings:
 
 
 @rule("TRA414", ERROR)
-def ratio_refused(job: Job) -> Findings:
+def ratio_refused(job: RunSettings) -> Findings:
     """BAdam by ratio cannot be made.
 
     Why: it takes the numbers that plain Adam takes and no others, so adamw_torch_fused, the default since torch 2.8,
@@ -141,7 +141,7 @@ def ratio_refused(job: Job) -> Findings:
 
 
 @rule("TRA415", ERROR)
-def target_layers_missing(job: Job) -> Findings:
+def target_layers_missing(job: RunSettings) -> Findings:
     """GaLore or APOLLO is asked for by the name that transformers has for it, without the layers it is for.
 
     Why: "you need to define optim_target_modules" when the trainer is built, after the data is tokenized and the model
@@ -155,7 +155,7 @@ def target_layers_missing(job: Job) -> Findings:
 
 
 @rule("TRA416", ERROR)
-def adam_mini_with_adapter(job: Job) -> Findings:
+def adam_mini_with_adapter(job: RunSettings) -> Findings:
     """Adam-mini trains an adapter of attention.
 
     Why: it cuts every tensor of queries and keys by the model's heads, and an adapter's are too small for that: "shape
@@ -187,7 +187,7 @@ _SCHEDULE_ARGUMENTS: Mapping[str, set[str] | None] = {
 }  # fmt: skip
 
 
-def schedule_arguments(job: Job) -> Mapping[str, Any] | None:
+def schedule_arguments(job: RunSettings) -> Mapping[str, Any] | None:
     """`lr_scheduler_kwargs` as a mapping; None where it cannot be read."""
     value = job.args.get("lr_scheduler_kwargs")
     if isinstance(value, str):
@@ -199,7 +199,7 @@ def schedule_arguments(job: Job) -> Mapping[str, Any] | None:
 
 
 @rule("TRA408", ERROR)
-def schedule_arguments_refused(job: Job) -> Findings:
+def schedule_arguments_refused(job: RunSettings) -> Findings:
     """The learning-rate schedule lacks an argument, or gets one it does not know.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
@@ -225,7 +225,7 @@ def schedule_arguments_refused(job: Job) -> Findings:
 
 
 @rule("TRA409", ERROR)
-def schedule_ends_above(job: Job) -> Findings:
+def schedule_ends_above(job: RunSettings) -> Findings:
     """The polynomial schedule ends above the learning rate it starts from.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank. The default
@@ -240,7 +240,7 @@ def schedule_ends_above(job: Job) -> Findings:
 
 
 @rule("TRA410", ERROR)
-def learning_rate_refused(job: Job) -> Findings:
+def learning_rate_refused(job: RunSettings) -> Findings:
     """The learning rate or the warm-up is below zero, or the rate no number (`.nan`).
 
     Why: a negative warm-up is refused at parse; such a rate when the optimizer is made, after the model is loaded.
@@ -257,7 +257,7 @@ def learning_rate_refused(job: Job) -> Findings:
 
 
 @rule("TRA411", WARNING)
-def learning_rate_useless(job: Job) -> Findings:
+def learning_rate_useless(job: RunSettings) -> Findings:
     """The learning rate trains nothing, or destroys the model.
 
     Why: at 0 the run ends normally with the weights it began with; near 1 the loss turns into NaN within a few steps.
@@ -272,7 +272,7 @@ def learning_rate_useless(job: Job) -> Findings:
 
 
 @rule("TRA412", WARNING)
-def warmup_never_ends(job: Job) -> Findings:
+def warmup_never_ends(job: RunSettings) -> Findings:
     """The warm-up is as long as the run, or longer.
 
     Why: the learning rate never reaches the value that the recipe states. `warmup_ratio` and `warmup_steps` below 1 are
@@ -287,7 +287,7 @@ def warmup_never_ends(job: Job) -> Findings:
 
 
 @rule("TRA417", WARNING)
-def warmup_by_release(job: Job) -> Findings:
+def warmup_by_release(job: RunSettings) -> Findings:
     """Releases of transformers that may run the recipe read its warm-up differently.
 
     Why: `warmup_steps: 0.03` is 3 % of the run in transformers 5, and in 4 less than one step: no warm-up at all. Where

@@ -15,11 +15,11 @@ from validator.rules.finding_places import at_checkpoint_key
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run import checkpoints
 from validator.run.checkpoints import TrainerCheckpoint
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 
 @rule("PTH009", ERROR)
-def output_occupied(job: Job) -> Findings:
+def output_occupied(job: RunSettings) -> Findings:
     """The output folder holds weights of an earlier run, and no checkpoint to resume from.
 
     Why: every process stops while the arguments are parsed: "Output directory already exists and is not empty".
@@ -33,7 +33,7 @@ def output_occupied(job: Job) -> Findings:
 
 
 @rule("PTH010", WARNING, about=subjects.checkpoint)
-def silently_resumed(job: Job, saved: TrainerCheckpoint) -> Findings:
+def silently_resumed(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """The output folder holds checkpoints, which LLaMA-Factory resumes without being asked.
 
     Why: training goes on from the last step of the earlier run, or ends at once, whatever the recipe now says.
@@ -47,7 +47,7 @@ def silently_resumed(job: Job, saved: TrainerCheckpoint) -> Findings:
 
 
 @rule("PTH011", WARNING)
-def tokenized_data_wins(job: Job) -> Findings:
+def tokenized_data_wins(job: RunSettings) -> Findings:
     """`tokenized_path` holds data, so all other data settings are ignored.
 
     Why: LLaMA-Factory loads what lies there; `dataset`, `cutoff_len`, `template` and `max_samples` have no effect.
@@ -61,7 +61,7 @@ def tokenized_data_wins(job: Job) -> Findings:
 
 
 @rule("PTH014", ERROR)
-def checkpoint_missing(job: Job) -> Findings:
+def checkpoint_missing(job: RunSettings) -> Findings:
     """`resume_from_checkpoint` names a checkpoint that is not there, or not whole.
 
     Why: "Can't find a valid checkpoint" or a file that is cut off, after the data set is tokenized and the model is
@@ -83,7 +83,7 @@ def checkpoint_missing(job: Job) -> Findings:
 
 
 @rule("PTH015", ERROR, about=subjects.checkpoint)
-def checkpoint_of_another_model(job: Job, saved: TrainerCheckpoint) -> Findings:
+def checkpoint_of_another_model(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """The output folder holds a checkpoint of another model, which LLaMA-Factory resumes without being asked.
 
     Why: its weights are loaded into this model: a size mismatch after the data set is tokenized and the model is loaded
@@ -97,7 +97,7 @@ def checkpoint_of_another_model(job: Job, saved: TrainerCheckpoint) -> Findings:
         yield where, f"{held}, from which training would resume; choose another `output_dir`"
 
 
-def _other_base_model(job: Job, saved: TrainerCheckpoint) -> str | None:
+def _other_base_model(job: RunSettings, saved: TrainerCheckpoint) -> str | None:
     """The model that a checkpoint was made from, where its type, width or depth is another; None where it is not, or
     cannot be told."""
     base = str(saved.adapter.get("base_model_name_or_path")) if saved.adapter else str(saved.path)
@@ -114,7 +114,7 @@ def _other_base_model(job: Job, saved: TrainerCheckpoint) -> str | None:
 
 
 @rule("PTH018", ERROR)
-def checkpoint_incomplete(job: Job) -> Findings:
+def checkpoint_incomplete(job: RunSettings) -> Findings:
     """The checkpoint to go on from is half-written: the earlier run was killed while it saved.
 
     Why: a missing trainer_state.json, weights or states that are cut off stop every process, after the data set is
@@ -129,7 +129,7 @@ def checkpoint_incomplete(job: Job) -> Findings:
 
 
 @rule("PTH019", ERROR, about=subjects.checkpoint)
-def states_of_other_processes(job: Job, saved: TrainerCheckpoint) -> Findings:
+def states_of_other_processes(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """ZeRO's optimizer states were saved by another number of processes.
 
     Why: "Automatic adjustment of ZeRO's optimizer state partitioning with a new world size is not currently supported",
@@ -148,7 +148,7 @@ def states_of_other_processes(job: Job, saved: TrainerCheckpoint) -> Findings:
 
 
 @rule("PTH020", ERROR, about=subjects.checkpoint)
-def states_of_another_kind(job: Job, saved: TrainerCheckpoint) -> Findings:
+def states_of_another_kind(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """DeepSpeed would not find its states in the checkpoint, or those of another stage or number format.
 
     Why: under DeepSpeed "Can't find a valid checkpoint", an assertion without a word where one of both is stage 3, a
@@ -161,7 +161,7 @@ def states_of_another_kind(job: Job, saved: TrainerCheckpoint) -> Findings:
         yield _checkpoint_place(job), f"{saved.name} {other}; keep the settings that it was saved with, or start anew"
 
 
-def _deepspeed_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
+def _deepspeed_mismatch(job: RunSettings, saved: TrainerCheckpoint) -> str | None:
     """Return why DeepSpeed cannot load the checkpoint; None if it can."""
     if not saved.engine:
         return "holds no states of DeepSpeed (saved without it, or with `save_only_model`)"
@@ -176,7 +176,7 @@ def _deepspeed_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
 
 
 @rule("PTH021", ERROR, about=subjects.checkpoint)
-def other_parameters(job: Job, saved: TrainerCheckpoint) -> Findings:
+def other_parameters(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """The checkpoint holds other parameters than the run trains: of another method, rank or other layers.
 
     Why: a size mismatch, "Can't find a checkpoint index", or "parameter group that doesn't match the size of
@@ -189,7 +189,7 @@ def other_parameters(job: Job, saved: TrainerCheckpoint) -> Findings:
         yield _checkpoint_place(job), f"{saved.name} {other}; keep what it was saved with, or start anew"
 
 
-def _parameter_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
+def _parameter_mismatch(job: RunSettings, saved: TrainerCheckpoint) -> str | None:
     config = saved.adapter
     if saved.adapts not in (None, job.task.uses_adapter):
         return f"holds {'an adapter' if saved.adapts else 'all weights'}, the run trains by {job.task.method}"
@@ -206,7 +206,7 @@ def _parameter_mismatch(job: Job, saved: TrainerCheckpoint) -> str | None:
 
 
 @rule("PTH022", ERROR, about=subjects.checkpoint)
-def reward_model_resumed(job: Job, saved: TrainerCheckpoint) -> Findings:
+def reward_model_resumed(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """A reward model with LoRA would go on from a checkpoint.
 
     Why: the value head is around the adapter, so the Trainer takes the model for one without: "Can't find a checkpoint
@@ -221,7 +221,7 @@ def reward_model_resumed(job: Job, saved: TrainerCheckpoint) -> Findings:
 
 
 @rule("PTH023", ERROR, about=subjects.checkpoint, since="llamafactory 0.9.5")
-def weights_thrown_back(job: Job, saved: TrainerCheckpoint) -> Findings:
+def weights_thrown_back(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """A run under DeepSpeed's stage 0 with bf16 goes on from a checkpoint.
 
     Why: from DeepSpeed 0.18 on the 32-bit weights of the optimizer are not loaded (seen in a real run). The first loss
@@ -236,7 +236,7 @@ def weights_thrown_back(job: Job, saved: TrainerCheckpoint) -> Findings:
 
 
 @rule("PTH024", ERROR, about=subjects.checkpoint)
-def several_on_the_cpu(job: Job, saved: TrainerCheckpoint) -> Findings:
+def several_on_the_cpu(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """Several processes on the CPU would go on from a checkpoint, without DeepSpeed.
 
     Why: each loads the optimizer's states to its device, and torch knows no `cpu:0`: "don't know how to restore data
@@ -251,7 +251,7 @@ def several_on_the_cpu(job: Job, saved: TrainerCheckpoint) -> Findings:
 
 
 @rule("PTH025", WARNING, about=subjects.checkpoint)
-def optimizer_anew(job: Job, saved: TrainerCheckpoint) -> Findings:
+def optimizer_anew(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """The checkpoint holds no states of optimizer and learning rate.
 
     Why: the Trainer says nothing and begins both anew: the warm-up comes again, and the learning rate does not reach
@@ -266,7 +266,7 @@ def optimizer_anew(job: Job, saved: TrainerCheckpoint) -> Findings:
 
 
 @rule("PTH026", WARNING, about=subjects.checkpoint)
-def counted_otherwise(job: Job, saved: TrainerCheckpoint) -> Findings:
+def counted_otherwise(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """A step or an epoch is another one than in the run of the checkpoint: other data, batches or devices.
 
     Why: the steps that are done count as steps of the new size, so samples are skipped that nobody saw, or seen again.
@@ -287,7 +287,7 @@ def counted_otherwise(job: Job, saved: TrainerCheckpoint) -> Findings:
 
 
 @rule("PTH027", WARNING, about=subjects.checkpoint)
-def trained_to_the_end(job: Job, saved: TrainerCheckpoint) -> Findings:
+def trained_to_the_end(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """The checkpoint is at the end of the run.
 
     Why: nothing is left to train; within an epoch the Trainer makes one more step all the same, at each start.
@@ -299,6 +299,6 @@ def trained_to_the_end(job: Job, saved: TrainerCheckpoint) -> Findings:
         yield _checkpoint_place(job), f"{found}; choose another `output_dir`, or train more epochs"
 
 
-def _checkpoint_place(job: Job) -> Place:
+def _checkpoint_place(job: RunSettings) -> Place:
     """The key that names the checkpoint."""
     return at_checkpoint_key(job, "resume_from_checkpoint" if job.args.get("resume_from_checkpoint") else "output_dir")

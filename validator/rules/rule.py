@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeVarTuple, overload
 
 from validator.finding import Edit, Fix, Place, Severity
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 # Where the fault lies, the message without its code, and the fix if the remedy is a definite one (below). A text is the
 # value of that key of the recipe or its header block, None the whole file; finding_places.py gives places in values
@@ -20,7 +20,7 @@ Finding = tuple[Place | str | None, str] | tuple[Place | str | None, str, Fix | 
 Findings = Iterator[Finding]
 Subject = TypeVarTuple("Subject")
 Check = Callable[..., Iterable[Finding]]
-About = Callable[[Job], Iterable[tuple[Any, ...]]]
+About = Callable[[RunSettings], Iterable[tuple[Any, ...]]]
 
 # Findings of one rule in a file. Who has more has made one mistake many times, and each may cost a search for what was
 # meant.
@@ -75,7 +75,7 @@ DECLARED: list[Rule] = []
 @overload
 def rule(
     code: str, severity: Severity, *, since: str = "", until: str = "", appends_advice: bool = False
-) -> Callable[[Callable[[Job], Iterable[Finding]]], Rule]: ...
+) -> Callable[[Callable[[RunSettings], Iterable[Finding]]], Rule]: ...
 
 
 @overload
@@ -83,11 +83,11 @@ def rule(
     code: str,
     severity: Severity,
     *,
-    about: Callable[[Job], Iterable[tuple[*Subject]]],
+    about: Callable[[RunSettings], Iterable[tuple[*Subject]]],
     since: str = "",
     until: str = "",
     appends_advice: bool = False,
-) -> Callable[[Callable[[Job, *Subject], Iterable[Finding]]], Rule]: ...
+) -> Callable[[Callable[[RunSettings, *Subject], Iterable[Finding]]], Rule]: ...
 
 
 def rule(

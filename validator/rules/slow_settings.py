@@ -13,8 +13,9 @@ from validator.physics.estimate import GIB
 from validator.rules import subjects
 from validator.rules.rule import NOTE, WARNING, Findings, rule
 from validator.run.deepspeed import DeepSpeedConfig
-from validator.run.prediction import Job
+from validator.run.prediction import predict
 from validator.run.sample_lengths import estimate_sample_lengths, expected_longest
+from validator.run.settings import RunSettings
 from validator.run.training_time import predict_training_time, time_ratio
 from validator.run.variants import with_arguments
 
@@ -32,7 +33,7 @@ def _term_seconds(step: StepTime, name: str) -> float:
     return sum(seconds for term, seconds in step.terms.items() if term == name)
 
 
-def _time_ratio(job: Job, other: Job) -> float:
+def _time_ratio(job: RunSettings, other: RunSettings) -> float:
     """Return time of `job` over time of `other` on the same samples, or 0 if unknown. Samples of unknown length count
     as `cutoff_len` tokens."""
     lengths = estimate_sample_lengths(job).lengths[1] if _are_lengths_known(job) else (job.batch.max_tokens,)
@@ -40,16 +41,17 @@ def _time_ratio(job: Job, other: Job) -> float:
     return 1 / shorter if shorter else 0.0
 
 
-def _are_lengths_known(job: Job) -> bool:
+def _are_lengths_known(job: RunSettings) -> bool:
     return job.declared.lengths.typical is not None or job.data.local_rows is not None
 
 
-def _device_gib(job: Job) -> str:
-    return f"{job.device_memory.expected / GIB:.1f} GiB per device" if job.device_memory else ""
+def _device_gib(job: RunSettings) -> str:
+    memory = predict(job).device_memory
+    return f"{memory.expected / GIB:.1f} GiB per device" if memory else ""
 
 
 @rule("TRA921", WARNING, about=subjects.deepspeed_file)
-def sharded_without_need(job: Job, zero: DeepSpeedConfig) -> Findings:
+def sharded_without_need(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Weights are spread over the devices, or lie in main memory, where each device has room for them.
 
     Why: ZeRO-3 gathers every layer in each pass of each micro batch, an adapter's frozen base too; offload moves states
@@ -64,14 +66,14 @@ def sharded_without_need(job: Job, zero: DeepSpeedConfig) -> Findings:
     for stage in range(2, min(zero.stage, 3) + int(zero.offloads)):
         name = f"deepspeed/ds_z{stage}.json"
         other = with_arguments(job, {"deepspeed": name})
-        if other.worst == "fits" and (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
+        if predict(other).worst == "fits" and (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
             took = f"a step takes {longer:.1f} times as long as with {name}, which fits ({_device_gib(other)})"
             yield "deepspeed", f"{took}; set `deepspeed: {name}`"
             return
 
 
 @rule("TRA922", WARNING, about=subjects.machine)
-def bound_by_network(job: Job, machine: Machine) -> Findings:
+def bound_by_network(job: RunSettings, machine: Machine) -> Findings:
     """What nodes send each other takes longer than what they compute.
 
     Why: a node's devices share one network, which is ten to a hundred times slower than the links between them. With
@@ -91,7 +93,7 @@ def bound_by_network(job: Job, machine: Machine) -> Findings:
 
 
 @rule("TRA923", NOTE)
-def micro_batch_small(job: Job) -> Findings:
+def micro_batch_small(job: RunSettings) -> Findings:
     """Micro batches are so small that devices wait for the processor to start their kernels.
 
     Why: a kernel takes some ten microseconds to start, whatever it computes. The same samples in fewer, larger micro
@@ -99,7 +101,7 @@ def micro_batch_small(job: Job) -> Findings:
     Source: own (the time model)
     Fix: the two settings of the message, which keep the samples of a step.
     """
-    known = job.workload is not None and (job.batch.packing or _are_lengths_known(job))
+    known = predict(job).workload is not None and (job.batch.packing or _are_lengths_known(job))
     if not known or job.batch.accumulation < 2 or job.batch.accumulation % 2:
         return
     micro, accumulation = 2 * job.batch.micro_batch, job.batch.accumulation // 2
@@ -108,14 +110,14 @@ def micro_batch_small(job: Job) -> Findings:
     if timed is None or timed.run is None or not timed.run.is_long:
         return
     waits = _term_seconds(timed.step, "launches") > _MIN_WAITING_SHARE * timed.step.expected
-    if waits and other.worst == "fits" and (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
+    if waits and predict(other).worst == "fits" and (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
         settings = ", ".join(f"`{key}: {value}`" for key, value in sizes.items())
         less = f"takes {1 - 1 / longer:.0%} less time, and fits ({_device_gib(other)})"
         yield "per_device_train_batch_size", f"devices wait for kernels to start: {settings} {less}"
 
 
 @rule("TRA924", WARNING)
-def devices_wait_for_pictures(job: Job) -> Findings:
+def devices_wait_for_pictures(job: RunSettings) -> Findings:
     """Devices wait for pictures, films or sound that the data loader has not made numbers of.
 
     Why: without workers the process that trains opens, scales and cuts each picture itself, while the device does
@@ -123,7 +125,7 @@ def devices_wait_for_pictures(job: Job) -> Findings:
     Source: own (the time model)
     Fix: `dataloader_num_workers`, a few for each device as far as there are cores, or a smaller `image_max_pixels`.
     """
-    work = job.workload
+    work = predict(job).workload
     if work is None or not any(one.tokens for one in work.towers) or work.loader_workers >= _USUAL_LOADERS:
         return
     other = with_arguments(job, {"dataloader_num_workers": _USUAL_LOADERS})
@@ -133,7 +135,7 @@ def devices_wait_for_pictures(job: Job) -> Findings:
 
 
 @rule("TRA925", NOTE)
-def mostly_padding(job: Job) -> Findings:
+def mostly_padding(job: RunSettings) -> Findings:
     """More than a third of each batch is padding, which is computed like text.
 
     Why: a micro batch is as long as its longest sample. Lengths are those of the header block or of local data.
@@ -151,7 +153,7 @@ def mostly_padding(job: Job) -> Findings:
         yield "per_device_train_batch_size", f"{padding:.0%} of a batch is padding; {_padding_remedy(job)} spares it"
 
 
-def _padding_remedy(job: Job) -> str:
+def _padding_remedy(job: RunSettings) -> str:
     """Return the setting that avoids padding, as text for a message."""
     if job.task.stage in ("pt", "sft") and not (job.model and job.model.arch.mixer):
         return "`packing: true`"
@@ -162,7 +164,7 @@ def _padding_remedy(job: Job) -> str:
 
 
 @rule("TRA926", WARNING)
-def evaluated_or_saved_too_often(job: Job) -> Findings:
+def evaluated_or_saved_too_often(job: RunSettings) -> Findings:
     """Evaluations or checkpoints take more than a tenth of the run.
 
     Why: each evaluation passes through all that is held back, and each checkpoint waits for the disk.
@@ -180,10 +182,10 @@ def evaluated_or_saved_too_often(job: Job) -> Findings:
             yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
 
 
-def _total_checkpoint_bytes(job: Job) -> float:
+def _total_checkpoint_bytes(job: RunSettings) -> float:
     """Bytes of all checkpoints, about; 0 where the number of samples is not known."""
     rows, every = job.data.rows, job.args.number("save_steps")
     if not rows or not every:
         return 0.0
     steps = rows * job.args.number("num_train_epochs") / job.batch.effective_batch
-    return job.checkpoint * (steps / every if every >= 1 else 1 / every)
+    return predict(job).checkpoint * (steps / every if every >= 1 else 1 / every)

@@ -16,46 +16,48 @@ from validator.run.checkpoints import TrainerCheckpoint
 from validator.run.dataset_registry import Dataset
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.fsdp import AccelerateFile
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings
 
 
-def model(job: Job) -> Iterator[tuple[Model]]:
+def model(job: RunSettings) -> Iterator[tuple[Model]]:
     """Yield the model, if its shapes are known."""
     if job.model:
         yield (job.model,)
 
 
-def multimodal_model(job: Job) -> Iterator[tuple[Model, Workload]]:
+def multimodal_model(job: RunSettings) -> Iterator[tuple[Model, Workload]]:
     """Yield a model that sees or hears, whose parts are known by name, and what a step computes of it."""
-    if job.model and job.model.modules and job.workload:
-        yield job.model, job.workload
+    prediction = predict(job)
+    if job.model and job.model.modules and prediction.workload:
+        yield job.model, prediction.workload
 
 
-def machine(job: Job) -> Iterator[tuple[Machine]]:
+def machine(job: RunSettings) -> Iterator[tuple[Machine]]:
     """Yield the machine that the run is judged for."""
     if job.machine:
         yield (job.machine,)
 
 
-def device(job: Job) -> Iterator[tuple[Device]]:
+def device(job: RunSettings) -> Iterator[tuple[Device]]:
     """Yield the machine's device, if it is known what that can do (else DEV017 tells)."""
     if job.machine and job.machine.device.vendor != "unknown":
         yield (job.machine.device,)
 
 
-def deepspeed_file(job: Job) -> Iterator[tuple[DeepSpeedConfig]]:
+def deepspeed_file(job: RunSettings) -> Iterator[tuple[DeepSpeedConfig]]:
     """Yield the DeepSpeed configuration, written in the recipe or in a file."""
     if job.deepspeed:
         yield (job.deepspeed,)
 
 
-def accelerate_file(job: Job) -> Iterator[tuple[AccelerateFile]]:
+def accelerate_file(job: RunSettings) -> Iterator[tuple[AccelerateFile]]:
     """Yield the accelerate file that the header block names."""
     if job.accelerate:
         yield (job.accelerate,)
 
 
-def datasets(job: Job) -> Iterator[tuple[EntryPlace, Dataset]]:
+def datasets(job: RunSettings) -> Iterator[tuple[EntryPlace, Dataset]]:
     """Yield each data set that is named and defined, with what gives places in its entry: `at("columns", "prompt")`."""
     if job.data.registry is None or job.data.is_tokenized:
         return
@@ -65,7 +67,7 @@ def datasets(job: Job) -> Iterator[tuple[EntryPlace, Dataset]]:
                 yield partial(in_registry_entry, job, key, dataset), dataset
 
 
-def checkpoint(job: Job) -> Iterator[tuple[TrainerCheckpoint]]:
+def checkpoint(job: RunSettings) -> Iterator[tuple[TrainerCheckpoint]]:
     """Yield the checkpoint of an earlier run from which this one goes on."""
     if saved := checkpoints.resume_checkpoint(job):
         yield (saved,)

@@ -14,7 +14,7 @@ from validator.rows.converter import FatalRowError, row_converter
 from validator.rows.dataset_attr import DatasetAttr
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
 from validator.run.dataset_registry import Dataset
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _TEMPLATE_LIST_HINT = "; see the list of templates in LLaMA-Factory's README"
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
@@ -28,13 +28,13 @@ def registered_template(name: str) -> str | None:
     return None
 
 
-def _own_template(job: Job) -> str | None:
+def _own_template(job: RunSettings) -> str | None:
     name = job.args.get("model_name_or_path")
     known = job.model.template if job.model else None
     return known or (registered_template(name) if isinstance(name, str) else None)
 
 
-def _family_template(job: Job) -> str | None:
+def _family_template(job: RunSettings) -> str | None:
     """The template of the model, or for a base model that of its chat-tuned sister."""
     own = _own_template(job)
     if own or job.model is None or not job.model.hub:
@@ -46,7 +46,7 @@ def _family_template(job: Job) -> str | None:
 
 
 @rule("TRA601", ERROR)
-def template_unknown(job: Job) -> Findings:
+def template_unknown(job: RunSettings) -> Findings:
     """The template does not exist.
 
     Why: fails before the data is read, after the imports on every rank.
@@ -64,7 +64,7 @@ def template_unknown(job: Job) -> Findings:
 
 
 @rule("TRA602", ERROR)
-def prompt_not_trainable(job: Job) -> Findings:
+def prompt_not_trainable(job: RunSettings) -> Findings:
     """The template cannot train on the prompt.
 
     Why: it marks the end of an answer at the start of the next turn; fails before the data is read.
@@ -78,7 +78,7 @@ def prompt_not_trainable(job: Job) -> Findings:
 
 
 @rule("TRA603", ERROR)
-def tool_format_unknown(job: Job) -> Findings:
+def tool_format_unknown(job: RunSettings) -> Findings:
     """The tool format does not exist.
 
     Why: fails before the data is read, after the imports on every rank.
@@ -93,7 +93,7 @@ def tool_format_unknown(job: Job) -> Findings:
 
 
 @rule("TRA604", ERROR)
-def template_needs_images(job: Job) -> Findings:
+def template_needs_images(job: RunSettings) -> Findings:
     """A template for images is used with a model that has no image processor.
 
     Why: "Processor was not found" while the data is tokenized, even without any image in it.
@@ -111,14 +111,14 @@ def template_needs_images(job: Job) -> Findings:
         yield "template", text
 
 
-def _lacks_processor(job: Job) -> bool:
+def _lacks_processor(job: RunSettings) -> bool:
     """Whether the model is a local folder without the files of a processor."""
     name = job.args.get("model_name_or_path")
     local = isinstance(name, str) and job.workspace.find(f"{name}/config.json")
     return bool(local) and not any(job.workspace.find(f"{name}/{file}") for file in _PROCESSOR_FILES)
 
 
-def _may_suit_model(job: Job, template: str) -> bool:
+def _may_suit_model(job: RunSettings, template: str) -> bool:
     """Whether a local folder leaves open that the template is right: a base model, a chat template that is not known or
     writes such turns itself, or a template of words without tokens."""
     model = job.model
@@ -129,7 +129,7 @@ def _may_suit_model(job: Job, template: str) -> bool:
 
 
 @rule("TRA605", WARNING)
-def template_of_another_family(job: Job) -> Findings:
+def template_of_another_family(job: RunSettings) -> Findings:
     """The template is not the one of the model.
 
     Why: training goes well, but the model learns marks that it does not know and that serving with its own template
@@ -149,7 +149,7 @@ def template_of_another_family(job: Job) -> Findings:
 
 
 @rule("TRA614", NOTE)
-def template_missing(job: Job) -> Findings:
+def template_missing(job: RunSettings) -> Findings:
     """No template is named.
 
     Why: LLaMA-Factory then derives one from the tokenizer's own, which loses tools, thinking and the end of answers for
@@ -174,7 +174,7 @@ _STAGES_WITH_TEMPLATE = ("sft", "dpo", "kto", "rm")
 
 
 @rule("TRA618", WARNING)
-def empty_thoughts_trained(job: Job) -> Findings:
+def empty_thoughts_trained(job: RunSettings) -> Findings:
     """Answers without a thought are trained with an empty one, so that the model unlearns to think.
 
     Why: the templates of reasoning models put an empty thought before each answer that has none. With `enable_thinking`
@@ -202,7 +202,7 @@ def empty_thoughts_trained(job: Job) -> Findings:
 
 
 @rule("TRA619", WARNING)
-def thoughts_removed(job: Job) -> Findings:
+def thoughts_removed(job: RunSettings) -> Findings:
     """`enable_thinking: false` removes the thoughts of data that have them.
 
     Why: the model is trained on the bare answers; the long thoughts that the data were chosen for are never seen.
@@ -218,7 +218,7 @@ def thoughts_removed(job: Job) -> Findings:
 
 
 @rule("TRA621", WARNING)
-def thoughts_in_other_words(job: Job) -> Findings:
+def thoughts_in_other_words(job: RunSettings) -> Findings:
     """Answers have thoughts between words that the template does not know, so that they are trained as answers.
 
     Why: gpt-oss, Gemma 4, Seed-OSS and Kimi-VL think between words of their own. A thought between `<think>` and
@@ -238,7 +238,7 @@ def _names_with_verb(names: list[str]) -> str:
     return f"{', '.join(f'`{name}`' for name in names)} {'has' if len(names) == 1 else 'have'}"
 
 
-def _shares_without_thoughts(job: Job) -> Mapping[str, float]:
+def _shares_without_thoughts(job: RunSettings) -> Mapping[str, float]:
     """Share of the answers that the template finds no thought in, by data set; nothing where the template writes no
     thoughts, and no entry for a data set whose answers are not known."""
     words = _template_thought_words(job)
@@ -249,7 +249,7 @@ def _shares_without_thoughts(job: Job) -> Mapping[str, float]:
     return {name: share for name, share in shares.items() if share is not None}
 
 
-def _template_thought_words(job: Job) -> tuple[str, str] | None:
+def _template_thought_words(job: RunSettings) -> tuple[str, str] | None:
     """The words that the job's template looks for around a thought; None where it writes none or nothing is trained."""
     reasons = job.template is not None and job.template.get("reasoning")
     if not reasons or job.task.stage not in _STAGES_WITH_TEMPLATE or job.data.is_tokenized or not job.task.trains:

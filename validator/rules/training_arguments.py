@@ -6,7 +6,7 @@ from validator.knowledge.path_keys import PATH_KEY_NAMES
 from validator.recipe.suggestions import suggest
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
 from validator.rules.unknown_keys import belongs_to_other_command
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 _DAY = 86_400
 _WEEK = 7 * _DAY
@@ -20,7 +20,7 @@ _SUPERVISED_KEYS = ("predict_with_generate", "neat_packing", "train_on_prompt", 
 
 
 @rule("TRA001", ERROR)
-def model_missing(job: Job) -> Findings:
+def model_missing(job: RunSettings) -> Findings:
     """The recipe names no model.
 
     Why: refused at parse, on every rank.
@@ -32,7 +32,7 @@ def model_missing(job: Job) -> Findings:
 
 
 @rule("TRA002", WARNING)
-def nothing_trained(job: Job) -> Findings:
+def nothing_trained(job: RunSettings) -> Findings:
     """The recipe does not ask for training.
 
     Why: `do_train` is false by default; LLaMA-Factory reads the data, loads the model and ends with exit code 0, having
@@ -46,7 +46,7 @@ def nothing_trained(job: Job) -> Findings:
 
 
 @rule("TRA003", ERROR)
-def data_missing(job: Job) -> Findings:
+def data_missing(job: RunSettings) -> Findings:
     """The recipe trains but names no data set.
 
     Why: refused at parse, on every rank; also where `tokenized_path` holds prepared data.
@@ -58,7 +58,7 @@ def data_missing(job: Job) -> Findings:
 
 
 @rule("TRA004", ERROR)
-def supervised_only(job: Job) -> Findings:
+def supervised_only(job: RunSettings) -> Findings:
     """A setting of supervised fine-tuning is used in another stage.
 
     Why: refused at parse, on every rank.
@@ -71,7 +71,7 @@ def supervised_only(job: Job) -> Findings:
 
 
 @rule("TRA005", ERROR)
-def prompt_and_history(job: Job) -> Findings:
+def prompt_and_history(job: RunSettings) -> Findings:
     """The loss is asked to cover the prompt and to leave out the history.
 
     Why: refused at parse, on every rank.
@@ -83,7 +83,7 @@ def prompt_and_history(job: Job) -> Findings:
 
 
 @rule("TRA006", ERROR)
-def inference_backend(job: Job) -> Findings:
+def inference_backend(job: RunSettings) -> Findings:
     """A serving backend is set for a run of the train command.
 
     Why: refused at parse, on every rank; vLLM and SGLang serve the API, chat and web commands.
@@ -96,7 +96,7 @@ def inference_backend(job: Job) -> Findings:
 
 
 @rule("TRA008", ERROR)
-def report_target_unknown(job: Job) -> Findings:
+def report_target_unknown(job: RunSettings) -> Findings:
     """A tool to report to is not known.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank. A text is one
@@ -120,7 +120,7 @@ def report_target_unknown(job: Job) -> Findings:
 
 
 @rule("TRA011", NOTE)
-def timeout_of_years(job: Job) -> Findings:
+def timeout_of_years(job: RunSettings) -> Findings:
     """The collective timeout is longer than a week.
 
     Why: `ddp_timeout: 180000000` of the official examples is 5.7 years: when one process dies or hangs, the others wait
@@ -136,7 +136,7 @@ def timeout_of_years(job: Job) -> Findings:
 
 
 @rule("TRA013", ERROR)
-def export_without_data(job: Job) -> Findings:
+def export_without_data(job: RunSettings) -> Findings:
     """Quantization at export is set without its calibration data.
 
     Why: refused at parse even though training never exports.
@@ -149,7 +149,7 @@ def export_without_data(job: Job) -> Findings:
 
 
 @rule("TRA014", ERROR, since="llamafactory 0.9.5")
-def tracker_without_project(job: Job) -> Findings:
+def tracker_without_project(job: RunSettings) -> Findings:
     """Trackio is asked for with an empty project.
 
     Why: refused at parse, on every rank.
@@ -161,7 +161,7 @@ def tracker_without_project(job: Job) -> Findings:
 
 
 @rule("TRA017", WARNING)
-def resume_unread(job: Job) -> Findings:
+def resume_unread(job: RunSettings) -> Findings:
     """The run is to resume in a stage and method that never do.
 
     Why: a reward model trained by full or freeze starts anew, with a line in the log only.
@@ -175,7 +175,7 @@ def resume_unread(job: Job) -> Findings:
 
 
 @rule("TRA019", ERROR)
-def workers_missing(job: Job) -> Findings:
+def workers_missing(job: RunSettings) -> Findings:
     """Loader workers are to be kept, and there are none.
 
     Why: torch refuses it when the data loader is built, after the data is tokenized and the model loaded on every rank.
@@ -187,7 +187,7 @@ def workers_missing(job: Job) -> Findings:
 
 
 @rule("TRA021", WARNING)
-def placeholder_kept(job: Job) -> Findings:
+def placeholder_kept(job: RunSettings) -> Findings:
     """A value holds `${…}` or is `???`, which LLaMA-Factory does not fill in.
 
     Why: it reads recipes with OmegaConf, but never resolves them: the text stays as it is, in the run's name or as the
@@ -214,7 +214,7 @@ _INTERVAL_KEYS = (
 
 
 @rule("TRA007", ERROR)
-def interval_refused(job: Job) -> Findings:
+def interval_refused(job: RunSettings) -> Findings:
     """An interval of logging, evaluation or saving is zero or not a whole number of steps.
 
     Why: refused at parse, on every rank. Below 1 it is a share of all steps; above 1 it must be whole.
@@ -231,7 +231,7 @@ def interval_refused(job: Job) -> Findings:
 
 
 @rule("TRA012", ERROR)
-def limit_refused(job: Job) -> Findings:
+def limit_refused(job: RunSettings) -> Findings:
     """A lower limit is above its upper limit, or a count that must be positive is not.
 
     Why: refused at parse, on every rank.
@@ -251,7 +251,7 @@ def limit_refused(job: Job) -> Findings:
 
 
 @rule("TRA015", NOTE)
-def steps_over_epochs(job: Job) -> Findings:
+def steps_over_epochs(job: RunSettings) -> Findings:
     """Both a number of steps and a number of epochs are set.
 
     Why: `max_steps` wins; `num_train_epochs` has no effect.
@@ -264,7 +264,7 @@ def steps_over_epochs(job: Job) -> Findings:
 
 
 @rule("TRA016", ERROR)
-def batch_not_positive(job: Job) -> Findings:
+def batch_not_positive(job: RunSettings) -> Findings:
     """The micro batch is below 1.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.

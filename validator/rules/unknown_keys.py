@@ -15,7 +15,7 @@ from validator.recipe.recipe_file import Document
 from validator.recipe.suggestions import nearest_name
 from validator.rules import no_effect, rule, value_types
 from validator.rules.rule import Violation
-from validator.run.prediction import run_of_values
+from validator.run.settings import run_of_values
 from validator.wording import clip
 
 _ACTION_KEYS = ("do_train", "do_eval", "do_predict")

@@ -12,7 +12,7 @@ from typing import Any
 
 from validator.recipe import safe_read
 from validator.run import checkpoint_integrity
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.run.training_time import sample_counts
 
 
@@ -119,32 +119,32 @@ _DROPPED_SHARE = 0.05
 DEFAULT_OUTPUT_DIR = "trainer_output"
 
 
-def never_resumes(job: Job) -> bool:
+def never_resumes(job: RunSettings) -> bool:
     """True if runs of this stage and method start anew even if the recipe asks to resume."""
     return job.task.stage in ("rm", "ppo") and job.task.method in ("full", "freeze")
 
 
-def resumes_unasked(job: Job) -> bool:
+def resumes_unasked(job: RunSettings) -> bool:
     """True if LLaMA-Factory looks for a checkpoint in the output folder by itself."""
     return job.task.trains and not (
         job.args.is_set("resume_from_checkpoint") or job.args.flag("overwrite_output_dir") or never_resumes(job)
     )
 
 
-def output_folder(job: Job) -> Path | None:
+def output_folder(job: RunSettings) -> Path | None:
     """Return the output folder; None if it does not exist."""
     folder = safe_read.expand_home(str(job.args.get("output_dir") or DEFAULT_OUTPUT_DIR))
     location = job.workspace.find(str(folder))
     return folder if location and location[1] and safe_read.path_kind(location[0]) == "folder" else None
 
 
-def found_checkpoints(job: Job) -> list[TrainerCheckpoint]:
+def found_checkpoints(job: RunSettings) -> list[TrainerCheckpoint]:
     """Return the checkpoints in the output folder, in the order of their steps."""
     folder = output_folder(job)
     return [] if folder is None else checkpoints_in(folder)
 
 
-def result_files(job: Job) -> list[str]:
+def result_files(job: RunSettings) -> list[str]:
     """Return the names of the weight files in the output folder itself, which a run leaves at its end."""
     folder = output_folder(job)
     if folder is None:
@@ -153,7 +153,7 @@ def result_files(job: Job) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def resume_candidates(job: Job) -> tuple[TrainerCheckpoint, ...]:
+def resume_candidates(job: RunSettings) -> tuple[TrainerCheckpoint, ...]:
     """Return the checkpoints from which the run could resume, the last one first. The Trainer takes the first of them,
     complete or not."""
     asked = job.args.get("resume_from_checkpoint")
@@ -165,7 +165,7 @@ def resume_candidates(job: Job) -> tuple[TrainerCheckpoint, ...]:
     return tuple(reversed(found_checkpoints(job))) if asked is True or resumes_unasked(job) else ()
 
 
-def half_written_checkpoints(job: Job) -> tuple[TrainerCheckpoint, ...]:
+def half_written_checkpoints(job: RunSettings) -> tuple[TrainerCheckpoint, ...]:
     """Return the incomplete checkpoints in the output folder that are later than the last complete one. The run would
     stop at the last of them."""
     if isinstance(job.args.get("resume_from_checkpoint"), str):
@@ -174,12 +174,12 @@ def half_written_checkpoints(job: Job) -> tuple[TrainerCheckpoint, ...]:
     return saved[: saved.index(taken)] if taken else saved
 
 
-def resume_checkpoint(job: Job) -> TrainerCheckpoint | None:
+def resume_checkpoint(job: RunSettings) -> TrainerCheckpoint | None:
     """Return the last complete checkpoint from which the run could resume."""
     return next((saved for saved in resume_candidates(job) if not saved.flaw), None)
 
 
-def batch_counts(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
+def batch_counts(job: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
     """Return the samples that all processes take at once, in the checkpoint's run and in this one. None if that is not
     known; nodes with disks of their own see the processes of one node only."""
     machine, batch = job.machine, saved.state.get("train_batch_size")
@@ -190,7 +190,7 @@ def batch_counts(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
     return batch * saved.processes, job.batch.micro_batch * job.batch.world_size
 
 
-def epoch_steps(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
+def epoch_steps(job: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
     """Return the optimizer steps per epoch, in the checkpoint's run and in this one. None if the number of rows is not
     known, or how many of them fill a packed sequence."""
     known = job.data.local_rows is not None and not (
@@ -202,7 +202,7 @@ def epoch_steps(job: Job, saved: TrainerCheckpoint) -> tuple[int, int] | None:
     return None if train is None else (saved.per_epoch, job.batch.steps_per_epoch(train))
 
 
-def has_same_steps(job: Job, saved: TrainerCheckpoint) -> bool:
+def has_same_steps(job: RunSettings, saved: TrainerCheckpoint) -> bool:
     """True if a resumed run would make the same optimizer steps, as far as is known. Tokenizing may drop a few rows, so
     a small difference is ignored."""
     if steps := epoch_steps(job, saved):
@@ -211,7 +211,7 @@ def has_same_steps(job: Job, saved: TrainerCheckpoint) -> bool:
     return batches is None or batches[0] == batches[1]
 
 
-def total_steps(job: Job, saved: TrainerCheckpoint) -> int | None:
+def total_steps(job: RunSettings, saved: TrainerCheckpoint) -> int | None:
     """Return the optimizer steps of the whole run; None if an epoch may have another number of steps than in the
     checkpoint's run."""
     if job.args.number("max_steps") > 0:
@@ -220,13 +220,13 @@ def total_steps(job: Job, saved: TrainerCheckpoint) -> int | None:
     return math.ceil(job.args.number("num_train_epochs") * known) if known else None
 
 
-def is_at_end(job: Job, saved: TrainerCheckpoint) -> bool:
+def is_at_end(job: RunSettings, saved: TrainerCheckpoint) -> bool:
     """True if the checkpoint is at the end of the run."""
     steps = total_steps(job, saved)
     return steps is not None and saved.step >= steps
 
 
-def is_finished(job: Job, saved: TrainerCheckpoint) -> bool:
+def is_finished(job: RunSettings, saved: TrainerCheckpoint) -> bool:
     """True if the checkpoint is at the end of the run and the run has left its complete result. A run that was told to
     stop early may have left a result, too; a run that was killed while it wrote the result has not."""
     folder = output_folder(job)

@@ -22,7 +22,6 @@ from validator.recipe.safe_read import parse_json
 
 from . import model_files
 from .named_paths import InputPath, find_inputs, outputs
-from .prediction import Job
 from .settings import RunSettings
 
 # Of each device of the whole cluster, however many workers train (train/trainer_utils.py, get_placement_group). That
@@ -167,7 +166,7 @@ def vendor_env(device: Device, nodes: int = 1, wait: float = 0.0) -> dict[str, s
     return {**wanted.variables, **(wanted.variables_between if nodes > 1 else {}), **limits}
 
 
-def omp_threads(job: Job, cores: int | None = None) -> dict[str, str]:
+def omp_threads(job: RunSettings, cores: int | None = None) -> dict[str, str]:
     """Return OMP_NUM_THREADS if the optimizer updates the weights in main memory: each process gets its share of the
     node's cores, as torchrun would give each of several processes one thread (torch, distributed/run.py). A single
     process has all cores, and a worker of Ray those reserved for it. Without `cores` the node's shell counts them."""
@@ -177,7 +176,7 @@ def omp_threads(job: Job, cores: int | None = None) -> dict[str, str]:
     return {_OMP_THREADS: f"$(($(nproc) / {processes}))" if cores is None else str(max(1, cores // processes))}
 
 
-def optimizer_runs_on_host(job: Job) -> bool:
+def optimizer_runs_on_host(job: RunSettings) -> bool:
     """Return whether the CPUs update the weights."""
     return bool(job.deepspeed and job.deepspeed.offload("offload_optimizer")) or bool(job.fsdp and job.fsdp.offload)
 
@@ -197,7 +196,7 @@ def lacks_p2p(device: Device, count: int, nodes: int) -> bool:
 WHITESPACE = re.compile(r"\s")
 
 
-def nodes_and_devices(job: Job) -> tuple[int, int]:
+def nodes_and_devices(job: RunSettings) -> tuple[int, int]:
     """Return the nodes that a command is started on, and the devices of each; (1, 1) if no machine is named. Ray starts
     the processes of other nodes itself."""
     if job.machine is None:
@@ -205,14 +204,14 @@ def nodes_and_devices(job: Job) -> tuple[int, int]:
     return 1 if uses_ray() and not job.accelerate else job.machine.nodes, job.machine.devices
 
 
-def launch_commands(job: Job, recipe: str, overrides: Sequence[str]) -> list[str]:
+def launch_commands(job: RunSettings, recipe: str, overrides: Sequence[str]) -> list[str]:
     """Return the command for each node as a shell line. `recipe` is the path that stands in it."""
     named = str(job.header.get("accelerate"))
     file = named if job.accelerate and Path(named).absolute() == Path(job.accelerate.path).absolute() else None
     return node_commands(recipe, overrides, nodes_and_devices(job)[0], launch_env(job), launcher_words(job, file))
 
 
-def launch_env(job: Job) -> dict[str, str]:
+def launch_env(job: RunSettings) -> dict[str, str]:
     """Return the variables that a run's processes want, those that differ by host left to the shell."""
     nodes, devices = nodes_and_devices(job)
     start: dict[str, str] = {}
@@ -223,14 +222,14 @@ def launch_env(job: Job) -> dict[str, str]:
     return {**start, **vendor, **omp_threads(job), **model_files.hub_env(job)}
 
 
-def launcher_words(job: Job, file: str | None = None) -> tuple[str, ...]:
+def launcher_words(job: RunSettings, file: str | None = None) -> tuple[str, ...]:
     """Return the words before the recipe; `file` replaces the path of the accelerate file."""
     return (
         accelerate_words(file or job.accelerate.path, *nodes_and_devices(job)) if job.accelerate else LLAMAFACTORY_CLI
     )
 
 
-def path_overrides(job: Job) -> tuple[str, ...]:
+def path_overrides(job: RunSettings) -> tuple[str, ...]:
     """Return overrides that lead from the working directory to files that the recipe finds beside itself."""
     return tuple(
         _override_of_input(each, unspaced_path)
@@ -239,7 +238,7 @@ def path_overrides(job: Job) -> tuple[str, ...]:
     )
 
 
-def absolute_path_overrides(job: Job, form: Callable[[Path], Path]) -> Iterator[str]:
+def absolute_path_overrides(job: RunSettings, form: Callable[[Path], Path]) -> Iterator[str]:
     """Yield overrides that name what the recipe reads and writes in this form of its absolute paths. What is read is
     looked for beside the recipe too; what is written goes where the user stands."""
     for each in find_inputs(job):

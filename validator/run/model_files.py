@@ -17,7 +17,7 @@ from validator.recipe import safe_read
 
 from . import checkpoint_integrity
 from .named_paths import named_paths
-from .prediction import Job
+from .settings import RunSettings
 from .trained_model import is_local_name
 
 _WEIGHT_PATTERNS = ("*.safetensors", "*.bin")
@@ -98,7 +98,7 @@ _HUB_VARIABLES = ("HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_D
              "USE_OPENMIND_HUB")  # fmt: skip
 
 
-def hub_env(job: Job) -> dict[str, str]:
+def hub_env(job: RunSettings) -> dict[str, str]:
     """Return the hub variables of this environment that a printed command or a job must carry; none for a run that
     needs no hub. A name and password in an address are left out."""
     if not any((*hub_models(job), *hub_datasets(job))):
@@ -111,7 +111,7 @@ def without_credentials(address: str) -> str:
     return re.sub(r"(?<=://)[^/?#]*@", "", address)
 
 
-def cached_folders(job: Job, name: str) -> Iterator[Path]:
+def cached_folders(job: RunSettings, name: str) -> Iterator[Path]:
     """Return the folders of the hub's cache that hold the weights of a model or adapter."""
     folders = (
         hub_caches.modelscope_folders
@@ -133,14 +133,14 @@ def offline_variable() -> str | None:
     return name if name and os.environ[name].upper() in ("1", "ON", "YES", "TRUE") else None
 
 
-def hub_models(job: Job) -> Iterator[str]:
+def hub_models(job: RunSettings) -> Iterator[str]:
     """Yield models and adapters that are no local folders, and may be names of a hub."""
     for _, name in named_paths(job, (*MODEL_KEYS, *ADAPTER_KEYS)):
         if not is_local_name(name) and not job.workspace.find(name):
             yield name
 
 
-def hub_datasets(job: Job) -> Iterator[str]:
+def hub_datasets(job: RunSettings) -> Iterator[str]:
     """Yield the data sets of Hugging Face; none if the data are tokenized already."""
     for one in () if job.data.is_tokenized else job.data.datasets:
         if isinstance(name := one.entry.get("hf_hub_url"), str):

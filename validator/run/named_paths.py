@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from validator.knowledge.path_keys import PATH_KEYS, READ_KEYS, PathKey
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 
-def named_paths(job: Job, keys: Iterable[PathKey]) -> Iterator[tuple[PathKey, str]]:
+def named_paths(job: RunSettings, keys: Iterable[PathKey]) -> Iterator[tuple[PathKey, str]]:
     """Yield each path or hub name with its key. A configuration in the recipe itself (a mapping or JSON text) and the
     address of a reward model on a server are left out."""
     for key in keys:
@@ -21,7 +21,7 @@ def named_paths(job: Job, keys: Iterable[PathKey]) -> Iterator[tuple[PathKey, st
             yield key, value
 
 
-def _names_no_path(job: Job, key: PathKey, value: str) -> bool:
+def _names_no_path(job: RunSettings, key: PathKey, value: str) -> bool:
     if key.kind == "file":
         return value.startswith("{")
     return key.name == "reward_model" and job.args.get("reward_model_type") == "api"
@@ -39,7 +39,7 @@ class InputPath(NamedTuple):
         return zip(self.words, self.places, strict=True)
 
 
-def find_inputs(job: Job, keys: Iterable[PathKey] = READ_KEYS) -> Iterator[InputPath]:
+def find_inputs(job: RunSettings, keys: Iterable[PathKey] = READ_KEYS) -> Iterator[InputPath]:
     """Yield the inputs of a run of which at least one word is found on this machine."""
     for key in keys:
         words = tuple(word for _, word in named_paths(job, [key]))
@@ -48,6 +48,6 @@ def find_inputs(job: Job, keys: Iterable[PathKey] = READ_KEYS) -> Iterator[Input
             yield InputPath(key, words, places)
 
 
-def outputs(job: Job) -> Iterator[tuple[PathKey, str]]:
+def outputs(job: RunSettings) -> Iterator[tuple[PathKey, str]]:
     """Yield the paths that a run may write to."""
     return named_paths(job, [key for key in PATH_KEYS if key.access != "read"])

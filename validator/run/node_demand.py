@@ -10,9 +10,10 @@ from validator.knowledge.devices import Device
 from validator.knowledge.node_environment import node_needs
 from validator.knowledge.optimizers import OWN_OPTIMIZERS
 from validator.physics.estimate import GIB, DeviceTerm
+from validator.run.prediction import predict
 
 from .launch_command import optimizer_runs_on_host
-from .prediction import Job
+from .settings import RunSettings
 
 MIB = GIB / 1024
 _CORES_PER_PROCESS = 2  # one starts kernels, another computes gradients and drives NCCL
@@ -27,7 +28,7 @@ _TOKEN_BYTES = 32.0
 _PREFETCHED_BATCHES = 2  # that a worker prepares ahead (torch, utils/data/dataloader.py, prefetch_factor)
 
 
-def training_cpus(job: Job, devices: int) -> int:
+def training_cpus(job: RunSettings, devices: int) -> int:
     """CPU cores of a node below which its devices wait: two for each process and one for each of its loader workers.
     An optimizer that updates the weights in main memory takes half of the devices' share of their usual server; a
     server of the user's may have fewer cores, and main memory is what it waits for."""
@@ -54,13 +55,12 @@ class SharedMemory(NamedTuple):
     enough: float
 
 
-def shared_memory_mib(job: Job, *, nccl: bool = True) -> SharedMemory:
+def shared_memory_mib(job: RunSettings, *, nccl: bool = True) -> SharedMemory:
     """Shared memory for the batches of loader workers and for NCCL; `nccl` is false if NCCL is told to use none."""
     devices = job.machine.devices if job.machine else 1
     sequences = job.batch.micro_batch * (2 if job.task.uses_preference_pairs else 1)
-    pixels = (
-        job.device_memory.terms.get(DeviceTerm.TOWER_INPUTS, 0.0) / job.batch.accumulation if job.device_memory else 0.0
-    )
+    memory = predict(job).device_memory
+    pixels = memory.terms.get(DeviceTerm.TOWER_INPUTS, 0.0) / job.batch.accumulation if memory else 0.0
     batches = (sequences * job.batch.max_tokens * _TOKEN_BYTES + pixels) / MIB * job.batch.dataloader_workers * devices
     prefetched = batches * (int(job.args.number("dataloader_prefetch_factor")) or _PREFETCHED_BATCHES)
     if devices == 1 or job.machine is None or node_needs(job.machine.device).collectives != "nccl" or not nccl:
@@ -91,7 +91,7 @@ def pip_requirement(package: str) -> str:
     return _VERSION_BOUNDS.get(package, package)
 
 
-def packages_for_run(job: Job) -> Iterator[tuple[str, str]]:
+def packages_for_run(job: RunSettings) -> Iterator[tuple[str, str]]:
     """Packages beside LLaMA-Factory's own that a run needs, and what needs them."""
     yield from ((package, f"`{key}`") for key, package in _PACKAGE_OF_KEY.items() if job.args.flag(key))
     if job.deepspeed:

@@ -11,9 +11,9 @@ from collections.abc import Collection
 from validator.knowledge.models import Model
 from validator.knowledge.optimizers import OWN_OPTIMIZERS, optimizer_choice
 from validator.knowledge.releases import older_effects
-from validator.physics import Adapter, Sharding, TowerWorkload, Workload, linear_roles
+from validator.physics import Adapter, Sharding, Workload, linear_roles
 from validator.physics.workload import AttentionImplementation, SdpaInputs
-from validator.run import deepspeed, fsdp
+from validator.run import deepspeed, fsdp, multimodal
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.quantization import loaded_bytes
 from validator.run.settings import RunSettings
@@ -25,22 +25,21 @@ def make_workload(
     run: RunSettings,
     model: Model,
     engine: DeepSpeedConfig | None,
-    encodings: tuple[TowerWorkload, ...] = (),
-    rows: int | None = None,
     experts_fused: bool = True,
-    decoder: bool = True,
 ) -> Workload:
     """Return the workload of a run. A setting that the formulas do not model counts as the nearest costlier one.
-    `engine` is the DeepSpeed configuration, if there is one; `encodings` are the workloads of the model's towers;
-    `rows` are the rows of the data sets. `experts_fused`: the release of transformers keeps all experts of a layer as
-    one tensor. `decoder`: some part of the decoder trains."""
+    `engine` is the DeepSpeed configuration, if there is one. `experts_fused`: the release of transformers keeps all
+    experts of a layer as one tensor."""
     method = run.task.method if run.task.method in ("full", "freeze", "lora", "oft") else "lora"
+    decoder = multimodal.is_decoder_trained(run, model)
     if method == "full" and not decoder:
         method = "freeze"  # of no layer
     weights = run.quantization
     # Without Liger's kernels for a model LLaMA-Factory warns and goes on (model_utils/liger_kernel.py).
     fused = run.args.flag("enable_liger_kernel") and model.family.liger
     length = run.batch.max_tokens
+    # The data that take the place of those named here may be as many as recommended.
+    rows = max(run.data.rows or 0, run.declared.samples or 0)
     made = Workload(
         method=method,  # type: ignore[arg-type]
         precision=run.precision.mode,
@@ -75,8 +74,8 @@ def make_workload(
         eval_batch=int(run.args.number("per_device_eval_batch_size")) if run.evaluation.runs else 0,
         eval_length=length,
         loader_workers=run.batch.dataloader_workers,
-        dataset_tokens=(rows or 0) * min(length, run.declared.lengths.typical or length),
-        towers=encodings,
+        dataset_tokens=rows * min(length, run.declared.lengths.typical or length),
+        towers=multimodal.tower_encodings(run, model, run.data.datasets) if model.modules else (),
         sharding=_make_sharding(run, model, engine),
     )
     old = older_effects(run.header)

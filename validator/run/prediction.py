@@ -5,26 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
-from validator.errors import RecipeError
 from validator.finding import Verdict
-from validator.knowledge import devices
-from validator.knowledge.devices import Machine
 from validator.physics import Estimate, Workload, disk_usage, estimate_device_memory, estimate_host_memory
 from validator.physics.estimate import GIB, DiskTerm, SharedTerm
-from validator.recipe.known_folders import search_folders
-from validator.recipe.recipe_file import Document
-from validator.run import deepspeed, fsdp, multimodal, physics_inputs, recipe_arguments
+from validator.run import deepspeed, multimodal, physics_inputs
 from validator.run.deepspeed import DeepSpeedAlternatives, DeepSpeedConfig
-from validator.run.recipe_arguments import Price, finite_number, intended_value
 from validator.run.schedule import CheckpointCounts, count_checkpoints
-from validator.run.settings import RunSettings, read_arguments
-from validator.run.workspace import Workspace
+from validator.run.settings import RunSettings
 
 
-class Job(RunSettings):
-    """A recipe's run with its predictions. Every value is computed when it is first asked for."""
+class Prediction:
+    """Memory and disk that a run needs, and its verdicts. Every value is computed when it is first asked for."""
+
+    def __init__(self, run: RunSettings) -> None:
+        self.run = run
 
     @cached_property
     def workloads(self) -> Mapping[str, Workload]:
@@ -32,23 +27,14 @@ class Job(RunSettings):
         if the recipe admits releases that store the experts of a mixture in different ways. Empty if nothing is
         trained, if the model is not known, or if the DeepSpeed or accelerate file cannot be judged."""
         engine = self.sharded_by
-        unknown = (engine and engine.problem) or (self.accelerate and not self.accelerate.judged)
-        if self.model is None or unknown or self.task.is_inference_only:
+        unknown = (engine and engine.problem) or (self.run.accelerate and not self.run.accelerate.judged)
+        if self.run.model is None or unknown or self.run.task.is_inference_only:
             return {}
-        forms = self.model.family.forms(self.header) if self.model.arch.ffn.experts else {True: ""}
-        # The data that take the place of those named here may be as many as recommended.
-        rows = max(self.data.rows or 0, self.declared.samples or 0)
-        has_towers = bool(self.model.modules)
-        encodings = multimodal.tower_encodings(self, self.model, self.data.datasets) if has_towers else ()
+        forms = self.run.model.family.forms(self.run.header) if self.run.model.arch.ffn.experts else {True: ""}
         return {
-            release: physics_inputs.make_workload(self, self.model, engine, encodings, rows, fused, self.trains_decoder)
+            release: physics_inputs.make_workload(self.run, self.run.model, engine, fused)
             for fused, release in forms.items()
         }
-
-    @cached_property
-    def trains_decoder(self) -> bool:
-        """True if any part of the model trains other than its vision and audio towers."""
-        return not (self.model and self.model.modules) or multimodal.is_decoder_trained(self, self.model)
 
     @property
     def workload(self) -> Workload | None:
@@ -59,22 +45,22 @@ class Job(RunSettings):
     def unread(self) -> DeepSpeedAlternatives | None:
         """The run's outcomes under each of LLaMA-Factory's own DeepSpeed files, if the recipe's file does not exist and
         its name tells nothing. None otherwise, and if the run is not judged."""
-        judged = self.machine and self.model and not self.task.is_inference_only
-        if not (judged and self.deepspeed and self.deepspeed.missing):
+        judged = self.run.machine and self.run.model and not self.run.task.is_inference_only
+        if not (judged and self.run.deepspeed and self.run.deepspeed.missing):
             return None
-        jobs = [(zero, self.updated({"deepspeed": dict(zero.config)})) for zero in deepspeed.stock_deepspeed()]
-        outcomes = tuple(
-            deepspeed.DeepSpeedOutcome(zero, one.verdict, one.device_memory.high)
-            for zero, one in jobs
-            if one.device_memory
-        )
-        return deepspeed.DeepSpeedAlternatives(outcomes) if outcomes else None
+        outcomes = []
+        for zero in deepspeed.stock_deepspeed():
+            with_file = predict(self.run.updated({"deepspeed": dict(zero.config)}))
+            if with_file.device_memory:
+                high = with_file.device_memory.high
+                outcomes.append(deepspeed.DeepSpeedOutcome(zero, with_file.verdict, high))
+        return deepspeed.DeepSpeedAlternatives(tuple(outcomes)) if outcomes else None
 
     @property
     def sharded_by(self) -> DeepSpeedConfig | None:
         """The DeepSpeed configuration to judge: the recipe's own, or, if its file does not exist and its name tells
         nothing, one of LLaMA-Factory's own that stands for all of them."""
-        return (self.unread and self.unread.agreed) or self.deepspeed
+        return (self.unread and self.unread.agreed) or self.run.deepspeed
 
     @cached_property
     def device_memories(self) -> Mapping[str, Estimate]:
@@ -89,10 +75,10 @@ class Job(RunSettings):
     @cached_property
     def _with_one_picture(self) -> Mapping[str, Estimate]:
         """Predicted peaks like `device_memories`, but no sample has more than one picture unless the data tell so."""
-        longest = self._device_memories(self.batch.max_tokens)
-        if not self.declared.lengths.typical or self.batch.certain_tokens == self.batch.max_tokens:
+        longest = self._device_memories(self.run.batch.max_tokens)
+        if not self.run.declared.lengths.typical or self.run.batch.certain_tokens == self.run.batch.max_tokens:
             return longest
-        typical = self._device_memories(self.batch.certain_tokens)
+        typical = self._device_memories(self.run.batch.certain_tokens)
         if not typical:  # a second simulation may fail
             return longest
         return {name: one._replace(low=min(one.low, typical[name].low)) for name, one in longest.items()}
@@ -101,26 +87,33 @@ class Job(RunSettings):
     def _crowded(self) -> Mapping[str, Estimate]:
         """Predicted peaks with as many pictures in a sample as `cutoff_len` admits; empty if the number of pictures is
         known."""
-        if self.model is None or self.workload is None or not self.workload.towers:
+        if self.run.model is None or self.workload is None or not self.workload.towers:
             return {}
-        many = multimodal.with_images_up_to_cutoff(self, self.model, self.data.datasets, self.workload.towers)
+        many = multimodal.with_images_up_to_cutoff(
+            self.run, self.run.model, self.run.data.datasets, self.workload.towers
+        )
         if many == self.workload.towers:
             return {}
         return self._needed({name: work._replace(towers=many) for name, work in self.workloads.items()})
 
     def _device_memories(self, length: int) -> Mapping[str, Estimate]:
-        if self.memory_source and self.simulated:
-            there = self.memory_source.device_memories(self, length)
+        if self.run.memory_source and self.simulated:
+            there = self.run.memory_source.device_memories(self.run, length)
             return {name: self._pooled(estimate) for name, estimate in there.items()}
         works = self.workloads.items()
         return self._needed({name: work._replace(length=length, eval_length=length) for name, work in works})
 
     def _needed(self, works: Mapping[str, Workload]) -> Mapping[str, Estimate]:
-        if self.model is None or not works:
+        if self.run.model is None or not works:
             return {}
-        runtime = self.machine.device.runtime(physics_inputs.uses_expandable_segments(self)) if self.machine else None
+        runtime = (
+            self.run.machine.device.runtime(physics_inputs.uses_expandable_segments(self.run))
+            if self.run.machine
+            else None
+        )
         return {
-            name: self._pooled(estimate_device_memory(self.model.arch, work, runtime)) for name, work in works.items()
+            name: self._pooled(estimate_device_memory(self.run.model.arch, work, runtime))
+            for name, work in works.items()
         }
 
     def _pooled(self, estimate: Estimate) -> Estimate:
@@ -128,9 +121,9 @@ class Job(RunSettings):
         peak. The page cache counts in `high`: CUDA takes it for memory in use
         (github.com/vllm-project/vllm/issues/35313)."""
         host = self.host_memory
-        if self.machine is None or host is None or not self.machine.device.shared_memory:
+        if self.run.machine is None or host is None or not self.run.machine.device.shared_memory:
             return estimate
-        low, expected, high = (each / self.machine.devices for each in (host.low, host.expected, host.high))
+        low, expected, high = (each / self.run.machine.devices for each in (host.low, host.expected, host.high))
         return estimate._replace(
             terms={**estimate.terms, SharedTerm.HOST: expected},
             low=estimate.low + low,
@@ -147,14 +140,14 @@ class Job(RunSettings):
     @property
     def simulated(self) -> bool:
         """True if device memory comes from a simulation: no formula knows the model, and its layers were counted."""
-        return self.model is not None and bool(self.model.arch.counted)
+        return self.run.model is not None and bool(self.run.model.arch.counted)
 
     @cached_property
     def host_memories(self) -> Mapping[str, Estimate]:
         """Predicted peak of one node's main memory, bytes, by release like `workloads`."""
-        if self.model is None:
+        if self.run.model is None:
             return {}
-        return {name: estimate_host_memory(self.model.arch, work) for name, work in self.workloads.items()}
+        return {name: estimate_host_memory(self.run.model.arch, work) for name, work in self.workloads.items()}
 
     @property
     def host_memory(self) -> Estimate | None:
@@ -164,18 +157,23 @@ class Job(RunSettings):
     @cached_property
     def disk(self) -> Mapping[DiskTerm, float] | None:
         """The most bytes on disk at once, by term."""
-        if self.model is None or self.workload is None:
+        if self.run.model is None or self.workload is None:
             return None
         return disk_usage(
-            self.model.arch, self.workload, *self.checkpoints, save_optimizer=not self.args.flag("save_only_model")
+            self.run.model.arch,
+            self.workload,
+            *self.checkpoints,
+            save_optimizer=not self.run.args.flag("save_only_model"),
         )
 
     @property
     def checkpoint(self) -> float:
         """Bytes of one checkpoint; 0 if they are not known."""
-        if self.model is None or self.workload is None:
+        if self.run.model is None or self.workload is None:
             return 0.0
-        one = disk_usage(self.model.arch, self.workload, 1, 1, save_optimizer=not self.args.flag("save_only_model"))
+        one = disk_usage(
+            self.run.model.arch, self.workload, 1, 1, save_optimizer=not self.run.args.flag("save_only_model")
+        )
         return one[DiskTerm.WEIGHTS] / 2 + one[DiskTerm.OPTIMIZER]
 
     @property
@@ -186,14 +184,7 @@ class Job(RunSettings):
     @cached_property
     def checkpoints(self) -> CheckpointCounts:
         """Numbers of checkpoints that the run keeps, and that are on disk at once."""
-        return count_checkpoints(self)
-
-    @property
-    def price(self) -> Price | None:
-        """Price of a device per hour; None if none is stated."""
-        if self.machine is None or self.machine.price is None:
-            return None
-        return recipe_arguments.parse_price(self.machine.price)
+        return count_checkpoints(self.run)
 
     @property
     def verdict(self) -> Verdict:
@@ -216,7 +207,7 @@ class Job(RunSettings):
     @property
     def device_verdicts(self) -> Mapping[str, Verdict]:
         """Verdict on the device by release like `workloads`."""
-        if self.memory_source and self.memory_source.exceeds_at_rest(self):
+        if self.run.memory_source and self.run.memory_source.exceeds_at_rest(self.run):
             return {"": "exceeds"}
         return self._judged(self.device_memories)
 
@@ -231,9 +222,9 @@ class Job(RunSettings):
         """Tokens per sample up to which the devices are expected to suffice, if they do not suffice for the longest
         length and samples are not known to reach it; None otherwise. A simulated run is not tried at lengths in
         between."""
-        if self.device_verdict != "exceeds" or self._exceeds(self.batch.certain_tokens):
+        if self.device_verdict != "exceeds" or self._exceeds(self.run.batch.certain_tokens):
             return None
-        enough, short = self.batch.certain_tokens, self.batch.max_tokens
+        enough, short = self.run.batch.certain_tokens, self.run.batch.max_tokens
         if self.simulated:
             return enough if self._device_memories(enough) else None
         while short - enough > max(8, enough // 50):
@@ -245,7 +236,7 @@ class Job(RunSettings):
         return _common_verdict(self._judged(self._device_memories(length))) == "exceeds"
 
     def _judged(self, memories: Mapping[str, Estimate]) -> Mapping[str, Verdict]:
-        usable = self.machine.device.usable_gib if self.machine else None
+        usable = self.run.machine.device.usable_gib if self.run.machine else None
         return {name: judge_estimate(estimate, usable) for name, estimate in memories.items()}
 
     @property
@@ -257,10 +248,18 @@ class Job(RunSettings):
     @property
     def host_verdicts(self) -> Mapping[str, Verdict]:
         """Verdict on the node's main memory by release like `workloads`; empty if the device shares that memory."""
-        if self.machine is None or self.machine.device.shared_memory:
+        if self.run.machine is None or self.run.machine.device.shared_memory:
             return {}
-        limit = self.machine.host_ram_gib
+        limit = self.run.machine.host_ram_gib
         return {name: judge_estimate(estimate, limit) for name, estimate in self.host_memories.items()}
+
+
+def predict(run: RunSettings) -> Prediction:
+    """Return the prediction of a run, the same one each time."""
+    if Prediction not in run.derived:
+        run.derived[Prediction] = Prediction(run)
+    found: Prediction = run.derived[Prediction]
+    return found
 
 
 def _common_verdict(verdicts: Mapping[str, Verdict]) -> Verdict:
@@ -279,57 +278,3 @@ def judge_estimate(estimate: Estimate | None, limit_gib: float | None) -> Verdic
     if estimate.high < limit_gib * GIB:
         return "fits"
     return "tight" if estimate.expected < limit_gib * GIB else "exceeds"
-
-
-def resolve(
-    document: Document,
-    machine: str | None = None,
-    host_ram_gib: float | None = None,
-    refused: frozenset[str] = frozenset(),
-    untrusted: bool = False,
-) -> Job:
-    """Return the run that a document describes, on the machine asked for, else on the header's.
-
-    `refused` are keys whose value was reported already, or stands under another name; later checks shall not report
-    them again. `untrusted`: somebody else may have written the document."""
-    header = document.header
-    values = {key: intended_value(key, value) if key in refused else value for key, value in document.values.items()}
-    values = {key: value for key, value in values.items() if value is not None or key not in refused}
-    ram = host_ram_gib if host_ram_gib is not None else finite_number(header.get("host_ram_gib"))
-    there, problem = _machine_or_problem(machine or header.get("machine"), ram if ram and ram > 0 else None)
-    if there and ("network" in header or "price" in header):
-        there = there._replace(network=header.get("network"), price=header.get("price"))
-    workspace = Workspace(document.path, tuple(search_folders(document.path)), untrusted)
-    named = header.get("accelerate")
-    place = workspace.find(named) if isinstance(named, str) else None
-    return Job(
-        read_arguments(values, header),
-        header,
-        there,
-        accelerate=fsdp.read_accelerate(str(place[0] if place else named)) if isinstance(named, str) else None,
-        workspace=workspace,
-        machine_problem=problem,
-        is_unmodified=machine is None and host_ram_gib is None and not document.overridden,
-        refused_keys=refused - values.keys(),
-    )
-
-
-def run_of_values(
-    values: Mapping[str, Any],
-    header: Mapping[str, Any] | None = None,
-    machine: Machine | None = None,
-    workspace: Workspace | None = None,
-) -> Job:
-    """Return the run of a recipe's values without a file."""
-    header = header or {}
-    return Job(read_arguments(values, header), header, machine, workspace=workspace or Workspace())
-
-
-def _machine_or_problem(wanted: Any, ram: float | None) -> tuple[Machine | None, str | None]:
-    """Return the machine of this name, or why it is not known; neither if none is named."""
-    if not isinstance(wanted, str):
-        return None, None
-    try:
-        return devices.parse_machine(wanted, ram), None
-    except RecipeError as err:
-        return None, str(err)

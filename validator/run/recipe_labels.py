@@ -12,14 +12,15 @@ from validator.knowledge.chat_templates import model_name_of_path
 from validator.knowledge.models import Model
 from validator.physics.estimate import GIB
 from validator.recipe import safe_read
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings
 from validator.run.training_time import predict_training_time
 
 # From this length on it is part of the name.
 LONG_CONTEXT = 8192
 
 
-def catalogue_name(job: Job) -> str | None:
+def catalogue_name(job: RunSettings) -> str | None:
     """Return the file name that the contents ask for, without variant and suffix; None if model or machine is not
     known."""
     if not job.machine or not job.model:
@@ -38,13 +39,13 @@ def model_title(model: Model) -> str:
     return model_name_of_path(folder.absolute())
 
 
-def catalogue_name_with_variant(job: Job) -> str | None:
+def catalogue_name_with_variant(job: RunSettings) -> str | None:
     """Return the file name with the variant that the contents ask for, such as qwen7b-a100-full-offload."""
     base = catalogue_name(job)
     return "-".join([base, *_variant_words(job)]) if base else None
 
 
-def _variant_words(job: Job) -> Iterator[str]:
+def _variant_words(job: RunSettings) -> Iterator[str]:
     if job.fsdp:
         yield "fsdp"
     if job.deepspeed and job.deepspeed.offloads:
@@ -56,7 +57,7 @@ def _variant_words(job: Job) -> Iterator[str]:
         yield f"{int(job.args.number('cutoff_len')) // 1024}k"
 
 
-def method_name(job: Job) -> str:
+def method_name(job: RunSettings) -> str:
     """Return the method as file names and lists write it: qlora for a quantized base, with the stage if it is not
     sft."""
     quantized = "q" if job.quantization.asked else ""
@@ -71,7 +72,7 @@ def device_label(device: str) -> str:
     return next((alias for alias in shorter if devices.find_device(alias)[0].id == device), device)
 
 
-def stated_prediction(job: Job) -> dict[str, Any] | None:
+def stated_prediction(job: RunSettings) -> dict[str, Any] | None:
     """Return the prediction for the header block: memory, and the ends of the 90 % band of hours to two digits, if they
     are known."""
     memory, known = predicted_memory(job), predict_training_time(job)
@@ -85,14 +86,15 @@ def prediction_line(prediction: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in prediction.items()) + "}"
 
 
-def predicted_memory(job: Job) -> dict[str, Any] | None:
+def predicted_memory(job: RunSettings) -> dict[str, Any] | None:
     """Return the predicted memory that `check` compares: GiB per device, per node, and of one checkpoint, to one
     decimal."""
-    device, host = job.device_memory, job.host_memory
+    prediction = predict(job)
+    device, host = prediction.device_memory, prediction.host_memory
     if device is None or host is None or job.machine is None:
         return None
     return {
         "device_gib": round(device.expected / GIB, 1),
         "host_gib": round(host.expected / GIB, 1),
-        "checkpoint_gib": round(job.checkpoint / GIB, 1),
+        "checkpoint_gib": round(prediction.checkpoint / GIB, 1),
     }

@@ -8,7 +8,8 @@ from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
 from validator.run import multimodal
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings
 
 # Middles of sixteen equally likely parts of the normal distribution.
 _NORMAL_MIDDLES = (-1.863, -1.318, -1.010, -0.776, -0.579, -0.402, -0.237, -0.078,
@@ -72,7 +73,7 @@ class SampleLengths(NamedTuple):
     guessed: bool = False
 
 
-def estimate_sample_lengths(job: Job, lengths: Sequence[int] | None = None) -> SampleLengths:
+def estimate_sample_lengths(job: RunSettings, lengths: Sequence[int] | None = None) -> SampleLengths:
     """Return the lengths of the job's samples. `lengths` are those of its data, if they were read."""
     longest = job.batch.max_tokens
     if lengths:
@@ -118,7 +119,7 @@ def _known_lengths(lengths: Sequence[float]) -> SampleLengths:
     return SampleLengths((lengths, lengths, lengths))
 
 
-def first_row_lengths(job: Job) -> Iterator[float]:
+def first_row_lengths(job: RunSettings) -> Iterator[float]:
     """Yield the estimated tokens of the first rows of each local data set; nothing if one of the data sets cannot be
     read. A preference pair is two sequences."""
     if job.data.local_rows is None or _image_tokens(job):
@@ -129,7 +130,7 @@ def first_row_lengths(job: Job) -> Iterator[float]:
             yield _TEMPLATE_TOKENS + len("".join(_text_values(row.values())).encode("utf-8", "replace")) / each
 
 
-def published_tokens(job: Job) -> tuple[int, int] | None:
+def published_tokens(job: RunSettings) -> tuple[int, int] | None:
     """Return the mean and the longest tokens of a sample of all public data sets together. The longest is `cutoff_len`
     if it is not published for one of them. None if a mean is not published. Pictures are not counted."""
     lengths = [(each["rows"], each["tokens"]) for each in job.data.published if "tokens" in each]
@@ -150,9 +151,10 @@ def _text_values(values: Iterable[Any]) -> Iterator[str]:
             yield from _text_values(value)
 
 
-def _image_tokens(job: Job) -> int:
+def _image_tokens(job: RunSettings) -> int:
     """Return the tokens of the pictures and films of the fullest sample; pictures of public data have their published
     size."""
-    if job.model is None or job.workload is None or not any(one.tokens for one in job.workload.towers):
+    prediction = predict(job)
+    if job.model is None or prediction.workload is None or not any(one.tokens for one in prediction.workload.towers):
         return 0
     return multimodal.usual_media_tokens(job, job.model, job.data.datasets, job.data.published)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from validator.errors import RecipeError
-from validator.knowledge import guidance, tables
+from validator.knowledge import devices, guidance, tables
 from validator.knowledge.devices import Machine
 from validator.knowledge.families import Family
 from validator.knowledge.guidance import SampleAmounts
@@ -20,15 +20,24 @@ from validator.knowledge.releases import may_be_before_torch, may_be_since_torch
 from validator.physics import Estimate
 from validator.physics.architecture import Mixer
 from validator.recipe import safe_read
-from validator.recipe.known_folders import catalogue_root
+from validator.recipe.known_folders import catalogue_root, search_folders
+from validator.recipe.recipe_file import Document
 from validator.run import deepspeed as deepspeed_files
 from validator.run import hyperparameters, trained_model
 from validator.run.data_sources import DataSources
 from validator.run.deepspeed import DeepSpeedConfig
-from validator.run.fsdp import AccelerateFile, Fsdp, fsdp_of_words
+from validator.run.fsdp import AccelerateFile, Fsdp, fsdp_of_words, read_accelerate
 from validator.run.hyperparameters import ActivationCheckpointing, BatchSettings, Evaluation, PrecisionSettings, Task
 from validator.run.quantization import Quantization, resolve_quantization
-from validator.run.recipe_arguments import Arguments, Declared, read_declared
+from validator.run.recipe_arguments import (
+    Arguments,
+    Declared,
+    Price,
+    finite_number,
+    intended_value,
+    parse_price,
+    read_declared,
+)
 from validator.run.workspace import Workspace
 
 _OUTSIDE_REPOSITORY = (
@@ -70,7 +79,7 @@ class MemorySource(Protocol):
         ...
 
     def device_memories(self, job: Any, length: int, /) -> Mapping[str, Estimate]:
-        """Return memory by release as in `Job.workloads` with samples of this length; none if it is not simulated."""
+        """Return memory by release like `Prediction.workloads` with samples of this length; none if not simulated."""
         ...
 
     def exceeds_at_rest(self, job: Any, /) -> bool:
@@ -193,6 +202,13 @@ class RunSettings:
         launched = self.accelerate.fsdp if self.accelerate else None
         return launched or (fsdp_of_words(self.fsdp_words) if self.fsdp_words else None)
 
+    @property
+    def price(self) -> Price | None:
+        """Price of a device per hour; None if none is stated."""
+        if self.machine is None or self.machine.price is None:
+            return None
+        return parse_price(self.machine.price)
+
     # The model.
 
     @property
@@ -285,8 +301,8 @@ class RunSettings:
     # Variants.
 
     @cached_property
-    def variants(self) -> dict[object, Self]:
-        """Runs with other arguments that were asked for, by their changes (run/variants.py)."""
+    def derived(self) -> dict[object, Any]:
+        """Results that other modules keep with the run: its prediction, and runs with other arguments."""
         return {}
 
     def updated(self, changes: Mapping[str, Any]) -> Self:
@@ -296,3 +312,57 @@ class RunSettings:
     def with_header(self, header: Mapping[str, Any]) -> Self:
         """Return the run with another header block."""
         return replace(self, header=header, args=read_arguments(self.args.values, header))
+
+
+def resolve(
+    document: Document,
+    machine: str | None = None,
+    host_ram_gib: float | None = None,
+    refused: frozenset[str] = frozenset(),
+    untrusted: bool = False,
+) -> RunSettings:
+    """Return the run that a document describes, on the machine asked for, else on the header's.
+
+    `refused` are keys whose value was reported already, or stands under another name; later checks shall not report
+    them again. `untrusted`: somebody else may have written the document."""
+    header = document.header
+    values = {key: intended_value(key, value) if key in refused else value for key, value in document.values.items()}
+    values = {key: value for key, value in values.items() if value is not None or key not in refused}
+    ram = host_ram_gib if host_ram_gib is not None else finite_number(header.get("host_ram_gib"))
+    there, problem = _machine_or_problem(machine or header.get("machine"), ram if ram and ram > 0 else None)
+    if there and ("network" in header or "price" in header):
+        there = there._replace(network=header.get("network"), price=header.get("price"))
+    workspace = Workspace(document.path, tuple(search_folders(document.path)), untrusted)
+    named = header.get("accelerate")
+    place = workspace.find(named) if isinstance(named, str) else None
+    return RunSettings(
+        read_arguments(values, header),
+        header,
+        there,
+        accelerate=read_accelerate(str(place[0] if place else named)) if isinstance(named, str) else None,
+        workspace=workspace,
+        machine_problem=problem,
+        is_unmodified=machine is None and host_ram_gib is None and not document.overridden,
+        refused_keys=refused - values.keys(),
+    )
+
+
+def run_of_values(
+    values: Mapping[str, Any],
+    header: Mapping[str, Any] | None = None,
+    machine: Machine | None = None,
+    workspace: Workspace | None = None,
+) -> RunSettings:
+    """Return the run of a recipe's values without a file."""
+    header = header or {}
+    return RunSettings(read_arguments(values, header), header, machine, workspace=workspace or Workspace())
+
+
+def _machine_or_problem(wanted: Any, ram: float | None) -> tuple[Machine | None, str | None]:
+    """Return the machine of this name, or why it is not known; neither if none is named."""
+    if not isinstance(wanted, str):
+        return None, None
+    try:
+        return devices.parse_machine(wanted, ram), None
+    except RecipeError as err:
+        return None, str(err)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from validator.knowledge.models import Model
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ class PlanSimulations(Protocol):
         """The same simulations, without making further ones."""
         ...
 
-    def count(self, jobs: Iterable[Job]) -> None:
+    def count(self, jobs: Iterable[RunSettings]) -> None:
         """Count the model's layers by the first of the runs that can be simulated. Raises RecipeError if none can."""
 
-    def job(self, job: Job) -> Job:
+    def job(self, job: RunSettings) -> RunSettings:
         """Return the run, with simulations at hand."""
         ...
 

@@ -24,9 +24,10 @@ from validator.physics import (
 from validator.physics.estimate import GIB
 from validator.physics.run_time import checkpoint_write_time
 from validator.run import multimodal
-from validator.run.prediction import Job
+from validator.run.prediction import predict
 from validator.run.sample_lengths import estimate_sample_lengths, expected_longest, slowest_batch_length, spread_lengths
 from validator.run.schedule import save_interval, training_schedule
+from validator.run.settings import RunSettings
 
 # The usual server's network is that of a large cloud. Many a cluster has a part of it: the band ends there.
 SLOWER_NETWORK = 0.25
@@ -63,7 +64,7 @@ class _TimeAtLength(NamedTuple):
 
 @lru_cache(maxsize=256)
 def predict_training_time(
-    job: Job,
+    job: RunSettings,
     sequences: int | None = None,
     lengths: tuple[int, ...] | None = None,
     correction: float | None = None,
@@ -72,7 +73,7 @@ def predict_training_time(
     the rows of its data sets count, or the header block's recommended number. `correction`: measured seconds over
     predicted ones on the job's machine. None if model, machine or rates are unknown."""
     device, assumed = _machine_rates(job, correction)
-    if device is None or job.model is None or job.workload is None:
+    if device is None or job.model is None or predict(job).workload is None:
         return None
     known = estimate_sample_lengths(job, lengths)
     slow = device._replace(network=device.network * SLOWER_NETWORK) if assumed else device
@@ -87,7 +88,7 @@ def predict_training_time(
     return TrainingTime(step, usual.tokens / step.expected, usual.steps, run, (*known.assumed, *assumed))
 
 
-def hours_by_length(job: Job, correction: float | None = None) -> dict[int, Band]:
+def hours_by_length(job: RunSettings, correction: float | None = None) -> dict[int, Band]:
     """Return the hours by mean length of samples, tokens; empty if the length is known, or if the number of samples is
     not."""
     if not estimate_sample_lengths(job).guessed:
@@ -98,23 +99,24 @@ def hours_by_length(job: Job, correction: float | None = None) -> dict[int, Band
     return {mean: run.hours for mean, run in runs.items() if run and run.hours}
 
 
-def comparable_step_seconds(job: Job, tokens: float | None) -> float | None:
+def comparable_step_seconds(job: RunSettings, tokens: float | None) -> float | None:
     """Return the predicted seconds of a step that a measured step is divided by: of a step with `tokens` over all
     devices, padding included, else of full length. None if model, machine or rates are unknown; a machine without
     published rates is compared with an A100."""
+    prediction = predict(job)
     device, _ = _machine_rates(job, 1.0)
-    if device is None or job.model is None or job.workload is None:
+    if device is None or job.model is None or prediction.workload is None:
         return None
-    sequences = job.batch.effective_batch * job.workload.sequences_per_sample
-    length = round(tokens / sequences) if tokens else job.workload.length
-    return estimate_step_time(job.model.arch, job.workload._replace(length=max(1, length)), device).expected
+    sequences = job.batch.effective_batch * prediction.workload.sequences_per_sample
+    length = round(tokens / sequences) if tokens else prediction.workload.length
+    return estimate_step_time(job.model.arch, prediction.workload._replace(length=max(1, length)), device).expected
 
 
-def seconds_per_sample(job: Job, lengths: Sequence[float]) -> float | None:
+def seconds_per_sample(job: RunSettings, lengths: Sequence[float]) -> float | None:
     """Return the expected seconds for each sample of these lengths, to compare jobs on the same data; None if model,
     machine or rates are unknown."""
     device, _ = _machine_rates(job)
-    if device is None or job.model is None or job.workload is None:
+    if device is None or job.model is None or predict(job).workload is None:
         return None
     cut = [min(each, job.batch.max_tokens) for each in lengths]
     step = estimate_step_time(job.model.arch, _workload_at_length(job, cut), device)
@@ -125,7 +127,7 @@ def seconds_per_sample(job: Job, lengths: Sequence[float]) -> float | None:
     )
 
 
-def time_ratio(job: Job, after: Job, lengths: Sequence[float]) -> float | None:
+def time_ratio(job: RunSettings, after: RunSettings, lengths: Sequence[float]) -> float | None:
     """Return the time of another job on the same samples, of these lengths, divided by this job's. None if either time
     is not known, or if the other job keeps more of each sample."""
     before = seconds_per_sample(job, lengths)
@@ -133,7 +135,7 @@ def time_ratio(job: Job, after: Job, lengths: Sequence[float]) -> float | None:
     return seconds / before if seconds and before else None
 
 
-def _machine_rates(job: Job, correction: float | None = None) -> tuple[DeviceRates | None, tuple[str, ...]]:
+def _machine_rates(job: RunSettings, correction: float | None = None) -> tuple[DeviceRates | None, tuple[str, ...]]:
     """Return the rates of the job's machine, and what is assumed of them; no rates if the DeepSpeed file cannot be
     read. If no rates are published for the device, a correction scales those of another device."""
     machine = job.machine
@@ -154,7 +156,7 @@ def _machine_rates(job: Job, correction: float | None = None) -> tuple[DeviceRat
     return rates._replace(network=joined.rate), assumed
 
 
-def _named_network(job: Job) -> str | None:
+def _named_network(job: RunSettings) -> str | None:
     """Return the network that the header block names; None if the name is not known, which a rule reports."""
     name = job.machine.network if job.machine else None
     try:
@@ -163,7 +165,9 @@ def _named_network(job: Job) -> str | None:
         return None
 
 
-def _training_time_at(job: Job, lengths: Sequence[float], device: DeviceRates, sequences: int | None) -> _TimeAtLength:
+def _training_time_at(
+    job: RunSettings, lengths: Sequence[float], device: DeviceRates, sequences: int | None
+) -> _TimeAtLength:
     assert job.model
     work = _workload_at_length(job, lengths)
     step = estimate_step_time(job.model.arch, work, device)
@@ -174,12 +178,13 @@ def _training_time_at(job: Job, lengths: Sequence[float], device: DeviceRates, s
     return _TimeAtLength(step, step.tokens * padded / work.length, int(course.steps) if course else None, run)
 
 
-def _workload_at_length(job: Job, lengths: Sequence[float]) -> Workload:
+def _workload_at_length(job: RunSettings, lengths: Sequence[float]) -> Workload:
     """Return the workload with the sequence length that sets the step's time. Devices that shard gradients or weights
     wait for each other in every batch, others once a step. Batches are padded to a multiple of 8 (data/collator.py)."""
+    prediction = predict(job)
     assert job.model
-    assert job.workload
-    work = job.workload
+    assert prediction.workload
+    work = prediction.workload
     if any(each.tokens for each in work.towers):
         work = work._replace(towers=multimodal.with_published_images(job, job.model, job.data.published, work.towers))
     if job.batch.packing:
@@ -194,7 +199,9 @@ def _padded_length(length: float) -> int:
     return max(8, 8 * math.ceil(length / 8))
 
 
-def _run_course(job: Job, lengths: Sequence[float], device: DeviceRates, sequences: int | None) -> RunCounts | None:
+def _run_course(
+    job: RunSettings, lengths: Sequence[float], device: DeviceRates, sequences: int | None
+) -> RunCounts | None:
     """Return the counts of steps, evaluations and saves of the run, with samples of these lengths; None if the number
     of samples is not known."""
     taken = sample_counts(job)
@@ -211,7 +218,7 @@ def _run_course(job: Job, lengths: Sequence[float], device: DeviceRates, sequenc
         evaluations=_evaluation_count(job, plan.total, plan.epochs) if taken.held else 0,
         evaluation_batches=math.ceil(taken.held / batch),
         saves=plan.saves,
-        checkpoint=job.checkpoint,
+        checkpoint=predict(job).checkpoint,
         tokenized=0.0
         if job.data.is_tokenized or job.args.flag("streaming")
         else texts * mean * (2 if job.task.uses_preference_pairs else 1),
@@ -226,7 +233,7 @@ class SampleCounts(NamedTuple):
     held: int
 
 
-def sample_counts(job: Job) -> SampleCounts:
+def sample_counts(job: RunSettings) -> SampleCounts:
     """Return the rows of the data sets that the run trains on and evaluates (data/loader.py, data_utils.py), else the
     recommended number."""
     if job.data.rows is None:
@@ -234,14 +241,14 @@ def sample_counts(job: Job) -> SampleCounts:
     return SampleCounts(job.data.rows - job.data.held_back_rows, job.data.held_back_rows + _evaluation_only_rows(job))
 
 
-def _evaluation_only_rows(job: Job) -> int:
+def _evaluation_only_rows(job: RunSettings) -> int:
     """Return the rows of data sets for evaluation alone, as far as they can be counted."""
     names = dict.fromkeys(job.args.words("eval_dataset")) if job.data.registry else {}
     sets = [one for name in names if job.data.registry and (one := job.data.registry.get(name))]
     return sum(one.rows.number for one in sets if one.rows)
 
 
-def _evaluation_count(job: Job, total: int, epochs: float) -> float:
+def _evaluation_count(job: RunSettings, total: int, epochs: float) -> float:
     """Return how often the run is evaluated: at each interval, and once more at the end (train/sft/workflow.py). If no
     interval is named, the logging interval counts (transformers, training_args.py)."""
     if not job.evaluation.runs:
@@ -257,15 +264,16 @@ def _evaluation_count(job: Job, total: int, epochs: float) -> float:
 _SLOW_DISK = 0.2 * GIB
 
 
-def checkpoint_write_seconds(job: Job) -> float:
+def checkpoint_write_seconds(job: RunSettings) -> float:
     """Return the most seconds that writing one checkpoint takes; 0 if its size is not known."""
+    prediction = predict(job)
     rates = job.machine.device.rates(job.machine.devices) if job.machine else None
-    if rates is None or job.workload is None:
-        return job.checkpoint / _SLOW_DISK
-    return checkpoint_write_time(job.checkpoint, job.workload, rates).high
+    if rates is None or prediction.workload is None:
+        return prediction.checkpoint / _SLOW_DISK
+    return checkpoint_write_time(prediction.checkpoint, prediction.workload, rates).high
 
 
-def seconds_between_checkpoints(job: Job) -> float | None:
+def seconds_between_checkpoints(job: RunSettings) -> float | None:
     """Return the most seconds from one checkpoint to the next; infinite if none is written before the end, None if the
     time is not known."""
     timed = predict_training_time(job)

@@ -18,7 +18,7 @@ from validator.rows.dataset_attr import MODALITIES
 from validator.rows.entry_inference import InferredEntry, UnknownFormError, infer_entry, recipe_notes
 from validator.rows.outcomes import Row, first_fatal_row
 from validator.run import dataset_registry
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class UserData:
         """A registry that holds only these data."""
         return dataset_registry.Registry(Path(), {self.name: self.entry(Path())})
 
-    def require_media(self, job: Job) -> None:
+    def require_media(self, job: RunSettings) -> None:
         """Raise RecipeError if the rows hold images, films or sound and the job's template takes none (PTH121)."""
         held = (
             [part for part in MODALITIES if part in self.form.entry.get("columns", ())]

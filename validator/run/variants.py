@@ -11,21 +11,23 @@ from typing import NamedTuple
 from validator.knowledge import models
 from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings
 
 # A value that a change writes; None takes the key away.
 ArgumentValue = bool | int | float | str | None
 ArgumentChanges = Mapping[str, ArgumentValue]
 
 
-def with_arguments(job: Job, settings: ArgumentChanges) -> Job:
+def with_arguments(job: RunSettings, settings: ArgumentChanges) -> RunSettings:
     """Return the job with other arguments, as if the catalogue's DeepSpeed files existed. The result is kept on the
     job, because several questions ask for the same arguments."""
     key = tuple(settings.items())
-    if key not in job.variants:
+    if key not in job.derived:
         workspace = job.workspace.with_catalogue(job.data.registry)
-        job.variants[key] = replace(job.updated(settings), workspace=workspace)
-    return job.variants[key]
+        job.derived[key] = replace(job.updated(settings), workspace=workspace)
+    changed: RunSettings = job.derived[key]
+    return changed
 
 
 class FittingSizes(NamedTuple):
@@ -36,12 +38,12 @@ class FittingSizes(NamedTuple):
     beyond: Model | None
 
 
-def model_sizes_that_fit(job: Job) -> FittingSizes | None:
+def model_sizes_that_fit(job: RunSettings) -> FittingSizes | None:
     """Return the models of the job's template at the limit of its machine; None if no template is named, no model has
     it, or memory cannot be judged for another reason."""
     largest = None
     for one in _models_of_template(job.args.get("template")):
-        verdict = job.updated({"model_name_or_path": one.name}).verdict
+        verdict = predict(job.updated({"model_name_or_path": one.name})).verdict
         if verdict == "unknown":
             return None
         if verdict == "exceeds":

@@ -14,7 +14,7 @@ from validator.knowledge.models import ConfigSource, CountedSizes, Model
 from validator.physics import CountedLayers, Estimate
 from validator.physics.estimate import GIB
 from validator.run import physics_inputs
-from validator.run.prediction import Job
+from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 from validator.run.simulated import SimulationFigures
 from validator.simulation.session import SimulationSession
@@ -43,7 +43,7 @@ class Simulation:
             return None, f"model type `{source.config.get('model_type')}` {err}"
         return model_from_step(str(run.args.get("model_name_or_path")), source, there), None
 
-    def device_memories(self, job: Job, length: int) -> Mapping[str, Estimate]:
+    def device_memories(self, job: RunSettings, length: int) -> Mapping[str, Estimate]:
         """Return memory with samples of this length, for a model that was counted; none if that is not simulated."""
         try:
             there = self.device_memory(job, length)
@@ -51,18 +51,19 @@ class Simulation:
             return {}
         return {"": there} if there else {}
 
-    def device_memory(self, job: Job, length: int) -> Estimate | None:
+    def device_memory(self, job: RunSettings, length: int) -> Estimate | None:
         """Return the simulated memory of one device; None if no config.json tells the model. Raises RecipeError if the
         run cannot be simulated."""
+        prediction = predict(job)
         source = self.config_source(job)
-        if job.model is None or job.workload is None or source is None:
+        if job.model is None or prediction.workload is None or source is None:
             return None
         stepped = physics_inputs.optimizer_states(job, job.deepspeed) in SIMULATED_OPTIMIZERS
         runtime = job.machine.device.runtime(physics_inputs.uses_expandable_segments(job)) if job.machine else None
-        work = job.workload._replace(length=length, eval_length=length)
+        work = prediction.workload._replace(length=length, eval_length=length)
         return estimate_from_step(job.model.arch, work, self.step(job, source, length), stepped, runtime)
 
-    def exceeds_at_rest(self, _job: Job, /) -> bool:
+    def exceeds_at_rest(self, _job: RunSettings, /) -> bool:
         """False: the run that was asked for is simulated in any case."""
         return False
 
@@ -85,7 +86,7 @@ class Simulation:
         """Return a simulated step. Raises RecipeError with the reason if there is none."""
         return self.trials.answer(request_for(run, source.config, length, source.stored_bytes))
 
-    def figures(self, job: Job) -> SimulationFigures | None:
+    def figures(self, job: RunSettings) -> SimulationFigures | None:
         """Return the figures of the simulation, of a model that formulas know, too; None if no config.json tells it, or
         it cannot be simulated."""
         source = self.config_source(job)
@@ -119,7 +120,7 @@ def model_from_step(name: str, source: ConfigSource, there: SimulatedStep) -> Mo
     return models.counted_model(name, source, layers, size)
 
 
-def with_simulations(job: Job, trials: SimulationSession) -> Job:
+def with_simulations(job: RunSettings, trials: SimulationSession) -> RunSettings:
     """Return the run, with simulations at hand."""
     trials.begin()
     return replace(job, memory_source=Simulation(trials))
@@ -162,7 +163,7 @@ class PlanSimulations(Simulation):
         """The same, of which what was simulated is all there is."""
         return PlanSimulations(self.model, self.source, self.trials, self.failed, closed=True)
 
-    def count(self, jobs: Iterable[Job]) -> None:
+    def count(self, jobs: Iterable[RunSettings]) -> None:
         """Count the model's layers by the first of the runs that can be simulated. Raises RecipeError if none can, with
         what the first of them lacks."""
         problems: list[str] = []
@@ -177,7 +178,7 @@ class PlanSimulations(Simulation):
                 return
         raise RecipeError(f"model type `{self.kind}` {next(iter(problems), 'is not simulated')}")
 
-    def job(self, job: Job) -> Job:
+    def job(self, job: RunSettings) -> RunSettings:
         """Return the run, with simulations at hand."""
         return replace(job, memory_source=self)
 
@@ -191,12 +192,11 @@ class PlanSimulations(Simulation):
         """Return the config.json of the plan's model."""
         return self.source
 
-    def exceeds_at_rest(self, job: Job, /) -> bool:
+    def exceeds_at_rest(self, job: RunSettings, /) -> bool:
         """True if weights and states alone are too large for the device: of such a run nothing is simulated."""
         usable = job.machine.device.usable_gib if job.machine else None
-        if not usable or job.workload is None:
-            return False
-        return resident_bytes(self.model.arch, job.workload) > usable * GIB
+        workload = predict(job).workload
+        return bool(usable and workload and resident_bytes(self.model.arch, workload) > usable * GIB)
 
     def step(self, run: RunSettings, source: ConfigSource, length: int) -> SimulatedStep:
         """Return a simulated step of one of the plan's runs. Raises RecipeError with the reason if there is none."""

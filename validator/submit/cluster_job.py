@@ -20,7 +20,7 @@ from validator.physics import Band
 from validator.recipe.recipe_file import path_override
 from validator.run import launch_command, model_files, node_demand, training_time
 from validator.run.checkpoints import DEFAULT_OUTPUT_DIR
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.submit import node_resources
 from validator.submit.site_file import Site
 from validator.wording import plural
@@ -74,7 +74,9 @@ class ClusterJob:
         return self.starter[0] == "accelerate"
 
 
-def build_cluster_job(job: Job, site: Site, overrides: Sequence[str] = (), limit: float | None = None) -> ClusterJob:
+def build_cluster_job(
+    job: RunSettings, site: Site, overrides: Sequence[str] = (), limit: float | None = None
+) -> ClusterJob:
     """Return what a checked run is on a cluster. `overrides` are the user's, `limit` the hours that they admit. Raises
     RecipeError where no machine is named, a path cannot be handed to LLaMA-Factory, or Ray would start the processes.
     """
@@ -119,7 +121,7 @@ def build_cluster_job(job: Job, site: Site, overrides: Sequence[str] = (), limit
     )
 
 
-def _node_env(job: Job, machine: Machine) -> dict[str, str]:
+def _node_env(job: RunSettings, machine: Machine) -> dict[str, str]:
     """Environment variables that nodes need; what the user has set here wins."""
     wait = job.args.number("ddp_timeout") if machine.world > 1 else 0.0
     threads = launch_command.omp_threads(job, node_resources.requested_cpus(job, machine))
@@ -127,7 +129,7 @@ def _node_env(job: Job, machine: Machine) -> dict[str, str]:
     return {name: os.environ.get(name, value) for name, value in wanted.items()} | model_files.hub_env(job)
 
 
-def _pip_requirements(job: Job) -> list[str]:
+def _pip_requirements(job: RunSettings) -> list[str]:
     """Packages that pip installs beside torch: the releases that the recipe was judged for, and packages that its keys
     need."""
     pair = dict(zip(releases.RELEASE_FIELDS, releases.required_pairs(job.header)[0], strict=True))
@@ -135,21 +137,21 @@ def _pip_requirements(job: Job) -> list[str]:
     return [*(f"{package}=={release}" for package, release in pair.items()), *dict.fromkeys(further)]
 
 
-def _can_resume(job: Job) -> bool:
+def _can_resume(job: RunSettings) -> bool:
     """True if a run that was stopped goes on from its checkpoint. PPO does not (train/ppo/trainer.py). A reward model
     does not: with full tuning it starts anew (hparams/parser.py, get_train_args), and an adapter's checkpoint is not
     found behind its value head (seen in real runs). Without optimizer states a run would not go on as the same."""
     return job.task.trains and job.task.stage not in ("rm", "ppo") and not job.args.flag("save_only_model")
 
 
-def _reads_own_output(job: Job, output: Path) -> bool:
+def _reads_own_output(job: RunSettings, output: Path) -> bool:
     """True if the run starts from something in its own output folder, which then has to stay there."""
     keys = ("resume_from_checkpoint", "adapter_name_or_path", "model_name_or_path", "tokenized_path")
     places = [place[0] for key in keys for word in job.args.words(key) if word and (place := job.workspace.find(word))]
     return any(place.resolve().is_relative_to(output.resolve()) for place in places)
 
 
-def _resume_overrides(job: Job) -> Iterator[str]:
+def _resume_overrides(job: RunSettings) -> Iterator[str]:
     """Yield overrides without which LLaMA-Factory would not look for the last checkpoint in the output folder
     (hparams/parser.py, get_train_args)."""
     if job.args.flag("overwrite_output_dir"):
@@ -182,7 +184,7 @@ def pip_command(work: ClusterJob) -> str:
 class RunToSubmit(NamedTuple):
     """A checked recipe, the user's overrides, and the cluster job that runs it."""
 
-    job: Job
+    job: RunSettings
     overrides: Sequence[str]
     work: ClusterJob
 

@@ -7,40 +7,43 @@ import math
 from validator.knowledge.devices import Machine
 from validator.physics.estimate import GIB
 from validator.run import node_demand
-from validator.run.prediction import Job
+from validator.run.prediction import predict
+from validator.run.settings import RunSettings
 
 # Main memory and disk beyond the end of their bands: the system's own, and files in the page cache.
 _HEADROOM = 1.1
 _SHM_ROOM_GIB = 2
 
 
-def requested_cpus(job: Job, machine: Machine) -> int:
+def requested_cpus(job: RunSettings, machine: Machine) -> int:
     """Return the cores that keep the devices busy, or as many as tokenize before that, if they are more."""
     tokenizers = int(job.args.number("preprocessing_num_workers"))
     limited = node_demand.limit_to_usual_server(tokenizers, machine.device, machine.devices)
     return max(node_demand.training_cpus(job, machine.devices), limited)
 
 
-def requested_memory_gib(job: Job, machine: Machine) -> int | None:
+def requested_memory_gib(job: RunSettings, machine: Machine) -> int | None:
     """GiB of main memory with headroom. None if that is nearly all of the node (firmware and kernel keep some of a
     server's 1,024 GiB), or if the device's memory comes out of it, too."""
-    if job.host_memory is None or machine.device.shared_memory:
+    prediction = predict(job)
+    if prediction.host_memory is None or machine.device.shared_memory:
         return None
-    asked = math.ceil(_HEADROOM * job.host_memory.high / GIB)
+    asked = math.ceil(_HEADROOM * prediction.host_memory.high / GIB)
     return None if machine.host_ram_gib and asked > 0.9 * machine.host_ram_gib else asked
 
 
-def requested_shm_gib(job: Job) -> int:
+def requested_shm_gib(job: RunSettings) -> int:
     """GiB of /dev/shm: what loader workers and NCCL put there, and room for what a container's programs add."""
     return _SHM_ROOM_GIB + math.ceil(node_demand.shared_memory_mib(job).enough * node_demand.MIB / GIB)
 
 
-def requested_disk_gib(job: Job) -> int | None:
+def requested_disk_gib(job: RunSettings) -> int | None:
     """GiB of disk with headroom; None if the need is not known."""
-    return math.ceil(_HEADROOM * sum(job.disk.values()) / GIB) if job.disk else None
+    prediction = predict(job)
+    return math.ceil(_HEADROOM * sum(prediction.disk.values()) / GIB) if prediction.disk else None
 
 
-def out_of_memory_hint(job: Job) -> str:
+def out_of_memory_hint(job: RunSettings) -> str:
     """Return what to do if main memory is short after all. A larger /dev/shm, often tried, is part of it."""
     workers = int(job.args.number("preprocessing_num_workers"))
     fewer = f"fewer `preprocessing_num_workers` than {workers} (where it happens while tokenizing)"

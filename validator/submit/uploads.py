@@ -16,7 +16,7 @@ from validator.recipe import safe_read
 from validator.recipe.recipe_file import path_override
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.named_paths import InputPath, find_inputs
-from validator.run.prediction import Job
+from validator.run.settings import RunSettings
 from validator.submit.cluster_job import ClusterJob, RunToSubmit
 from validator.wording import relative_to_cwd
 
@@ -88,14 +88,16 @@ class _NodePaths:
         return str(relative_to_cwd(Path(os.path.abspath(safe_read.expand_home(path)))))  # noqa: PTH100 (links stay)
 
 
-def _inputs_to_bring(job: Job) -> Iterator[InputPath]:
+def _inputs_to_bring(job: RunSettings) -> Iterator[InputPath]:
     """Yield the inputs that are on this machine; where a file belongs, without what is none."""
     for each in find_inputs(job, _INPUT_KEYS):
         if each.key.kind != "file" or safe_read.path_kind(str(each.places[0])) == "file":
             yield each
 
 
-def _launcher_words(job: Job, work: ClusterJob, way: _NodePaths) -> tuple[tuple[str, ...], list[tuple[str, Path]]]:
+def _launcher_words(
+    job: RunSettings, work: ClusterJob, way: _NodePaths
+) -> tuple[tuple[str, ...], list[tuple[str, Path]]]:
     """Return the words before the recipe, and the accelerate file that is among them."""
     if not job.accelerate:
         return work.starter, []
@@ -104,7 +106,7 @@ def _launcher_words(job: Job, work: ClusterJob, way: _NodePaths) -> tuple[tuple[
     return words, [(place, Path(job.accelerate.path))]
 
 
-def _dataset_files(job: Job, places: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+def _dataset_files(job: RunSettings, places: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     """Yield the files of data sets, and the folder of their pictures and sounds if there are any."""
     names = dict.fromkeys([*job.args.words("dataset"), *job.args.words("eval_dataset")])
     sets = [
