@@ -8,12 +8,28 @@ import signal
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+
+
+# What ends a program from outside: a terminal, a batch system, a closed connection. Windows has no SIGHUP.
+END_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+@contextmanager
+def handle_end_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Answer the signals that would end this program by the handler, unless `nohup` or the like ignores them."""
+    heeded = [number for number in END_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def die_with_parent() -> None:

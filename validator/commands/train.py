@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from validator.launch.device_allocation import DeviceAllocation
 from validator.launch.local_launch import Launch
 from validator.launch.supervisor import lock_output_dir
 from validator.output.terminal import print_lines
+from validator.processes import END_SIGNALS
 from validator.recipe.recipe_file import Document, load_with_overrides
 from validator.run import launch_command
 from validator.run.settings import RunSettings, resolve
@@ -115,5 +115,5 @@ def _train_and_exit(job: RunSettings, prepared: Launch, smoke: bool, grace: floa
 
 
 def _describe_exit(name: str, code: int) -> str:
-    asked = {128 + number: number.name for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    asked = {128 + number: number.name for number in END_SIGNALS}
     return f"ended by {asked[code]}" if code in asked else f"{name} ended with exit code {code}"

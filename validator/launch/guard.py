@@ -92,9 +92,6 @@ def _latest_mtime(paths: Iterable[Path]) -> float:
 _POLL_SECONDS = 0.3
 # Seconds until what was killed has to be gone: only a process that waits for a driver or a disk stays longer.
 _KILL_SECONDS = 20.0
-# Signals sent to the guard itself are ignored: a batch system that signals every process has signalled the trainer,
-# too. Commands come through the pipe only.
-_IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Guard:
@@ -181,11 +178,12 @@ class Guard:
 
 def _wakeup_pipe() -> int:
     """Return a file descriptor from which a byte can be read when a child has ended. Programs that are started do not
-    inherit the handlers."""
+    inherit the handlers. Signals sent to the guard itself are ignored: a batch system that signals every process has
+    signalled the trainer, too. Commands come through the pipe only."""
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
     signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, *_IGNORED_SIGNALS):
+    for number in (signal.SIGCHLD, *processes.END_SIGNALS):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: None)
     return reads

@@ -23,6 +23,7 @@ from validator.knowledge import releases
 from validator.launch import local_launch
 from validator.launch.local_launch import Launch
 from validator.machine.installed_packages import find_installed
+from validator.processes import handle_end_signals
 from validator.recipe import atomic_write
 from validator.run import checkpoints, launch_command, training_time
 from validator.run.launch_command import ProcessSpec
@@ -106,7 +107,7 @@ class TrainingProcess:
 
     @contextmanager
     def forward_signals(self) -> Iterator[None]:
-        """Pass the signals that this process gets on to the trainer, unless `nohup` or the like ignores them."""
+        """Pass the signals that would end this process on to the trainer. A second Ctrl-C kills it."""
         came: dict[int, float] = {}
 
         def end(number: int, _frame: FrameType | None) -> None:
@@ -115,14 +116,8 @@ class TrainingProcess:
             self.send_signal(signal.SIGKILL if number == signal.SIGINT and came and not same else number)
             came.setdefault(number, time.monotonic())
 
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        heeded = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-        before = {number: signal.signal(number, end) for number in heeded}
-        try:
+        with handle_end_signals(end):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 # Seconds to end in beside a save: torchrun takes 30 of them where a process does not heed it.

@@ -7,13 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from types import FrameType
 
 from validator.errors import RecipeError, os_reason
-
-_PASSED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from validator.processes import handle_end_signals
 
 
 def run_client(words: Sequence[str], text: str, remedy: str) -> str:
@@ -42,27 +40,15 @@ def _run_to_end(words: Sequence[str], remedy: str, text: str | None = None) -> s
         client = subprocess.Popen(words, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
     except OSError as err:
         raise RecipeError(f"{words[0]} cannot be started: {os_reason(err)}") from None
-    with _pass_signals(client) as came:
-        printed = client.communicate(text)
-    if came:
-        sys.exit(128 + came[0])
-    return subprocess.CompletedProcess(words, client.returncode, *printed)
-
-
-@contextmanager
-def _pass_signals(client: subprocess.Popen[str]) -> Iterator[list[int]]:
-    """Pass signals on to the client during the block, and yield the list of those that came."""
     came: list[int] = []
 
-    def take(number: int, _frame: FrameType | None) -> None:
+    def forward(number: int, _frame: FrameType | None) -> None:
         came.append(number)
         if number != signal.SIGINT:
             client.send_signal(number)
 
-    wanted = [number for number in _PASSED_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-    before = {number: signal.signal(number, take) for number in wanted}
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with handle_end_signals(forward):
+        printed = client.communicate(text)
+    if came:
+        sys.exit(128 + came[0])
+    return subprocess.CompletedProcess(words, client.returncode, *printed)
