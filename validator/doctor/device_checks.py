@@ -11,7 +11,7 @@ from validator.doctor.check_result import CheckContext, CheckResult, State
 from validator.knowledge.node_environment import vendor_drivers
 from validator.knowledge.tables import yaml_table
 from validator.machine import ascend, nvidia
-from validator.machine.driver import DeviceProcess, is_own_process, process_owner
+from validator.machine.driver import process_owner
 from validator.machine.nvidia import NvidiaDevice
 from validator.machine.this_machine import read_processes
 from validator.physics.estimate import GIB
@@ -112,20 +112,17 @@ def check_processes(job: RunSettings | None, context: CheckContext) -> Iterator[
     names = {name: device.visible_ids[0] for device in devices for name in device.visible_ids[1:]}
     there = [each for each in read_processes() if each.gib is None or each.gib > _MIN_PROCESS_GIB]
     for process in sorted(there, key=lambda each: -(each.gib or 0.0)):
-        remedy = f"if it is a left-over: `kill {process.pid}`" if is_own_process(process.pid, context.root) else ""
-        yield CheckResult("warning", "processes", _describe_process(process, names, context.root), "", remedy)
+        owner = process_owner(process.pid, context.root)
+        remedy = f"if it is a left-over: `kill {process.pid}`" if owner and owner.is_me else ""
+        size = f"{process.gib:.1f} GiB" if process.gib is not None else "memory"
+        device = f"device {names.get(process.device, process.device)}" if process.device else "the devices"
+        origin = f"of {owner.name}" if owner else "not seen from here"
+        holder = f"{Path(process.name).name} (pid {process.pid}, {origin})"
+        yield CheckResult("warning", "processes", f"{size} of {device} held by {holder}", "", remedy)
     # Processes of other containers do not show.
     if not there and context.machine and (used := context.machine.memory_use_note()):
         found_by_memory = f"{used}, none of which is seen from here"
         yield CheckResult("warning", "processes", found_by_memory, "", "look for them on the host")
-
-
-def _describe_process(process: DeviceProcess, names: dict[str, str], root: Path) -> str:
-    owner = process_owner(process.pid, root)
-    size = f"{process.gib:.1f} GiB" if process.gib is not None else "memory"
-    device = f"device {names.get(process.device, process.device)}" if process.device else "the devices"
-    origin = f"of {owner}" if owner else "not seen from here"
-    return f"{size} of {device} held by {Path(process.name).name} (pid {process.pid}, {origin})"
 
 
 def check_health(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:

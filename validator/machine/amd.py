@@ -42,7 +42,7 @@ def read_processes() -> list[DeviceProcess]:
     """Read the processes that rocm-smi lists. It says how many devices each process uses, not which."""
     rows = (line.split() for line in (driver.run_tool("rocm-smi", "--showpids") or "").splitlines())
     listed = (row for row in rows if len(row) == 6 and row[0].isdecimal() and row[2] != "0")
-    return [DeviceProcess(int(pid), name, _bytes_to_gib(parse_size(size)), None) for pid, name, _, size, *_ in listed]
+    return [DeviceProcess(int(pid), name, parse_size(size, GIB), None) for pid, name, _, size, *_ in listed]
 
 
 def _read_tools() -> list[Accelerator] | None:
@@ -74,10 +74,9 @@ def _parse_cards(shown: Any) -> Iterator[Accelerator]:
     for name, card in cards:
         if name.startswith("card") and isinstance(card, Mapping):
             facts = {str(key).lower(): str(value) for key, value in card.items()}
-            total, used = (parse_size(facts.get(f"vram total {word} (b)", "")) for word in ("memory", "used memory"))
-            yield Accelerator(
-                _product_name(facts), _bytes_to_gib(total), _bytes_to_gib(used), (name.removeprefix("card"),)
-            )
+            words = ("memory", "used memory")
+            total, used = (parse_size(facts.get(f"vram total {word} (b)", ""), GIB) for word in words)
+            yield Accelerator(_product_name(facts), total, used, (name.removeprefix("card"),))
 
 
 def _product_name(facts: Mapping[str, str]) -> str:
@@ -86,10 +85,6 @@ def _product_name(facts: Mapping[str, str]) -> str:
         if facts.get(key, "N/A") != "N/A" and not facts[key].startswith("0x"):
             return facts[key]
     return facts.get("card series", "an AMD device")
-
-
-def _bytes_to_gib(size: float | None) -> float | None:
-    return None if size is None else size / GIB
 
 
 def _parse_gpus(static: Any, usage: Any) -> Iterator[Accelerator]:
@@ -113,5 +108,4 @@ def _gpu_section(gpu: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _section_gib(part: Mapping[str, Any], name: str) -> float | None:
     """Return GiB of a size in MB of 2^20 bytes: `{"value": 196592, "unit": "MB"}`."""
     size = part.get(name)
-    value = parse_size(str(size.get("value") if isinstance(size, Mapping) else size))
-    return None if value is None else value / MIB_PER_GIB
+    return parse_size(str(size.get("value") if isinstance(size, Mapping) else size), MIB_PER_GIB)

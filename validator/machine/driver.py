@@ -98,13 +98,14 @@ class DriverReading(NamedTuple):
 MIB_PER_GIB = 1024
 
 
-def parse_size(text: str) -> float | None:
-    """Return a size as driver tools print it; None for `[N/A]`, `[Insufficient Permissions]` and their like."""
+def parse_size(text: str, per_gib: float) -> float | None:
+    """Return GiB of a size as driver tools print it, in units of which a GiB has so many; None for `[N/A]`,
+    `[Insufficient Permissions]` and their like."""
     try:
         size = float(text)
     except ValueError:
         return None
-    return size if 0 <= size < math.inf else None
+    return size / per_gib if 0 <= size < math.inf else None
 
 
 class DeviceProcess(NamedTuple):
@@ -117,24 +118,24 @@ class DeviceProcess(NamedTuple):
     device: str | None
 
 
-def process_owner(pid: int, root: Path = Path("/")) -> str | None:
-    """Return the name of the user who runs the process; None if it cannot be seen, as from within a container."""
+class ProcessOwner(NamedTuple):
+    """The user who runs a process; `is_me`: the user of this program."""
+
+    name: str
+    is_me: bool
+
+
+def process_owner(pid: int, root: Path) -> ProcessOwner | None:
+    """Return the user who runs the process; None if it cannot be seen, as from within a container. `root`: where the
+    kernel's files are."""
     try:
         number = (root / "proc" / str(pid)).stat().st_uid
     except OSError:
         return None
     try:
-        return pwd.getpwuid(number).pw_name
+        return ProcessOwner(pwd.getpwuid(number).pw_name, number == os.getuid())
     except KeyError:
-        return str(number)
-
-
-def is_own_process(pid: int, root: Path = Path("/")) -> bool:
-    """Return whether the process belongs to the user of this program."""
-    try:
-        return (root / "proc" / str(pid)).stat().st_uid == os.getuid()
-    except OSError:
-        return False
+        return ProcessOwner(str(number), number == os.getuid())
 
 
 def visibility_variable(names: Sequence[str]) -> str | None:

@@ -52,8 +52,8 @@ def read_driver() -> NvidiaDriver | None:
         rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
         rows = [row for row in rows if row[0].partition(".")[0].isdecimal()]
         if rows:
-            capabilities = (parse_size(cell) for row in rows for cell in row[1:])
-            return NvidiaDriver(rows[0][0], tuple(one for one in capabilities if one))
+            capabilities = (float(cell) for row in rows for cell in row[1:] if cell.replace(".", "", 1).isdecimal())
+            return NvidiaDriver(rows[0][0], tuple(capabilities))
     return None
 
 
@@ -63,12 +63,8 @@ def _parse_whole_devices(text: str) -> Iterator[Accelerator]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(_QUERY_FIELDS) and cells[0].isdecimal():
             index, uuid, name, total, used = cells
-            yield Accelerator(name, _mib_to_gib(total), _mib_to_gib(used), (index, uuid))
-
-
-def _mib_to_gib(mib: str) -> float | None:
-    size = parse_size(mib)
-    return None if size is None else size / MIB_PER_GIB
+            sizes = parse_size(total, MIB_PER_GIB), parse_size(used, MIB_PER_GIB)
+            yield Accelerator(name, *sizes, (index, uuid))
 
 
 def _parse_slices(text: str, whole: dict[str, Accelerator]) -> Iterator[Accelerator]:
