@@ -36,6 +36,7 @@ LINE = json.dumps(ROW) + "\n"
         ("old-mac.csv", "a,b\r1,2\r3,4\r", 2, {"a", "b"}),
         ("wide.csv", "a,b\n1," + "x" * 200_000 + "\n", 1, {"a", "b"}),
         ("text.txt", "one\n\ntwo\n", 3, {"text"}),
+        ("digits.jsonl", '{"a": 1}\n{"a": ' + "9" * 5000 + "}\n", 2, {"a"}),
     ],
 )
 def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, columns: Set[str]) -> None:
@@ -49,12 +50,12 @@ def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, colum
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("half.json", b'[{"a": 1},', "not valid JSON"),
-        ("half.jsonl", b'{"a": 1}\n{"a"\n', "not valid JSON"),
-        ("numbers.json", b"[1, 2]", "other than objects"),
-        ("digits.json", b'[{"a": ' + b"9" * 5000 + b"}]", "too many digits"),
-        ("digits.jsonl", b'{"a": 1}\n{"a": ' + b"9" * 5000 + b"}\n", "too many digits"),
-        ("deep.json", b'[{"a": ' + b"[" * 200 + b"]" * 200 + b"}]", "nested too deeply"),
+        ("half.json", b'[{"a": 1},', "the list is not closed"),
+        ("half.jsonl", b'{"a": 1}\n{"a"\n', "ends in the middle"),
+        ("numbers.json", b"[1, 2]", "is no object of columns"),
+        ("digits.json", b'[{"a": ' + b"9" * 5000 + b"}]", "which is too large"),
+        ("twice.jsonl", b'{"a": 1, "a": 2}\n', "has the key `a` twice"),
+        ("deep.json", b'[{"a": ' + b"[" * 200 + b"]" * 200 + b"}]", "is nested deeper than 63 levels"),
         ("latin.json", b'[{"a": "\xe9"}]', "not UTF-8"),
         ("bom.json", b'\xef\xbb\xbf[{"a": 1}]', "byte order mark"),
     ],

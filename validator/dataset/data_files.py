@@ -17,12 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
+import orjson
+
 from validator.dataset import arrow_rows
-from validator.dataset.json_rows import Rows, read_json, read_json_lines
 from validator.errors import RecipeError
 from validator.recipe import safe_read
 from validator.rows import reading_limits
-from validator.rows.csv_rows import read_csv
+from validator.rows.csv_rows import read_csv, read_text
+from validator.rows.json_rows import Rows, read_json, read_json_lines
 from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry
 
@@ -124,7 +126,7 @@ def read_rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
     for what is not looked into."""
     try:
         with open_decompressed(path) as stream:
-            yield from read_json_lines(stream, span) if span else _READERS[path.suffix[1:]](stream)
+            yield from read_json_lines(stream, orjson.loads, span) if span else _READERS[path.suffix[1:]](stream)
     except RecipeError as err:
         raise type(err)(f"`{path}`: {err}") from None
 
@@ -144,21 +146,8 @@ def count_rows(path: Path) -> int:
         return arrow_rows.parquet_row_count(stream)
 
 
-def _read_text(stream: IO[bytes]) -> Rows:
-    """Yield each line as a row, blank ones too."""
-    number, lines = 0, io.TextIOWrapper(stream, "utf-8")
-    try:
-        for number, line in enumerate(iter(partial(lines.readline, reading_limits.MAX_ROW_BYTES + 1), ""), 1):
-            if len(line) > reading_limits.MAX_ROW_BYTES:
-                raise reading_limits.row_too_large(number)
-            yield number, {"text": line.rstrip("\n")}
-    except UnicodeDecodeError:
-        raise UnreadableError(number + 1, "or one close behind it is not UTF-8 text; save it as UTF-8") from None
-    finally:
-        lines.detach()
-
-
 _READERS: dict[str, Callable[[IO[bytes]], Rows]] = {
-    "json": read_json, "jsonl": read_json, "txt": _read_text, "csv": read_csv,
+    "json": partial(read_json, parse_line=orjson.loads), "jsonl": partial(read_json, parse_line=orjson.loads),
+    "csv": read_csv, "txt": read_text,
     "parquet": partial(arrow_rows.read_table, "parquet"), "arrow": partial(arrow_rows.read_table, "arrow"),
 }  # fmt: skip

@@ -1,8 +1,9 @@
 """Rows of CSV data as pandas reads them, which is what the datasets library uses: column types, missing values, names
-of columns without one."""
+of columns without one. Also rows of plain text."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 from collections.abc import Callable, Iterator
@@ -46,24 +47,33 @@ def _cell_parser(value: str, before: Callable[[str], Any] | None) -> Callable[[s
 
 
 class _BoundedLines:
-    """Lines of at most MAX_ROW_BYTES characters, however they end, and how many quotation marks they held so far."""
+    """The lines of a stream of UTF-8, of at most MAX_ROW_BYTES characters, and how many quotation marks they held so
+    far. Its user sets `number` to the row at hand, for the errors."""
 
-    def __init__(self, text: io.TextIOWrapper) -> None:
-        self._text, self.quotes, self.number = text, 0, 0
+    def __init__(self, stream: IO[bytes], encoding: str, newline: str | None) -> None:
+        self._stream, self._encoding, self._newline = stream, encoding, newline
+        self.quotes, self.number = 0, 0
 
     def __iter__(self) -> Iterator[str]:
-        while line := self._text.readline(reading_limits.MAX_ROW_BYTES + 1):
-            if len(line) > reading_limits.MAX_ROW_BYTES:
-                raise reading_limits.row_too_large(self.number + 1)
-            self.quotes += line.count('"')
-            yield line
+        text = io.TextIOWrapper(self._stream, self._encoding, newline=self._newline)
+        try:
+            while line := text.readline(reading_limits.MAX_ROW_BYTES + 1):
+                if len(line) > reading_limits.MAX_ROW_BYTES:
+                    raise reading_limits.row_too_large(self.number + 1)
+                self.quotes += line.count('"')
+                yield line
+        except UnicodeDecodeError as err:
+            why = f"or one close behind it is not UTF-8 text ({err.reason}); save it as UTF-8"
+            raise UnreadableError(self.number + 1, why) from None
+        finally:
+            with contextlib.suppress(ValueError):  # the stream is closed already
+                text.detach()
 
 
 def _text_rows(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, str | None]]]:
     """Yield the number of each row and its values as text, None for missing ones. Raises UnreadableError."""
     csv.field_size_limit(reading_limits.MAX_ROW_BYTES)  # by default 131,072 characters; pandas has no limit
-    text = io.TextIOWrapper(stream, "utf-8-sig", newline="")
-    lines, index, line = _BoundedLines(text), 0, [""]
+    lines, index, line = _BoundedLines(stream, "utf-8-sig", newline=""), 0, [""]
     try:
         fields = csv.reader(lines)
         header = _column_names(next(fields, []))
@@ -76,16 +86,10 @@ def _text_rows(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, str | None]]]
             yield lines.number, {n: None if v in _MISSING_VALUES else v for n, v in zip(header, filled, strict=True)}
         if line[-1].endswith(("\n", "\r")) and lines.quotes % 2:
             raise UnreadableError(lines.number, "does not end: a quotation mark is not closed")
-    except UnicodeDecodeError as err:
-        raise UnreadableError(
-            lines.number + 1, f"or one close behind it is not UTF-8 text ({err.reason}); save it as UTF-8"
-        ) from None
     except csv.Error as err:
         if "field limit" in str(err):
             raise reading_limits.row_too_large(lines.number + 1) from None
         raise UnreadableError(lines.number + 1, f"is not valid csv: {err}") from None
-    finally:
-        text.detach()
 
 
 def _column_names(header: list[str]) -> list[str]:
@@ -100,3 +104,11 @@ def _column_names(header: list[str]) -> list[str]:
             name = f"{given}.{again}"
         names[name] = 0
     return [*names]
+
+
+def read_text(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each line as a row, blank ones too. Raises UnreadableError."""
+    lines = _BoundedLines(stream, "utf-8", newline=None)
+    for line in lines:
+        lines.number += 1
+        yield lines.number, {"text": line.rstrip("\n")}

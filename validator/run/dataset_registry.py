@@ -1,9 +1,7 @@
 """Local data sets: the registry (dataset_info.json), the files that its entries name, and how many rows these hold."""
 
-import codecs
 import io
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,9 +11,9 @@ from typing import Any, NamedTuple
 from validator.errors import RecipeError, os_reason
 from validator.knowledge import releases, tables
 from validator.recipe import safe_read
-from validator.recipe.safe_read import is_too_deep, read_json
-from validator.rows.csv_rows import read_csv
+from validator.rows.csv_rows import read_csv, read_text
 from validator.rows.dataset_attr import FORMATTINGS, SOURCE_OF_KEY, DatasetAttr, DataSource
+from validator.rows.json_rows import read_json
 from validator.rows.reading_limits import TooLargeError, UnreadableError
 from validator.wording import plural
 
@@ -25,6 +23,7 @@ REGISTRY_FILE = "dataset_info.json"
 # Larger files are estimated from their beginning, so that a check never waits for data.
 _MAX_WHOLE_BYTES = {"json": 2 << 20, "csv": 2 << 20, "jsonl": 4 << 20, "txt": 4 << 20}
 _HEAD_BYTES = 1 << 18
+_READERS = {"json": read_json, "jsonl": read_json, "csv": read_csv, "txt": read_text}
 _HEAD_ROWS = 1000  # rows
 # First bytes of packed files. The datasets library unpacks them whatever they are called (utils/file_utils.py,
 # _get_extraction_protocol_with_magic_number).
@@ -138,7 +137,7 @@ class Registry(NamedTuple):
 def read_registry(path: Path) -> Registry:
     """Return the registry in a file. Never raises."""
     try:
-        entries = read_json(str(path))
+        entries = safe_read.read_json(str(path))
     except RecipeError as err:
         return Registry(path.parent, problem=str(err))
     if not isinstance(entries, dict):
@@ -192,100 +191,22 @@ def _count_in_file(path: str, size: int, _changed: int) -> Rows | None:
         data = stream.read(size if whole else _HEAD_BYTES)
     if data.startswith(tuple(PACKED_FILE_MARKS.values())):
         return None
+    if not whole:
+        data = data[: data.rfind(b"\n") + 1] or data
+    rows, problem = [], ""
     try:
-        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "strict" if whole else "ignore")
-    except UnicodeDecodeError as err:
-        return Rows(problem=f"`{path}` is not UTF-8 text (byte {err.start})")
-    if data.startswith(codecs.BOM_UTF8) and text.lstrip().startswith("["):
-        return Rows(problem=f"`{path}` is a list behind a byte order mark, which the run refuses; save it without")
-    if whole:
-        return _ROWS_BY_SUFFIX[kind](text, path)
-    text = text[: text.rfind("\n")] if "\n" in text else text
-    listed = text.lstrip().startswith("[")
-    seen = [*_leading_objects(text)] if listed else _filled_lines(text)
-    found = _rows_of_objects(seen, path) if listed else _ROWS_BY_SUFFIX[kind](text, path)
-    if not seen or found is None:
-        return None
-    return Rows(round(len(seen) * size / max(len(text.encode()), 1)), exact=False, head=found.head)
-
-
-def _filled_lines(text: str) -> list[str]:
-    return [line for line in text.split("\n") if line.strip()]
-
-
-def _rows_of_text(text: str, _path: str) -> Rows:
-    """Return the rows of a text file: every line is a row, blank lines too."""
-    lines = text.removesuffix("\n").split("\n") if text else []
-    return Rows(len(lines), columns=frozenset({"text"}), head=tuple({"text": line} for line in lines[:_HEAD_ROWS]))
-
-
-def _rows_of_csv(text: str, path: str) -> Rows | None:
-    try:
-        rows = [row for _, row in read_csv(io.BytesIO(text.encode()))]
+        for _, row in _READERS[kind](io.BytesIO(data)):
+            rows.append(row)
     except UnreadableError as err:
-        return Rows(problem=f"row {err.row} of `{path}` {err}")
+        problem = f"row {err.row} of `{path}` {err}" if err.row else f"`{path}` {err}"
     except TooLargeError:
         return None
-    return Rows(len(rows), columns=frozenset(rows[0] if rows else ()), head=tuple(rows[:_HEAD_ROWS]))
-
-
-def _rows_of_json(text: str, path: str) -> Rows:
-    """Return the rows of JSON text in a list of objects, one object on each line, or a single object, whatever the file
-    is called."""
-    lines = [] if text.lstrip().startswith("[") else _filled_lines(text)
-    if len(text) > _MAX_WHOLE_BYTES["json"]:
-        return Rows(len(lines), head=_rows_of_json(text[: text.rfind("\n", 0, _HEAD_BYTES) + 1], path).head)
-    if not text.strip():
-        return Rows()
-    try:
-        return _rows_of_objects(json.loads(text) if len(lines) < 2 else [json.loads(line) for line in lines], path)
-    except RecursionError:
-        return Rows(problem=f"`{path}` is nested too deeply")
-    except json.JSONDecodeError as err:
-        if len(lines) > 1 and (single := _single_object(text)) is not None:
-            return _rows_of_objects([single], path)
-        where = f"line {err.lineno} column {err.colno}" if len(lines) < 2 else "one of its lines"
-        return Rows(problem=f"`{path}` is not valid JSON: {err.msg.lower()} at {where}")
-    except ValueError:
-        return Rows(problem=f"`{path}` holds a number of too many digits")
-
-
-def _single_object(text: str) -> Any:
-    """Return the JSON value that is written over several lines; None if the text is not valid JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
-_ROWS_BY_SUFFIX: Mapping[str, Callable[[str, str], Rows | None]] = {
-    "csv": _rows_of_csv,
-    "txt": _rows_of_text,
-    "json": _rows_of_json,
-    "jsonl": _rows_of_json,
-}
-
-
-def _rows_of_objects(content: Any, path: str) -> Rows:
-    rows = content if isinstance(content, list) else [content]
-    if not all(isinstance(row, dict) for row in rows):
-        return Rows(problem=f"`{path}` holds something other than objects; each row is an object of columns")
-    if is_too_deep(rows[:_HEAD_ROWS]):
-        return Rows(problem=f"`{path}` is nested too deeply")
-    return Rows(len(rows), columns=frozenset().union(*rows), head=tuple(rows[:_HEAD_ROWS]))
-
-
-def _leading_objects(text: str) -> Iterator[Any]:
-    """Yield the complete objects at the beginning of a list."""
-    decoder, position = json.JSONDecoder(), text.index("[") + 1
-    while True:
-        while position < len(text) and text[position] in " \t\r\n,":
-            position += 1
-        try:
-            row, position = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            return
-        yield row
+    head = tuple(rows[:_HEAD_ROWS])
+    if not whole:  # cut in the middle of a list, which is no problem of the file
+        return Rows(round(len(rows) * size / len(data)), exact=False, head=head) if rows else None
+    if problem or not rows:
+        return Rows(problem=problem or None)
+    return Rows(len(rows), columns=frozenset().union(*rows), head=head)
 
 
 def sum_rows(parts: Iterable[Rows]) -> Rows:

@@ -1,0 +1,272 @@
+"""Rows of JSON files: one object on each line, objects over several lines, or a list. A file is never read whole, and
+what Arrow or pandas would refuse is refused here, too.
+
+pyarrow's own reader, which the datasets library runs, cannot take its place (tried with pyarrow 26.0.1): a first row
+`null` and 20,000 levels of nesting end the process, 100,000 rows with 1,500 different keys in one object (7 MB) take
+26 s and 1.9 GiB, for each row gets all keys, and it makes rows of Python at a seventh of orjson's speed."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
+from math import inf
+from typing import IO, Any
+
+from validator.recipe.safe_read import is_too_deep
+from validator.rows import reading_limits
+from validator.rows.reading_limits import TOO_DEEP, UnreadableError
+
+Rows = Iterator[tuple[int, dict[str, Any]]]
+# Parses a line that holds one value. Raises ValueError for any other line, and may for values that JsonStream reads.
+ParseLine = Callable[[bytes], Any]
+
+_CHUNK = 1 << 20  # bytes that are read at once
+_CUT_MARGIN = 32  # characters: an error so close to the end of the text at hand may come from where it is cut
+_GAP = re.compile(r"[\s,]*")
+_MAX_INT_DIGITS = 300  # Python reads no more than 4,300 digits of a whole number, and a float holds no more than 308
+_INT64_LENGTH = 20  # digits and sign of the longest number of 64 bits
+# Rows whose keys are checked one by one: what names a key twice does so in every row, and the check takes long.
+_LINES_CHECKED_FOR_REPEATED_KEYS = 100
+
+
+def read_json(stream: IO[bytes], parse_line: ParseLine | None = None) -> Rows:
+    """Yield the rows of a file with their numbers: of the line in files of lines, else of the row. Raises
+    UnreadableError, and TooLargeError."""
+    head = stream.read(64)
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise UnreadableError(0, "is UTF-16 text; save it as UTF-8")
+    marked = head.startswith(codecs.BOM_UTF8)
+    stream.seek(0)
+    if not head.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"["):
+        yield from read_json_lines(stream, parse_line)
+        return
+    if marked:
+        raise UnreadableError(0, "is a list behind a byte order mark, which the run refuses; save it without")
+    for number, value in enumerate(JsonStream(stream, is_list=True), 1):
+        if value is None:
+            raise UnreadableError(number, "is null; each row of a list is an object")
+        yield number, {"text": value} if isinstance(value, str) else _require_object(value, number)
+
+
+def read_json_lines(
+    stream: IO[bytes], parse_line: ParseLine | None = None, span: tuple[int, int] | None = None
+) -> Rows:
+    """Yield the objects of a file, one on each line with blank lines between, or each spread over several lines. `span`
+    is the part of the file to read, in bytes; numbers then count from its beginning."""
+    parse_line = parse_line or _parse_line
+    position, end = span or (0, 0)
+    begun = bool(span)
+    stream.seek(position)
+    for number, line in enumerate(iter(partial(stream.readline, reading_limits.MAX_ROW_BYTES + 1), b""), 1):
+        if len(line) > reading_limits.MAX_ROW_BYTES:
+            raise reading_limits.row_too_large(number)
+        if number == 1 and position == 0:
+            line = line.removeprefix(codecs.BOM_UTF8)
+        if number <= _LINES_CHECKED_FOR_REPEATED_KEYS and not span:
+            with contextlib.suppress(ValueError, RecursionError):  # reported below, where the line is parsed
+                unique = partial(_require_unique_keys, number)
+                json.loads(line, object_pairs_hook=unique, parse_int=str, parse_float=str)
+        try:
+            row = parse_line(line)
+        except ValueError as err:
+            if not begun and line.strip() and (values := _multiline_objects(stream)):
+                yield from values
+                return
+            yield from ((number, row) for row in _objects_on_line(line, number, err))
+        else:
+            if line.count(b"[") + line.count(b"{") > reading_limits.MAX_NESTING:
+                _require_flat(row, number)
+            yield number, _require_object(row, number, begun)
+        begun = begun or bool(line.strip())
+        position += len(line)
+        if span and position >= end:
+            return
+
+
+def _parse_line(line: bytes) -> Any:
+    """Parse a line with the standard library, as `orjson.loads` does."""
+    if b"\\ud" in line or b"\\uD" in line:
+        raise ValueError("half of a surrogate pair, perhaps")
+    try:
+        return _LINE_DECODER.decode(line.decode())
+    except (RecursionError, UnreadableError) as err:
+        raise ValueError(str(err)) from None
+
+
+def _objects_on_line(line: bytes, number: int, err: ValueError) -> list[dict[str, Any]]:
+    """Return the objects of a line that holds none or several, which Arrow reads, too. Raises UnreadableError; `err` is
+    what the parser says of the line."""
+    if not line.strip():
+        return []
+    try:
+        line.decode()
+        return [_require_object(value, number) for value in JsonStream(io.BytesIO(line))]
+    except UnicodeDecodeError as wrong:
+        where = f"byte 0x{line[wrong.start]:02x} at column {wrong.start + 1}"
+        raise UnreadableError(number, f"is not UTF-8 text ({where}); save it as UTF-8") from None
+    except UnreadableError as wrong:
+        if not str(wrong).startswith("is not"):
+            raise UnreadableError(number, str(wrong)) from None
+    kind = "is not valid JSON" if line.endswith((b"}\n", b"}\r\n", b"}")) else "ends in the middle"
+    raise UnreadableError(number, f"{kind}: {str(err).split(': line')[0].lower()}")
+
+
+def _multiline_objects(stream: IO[bytes]) -> Rows | None:
+    """Return the objects that are spread over several lines each; None, with the stream as it was, if the first is
+    none."""
+    position = stream.tell()
+    stream.seek(0)
+    values = iter(JsonStream(stream))
+    try:
+        first = next(values)
+    except (UnreadableError, StopIteration) as err:
+        if not str(err).startswith("is not") and isinstance(err, UnreadableError):  # it is JSON, and no row
+            raise
+        stream.seek(position)
+        return None
+    return ((number, _require_object(value, number)) for number, value in enumerate(chain((first,), values), 1))
+
+
+def _require_object(row: Any, number: int, begun: bool = True) -> dict[str, Any]:
+    if row is None and begun:  # a row without values
+        return {}
+    if row is None:  # tried with pyarrow 24 and 26
+        raise UnreadableError(number, "is null, and Arrow crashes where the first row is; take it out")
+    if not isinstance(row, dict):
+        raise UnreadableError(number, "is no object of columns; each row is one")
+    if len(row) > reading_limits.MAX_COLUMNS:
+        raise reading_limits.too_many_columns(len(row))
+    return row
+
+
+def _require_unique_keys(number: int, pairs: list[tuple[str, Any]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise UnreadableError(number, f"has the key `{max(names, key=names.count)}` twice")
+
+
+def _require_flat(value: Any, number: int) -> None:
+    if is_too_deep(value, reading_limits.MAX_NESTING):
+        raise UnreadableError(number, TOO_DEEP)
+
+
+def _parse_int(text: str) -> float:
+    """Parse a whole number in a line; one of too many digits for an integer is a float, as Arrow has it."""
+    return int(text) if len(text) < _MAX_INT_DIGITS else float(text)
+
+
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if abs(value) == inf:
+        raise UnreadableError(0, f"holds the number {text[:20]}, which is too large")
+    return value
+
+
+def _parse_int64(text: str) -> int:
+    """Parse a whole number in a list. pandas, which reads lists, takes none beyond 64 bits."""
+    if len(text) > _INT64_LENGTH or not -(1 << 63) <= (value := int(text)) < 1 << 64:
+        raise UnreadableError(0, f"holds the number {text[:24]}, which is too large")
+    return value
+
+
+_LINE_DECODER = json.JSONDecoder(parse_int=_parse_int, parse_float=_parse_float)
+_LIST_DECODER = json.JSONDecoder(parse_int=_parse_int64)
+
+
+class JsonStream:
+    """The JSON values of a stream: those of a list, or values one behind the other. The text at hand grows until it
+    holds the next value whole."""
+
+    def __init__(self, stream: IO[bytes], is_list: bool = False) -> None:
+        self._stream, self._is_list = stream, is_list
+        self._decoder = _LIST_DECODER if is_list else _LINE_DECODER
+        # Bytes that are not UTF-8 become lone surrogates, so that the value which holds them can be named.
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape").decode
+        self._text, self._position, self._number, self._lines_before = "", 0, 1, 0
+        if is_list:
+            self._read_more(_CHUNK)
+            self._position = self._text.index("[") + 1
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._find_next():
+            yield self._parse_next()
+            self._number += 1
+        if self._is_list:
+            self._position += 1
+            while not (behind := self._text[self._position :].strip()) and self._read_more(_CHUNK):
+                self._position = 0
+            if behind:
+                raise UnreadableError(0, "goes on behind the end of its list")
+
+    def _find_next(self) -> bool:
+        """Move to the next value; False if there is none. A list has one comma between its values, others have none."""
+        commas = 0
+        while True:
+            end = _GAP.match(self._text, self._position).end()  # type: ignore[union-attr]
+            commas, self._position = commas + self._text.count(",", self._position, end), end
+            if end < len(self._text):
+                break
+            if not self._read_more(_CHUNK):
+                if self._is_list:
+                    raise UnreadableError(self._number, "is missing: the list is not closed")
+                return False
+        closes = self._is_list and self._text.startswith("]", end)
+        if commas != (self._is_list and self._number > 1 and not closes):
+            raise UnreadableError(self._number, "is not valid JSON: a comma too many, or one is missing")
+        return not closes
+
+    def _parse_next(self) -> Any:
+        wanted = _CHUNK
+        while True:
+            try:
+                value, end = self._decoder.raw_decode(self._text, self._position)
+                break
+            except RecursionError:
+                raise UnreadableError(self._number, TOO_DEEP) from None
+            except UnreadableError as err:
+                raise UnreadableError(self._number, str(err)) from None
+            except json.JSONDecodeError as err:
+                wanted *= 2
+                cut = err.msg.startswith("Unterminated") or err.pos + _CUT_MARGIN > len(self._text)
+                if cut and len(self._text) - self._position > reading_limits.MAX_ROW_BYTES:
+                    raise reading_limits.row_too_large(self._number) from None
+                if not cut or not self._read_more(wanted):
+                    where = f"line {self._lines_before + err.lineno}"
+                    raise UnreadableError(self._number, f"is not valid JSON: {err.msg.lower()} at {where}") from None
+        text, self._position = self._text[self._position : end], end
+        return self._as_datasets_reads(value, text)
+
+    def _as_datasets_reads(self, value: Any, text: str) -> Any:
+        """Return the value that this text stands for, as the datasets library has it. Halves of surrogate pairs are no
+        characters: pandas drops those in a list, and Arrow refuses those in a line. Raises UnreadableError."""
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as err:
+                byte = f"byte 0x{ord(text[err.start]) - 0xDC00:02x}"
+                raise UnreadableError(self._number, f"is not UTF-8 text ({byte}); save it as UTF-8") from None
+        if text.count("[") + text.count("{") > reading_limits.MAX_NESTING:
+            _require_flat(value, self._number)
+        if "\\ud" not in text and "\\uD" not in text:
+            return value
+        text = json.dumps(value, ensure_ascii=False)
+        whole = text.encode(errors="ignore")
+        if whole == text.encode(errors="surrogatepass"):
+            return value
+        if not self._is_list:
+            fault = "holds half of a surrogate pair (`\\ud800` to `\\udfff`), no character"
+            raise UnreadableError(self._number, fault)
+        return json.loads(whole)
+
+    def _read_more(self, size: int) -> str:
+        data = self._stream.read(size)
+        read = self._decode(data, not data)
+        self._lines_before += self._text.count("\n", 0, self._position)
+        self._text, self._position = self._text[self._position :] + read, 0
+        return read
