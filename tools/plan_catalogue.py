@@ -132,7 +132,7 @@ def chosen(wish: Wish, small: bool) -> NewRecipe | None:
     runs = [run for length in wish.uses["lengths"] if (run := at_length(wish, length, small))]
     found = next((run for run in runs if run.evaluates), next(iter(runs), None))
     for run in runs:
-        known = published_tokens(run.job)
+        known = published_tokens(run.run)
         whole = known is not None and SPARE * known[1] < run.length
         if not (found and whole and run.evaluates >= found.evaluates):
             continue
@@ -171,7 +171,7 @@ def with_liger(draft: NewRecipe) -> NewRecipe:
 
 def starts_plainly(draft: NewRecipe) -> bool:
     """True if `llamafactory-cli train` is enough: on one device DeepSpeed wants torchrun."""
-    return draft.machine.world > 1 or draft.job.deepspeed is None
+    return draft.machine.world > 1 or draft.run.deepspeed is None
 
 
 def continued(wish: Wish, found: NewRecipe) -> NewRecipe | None:
@@ -181,7 +181,7 @@ def continued(wish: Wish, found: NewRecipe) -> NewRecipe | None:
     if before is None:
         return found
     first = fulfil(replace(wish, use=before))
-    if first is None or {first.method, found.method} != {"lora"} or found.job.zero_stage == 3:
+    if first is None or {first.method, found.method} != {"lora"} or found.run.zero_stage == 3:
         return None
     extra = {**found.extra, "model": {"adapter_name_or_path": f"saves/{first.name}", "create_new_adapter": True}}
     return replace(found, extra=extra)
@@ -214,8 +214,8 @@ def needs(draft: NewRecipe) -> list[str]:
     release = [f"transformers=={draft.transformers.split()[-1]}"] if draft.transformers else []
     if draft.transformers and (experts := plan.loaded_experts(replace(draft, transformers=None))):
         release = [f"{release[0]}, as newer ones load {experts:,.0f} GiB of experts into main memory"]
-    wanted = [node_demand.pip_requirement(name) for name in dict(node_demand.packages_for_run(draft.job))]
-    if draft.job.args.get("flash_attn") == "fa2" and draft.machine.device.vendor != "ascend":
+    wanted = [node_demand.pip_requirement(name) for name in dict(node_demand.packages_for_run(draft.run))]
+    if draft.run.args.get("flash_attn") == "fa2" and draft.machine.device.vendor != "ascend":
         wanted.append("flash-attn")
     if draft.model.kind == "gpt_oss":
         wanted.append("kernels")

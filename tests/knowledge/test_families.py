@@ -399,12 +399,12 @@ def test_a_plan_for_a_new_family_knows_its_targets_and_its_layer(nova: Path) -> 
     text = recipe_text.render_recipe(plan)
     assert "lora_target: qkv_proj  # the experts are fused" in text
     assert "transformer_layer_cls_to_wrap: [NovaDecoderLayer]" in text
-    workload = predict(plan.job).workload
+    workload = predict(plan.run).workload
     assert workload is not None
     assert workload.fused_kernels
     assert workload.adapter.targets == ("qkv",)
-    assert plan.job.model is not None
-    assert estimate_device_memory(plan.job.model.arch, workload, plan.machine.device.runtime(True)).expected > 0
+    assert plan.run.model is not None
+    assert estimate_device_memory(plan.run.model.arch, workload, plan.machine.device.runtime(True)).expected > 0
 
 
 @pytest.mark.parametrize(

@@ -934,7 +934,7 @@ def test_a_draft_is_judged_as_the_recipe_it_becomes(here: Path) -> None:
     answer.write_best_plan(best, Path("mine.yaml"))
     document = load_recipe(str(here / "mine.yaml"))
     assert document.header["predicted"]["device_gib"] == round(best.device_gib, 1)
-    assert predict(replace(best.draft, micro_batch=16).job).verdict == "exceeds"
+    assert predict(replace(best.draft, micro_batch=16).run).verdict == "exceeds"
 
 
 LARGE = ("--model", "qwen2.5-vl-32b", "--machine", "16xascend-910c-64g", "--stage", "dpo", "--cutoff-len", "512",

@@ -104,7 +104,7 @@ def verdict(model: Model, target: Machine, method: str) -> str:
     predictions = []
     for saver in names:
         for made in plan.most_frugal_runs(replace(start, optimizer=saver)):
-            prediction = predict(made.draft.job)
+            prediction = predict(made.draft.run)
             if prediction.verdict == "fits":
                 return "fits"
             predictions.append(prediction)

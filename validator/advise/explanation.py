@@ -222,11 +222,11 @@ def _rounded_sizes(sizes: _Sizes) -> _Sizes:
 _POWER_SHARES = (0.6, 0.85, 1.0)
 
 
-def predict_run_time(job: RunSettings, energy: bool = False) -> RunTime | None:
+def predict_run_time(run: RunSettings, energy: bool = False) -> RunTime | None:
     """Return the predicted time of the run; None if model, machine or its rates are not known. `energy`: with the
     energy that the boards draw."""
-    correction = calibration.time_correction(str(job.machine))
-    known = training_time.predict_training_time(job, correction=correction)
+    correction = calibration.time_correction(str(run.machine))
+    known = training_time.predict_training_time(run, correction=correction)
     if known is None:
         return None
     step, hours = known.step, known.hours
@@ -236,28 +236,28 @@ def predict_run_time(job: RunSettings, energy: bool = False) -> RunTime | None:
         ),
         tokens_per_second=known.tokens_per_second,
         hours=hours,
-        device_hours=hours.expected * job.batch.world_size if hours else None,
+        device_hours=hours.expected * run.batch.world_size if hours else None,
         bottleneck=step.bottleneck,
         steps=known.steps,
         parts={part: seconds / 3600 for part, seconds in known.run.terms.items()} if known.run else {},
         assumed=list(known.assumed),
         few_measurements_of=list(step.gaps),
-        by_length=training_time.hours_by_length(job, correction),
-        energy_kwh=_energy_kwh(job, hours) if energy and hours else None,
+        by_length=training_time.hours_by_length(run, correction),
+        energy_kwh=_energy_kwh(run, hours) if energy and hours else None,
         correction=correction,
     )
 
 
-def run_cost(job: RunSettings, time: RunTime | None) -> Cost | None:
+def run_cost(run: RunSettings, time: RunTime | None) -> Cost | None:
     """Return the price of all device hours; None if no price or no number of samples is known."""
-    return job.price.of(job.batch.world_size, time.hours) if job.price and time and time.hours else None
+    return run.price.of(run.batch.world_size, time.hours) if run.price and time and time.hours else None
 
 
-def _energy_kwh(job: RunSettings, hours: Band) -> Band | None:
-    watts = job.machine.device.watts if job.machine else None
+def _energy_kwh(run: RunSettings, hours: Band) -> Band | None:
+    watts = run.machine.device.watts if run.machine else None
     if not watts:
         return None
-    drawn = hours.times(job.batch.world_size * watts / 1000)
+    drawn = hours.times(run.batch.world_size * watts / 1000)
     return Band(*(each * load for each, load in zip(drawn, _POWER_SHARES, strict=True)))
 
 
@@ -268,95 +268,95 @@ class LaunchCommands(NamedTuple):
     problem: str | None = None
 
 
-def launch_commands(job: RunSettings, overrides: Sequence[str]) -> LaunchCommands:
+def launch_commands(run: RunSettings, overrides: Sequence[str]) -> LaunchCommands:
     """Return the launch commands of the recipe with the overrides, and with overrides for the paths of files that it
     reads; each key once."""
-    if job.workspace.recipe == "-":
+    if run.workspace.recipe == "-":
         return LaunchCommands(problem="llamafactory-cli reads a recipe from a file; save it first")
-    displaced = launch_command.path_overrides(job)
+    displaced = launch_command.path_overrides(run)
     keys = {text.partition("=")[0] for text in displaced}
     words = [*(text for text in overrides if text.partition("=")[0] not in keys), *displaced]
     spaced = [text for text in words if re.search(r"\s", text)]  # the recipe's own path is judged by PTH012
     if (
         spaced
-        and not job.accelerate
-        and launch_command.torchrun_env(*launch_command.nodes_and_devices(job), job.deepspeed is not None)
+        and not run.accelerate
+        and launch_command.torchrun_env(*launch_command.nodes_and_devices(run), run.deepspeed is not None)
     ):
         says = f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a value without"
         return LaunchCommands(problem=says)
-    return LaunchCommands(launch_command.launch_commands(job, job.workspace.recipe, words))
+    return LaunchCommands(launch_command.launch_commands(run, run.workspace.recipe, words))
 
 
 def explain(
-    job: RunSettings,
+    run: RunSettings,
     overrides: Sequence[str] = (),
     diagnostics: Sequence[Diagnostic] = (),
     simulation: SimulationFigures | None = None,
     energy: bool = False,
 ) -> Explanation:
-    """Return where every GiB and every second of the job goes. `diagnostics` are all findings about it, `simulation`
+    """Return where every GiB and every second of the run goes. `diagnostics` are all findings about it, `simulation`
     its simulated memory. `energy`: with the energy that the boards draw.
 
     Raises RecipeError where model or machine is not known."""
-    prediction = predict(job)
-    missing = None if job.model else "names no model; set `model_name_or_path`"
-    if problem := job.model_problem or job.machine_problem or missing:
-        raise RecipeError(f"{job.workspace.recipe}: {problem}")
+    prediction = predict(run)
+    missing = None if run.model else "names no model; set `model_name_or_path`"
+    if problem := run.model_problem or run.machine_problem or missing:
+        raise RecipeError(f"{run.workspace.recipe}: {problem}")
     stopped = any(each.severity is Severity.ERROR for each in diagnostics)
     settled = prediction.simulated and prediction.verdict in (
         "fits",
         "unknown",
     )  # each change would take a simulation
-    time = predict_run_time(job, energy)
-    started = LaunchCommands() if stopped else launch_commands(job, overrides)
+    time = predict_run_time(run, energy)
+    started = LaunchCommands() if stopped else launch_commands(run, overrides)
     return Explanation(
-        path=job.workspace.recipe,
-        machine=_target_machine(job),
-        model=_model_size(job),
+        path=run.workspace.recipe,
+        machine=_target_machine(run),
+        model=_model_size(run),
         verdict=prediction.verdict,
         enough_for_tokens=prediction.enough_for,
         device_gib=_device_band(prediction.device_memory),
         host_gib=_host_band(prediction.host_memory),
-        disk_gib=_disk_use(job),
+        disk_gib=_disk_use(run),
         time=time,
-        cost=run_cost(job, time),
+        cost=run_cost(run, time),
         samples=SampleNumbers(
-            job.declared.samples,
-            job.data.local_rows,
-            job.guidance.whose(job.declared.samples) if job.guidance else None,
+            run.declared.samples,
+            run.data.local_rows,
+            run.guidance.whose(run.declared.samples) if run.guidance else None,
         ),
-        changes=[] if settled else changes.with_time_ratios(job, changes.nearest_changes(job)),
-        spare=() if prediction.simulated else changes.with_time_ratios(job, changes.uses_of_free_memory(job)),
+        changes=[] if settled else changes.with_time_ratios(run, changes.nearest_changes(run)),
+        spare=() if prediction.simulated else changes.with_time_ratios(run, changes.uses_of_free_memory(run)),
         command=started.commands,
-        diagnostics=[each._replace(path=each.path or job.workspace.recipe) for each in diagnostics],
-        left_out=_ignored_keys(job, diagnostics),
+        diagnostics=[each._replace(path=each.path or run.workspace.recipe) for each in diagnostics],
+        left_out=_ignored_keys(run, diagnostics),
         command_problem=started.problem,
-        releases=list(_memory_by_release(job)),
-        older=changes.memory_on_older_release(job),
+        releases=list(_memory_by_release(run)),
+        older=changes.memory_on_older_release(run),
         simulated=prediction.simulated,
         simulation=simulation,
     )
 
 
-def _ignored_keys(job: RunSettings, diagnostics: Sequence[Diagnostic]) -> list[str]:
+def _ignored_keys(run: RunSettings, diagnostics: Sequence[Diagnostic]) -> list[str]:
     """Return the keys that are unknown or whose value was refused, so that the figures are without them."""
     refused = (each.key for each in diagnostics if each.severity is Severity.ERROR and each.code.startswith("SCH"))
-    return list(dict.fromkeys(key for key in refused if key and not job.args.is_set(key)))
+    return list(dict.fromkeys(key for key in refused if key and not run.args.is_set(key)))
 
 
-def _target_machine(job: RunSettings) -> TargetMachine | None:
-    if job.machine is None:
+def _target_machine(run: RunSettings) -> TargetMachine | None:
+    if run.machine is None:
         return None
-    nodes, devices, device = job.machine.nodes, job.machine.devices, job.machine.device
-    return TargetMachine(nodes, devices, device.id, device.memory_gib, device.usable_gib, job.machine.host_ram_gib)
+    nodes, devices, device = run.machine.nodes, run.machine.devices, run.machine.device
+    return TargetMachine(nodes, devices, device.id, device.memory_gib, device.usable_gib, run.machine.host_ram_gib)
 
 
-def _model_size(job: RunSettings) -> ModelSize | None:
-    prediction = predict(job)
-    if job.model is None or prediction.workload is None:
+def _model_size(run: RunSettings) -> ModelSize | None:
+    prediction = predict(run)
+    if run.model is None or prediction.workload is None:
         return None
-    parameters = job.model.parameters
-    return ModelSize(job.model_name, parameters, trainable_parameter_count(job.model.arch, prediction.workload))
+    parameters = run.model.parameters
+    return ModelSize(run.model_name, parameters, trainable_parameter_count(run.model.arch, prediction.workload))
 
 
 def _device_band(estimate: Estimate | None) -> DeviceMemoryBand | None:
@@ -368,9 +368,9 @@ def _device_band(estimate: Estimate | None) -> DeviceMemoryBand | None:
     )
 
 
-def _memory_by_release(job: RunSettings) -> Iterator[ReleaseMemory]:
+def _memory_by_release(run: RunSettings) -> Iterator[ReleaseMemory]:
     """Yield the memory with each transformers release; nothing if all need the same to one part in a hundred."""
-    prediction = predict(job)
+    prediction = predict(run)
     needs = [each.expected for each in prediction.device_memories.values()]
     if not needs or max(needs) < 1.01 * min(needs):
         return
@@ -396,8 +396,8 @@ def _terms_gib(terms: Mapping[MemoryTerm, float]) -> dict[MemoryTerm, float]:
     return {term: _in_gib(size) for term, size in sorted(terms.items(), key=lambda pair: -pair[1])}
 
 
-def _disk_use(job: RunSettings) -> DiskUse | None:
-    prediction = predict(job)
+def _disk_use(run: RunSettings) -> DiskUse | None:
+    prediction = predict(run)
     return (
         None
         if prediction.disk is None

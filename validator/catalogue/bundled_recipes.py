@@ -77,7 +77,7 @@ def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
 
 
 def resolved_recipes(host_ram_gib: float | None = None) -> Iterator[RunSettings]:
-    """Yield every recipe as a job, by name, on its own machine; the main memory of a node may be set."""
+    """Yield every recipe as a run, by name, on its own machine; the main memory of a node may be set."""
     for each in recipe_names():
         yield resolve(load_recipe(str(catalogue_root() / "recipes" / f"{each}.yaml")), host_ram_gib=host_ram_gib)
 

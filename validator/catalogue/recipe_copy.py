@@ -84,8 +84,8 @@ def _require_no_space(start: Path, text: str) -> None:
     """Raises RecipeError for a path with a space where the run starts through torchrun, as PTH012 says."""
     if not re.search(r"\s", str(start)):
         return
-    job = resolve(parse_recipe(str(start), text))
-    if job.batch.world_size > 1 or job.uses_deepspeed:
+    run = resolve(parse_recipe(str(start), text))
+    if run.batch.world_size > 1 or run.uses_deepspeed:
         splits = "at which LLaMA-Factory splits the torchrun command"
         raise RecipeError(f"`{start}` holds a space, {splits}; choose another name")
 
@@ -224,11 +224,11 @@ def copy_recipe(name: str, dest: str, own: UserData | None = None) -> InstalledR
         text = _OUTPUT_DIR_LINE.sub(lambda _: output_dir, text)
     if own is None:
         return _with_adapter_recipe(install_recipe(target, text, document.values), document.values)
-    job = resolve(document)
-    _require_trained_stage(own, source.stem, job)
-    own.require_media(job)
+    run = resolve(document)
+    _require_trained_stage(own, source.stem, run)
+    own.require_media(run)
     placed = install_recipe(target, _text_for_user_data(text, target, own), document.values, own)
-    return _with_adapter_recipe(replace(placed, notes=(*_row_count_notes(own, job), *placed.notes)), document.values)
+    return _with_adapter_recipe(replace(placed, notes=(*_row_count_notes(own, run), *placed.notes)), document.values)
 
 
 def _text_for_user_data(text: str, target: Path, own: UserData) -> str:
@@ -238,10 +238,10 @@ def _text_for_user_data(text: str, target: Path, own: UserData) -> str:
     text = _ROWS_LINE.sub(f"# rows: {own.rows}", text)
     for written, instead in _STREAMING_REPLACEMENTS.items():
         text = re.sub(written, instead, text)
-    job = resolve(parse_recipe(str(target), text))
+    run = resolve(parse_recipe(str(target), text))
     # No registry on the disk has them yet.
-    job = replace(job, workspace=replace(job.workspace, registry=own.registry))
-    prediction = stated_prediction(job)
+    run = replace(run, workspace=replace(run.workspace, registry=own.registry))
+    prediction = stated_prediction(run)
     return _PREDICTED_LINE.sub(f"# predicted: {prediction_line(prediction)}\n", text) if prediction else text
 
 
@@ -259,27 +259,27 @@ def _with_adapter_recipe(placed: InstalledRecipe, values: Mapping[str, object]) 
     )
 
 
-def _require_trained_stage(own: UserData, name: str, job: RunSettings) -> None:
+def _require_trained_stage(own: UserData, name: str, run: RunSettings) -> None:
     """Raise RecipeError where the recipe trains another kind of rows; with the recipe that does, or how to get one."""
     wanted = own.form.stage
-    if job.task.stage in TRAINABLE_STAGES[wanted]:
+    if run.task.stage in TRAINABLE_STAGES[wanted]:
         return
-    other = name.removesuffix(f"-{job.task.stage}") + ("" if wanted == "sft" else f"-{wanted}")
+    other = name.removesuffix(f"-{run.task.stage}") + ("" if wanted == "sft" else f"-{wanted}")
     way = f"copy `{other}`"
     if other not in bundled_recipes.recipe_names():
-        options = ["--model", job.model_name, "--machine", job.header.get("machine"), "--data", own.path]
+        options = ["--model", run.model_name, "--machine", run.header.get("machine"), "--data", own.path]
         way = f"`{shell_join(['lmf-recipes', 'plan', *map(str, options), '--write', 'FILE.yaml'])}`"
     raise RecipeError(
-        f"`{own.path}` holds {ROW_KINDS[wanted]}, which stage {job.task.stage} of `{name}` does not train; {way}"
+        f"`{own.path}` holds {ROW_KINDS[wanted]}, which stage {run.task.stage} of `{name}` does not train; {way}"
     )
 
 
-def _row_count_notes(own: UserData, job: RunSettings) -> Iterator[str]:
+def _row_count_notes(own: UserData, run: RunSettings) -> Iterator[str]:
     """Yield a note if the user has fewer rows than the header states, and whose number that is."""
-    if job.declared.samples and own.rows < job.declared.samples:
+    if run.declared.samples and own.rows < run.declared.samples:
         rows = f"{own.rows:,} {plural(own.rows, 'row')}"
-        whose = job.guidance.whose(job.declared.samples) if job.guidance else None
-        yield f"`{own}` holds {rows}, the recipe is made for {job.declared.samples:,}{f', {whose}' if whose else ''}"
+        whose = run.guidance.whose(run.declared.samples) if run.guidance else None
+        yield f"`{own}` holds {rows}, the recipe is made for {run.declared.samples:,}{f', {whose}' if whose else ''}"
 
 
 def with_origin(text: str, name: str) -> str:

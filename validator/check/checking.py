@@ -27,7 +27,7 @@ from validator.wording import clip
 
 _FILES_FOR_PROCESSES = 64  # files, for which several processes are quicker than one
 _MAX_MESSAGE = 2_000  # characters of a message
-# A job -> the same with simulations at hand
+# A run -> the same with simulations at hand
 Simulate = Callable[[RunSettings], RunSettings]
 # Keys and values that LLaMA-Factory does not take
 _MISREAD_CODES = ("SCH001", "SCH002", "SCH004")
@@ -40,7 +40,7 @@ def check_files(
     trial: Simulate | None = None,
 ) -> Report:
     """All findings of all files. Folders stand for the files in them; `-` is standard input; a document has been read
-    already. `trial` gives a job what simulates it. Never raises."""
+    already. `trial` gives a run what simulates it. Never raises."""
 
     def report(one: str | Document | FileReport) -> FileReport:
         if isinstance(one, FileReport):
@@ -99,7 +99,7 @@ def check_recipe(
     trial: Simulate | None = None,
     guarded: bool = True,
 ) -> tuple[FileReport, RunSettings]:
-    """All findings of a recipe that holds keys, and the job that they are about: without the values they refuse."""
+    """All findings of a recipe that holds keys, and the run that they are about: without the values they refuse."""
     locations = Locations(document, guarded)
     report = FileReport(document.path, list(document.problems))
     if document.path != "-" and not document.path.endswith(RECIPE_SUFFIXES):
@@ -111,19 +111,19 @@ def check_recipe(
     wrong = (d for d in report.diagnostics if d.severity is Severity.ERROR and d.code != WRITTEN_TWICE)
     refused = frozenset(each.key for each in wrong if each.key)
     refused |= _intended_names(report.diagnostics)
-    job = resolve(document, machine, host_ram_gib, refused, untrusted=guarded)
-    job = trial(job) if trial else job
-    findings = _apply_rules(all_rules.RULES, job, locations, refused)
+    run = resolve(document, machine, host_ram_gib, refused, untrusted=guarded)
+    run = trial(run) if trial else run
+    findings = _apply_rules(all_rules.RULES, run, locations, refused)
     misread = any(each.code in _MISREAD_CODES for each in report.diagnostics)
     report.diagnostics += map(_without_safe_fix, findings) if misread else findings
     report.diagnostics = sorted(
-        map(_clip_message, without_suppressed(document, report.diagnostics, job.is_unmodified)), key=_report_order
+        map(_clip_message, without_suppressed(document, report.diagnostics, run.is_unmodified)), key=_report_order
     )
     # Of many files without any finding no text is kept.
     found_in = {each.path or report.path for each in report.diagnostics} & locations.sources.keys()
     report.sources = {path: locations.sources[path] for path in found_in}
-    report.verdict, report.unjudged = predict(job).verdict, tuple(reasons_not_judged(job, tried=trial is not None))
-    return report, job
+    report.verdict, report.unjudged = predict(run).verdict, tuple(reasons_not_judged(run, tried=trial is not None))
+    return report, run
 
 
 def _intended_names(diagnostics: Iterable[Diagnostic]) -> frozenset[str]:
@@ -163,26 +163,26 @@ def _check_deepspeed_file(path: str) -> FileReport:
         return unreadable_report(path, str(err))
     locations = Locations(Document(path, text))
     workspace = Workspace(path, tuple(search_folders(path)))
-    job = run_of_values({"deepspeed": str(Path(path).absolute())}, workspace=workspace)
-    diagnostics = sorted(map(_clip_message, _apply_rules(all_rules.FILE_RULES, job, locations)), key=_report_order)
+    run = run_of_values({"deepspeed": str(Path(path).absolute())}, workspace=workspace)
+    diagnostics = sorted(map(_clip_message, _apply_rules(all_rules.FILE_RULES, run, locations)), key=_report_order)
     return FileReport(path, diagnostics, sources=locations.sources)
 
 
 def _apply_rules(
-    rules: Iterable[Rule], job: RunSettings, locations: Locations, refused: frozenset[str] = frozenset()
+    rules: Iterable[Rule], run: RunSettings, locations: Locations, refused: frozenset[str] = frozenset()
 ) -> Iterator[Diagnostic]:
     """Yield the findings of the rules, without those about a key whose value was refused already."""
-    for rule, place, message, fix in all_rules.run_rules(rules, job):
+    for rule, place, message, fix in all_rules.run_rules(rules, run):
         if place.key not in refused:
-            advice = _advice_on_memory(job) if rule.appends_advice else ""
+            advice = _advice_on_memory(run) if rule.appends_advice else ""
             remedy = manual.fix_paragraph(rule.manual)
             yield locations.diagnostic(rule.code, rule.severity, place, message + advice, remedy, fix)
 
 
-def _advice_on_memory(job: RunSettings) -> str:
+def _advice_on_memory(run: RunSettings) -> str:
     from validator.advise import changes  # 14 ms to import, and only what does not fit asks for advice
 
-    return f"; {changes.change_advice(job)}"
+    return f"; {changes.change_advice(run)}"
 
 
 def expand_path(path: str) -> list[str | FileReport]:
@@ -208,23 +208,23 @@ _MAX_MODEL_PROBLEM = 500  # characters, of which a name may be most
 _NO_MACHINE = "no machine named: give --machine 8xa100-80g"
 
 
-def reasons_not_judged(job: RunSettings, tried: bool = False) -> Iterator[NotJudged]:
+def reasons_not_judged(run: RunSettings, tried: bool = False) -> Iterator[NotJudged]:
     """Yield why memory was not judged. An unknown model is described in full only if no finding (FIT005) does so. After
     a simulation that failed, each file has a finding with the reason, so that files are not summed up."""
-    engine = predict(job).sharded_by
-    if job.machine_problem:
+    engine = predict(run).sharded_by
+    if run.machine_problem:
         yield NotJudged("machine not known", "machine not known")
-    elif not job.machine:
+    elif not run.machine:
         yield NotJudged(_NO_MACHINE, _NO_MACHINE)
-    if job.model_problem:
-        told = bool(job.machine)
+    if run.model_problem:
+        told = bool(run.machine)
         code = "FIT005" if told and not tried else ""
         yield NotJudged(
-            "model not known", "model not known" if told else clip(job.model_problem, _MAX_MODEL_PROBLEM), code
+            "model not known", "model not known" if told else clip(run.model_problem, _MAX_MODEL_PROBLEM), code
         )
-    if job.task.is_inference_only:
+    if run.task.is_inference_only:
         yield NotJudged("nothing is trained", "nothing is trained: the formulas are of training")
     if engine and engine.problem:
         yield NotJudged("DeepSpeed file not read", "DeepSpeed file not read")
-    if job.accelerate and not job.accelerate.judged:
+    if run.accelerate and not run.accelerate.judged:
         yield NotJudged("accelerate file not understood", "accelerate file not understood")

@@ -114,10 +114,10 @@ def _recipes_reading(paths: Iterable[str]) -> Iterator[str]:
     changed = {Path(path).resolve() for path in paths}
     for path in find_in_folder(".") if changed else ():
         if not path.endswith(".json"):
-            job = resolve(load_recipe(path))
+            run = resolve(load_recipe(path))
             read = [
-                job.deepspeed.path if job.deepspeed else None,
-                job.data.registry.path if job.data.registry else None,
+                run.deepspeed.path if run.deepspeed else None,
+                run.data.registry.path if run.data.registry else None,
             ]
             if any(Path(each).resolve() in changed for each in read if each):
                 yield path

@@ -60,12 +60,12 @@ def command(
         raise click.UsageError("Missing argument 'RECIPE'.")
     else:
         recipe, overrides = locate_recipe(recipe, overrides)
-        job, timed = (
+        run, timed = (
             _timed_from_log(recipe, overrides, machine, file)
             if file
             else _time_steps(recipe, overrides, machine, number)
         )
-        _keep_measurement(recipe, job, timed)
+        _keep_measurement(recipe, run, timed)
 
 
 def _timed_from_log(
@@ -86,21 +86,21 @@ def _time_steps(
         target = targets.allocate_devices(resolve(document), dry=False)
         if not target.accelerators and not first.on_cpu:
             raise RecipeError("this machine shows no device that steps could be timed on; --log takes a run elsewhere")
-        job = preflight.check_before_start(document, target, None)
-        if job.machine is None or launch_command.nodes_and_devices(job)[0] > 1:
+        run = preflight.check_before_start(document, target, None)
+        if run.machine is None or launch_command.nodes_and_devices(run)[0] > 1:
             raise RecipeError("steps are timed on one node; of a run on several give the first one's log: --log FILE")
-        prepared = local_launch.build_launch(job, words, target.device_env)
-        supervisor.check_can_start(job, prepared)
-        return job, short_run.run_timed_steps(prepared, number)
+        prepared = local_launch.build_launch(run, words, target.device_env)
+        supervisor.check_can_start(run, prepared)
+        return run, short_run.run_timed_steps(prepared, number)
 
 
-def _keep_measurement(recipe: str, job: RunSettings, timed: MeasuredSteps) -> None:
+def _keep_measurement(recipe: str, run: RunSettings, timed: MeasuredSteps) -> None:
     """Keeps what was measured, and says what comes of it."""
-    expected = comparable_step_seconds(job, timed.tokens)
-    if job.machine is None or expected is None:
+    expected = comparable_step_seconds(run, timed.tokens)
+    if run.machine is None or expected is None:
         raise RecipeError(f"`{recipe}`: there is nothing to correct where machine or model is not known")
     name = str(Path(recipe).resolve())
-    measured = Calibration(str(job.machine), name, timed.seconds, expected, timed.steps, date.today().isoformat())
+    measured = Calibration(str(run.machine), name, timed.seconds, expected, timed.steps, date.today().isoformat())
     calibration.save_calibration(measured)
     click.echo(
         format_measurement(measured, timed, calibration.time_correction(measured.machine) or measured.ratio), nl=False

@@ -49,9 +49,9 @@ def command(
     recipe, overrides = locate_recipe(recipe, overrides)
     with options.open_simulator(simulate, _MAX_SIMULATED_CHANGES) as trial:
         document = with_header_fields(load_with_overrides(recipe, overrides), network=network, price=price)
-        judged, job = check_recipe(document, machine, host_ram, trial)
+        judged, run = check_recipe(document, machine, host_ram, trial)
         explanation = explain(
-            job, overrides, judged.diagnostics, options.simulation_of(job) if simulate else None, energy
+            run, overrides, judged.diagnostics, options.simulation_of(run) if simulate else None, energy
         )
     if form == "json":
         explanation = explanation.rounded()

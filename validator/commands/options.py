@@ -117,7 +117,7 @@ def require_price(_context: click.Context, _parameter: click.Parameter, text: st
 
 
 def require_hours(_context: click.Context, _parameter: click.Parameter, number: float | None) -> float | None:
-    """What no job can take is wrong usage."""
+    """What no run can take is wrong usage."""
     if number is not None and not 0 < number <= _HOURS_PER_YEAR:
         raise click.UsageError(f"hours are a number above 0 and at most {_HOURS_PER_YEAR:,}, not {number:g}")
     return number
@@ -189,7 +189,7 @@ def open_trials(wanted: bool, more: int = 0) -> Iterator[SimulationSession | Non
 
 @contextmanager
 def open_simulator(wanted: bool, more: int = 0) -> Iterator[Callable[[RunSettings], RunSettings] | None]:
-    """As `trials`, what gives a job its simulations."""
+    """As `trials`, what gives a run its simulations."""
     with open_trials(wanted, more) as made:
         if made is None:
             yield None
@@ -199,11 +199,11 @@ def open_simulator(wanted: bool, more: int = 0) -> Iterator[Callable[[RunSetting
         yield lambda one: predict.with_simulations(one, made)
 
 
-def simulation_of(job: RunSettings) -> SimulationFigures | None:
-    """What was simulated of a job; None where nothing was."""
+def simulation_of(run: RunSettings) -> SimulationFigures | None:
+    """What was simulated of a run; None where nothing was."""
     from validator.simulation.predict import Simulation
 
-    return job.memory_source.figures(job) if isinstance(job.memory_source, Simulation) else None
+    return run.memory_source.figures(run) if isinstance(run.memory_source, Simulation) else None
 
 
 SIMULATE_OPTION = click.option("--simulate", is_flag=True, callback=_require_simulation_packages,

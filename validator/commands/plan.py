@@ -139,7 +139,7 @@ def command(
                 answer, scale=other_machines.plans_by_device_count(answer.best.draft, host_ram is not None)
             )
         if data and answer.best:
-            data.require_media(answer.best.draft.job)
+            data.require_media(answer.best.draft.run)
         shown = answer_rows(answer)
         again = _given_options(context, simulated=answer.planned is not None)
         following = () if write or form == "json" else next_commands(answer, again)

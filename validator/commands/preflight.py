@@ -25,19 +25,19 @@ from validator.run.settings import RunSettings, resolve
 def check_before_start(
     document: Document, target: DeviceAllocation, host_ram: float | None, dry: bool = False
 ) -> RunSettings:
-    """The job as it runs on the target. Says what is found and what this machine lacks; ends here, with exit code 1,
+    """The run as it runs on the target. Says what is found and what this machine lacks; ends here, with exit code 1,
     where the run would stop for it, but for a `dry` one, which may be for another machine."""
     ram = target.host_ram_gib if host_ram is None else host_ram
     for note in target.notes:
         print_lines(note.text, err=True)
     require_no_errors(document, target.machine, ram)
-    job = resolve(document, target.machine, ram)
+    run = resolve(document, target.machine, ram)
     context = CheckContext(allocation=target)
     if target.accelerators or not dry:  # else this is not the machine that the run is for
-        _report(start_checks.PREFLIGHT_OF_MACHINE, job, context)
-    _report(start_checks.PREFLIGHT, job, context, dry)
-    report_data(job)
-    return job
+        _report(start_checks.PREFLIGHT_OF_MACHINE, run, context)
+    _report(start_checks.PREFLIGHT, run, context, dry)
+    report_data(run)
+    return run
 
 
 def require_no_errors(
@@ -53,9 +53,9 @@ def require_no_errors(
         sys.exit(1)
 
 
-def _report(checks: Sequence[Check], job: RunSettings, context: CheckContext, dry: bool = False) -> None:
+def _report(checks: Sequence[Check], run: RunSettings, context: CheckContext, dry: bool = False) -> None:
     """Print the warnings and errors of the checks; end here if one is an error, unless the run is a dry one."""
-    lacking = [line for check in checks for line in check(job, context) if line.state != "ok"]
+    lacking = [line for check in checks for line in check(run, context) if line.state != "ok"]
     for line in lacking:
         stops = dry and line.state == "error"
         print_lines(f"{'a run here would stop' if stops else f'this machine: {line.state}'}: {line.found}", err=True)
@@ -63,9 +63,9 @@ def _report(checks: Sequence[Check], job: RunSettings, context: CheckContext, dr
         sys.exit(1)
 
 
-def report_data(job: RunSettings) -> None:
+def report_data(run: RunSettings) -> None:
     """Say in short what `data` says of small local data sets; end here where the run would stop at them."""
-    lines, stops = dataset.summarize_data(job)
+    lines, stops = dataset.summarize_data(run)
     for line in lines:
         print_lines(line, err=True)
     if stops:

@@ -78,16 +78,16 @@ def command(
     settings = load_or_ask_site(engine, site, ask=not dry_run)
     wanted = _SubmitOptions(overrides, machine, host_ram, hours, settings)
     runs = [_smoke_run(each, wanted) if smoke else _checked_run(each, wanted) for each in _recipe_paths(recipe)]
-    job = _SCHEDULERS[engine](runs, settings)
-    for note in job.notes:
+    run = _SCHEDULERS[engine](runs, settings)
+    for note in run.notes:
         print_lines(note, err=True)
     if write:
-        atomic_write.replace_untouched_file(write, job.text)
+        atomic_write.replace_untouched_file(write, run.text)
         print_lines(f"the job is in {write}", err=True)
     if dry_run:
-        click.echo(job.text, nl=False)
+        click.echo(run.text, nl=False)
         return
-    for line in job.submit():
+    for line in run.submit():
         print_lines(line)
 
 
@@ -122,19 +122,19 @@ def _checked_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:
     path, overrides = locate_recipe(recipe, wanted.overrides)
     document = load_with_overrides(path, overrides)
     preflight.require_no_errors(document, wanted.machine, wanted.host_ram, ("PAR007",))  # variables that the job sets
-    job = wanted.resolved(path, overrides)
-    preflight.report_data(job)
-    return RunToSubmit(job, overrides, build_cluster_job(job, wanted.site, overrides, wanted.hours))
+    run = wanted.resolved(path, overrides)
+    preflight.report_data(run)
+    return RunToSubmit(run, overrides, build_cluster_job(run, wanted.site, overrides, wanted.hours))
 
 
 def _smoke_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:
     """Two steps of the run, which is checked as a whole."""
     whole = _checked_run(recipe, wanted)
-    overrides = (*whole.overrides, *smoking.smoke_overrides(whole.job))
-    job = wanted.resolved(whole.job.workspace.recipe, overrides)
-    short = build_cluster_job(job, wanted.site, overrides, wanted.hours)
+    overrides = (*whole.overrides, *smoking.smoke_overrides(whole.run))
+    run = wanted.resolved(whole.run.workspace.recipe, overrides)
+    short = build_cluster_job(run, wanted.site, overrides, wanted.hours)
     limit = wanted.hours if wanted.hours or short.hours else _SMOKE_HOURS
-    return RunToSubmit(job, overrides, replace(short, name=f"{short.name}-smoke", time_limit_h=limit, can_resume=False))
+    return RunToSubmit(run, overrides, replace(short, name=f"{short.name}-smoke", time_limit_h=limit, can_resume=False))
 
 
 def load_or_ask_site(engine: str, named: Path | None, *, ask: bool) -> Site:

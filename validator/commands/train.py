@@ -66,18 +66,18 @@ def command(
     recipe, overrides = locate_recipe(recipe, overrides)
     document = load_with_overrides(recipe, overrides)
     target = _launch_machine(document, machine, dry_run)
-    job = preflight.check_before_start(document, target, host_ram, dry_run)
+    run = preflight.check_before_start(document, target, host_ram, dry_run)
     if smoke:  # judged as the whole run
-        overrides = (*overrides, *smoking.smoke_overrides(job))
-        job = resolve(load_with_overrides(recipe, overrides), target.machine)
-    prepared = local_launch.build_launch(job, overrides, target.device_env)
-    nodes, _ = launch_command.nodes_and_devices(job)
+        overrides = (*overrides, *smoking.smoke_overrides(run))
+        run = resolve(load_with_overrides(recipe, overrides), target.machine)
+    prepared = local_launch.build_launch(run, overrides, target.device_env)
+    nodes, _ = launch_command.nodes_and_devices(run)
     # Several nodes share an output folder.
     with lock_output_dir(prepared.output) if prepared.output and nodes == 1 and not dry_run else nullcontext() as lock:
         if not smoke:
-            _report_earlier_run(job, dry_run)
+            _report_earlier_run(run, dry_run)
         if not dry_run:
-            _train_and_exit(job, prepared, smoke, grace, lock)
+            _train_and_exit(run, prepared, smoke, grace, lock)
     variables = {**prepared.env, **prepared.device_env}
     words = (str(prepared.recipe), prepared.overrides, nodes, variables, prepared.launcher)
     print_lines(*launch_command.node_commands(*words, launch_command.rendezvous_env(nodes)))
@@ -90,25 +90,25 @@ def _launch_machine(document: Document, machine: str, dry: bool) -> DeviceAlloca
     return DeviceAllocation(machine) if dry else targets.allocate_for_machine(machine, resolve(document, machine))
 
 
-def _report_earlier_run(job: RunSettings, dry: bool) -> None:
+def _report_earlier_run(run: RunSettings, dry: bool) -> None:
     """Say from what the run goes on; end here where nothing is left to do, with success, so that a job that is started
     again and again comes to its end."""
-    for line in resume.resume_messages(job, dry=dry):
+    for line in resume.resume_messages(run, dry=dry):
         print_lines(line, err=True)
-    if not dry and resume.finished_message(job):
+    if not dry and resume.finished_message(run):
         sys.exit(0)
 
 
-def _train_and_exit(job: RunSettings, prepared: Launch, smoke: bool, grace: float | None, lock: int | None) -> NoReturn:
+def _train_and_exit(run: RunSettings, prepared: Launch, smoke: bool, grace: float | None, lock: int | None) -> NoReturn:
     """Train, say where the results are, and end with the trainer's exit code."""
     began = time.monotonic()
-    code = supervisor.run_training(job, prepared, grace, lock)
+    code = supervisor.run_training(run, prepared, grace, lock)
     for path in local_launch.result_files(prepared.output) if code == 0 and prepared.output else ():
         print_lines(f"saved: {path}")
     if smoke and code == 0 and prepared.output:
         print_lines(smoking.smoke_summary(prepared.output, time.monotonic() - began))
     if code:
-        said = (_describe_exit(prepared.launcher[0], code), None if smoke else resume.after_exit_message(job))
+        said = (_describe_exit(prepared.launcher[0], code), None if smoke else resume.after_exit_message(run))
         with suppress(OutputError):  # the terminal may be gone
             print_lines(f"lmf-recipes: {'; '.join(filter(None, said))}", err=True)
     sys.exit(code)

@@ -31,12 +31,12 @@ def require_packages(asking: str) -> None:
         raise RecipeError(f"{asking} {lacking}")
 
 
-def summarize_data(job: RunSettings) -> tuple[list[str], bool]:
-    """Return what to say of the job's data in a few lines, and whether the run would stop at them."""
-    if not any(dataset.files for dataset in job.data.datasets):
+def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
+    """Return what to say of the run's data in a few lines, and whether the run would stop at them."""
+    if not any(dataset.files for dataset in run.data.datasets):
         return [], False
     if lacking := _missing_packages():
         return [f"data: not looked into: this {lacking}"], False
     from . import short_report
 
-    return short_report.summarize_data(job)
+    return short_report.summarize_data(run)

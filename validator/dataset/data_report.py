@@ -142,18 +142,18 @@ class RunDuration:
     hours: Band
 
 
-def run_duration(job: RunSettings, sequences: int, lengths: Sequence[int]) -> RunDuration | None:
+def run_duration(run: RunSettings, sequences: int, lengths: Sequence[int]) -> RunDuration | None:
     """Return the time of a run on so many sequences of these lengths, in tokens; None if no machine is named, or
     nothing is known of its rates or of the model."""
     if not sequences or not lengths:
         return None
     ordered = sorted(lengths)
     quantiles = tuple(ordered[at * len(ordered) // _LENGTH_QUANTILES] for at in range(_LENGTH_QUANTILES))
-    found = predict_training_time(job, sequences, quantiles, calibration.time_correction(str(job.machine)))
+    found = predict_training_time(run, sequences, quantiles, calibration.time_correction(str(run.machine)))
     if found is None or found.hours is None:
         return None
     step = Band(found.step.low, found.step.expected, found.step.high)
-    return RunDuration(str(job.machine), *(Band(*map(four_digits, band)) for band in (step, found.hours)))
+    return RunDuration(str(run.machine), *(Band(*map(four_digits, band)) for band in (step, found.hours)))
 
 
 # Near duplicates among more rows are looked for only when asked: they take most of the time.
@@ -161,58 +161,58 @@ MAX_NEAR_DUPLICATE_ROWS = 200_000
 _EXAMPLES = 3
 
 
-def build_report(job: RunSettings, near: bool | None, report: OnRows) -> DataReport:
-    """Return the report on a job's data. `near`: look for near duplicates; None: if they are quick to find. Raises
+def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataReport:
+    """Return the report on a run's data. `near`: look for near duplicates; None: if they are quick to find. Raises
     RecipeError if there are no data to look at."""
-    if job.data.is_tokenized:
+    if run.data.is_tokenized:
         raise RecipeError(
-            f"{job.workspace.recipe}: `tokenized_path` holds tokenized data, which is trained on as it is"
+            f"{run.workspace.recipe}: `tokenized_path` holds tokenized data, which is trained on as it is"
         )
-    counter, reason = token_counting.best_counter(job)
-    chosen = recipe_datasets.load_datasets(job, counter, report)
+    counter, reason = token_counting.best_counter(run)
+    chosen = recipe_datasets.load_datasets(run, counter, report)
     if not chosen:
-        raise RecipeError(f"{job.workspace.recipe}: names no data set; set `dataset`")
-    run = select_rows(job, chosen)
-    trained = run.trained(run.train)
-    rows, evaluated = np.unique(trained), np.unique(run.trained(run.evaluation))
+        raise RecipeError(f"{run.workspace.recipe}: names no data set; set `dataset`")
+    selection = select_rows(run, chosen)
+    trained = selection.trained(selection.train)
+    rows, evaluated = np.unique(trained), np.unique(selection.trained(selection.evaluation))
     whole = not any(one.note for one in chosen)
-    steps = training_schedule(job, run.sequences) if run.sequences and whole else None
-    exact = not run.inexact_because and (counter.exact or not job.batch.packing)
-    first, again = quality.exact_duplicates(run, rows)
-    lengths = _token_totals(job, run, counter, trained)
-    amounts = math.ceil(lengths.per_epoch / BLOCK_TOKENS) if job.task.stage == "pt" else len(first) * run.row_step
-    unlooked = _why_near_duplicates_skipped(near, len(rows), run.row_step)
-    alike = [] if unlooked else _near_duplicate_issues(job, run, first, len(rows), counter, report)
+    steps = training_schedule(run, selection.sequences) if selection.sequences and whole else None
+    exact = not selection.inexact_because and (counter.exact or not run.batch.packing)
+    first, again = quality.exact_duplicates(selection, rows)
+    lengths = _token_totals(run, selection, counter, trained)
+    amounts = math.ceil(lengths.per_epoch / BLOCK_TOKENS) if run.task.stage == "pt" else len(first) * selection.row_step
+    unlooked = _why_near_duplicates_skipped(near, len(rows), selection.row_step)
+    alike = [] if unlooked else _near_duplicate_issues(run, selection, first, len(rows), counter, report)
     return DataReport(
-        path=job.workspace.recipe,
-        model=job.model_name,
-        stage=job.task.stage,
-        method=job.task.method,
-        template=job.args.get("template"),
-        cutoff_len=int(job.args.number("cutoff_len")),
+        path=run.workspace.recipe,
+        model=run.model_name,
+        stage=run.task.stage,
+        method=run.task.method,
+        template=run.args.get("template"),
+        cutoff_len=int(run.args.number("cutoff_len")),
         sets=[_dataset_summary(one) for one in chosen],
-        problems=run.problems,
-        notes=[*_report_notes(job, run, reason), *([unlooked] if unlooked else [])],
+        problems=selection.problems,
+        notes=[*_report_notes(run, selection, reason), *([unlooked] if unlooked else [])],
         rows=RowCounts(
             read=sum(one.rows.read for one in chosen),
-            selected=len(run.train) * run.row_step,
-            dropped=run.drops.total(),
-            trained=len(trained) * run.row_step,
-            evaluated=run.evaluated,
-            sequences=run.sequences,
+            selected=len(selection.train) * selection.row_step,
+            dropped=selection.drops.total(),
+            trained=len(trained) * selection.row_step,
+            evaluated=selection.evaluated,
+            sequences=selection.sequences,
             exact=exact,
         ),
-        drops=list(_dropped_rows(run)),
+        drops=list(_dropped_rows(selection)),
         steps=steps,
         tokens=lengths,
-        memory=_longest_batch_memory(job, run, rows),
-        amount=sample_guidance.judge_sample_count(job, amounts if whole else 0, steps.epochs if steps else 0.0),
+        memory=_longest_batch_memory(run, selection, rows),
+        amount=sample_guidance.judge_sample_count(run, amounts if whole else 0, steps.epochs if steps else 0.0),
         quality=[
-            replace(one, rows=one.rows * run.row_step)
-            for one in (*quality.quality_issues(run, rows, evaluated, again), *alike)
+            replace(one, rows=one.rows * selection.row_step)
+            for one in (*quality.quality_issues(selection, rows, evaluated, again), *alike)
         ],
-        time=run_duration(job, run.sequences, run.rows["kept_tokens"][trained].tolist())
-        if steps and not _holds_media(run)
+        time=run_duration(run, selection.sequences, selection.rows["kept_tokens"][trained].tolist())
+        if steps and not _holds_media(selection)
         else None,
     )
 
@@ -230,77 +230,77 @@ def _dataset_summary(one: LoadedDataset) -> DatasetSummary:
     )
 
 
-def _report_notes(job: RunSettings, run: RowSelection, reason: str) -> Iterator[str]:
+def _report_notes(run: RunSettings, selection: RowSelection, reason: str) -> Iterator[str]:
     """Yield what keeps figures from being exact."""
     if reason:
         yield f"token counts are estimates: {reason}"
-    elif not job.args.is_set("template") and job.task.stage != "pt":
+    elif not run.args.is_set("template") and run.task.stage != "pt":
         yield "no `template`: what the tokenizer's own chat template adds to a sample is not counted"
-    if any(one.rows.tools_approximated for one in run.sets):
+    if any(one.rows.tools_approximated for one in selection.sets):
         yield "descriptions and calls of tools are counted as they stand in the data, not as the template writes them"
-    if _holds_media(run):
+    if _holds_media(selection):
         yield "images, videos and audios are not counted; each adds tokens"
-    if job.args.flag("streaming"):
+    if run.args.flag("streaming"):
         yield "streamed data are read row by row until `max_steps`; the counts are those of the files"
-    yield from run.inexact_because
+    yield from selection.inexact_because
 
 
-def _holds_media(run: RowSelection) -> bool:
+def _holds_media(selection: RowSelection) -> bool:
     """Whether rows hold more than text, so that their tokens alone say neither where to cut nor what a batch needs."""
-    return any(one.attr.has_media for one in run.sets)
+    return any(one.attr.has_media for one in selection.sets)
 
 
-def _dropped_rows(run: RowSelection) -> Iterator[DroppedRows]:
-    outcome = run.rows["outcome"][run.train]
-    for code, rows in run.drops.most_common():
-        places = map(run.place, run.train[outcome == code][:_EXAMPLES])
+def _dropped_rows(selection: RowSelection) -> Iterator[DroppedRows]:
+    outcome = selection.rows["outcome"][selection.train]
+    for code, rows in selection.drops.most_common():
+        places = map(selection.place, selection.train[outcome == code][:_EXAMPLES])
         yield DroppedRows(STATUS_REASONS[code], rows, list(places))
 
 
-def _token_totals(job: RunSettings, run: RowSelection, counter: TokenCounter, trained: Positions) -> TokenTotals:
+def _token_totals(run: RunSettings, selection: RowSelection, counter: TokenCounter, trained: Positions) -> TokenTotals:
     tokens, kept, answers, cut = (
-        run.rows[name][trained] for name in ("tokens", "kept_tokens", "answer_tokens", "cut_answer_tokens")
+        selection.rows[name][trained] for name in ("tokens", "kept_tokens", "answer_tokens", "cut_answer_tokens")
     )
     ordered = np.sort(tokens).tolist()
-    positions = job.model.positions if job.model else None
-    recommended = ordered and not _holds_media(run)
+    positions = run.model.positions if run.model else None
+    recommended = ordered and not _holds_media(selection)
     return TokenTotals(
         source=counter.name,
-        exact=counter.exact and not any(one.rows.tools_approximated for one in run.sets),
+        exact=counter.exact and not any(one.rows.tools_approximated for one in selection.sets),
         **vars(sequence_lengths.length_distribution(ordered)),
-        per_epoch=int(kept.sum()) * run.row_step,
-        answers_per_epoch=int(answers.sum() - cut.sum()) * run.row_step,
-        rows_cut=int(np.count_nonzero(tokens > kept)) * run.row_step,
-        tokens_cut=int(tokens.sum() - kept.sum()) * run.row_step,
+        per_epoch=int(kept.sum()) * selection.row_step,
+        answers_per_epoch=int(answers.sum() - cut.sum()) * selection.row_step,
+        rows_cut=int(np.count_nonzero(tokens > kept)) * selection.row_step,
+        tokens_cut=int(tokens.sum() - kept.sum()) * selection.row_step,
         recommended_cutoff_len=sequence_lengths.recommend_cutoff_len(ordered, positions) if recommended else None,
     )
 
 
-def _longest_batch_memory(job: RunSettings, run: RowSelection, rows: Positions) -> LongestBatchMemory | None:
+def _longest_batch_memory(run: RunSettings, selection: RowSelection, rows: Positions) -> LongestBatchMemory | None:
     """Return the device memory with the longest batch there is, and with `cutoff_len`; None if it is not known."""
-    limit = int(job.args.number("cutoff_len"))
-    most = int(run.rows["kept_tokens"][rows].max(initial=0))
-    longest = limit if job.batch.packing else min(padded_to_eight(most), limit)
-    real, at_limit = (predict(each).device_memory for each in (job.updated({"cutoff_len": longest}), job))
-    if not longest or _holds_media(run) or at_limit is None or real is None:
+    limit = int(run.args.number("cutoff_len"))
+    most = int(selection.rows["kept_tokens"][rows].max(initial=0))
+    longest = limit if run.batch.packing else min(padded_to_eight(most), limit)
+    real, at_limit = (predict(each).device_memory for each in (run.updated({"cutoff_len": longest}), run))
+    if not longest or _holds_media(selection) or at_limit is None or real is None:
         return None
-    usable = job.machine.device.usable_gib if job.machine else None
+    usable = run.machine.device.usable_gib if run.machine else None
     longest_gib, cutoff_gib = (round(each.expected / GIB, 2) for each in (real, at_limit))
     return LongestBatchMemory(longest, longest_gib, cutoff_gib, usable)
 
 
 def _near_duplicate_issues(
-    job: RunSettings, run: RowSelection, first: Positions, rows: int, counter: TokenCounter, report: OnRows
+    run: RunSettings, selection: RowSelection, first: Positions, rows: int, counter: TokenCounter, report: OnRows
 ) -> Iterator[QualityIssue]:
     """Yield the near duplicates within each data set. `rows` is the number of rows looked at, `first` are the positions
     of those that are no exact duplicates."""
     start, pairs = 0, []
-    for one in run.sets:
+    for one in selection.sets:
         end = start + len(one.rows)
         own = first[(start <= first) & (first < end)] - start
         if len(own):
             signed = near_duplicates.minhash_signatures(
-                one.files, recipe_datasets.scan_settings(job, one.attr, counter), report
+                one.files, recipe_datasets.scan_settings(run, one.attr, counter), report
             )
             pairs += [(row + start, other + start) for row, other in near_duplicates.find_near_duplicates(signed, own)]
         start = end
@@ -309,7 +309,7 @@ def _near_duplicate_issues(
             "near duplicates",
             len(pairs),
             rows,
-            quality.example_pairs(run, pairs),
+            quality.example_pairs(selection, pairs),
             f"rows that share {near_duplicates.NEAR_THRESHOLD:.0%} of their word pairs with one before",
         )
 
@@ -328,9 +328,9 @@ def report_on_source(
 ) -> DataReport:
     """Return the report on the data of a recipe, after the overrides, or on a data file, with a progress bar meanwhile.
     Raises RecipeError."""
-    job = user_data.job_of_source(source, model, overrides, machine)
-    progress = ProgressBar(sum(dataset.rows.number for dataset in job.data.datasets if dataset.rows))
+    run = user_data.job_of_source(source, model, overrides, machine)
+    progress = ProgressBar(sum(dataset.rows.number for dataset in run.data.datasets if dataset.rows))
     try:
-        return build_report(job, near, progress)
+        return build_report(run, near, progress)
     finally:
         progress.close()

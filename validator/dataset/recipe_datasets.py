@@ -71,13 +71,13 @@ class LoadedDataset:
         return suggest_entry(self.name, self.dataset.entry, stage, self.first_rows()) if self.dataset else ""
 
 
-def load_datasets(job: RunSettings, counter: TokenCounter, report: OnRows) -> list[LoadedDataset]:
+def load_datasets(run: RunSettings, counter: TokenCounter, report: OnRows) -> list[LoadedDataset]:
     """Return every data set of the recipe, those trained on first. If one has too many rows, all keep the same share of
     theirs."""
     loaded = [
-        _load_dataset(job, name, key == "eval_dataset", counter, report)
+        _load_dataset(run, name, key == "eval_dataset", counter, report)
         for key in ("dataset", "eval_dataset")
-        for name in dict.fromkeys(job.args.words(key))
+        for name in dict.fromkeys(run.args.words(key))
     ]
     row_step = max((one.rows.row_step for one in loaded), default=1)
     for one in loaded:
@@ -85,28 +85,28 @@ def load_datasets(job: RunSettings, counter: TokenCounter, report: OnRows) -> li
     return loaded
 
 
-def scan_settings(job: RunSettings, attr: DatasetAttr, counter: TokenCounter) -> ScanSettings:
+def scan_settings(run: RunSettings, attr: DatasetAttr, counter: TokenCounter) -> ScanSettings:
     """Return how the rows of a data set are meant and counted. Media paths count from `media_dir`, by default
     `dataset_dir` (hparams/data_args.py)."""
-    name, facts, system = str(job.args.get("template")), job.template or {}, job.args.get("default_system")
+    name, facts, system = str(run.args.get("template")), run.template or {}, run.args.get("default_system")
     template = ChatTemplate(
         tables.json_table("formats")["formats"].get(name, {}),
         counter,
         efficient_eos=bool(facts.get("efficient_eos")),
-        thinking=job.args.get("enable_thinking"),
-        preserve=job.args.flag("preserve_thinking"),
-        mask_history=job.args.flag("mask_history"),
+        thinking=run.args.get("enable_thinking"),
+        preserve=run.args.flag("preserve_thinking"),
+        mask_history=run.args.flag("mask_history"),
         system=system if isinstance(system, str) else None,
     )
-    folder = str(job.args.get("media_dir") or job.args.get("dataset_dir"))
-    found = job.workspace.find(folder)
-    kinds = frozenset(facts.get("media", ())) if job.template else None
+    folder = str(run.args.get("media_dir") or run.args.get("dataset_dir"))
+    found = run.workspace.find(folder)
+    kinds = frozenset(facts.get("media", ())) if run.template else None
     media = MediaSupport(kinds, str(found[0]) if found else folder, name)
-    return ScanSettings(attr, job.task.stage, template, counter, job.batch.kept_tokens, job.batch.packing, media)
+    return ScanSettings(attr, run.task.stage, template, counter, run.batch.kept_tokens, run.batch.packing, media)
 
 
-def _load_dataset(job: RunSettings, name: str, evaluates: bool, counter: TokenCounter, report: OnRows) -> LoadedDataset:
-    registry = job.data.registry
+def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCounter, report: OnRows) -> LoadedDataset:
+    registry = run.data.registry
     one = LoadedDataset(name, evaluates, registry.get(name) if registry else None)
     if registry is None:
         one.note = "not in a local dataset_info.json"
@@ -122,33 +122,33 @@ def _load_dataset(job: RunSettings, name: str, evaluates: bool, counter: TokenCo
     if one.problems:
         return one
     one.attr = one.dataset.attr
-    one.problems += _refusals(job, name, one.dataset)
+    one.problems += _refusals(run, name, one.dataset)
     if one.dataset.source != "file":
         one.note = f"not on this machine: its source is a {one.dataset.source or 'missing file_name'}"
     elif not one.problems:
-        one.rows = row_scan.scan_dataset(one.files, scan_settings(job, one.attr, counter), report)
+        one.rows = row_scan.scan_dataset(one.files, scan_settings(run, one.attr, counter), report)
         one.problems += _row_problems(one, str(one.dataset.path))
         if not one.rows.problems:
             drop_date_answers(one.rows, one.attr)
     if one.problems and not one.rows.problems:
-        one.problems[0] = replace(one.problems[0], remedy=one.suggested_entry(job.task.stage))
+        one.problems[0] = replace(one.problems[0], remedy=one.suggested_entry(run.task.stage))
     return one
 
 
-def explain_no_rows(job: RunSettings, one: LoadedDataset, otherwise: str) -> FatalProblem:
+def explain_no_rows(run: RunSettings, one: LoadedDataset, otherwise: str) -> FatalProblem:
     """Return why no row of a set is trained; `otherwise` if its first rows do not tell."""
-    stage = job.task.stage
+    stage = run.task.stage
     why = why_none_trained(one.dataset.entry, stage, one.first_rows()) if one.dataset else ""
     return FatalProblem(one.name, f"no row is left to train on: {why or otherwise}", one.suggested_entry(stage))
 
 
-def _refusals(job: RunSettings, name: str, dataset: Dataset) -> Iterator[FatalProblem]:
+def _refusals(run: RunSettings, name: str, dataset: Dataset) -> Iterator[FatalProblem]:
     """Yield why LLaMA-Factory refuses the data set before it reads a row."""
-    pairs = job.task.uses_preference_pairs
+    pairs = run.task.uses_preference_pairs
     if dataset.attr.ranking is not pairs:
         how = "needs" if pairs else "takes no"
-        yield FatalProblem(name, f"stage {job.task.stage} {how} pairs (`ranking: true`)")
-    if fault := dataset_registry.formatting_fault(dataset.attr.formatting, job.header):
+        yield FatalProblem(name, f"stage {run.task.stage} {how} pairs (`ranking: true`)")
+    if fault := dataset_registry.formatting_fault(dataset.attr.formatting, run.header):
         yield FatalProblem(name, fault)
     if dataset.source == "file" and not dataset.files:
         yield FatalProblem(str(dataset.path), no_data_file_reason(dataset.path))

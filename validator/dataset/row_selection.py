@@ -159,40 +159,42 @@ class RowSelection:
         return kept
 
 
-def select_rows(job: RunSettings, sets: list[LoadedDataset]) -> RowSelection:
+def select_rows(run: RunSettings, sets: list[LoadedDataset]) -> RowSelection:
     """Return what is trained and evaluated on, in order, and why the run would stop."""
-    run = RowSelection(sets, problems=[problem for one in sets for problem in one.problems])
-    if run.problems:
-        return run
+    selection = RowSelection(sets, problems=[problem for one in sets for problem in one.problems])
+    if selection.problems:
+        return selection
     absent = [one.name for one in sets if one.note]
     if absent:  # which rows are drawn cannot be told
-        run.inexact_because.append(f"without the rows of {', '.join(absent)}, which are not on this machine")
-        run.train = np.arange(sum(len(one.rows) for one in sets if not one.evaluates))
+        selection.inexact_because.append(f"without the rows of {', '.join(absent)}, which are not on this machine")
+        selection.train = np.arange(sum(len(one.rows) for one in sets if not one.evaluates))
     else:
         try:
-            run.train, run.evaluation = _train_and_eval_rows(job, run)
+            selection.train, selection.evaluation = _train_and_eval_rows(run, selection)
         except RecipeError as err:
-            run.problems.append(FatalProblem(job.workspace.recipe, str(err)))
-            return run
-        run.problems += _fatal_row_problems(job, run)
-    codes, counts = np.unique(run.rows["outcome"][run.train], return_counts=True)
-    run.drops = Tally({int(code): int(rows) for code, rows in zip(codes, counts, strict=True) if code != TRAINED})
-    run.sequences = len(run.train) - run.drops.total() if absent else _count_sequences(job, run)
-    run.evaluated = len(run.trained(run.evaluation))
-    if run.row_step > 1:  # each row stands for several
-        read, step = sum(one.rows.read for one in sets), run.row_step
-        run.inexact_because.append(f"of {read:,} rows one in {step} is looked at closely, and counted {step} times")
-        run.drops = Tally({code: rows * step for code, rows in run.drops.items()})
-        run.sequences, run.evaluated = run.sequences * step, run.evaluated * step
-    if not (run.sequences or run.problems or absent) and job.task.trains:
-        run.problems.append(_nothing_to_train(job, run))
-    return run
+            selection.problems.append(FatalProblem(run.workspace.recipe, str(err)))
+            return selection
+        selection.problems += _fatal_row_problems(run, selection)
+    codes, counts = np.unique(selection.rows["outcome"][selection.train], return_counts=True)
+    selection.drops = Tally({int(code): int(rows) for code, rows in zip(codes, counts, strict=True) if code != TRAINED})
+    selection.sequences = len(selection.train) - selection.drops.total() if absent else _count_sequences(run, selection)
+    selection.evaluated = len(selection.trained(selection.evaluation))
+    if selection.row_step > 1:  # each row stands for several
+        read, step = sum(one.rows.read for one in sets), selection.row_step
+        selection.inexact_because.append(
+            f"of {read:,} rows one in {step} is looked at closely, and counted {step} times"
+        )
+        selection.drops = Tally({code: rows * step for code, rows in selection.drops.items()})
+        selection.sequences, selection.evaluated = selection.sequences * step, selection.evaluated * step
+    if not (selection.sequences or selection.problems or absent) and run.task.trains:
+        selection.problems.append(_nothing_to_train(run, selection))
+    return selection
 
 
-def _train_and_eval_rows(job: RunSettings, run: RowSelection) -> tuple[Positions, Positions]:
-    seed, limit, step = int(job.args.number("seed")), job.args.get("max_samples"), run.row_step
+def _train_and_eval_rows(run: RunSettings, selection: RowSelection) -> tuple[Positions, Positions]:
+    seed, limit, step = int(run.args.number("seed")), run.args.get("max_samples"), selection.row_step
     starts, counts, at = [], [], 0
-    for one in run.sets:
+    for one in selection.sets:
         entry = one.dataset.entry if one.dataset else {}
         wanted = entry.get("num_samples")
         held = parse_split(str(entry.get("split", "train")), one.rows.read)
@@ -206,72 +208,72 @@ def _train_and_eval_rows(job: RunSettings, run: RowSelection) -> tuple[Positions
         at += len(one.rows)
     drawn = draw_samples(counts, -(-limit // step) if isinstance(limit, int) else None, seed)
     placed = [part + start for part, start in zip(drawn, starts, strict=True)]
-    trained = [part for one, part in zip(run.sets, placed, strict=True) if not one.evaluates]
-    evaluated = [part for one, part in zip(run.sets, placed, strict=True) if one.evaluates]
-    strategy, weights = str(job.args.get("mix_strategy")), _interleave_probs(job)
+    trained = [part for one, part in zip(selection.sets, placed, strict=True) if not one.evaluates]
+    evaluated = [part for one, part in zip(selection.sets, placed, strict=True) if one.evaluates]
+    strategy, weights = str(run.args.get("mix_strategy")), _interleave_probs(run)
     mixed = mix_datasets(trained, strategy, weights, seed)
     if evaluated:
         return mixed, mix_datasets(evaluated, strategy, weights, seed)
-    value = job.args.get("val_size")
+    value = run.args.get("val_size")
     size = value if isinstance(value, (int, float)) else 0
     train, back = train_test_split(len(mixed), -(-size // step) if size >= 1 else size, seed)
     return mixed[train], mixed[back]
 
 
-def _interleave_probs(job: RunSettings) -> list[float] | None:
+def _interleave_probs(run: RunSettings) -> list[float] | None:
     try:
-        return [float(word) for word in job.args.words("interleave_probs")] or None
+        return [float(word) for word in run.args.words("interleave_probs")] or None
     except ValueError:
         raise RecipeError("`interleave_probs` holds something other than numbers") from None
 
 
-def _fatal_row_problems(job: RunSettings, run: RowSelection) -> Iterator[FatalProblem]:
+def _fatal_row_problems(run: RunSettings, selection: RowSelection) -> Iterator[FatalProblem]:
     """Yield the rows that end the run, at most three."""
-    taken = np.concatenate((run.train, run.evaluation))
-    fatal = taken[run.rows["outcome"][taken] == ENDS_RUN][:3]
+    taken = np.concatenate((selection.train, selection.evaluation))
+    fatal = taken[selection.rows["outcome"][taken] == ENDS_RUN][:3]
     for position in fatal:
-        one, index = run.find(int(position))
+        one, index = selection.find(int(position))
         number = max(number for number in one.rows.fatal if number // one.rows.row_step == index)
         yield FatalProblem(one.rows.place(number), one.rows.fatal[number])
-    if job.task.stage == "kto" and not len(fatal) and (at := _kto_row_without_turns(job, run)) is not None:
-        yield FatalProblem(run.place(at), "has no turns, and the row behind it is compared with its answer (kto)")
+    if run.task.stage == "kto" and not len(fatal) and (at := _kto_row_without_turns(run, selection)) is not None:
+        yield FatalProblem(selection.place(at), "has no turns, and the row behind it is compared with its answer (kto)")
 
 
-def _packing_batches(job: RunSettings, rows: Positions) -> Iterator[Positions]:
+def _packing_batches(run: RunSettings, rows: Positions) -> Iterator[Positions]:
     """Yield the rows that are processed together: batches of each process's share of the data."""
     size, processes = (
-        int(job.args.number("preprocessing_batch_size")),
-        int(job.args.number("preprocessing_num_workers")),
+        int(run.args.number("preprocessing_batch_size")),
+        int(run.args.number("preprocessing_num_workers")),
     )
     for batch in sequence_lengths.packing_batches(len(rows), max(size, 1), processes):
         yield rows[batch.start : batch.stop]
 
 
-def _kto_row_without_turns(job: RunSettings, run: RowSelection) -> int | None:
+def _kto_row_without_turns(run: RunSettings, selection: RowSelection) -> int | None:
     """The first row without an answer before one that is trained: KTO pairs each row with the answer of the one before
     it in its batch, and fails without one."""
-    for batch in _packing_batches(job, run.train):
+    for batch in _packing_batches(run, selection.train):
         before = np.roll(batch, 1)
-        failing = (run.rows["outcome"][batch] == TRAINED) & (run.rows["answers"][before] == 0)
+        failing = (selection.rows["outcome"][batch] == TRAINED) & (selection.rows["answers"][before] == 0)
         if failing.any():
             return int(before[failing][0])
     return None
 
 
-def _count_sequences(job: RunSettings, run: RowSelection) -> int:
-    if not job.batch.packing:
-        return len(run.train) - run.drops.total()
-    fill = sequence_lengths.count_text_blocks if job.task.stage == "pt" else sequence_lengths.count_packed_sequences
+def _count_sequences(run: RunSettings, selection: RowSelection) -> int:
+    if not run.batch.packing:
+        return len(selection.train) - selection.drops.total()
+    fill = sequence_lengths.count_text_blocks if run.task.stage == "pt" else sequence_lengths.count_packed_sequences
     return sum(
-        fill(run.rows["kept_tokens"][run.trained(batch)].tolist(), max(job.batch.kept_tokens, 1))
-        for batch in _packing_batches(job, run.train)
+        fill(selection.rows["kept_tokens"][selection.trained(batch)].tolist(), max(run.batch.kept_tokens, 1))
+        for batch in _packing_batches(run, selection.train)
     )
 
 
-def _nothing_to_train(job: RunSettings, run: RowSelection) -> FatalProblem:
-    if reason := run.drops.most_common(1):
-        return explain_no_rows(job, run.sets[0], STATUS_REASONS[reason[0][0]])
+def _nothing_to_train(run: RunSettings, selection: RowSelection) -> FatalProblem:
+    if reason := selection.drops.most_common(1):
+        return explain_no_rows(run, selection.sets[0], STATUS_REASONS[reason[0][0]])
     short = "all rows together are shorter than one packed sequence of `cutoff_len` tokens"
     return FatalProblem(
-        run.sets[0].name, short if len(run.train) and job.batch.packing else "no row is left to train on"
+        selection.sets[0].name, short if len(selection.train) and run.batch.packing else "no row is left to train on"
     )

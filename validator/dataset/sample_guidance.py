@@ -64,10 +64,10 @@ class SampleGuidance:
         return {name: samples for name, samples in figures if samples}
 
 
-def judge_sample_count(job: RunSettings, rows: int, epochs: float) -> SampleGuidance:
-    """Judge whether there are enough samples for the job's stage, method and model. In pre-training, `rows` are blocks
+def judge_sample_count(run: RunSettings, rows: int, epochs: float) -> SampleGuidance:
+    """Judge whether there are enough samples for the run's stage, method and model. In pre-training, `rows` are blocks
     of tokens."""
-    known = job.guidance
+    known = run.guidance
     stated: dict[str, SampleFigure | None] = dict.fromkeys(GUIDANCE_FIGURES)
     if known:
         effect = known.effect if known.effect and known.effect.samples < known.low else None
@@ -79,8 +79,8 @@ def judge_sample_count(job: RunSettings, rows: int, epochs: float) -> SampleGuid
         rows=rows,
         verdict=verdict,
         **figures,
-        recommended=job.declared.samples or (known.recommended.samples if known else None),
-        message=_sample_message(job, rows),
+        recommended=run.declared.samples or (known.recommended.samples if known else None),
+        message=_sample_message(run, rows),
         better_size=_better_model_size(rows, verdict),
         epochs=_epoch_guidance(rows, epochs, known),
         sources=list(_guidance_sources(known)),
@@ -101,10 +101,10 @@ def _sample_verdict(rows: int, known: SampleAmounts | None) -> str:
     return "good" if rows >= known.low else "useful"
 
 
-def _sample_message(job: RunSettings, rows: int) -> str:
-    known = job.guidance
+def _sample_message(run: RunSettings, rows: int) -> str:
+    known = run.guidance
     if known is None:
-        return f"no public guidance for stage {job.task.stage}" if job.model else "name a model with --model"
+        return f"no public guidance for stage {run.task.stage}" if run.model else "name a model with --model"
     if judged := known.few(rows) or known.many(rows):
         return judged
     advice = "fewer may do if each is checked" if rows < known.low else "checked ones count more than many"

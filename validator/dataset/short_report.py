@@ -21,19 +21,19 @@ _REPORTED_ISSUES = ("exact duplicates", "empty answers", "control characters", "
          "evaluation rows in training")  # fmt: skip
 
 
-def summarize_data(job: RunSettings) -> tuple[list[str], bool]:
-    """Return what to say of the job's data, and whether the run would stop at them; nothing where they are large."""
-    files = [path for dataset in job.data.datasets for path in dataset.files]
+def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
+    """Return what to say of the run's data, and whether the run would stop at them; nothing where they are large."""
+    files = [path for dataset in run.data.datasets for path in dataset.files]
     try:
         if not all(map(_is_small, files)) or sum(path.stat().st_size for path in files) > _MAX_BYTES:
             return [], False
-        study = build_report(job, False, _BlockBudget(len(files)))
+        study = build_report(run, False, _BlockBudget(len(files)))
     except TooLargeError as err:
         return [f"data: not looked into: {err}"], False
     except (RecipeError, OSError):
         return [], False
     # Streamed rows are read while training; the run may end before the one that is to blame.
-    return list(_report_lines(study)), bool(study.problems) and not job.args.flag("streaming")
+    return list(_report_lines(study)), bool(study.problems) and not run.args.flag("streaming")
 
 
 def _is_small(path: Path) -> bool:

@@ -122,16 +122,16 @@ def _refuse_panicking_model(path: Path) -> None:
 TokenCounter = TokenizerCounter | CharacterCounter
 
 
-def best_counter(job: RunSettings) -> tuple[TokenCounter, str]:
-    """Return the best way to count tokens for a job, and why it is an estimate; empty if it is the model's
+def best_counter(run: RunSettings) -> tuple[TokenCounter, str]:
+    """Return the best way to count tokens for a run, and why it is an estimate; empty if it is the model's
     tokenizer."""
-    path = next((place for place in _tokenizer_paths(job) if safe_read.path_kind(place) == "file"), None)
+    path = next((place for place in _tokenizer_paths(run) if safe_read.path_kind(place) == "file"), None)
     if path is None:
         return CharacterCounter(), "the model's tokenizer.json is not on this machine"
     if path.stat().st_size > _MAX_TOKENIZER_BYTES:
         return CharacterCounter(), f"`{path}` is larger than {_MAX_TOKENIZER_BYTES >> 20} MiB"
     try:
-        template = tables.json_table("formats")["formats"].get(str(job.args.get("template")), {})
+        template = tables.json_table("formats")["formats"].get(str(run.args.get("template")), {})
         return TokenizerCounter(path, template.get("stop_words", ())), ""
     except BaseException as err:  # the library raises no narrower class, and none that is an Exception where it panics
         if isinstance(err, (KeyboardInterrupt, SystemExit, MemoryError)):
@@ -139,15 +139,15 @@ def best_counter(job: RunSettings) -> tuple[TokenCounter, str]:
         return CharacterCounter(), f"`{path}` cannot be read: {err}"
 
 
-def _tokenizer_paths(job: RunSettings) -> Iterator[Path]:
+def _tokenizer_paths(run: RunSettings) -> Iterator[Path]:
     """Yield where tokenizer.json may be: in a local model, then in the caches of both hubs."""
-    name = job.args.get("model_name_or_path")
+    name = run.args.get("model_name_or_path")
     if not isinstance(name, str):
         return
-    if folders := job.workspace.find(name):
+    if folders := run.workspace.find(name):
         yield folders[0] / "tokenizer.json"
-    for known in dict.fromkeys((name, job.model.name if job.model else name)):
-        if there := hub_caches.cached_model(known, "tokenizer.json", *job.hub_source):
+    for known in dict.fromkeys((name, run.model.name if run.model else name)):
+        if there := hub_caches.cached_model(known, "tokenizer.json", *run.hub_source):
             yield there.folder / "tokenizer.json"
 
 

@@ -54,7 +54,7 @@ def _first_rows(path: Path) -> list[dict[str, Any]]:
 def job_of_source(
     path: str, model: str | None, overrides: Sequence[str] = (), machine: str | None = None
 ) -> RunSettings:
-    """Return the job of a recipe, after the overrides, or one that trains on a data file. Raises RecipeError for what
+    """Return the run of a recipe, after the overrides, or one that trains on a data file. Raises RecipeError for what
     is neither."""
     if path == "-" or path.endswith(RECIPE_SUFFIXES):
         document = load_recipe(path)

@@ -19,7 +19,7 @@ _DEFAULT_FOLDERS = ("usr/local/Ascend/cann", "usr/local/Ascend/ascend-toolkit/la
 _VERSION_LINE = re.compile(r"^version=(\S+)", re.MULTILINE | re.IGNORECASE)
 
 
-def check_cann(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_cann(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """torch_npu, the torch that it is built for, and CANN.
 
     Nothing on a machine without Ascend's driver.
@@ -27,7 +27,7 @@ def check_cann(job: RunSettings | None, context: CheckContext) -> Iterator[Check
     there = find_installed(context.site_packages)
     if "torch-npu" not in there.all_versions:
         torch = there.all_versions.get("torch", "").partition("+")[0]
-        if torch and not (job and job.on_cpu) and driver.run_tool("npu-smi", "info"):
+        if torch and not (run and run.on_cpu) and driver.run_tool("npu-smi", "info"):
             found = "torch_npu is not installed: torch would run on the processors"
             yield CheckResult("error", "torch_npu", found, f"torch_npu {torch}", f'pip install "torch-npu~={torch}"')
         return

@@ -24,26 +24,26 @@ _OPERATOR_ENTRY = re.compile(r"'(\w+)': (\w+)")
 _INCLUDE_FOLDERS = ("usr/include", "usr/local/include")
 
 
-def operators_to_build(job: RunSettings, context: CheckContext) -> set[str]:
+def operators_to_build(run: RunSettings, context: CheckContext) -> set[str]:
     """Return the operators that are built when this run first starts, by their folder's name.
 
     accelerate replaces the optimizer by a CPU one where its states are offloaded (utils/deepspeed.py,
     map_pytorch_optim_to_deepspeed); one that the DeepSpeed file names is DeepSpeed's own (runtime/engine.py,
     _configure_basic_optimizer), which on Ascend is written in Python. A run on the CPU builds an all-reduce
     (comm/torch.py)."""
-    zero = job.deepspeed
-    if zero is None or not job.task.trains:
+    zero = run.deepspeed
+    if zero is None or not run.task.trains:
         return set()
-    offloads, cpu = zero.offload("offload_optimizer"), job.on_cpu
+    offloads, cpu = zero.offload("offload_optimizer"), run.on_cpu
     named = str(zero.value("optimizer.type") or "").lower() if not zero.value("optimizer.params.torch_adam") else ""
     names = {"deepspeed_shm_comm"} if cpu else set()
     if zero.steps_on_cpu:
-        names.add(optimizer_choice(job.args.get("optim")).cpu_operator)
+        names.add(optimizer_choice(run.args.get("optim")).cpu_operator)
     if named in ("adam", "adamw"):
         names.add("cpu_adam" if offloads else "fused_adam")
     if zero.nvme:
         names.add("async_io")
-    ascend = job.machine is not None and job.machine.device.vendor == "ascend"
+    ascend = run.machine is not None and run.machine.device.vendor == "ascend"
     return names - ({"fused_adam"} if ascend else set()) - _prebuilt_operators(context)
 
 
@@ -64,16 +64,16 @@ def extension_folders(context: CheckContext) -> list[Path]:
     return sorted(expand_home(Path(home, "torch_extensions")).glob("*/"))
 
 
-def check_operators(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_operators(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Operators that DeepSpeed compiles when a run starts, and the compilers and headers for them.
 
     ninja is needed even if all operators are built.
     """
-    if job is None or job.deepspeed is None:
+    if run is None or run.deepspeed is None:
         return
-    names = operators_to_build(job, context)
+    names = operators_to_build(run, context)
     yield from _check_compilers(names, context) if names else ()
-    yield from _check_toolkit(job, names, context)
+    yield from _check_toolkit(run, names, context)
 
 
 def _check_compilers(names: set[str], context: CheckContext) -> Iterator[CheckResult]:
@@ -107,9 +107,9 @@ def _missing_tools(context: CheckContext) -> Iterator[tuple[str, str]]:
         yield "no Python.h", f"install the headers of Python: `apt install python{version}-dev`"
 
 
-def _check_toolkit(job: RunSettings, names: set[str], context: CheckContext) -> Iterator[CheckResult]:
+def _check_toolkit(run: RunSettings, names: set[str], context: CheckContext) -> Iterator[CheckResult]:
     """Check the device's own compiler, and headers."""
-    vendor = job.machine.device.vendor if job.machine and not job.on_cpu else ""
+    vendor = run.machine.device.vendor if run.machine and not run.on_cpu else ""
     imports = _NVCC_CALL in find_installed(context.site_packages).read_file("deepspeed/ops/op_builder/fp_quantizer.py")
     if vendor == "nvidia" and (imports or names) and not _has_nvcc(context):
         remedy = "load the module of CUDA, or `conda install -c nvidia cuda-toolkit`, of the release that torch is for"

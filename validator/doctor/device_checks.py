@@ -19,17 +19,17 @@ from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 
 
-def check_device_memory(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_device_memory(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line if other processes hold device memory that the run needs. The prediction is what the driver shows
     for the run, context included; whether it fits into what is usable of a device is a question of `check`."""
-    if job is None or context.allocation is None:
+    if run is None or context.allocation is None:
         return
-    need = predict(job).device_memory
+    need = predict(run).device_memory
     known = [device for device in context.allocation.accelerators if device.free_gib is not None]
     fullest = min(known, key=lambda device: device.free_gib or 0.0, default=None)
     if need is None or fullest is None or (free := fullest.free_gib) is None or need.high / GIB < free:
         return
-    if job.machine and free >= (job.machine.device.usable_gib or free + 1):
+    if run.machine and free >= (run.machine.device.usable_gib or free + 1):
         return
     short = need.expected / GIB >= free
     found = f"device {fullest.visible_ids[0]} has {free:.1f} GiB free of {fullest.memory_gib:.1f}"
@@ -43,7 +43,7 @@ _DEVICES = "devices"
 _NOT_IN_CATALOGUE = "is not in the catalogue"  # a device that works, and shows no memory of its own
 
 
-def check_devices(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_devices(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The devices: whether they answer, are those that the run wants, and have memory left for it.
 
     A machine without devices, such as a login node, is an error only for a run that wants some.
@@ -52,7 +52,7 @@ def check_devices(job: RunSettings | None, context: CheckContext) -> Iterator[Ch
     if context.driver_error:
         remedies = yaml_table("device_faults")["tools"].items()
         remedy = next((remedy for words, remedy in remedies if words in context.driver_error), "")
-        known = _NOT_IN_CATALOGUE not in context.driver_error and (wanted or job is None)
+        known = _NOT_IN_CATALOGUE not in context.driver_error and (wanted or run is None)
         yield CheckResult("error" if known else "warning", _DEVICES, context.driver_error, wanted, remedy)
     elif context.machine is None:
         yield _no_device(context.root, wanted)
@@ -62,15 +62,15 @@ def check_devices(job: RunSettings | None, context: CheckContext) -> Iterator[Ch
         here, assumed = context.machine, context.recipe_machine
         alike = assumed is None or (assumed.device.id == here.device and assumed.devices <= len(here.accelerators))
         # A run may do with other devices, and other checks tell how; without a run they should be as named.
-        state: State = "ok" if alike else "warning" if job else "error"
+        state: State = "ok" if alike else "warning" if run else "error"
         yield CheckResult(state, _DEVICES, str(here), wanted)
         for line in here.unreachable:
             remedy = "the device has left the bus: reboot, or reseat it"
-            yield CheckResult("warning" if job else "error", _DEVICES, line, "", remedy)
+            yield CheckResult("warning" if run else "error", _DEVICES, line, "", remedy)
         for note in context.allocation.notes if context.allocation else here.notes():
             if note.kind == "other":  # the machine itself stands above, and check_processes tells who holds memory
                 yield CheckResult("ok", _DEVICES, note.text)
-        yield from check_device_memory(job, context)
+        yield from check_device_memory(run, context)
 
 
 def _no_device(root: Path, wanted: str) -> CheckResult:
@@ -85,12 +85,12 @@ def _no_device(root: Path, wanted: str) -> CheckResult:
 _DEVICE_FILES = "device files"
 
 
-def check_device_files(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_device_files(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Device files that CUDA, ROCm or CANN needs beside those of the devices; containers may lack them.
 
     nvidia-smi works without the file for memory, and CUDA does not ("CUDA unknown error"). Ascend's containers are
     given each file by name."""
-    for driver in () if job and job.on_cpu else vendor_drivers().values():
+    for driver in () if run and run.on_cpu else vendor_drivers().values():
         made = driver.maker and (context.root / driver.maker).exists()
         for file in driver.needed_files if any(context.root.glob(driver.device_files)) and not made else ():
             if not (context.root / file).exists():
@@ -101,12 +101,12 @@ def check_device_files(job: RunSettings | None, context: CheckContext) -> Iterat
 _MIN_PROCESS_GIB = 1.0  # GiB: a screen holds less
 
 
-def check_processes(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_processes(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Processes that hold memory of the devices.
 
     The largest first, or that some are not seen from here. Whether enough is left for the run, check_device_memory
     tells."""
-    if job and job.on_cpu:
+    if run and run.on_cpu:
         return
     devices = [*context.machine.accelerators, *context.machine.other_accelerators] if context.machine else []
     names = {name: device.visible_ids[0] for device in devices for name in device.visible_ids[1:]}
@@ -125,12 +125,12 @@ def check_processes(job: RunSettings | None, context: CheckContext) -> Iterator[
         yield CheckResult("warning", "processes", found_by_memory, "", "look for them on the host")
 
 
-def check_health(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_health(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Faults that drivers and the kernel's log know of devices that answer.
 
     One line for each fault.
     """
-    if job and job.on_cpu:
+    if run and run.on_cpu:
         return
     known = yaml_table("device_faults")
     for index, device in enumerate(nvidia.read_devices()):

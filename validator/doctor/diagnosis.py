@@ -59,11 +59,11 @@ CHECKS: dict[str, Check] = {
 _TIMEOUT_SECONDS = 40.0
 
 
-def run_checks(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def run_checks(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Run all checks at once, and yield their results in the order of `CHECKS`. A check that fails, or does not end in
     time, is a line itself; the thread of a check that does not end is left behind."""
     pool = ThreadPoolExecutor(len(CHECKS))
-    running = {name: pool.submit(lambda check: [*check(job, context)], check) for name, check in CHECKS.items()}
+    running = {name: pool.submit(lambda check: [*check(run, context)], check) for name, check in CHECKS.items()}
     wait(running.values(), _TIMEOUT_SECONDS)
     pool.shutdown(wait=False, cancel_futures=True)
     for name, future in running.items():
@@ -94,32 +94,32 @@ def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
     if document is None:
         context = CheckContext(recipe_machine=devices.parse_machine(machine) if machine else None)
         return _build_diagnosis(None, None, [*run_checks(None, with_devices(context))])
-    job, context = job_and_context(document, machine)
+    run, context = job_and_context(document, machine)
     allocation = context.allocation or DeviceAllocation()
     judged = allocation.machine or machine
-    if context.allocation and context.machine and job.machine and not job.on_cpu:
+    if context.allocation and context.machine and run.machine and not run.on_cpu:
         # As many of the devices here as the run takes, of whatever kind.
-        judged = f"{job.machine.nodes}x{job.machine.devices}x{context.machine.device}"
+        judged = f"{run.machine.nodes}x{run.machine.devices}x{context.machine.device}"
     recipe_lines = recipe_checks.check_recipe(document, judged, allocation.host_ram_gib)
-    return _build_diagnosis(document, job, [*recipe_lines, *recipe_checks.check_data(job), *run_checks(job, context)])
+    return _build_diagnosis(document, run, [*recipe_lines, *recipe_checks.check_data(run), *run_checks(run, context)])
 
 
-def _build_diagnosis(document: Document | None, job: RunSettings | None, lines: Sequence[CheckResult]) -> Diagnosis:
+def _build_diagnosis(document: Document | None, run: RunSettings | None, lines: Sequence[CheckResult]) -> Diagnosis:
     states = [line.state for line in lines]
-    name = str(job.machine) if job and job.machine else None
+    name = str(run.machine) if run and run.machine else None
     path = document.path if document else None
     return Diagnosis(platform.node(), path, name, tuple(lines), states.count("error"), states.count("warning"))
 
 
 def job_and_context(document: Document, machine: str | None) -> tuple[RunSettings, CheckContext]:
-    """Return the job as it would run here, and the context with what the job gets of the devices, or why it gets
+    """Return the run as it would run here, and the context with what the run gets of the devices, or why it gets
     none."""
-    job = resolve(document, machine)
-    context = CheckContext(recipe_machine=None if job.on_cpu else job.machine)
+    run = resolve(document, machine)
+    context = CheckContext(recipe_machine=None if run.on_cpu else run.machine)
     try:
-        allocation = allocate_for_machine(machine, job) if machine else allocate_devices(job, dry=False)
+        allocation = allocate_for_machine(machine, run) if machine else allocate_devices(run, dry=False)
     except RecipeError as err:
-        return job, with_devices(context._replace(allocation_error=str(err)))
+        return run, with_devices(context._replace(allocation_error=str(err)))
     there = resolve(document, allocation.machine, allocation.host_ram_gib)
     context = context._replace(allocation=allocation, machine=allocation.this_machine)
     return there, context if allocation.this_machine else with_devices(context)

@@ -21,23 +21,23 @@ from validator.run.settings import RunSettings
 from validator.wording import format_duration
 
 
-def output_folder(job: RunSettings) -> Path | None:
+def output_folder(run: RunSettings) -> Path | None:
     """Return the folder that the run writes to; None if it keeps nothing."""
-    folder = job.args.get("output_dir")
-    return expand_home(folder).absolute() if isinstance(folder, str) and job.task.trains else None
+    folder = run.args.get("output_dir")
+    return expand_home(folder).absolute() if isinstance(folder, str) and run.task.trains else None
 
 
 _OUTPUT_FOLDER = "output folder"
 
 
-def check_disk_space(job: RunSettings | None, _context: CheckContext) -> Iterator[CheckResult]:
+def check_disk_space(run: RunSettings | None, _context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line if checkpoints and the result do not fit on the disk of `output_dir`. How many checkpoints are kept
     is an estimate if `save_total_limit` is unset or the number of steps is an estimate; a resumed run replaces those
     that are there."""
-    output = output_folder(job) if job else None
-    if job is None or output is None or job.args.get("save_strategy") == "no":
+    output = output_folder(run) if run else None
+    if run is None or output is None or run.args.get("save_strategy") == "no":
         return
-    prediction = predict(job)
+    prediction = predict(run)
     if prediction.disk is None:
         return
     free = host.free_disk_gib(output)
@@ -50,7 +50,7 @@ def check_disk_space(job: RunSettings | None, _context: CheckContext) -> Iterato
         yield CheckResult("error", _OUTPUT_FOLDER, text)
     elif free < most:
         kept, at_once = prediction.checkpoints
-        counted = job.args.number("save_total_limit") > 0 and job.steps > 0 and not job.batch.packing
+        counted = run.args.number("save_total_limit") > 0 and run.steps > 0 and not run.batch.packing
         certain = counted and not any(glob_folder(output, "checkpoint-*"))
         beside = "and the result" if at_once == kept else "at once (a new one is written before the oldest is removed)"
         remedy = "free some, set another `output_dir` or a smaller `save_total_limit`"
@@ -67,13 +67,13 @@ _MIN_FREE_FILES = 1000  # a few checkpoints have as many
 _MIN_CHECKPOINT_BYTES, _SLOW_SECONDS = 0.05 * GIB, 600.0
 
 
-def check_disk(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_disk(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The folder that a run writes to: can it be written, and how fast; disk space for the cache of data."""
-    yield from _check_output_folder(job, context)
-    disk = predict(job).disk if job and job.data.datasets and not job.data.is_tokenized else None
-    if job and disk:
+    yield from _check_output_folder(run, context)
+    disk = predict(run).disk if run and run.data.datasets and not run.data.is_tokenized else None
+    if run and disk:
         # `No space left on device` with much room in the output folder (hiyouga/LLaMA-Factory issue 275)
-        folder = hub_caches.datasets_cache(job.hub_source[1])
+        folder = hub_caches.datasets_cache(run.hub_source[1])
         wanted = max(_DATA_COPIES * disk[DiskTerm.DATA] / GIB, _MIN_FREE_GIB)
         free = host.free_disk_gib(folder)
         if free is not None and free < wanted:
@@ -82,9 +82,9 @@ def check_disk(job: RunSettings | None, context: CheckContext) -> Iterator[Check
             yield CheckResult("warning", "data cache", found, f"about {wanted:.1f} GiB", remedy)
 
 
-def _check_output_folder(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def _check_output_folder(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Check the run's output folder, or without a run the working directory. The file of the trial does not stay."""
-    folder = output_folder(job) if job else Path.cwd()
+    folder = output_folder(run) if run else Path.cwd()
     if folder is None:
         return
     there = host.existing_parent(folder)
@@ -94,12 +94,12 @@ def _check_output_folder(job: RunSettings | None, context: CheckContext) -> Iter
     try:
         rate = _measure_write_rate(there)
     except OSError as err:
-        remedy = "set another `output_dir`" if job else ""
+        remedy = "set another `output_dir`" if run else ""
         found = f"{place}: {os_reason(err)}"
         yield CheckResult("error", _OUTPUT_FOLDER, found, "a folder that can be written", remedy)
         return
-    short = [*check_disk_space(job, context)]
-    yield _judge_write_rate(None if any(each.state == "error" for each in short) else job, place, rate)
+    short = [*check_disk_space(run, context)]
+    yield _judge_write_rate(None if any(each.state == "error" for each in short) else run, place, rate)
     yield from short
     if under and under.kind == "overlay":
         found = f"{there} is the container's own layer, which goes with it"
@@ -132,9 +132,9 @@ def _measure_write_rate(folder: Path) -> float | None:
             size *= 2
 
 
-def _judge_write_rate(job: RunSettings | None, place: str, rate: float | None) -> CheckResult:
+def _judge_write_rate(run: RunSettings | None, place: str, rate: float | None) -> CheckResult:
     found = place if rate is None else f"{place}, {rate / 1e6:,.0f} MB/s"
-    checkpoint = predict(job).checkpoint if job else 0.0
+    checkpoint = predict(run).checkpoint if run else 0.0
     if checkpoint < _MIN_CHECKPOINT_BYTES or rate is None:
         return CheckResult("ok", _OUTPUT_FOLDER, found)
     seconds = checkpoint / rate

@@ -19,7 +19,7 @@ from validator.run.settings import RunSettings
 _MAIN_MEMORY = "main memory"
 
 
-def check_main_memory(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_main_memory(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Main memory that is available, against what the run is predicted to take of it.
 
     Available: free, or cached and given back on demand, within the limits of batch job and container; for a device that
@@ -32,8 +32,8 @@ def check_main_memory(job: RunSettings | None, context: CheckContext) -> Iterato
         return
     swap = host.free_swap_gib(context.root)
     there = f"{available:.1f} GiB of {total or available:.1f} available{f', {swap:.0f} of swap' if swap >= 1 else ''}"
-    shared = job is not None and job.machine is not None and job.machine.device.shared_memory
-    need = (predict(job).device_memory if shared else predict(job).host_memory) if job else None
+    shared = run is not None and run.machine is not None and run.machine.device.shared_memory
+    need = (predict(run).device_memory if shared else predict(run).host_memory) if run else None
     if need is None:
         yield CheckResult("ok", _MAIN_MEMORY, there)
         return
@@ -51,16 +51,16 @@ def check_main_memory(job: RunSettings | None, context: CheckContext) -> Iterato
 _PROCESSORS = "processors"
 
 
-def check_processors(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_processors(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """CPUs that the run may use; a batch job without `--cpus-per-task` has one.
 
     Those that this process is bound to, against processes and their loader workers.
     """
     there = host.usable_cpus(context.root)
-    if job is None:
+    if run is None:
         yield CheckResult("ok", _PROCESSORS, str(there))
         return
-    wanted = node_demand.training_cpus(job, job.machine.devices if job.machine and not job.on_cpu else 1)
+    wanted = node_demand.training_cpus(run, run.machine.devices if run.machine and not run.on_cpu else 1)
     few = there < wanted
     remedy = "devices wait for them: `--cpus-per-task` of a batch job, the CPU limit of a container" if few else ""
     yield CheckResult("warning" if few else "ok", _PROCESSORS, str(there), str(wanted), remedy)
@@ -73,7 +73,7 @@ _SHM_REMEDY = (
 )
 
 
-def check_shared_memory(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_shared_memory(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Shared memory, /dev/shm; a container has 64 MiB unless more is asked for.
 
     What is free, against what loader workers and NCCL put there.
@@ -85,12 +85,12 @@ def check_shared_memory(job: RunSettings | None, context: CheckContext) -> Itera
         return
     free, size = (blocks * there.f_frsize / node_demand.MIB for blocks in (there.f_bavail, there.f_blocks))
     found = f"{_format_mib(free)} free of {_format_mib(size)}"
-    if job is None:
+    if run is None:
         tiny = size <= 64
         yield CheckResult("warning" if tiny else "ok", _SHM, found, "", _SHM_REMEDY if tiny else "")
         return
     disabled = node_environment.is_env_enabled("NCCL_SHM_DISABLE", context.environment)
-    least, enough = node_demand.shared_memory_mib(job, nccl=not disabled)
+    least, enough = node_demand.shared_memory_mib(run, nccl=not disabled)
     state: State = "error" if free < least else "warning" if free < enough else "ok"
     is_filled = free < least <= size
     remedy = "remove what ended runs have left there: `ls -l /dev/shm`" if is_filled else _SHM_REMEDY
@@ -112,25 +112,25 @@ _THREADS_PER_WORKER = 8  # threads of a loader worker
 _IPC_LOCK = 1 << 14  # the bit of the capability (linux/capability.h)
 
 
-def check_limits(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_limits(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Limits of the system on a process and its children: open files, locked memory, processes, addresses.
 
     Open files in any case, other limits if they may be too low.
     """
-    yield from _check_open_files(job)
-    yield from _check_locked_memory(job, context)
-    yield from _check_process_limit(job, context)
+    yield from _check_open_files(run)
+    yield from _check_locked_memory(run, context)
+    yield from _check_process_limit(run, context)
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     # CUDA reserves addresses for all memory of devices and host as it begins, and stops if it may not.
-    if soft != resource.RLIM_INFINITY and not (job and job.on_cpu):
+    if soft != resource.RLIM_INFINITY and not (run and run.on_cpu):
         yield CheckResult("warning", "address space", f"{soft / GIB:.1f} GiB", "unlimited", "`ulimit -v unlimited`")
 
 
-def _check_open_files(job: RunSettings | None) -> Iterator[CheckResult]:
+def _check_open_files(run: RunSettings | None) -> Iterator[CheckResult]:
     """Check the limit of open files. Each loader worker passes tensors as open files; each process of another node is a
     socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    more = 4 * job.batch.world_size + _FILES_PER_WORKER * job.batch.dataloader_workers if job else 768
+    more = 4 * run.batch.world_size + _FILES_PER_WORKER * run.batch.dataloader_workers if run else 768
     wanted = f"{_FILES_PER_PROCESS + more:,}"
     if soft == resource.RLIM_INFINITY or soft >= _FILES_PER_PROCESS + more:
         found = "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,}"
@@ -142,7 +142,7 @@ def _check_open_files(job: RunSettings | None) -> Iterator[CheckResult]:
     yield CheckResult("warning", "open files", f"{soft:,}", wanted, remedy)
 
 
-def _check_locked_memory(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def _check_locked_memory(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Check the limit of locked memory. InfiniBand registers buffers that count as locked (NCCL: `ibv_reg_mr failed`),
     and so do those of DeepSpeed's offload to NVMe. What CUDA pins does not count."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -153,9 +153,9 @@ def _check_locked_memory(job: RunSettings | None, context: CheckContext) -> Iter
         return
     disabled = network.is_infiniband_disabled(context.environment)
     infiniband = bool(network.infiniband_ports(context.root)) and not disabled
-    across = job is not None and job.machine is not None and job.machine.nodes > 1 and infiniband
-    nvme = job is not None and job.deepspeed is not None and job.deepspeed.nvme
-    if not (across or nvme or (job is None and infiniband)):
+    across = run is not None and run.machine is not None and run.machine.nodes > 1 and infiniband
+    nvme = run is not None and run.deepspeed is not None and run.deepspeed.nvme
+    if not (across or nvme or (run is None and infiniband)):
         return
     why = "DeepSpeed locks the buffers of its offload to NVMe" if nvme else "InfiniBand is here"
     state: State = "error" if across and soft < GIB else "warning"
@@ -163,7 +163,7 @@ def _check_locked_memory(job: RunSettings | None, context: CheckContext) -> Iter
     yield CheckResult(state, "locked memory", f"{soft / GIB:.2g} GiB; {why}", "unlimited", remedy)
 
 
-def _check_process_limit(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def _check_process_limit(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Check how many processes and threads the container, the batch job or the user may still start."""
     limits = []
     for group in own_cgroups(context.root, "pids"):
@@ -173,11 +173,11 @@ def _check_process_limit(job: RunSettings | None, context: CheckContext) -> Iter
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)  # of all the user's processes: told if it is low as such
     if soft != resource.RLIM_INFINITY:
         limits.append(soft)
-    if not limits or job is None:
+    if not limits or run is None:
         return
-    devices = job.machine.devices if job.machine else 1
-    tokenizers = int(job.args.number("preprocessing_num_workers"))
-    wanted = devices * (_THREADS_PER_PROCESS + _THREADS_PER_WORKER * job.batch.dataloader_workers) + tokenizers
+    devices = run.machine.devices if run.machine else 1
+    tokenizers = int(run.args.number("preprocessing_num_workers"))
+    wanted = devices * (_THREADS_PER_PROCESS + _THREADS_PER_WORKER * run.batch.dataloader_workers) + tokenizers
     if (left := min(limits)) < wanted:
         remedy = "raise `ulimit -u`, the container's --pids-limit or the kubelet's podPidsLimit"
         yield CheckResult("warning", "process limit", f"{left:,} more may be started", f"about {wanted:,}", remedy)

@@ -39,59 +39,59 @@ from validator.run.settings import RunSettings
 _MODEL = "model"
 
 
-def check_downloads(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_downloads(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line for each model or data set that the run cannot load from its hub or cache, or that it would load in
     another form than `check` has judged."""
-    if job is None:
+    if run is None:
         return
-    yield from _other_shapes(job)
+    yield from _other_shapes(run)
     if node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
-        if hub_env(job) and "modelscope" not in find_installed(context.site_packages).versions(["modelscope"]):
+        if hub_env(run) and "modelscope" not in find_installed(context.site_packages).versions(["modelscope"]):
             text = "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
             yield CheckResult("error", _MODEL, text)
     elif not node_environment.is_env_enabled("USE_OPENMIND_HUB"):
         if cause := offline_variable():
-            yield from _missing_downloads(job, cause)
+            yield from _missing_downloads(run, cause)
             return
-        for name in hub_models(job):
-            if (remedy := _modelscope_remedy(job, name)) and not any(cached_folders(job, name)):
+        for name in hub_models(run):
+            if (remedy := _modelscope_remedy(run, name)) and not any(cached_folders(run, name)):
                 yield CheckResult("warning", _MODEL, f"`{name}` is downloaded from Hugging Face: {remedy}")
 
 
-def _other_shapes(job: RunSettings) -> Iterator[CheckResult]:
+def _other_shapes(run: RunSettings) -> Iterator[CheckResult]:
     """Yield a warning if the download of the model has other shapes than the catalogue."""
     if (
-        job.model
-        and job.model.id
-        and not job.model.identified_by
-        and (there := hub_caches.cached_model(job.model.name, "config.json", *job.hub_source))
+        run.model
+        and run.model.id
+        and not run.model.identified_by
+        and (there := hub_caches.cached_model(run.model.name, "config.json", *run.hub_source))
     ):
         with suppress(RecipeError):  # a config of images and text, which the catalogue knows by the text's part
-            if models.find_model(str(there.folder)).parameters != job.model.parameters:
+            if models.find_model(str(there.folder)).parameters != run.model.parameters:
                 shapes = f"the config.json in the {there.hub} cache has other shapes than the catalogue"
                 remedy = f"judge it by `explain` with model_name_or_path={there.folder}"
                 yield CheckResult("warning", _MODEL, f"{shapes}; {remedy}")
 
 
-def _missing_downloads(job: RunSettings, cause: str) -> Iterator[CheckResult]:
+def _missing_downloads(run: RunSettings, cause: str) -> Iterator[CheckResult]:
     """Yield what a run without network would not find; `cause` is the variable that takes the network away."""
-    for name in hub_models(job):
-        if not any(cached_folders(job, name)):
-            folders = [*hub_caches.huggingface_folders(name, *job.hub_source)]
+    for name in hub_models(run):
+        if not any(cached_folders(run, name)):
+            folders = [*hub_caches.huggingface_folders(name, *run.hub_source)]
             known = any(safe_read.path_kind(place / "config.json") == "file" for place in folders)
             what = "has a config.json in the cache, and no weights" if known else "is in no folder and not in the cache"
             other = "name a folder that holds it, or download it where there is a network"
-            remedy = _modelscope_remedy(job, name) or other
+            remedy = _modelscope_remedy(run, name) or other
             yield CheckResult("error", _MODEL, f"{cause} is set, and `{name}` {what}: {remedy}")
-    for name in hub_datasets(job):
-        if not is_dataset_cached(name, job.hub_source[1]):
+    for name in hub_datasets(run):
+        if not is_dataset_cached(name, run.hub_source[1]):
             text = f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
             yield CheckResult("warning", _MODEL, text)
 
 
-def _modelscope_remedy(job: RunSettings, name: str) -> str:
+def _modelscope_remedy(run: RunSettings, name: str) -> str:
     """Return how to use the download in the ModelScope cache; empty if there is none."""
-    there = any(map(holds_weights, hub_caches.modelscope_folders(name, *job.hub_source)))
+    there = any(map(holds_weights, hub_caches.modelscope_folders(name, *run.hub_source)))
     return "it is in the ModelScope cache, which the run takes with USE_MODELSCOPE_HUB=1" if there else ""
 
 
@@ -111,19 +111,19 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def check_hub(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_hub(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The hub that a run downloads from: whether it answers, and whether the disk has room for the download.
 
     Nothing if all is here, or if the run is offline.
     """
-    if job is None or offline_variable() or node_environment.is_env_enabled("USE_OPENMIND_HUB"):
+    if run is None or offline_variable() or node_environment.is_env_enabled("USE_OPENMIND_HUB"):
         return
-    names = [name for name in hub_models(job) if not any(cached_folders(job, name))]
-    sets = [name for name in hub_datasets(job) if not is_dataset_cached(name, job.hub_source[1])]
+    names = [name for name in hub_models(run) if not any(cached_folders(run, name))]
+    sets = [name for name in hub_datasets(run) if not is_dataset_cached(name, run.hub_source[1])]
     sets = [] if node_environment.is_env_enabled("USE_MODELSCOPE_HUB") else sets
     yield from _ask_hub([*((name, name) for name in names), *((name, f"datasets/{name}") for name in sets)], context)
-    if job.args.get("model_name_or_path") in names:
-        yield from _check_cache_space(job)
+    if run.args.get("model_name_or_path") in names:
+        yield from _check_cache_space(run)
 
 
 def _hub_address(path: str, context: CheckContext) -> tuple[str, str]:
@@ -181,9 +181,9 @@ def _send_head_request(address: str) -> int:
         return err.code
 
 
-def _check_cache_space(job: RunSettings) -> Iterator[CheckResult]:
+def _check_cache_space(run: RunSettings) -> Iterator[CheckResult]:
     """Compare free disk with the weights that go into the cache of Hugging Face."""
-    folder, disk = hub_caches.hub_cache(job.hub_source[1]), predict(job).disk
+    folder, disk = hub_caches.hub_cache(run.hub_source[1]), predict(run).disk
     weights = disk[DiskTerm.BASE] / GIB if disk else 0.0
     free = host.free_disk_gib(Path(folder))
     if free is not None and weights and not node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
@@ -197,7 +197,7 @@ _PROXY = "proxy"
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 
 
-def check_proxy(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_proxy(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Proxies of the environment that a run's own requests would go through.
 
     Nothing if no proxy is set.
@@ -206,22 +206,22 @@ def check_proxy(job: RunSettings | None, context: CheckContext) -> Iterator[Chec
     if not proxies:
         return
     without = _proxy_value(context.environment, "no_proxy")
-    caught = [*dict.fromkeys(host for host in _local_hosts(job, context) if not _matches_no_proxy(host, without))]
+    caught = [*dict.fromkeys(host for host in _local_hosts(run, context) if not _matches_no_proxy(host, without))]
     if caught:
         found = f"{', '.join(proxies)} would take requests to {', '.join(caught)}, near as they are"
         spared = ",".join(filter(None, (without, *caught)))
         yield CheckResult("warning", _PROXY, found, "no_proxy with them", f"export no_proxy={shell_quote(spared)}")
     if socks := [name for name, value in proxies.items() if value.startswith("socks")]:
-        yield from _check_socks(socks[0], job, find_installed(context.site_packages).all_versions)
+        yield from _check_socks(socks[0], run, find_installed(context.site_packages).all_versions)
 
 
-def _check_socks(name: str, job: RunSettings | None, there: Mapping[str, str]) -> Iterator[CheckResult]:
+def _check_socks(name: str, run: RunSettings | None, there: Mapping[str, str]) -> Iterator[CheckResult]:
     """Check that the client of huggingface_hub can use a SOCKS proxy: httpx from release 1 on, requests before. Without
     a request to the hub that is only a warning."""
     old = there.get("huggingface-hub", "1").startswith("0.")
     client, support = ("requests", "pysocks") if old else ("httpx", "socksio")
     if client in there and support not in there:
-        asked = job is None or (not offline_variable() and any((*hub_models(job), *hub_datasets(job))))
+        asked = run is None or (not offline_variable() and any((*hub_models(run), *hub_datasets(run))))
         found = f"{name} is of SOCKS, which {client} cannot use without {support}: the hub cannot be reached"
         remedy = f'pip install "{client}[socks]", or set a proxy of HTTP'
         yield CheckResult("error" if asked else "warning", _PROXY, found, support, remedy)
@@ -231,12 +231,12 @@ def _proxy_value(environment: Mapping[str, str], name: str) -> str:
     return environment.get(name) or environment.get(name.upper()) or ""
 
 
-def _local_hosts(job: RunSettings | None, context: CheckContext) -> Iterator[str]:
+def _local_hosts(run: RunSettings | None, context: CheckContext) -> Iterator[str]:
     """Yield hosts of this machine or its network that the run sends requests to: a mirror of the hub, a reward model
     behind an address, the dashboard of Ray."""
     addresses = [context.environment.get("HF_ENDPOINT", "")]
-    if job and job.args.get("reward_model_type") == "api":
-        addresses.append(str(job.args.get("reward_model")))
+    if run and run.args.get("reward_model_type") == "api":
+        addresses.append(str(run.args.get("reward_model")))
     if launch_command.uses_ray():
         addresses.append("http://127.0.0.1:8265")
     for address in addresses:

@@ -33,24 +33,24 @@ _TIMEOUT_SECONDS = 5.0  # seconds to another node
 _FIREWALL_REMEDY = "open the port in the firewall, or set another MASTER_ADDR"
 
 
-def node_count(job: RunSettings | None, context: CheckContext) -> int:
+def node_count(run: RunSettings | None, context: CheckContext) -> int:
     """Return how many nodes the run has, by NNODES or else by its machine."""
     told = context.environment.get("NNODES", "")
-    return int(told) if told.isdecimal() else job.machine.nodes if job and job.machine else 1
+    return int(told) if told.isdecimal() else run.machine.nodes if run and run.machine else 1
 
 
-def check_meeting(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_meeting(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The address and port at which the nodes of a run meet.
 
     Nothing for a run on one node.
     """
-    if node_count(job, context) == 1:
+    if node_count(run, context) == 1:
         return
     # torchrun tells the others the name of rank 0's machine if it starts elastically and no address of the node is set
     # (torch, distributed/elastic/rendezvous/api.py, RendezvousStoreInfo); Gloo, for CPUs, listens at the address that
     # the name stands for.
     elastic = "RDZV_ID" in context.environment and "PET_LOCAL_ADDR" not in context.environment
-    if elastic or (job and job.on_cpu and "GLOO_SOCKET_IFNAME" not in context.environment):
+    if elastic or (run and run.on_cpu and "GLOO_SOCKET_IFNAME" not in context.environment):
         yield from _check_host_name()
     address = context.environment.get("MASTER_ADDR")
     port = context.environment.get("MASTER_PORT", launch_command.DEFAULT_MASTER_PORT)
@@ -153,18 +153,18 @@ _NCCL = CollectivesLibrary("NCCL", "NCCL_SOCKET_IFNAME", alphabetic=False)
 _HCCL = CollectivesLibrary("HCCL", "HCCL_SOCKET_IFNAME", alphabetic=True)
 
 
-def check_interfaces(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_interfaces(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The network interface over which NCCL, HCCL or Gloo meet.
 
     Whether the words of the environment match an interface, and whether the one taken leads to the other nodes. Nothing
     for a run of one process.
     """
-    if job and job.batch.world_size == 1 and node_count(job, context) == 1:
+    if run and run.batch.world_size == 1 and node_count(run, context) == 1:
         return
-    library = _HCCL if job and job.machine and node_needs(job.machine.device).collectives == "hccl" else _NCCL
+    library = _HCCL if run and run.machine and node_needs(run.machine.device).collectives == "hccl" else _NCCL
     there, words = list_interfaces(context.root), context.environment.get(library.variable, "")
-    yield from _check_gloo(job, context.environment.get("GLOO_SOCKET_IFNAME", ""), there)
-    if job and job.on_cpu:
+    yield from _check_gloo(run, context.environment.get("GLOO_SOCKET_IFNAME", ""), there)
+    if run and run.on_cpu:
         return
     if library is _HCCL and (address := context.environment.get("HCCL_IF_IP")):
         # HCCL heeds this address before any interface (CANN, HCCL_IF_IP).
@@ -176,18 +176,18 @@ def check_interfaces(job: RunSettings | None, context: CheckContext) -> Iterator
         return
     meant = chosen_interfaces(library, there, words)
     if not meant:
-        if words or node_count(job, context) > 1:
+        if words or node_count(run, context) > 1:
             yield _no_interface(library, words, there)
-    elif node_count(job, context) > 1:
+    elif node_count(run, context) > 1:
         yield _judge_interface(library, meant[0], words, route_to(there, context.environment.get("MASTER_ADDR", "")))
 
 
-def _check_gloo(job: RunSettings | None, words: str, there: Sequence[Interface]) -> Iterator[CheckResult]:
+def _check_gloo(run: RunSettings | None, words: str, there: Sequence[Interface]) -> Iterator[CheckResult]:
     """Check the names that Gloo is given, which must be whole. Runs on CPUs use Gloo, and so does FSDP with states in
     main memory."""
     names = {"lo", *(one.name for one in there)}
     if missing := [name for name in words.split(",") if name and name not in names]:
-        used = job is not None and (job.on_cpu or bool(job.fsdp and job.fsdp.offload))
+        used = run is not None and (run.on_cpu or bool(run.fsdp and run.fsdp.offload))
         found = f"GLOO_SOCKET_IFNAME={words}, and {missing[0]} is none of the interfaces here"
         wanted = ", ".join(sorted(names))
         yield CheckResult("error" if used else "warning", "Gloo", found, wanted, "unset GLOO_SOCKET_IFNAME")
@@ -230,13 +230,13 @@ _INFINIBAND = "InfiniBand"
 _ADAPTER_VARIABLE, _DISABLE_VARIABLE = "NCCL_IB_HCA", "NCCL_IB_DISABLE"
 
 
-def check_infiniband(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_infiniband(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """InfiniBand and RoCE adapters, which NCCL prefers to network interfaces.
 
     Nothing for a run on one node, on Ascend, whose devices have their own network, or without adapters.
     """
-    own_network = job and job.machine and node_needs(job.machine.device).collectives == "hccl"
-    if node_count(job, context) == 1 or own_network:
+    own_network = run and run.machine and node_needs(run.machine.device).collectives == "hccl"
+    if node_count(run, context) == 1 or own_network:
         return
     there, words = infiniband_ports(context.root), context.environment.get(_ADAPTER_VARIABLE, "")
     meant = [port for port in there if not words or matches_interface_filter(words, port.adapter)]

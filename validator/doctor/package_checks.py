@@ -18,11 +18,11 @@ from validator.run.node_demand import packages_for_run, pip_requirement
 from validator.run.settings import RunSettings
 
 
-def check_required_packages(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_required_packages(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line for each missing package that LLaMA-Factory would stop for, if LLaMA-Factory itself is installed."""
-    if job is None:
+    if run is None:
         return
-    wanted = dict(packages_for_run(job))
+    wanted = dict(packages_for_run(run))
     there = find_installed(context.site_packages).versions(["llamafactory", *wanted])
     for package, why in wanted.items() if "llamafactory" in there else ():
         if package not in there:
@@ -38,20 +38,20 @@ _CHECK_CALL = re.compile(r'check_version\("([^"]+)"\)')
 _SHOWN_PACKAGES = ("llamafactory", "transformers", "torch", "torch-npu", "deepspeed", "peft", "trl", "accelerate")
 
 
-def check_packages(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_packages(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Packages that do not go together, by what they require of each other and by what is known to fail."""
     there = find_installed(context.site_packages)
     if "llamafactory" not in there.all_versions:
-        wanted = f"llamafactory {releases.required_pairs(job.header)[0][0] if job else releases.newest_pair()[0]}"
+        wanted = f"llamafactory {releases.required_pairs(run.header)[0][0] if run else releases.newest_pair()[0]}"
         remedy = f"pip install {wanted.replace(' ', '==')}"
-        yield CheckResult("error" if job else "warning", _PACKAGES, "llamafactory is not installed", wanted, remedy)
+        yield CheckResult("error" if run else "warning", _PACKAGES, "llamafactory is not installed", wanted, remedy)
         return
     if not installed_packages.has_packaging():
         yield CheckResult("warning", _PACKAGES, "releases are not compared", "packaging", "pip install packaging")
         return
     problems: list[str] = []
     with suppress(RecipeError):  # a release of somebody's own, which no range means
-        problems += releases.outside_range(job.header, there.all_versions) if job else ()
+        problems += releases.outside_range(run.header, there.all_versions) if run else ()
     faults = [*(CheckResult("error", _PACKAGES, problem) for problem in problems), *_package_faults(there)]
     yield from faults
     if not any(line.state == "error" for line in faults):

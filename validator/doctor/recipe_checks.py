@@ -33,9 +33,9 @@ def check_recipe(document: Document, machine: str | None, host_ram_gib: float | 
         yield CheckResult("ok", _RECIPE, "nothing is wrong with it")
 
 
-def check_data(job: RunSettings) -> Iterator[CheckResult]:
+def check_data(run: RunSettings) -> Iterator[CheckResult]:
     """Yield what `data` says of the data sets in short, as `train` does. This starts processes for some data sets, so
     that it cannot be one of the checks that run in threads."""
-    told, stops = dataset.summarize_data(job)
+    told, stops = dataset.summarize_data(run)
     state: State = "error" if stops else "ok"
     yield from (CheckResult(state, "data", words.removeprefix("data: ")) for words in told)

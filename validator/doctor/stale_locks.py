@@ -21,21 +21,21 @@ _BUILD_LOCK, _DOWNLOAD_LOCK = "stale lock", "hub lock"
 _MAX_BUILD_SECONDS = 15 * 60  # seconds that no operator takes to build: cpu_adam takes 95 on two cores
 
 
-def check_locks(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_locks(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Locks that a run would wait for: of a process that builds an operator, or that downloads the model."""
-    yield from _check_build_locks(job, context)
-    yield from _check_download_locks(job) if job else ()
+    yield from _check_build_locks(run, context)
+    yield from _check_download_locks(run) if run else ()
 
 
-def _check_build_locks(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def _check_build_locks(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Yield the build locks that this run would meet. torch makes a file `lock` beside an operator that it builds, and
     waits for the end of such a file, whether or not the process that made it lives (torch, utils/file_baton.py): the
     run stands still after "Using … as PyTorch extensions root" (huggingface/transformers issue 26015, OpenRLHF 208)."""
-    names = operators_to_build(job, context) if job else None
+    names = operators_to_build(run, context) if run else None
     for lock in (lock for folder in extension_folders(context) for lock in sorted(folder.glob("*/lock"))):
         name = lock.parent.name
         if names is None or name in names:
-            yield _describe_build_lock(lock, name, context.root, job is not None)
+            yield _describe_build_lock(lock, name, context.root, run is not None)
 
 
 def _describe_build_lock(lock: Path, name: str, root: Path, wanted: bool) -> CheckResult:
@@ -62,12 +62,12 @@ def _find_builder(folder: Path, root: Path) -> int | None:
     return None
 
 
-def _check_download_locks(job: RunSettings) -> Iterator[CheckResult]:
+def _check_download_locks(run: RunSettings) -> Iterator[CheckResult]:
     """Yield one download lock of each model. The run waits for a download that has begun (huggingface_hub,
     utils/_fixes.py, WeakFileLock). The kernel frees the lock of a process that is gone, but on a file system without
     locks the mere file counts."""
-    for name in model_files.hub_models(job):
-        folder = hub_caches.hub_cache(job.hub_source[1]) / ".locks" / hub_caches.huggingface_entry(name)
+    for name in model_files.hub_models(run):
+        folder = hub_caches.hub_cache(run.hub_source[1]) / ".locks" / hub_caches.huggingface_entry(name)
         yield from islice(filter(None, map(_check_download_lock, sorted(folder.glob("*.lock")))), 1)
 
 

@@ -21,18 +21,18 @@ from validator.run.settings import RunSettings
 from validator.wording import plural
 
 
-def check_model_folder(job: RunSettings | None, _context: CheckContext) -> Iterator[CheckResult]:
+def check_model_folder(run: RunSettings | None, _context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line if the folder of the model or of an adapter is incomplete. Without weights LLaMA-Factory stops;
     without a tokenizer transformers makes up an empty one, and the run ends well with nothing learned."""
-    if job is None:
+    if run is None:
         return
-    for path in job.args.words("adapter_name_or_path"):
-        if not job.workspace.find(path) and (before := trained_model.find_earlier_adapter(job.workspace.recipe, path)):
+    for path in run.args.words("adapter_name_or_path"):
+        if not run.workspace.find(path) and (before := trained_model.find_earlier_adapter(run.workspace.recipe, path)):
             yield CheckResult("error", "model", f"`{path}` does not exist yet; train `{before}` first")
-    name = job.args.get("model_name_or_path")
-    place = job.workspace.find(name) if isinstance(name, str) and name else None
+    name = run.args.get("model_name_or_path")
+    place = run.workspace.find(name) if isinstance(name, str) and name else None
     if place and safe_read.path_kind(place[0] / "config.json") == "file":
-        scratch = job.args.flag("train_from_scratch")
+        scratch = run.args.flag("train_from_scratch")
         parts = [
             *model_files.missing_files(place[0], scratch=scratch),
             *(() if scratch else model_files.incomplete_downloads(place[0])),
@@ -42,19 +42,19 @@ def check_model_folder(job: RunSettings | None, _context: CheckContext) -> Itera
             yield CheckResult("error", "model", f"`{name}` holds no {' and no '.join(parts)}; {remedy}")
 
 
-def check_ray(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_ray(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Ray, if USE_RAY is set: packages, and CPUs that this node can reserve."""
-    if job is None or not launch_command.uses_ray():
+    if run is None or not launch_command.uses_ray():
         return
     cpus = host.usable_cpus(context.root)  # as Ray counts them
-    lacking = [*_missing_ray_packages(job, context), *_second_launcher(job), *_missing_ray_cpus(job, cpus)]
+    lacking = [*_missing_ray_packages(run, context), *_second_launcher(run), *_missing_ray_cpus(run, cpus)]
     yield from lacking
     if not lacking:
         reserved = f"of which {launch_command.RAY_CPUS} are reserved for each device"
-        yield CheckResult("ok", "Ray", f"{launch_command.declared_ray_cpus(job) or cpus} CPUs, {reserved}")
+        yield CheckResult("ok", "Ray", f"{launch_command.declared_ray_cpus(run) or cpus} CPUs, {reserved}")
 
 
-def _missing_ray_packages(job: RunSettings, context: CheckContext) -> Iterator[CheckResult]:
+def _missing_ray_packages(run: RunSettings, context: CheckContext) -> Iterator[CheckResult]:
     """Yield the missing packages of Ray. Without `master_addr` LLaMA-Factory asks Ray's dashboard for the head node
     (train/trainer_utils.py, get_ray_head_node_ip), and stops with ServerUnavailable if only `ray` is installed (seen
     with 2.60)."""
@@ -62,14 +62,14 @@ def _missing_ray_packages(job: RunSettings, context: CheckContext) -> Iterator[C
     if "ray" not in there:
         found = "USE_RAY is set and the package is not installed"
         yield CheckResult("error", "Ray", f'{found}: pip install "ray[default]"')
-    elif "aiohttp-cors" not in there and not job.args.is_set("master_addr"):
+    elif "aiohttp-cors" not in there and not run.args.is_set("master_addr"):
         found = "ray is installed without its dashboard, which is asked for the head node"
         yield CheckResult("error", "Ray", f'{found}: pip install "ray[default]", or set `master_addr`')
 
 
-def _second_launcher(job: RunSettings) -> Iterator[CheckResult]:
+def _second_launcher(run: RunSettings) -> Iterator[CheckResult]:
     """Yield an error if torchrun or accelerate would start the processes, too."""
-    name = "accelerate" if job.accelerate else None
+    name = "accelerate" if run.accelerate else None
     if node_environment.is_env_enabled("FORCE_TORCHRUN"):
         name = "torchrun"
     if name:
@@ -77,54 +77,54 @@ def _second_launcher(job: RunSettings) -> Iterator[CheckResult]:
         yield CheckResult("error", "Ray", found)
 
 
-def _missing_ray_cpus(job: RunSettings, cpus: int) -> Iterator[CheckResult]:
+def _missing_ray_cpus(run: RunSettings, cpus: int) -> Iterator[CheckResult]:
     """Yield a line if this node has fewer CPUs than Ray reserves on it. A node that has joined a cluster may have
     promised more. Without a device LLaMA-Factory counts CPUs as devices and reserves ten each (tried: it waited)."""
-    if job.on_cpu:
+    if run.on_cpu:
         found = (
             "on CPUs alone each counts as a device, for which Ray reserves 10: it would wait for ever; unset USE_RAY"
         )
         yield CheckResult("error", "Ray", found)
-    devices = job.machine.devices if job.machine and not job.on_cpu else 0
+    devices = run.machine.devices if run.machine and not run.on_cpu else 0
     wanted = launch_command.RAY_CPUS * devices
-    if cpus >= wanted or launch_command.declared_ray_cpus(job) is not None:  # a promise that is too small is PAR206
+    if cpus >= wanted or launch_command.declared_ray_cpus(run) is not None:  # a promise that is too small is PAR206
         return
     reserved = f"{launch_command.RAY_CPUS} are reserved for each of {devices} {plural(devices, 'device')}"
     found = f"this node has {cpus} CPUs, and {reserved}"
-    if launch_command.joins_ray_cluster(job):
+    if launch_command.joins_ray_cluster(run):
         yield CheckResult("warning", "Ray", f"{found}: it has to join with `ray start --num-cpus {wanted}`")
     else:
         remedy = f"set `ray_init_kwargs: {{num_cpus: {wanted}}}`, or unset USE_RAY"
         yield CheckResult("error", "Ray", f"{found}: Ray would wait for ever; {remedy}")
 
 
-def check_start(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_start(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """What stops a run before its start: missing packages, the model's folder, llamafactory-cli."""
-    if job is None:
+    if run is None:
         return
-    yield from check_required_packages(job, context)
-    yield from _check_model(job, context)
+    yield from check_required_packages(run, context)
+    yield from _check_model(run, context)
     if "llamafactory" not in find_installed(context.site_packages).all_versions:
         return  # check_packages tells of it
     try:
-        prepared = local_launch.build_launch(job, (), context.allocation.device_env if context.allocation else {})
+        prepared = local_launch.build_launch(run, (), context.allocation.device_env if context.allocation else {})
         # Before a run is queued nothing tells of this node's place among several, and it is not asked for; nor is it
         # if the job's script writes the rank into the command.
         elastic = "RDZV_ID" in context.environment and prepared.launcher == launch_command.LLAMAFACTORY_CLI
         known = "NODE_RANK" in context.environment or elastic
-        nodes = launch_command.nodes_and_devices(job)[0] if known else 1
-        local_launch.check_launchable(nodes, releases.required_pairs(job.header)[0][0], prepared.launcher)
+        nodes = launch_command.nodes_and_devices(run)[0] if known else 1
+        local_launch.check_launchable(nodes, releases.required_pairs(run.header)[0][0], prepared.launcher)
     except RecipeError as err:
         yield CheckResult("error", "start", str(err))
 
 
-def _check_model(job: RunSettings, context: CheckContext) -> Iterator[CheckResult]:
+def _check_model(run: RunSettings, context: CheckContext) -> Iterator[CheckResult]:
     """Yield what the model's folder or download lacks, or else where it is. check_hub asks for missing downloads."""
-    lacking = [*check_model_folder(job, context), *check_downloads(job, context)]
+    lacking = [*check_model_folder(run, context), *check_downloads(run, context)]
     yield from lacking
-    name = str(job.args.get("model_name_or_path"))
-    place = job.workspace.find(name)
-    there = place[0] if place else next(iter(model_files.cached_folders(job, name)), None)
+    name = str(run.args.get("model_name_or_path"))
+    place = run.workspace.find(name)
+    there = place[0] if place else next(iter(model_files.cached_folders(run, name)), None)
     if there and not lacking:
         yield CheckResult("ok", "model", f"`{name}` lies in {there}" if str(there) != name else f"`{name}` is there")
 

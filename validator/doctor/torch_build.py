@@ -47,15 +47,15 @@ def read_build(there: InstalledPackages, package: str) -> PackageBuild | None:
     return PackageBuild(release, cuda, facts.get("hip", ""))
 
 
-def check_torch(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_torch(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The build of torch against driver and devices, and of packages that are built for torch."""
     there = find_installed(context.site_packages)
     torch = read_build(there, "torch")
     if torch is None:
         return
-    driver = None if job and job.on_cpu else nvidia.read_driver()
-    faults = [*_check_for_driver(torch, driver), *_check_rocm(torch, context, job), *_check_companions(torch, there)]
-    faults += _check_bitsandbytes(torch, there, job)
+    driver = None if run and run.on_cpu else nvidia.read_driver()
+    faults = [*_check_for_driver(torch, driver), *_check_rocm(torch, context, run), *_check_companions(torch, there)]
+    faults += _check_bitsandbytes(torch, there, run)
     yield from faults
     if driver and not faults:
         yield CheckResult("ok", "torch", f"torch {torch.release} with driver {driver.release}")
@@ -85,9 +85,9 @@ def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Itera
             yield CheckResult("error", "torch", found, wanted, _INSTALL_REMEDY)
 
 
-def _check_rocm(torch: PackageBuild, context: CheckContext, job: RunSettings | None) -> Iterator[CheckResult]:
+def _check_rocm(torch: PackageBuild, context: CheckContext, run: RunSettings | None) -> Iterator[CheckResult]:
     """The wheels of the package index are for CUDA, which AMD's devices do not run."""
-    if context.machine is None or context.machine.device not in devices.device_ids() or (job and job.on_cpu):
+    if context.machine is None or context.machine.device not in devices.device_ids() or (run and run.on_cpu):
         return
     if devices.find_device(context.machine.device)[0].vendor == "amd" and not torch.hip:
         found = f"torch {torch.release} is built for {_kind(torch)}, and the devices are AMD's"
@@ -118,7 +118,7 @@ def _kind(one: PackageBuild) -> str:
 
 
 def _check_bitsandbytes(
-    torch: PackageBuild, there: InstalledPackages, job: RunSettings | None
+    torch: PackageBuild, there: InstalledPackages, run: RunSettings | None
 ) -> Iterator[CheckResult]:
     """bitsandbytes loads the library for torch's CUDA, or one of the same major number (cextension.py,
     get_cuda_bnb_library_path, of 0.50; earlier releases want the very one)."""
@@ -127,7 +127,7 @@ def _check_bitsandbytes(
         return
     majors = {match[1] for file in files if (match := re.search(r"cuda(\d+)\d", file.name))}
     if torch.cuda.partition(".")[0] not in majors:
-        needed = job is None or job.quantization.works
+        needed = run is None or run.quantization.works
         found = f"bitsandbytes {there.all_versions['bitsandbytes']} has no library for CUDA {torch.cuda}"
         yield CheckResult("error" if needed else "warning", "bitsandbytes", found, "", "pip install -U bitsandbytes")
 
@@ -179,7 +179,7 @@ _TORCH_CORE = "_ZN3c10"
 _WHEEL_NAME = re.compile(r"\+(cu\d+)torch([\d.]+)cxx11abi(TRUE|FALSE)")
 
 
-def check_compiled_packages(job: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_compiled_packages(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Compiled packages that need names which the installed torch lacks, as they were built for another torch.
 
     One line for each package that cannot be imported beside this torch.
@@ -192,20 +192,20 @@ def check_compiled_packages(job: RunSettings | None, context: CheckContext) -> I
             torch, wheel = there.all_versions["torch"], _WHEEL_NAME.search(there.origin(package))
             built = f" for {wheel[1]}, torch {wheel[2]}, cxx11abi {wheel[3]}" if wheel else ""
             found = f"{package} {there.all_versions[package]}{built} needs `{missing}`, which torch {torch} has not"
-            state: State = "error" if _is_imported(package, job, there) else "warning"
+            state: State = "error" if _is_imported(package, run, there) else "warning"
             yield CheckResult(state, package, found, f"a build for torch {torch}", remedy)
 
 
-def _is_imported(package: str, job: RunSettings | None, there: InstalledPackages) -> bool:
+def _is_imported(package: str, run: RunSettings | None, there: InstalledPackages) -> bool:
     """Return whether a run imports the package; without a run, whether any run would. torch imports torch_npu itself;
     with devices transformers before 5 imports flash-attn beside each model, later ones only if it is asked for
     (modeling_flash_attention_utils.py); only unsloth asks for xformers."""
     if package == "torch-npu":
         return True
-    if job and (job.on_cpu or job.args.flag("use_unsloth")):
-        return not job.on_cpu
+    if run and (run.on_cpu or run.args.flag("use_unsloth")):
+        return not run.on_cpu
     early = there.all_versions.get("transformers", "").startswith("4.")
-    return package == "flash-attn" and (early or bool(job and job.args.get("flash_attn") == "fa2"))
+    return package == "flash-attn" and (early or bool(run and run.args.get("flash_attn") == "fa2"))
 
 
 def _missing_symbol(library: Path, given: list[Path]) -> str:

@@ -32,27 +32,27 @@ class DeviceAllocation:
     this_machine: ThisMachine | None = None
 
 
-def allocate_devices(job: RunSettings, *, dry: bool) -> DeviceAllocation:
-    """Allocate the devices here to a job that is resolved for its recipe's machine. Raises RecipeError if a driver's
+def allocate_devices(run: RunSettings, *, dry: bool) -> DeviceAllocation:
+    """Allocate the devices here to a run that is resolved for its recipe's machine. Raises RecipeError if a driver's
     tool is installed and shows no device; a `dry` run only notes that, as people try recipes on other machines."""
-    if job.on_cpu or job.machine_problem:
+    if run.on_cpu or run.machine_problem:
         return DeviceAllocation()
     try:
         here = this_machine.detect_machine()
     except RecipeError as err:
         if not dry:
             raise
-        return DeviceAllocation(notes=[Note(f"{err}; {_judged_for(job)}; a run here would be refused")])
+        return DeviceAllocation(notes=[Note(f"{err}; {_judged_for(run)}; a run here would be refused")])
     if here is None:
         unknown = f"the devices of this machine are not known: {this_machine.NO_DRIVER_TOOL}"
-        return DeviceAllocation(notes=[Note(f"{unknown}; {_judged_for(job)}")])
-    return _allocate_here(here, job, dry)
+        return DeviceAllocation(notes=[Note(f"{unknown}; {_judged_for(run)}")])
+    return _allocate_here(here, run, dry)
 
 
-def allocate_for_machine(name: str, job: RunSettings) -> DeviceAllocation:
-    """Allocate the devices here to a job that is resolved for, and judged by, the machine that the user names. Raises
+def allocate_for_machine(name: str, run: RunSettings) -> DeviceAllocation:
+    """Allocate the devices here to a run that is resolved for, and judged by, the machine that the user names. Raises
     RecipeError if there are fewer. A driver's error is only noted, as the user knows the machine."""
-    if job.on_cpu or job.machine is None:
+    if run.on_cpu or run.machine is None:
         return DeviceAllocation(name)
     try:
         here = this_machine.detect_machine()
@@ -60,29 +60,29 @@ def allocate_for_machine(name: str, job: RunSettings) -> DeviceAllocation:
         return DeviceAllocation(name, notes=[Note(str(err))])
     if here is None:
         return DeviceAllocation(name)
-    count = job.machine.devices
+    count = run.machine.devices
     _require_devices(count, here.max_devices, f"`--machine {name}` has {_count_devices(count)}")
     taken, variables = here.select_devices(count) if count <= len(here.accelerators) else ((), {})
     return DeviceAllocation(name, None, taken, variables, [*here.notes()], here)
 
 
-def _judged_for(job: RunSettings) -> str:
-    return f"judged for {job.machine}" if job.machine else "memory is not judged"
+def _judged_for(run: RunSettings) -> str:
+    return f"judged for {run.machine}" if run.machine else "memory is not judged"
 
 
-def _allocate_here(here: ThisMachine, job: RunSettings, dry: bool) -> DeviceAllocation:
+def _allocate_here(here: ThisMachine, run: RunSettings, dry: bool) -> DeviceAllocation:
     """Allocate as many devices as the recipe assumes, or as there are; NPROC_PER_NODE overrides both."""
     there = len(here.accelerators)
-    assumed = job.machine.devices if job.machine else there
+    assumed = run.machine.devices if run.machine else there
     requested = os.environ.get("NPROC_PER_NODE", "")
     count = (int(requested) if requested.isdecimal() else 0) or min(assumed, there)
     _require_devices(count, there, f"NPROC_PER_NODE={count}")
     taken, variables = here.select_devices(count)
-    nodes = f"{job.machine.nodes}x" if job.machine and job.machine.nodes > 1 else ""
+    nodes = f"{run.machine.nodes}x" if run.machine and run.machine.nodes > 1 else ""
     notes = [
-        *_compare_machines(here, job, dry),
+        *_compare_machines(here, run, dry),
         *here.notes(),
-        *_batch_size_note(job, assumed, count),
+        *_batch_size_note(run, assumed, count),
         *_unused_devices_note(here, taken),
     ]
     return DeviceAllocation(f"{nodes}{count}x{here.device}", here.host_ram_gib, taken, variables, notes, here)
@@ -98,9 +98,9 @@ def _count_devices(count: int) -> str:
     return f"{count} {plural(count, 'device')}"
 
 
-def _compare_machines(here: ThisMachine, job: RunSettings, dry: bool) -> Iterator[Note]:
+def _compare_machines(here: ThisMachine, run: RunSettings, dry: bool) -> Iterator[Note]:
     """Yield what this machine is, and what the recipe assumes if that is another machine or more."""
-    assumed = job.machine
+    assumed = run.machine
     if assumed is None:
         yield Note(f"this machine: {here}", "machine")
         return
@@ -113,13 +113,13 @@ def _compare_machines(here: ThisMachine, job: RunSettings, dry: bool) -> Iterato
     yield Note(f"this machine: {here}{'' if alike else other}", "machine")
 
 
-def _batch_size_note(job: RunSettings, assumed: int, count: int) -> Iterator[Note]:
+def _batch_size_note(run: RunSettings, assumed: int, count: int) -> Iterator[Note]:
     """Yield what another number of devices means for the batch size."""
     if count == assumed:
         return
-    before, samples = job.batch.effective_batch, job.batch.micro_batch * (job.batch.world_size // assumed) * count
+    before, samples = run.batch.effective_batch, run.batch.micro_batch * (run.batch.world_size // assumed) * count
     keep = f"; gradient_accumulation_steps={before // samples} keeps it" if before % samples == 0 else ""
-    batch = samples * job.batch.accumulation
+    batch = samples * run.batch.accumulation
     steps = f"{batch} samples a step instead of {before}{keep}"
     yield Note(f"runs on {_count_devices(count)} instead of {assumed}: {steps}")
 

@@ -53,31 +53,31 @@ class Launch:
 
 
 def build_launch(
-    job: RunSettings, overrides: Sequence[str], device_env: Mapping[str, str] = MappingProxyType({})
+    run: RunSettings, overrides: Sequence[str], device_env: Mapping[str, str] = MappingProxyType({})
 ) -> Launch:
     """Return how the recipe is started here, with overrides that make its paths absolute. Under torchrun
     LLaMA-Factory's launcher splits the command line at spaces: a path with a space is then given from the working
     directory. Raises RecipeError if that has a space, too, or if NNODES is not the run's number of nodes."""
-    env = launch_env(job)
+    env = launch_env(run)
     spawns = "NPROC_PER_NODE" in env
-    if not (job.accelerate or launch_command.uses_ray()) and (
+    if not (run.accelerate or launch_command.uses_ray()) and (
         spawns or node_environment.is_env_enabled("FORCE_TORCHRUN")
     ):
-        launch_command.check_nnodes(nodes_and_devices(job)[0])
+        launch_command.check_nnodes(nodes_and_devices(run)[0])
     way = unspaced_path if spawns else Path.absolute
-    recipe = way(Path(job.workspace.recipe).absolute())
-    words = (*overrides, *absolute_path_overrides(job, way))
+    recipe = way(Path(run.workspace.recipe).absolute())
+    words = (*overrides, *absolute_path_overrides(run, way))
     spaced = [word for word in (str(recipe), *words) if WHITESPACE.search(word)]
     if spawns and spaced:
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
-    output = job.args.get("output_dir")
+    output = run.args.get("output_dir")
     folder = safe_read.expand_home(output).absolute() if isinstance(output, str) else None
-    host_env = launch_command.omp_threads(job, host.usable_cpus())
-    machine = job.machine  # few cards need the driver to be asked
+    host_env = launch_command.omp_threads(run, host.usable_cpus())
+    machine = run.machine  # few cards need the driver to be asked
     if machine and launch_command.lacks_p2p(machine.device, machine.devices, machine.nodes):
         driver = nvidia.read_driver()
         host_env |= launch_command.p2p_disable_env(driver.release) if driver else {}
-    return Launch(recipe, words, env, folder, launcher_words(job), device_env, host_env)
+    return Launch(recipe, words, env, folder, launcher_words(run), device_env, host_env)
 
 
 def result_files(output: Path) -> list[Path]:

@@ -12,12 +12,12 @@ from validator.run.checkpoints import TrainerCheckpoint
 from validator.run.settings import RunSettings
 
 
-def resume_messages(job: RunSettings, *, dry: bool) -> Iterator[str]:
+def resume_messages(run: RunSettings, *, dry: bool) -> Iterator[str]:
     """Yield from which checkpoint the run resumes, that it is finished, or that it starts anew beside checkpoints.
     Unless `dry`, half-written checkpoints are renamed, and nothing is lost. Raises RecipeError if one may be complete
     on another node's disk: that node would resume from it, and this one would not."""
-    for saved in checkpoints.half_written_checkpoints(job):
-        if saved.adapts is None and job.machine and job.machine.nodes > 1 and not dry:
+    for saved in checkpoints.half_written_checkpoints(run):
+        if saved.adapts is None and run.machine and run.machine.nodes > 1 and not dry:
             raise RecipeError(
                 f"`{saved.path}` holds no weights on this node; share the folder or save with `save_on_each_node: "
                 "true`, else rename it on all nodes"
@@ -29,28 +29,28 @@ def resume_messages(job: RunSettings, *, dry: bool) -> Iterator[str]:
             raise RecipeError(f"`{saved.path}` {why}; rename or remove it") from None
         if place:
             yield f"{saved.name} is half-written ({saved.flaw}): {'would be ' if dry else ''}renamed to {place.name}"
-    taken, there = checkpoints.resume_checkpoint(job), checkpoints.found_checkpoints(job)
-    if done := finished_message(job):
+    taken, there = checkpoints.resume_checkpoint(run), checkpoints.found_checkpoints(run)
+    if done := finished_message(run):
         yield done
     elif taken:
-        yield f"goes on from {_name_with_step(job, taken)}"
-    elif there and job.task.trains:
-        yield f"starts anew: {_why_not_resumed(job, there)}"
+        yield f"goes on from {_name_with_step(run, taken)}"
+    elif there and run.task.trains:
+        yield f"starts anew: {_why_not_resumed(run, there)}"
 
 
-def finished_message(job: RunSettings) -> str | None:
+def finished_message(run: RunSettings) -> str | None:
     """Return the message for a finished run, whose last checkpoint and result are there; None if it is not finished."""
-    taken = checkpoints.resume_checkpoint(job)
-    if taken is None or not checkpoints.is_finished(job, taken):
+    taken = checkpoints.resume_checkpoint(run)
+    if taken is None or not checkpoints.is_finished(run, taken):
         return None
-    found = f"`{checkpoints.output_folder(job)}` holds the result and {_name_with_step(job, taken)}"
+    found = f"`{checkpoints.output_folder(run)}` holds the result and {_name_with_step(run, taken)}"
     return f"already finished: {found}; `overwrite_output_dir=true` trains anew, more epochs go on"
 
 
-def after_exit_message(job: RunSettings) -> str | None:
+def after_exit_message(run: RunSettings) -> str | None:
     """Return what the same command would do after this run has ended, by what the folder holds now; None if the recipe
     does not train."""
-    now = replace(job)
+    now = replace(run)
     if not now.task.trains:
         return None
     taken, saved = checkpoints.resume_checkpoint(now), checkpoints.found_checkpoints(now)
@@ -61,15 +61,15 @@ def after_exit_message(job: RunSettings) -> str | None:
     return f"the same command starts anew: {_why_not_resumed(now, saved) if saved else 'no checkpoint was saved'}"
 
 
-def _name_with_step(job: RunSettings, saved: TrainerCheckpoint) -> str:
-    total = checkpoints.total_steps(job, saved)
+def _name_with_step(run: RunSettings, saved: TrainerCheckpoint) -> str:
+    total = checkpoints.total_steps(run, saved)
     return f"{saved.name} (step {saved.step:,}{f' of {total:,}, {saved.step / total:.0%}' if total else ''})"
 
 
-def _why_not_resumed(job: RunSettings, there: list[TrainerCheckpoint]) -> str:
+def _why_not_resumed(run: RunSettings, there: list[TrainerCheckpoint]) -> str:
     last = next((saved for saved in reversed(there) if not saved.flaw), None)
-    if checkpoints.never_resumes(job):
-        return f"stage {job.task.stage} with {job.task.method} never resumes"
-    if last and job.args.flag("overwrite_output_dir"):
-        return f"`overwrite_output_dir` is true; with =false the run goes on from {_name_with_step(job, last)}"
+    if checkpoints.never_resumes(run):
+        return f"stage {run.task.stage} with {run.task.method} never resumes"
+    if last and run.args.flag("overwrite_output_dir"):
+        return f"`overwrite_output_dir` is true; with =false the run goes on from {_name_with_step(run, last)}"
     return "no checkpoint in its folder is whole" if not last else "`resume_from_checkpoint` says so"

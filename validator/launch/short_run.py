@@ -25,15 +25,15 @@ _ISOLATION = ("logging_steps=1", "logging_strategy=steps", "overwrite_output_dir
 _ISOLATION_WHERE_SET = {"resume_from_checkpoint": "null", "push_to_hub": "false", "use_swanlab": "false"}
 
 
-def isolating_overrides(job: RunSettings, output: str) -> Iterator[str]:
+def isolating_overrides(run: RunSettings, output: str) -> Iterator[str]:
     """Yield overrides that keep a run in this folder alone, and log each step."""
     yield from (path_override("output_dir", output), *_ISOLATION)
-    yield from overrides_where_set(job, _ISOLATION_WHERE_SET)
+    yield from overrides_where_set(run, _ISOLATION_WHERE_SET)
 
 
-def overrides_where_set(job: RunSettings, values: dict[str, str]) -> Iterator[str]:
+def overrides_where_set(run: RunSettings, values: dict[str, str]) -> Iterator[str]:
     """Yield the overrides whose keys the recipe sets."""
-    yield from (f"{key}={value}" for key, value in values.items() if job.args.get(key))
+    yield from (f"{key}={value}" for key, value in values.items() if run.args.get(key))
 
 
 SMOKE_STEPS = 2
@@ -43,61 +43,61 @@ _TOKENS_PER_SAMPLE = 100
 _MIN_ROWS, _MAX_ROWS = 64, 10_000
 
 
-def smoke_overrides(job: RunSettings) -> tuple[str, ...]:
+def smoke_overrides(run: RunSettings) -> tuple[str, ...]:
     """Return overrides for two steps of the run, in a folder beside its output. Raises RecipeError if that folder holds
     another run's checkpoints, of which the Trainer would remove some."""
-    output = f"{str(job.args.get('output_dir') or DEFAULT_OUTPUT_DIR).rstrip('/')}-smoke"
+    output = f"{str(run.args.get('output_dir') or DEFAULT_OUTPUT_DIR).rstrip('/')}-smoke"
     for other in safe_read.glob_folder(safe_read.expand_home(output), "checkpoint-*"):
         if other.name != f"checkpoint-{SMOKE_STEPS}":
             raise RecipeError(f"`{output}` is not a smoke run's: it holds {other.name}; rename it")
-    return (*isolating_overrides(job, output), *_schedule_overrides(job), *_data_overrides(job))
+    return (*isolating_overrides(run, output), *_schedule_overrides(run), *_data_overrides(run))
 
 
-def _schedule_overrides(job: RunSettings) -> Iterator[str]:
+def _schedule_overrides(run: RunSettings) -> Iterator[str]:
     """The Trainer saves and evaluates at the second step; PPO saves by `save_steps` alone (train/ppo/trainer.py)."""
     yield from (f"max_steps={SMOKE_STEPS}", f"save_steps={SMOKE_STEPS}")
-    if job.args.get("save_strategy") == "epoch":
+    if run.args.get("save_strategy") == "epoch":
         yield "save_strategy=steps"
-    if job.evaluation.while_training:
+    if run.evaluation.while_training:
         yield from ("eval_strategy=steps", f"eval_steps={SMOKE_STEPS}")
-        yield from overrides_where_set(job, {"eval_delay": "0"})
+        yield from overrides_where_set(run, {"eval_delay": "0"})
 
 
-def _data_overrides(job: RunSettings) -> Iterator[str]:
+def _data_overrides(run: RunSettings) -> Iterator[str]:
     """Yield overrides that limit the data to the rows that two steps and one evaluation batch need. `tokenized_path` is
     unset unless it exists, so that the shortened data are not saved where the real run would load them. `val_size` is a
     share of the rows that are left, or their number for a stream (data/data_utils.py, split_dataset)."""
-    if job.args.is_set("tokenized_path") and not job.data.is_tokenized:
+    if run.args.is_set("tokenized_path") and not run.data.is_tokenized:
         yield "tokenized_path=null"
-    most, held = int(job.args.number("max_samples")), _evaluation_rows(job)
-    rows = min(_rows_per_dataset(job), most or _MAX_ROWS)
-    streams = job.args.flag("streaming")
-    yield f"buffer_size={min(rows, int(job.args.number('buffer_size')))}" if streams else f"max_samples={rows}"
-    if job.evaluation.splits_validation_set:
+    most, held = int(run.args.number("max_samples")), _evaluation_rows(run)
+    rows = min(_rows_per_dataset(run), most or _MAX_ROWS)
+    streams = run.args.flag("streaming")
+    yield f"buffer_size={min(rows, int(run.args.number('buffer_size')))}" if streams else f"max_samples={rows}"
+    if run.evaluation.splits_validation_set:
         share = round(min(held / rows, 0.5), 3)
         yield f"val_size={held if streams else share}"
 
 
-def _rows_per_dataset(job: RunSettings) -> int:
+def _rows_per_dataset(run: RunSettings) -> int:
     """Rows to take from each data set. If text is generated for a separate evaluation set, one batch on each device, as
     that takes longest."""
-    evaluated = _evaluation_rows(job)
-    if job.args.is_set("eval_dataset") and (job.evaluation.generates_text or job.evaluation.predicts):
-        return max(evaluated, job.batch.micro_batch * job.batch.world_size)
-    trained = SMOKE_STEPS * job.batch.effective_batch * _rows_per_sequence(job)
+    evaluated = _evaluation_rows(run)
+    if run.args.is_set("eval_dataset") and (run.evaluation.generates_text or run.evaluation.predicts):
+        return max(evaluated, run.batch.micro_batch * run.batch.world_size)
+    trained = SMOKE_STEPS * run.batch.effective_batch * _rows_per_sequence(run)
     return min(max(trained + evaluated, _MIN_ROWS), _MAX_ROWS)
 
 
-def _evaluation_rows(job: RunSettings) -> int:
+def _evaluation_rows(run: RunSettings) -> int:
     """Rows of one batch of evaluation on each device; no more than are held back, where that is a number."""
-    batch = max(int(job.args.number("per_device_eval_batch_size")), 1) * job.batch.world_size * _rows_per_sequence(job)
-    own = job.args.number("val_size")
+    batch = max(int(run.args.number("per_device_eval_batch_size")), 1) * run.batch.world_size * _rows_per_sequence(run)
+    own = run.args.number("val_size")
     return min(batch, int(own)) if own > 1 else batch
 
 
-def _rows_per_sequence(job: RunSettings) -> int:
+def _rows_per_sequence(run: RunSettings) -> int:
     """Rows that fill a sequence."""
-    return math.ceil(job.batch.max_tokens / _TOKENS_PER_SAMPLE) if job.batch.packing else 1
+    return math.ceil(run.batch.max_tokens / _TOKENS_PER_SAMPLE) if run.batch.packing else 1
 
 
 def smoke_summary(output: Path, seconds: float) -> str:
@@ -124,11 +124,11 @@ _TIMED_OVERRIDES = (
 _TIMED_WHERE_SET = {"load_best_model_at_end": "false", "early_stopping_steps": "null", "do_predict": "false"}
 
 
-def timed_overrides(job: RunSettings, steps: int, output: Path) -> Iterator[str]:
+def timed_overrides(run: RunSettings, steps: int, output: Path) -> Iterator[str]:
     """Yield overrides that train `steps` steps after the untimed first ones, into a folder of their own, and no
     more."""
     yield f"max_steps={UNTIMED_STEPS + steps}"
-    yield from (*isolating_overrides(job, str(output)), *_TIMED_OVERRIDES, *overrides_where_set(job, _TIMED_WHERE_SET))
+    yield from (*isolating_overrides(run, str(output)), *_TIMED_OVERRIDES, *overrides_where_set(run, _TIMED_WHERE_SET))
 
 
 def run_timed_steps(prepared: Launch, steps: int) -> MeasuredSteps:

@@ -124,24 +124,24 @@ class TrainingProcess:
 SHUTDOWN_SECONDS = 60.0
 
 
-def run_training(job: RunSettings, prepared: Launch, grace: float | None = None, lock: int | None = None) -> int:
+def run_training(run: RunSettings, prepared: Launch, grace: float | None = None, lock: int | None = None) -> int:
     """Run llamafactory-cli, or accelerate, and return its exit code; 128 + n if signal n ended it within `grace`
     seconds, by default those of `grace_seconds`. Raises RecipeError as `check_can_start` does."""
-    check_can_start(job, prepared)
+    check_can_start(run, prepared)
     output = prepared.output or Path(checkpoints.DEFAULT_OUTPUT_DIR).absolute()
-    return run_supervised(prepared.process, grace_seconds(job) if grace is None else grace, output, lock)
+    return run_supervised(prepared.process, grace_seconds(run) if grace is None else grace, output, lock)
 
 
-def grace_seconds(job: RunSettings) -> float:
+def grace_seconds(run: RunSettings) -> float:
     """Seconds in which a run that is told to end has ended: the longest time to write a checkpoint, and a minute."""
-    return training_time.checkpoint_write_seconds(job) + SHUTDOWN_SECONDS
+    return training_time.checkpoint_write_seconds(run) + SHUTDOWN_SECONDS
 
 
-def check_can_start(job: RunSettings, prepared: Launch) -> None:
+def check_can_start(run: RunSettings, prepared: Launch) -> None:
     """Raises RecipeError where the packages installed here are not of the recipe's releases, or this machine cannot
     start it."""
-    for problem in releases.outside_range(job.header, find_installed().versions(releases.RELEASE_FIELDS)):
+    for problem in releases.outside_range(run.header, find_installed().versions(releases.RELEASE_FIELDS)):
         raise RecipeError(problem)
     local_launch.check_launchable(
-        launch_command.nodes_and_devices(job)[0], releases.required_pairs(job.header)[0][0], prepared.launcher
+        launch_command.nodes_and_devices(run)[0], releases.required_pairs(run.header)[0][0], prepared.launcher
     )

@@ -114,7 +114,7 @@ def find_answer(
     lengths = [length] if length else lengths_to_try(start)
     start = replace(start, length=lengths[0])
     if planned:
-        planned.count(first_to_simulate(replace(start, method=each)).job for each in methods)
+        planned.count(first_to_simulate(replace(start, method=each)).run for each in methods)
         start = replace(start, model=planned.model, planned=planned)
     left_out = () if method else [each for each in PLANNED_METHODS if each not in methods]
     unanswered = Answer(start.model, target, samples, stage=stage, methods_without_rates=left_out, planned=planned)
@@ -199,7 +199,7 @@ def write_best_plan(best: Plan | None, path: Path, own: UserData | None = None) 
     draft = replace(best.draft, stem=path.stem)
     if own:  # the header recommends; the samples that there are stand in the data
         draft = replace(draft, samples=None if draft.recommended else own.rows)
-    return install_recipe(path, recipe_text.render_recipe(draft), draft.job.args.values, own)
+    return install_recipe(path, recipe_text.render_recipe(draft), draft.run.args.values, own)
 
 
 def _read_machine(text: str, host_ram_gib: float | None) -> Machine:

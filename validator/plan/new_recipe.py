@@ -100,38 +100,38 @@ class NewRecipe:
         return self.machine.device.vendor in ("nvidia", "amd", "unknown") and self.stage in ("sft", "pt")
 
     @cached_property
-    def job(self) -> RunSettings:
+    def run(self) -> RunSettings:
         """The run that the recipe describes, predicted by the same formulas as any other run."""
         header = {"samples": self.planned_samples, "transformers": self.transformers, "packages": list(self.packages)}
         settings = {key: value for key, value in self._settings() if key not in self.drop}
         workspace = Workspace("plan", (catalogue_root(),), registry=self.own_datasets or _catalogue_datasets())
-        job = run_of_values(settings, header, self.machine, workspace)
-        job = self.planned.job(job) if self.planned else job
-        return job.with_header({**job.header, **self._stated(job)}) if self.public else job
+        run = run_of_values(settings, header, self.machine, workspace)
+        run = self.planned.with_simulations(run) if self.planned else run
+        return run.with_header({**run.header, **self._stated(run)}) if self.public else run
 
-    def _stated(self, job: RunSettings) -> dict[str, int]:
+    def _stated(self, run: RunSettings) -> dict[str, int]:
         """Return the header fields `rows` (of the public data) and `lengths` (tokens of a typical sample). The longest
         sample is left out, so memory is judged for `cutoff_len` and the verdict holds for other data, too."""
-        known = published_tokens(job)
+        known = published_tokens(run)
         shown = (
-            multimodal.usual_media_tokens(job, self.model, job.data.datasets, job.data.published)
+            multimodal.usual_media_tokens(run, self.model, run.data.datasets, run.data.published)
             if self.has_images
             else 0
         )
-        fields = {"rows": job.data.published_rows, "lengths": min(known[0] + shown, self.length) if known else None}
+        fields = {"rows": run.data.published_rows, "lengths": min(known[0] + shown, self.length) if known else None}
         return {name: value for name, value in fields.items() if value}
 
     @property
     def fits(self) -> bool:
         """True if device and host memory fit up to the upper end of their bands. The host is asked first, because the
         devices' memory may have to be simulated. Device memory that was not simulated counts as not fitting."""
-        prediction = predict(self.job)
+        prediction = predict(self.run)
         return prediction.host_verdict in ("fits", "unknown") and prediction.device_verdict == "fits"
 
     @cached_property
     def lengths(self) -> Sequence[float]:
         """Usual lengths of the samples, in tokens."""
-        return estimate_sample_lengths(self.job).lengths[1]
+        return estimate_sample_lengths(self.run).lengths[1]
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -193,9 +193,9 @@ class NewRecipe:
         if not self.public:
             return self.planned_samples, 1.0
         values = {"stage": self.stage, "cutoff_len": self.length, **dict(self._data())}
-        job = run_of_values(values, workspace=Workspace(registry=_catalogue_datasets()))
-        rows, length = job.data.published_rows or self.planned_samples, published_tokens(job)
-        each = max(1.0, job.batch.max_tokens / length[0]) if length and job.batch.packing else 1.0
+        run = run_of_values(values, workspace=Workspace(registry=_catalogue_datasets()))
+        rows, length = run.data.published_rows or self.planned_samples, published_tokens(run)
+        each = max(1.0, run.batch.max_tokens / length[0]) if length and run.batch.packing else 1.0
         return int(rows / each) if rows else None, each
 
     @cached_property
@@ -205,11 +205,11 @@ class NewRecipe:
         if self.own_datasets is None:
             return self._packed[0]
         values = {"stage": self.stage, "cutoff_len": self.length, **dict(self._data())}
-        job = run_of_values(values, workspace=Workspace(registry=self.own_datasets))
-        if job.data.local_rows is None or not job.batch.packing:
-            return job.data.local_rows
-        lengths = estimate_sample_lengths(job).lengths[1]
-        return min(job.data.local_rows, int(job.data.local_rows * sum(lengths) / len(lengths) / self.length))
+        run = run_of_values(values, workspace=Workspace(registry=self.own_datasets))
+        if run.data.local_rows is None or not run.batch.packing:
+            return run.data.local_rows
+        lengths = estimate_sample_lengths(run).lengths[1]
+        return min(run.data.local_rows, int(run.data.local_rows * sum(lengths) / len(lengths) / self.length))
 
     @property
     def why_not_evaluated(self) -> str | None:
@@ -231,7 +231,7 @@ class NewRecipe:
     @property
     def name(self) -> str:
         """Name that a catalogue recipe with these contents would have."""
-        name = recipe_labels.catalogue_name_with_variant(self.job) or "plan"
+        name = recipe_labels.catalogue_name_with_variant(self.run) or "plan"
         return f"{name}-{self.use}" if self.use else name
 
     @property
@@ -259,7 +259,7 @@ class NewRecipe:
     @property
     def image_tokens(self) -> int:
         """Image and video tokens of the sample that has most; tokens of one image if the data cannot be read."""
-        return multimodal.max_media_tokens(self.job, self.model, self.job.data.datasets) if self.has_images else 0
+        return multimodal.max_media_tokens(self.run, self.model, self.run.data.datasets) if self.has_images else 0
 
     @property
     def length_with_images(self) -> int:

@@ -99,7 +99,7 @@ def _with_more_host_memory(start: NewRecipe, methods: Sequence[str]) -> Iterator
 
 
 def _host_memory_bytes(draft: NewRecipe) -> float:
-    memory = predict(draft.job).host_memory
+    memory = predict(draft.run).host_memory
     return memory.high if memory else 0.0
 
 

@@ -273,12 +273,12 @@ def _plan_row(plan: Plan) -> PlanRow:
         zero=draft.sharding,
         micro_batch=draft.micro_batch,
         accumulation=draft.accumulation,
-        effective_batch=draft.job.batch.effective_batch,
+        effective_batch=draft.run.batch.effective_batch,
         learning_rate=draft.rates["learning_rate"]["default"],
         epochs=draft.rates["epochs"]["default"],
         cutoff_len=draft.length,
         samples=draft.planned_samples,
-        set={**draft.job.args.values, "output_dir": draft.output},
+        set={**draft.run.args.values, "output_dir": draft.output},
         gives_up=", ".join(_what_is_given_up(plan)) or "nothing",
         nearest=nearest_recipe(draft),
         hours=hours,
@@ -299,7 +299,7 @@ def _rounded_span(hours: Band) -> Band:
 
 
 def _rounded_cost(plan: Plan) -> Cost | None:
-    price, hours = plan.draft.job.price, plan.pace.hours if plan.pace else None
+    price, hours = plan.draft.run.price, plan.pace.hours if plan.pace else None
     if not (price and hours):
         return None
     low, expected, high, currency = price.of(plan.draft.machine.world, hours)

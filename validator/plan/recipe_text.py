@@ -32,7 +32,7 @@ def render_recipe(draft: NewRecipe, planned: bool = True, head: Sequence[str] = 
     LLaMA-Factory's headings. `planned`: the header block states that `plan` made it."""
     lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header_lines(draft, planned)), "# ///"]
     lines += [*(["", *(f"# {line}" for line in head)] if head else []), *_launch_remark(draft)]
-    for key, value in draft.job.args.values.items():
+    for key, value in draft.run.args.values.items():
         if key == "logging_steps":
             lines += ["", "### output", f"output_dir: {draft.output}"]
         if key in _HEADINGS:
@@ -53,16 +53,16 @@ def _launch_remark(draft: NewRecipe) -> Iterator[str]:
         yield from (f"#   {words} \\" for words in _launch_variables(draft))
         yield "#   NODE_RANK=0 MASTER_ADDR=ADDRESS_OF_NODE_0 MASTER_PORT=29500 \\"
         yield f"#   {run}"
-    elif machine.devices == 1 and draft.job.deepspeed:
+    elif machine.devices == 1 and draft.run.deepspeed:
         yield from ("", "# DeepSpeed wants torchrun, which one device does not get unasked:")
         yield f"#   {' '.join(['FORCE_TORCHRUN=1 NPROC_PER_NODE=1', *_launch_variables(draft), run])}"
 
 
 def _launch_variables(draft: NewRecipe) -> Iterator[str]:
     """Yield the environment variables that each node needs, as words of a command line."""
-    wait = draft.job.args.number("ddp_timeout") if draft.machine.world > 1 else 0.0
+    wait = draft.run.args.number("ddp_timeout") if draft.machine.world > 1 else 0.0
     wanted = launch_command.vendor_env(draft.machine.device, draft.machine.nodes, wait)
-    for variables in (wanted, launch_command.omp_threads(draft.job)):
+    for variables in (wanted, launch_command.omp_threads(draft.run)):
         if variables:
             yield " ".join(f"{name}={value}" for name, value in variables.items())
 
@@ -70,7 +70,7 @@ def _launch_variables(draft: NewRecipe) -> Iterator[str]:
 def _header_lines(draft: NewRecipe, planned: bool) -> Iterator[tuple[str, Any]]:
     yield "summary", format_scalar(_summary(draft))
     yield "machine", draft.machine
-    machine, header = draft.machine, draft.job.header
+    machine, header = draft.machine, draft.run.header
     optional = {
         "host_ram_gib": machine.host_ram_gib and f"{machine.host_ram_gib:g}",
         "network": machine.network,
@@ -82,7 +82,7 @@ def _header_lines(draft: NewRecipe, planned: bool) -> Iterator[tuple[str, Any]]:
         "transformers": draft.transformers,
     }
     yield from ((field, value) for field, value in optional.items() if value)
-    if prediction := recipe_labels.stated_prediction(draft.job):
+    if prediction := recipe_labels.stated_prediction(draft.run):
         yield "predicted", recipe_labels.prediction_line(prediction)
     if planned:
         yield "origin", f"plan of llamafactory-recipes {__version__}"
@@ -95,7 +95,7 @@ def _summary(draft: NewRecipe) -> str:
 
 
 def _memory_savings(draft: NewRecipe) -> Iterator[str]:
-    zero = draft.job.deepspeed
+    zero = draft.run.deepspeed
     if draft.sharding == "fsdp":
         yield "FSDP"
     if zero:
@@ -143,7 +143,7 @@ def _setting_remark(draft: NewRecipe, key: str) -> str:
         "packing": "several samples in a sequence, which leaves no padding",
         "neat_packing": "samples in a sequence do not see each other",
         "streaming": "reads while it trains, instead of downloading and tokenizing everything first",
-        "max_steps": f"{draft.job.batch.effective_batch * draft.length:,} tokens each",
+        "max_steps": f"{draft.run.batch.effective_batch * draft.length:,} tokens each",
         "image_max_pixels": f"larger pictures are scaled down to it{_image_tokens_remark(draft)}",
         "freeze_vision_tower": "" if _tower_stays_frozen(draft) else "false trains the tower, too",
         "deepspeed": "its launch by torchrun wastes less memory on varied lengths" if shards_nothing else "",
@@ -165,7 +165,7 @@ def _image_tokens_remark(draft: NewRecipe) -> str:
         for tower in draft.model.arch.towers
         if tower.patch_size and not tower.fixed_tokens
     )
-    return "".join(f": some {draft.job.args.number('image_max_pixels') / area:.0f} tokens" for area in areas)
+    return "".join(f": some {draft.run.args.number('image_max_pixels') / area:.0f} tokens" for area in areas)
 
 
 def _setting_lines(key: str, value: Any, remark: str) -> list[str]:

@@ -76,23 +76,23 @@ class Plan:
 
     @property
     def device_gib(self) -> float:
-        memory = predict(self.draft.job).device_memory
+        memory = predict(self.draft.run).device_memory
         return memory.expected / GIB if memory else 0.0
 
     @property
     def host_gib(self) -> float:
-        memory = predict(self.draft.job).host_memory
+        memory = predict(self.draft.run).host_memory
         return memory.expected / GIB if memory else 0.0
 
     @cached_property
     def pace(self) -> TrainingTime | None:
         """Predicted time, corrected by what was measured on this machine; None if no rates of the device are known."""
-        return predict_training_time(self.draft.job, correction=self._correction)
+        return predict_training_time(self.draft.run, correction=self._correction)
 
     @property
     def by_length(self) -> Mapping[int, Band]:
         """Hours by the mean length of samples in tokens, as `explain` prints them; empty if the length is known."""
-        return hours_by_length(self.draft.job, self._correction)
+        return hours_by_length(self.draft.run, self._correction)
 
     @property
     def _correction(self) -> float | None:
@@ -103,7 +103,7 @@ class Plan:
         """Expected seconds per sample over all epochs, to compare runs on the same samples; 0 if no rates of the device
         are published."""
         draft = self.draft
-        return (seconds_per_sample(draft.job, draft.lengths) or 0.0) * float(draft.rates["epochs"]["default"])
+        return (seconds_per_sample(draft.run, draft.lengths) or 0.0) * float(draft.rates["epochs"]["default"])
 
     def is_clearly_sooner(self, other: Plan) -> bool:
         """True if this plan is done sooner with the same samples, by more than the predictions of time can be off."""
@@ -121,7 +121,7 @@ class Plan:
 
     @property
     def headroom_gib(self) -> float:
-        memory = predict(self.draft.job).device_memory
+        memory = predict(self.draft.run).device_memory
         return (self.draft.machine.device.usable_gib or 0.0) - (memory.high / GIB if memory else 0.0)
 
 
@@ -177,7 +177,7 @@ def loaded_experts(start: NewRecipe) -> float:
     else 0."""
     if start.machine.world == 1 or not start.model.family.merges:
         return 0.0
-    sharded = predict(replace(start, sharding="ds_z3.json").job)
+    sharded = predict(replace(start, sharding="ds_z3.json").run)
     if sharded.host_memory is None or sharded.host_verdict not in ("tight", "exceeds"):
         return 0.0
     return sharded.host_memory.terms.get(HostTerm.EXPERTS, 0.0) / GIB
@@ -226,7 +226,7 @@ def with_rarer_checkpoints(plan: Plan) -> Plan:
     """Return the plan with its checkpoints spaced by time: one each hour on a single node, each half hour on several.
     The distance is a share of the run, a tenth or less, which suits other data, too. Checkpoints lie further apart if
     they would take a tenth of the run (rule TRA926); if two would, only the one at the end is written."""
-    total = (plan.pace and plan.pace.steps) or plan.draft.job.steps or 1
+    total = (plan.pace and plan.pace.steps) or plan.draft.run.steps or 1
     wanted = (
         _HOUR / (1 if plan.draft.machine.nodes == 1 else 2) / plan.pace.step.expected
         if plan.pace
@@ -268,7 +268,7 @@ def fitting_runs(start: NewRecipe, speed: str) -> Iterator[NewRecipe]:
     liger = start.liger_helps
     for engine in _deepspeed_files(start, speed):
         most = replace(start, sharding=engine, liger=liger, recompute=speed != "fastest")
-        if predict(most.job).host_verdict in ("tight", "exceeds") and predict(most.job).device_verdict == "fits":
+        if predict(most.run).host_verdict in ("tight", "exceeds") and predict(most.run).device_verdict == "fits":
             most = replace(most, workers=1)  # each process that loads samples takes host memory
         if not most.fits:
             most = replace(most, no_evaluation=EVALUATION_TOO_LARGE)
@@ -303,7 +303,7 @@ def find_tight_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
     not count."""
     for method in methods:
         for plan in most_frugal_runs(replace(start, method=method)):
-            found = predict(plan.draft.job)
+            found = predict(plan.draft.run)
             is_tight = found.host_verdict != "exceeds" and found.worst == "tight" and found.device_verdict != "unknown"
             if is_tight and not blocking_findings(plan.draft):
                 return plan
@@ -357,11 +357,11 @@ def with_best_micro_batch(start: NewRecipe) -> NewRecipe:
     """Return the draft with the fastest micro batch that fits and does not exceed the usual effective batch. If several
     are equally fast, take the largest. A larger micro batch fills a device better, but pads more. With `neat_packing`
     flash attention takes one sequence at a time (rule TRA608)."""
-    most = 1 if start.job.batch.neat_packing else min(_MAX_MICRO_BATCH, start.batch // start.machine.world)
+    most = 1 if start.run.batch.neat_packing else min(_MAX_MICRO_BATCH, start.batch // start.machine.world)
     sizes = [1 << power for power in reversed(range(1, max(most, 1).bit_length()))]
     lengths = start.lengths
     soonest = sorted([*(replace(start, micro_batch=micro) for micro in sizes), start],
-                     key=lambda each: seconds_per_sample(each.job, lengths) or 0.0)  # fmt: skip
+                     key=lambda each: seconds_per_sample(each.run, lengths) or 0.0)  # fmt: skip
     return next(each for each in soonest if each is start or each.fits)
 
 
@@ -381,7 +381,7 @@ def _errors_and_warnings(run: NewRecipe) -> list[Diagnostic]:
     document = parse_recipe(
         str(catalogue_root() / "plan.yaml"), recipe_text.render_recipe(replace(run, planned=known) if known else run)
     )
-    found = checking.check_document(document, trial=known.job if known else None).diagnostics
+    found = checking.check_document(document, trial=known.with_simulations if known else None).diagnostics
     judged = (each for each in found if each.severity is not Severity.NOTE)
     elsewhere = ("PTH", "DAT", "TRA92", "TRA42", "TRA114", "TRA620", *(["FIT"] if run.own_datasets else []))
     return [each for each in judged if not each.code.startswith(elsewhere)]

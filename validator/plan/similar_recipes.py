@@ -27,7 +27,7 @@ def nearest_recipe(draft: NewRecipe) -> str | None:
     """Return the catalogue recipe for the same model, method and stage that shares most with the draft: first the
     device, then the number of devices, then the variant. None if there is none: another method, or another checkpoint
     with the same short name, would mislead."""
-    method = re.escape(recipe_labels.method_name(draft.job))
+    method = re.escape(recipe_labels.method_name(draft.run))
     form = re.compile(
         rf"{re.escape(str(draft.model.short))}-({_device_label_pattern()})(x\d+)?-{method}(?!-(?:{_STAGE_PATTERN}))(-.+)?"
     )

@@ -12,44 +12,44 @@ _LORA_ONLY = ("loraplus_lr_ratio", "use_rslora", "use_dora", "pissa_init")
 
 
 @rule("TRA201", ERROR)
-def lora_setting_elsewhere(job: RunSettings) -> Findings:
+def lora_setting_elsewhere(run: RunSettings) -> Findings:
     """A LoRA setting is used with another method.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: remove it, or set `finetuning_type: lora`.
     """
-    for key in _LORA_ONLY if job.task.method != "lora" else ():
-        if job.args.is_set(key) if key == "loraplus_lr_ratio" else job.args.flag(key):
-            yield key, f"`{key}` needs `finetuning_type: lora`, not {job.task.method}"
+    for key in _LORA_ONLY if run.task.method != "lora" else ():
+        if run.args.is_set(key) if key == "loraplus_lr_ratio" else run.args.flag(key):
+            yield key, f"`{key}` needs `finetuning_type: lora`, not {run.task.method}"
 
 
 @rule("TRA202", ERROR)
-def adapter_elsewhere(job: RunSettings) -> Findings:
+def adapter_elsewhere(run: RunSettings) -> Findings:
     """An adapter is to be loaded with a method other than LoRA.
 
     Why: refused at parse, on every rank; OFT adapters as well.
     Source: llamafactory/hparams/parser.py:_verify_model_args
     Fix: merge the adapter into the model first and name the merged model.
     """
-    if job.task.method != "lora" and job.args.is_set("adapter_name_or_path"):
-        yield "adapter_name_or_path", f"an adapter needs `finetuning_type: lora`, not {job.task.method}; merge it first"
+    if run.task.method != "lora" and run.args.is_set("adapter_name_or_path"):
+        yield "adapter_name_or_path", f"an adapter needs `finetuning_type: lora`, not {run.task.method}; merge it first"
 
 
 @rule("TRA203", ERROR)
-def blocks_with_full(job: RunSettings) -> Findings:
+def blocks_with_full(run: RunSettings) -> Findings:
     """Expanded blocks (LLaMA Pro) are combined with full fine-tuning.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: `finetuning_type: freeze` or `lora`.
     """
-    if job.task.method == "full" and job.args.flag("use_llama_pro"):
+    if run.task.method == "full" and run.args.flag("use_llama_pro"):
         yield "use_llama_pro", "`use_llama_pro` needs `finetuning_type: freeze` or lora, not full"
 
 
 @rule("TRA204", ERROR)
-def pissa_refused(job: RunSettings) -> Findings:
+def pissa_refused(run: RunSettings) -> Findings:
     """PiSSA is initialized where it cannot be.
 
     Why: refused at parse, on every rank: a reference model needs the original weights, and ZeRO-3 shards them before
@@ -58,49 +58,49 @@ def pissa_refused(job: RunSettings) -> Findings:
     llamafactory/hparams/parser.py:get_train_args
     Fix: remove `pissa_init`, or make the initial adapter once with LLaMA-Factory's scripts/pissa_init.py.
     """
-    if not job.args.flag("pissa_init") or job.task.method != "lora":
+    if not run.args.flag("pissa_init") or run.task.method != "lora":
         return
-    if job.task.needs_reference_logprobs and not job.task.uses_asft_loss:
-        yield "pissa_init", f"PiSSA is refused in stage {job.task.stage} with a reference model; remove `pissa_init`"
-    elif job.zero_stage == 3:
+    if run.task.needs_reference_logprobs and not run.task.uses_asft_loss:
+        yield "pissa_init", f"PiSSA is refused in stage {run.task.stage} with a reference model; remove `pissa_init`"
+    elif run.zero_stage == 3:
         yield "pissa_init", "PiSSA cannot be initialized under ZeRO-3; initialize it once with scripts/pissa_init.py"
 
 
 @rule("TRA205", ERROR)
-def adapter_shape_refused(job: RunSettings) -> Findings:
+def adapter_shape_refused(run: RunSettings) -> Findings:
     """A LoRA rank, dropout or target is outside its range.
 
     Why: fails when the adapter is made, after the data is tokenized and the model loaded on every rank.
     Source: peft/tuners/lora/layer.py:LoraLayer.update_layer
     Fix: a rank of at least 1, a dropout from 0 to 1, `lora_target: all`.
     """
-    if not job.task.uses_adapter:
+    if not run.task.uses_adapter:
         return
-    if job.task.method == "lora" and job.args.get("lora_rank") is not None and job.args.number("lora_rank") < 1:
-        yield "lora_rank", f"`lora_rank` is {job.args.get('lora_rank')}, it must be at least 1; 8 is usual"
-    if job.task.method == "lora" and job.args.number("lora_dropout") > 1:  # below zero peft leaves it out
-        yield "lora_dropout", f"`lora_dropout` is {job.args.get('lora_dropout')}, it must lie between 0 and 1"
-    if job.args.get("lora_target") is None or job.args.words("lora_target") == ("",):
+    if run.task.method == "lora" and run.args.get("lora_rank") is not None and run.args.number("lora_rank") < 1:
+        yield "lora_rank", f"`lora_rank` is {run.args.get('lora_rank')}, it must be at least 1; 8 is usual"
+    if run.task.method == "lora" and run.args.number("lora_dropout") > 1:  # below zero peft leaves it out
+        yield "lora_dropout", f"`lora_dropout` is {run.args.get('lora_dropout')}, it must lie between 0 and 1"
+    if run.args.get("lora_target") is None or run.args.words("lora_target") == ("",):
         yield "lora_target", "`lora_target` names no layer; write `lora_target: all`"
 
 
 @rule("TRA210", ERROR)
-def several_adapters(job: RunSettings) -> Findings:
+def several_adapters(run: RunSettings) -> Findings:
     """Several adapters are named where only one can be loaded.
 
     Why: an assertion when the adapter is loaded, after the data is tokenized and the model loaded on every rank.
     Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: merge them into the model first.
     """
-    adapters = job.args.words("adapter_name_or_path")
-    engines = ("unsloth", job.args.flag("use_unsloth")), ("KTransformers", job.args.flag("use_kt"))
-    for name, active in (("ZeRO-3", job.zero_stage == 3), *engines):
-        if job.task.method == "lora" and active and len(adapters) > 1:
+    adapters = run.args.words("adapter_name_or_path")
+    engines = ("unsloth", run.args.flag("use_unsloth")), ("KTransformers", run.args.flag("use_kt"))
+    for name, active in (("ZeRO-3", run.zero_stage == 3), *engines):
+        if run.task.method == "lora" and active and len(adapters) > 1:
             yield "adapter_name_or_path", f"{name} loads one adapter, {len(adapters)} are named; merge them first"
 
 
 @rule("TRA211", ERROR)
-def engine_refused(job: RunSettings) -> Findings:
+def engine_refused(run: RunSettings) -> Findings:
     """unsloth or KTransformers is combined with a method or a ZeRO stage it cannot do.
 
     Why: with ZeRO-3 refused at parse on every rank; with the method after the model is loaded.
@@ -108,14 +108,14 @@ def engine_refused(job: RunSettings) -> Findings:
     Fix: LoRA without ZeRO-3, or leave the engine out.
     """
     for key in ("use_unsloth", "use_kt"):
-        if job.args.flag(key) and job.zero_stage == 3:
+        if run.args.flag(key) and run.zero_stage == 3:
             yield key, f"`{key}` is refused with DeepSpeed ZeRO-3; remove one"
-        elif job.args.flag(key) and job.task.method == "oft":
+        elif run.args.flag(key) and run.task.method == "oft":
             yield key, f"`{key}` cannot do OFT; use `finetuning_type: lora`"
 
 
 @rule("TRA212", ERROR)
-def two_block_sizes(job: RunSettings) -> Findings:
+def two_block_sizes(run: RunSettings) -> Findings:
     """OFT is given both a rank and a block size, or neither.
 
     Why: peft refuses it when the adapter is made, after the data is tokenized and the model loaded on every rank. The
@@ -123,15 +123,15 @@ def two_block_sizes(job: RunSettings) -> Findings:
     Source: peft/tuners/oft/config.py:OFTConfig.__post_init__
     Fix: `oft_block_size: 0` beside `oft_rank`, or no `oft_rank`.
     """
-    if job.task.method == "oft" and not job.args.number("oft_rank") and not job.args.number("oft_block_size"):
+    if run.task.method == "oft" and not run.args.number("oft_rank") and not run.args.number("oft_block_size"):
         yield "oft_block_size", "OFT needs `oft_rank` or `oft_block_size`, and both are 0; 32 is the usual block size"
-    if job.task.method == "oft" and job.args.number("oft_rank") and job.args.number("oft_block_size"):
-        found = f"`oft_rank: {job.args.get('oft_rank')}` and `oft_block_size: {job.args.get('oft_block_size')}`"
+    if run.task.method == "oft" and run.args.number("oft_rank") and run.args.number("oft_block_size"):
+        found = f"`oft_rank: {run.args.get('oft_rank')}` and `oft_block_size: {run.args.get('oft_block_size')}`"
         yield "oft_rank", f"{found} exclude each other; set `oft_block_size: 0`"
 
 
 @rule("TRA214", NOTE, about=subjects.model)
-def chat_format_untrained(job: RunSettings, model: Model) -> Findings:
+def chat_format_untrained(run: RunSettings, model: Model) -> Findings:
     """A base model learns a chat format while its embeddings stay frozen.
 
     Why: the marks of a chat template are tokens that a base model may never have seen; LoRA does not train embeddings,
@@ -141,16 +141,16 @@ def chat_format_untrained(job: RunSettings, model: Model) -> Findings:
     `template: default`, which uses plain words.
     """
     plain = ("empty", "default", "alpaca", "fewshot", "vanilla")
-    trained = job.args.is_set("additional_target") or job.args.flag("resize_vocab")
-    chat = job.args.is_set("template") and job.args.get("template") not in plain and job.task.stage != "pt"
-    if chat and model.base and job.task.method == "lora" and not trained:
+    trained = run.args.is_set("additional_target") or run.args.flag("resize_vocab")
+    chat = run.args.is_set("template") and run.args.get("template") not in plain and run.task.stage != "pt"
+    if chat and model.base and run.task.method == "lora" and not trained:
         found = f"{model.name} is a base model and LoRA leaves its embeddings frozen"
-        unlearned = f"it may not learn the marks of `{job.args.get('template')}`"
+        unlearned = f"it may not learn the marks of `{run.args.get('template')}`"
         yield "template", f"{found}: {unlearned}; start from the chat-tuned model"
 
 
 @rule("TRA215", NOTE)
-def new_tokens(job: RunSettings) -> Findings:
+def new_tokens(run: RunSettings) -> Findings:
     """Tokens are added to the vocabulary.
 
     Why: LLaMA-Factory then trains full fp32 copies of the embedding and the head beside LoRA: two more matrices of
@@ -159,7 +159,7 @@ def new_tokens(job: RunSettings) -> Findings:
     Fix: none needed; `lmf-recipes explain` shows the memory.
     """
     for key in ("add_tokens", "add_special_tokens", "new_special_tokens_config"):
-        if job.task.method == "lora" and job.args.is_set(key) and not job.quantization.asked:
+        if run.task.method == "lora" and run.args.is_set(key) and not run.quantization.asked:
             yield key, "new tokens make embedding and head trainable in fp32, both even where they are tied"
 
 
@@ -168,7 +168,7 @@ _OUTER_LINEARS = {"lm_head", "embed_tokens"}
 
 
 @rule("TRA206", WARNING)
-def all_beside_names(job: RunSettings) -> Findings:
+def all_beside_names(run: RunSettings) -> Findings:
     """`all` stands beside other targets of LoRA.
 
     Why: `all` is expanded only when it stands alone; here only the named layers are adapted, and where none of them
@@ -176,15 +176,15 @@ def all_beside_names(job: RunSettings) -> Findings:
     Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: `lora_target: all`, or the names without `all`.
     """
-    targets = job.args.words("lora_target")
-    if job.task.uses_adapter and "all" in targets and len(targets) > 1:
+    targets = run.args.words("lora_target")
+    if run.task.uses_adapter and "all" in targets and len(targets) > 1:
         others = ", ".join(name for name in targets if name != "all")
         text = f"`all` beside other names is not expanded: only {others} is adapted; write all alone"
         yield "lora_target", text, _TARGET_ALL
 
 
 @rule("TRA207", ERROR, about=subjects.model)
-def targets_missing(job: RunSettings, model: Model) -> Findings:
+def targets_missing(run: RunSettings, model: Model) -> Findings:
     """None of LoRA's targets is a linear layer of the model.
 
     Why: "target modules not found" when the adapter is made, after the data is tokenized and the model loaded on every
@@ -194,22 +194,22 @@ def targets_missing(job: RunSettings, model: Model) -> Findings:
     llamafactory/model/model_utils/misc.py:find_all_linear_modules
     Fix: `lora_target: all`; for GPT-2 the names.
     """
-    known, targets = _linear_names(job, model), job.args.words("lora_target")
+    known, targets = _linear_names(run, model), run.args.words("lora_target")
     names = {_last_part(target) for target in targets if target}
-    if not (job.task.uses_adapter and known and names):
+    if not (run.task.uses_adapter and known and names):
         return
     family, write = model.family, f"write `lora_target: {model.family.targets}`"
     if targets != ("all",) and not names & known:
         yield "lora_target", f"{family.kind} has no linear layer {', '.join(sorted(names))}; {write}"
-    elif targets == ("all",) and family.no_nn_linear and not job.quantization.weights:
+    elif targets == ("all",) and family.no_nn_linear and not run.quantization.weights:
         yield "lora_target", f"`all` finds no linear layer in {family.kind}, whose are of another class; {write}"
 
 
-def _linear_names(job: RunSettings, model: Model) -> frozenset[str]:
+def _linear_names(run: RunSettings, model: Model) -> frozenset[str]:
     """Names that LoRA finds in the model with the transformers releases of the recipe; empty where not all are known:
     of a part that sees images, or of experts that were linear layers in a release that is not read."""
     family = model.family
-    fused = family.fused_experts is None or family.fuses(job.header)
+    fused = family.fused_experts is None or family.fuses(run.header)
     if model.modules or not family.linear or not (fused or family.separate):
         return frozenset()
     return family.names(linear_roles(model.arch, fused), fused) | _OUTER_LINEARS
@@ -220,7 +220,7 @@ def _last_part(target: str) -> str:
 
 
 @rule("TRA208", ERROR)
-def nothing_unfrozen(job: RunSettings) -> Findings:
+def nothing_unfrozen(run: RunSettings) -> Findings:
     """Freeze tuning trains no layer, or cannot spread its new blocks.
 
     Why: with 0 layers it fails at the first step; blocks that do not divide the depth fail after the model is loaded.
@@ -228,59 +228,59 @@ def nothing_unfrozen(job: RunSettings) -> Findings:
     llamafactory/model/model_utils/misc.py:find_expanded_modules
     Fix: a `freeze_trainable_layers` that is not 0, and with `use_llama_pro` a divisor of the number of layers.
     """
-    if job.task.method != "freeze" and not (job.task.method == "lora" and job.args.flag("use_llama_pro")):
+    if run.task.method != "freeze" and not (run.task.method == "lora" and run.args.flag("use_llama_pro")):
         return
-    count = int(job.args.number("freeze_trainable_layers"))
-    depth = job.model.arch.layers if job.model else 0
-    if count == 0 and "freeze_trainable_layers" in job.args.values and not job.args.is_set("freeze_extra_modules"):
+    count = int(run.args.number("freeze_trainable_layers"))
+    depth = run.model.arch.layers if run.model else 0
+    if count == 0 and "freeze_trainable_layers" in run.args.values and not run.args.is_set("freeze_extra_modules"):
         yield "freeze_trainable_layers", "`freeze_trainable_layers: 0` trains nothing; 2 is the default"
-    elif count and depth and job.args.flag("use_llama_pro") and depth % abs(count):
+    elif count and depth and run.args.flag("use_llama_pro") and depth % abs(count):
         yield "freeze_trainable_layers", f"{depth} layers are not divisible by {count}, which `use_llama_pro` needs"
 
 
 @rule("TRA209", WARNING, about=subjects.model)
-def more_layers_than_model(job: RunSettings, model: Model) -> Findings:
+def more_layers_than_model(run: RunSettings, model: Model) -> Findings:
     """Freeze tuning asks for more layers than the model has.
 
     Why: the number is clamped; embeddings and head stay frozen, so this is not full fine-tuning.
     Source: llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: a smaller number, or `finetuning_type: full`.
     """
-    count = abs(job.args.number("freeze_trainable_layers"))
-    if job.task.method == "freeze" and count > model.arch.layers and not job.args.flag("use_llama_pro"):
+    count = abs(run.args.number("freeze_trainable_layers"))
+    if run.task.method == "freeze" and count > model.arch.layers and not run.args.flag("use_llama_pro"):
         text = f"`freeze_trainable_layers` is {count:.0f}, the model has {model.arch.layers}; use full"
         yield "freeze_trainable_layers", text
 
 
 @rule("TRA213", WARNING)
-def oft_target_unread(job: RunSettings) -> Findings:
+def oft_target_unread(run: RunSettings) -> Findings:
     """OFT's targets are given under a key that is never read.
 
     Why: LLaMA-Factory takes the layers of OFT from `lora_target`.
     Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: write `lora_target`.
     """
-    if "oft_target" in job.args.values and job.args.words("oft_target") != job.args.words("lora_target"):
+    if "oft_target" in run.args.values and run.args.words("oft_target") != run.args.words("lora_target"):
         yield "oft_target", "`oft_target` is never read; OFT takes its layers from `lora_target`"
 
 
 @rule("TRA216", WARNING, about=subjects.model)
-def some_targets_missing(job: RunSettings, model: Model) -> Findings:
+def some_targets_missing(run: RunSettings, model: Model) -> Findings:
     """Some of LoRA's targets are no linear layers of the model.
 
     Why: peft leaves them out with no message, and less is trained than the recipe says.
     Source: peft/tuners/tuners_utils.py:BaseTuner.inject_adapter
     Fix: `lora_target: all`, or names that the model has.
     """
-    known, targets = _linear_names(job, model), job.args.words("lora_target")
+    known, targets = _linear_names(run, model), run.args.words("lora_target")
     lost = sorted({target for target in targets if target and target != "all" and _last_part(target) not in known})
-    if job.task.uses_adapter and known and lost and {_last_part(target) for target in targets} & known:
+    if run.task.uses_adapter and known and lost and {_last_part(target) for target in targets} & known:
         found = f"{model.kind} has no linear layer {', '.join(lost)}: left out silently"
         yield "lora_target", f"{found}; write `lora_target: all`"
 
 
 @rule("TRA219", ERROR, about=subjects.model)
-def targets_refused(job: RunSettings, model: Model) -> Findings:
+def targets_refused(run: RunSettings, model: Model) -> Findings:
     """LoRA is to adapt modules that peft takes no adapters on.
 
     Why: "Target module ... is not supported" or "... is incompatible with Mamba-based models" when the adapter is made,
@@ -290,9 +290,9 @@ def targets_refused(job: RunSettings, model: Model) -> Findings:
     peft/tuners/tuners_utils.py:_check_lora_target_modules_mamba
     Fix: name the other layers.
     """
-    targets = {_last_part(target) for target in job.args.words("lora_target")}
-    asked = model.refused if job.task.targets_all_linear else model.refused & targets
-    if asked and job.task.method == "lora":
+    targets = {_last_part(target) for target in run.args.words("lora_target")}
+    asked = model.refused if run.task.targets_all_linear else model.refused & targets
+    if asked and run.task.method == "lora":
         all_others = model.family.targets
         found = f"peft takes no adapters on {', '.join(sorted(asked))} of a {model.kind} model"
         fix = set_value("lora_target", all_others, safe=False)
@@ -300,7 +300,7 @@ def targets_refused(job: RunSettings, model: Model) -> Findings:
 
 
 @rule("TRA217", ERROR, about=subjects.model)
-def parts_missing(job: RunSettings, model: Model) -> Findings:
+def parts_missing(run: RunSettings, model: Model) -> Findings:
     """Freeze tuning selects a part that the model's layers do not have.
 
     Why: "module is not found" after the data is tokenized and the model loaded on every rank.
@@ -308,13 +308,13 @@ def parts_missing(job: RunSettings, model: Model) -> Findings:
     Fix: `freeze_trainable_modules: all`, or self_attn, mlp and the like.
     """
     known, key = model.family.parts if not model.modules else None, "freeze_trainable_modules"
-    for name in job.args.words(key):
-        if job.task.method == "freeze" and known and name not in known | {"all"}:
+    for name in run.args.words(key):
+        if run.task.method == "freeze" and known and name not in known | {"all"}:
             yield key, f"a layer has no part `{name}`, only {', '.join(sorted(known))}; or write all"
 
 
 @rule("TRA218", ERROR, about=subjects.model)
-def extra_part_missing(job: RunSettings, model: Model) -> Findings:
+def extra_part_missing(run: RunSettings, model: Model) -> Findings:
     """Freeze tuning is to train a part beside the layers that the model does not have.
 
     Why: "Module is not found" after the data is tokenized and the model loaded on every rank. A head that is tied to
@@ -322,10 +322,10 @@ def extra_part_missing(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: embed_tokens, norm, or lm_head where the model has its own; layers are chosen by `freeze_trainable_modules`.
     """
-    if job.task.method != "freeze" or model.arch.towers or not model.family.parts:  # not all parts are known
+    if run.task.method != "freeze" or model.arch.towers or not model.family.parts:  # not all parts are known
         return
     known = {"embed_tokens", model.family.last_norm} | (set() if model.arch.tied else {"lm_head"})
-    for name in job.args.words("freeze_extra_modules"):
+    for name in run.args.words("freeze_extra_modules"):
         if name not in known:
             found = f"outside its layers the model has no part `{name}`"
             yield "freeze_extra_modules", f"{found}, only {', '.join(sorted(known))}"

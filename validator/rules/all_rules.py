@@ -50,13 +50,13 @@ RULES = tuple(sorted(DECLARED, key=lambda rule: rule.code))
 FILE_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rule.code == "PTH003")
 
 
-def run_rules(chosen: Iterable[Rule], job: RunSettings) -> Iterator[tuple[Rule, Place, str, Fix | None]]:
+def run_rules(chosen: Iterable[Rule], run: RunSettings) -> Iterator[tuple[Rule, Place, str, Fix | None]]:
     """(rule, place, message, definite remedy) of the rules that hold for the recipe's releases; of each the first, and
     one more that says that there are others."""
-    subjects = cache(lambda about: tuple(about(job)))
+    subjects = cache(lambda about: tuple(about(run)))
     for rule in chosen:
-        if not (rule.since or rule.until) or releases.requires(job.header, rule.since, rule.until):
-            found = chain.from_iterable(rule.check(job, *subject) for subject in subjects(rule.about))
+        if not (rule.since or rule.until) or releases.requires(run.header, rule.since, rule.until):
+            found = chain.from_iterable(rule.check(run, *subject) for subject in subjects(rule.about))
             for number, finding in enumerate(found):
                 if number == MAX_FINDINGS:
                     yield rule, as_place(finding[0]), _MORE_FINDINGS, None
@@ -64,16 +64,16 @@ def run_rules(chosen: Iterable[Rule], job: RunSettings) -> Iterator[tuple[Rule, 
                 yield rule, as_place(finding[0]), finding[1], finding[2] if len(finding) == 3 else None
 
 
-def find_errors(job: RunSettings) -> set[tuple[str, str | None]]:
+def find_errors(run: RunSettings) -> set[tuple[str, str | None]]:
     """Return (code, key) of every error, without memory findings and this repository's conventions."""
-    return _codes_and_keys(job, Severity.ERROR)
+    return _codes_and_keys(run, Severity.ERROR)
 
 
-def find_errors_and_warnings(job: RunSettings) -> set[tuple[str, str | None]]:
+def find_errors_and_warnings(run: RunSettings) -> set[tuple[str, str | None]]:
     """Return (code, key) of every error and warning, without memory findings and this repository's conventions."""
-    return _codes_and_keys(job, Severity.ERROR, Severity.WARNING)
+    return _codes_and_keys(run, Severity.ERROR, Severity.WARNING)
 
 
-def _codes_and_keys(job: RunSettings, *severities: Severity) -> set[tuple[str, str | None]]:
+def _codes_and_keys(run: RunSettings, *severities: Severity) -> set[tuple[str, str | None]]:
     judged = (rule for rule in RULES if rule.severity in severities and rule.code[:3] not in ("FIT", "CUR"))
-    return {(rule.code, where.key) for rule, where, *_ in run_rules(judged, job)}
+    return {(rule.code, where.key) for rule, where, *_ in run_rules(judged, run)}

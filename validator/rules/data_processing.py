@@ -25,7 +25,7 @@ _MAX_SHARE_CUT = 0.1
 
 
 @rule("TRA606", ERROR)
-def packed_length_uneven(job: RunSettings) -> Findings:
+def packed_length_uneven(run: RunSettings) -> Findings:
     """Samples are packed to a length that is not a multiple of 8.
 
     Why: batches are padded to a multiple of 8 and packed positions are not: "size of tensor a must match" at the first
@@ -34,28 +34,28 @@ def packed_length_uneven(job: RunSettings) -> Findings:
     llamafactory/train/sft/workflow.py:run_sft
     Fix: a `cutoff_len` that is a multiple of 8.
     """
-    length = job.args.number("cutoff_len")
-    if job.task.stage == "sft" and job.batch.packing and job.task.trains and length % 8:
+    length = run.args.number("cutoff_len")
+    if run.task.stage == "sft" and run.batch.packing and run.task.trains and length % 8:
         text = f"`cutoff_len` is {length:.0f}, packing needs a multiple of 8; set {length // 8 * 8:.0f}"
         yield "cutoff_len", text, set_value("cutoff_len", int(length // 8 * 8), safe=False)
 
 
 @rule("TRA608", ERROR, about=subjects.machine)
-def neat_packing_batches(job: RunSettings, machine: Machine) -> Findings:
+def neat_packing_batches(run: RunSettings, machine: Machine) -> Findings:
     """Neat packing with flash attention gets more than one packed sample at a time.
 
     Why: an assertion at the first step, after the data is tokenized and the model loaded on every rank.
     Source: llamafactory/data/collator.py:SFTDataCollatorWith4DAttentionMask.__call__
     Fix: `per_device_train_batch_size: 1` and a longer `cutoff_len`.
     """
-    asked = job.args.get("flash_attn") == "fa2" and job.batch.neat_packing and job.task.stage == "sft"
-    if asked and machine.device.flash_attention and job.batch.micro_batch > 1:
-        text = f"neat packing with fa2 takes 1 packed sample at a time, not {job.batch.micro_batch}"
+    asked = run.args.get("flash_attn") == "fa2" and run.batch.neat_packing and run.task.stage == "sft"
+    if asked and machine.device.flash_attention and run.batch.micro_batch > 1:
+        text = f"neat packing with fa2 takes 1 packed sample at a time, not {run.batch.micro_batch}"
         yield "per_device_train_batch_size", text
 
 
 @rule("TRA609", ERROR, about=subjects.model, since="transformers 5.0.0")
-def length_scaling_fails(job: RunSettings, model: Model) -> Findings:
+def length_scaling_fails(run: RunSettings, model: Model) -> Findings:
     """`rope_scaling` takes effect, which transformers 5 refuses.
 
     Why: LLaMA-Factory writes the longer maximum as a fraction and transformers 5 checks for a whole number: fails
@@ -63,28 +63,28 @@ def length_scaling_fails(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/model/model_utils/rope.py:configure_rope
     Fix: a `cutoff_len` within the model's positions, or a model with a longer context.
     """
-    limit, length = model.positions, job.args.number("cutoff_len")
-    if job.args.is_set("rope_scaling") and limit and job.batch.kept_tokens > limit and not model.remote_code:
+    limit, length = model.positions, run.args.number("cutoff_len")
+    if run.args.is_set("rope_scaling") and limit and run.batch.kept_tokens > limit and not model.remote_code:
         found = f"`cutoff_len` {length:.0f} is beyond the model's {limit} positions"
         yield "rope_scaling", f"{found} and `rope_scaling` fails with transformers 5; set `cutoff_len: {limit}`"
 
 
 @rule("TRA610", WARNING, about=subjects.model)
-def longer_than_model(job: RunSettings, model: Model) -> Findings:
+def longer_than_model(run: RunSettings, model: Model) -> Findings:
     """Samples may be longer than the positions the model was trained for.
 
     Why: beyond them a model talks nonsense, and some fail on the first long sample.
     Source: own (the model's config.json)
     Fix: a `cutoff_len` within the model's positions.
     """
-    limit, length = model.positions, job.args.number("cutoff_len")
-    if limit and length > limit and not job.args.is_set("rope_scaling"):
+    limit, length = model.positions, run.args.number("cutoff_len")
+    if limit and length > limit and not run.args.is_set("rope_scaling"):
         text = f"`cutoff_len` is {length:.0f}, the model has {limit} positions; set at most {limit}"
         yield "cutoff_len", text, set_value("cutoff_len", limit, safe=False)
 
 
 @rule("TRA611", ERROR)
-def streaming_refused(job: RunSettings) -> Findings:
+def streaming_refused(run: RunSettings) -> Findings:
     """Streaming is combined with something that needs to know the whole data set.
 
     Why: refused at parse, on every rank; a `tokenized_path` that is still to be written, after the data is read.
@@ -92,42 +92,42 @@ def streaming_refused(job: RunSettings) -> Findings:
     llamafactory/hparams/data_args.py:DataArguments.__post_init__, llamafactory/data/loader.py:get_dataset
     Fix: `max_steps`, a whole `val_size`, no `max_samples`, or no `streaming`.
     """
-    if not job.args.flag("streaming"):
+    if not run.args.flag("streaming"):
         return
-    if job.args.number("max_steps") == -1:
+    if run.args.number("max_steps") == -1:
         yield "streaming", "streaming needs `max_steps`, as the length of the data is not known"
-    if job.args.get("max_samples") is not None:
+    if run.args.get("max_samples") is not None:
         yield "max_samples", "`max_samples` is refused with streaming; remove it"
-    if job.evaluation.splits_validation_set and job.args.number("val_size") < 1:
-        yield "val_size", f"streaming needs a whole `val_size`, not the share {job.args.get('val_size')}"
-    path = job.args.get("tokenized_path")
-    if isinstance(path, str) and not job.workspace.find(path):
+    if run.evaluation.splits_validation_set and run.args.number("val_size") < 1:
+        yield "val_size", f"streaming needs a whole `val_size`, not the share {run.args.get('val_size')}"
+    path = run.args.get("tokenized_path")
+    if isinstance(path, str) and not run.workspace.find(path):
         yield "tokenized_path", f"`{path}` does not exist, and streamed data cannot be saved to it; remove `streaming`"
 
 
 @rule("TRA612", ERROR)
-def mixing_refused(job: RunSettings) -> Findings:
+def mixing_refused(run: RunSettings) -> Findings:
     """The shares of mixed data sets do not fit.
 
     Why: refused at parse on every rank; shares that do not add up to 1, when the data is read.
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__, llamafactory/data/data_utils.py:merge_dataset
     Fix: `mix_strategy: interleave_under`, one share for each data set, together 1.
     """
-    at, shares, data = "interleave_probs", _mixing_shares(job), job.args.words("dataset")
-    named = {key: len(job.args.words(key)) for key in ("dataset", "eval_dataset") if job.args.is_set(key)}
+    at, shares, data = "interleave_probs", _mixing_shares(run), run.args.words("dataset")
+    named = {key: len(run.args.words(key)) for key in ("dataset", "eval_dataset") if run.args.is_set(key)}
     uneven = next((key for key, number in named.items() if number != len(shares)), None)
-    if job.args.is_set(at) and job.args.get("mix_strategy") == "concat":
+    if run.args.is_set(at) and run.args.get("mix_strategy") == "concat":
         yield at, "`interleave_probs` needs `mix_strategy: interleave_under` or another interleave"
-    elif job.args.is_set(at) and uneven:
+    elif run.args.is_set(at) and uneven:
         yield at, f"`interleave_probs` has {len(shares)} shares for {named[uneven]} of `{uneven}`"
-    elif job.args.is_set(at) and len(data) > 1 and abs(sum(shares) - 1) > 1e-6:  # which .nan never is
+    elif run.args.is_set(at) and len(data) > 1 and abs(sum(shares) - 1) > 1e-6:  # which .nan never is
         yield at, f"`interleave_probs` add up to {sum(shares):g}, not 1"
 
 
-def _mixing_shares(job: RunSettings) -> list[float]:
+def _mixing_shares(run: RunSettings) -> list[float]:
     """The share of each data set; NaN where it is no number."""
     shares = []
-    for word in job.args.words("interleave_probs"):
+    for word in run.args.words("interleave_probs"):
         try:
             shares.append(float(word))
         except ValueError:
@@ -136,24 +136,24 @@ def _mixing_shares(job: RunSettings) -> list[float]:
 
 
 @rule("TRA613", ERROR)
-def amount_refused(job: RunSettings) -> Findings:
+def amount_refused(run: RunSettings) -> Findings:
     """An amount of data leaves nothing to train on.
 
     Why: fails while the data is read, on every rank.
     Source: llamafactory/data/loader.py:_load_single_dataset, llamafactory/data/data_utils.py:split_dataset
     Fix: a positive `max_samples`, a `val_size` below 1 as a share, at least one preprocessing worker.
     """
-    streams, samples, share = (job.args.get(key) for key in ("streaming", "max_samples", "val_size"))
-    if samples is not None and job.args.number("max_samples") <= 0 and not streams:
+    streams, samples, share = (run.args.get(key) for key in ("streaming", "max_samples", "val_size"))
+    if samples is not None and run.args.number("max_samples") <= 0 and not streams:
         yield "max_samples", f"`max_samples: {samples}` leaves no data; remove it"
     if isinstance(share, float) and share == 1.0 and not streams:
         yield "val_size", "`val_size: 1.0` holds back all data; write a share such as 0.05, or a count"
-    if job.args.get("preprocessing_num_workers") is not None and job.args.number("preprocessing_num_workers") < 1:
+    if run.args.get("preprocessing_num_workers") is not None and run.args.number("preprocessing_num_workers") < 1:
         yield "preprocessing_num_workers", "`preprocessing_num_workers` must be at least 1; remove it for the default"
 
 
 @rule("TRA615", ERROR)
-def streamed_file_without_workers(job: RunSettings) -> Findings:
+def streamed_file_without_workers(run: RunSettings) -> Findings:
     """A local file is streamed without loader workers.
 
     Why: LLaMA-Factory cuts the file into as many pieces as there are workers, and the default is none: StopIteration
@@ -161,25 +161,25 @@ def streamed_file_without_workers(job: RunSettings) -> Findings:
     Source: llamafactory/data/loader.py:_load_single_dataset
     Fix: `dataloader_num_workers: 1` or more.
     """
-    local = any(one.source == "file" for one in job.data.datasets)
-    if local and job.args.flag("streaming") and job.args.get("dataloader_num_workers") == 0:
+    local = any(one.source == "file" for one in run.data.datasets)
+    if local and run.args.flag("streaming") and run.args.get("dataloader_num_workers") == 0:
         yield "streaming", "streaming a local file needs workers; set `dataloader_num_workers: 1`"
 
 
 @rule("TRA616", ERROR, since="transformers 4.53.0", until="llamafactory 0.9.5")
-def neat_packing_of_0_9_4(job: RunSettings) -> Findings:
+def neat_packing_of_0_9_4(run: RunSettings) -> Findings:
     """Neat packing is to run with LLaMA-Factory 0.9.4 and a transformers release of 2025.
 
     Why: 0.9.4 refuses it at parse, on every rank, with transformers 4.53 and later; 0.9.5 does not.
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `llamafactory: ">=0.9.5"` in the header block, or `transformers: "<4.53"`.
     """
-    if job.batch.neat_packing:
+    if run.batch.neat_packing:
         yield "neat_packing", "LLaMA-Factory 0.9.4, in the recipe's range, refuses `neat_packing`; name >=0.9.5"
 
 
 @rule("TRA617", ERROR, about=subjects.machine, since="llamafactory 0.9.5")
-def neat_packing_unfit_for_model(job: RunSettings, machine: Machine) -> Findings:
+def neat_packing_unfit_for_model(run: RunSettings, machine: Machine) -> Findings:
     """Neat packing with flash attention is asked for a model that LLaMA-Factory cannot pack so.
 
     Why: "Neat packing is not supported for gemma4, gpt_oss models", when the batches are set up, after the data is
@@ -187,14 +187,14 @@ def neat_packing_unfit_for_model(job: RunSettings, machine: Machine) -> Findings
     Source: llamafactory/data/collator.py:SFTDataCollatorWith4DAttentionMask.__post_init__
     Fix: `packing: true` alone, or no `flash_attn: fa2`.
     """
-    asked = job.args.get("flash_attn") == "fa2" and job.batch.neat_packing and job.task.stage == "sft"
+    asked = run.args.get("flash_attn") == "fa2" and run.batch.neat_packing and run.task.stage == "sft"
     unfit = tuple(families.llamafactory_types("no_neat_packing"))
-    if asked and machine.device.flash_attention and str(job.args.get("template")).startswith(unfit):
-        yield "neat_packing", f"neat packing with fa2 does not work for {job.args.get('template')}; use `packing: true`"
+    if asked and machine.device.flash_attention and str(run.args.get("template")).startswith(unfit):
+        yield "neat_packing", f"neat packing with fa2 does not work for {run.args.get('template')}; use `packing: true`"
 
 
 @rule("TRA620", WARNING)
-def most_samples_cut(job: RunSettings) -> Findings:
+def most_samples_cut(run: RunSettings) -> Findings:
     """Samples are longer than `cutoff_len` on average, or one in ten of them is, and lose their end.
 
     Why: LLaMA-Factory cuts questions and answers to `cutoff_len`, and the model learns answers that stop in the middle.
@@ -203,33 +203,33 @@ def most_samples_cut(job: RunSettings) -> Findings:
     Source: llamafactory/data/processor/processor_utils.py:infer_seqlen, own (estimates of tokens)
     Fix: a longer `cutoff_len`, or shorter samples.
     """
-    if job.task.stage == "pt" or not job.task.trains or job.data.is_tokenized:
+    if run.task.stage == "pt" or not run.task.trains or run.data.is_tokenized:
         return
-    limit, place = job.args.number("cutoff_len"), "cutoff_len" if job.args.is_set("cutoff_len") else "dataset"
-    rows = _first_row_lengths(job) if limit > 0 else []
+    limit, place = run.args.number("cutoff_len"), "cutoff_len" if run.args.is_set("cutoff_len") else "dataset"
+    rows = _first_row_lengths(run) if limit > 0 else []
     long = sum(tokens > limit for tokens in rows)
     if rows and long >= _MAX_SHARE_CUT * len(rows):
         found = f"{long:,} of the first {len(rows):,} samples are longer than the {limit:,.0f} tokens that are kept"
         yield place, f"{found}; raise `cutoff_len`"
-    elif not rows and (mean := _mean_length(job)) > limit > 0:
+    elif not rows and (mean := _mean_length(run)) > limit > 0:
         yield place, f"samples have some {mean:,.0f} tokens, of which {limit:,.0f} are kept; raise `cutoff_len`"
 
 
-def _first_row_lengths(job: RunSettings) -> list[float]:
+def _first_row_lengths(run: RunSettings) -> list[float]:
     """Lengths in tokens of the first rows of local data, by the lowest estimate; empty if there are no rows, or if the
     header block states lengths."""
-    rows = () if job.declared.lengths.typical else sample_lengths.first_row_lengths(job)
+    rows = () if run.declared.lengths.typical else sample_lengths.first_row_lengths(run)
     return [sample_lengths.LOWEST_ESTIMATE_FACTOR * tokens for tokens in islice(rows, _ROWS_SAMPLED)]
 
 
-def _mean_length(job: RunSettings) -> float:
+def _mean_length(run: RunSettings) -> float:
     """Tokens of a typical sample: as the header block states, else the published mean of public data; 0 if neither is
     known."""
-    if job.declared.lengths.typical:
-        return job.declared.lengths.typical
+    if run.declared.lengths.typical:
+        return run.declared.lengths.typical
     # Where samples are recommended, the recipe is made for other data than it names.
-    other = job.data.local_rows is not None or job.declared.samples is not None
-    published = None if other else sample_lengths.published_tokens(job)
+    other = run.data.local_rows is not None or run.declared.samples is not None
+    published = None if other else sample_lengths.published_tokens(run)
     return float(published[0]) if published else 0.0
 
 
@@ -240,7 +240,7 @@ _MAX_TOKENIZERS = 16
 
 
 @rule("TRA927", WARNING)
-def tokenizing_outlasts_timeout(job: RunSettings) -> Findings:
+def tokenizing_outlasts_timeout(run: RunSettings) -> Findings:
     """`ddp_timeout` ends before the first process has tokenized the data, for which the others wait.
 
     Why: they wait in a collective, which ends after half an hour where the recipe allows no longer: "Watchdog caught
@@ -250,18 +250,18 @@ def tokenizing_outlasts_timeout(job: RunSettings) -> Findings:
     transformers/training_args.py:TrainingArguments.main_process_first, own (the time model)
     Fix: more `preprocessing_num_workers`, a longer `ddp_timeout`, or tokenize once before with `tokenized_path`.
     """
-    seconds, limit = _tokenizing_seconds(job), job.args.number("ddp_timeout")
+    seconds, limit = _tokenizing_seconds(run), run.args.number("ddp_timeout")
     if seconds > limit > 0:
-        suffice = seconds * _tokenizer_processes(job) / _MAX_TOKENIZERS < limit
+        suffice = seconds * _tokenizer_processes(run) / _MAX_TOKENIZERS < limit
         longer = 3600 * math.ceil(2 * seconds / 3600)
         key, value = ("preprocessing_num_workers", _MAX_TOKENIZERS) if suffice else ("ddp_timeout", longer)
         minutes = f"tokenizing takes about {seconds / 60:.0f} minutes, {limit / 60:.0f} are allowed"
-        place = "ddp_timeout" if job.args.is_set("ddp_timeout") else "dataset"
+        place = "ddp_timeout" if run.args.is_set("ddp_timeout") else "dataset"
         yield place, f"{minutes}; set `{key}: {value}`, or tokenize once with `tokenized_path`", set_value(key, value)
 
 
 @rule("TRA928", NOTE, about=subjects.machine)
-def hccl_waits_less(job: RunSettings, machine: Machine) -> Findings:
+def hccl_waits_less(run: RunSettings, machine: Machine) -> Findings:
     """HCCL ends the wait for the first process before it has tokenized the data, whatever `ddp_timeout` allows.
 
     Why: on Ascend processes wait on the device, where HCCL_EXEC_TIMEOUT counts: 1,836 s where nothing sets it, and on a
@@ -271,7 +271,7 @@ def hccl_waits_less(job: RunSettings, machine: Machine) -> Findings:
     Fix: HCCL_EXEC_TIMEOUT as long as `ddp_timeout`, which `lmf-recipes train` sets; surer is to tokenize once before,
     with `tokenized_path`.
     """
-    seconds, allowed = _tokenizing_seconds(job), job.args.number("ddp_timeout")
+    seconds, allowed = _tokenizing_seconds(run), run.args.number("ddp_timeout")
     waiting = node_needs(machine.device).waiting if seconds else None
     if waiting is None:
         return
@@ -284,16 +284,16 @@ def hccl_waits_less(job: RunSettings, machine: Machine) -> Findings:
         yield "dataset", f"{minutes}; {remedy}; surer is to tokenize once with `tokenized_path`"
 
 
-def _tokenizing_seconds(job: RunSettings) -> float:
+def _tokenizing_seconds(run: RunSettings) -> float:
     """Seconds that others wait for, about; 0 where none do, or not for long: then the time model is not asked."""
     # Tokens that each process which tokenizes makes, if all samples were as long as they may be.
-    sequences = (job.data.rows or 0) * (2 if job.task.uses_preference_pairs else 1)
-    most = sequences * job.batch.max_tokens / _tokenizer_processes(job)
-    if job.batch.world_size == 1 or job.data.is_tokenized or most < _QUICK_TOKENS:
+    sequences = (run.data.rows or 0) * (2 if run.task.uses_preference_pairs else 1)
+    most = sequences * run.batch.max_tokens / _tokenizer_processes(run)
+    if run.batch.world_size == 1 or run.data.is_tokenized or most < _QUICK_TOKENS:
         return 0.0
-    known = predict_training_time(job)
+    known = predict_training_time(run)
     return known.run.terms.get(RunPart.TOKENIZING, 0.0) if known and known.run else 0.0
 
 
-def _tokenizer_processes(job: RunSettings) -> float:
-    return max(job.args.number("preprocessing_num_workers"), 1)
+def _tokenizer_processes(run: RunSettings) -> float:
+    return max(run.args.number("preprocessing_num_workers"), 1)

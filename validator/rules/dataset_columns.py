@@ -25,7 +25,7 @@ _CLOUD_PACKAGES = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
 
 
 @rule("PTH107", ERROR, about=subjects.datasets)
-def ranking_against_stage(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def ranking_against_stage(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """Preference pairs are trained in a stage that takes none, or the other way round.
 
     Why: "The dataset is not applicable in the current training stage", after the tokenizer is loaded; for a `ranking`
@@ -33,15 +33,15 @@ def ranking_against_stage(job: RunSettings, at: EntryPlace, dataset: Dataset) ->
     Source: llamafactory/data/loader.py:_get_merged_dataset
     Fix: `ranking: true` in the entry for dpo and rm, and only there.
     """
-    if _ranking_contradicts_stage(job, dataset):
-        why = f"holds preference pairs (`ranking: true`), stage {job.task.stage} takes none"
-        if job.task.uses_preference_pairs:
-            why = f"holds no preference pairs (`ranking` is not true), stage {job.task.stage} needs them"
-        yield at("ranking", conflicts_with=("stage",)), f"`{dataset.name}` {why}{entry_remedy(job, dataset)}"
+    if _ranking_contradicts_stage(run, dataset):
+        why = f"holds preference pairs (`ranking: true`), stage {run.task.stage} takes none"
+        if run.task.uses_preference_pairs:
+            why = f"holds no preference pairs (`ranking` is not true), stage {run.task.stage} needs them"
+        yield at("ranking", conflicts_with=("stage",)), f"`{dataset.name}` {why}{entry_remedy(run, dataset)}"
 
 
 @rule("PTH108", ERROR, about=subjects.datasets)
-def formatting_unknown(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def formatting_unknown(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """The entry's `formatting` is none that LLaMA-Factory knows.
 
     Why: "Dataset converter … not found" after the tokenizer is loaded and the file is read.
@@ -49,14 +49,14 @@ def formatting_unknown(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Fi
     Fix: `alpaca` (the default), `sharegpt` or, from LLaMA-Factory 0.9.4 on, `openai`, in lower case.
     """
     form = dataset.entry.get("formatting", "alpaca")
-    if what := formatting_fault(form, job.header):
+    if what := formatting_fault(form, run.header):
         known = form in FORMATTINGS
         near = "; use sharegpt with `tags`" if known else suggest(str(form).lower(), FORMATTINGS)
-        yield at("formatting"), f"`{dataset.name}`: {what}{near or entry_remedy(job, dataset)}"
+        yield at("formatting"), f"`{dataset.name}`: {what}{near or entry_remedy(run, dataset)}"
 
 
 @rule("PTH109", ERROR, about=subjects.datasets)
-def part_without_column(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def part_without_column(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """A part that the stage needs has no column.
 
     Why: as soon as an entry has `columns`, every part it leaves out has no column. "KeyError: None" or "Cannot find
@@ -68,17 +68,17 @@ def part_without_column(job: RunSettings, at: EntryPlace, dataset: Dataset) -> F
     pairs, kto_tag for kto.
     """
     trained = at().key == "dataset"
-    if absent := _parts_without_column(job, dataset, trained):
+    if absent := _parts_without_column(run, dataset, trained):
         lacks = f"`columns` in dataset_info.json lacks {' and '.join(f'`{part}`' for part in absent)}"
-        what = f"{lacks}, which stage {job.task.stage} needs{entry_remedy(job, dataset)}"
+        what = f"{lacks}, which stage {run.task.stage} needs{entry_remedy(run, dataset)}"
         yield at("columns"), f"`{dataset.name}`: {what}"
-    elif job.task.stage == "sft" and trained and dataset.attr.columns.get("kto_tag"):
+    elif run.task.stage == "sft" and trained and dataset.attr.columns.get("kto_tag"):
         text = f"`{dataset.name}` has a `kto_tag` column, so stage sft drops every sample; use stage kto"
         yield at("columns", "kto_tag", at_key=True), text
 
 
 @rule("PTH110", ERROR, about=subjects.datasets)
-def column_absent(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def column_absent(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """A column of the registry entry, or one that is read by default, is not in the data.
 
     Why: KeyError while the data set is converted. Without `columns`, alpaca data need instruction, input and output;
@@ -91,17 +91,17 @@ def column_absent(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Finding
     rows = dataset.rows
     if not rows or rows.columns is None or rows.problem or not rows.number:
         return
-    if _ranking_contradicts_stage(job, dataset) or _parts_without_column(job, dataset, at().key == "dataset"):
+    if _ranking_contradicts_stage(run, dataset) or _parts_without_column(run, dataset, at().key == "dataset"):
         return
     if absent := sorted({name for name in _columns_looked_up(dataset) if name not in rows.columns}):
         here, names = ", ".join(sorted(rows.columns)[:8]), "`, `".join(absent)
         what = f"no column `{names}` in `{dataset.path}` (it has {here})"
-        remedy = entry_remedy(job, dataset, why_unrecognized(dataset) or "set `columns`")
+        remedy = entry_remedy(run, dataset, why_unrecognized(dataset) or "set `columns`")
         yield at("columns"), f"`{dataset.name}`: {what}{remedy}"
 
 
 @rule("PTH111", ERROR, about=subjects.datasets)
-def tags_incomplete(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def tags_incomplete(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """`tags` leaves out a tag that every sample needs.
 
     Why: as soon as an entry has `tags`, every tag it leaves out is unset: KeyError, or all samples are dropped.
@@ -115,11 +115,11 @@ def tags_incomplete(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findi
         return
     if absent := [tag for tag in _REQUIRED_TAGS if not tags.get(tag)]:
         what = f"`tags` leaves out {', '.join(absent)}, which unsets the default"
-        yield at("tags"), f"`{dataset.name}`: {what}{entry_remedy(job, dataset, 'list all four')}"
+        yield at("tags"), f"`{dataset.name}`: {what}{entry_remedy(run, dataset, 'list all four')}"
 
 
 @rule("PTH116", WARNING, about=subjects.datasets, since="llamafactory 0.9.4")
-def thinking_prompt_added(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def thinking_prompt_added(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """`formatting: openai` adds a system prompt of its own.
 
     Why: LLaMA-Factory writes "detailed thinking off" into every sample that has no tools. Rows with `tool_calls`, or
@@ -129,7 +129,7 @@ def thinking_prompt_added(job: RunSettings, at: EntryPlace, dataset: Dataset) ->
     """
     if dataset.entry.get("formatting") == "openai" and guessed_format(dataset) != "openai":
         added = "the system prompt 'detailed thinking off' to samples without tools"
-        remedy = entry_remedy(job, dataset, "use sharegpt with `tags`")
+        remedy = entry_remedy(run, dataset, "use sharegpt with `tags`")
         yield at("formatting"), f"`{dataset.name}`: formatting openai adds {added}{remedy}"
 
 
@@ -138,28 +138,28 @@ def _known_formatting(dataset: Dataset) -> str:
     return form if form in FORMATTINGS else ""
 
 
-def _ranking_contradicts_stage(job: RunSettings, dataset: Dataset) -> bool:
+def _ranking_contradicts_stage(run: RunSettings, dataset: Dataset) -> bool:
     """True if the stage needs pairs and the entry has none, or the reverse. LLaMA-Factory asks for truth: 1 and "false"
     are pairs."""
-    return bool(dataset.entry.get("ranking")) is not job.task.uses_preference_pairs
+    return bool(dataset.entry.get("ranking")) is not run.task.uses_preference_pairs
 
 
-def _parts_without_column(job: RunSettings, dataset: Dataset, trained: bool) -> list[str]:
+def _parts_without_column(run: RunSettings, dataset: Dataset, trained: bool) -> list[str]:
     """Parts that are needed and have no column; the answers of an evaluation are not."""
-    absent = [part for part in _needed_parts(job, dataset) if not dataset.attr.columns.get(part)]
+    absent = [part for part in _needed_parts(run, dataset) if not dataset.attr.columns.get(part)]
     return absent if trained or absent != ["response"] else []
 
 
-def _needed_parts(job: RunSettings, dataset: Dataset) -> Iterator[str]:
+def _needed_parts(run: RunSettings, dataset: Dataset) -> Iterator[str]:
     """Parts of a sample without which nothing is left to train on."""
     form, pairs = _known_formatting(dataset), dataset.entry.get("ranking") is True
     if form in ("sharegpt", "openai"):
         yield "messages"
-    if pairs and job.task.stage in ("dpo", "rm"):
+    if pairs and run.task.stage in ("dpo", "rm"):
         yield from ("chosen", "rejected")
-    if job.task.stage == "kto":
+    if run.task.stage == "kto":
         yield "kto_tag"
-    if form == "alpaca" and job.task.stage in ("sft", "kto") and not pairs:
+    if form == "alpaca" and run.task.stage in ("sft", "kto") and not pairs:
         yield "response"
 
 
@@ -223,7 +223,7 @@ def cloud_address_refused(_job: RunSettings, at: EntryPlace, dataset: Dataset) -
 
 
 @rule("PTH121", ERROR, about=subjects.datasets)
-def media_refused(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def media_refused(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """The samples hold pictures, films or sound that cannot be used.
 
     Why: "This model does not support image input", or a file that is not there, while the data is tokenized, on every
@@ -235,16 +235,16 @@ def media_refused(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Finding
     Fix: a template for images and a model that goes with it; `media_dir` is the folder that the paths count from
     (default: `dataset_dir`); in the turns one `<image>` for each picture.
     """
-    media = job.template.get("media", ()) if job.template else ()
-    for part, kind in MODALITIES.items() if job.template and job.task.stage != "pt" else ():
-        missing = _missing_media_file(job, dataset, part)
+    media = run.template.get("media", ()) if run.template else ()
+    for part, kind in MODALITIES.items() if run.template and run.task.stage != "pt" else ():
+        missing = _missing_media_file(run, dataset, part)
         if kind not in media and _has_media(dataset, part):
-            text = f"`{dataset.name}` holds {part}, which template {job.args.get('template')} does not take"
+            text = f"`{dataset.name}` holds {part}, which template {run.args.get('template')} does not take"
             yield at("columns", part, conflicts_with=("template",)), text
         elif missing:
-            where = job.args.get("media_dir") or dataset.folder
+            where = run.args.get("media_dir") or dataset.folder
             yield at("columns", part), f"`{dataset.name}`: {missing} is not in `{where}`; set `media_dir`"
-        elif kind in media and (why := _row_with_wrong_media_count(job, dataset, part)):
+        elif kind in media and (why := _row_with_wrong_media_count(run, dataset, part)):
             yield at("columns", part), f"`{dataset.name}`: {why}"
 
 
@@ -262,7 +262,7 @@ def package_needed(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findi
 
 
 @rule("PTH123", ERROR, about=subjects.datasets)
-def rows_unlike_entry(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def rows_unlike_entry(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
     """No row of the data can be trained as the registry entry describes it, or one ends the run.
 
     Why: KeyError such as 'from' while the data set is converted; or every row is dropped, a warning for each: "Cannot
@@ -273,35 +273,35 @@ def rows_unlike_entry(job: RunSettings, at: EntryPlace, dataset: Dataset) -> Fin
     Fix: the entry that the message gives; `lmf-recipes data FILE --register NAME` writes it for a file.
     """
     rows = dataset.rows
-    if rows and rows.head and not rows.problem and (why := _why_untrained(job, at, dataset, rows.head)):
-        yield at(), f"`{dataset.name}`: {why}{entry_remedy(job, dataset, why_unrecognized(dataset))}"
+    if rows and rows.head and not rows.problem and (why := _why_untrained(run, at, dataset, rows.head)):
+        yield at(), f"`{dataset.name}`: {why}{entry_remedy(run, dataset, why_unrecognized(dataset))}"
 
 
-def _why_untrained(job: RunSettings, at: EntryPlace, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:
+def _why_untrained(run: RunSettings, at: EntryPlace, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return why no row is trained, or which one ends the run; empty if another rule says it."""
     if any(entry_faults(dataset.entry)):
         return ""
-    untrained, route = why_none_trained(dataset.entry, job.task.stage, rows), at().route
+    untrained, route = why_none_trained(dataset.entry, run.task.stage, rows), at().route
     why = f"no row can be trained: {untrained}" if untrained else ""
-    why = why or first_fatal_row(dataset.entry, job.task.stage, _rows_surely_read(job, dataset))
-    asked = ((each, subject) for each in _RULES_ON_COLUMNS for subject in subjects.datasets(job)) if why else ()
-    told = (place for each, subject in asked for place, *_ in each.check(job, *subject))
+    why = why or first_fatal_row(dataset.entry, run.task.stage, _rows_surely_read(run, dataset))
+    asked = ((each, subject) for each in _RULES_ON_COLUMNS for subject in subjects.datasets(run)) if why else ()
+    told = (place for each, subject in asked for place, *_ in each.check(run, *subject))
     return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in told) else why
 
 
-def _rows_surely_read(job: RunSettings, dataset: Dataset) -> Sequence[Mapping[str, Any]]:
+def _rows_surely_read(run: RunSettings, dataset: Dataset) -> Sequence[Mapping[str, Any]]:
     """The first rows, as far as they are read for certain."""
     rows = dataset.rows
     if not rows or rows.problem or "num_samples" in dataset.entry:  # which draws rows at random
         return ()
-    return rows.head[: int(job.args.number("max_samples") or len(rows.head))]
+    return rows.head[: int(run.args.number("max_samples") or len(rows.head))]
 
 
-def _row_with_wrong_media_count(job: RunSettings, dataset: Dataset, part: str) -> str:
+def _row_with_wrong_media_count(run: RunSettings, dataset: Dataset, part: str) -> str:
     """Return which row has more or fewer marks than files; empty if none has, or the entry cannot be read."""
     if dataset.entry.get("formatting", "alpaca") not in FORMATTINGS or any(entry_faults(dataset.entry)):
         return ""
-    return first_media_fault(dataset.entry, job.task.stage, _rows_surely_read(job, dataset), part)
+    return first_media_fault(dataset.entry, run.task.stage, _rows_surely_read(run, dataset), part)
 
 
 def _needed_package(entry: Mapping[str, Any]) -> str | None:
@@ -321,13 +321,13 @@ def _has_media(dataset: Dataset, part: str) -> bool:
     return bool(column and rows and any(row.get(column) for row in rows.head))
 
 
-def _missing_media_file(job: RunSettings, dataset: Dataset, part: str) -> str:
+def _missing_media_file(run: RunSettings, dataset: Dataset, part: str) -> str:
     """The first file of the rows at hand that LLaMA-Factory finds neither in `media_dir` nor in the working directory,
     with its row; empty where all are there."""
     column = dataset.attr.columns.get(part) or ""
-    folder = str(job.args.get("media_dir") or dataset.folder)
-    for number, row in enumerate(_rows_surely_read(job, dataset) if column else (), 1):
+    folder = str(run.args.get("media_dir") or dataset.folder)
+    for number, row in enumerate(_rows_surely_read(run, dataset) if column else (), 1):
         paths = missing_media_files(row.get(column), folder)
-        if path := next((path for path in paths if not job.workspace.find(f"{folder}/{path}")), ""):
+        if path := next((path for path in paths if not run.workspace.find(f"{folder}/{path}")), ""):
             return f"`{path}` of row {number}"
     return ""

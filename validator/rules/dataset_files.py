@@ -40,9 +40,9 @@ def why_unrecognized(dataset: Dataset) -> str:
     return ""
 
 
-def entry_remedy(job: RunSettings, dataset: Dataset, otherwise: str = "") -> str:
+def entry_remedy(run: RunSettings, dataset: Dataset, otherwise: str = "") -> str:
     """Return `; ` and the entry that describes the rows of the data set, or `otherwise` if none can be inferred."""
-    fitting = entry_inference.suggest_entry(dataset.name, dataset.entry, job.task.stage, _first_rows(dataset))
+    fitting = entry_inference.suggest_entry(dataset.name, dataset.entry, run.task.stage, _first_rows(dataset))
     what = fitting or otherwise
     return f"; {what}" if what else ""
 
@@ -58,7 +58,7 @@ _ENTRY_KEYS = {
 
 
 @rule("PTH101", ERROR)
-def registry_missing(job: RunSettings) -> Findings:
+def registry_missing(run: RunSettings) -> Findings:
     """`dataset_dir` has no dataset_info.json, which says what the data set names mean.
 
     Why: every process stops after the tokenizer is loaded: "Cannot open data/dataset_info.json".
@@ -66,42 +66,42 @@ def registry_missing(job: RunSettings) -> Findings:
     Fix: `lmf-recipes data FILE --register NAME` creates it; or set `dataset_dir` to its folder (default `data`, from
     the working directory).
     """
-    told = file_paths.registry_missing_too(job)  # by PTH001
-    if _is_registry_missing(job) and not job.data.is_tokenized and not told:
-        commands = (_register_command(job, name) for key in ("dataset", "eval_dataset") for name in job.args.words(key))
+    told = file_paths.registry_missing_too(run)  # by PTH001
+    if _is_registry_missing(run) and not run.data.is_tokenized and not told:
+        commands = (_register_command(run, name) for key in ("dataset", "eval_dataset") for name in run.args.words(key))
         remedy = next(filter(None, commands), "create it, or set `dataset_dir` to its folder")
-        registry = f"{job.args.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
-        yield _key_naming_registry(job), f"`{registry}` does not exist, so no data set is defined; {remedy}"
+        registry = f"{run.args.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
+        yield _key_naming_registry(run), f"`{registry}` does not exist, so no data set is defined; {remedy}"
 
 
 @rule("PTH102", ERROR)
-def registry_unreadable(job: RunSettings) -> Findings:
+def registry_unreadable(run: RunSettings) -> Findings:
     """dataset_info.json is not a JSON object.
 
     Why: every process stops after the tokenizer is loaded.
     Source: llamafactory/data/parser.py:get_dataset_list
     Fix: correct the place named; JSON has no comments, no trailing commas and only double quotes.
     """
-    if job.data.registry and job.data.registry.problem and not _is_registry_missing(job) and not job.data.is_tokenized:
-        place = Place((), str(job.data.registry.path), _key_naming_registry(job))
-        yield place, f"{job.data.registry.problem}; no data set is defined without it"
+    if run.data.registry and run.data.registry.problem and not _is_registry_missing(run) and not run.data.is_tokenized:
+        place = Place((), str(run.data.registry.path), _key_naming_registry(run))
+        yield place, f"{run.data.registry.problem}; no data set is defined without it"
 
 
 @rule("PTH103", ERROR)
-def data_set_undefined(job: RunSettings) -> Findings:
+def data_set_undefined(run: RunSettings) -> Findings:
     """A data set is not in dataset_info.json.
 
     Why: `dataset` takes names of that file, not files or hub names: "Undefined dataset" after the tokenizer is loaded.
     Source: llamafactory/data/parser.py:get_dataset_list
     Fix: use the name as it is written there, or add an entry: `lmf-recipes data FILE --register NAME`.
     """
-    if not job.data.registry or job.data.registry.problem or job.data.is_tokenized:
+    if not run.data.registry or run.data.registry.problem or run.data.is_tokenized:
         return
     for key in ("dataset", "eval_dataset"):
-        for name in job.args.words(key):
-            if name not in job.data.registry.entries:
-                text = _undefined_message(job, name, job.data.registry.entries)
-                yield finding_places.at_list_item(job, key, name), text
+        for name in run.args.words(key):
+            if name not in run.data.registry.entries:
+                text = _undefined_message(run, name, run.data.registry.entries)
+                yield finding_places.at_list_item(run, key, name), text
 
 
 @rule("PTH104", ERROR, about=subjects.datasets)
@@ -139,7 +139,7 @@ def entry_key_ignored(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Fi
 
 
 @rule("PTH117", WARNING)
-def data_set_twice(job: RunSettings) -> Findings:
+def data_set_twice(run: RunSettings) -> Findings:
     """A data set is named twice.
 
     Why: it is trained on once only.
@@ -147,27 +147,27 @@ def data_set_twice(job: RunSettings) -> Findings:
     Fix: name it once; `num_samples` in the entry draws more samples than there are.
     """
     for key in ("dataset", "eval_dataset"):
-        for name, times in Counter(job.args.words(key)).items():
+        for name, times in Counter(run.args.words(key)).items():
             if times > 1:
-                yield finding_places.at_list_item(job, key, name), f"`{name}` is named {times} times, but used once"
+                yield finding_places.at_list_item(run, key, name), f"`{name}` is named {times} times, but used once"
 
 
-def _is_registry_missing(job: RunSettings) -> bool:
-    folder = job.args.get("dataset_dir")
-    named = job.data.registry is not None and isinstance(folder, str)
-    return named and job.workspace.find(f"{folder}/{dataset_registry.REGISTRY_FILE}") is None
+def _is_registry_missing(run: RunSettings) -> bool:
+    folder = run.args.get("dataset_dir")
+    named = run.data.registry is not None and isinstance(folder, str)
+    return named and run.workspace.find(f"{folder}/{dataset_registry.REGISTRY_FILE}") is None
 
 
-def _key_naming_registry(job: RunSettings) -> str:
-    return next((key for key in ("dataset_dir", "dataset") if job.args.is_set(key)), "eval_dataset")
+def _key_naming_registry(run: RunSettings) -> str:
+    return next((key for key in ("dataset_dir", "dataset") if run.args.is_set(key)), "eval_dataset")
 
 
-def _undefined_message(job: RunSettings, name: str, known: Mapping[str, object]) -> str:
+def _undefined_message(run: RunSettings, name: str, known: Mapping[str, object]) -> str:
     if not name:
         return "an empty data set name; remove the extra comma"
-    stem, command = Path(name).stem, _register_command(job, name)
+    stem, command = Path(name).stem, _register_command(run, name)
     if not _looks_like_path(name):
-        quotes = job.data.registry is None or job.workspace.may_quote(job.data.registry.path)
+        quotes = run.data.registry is None or run.workspace.may_quote(run.data.registry.path)
         near = suggest(name, known) if quotes else ""
         return f"`{name}` is not defined in dataset_info.json{near or (command and f'; {command}')}"
     example = f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
@@ -179,13 +179,13 @@ def _looks_like_path(name: str) -> bool:
     return "/" in name or name.endswith(tuple(f".{suffix}" for suffix in dataset_registry.readable_suffixes()))
 
 
-def _register_command(job: RunSettings, name: str) -> str:
+def _register_command(run: RunSettings, name: str) -> str:
     """The command that defines a data set where a file of this name lies in the working directory or `dataset_dir`."""
     suffixes = dataset_registry.readable_suffixes()
-    folder = str(job.data.registry.folder) if job.data.registry else "data"
+    folder = str(run.data.registry.folder) if run.data.registry else "data"
     names = [name] if _looks_like_path(name) else [f"{name}.{suffix}" for suffix in suffixes]
     places = (place for each in names if each for place in (each, f"{folder}/{each}"))
-    file = next((place for place in places if (there := job.workspace.find(place)) and there[1]), None)
+    file = next((place for place in places if (there := run.workspace.find(place)) and there[1]), None)
     if file is None:
         return ""
     stem = Path(name).stem if _looks_like_path(name) else name

@@ -15,10 +15,10 @@ from validator.run.sample_lengths import first_row_lengths
 from validator.run.settings import RunSettings
 
 
-def _training_rows(job: RunSettings) -> Rows | None:
+def _training_rows(run: RunSettings) -> Rows | None:
     """Samples trained on, before `val_size`; None unless every data set can be counted here."""
-    sets, limit = job.data.datasets, job.args.get("max_samples")
-    if not sets or len(sets) != len(set(job.args.words("dataset"))) or job.data.is_tokenized or not job.task.trains:
+    sets, limit = run.data.datasets, run.args.get("max_samples")
+    if not sets or len(sets) != len(set(run.args.words("dataset"))) or run.data.is_tokenized or not run.task.trains:
         return None
     total, exact = 0, True
     for rows in (one.rows for one in sets):
@@ -37,22 +37,22 @@ class _CountedSamples(NamedTuple):
     guidance: SampleAmounts
 
 
-def _counted_samples(job: RunSettings) -> Iterator[tuple[_CountedSamples]]:
+def _counted_samples(run: RunSettings) -> Iterator[tuple[_CountedSamples]]:
     """Yield the samples, or the blocks that texts of pre-training fill, by the length of the first rows; nothing where
     that cannot be told."""
-    rows, known = _training_rows(job), job.guidance
+    rows, known = _training_rows(run), run.guidance
     if rows is None or known is None:
         return
     if known.unit == guidance.SAMPLE_UNIT:
         yield (_CountedSamples(rows.number, rows.samples, known),)
-    elif lengths := list(first_row_lengths(job)):
+    elif lengths := list(first_row_lengths(run)):
         blocks = math.ceil(rows.number * sum(lengths) / len(lengths) / guidance.BLOCK_TOKENS)
         words = f"{rows.samples}, some {guidance.count_in_words(blocks, known.unit)}"
         yield (_CountedSamples(blocks, words, known),)
 
 
 @rule("DAT001", WARNING, about=_counted_samples)
-def too_few_samples(job: RunSettings, counted: _CountedSamples) -> Findings:
+def too_few_samples(run: RunSettings, counted: _CountedSamples) -> Findings:
     """The data sets hold fewer samples than any public run with which a skill or a preference changed.
 
     Why: the run succeeds, and the model has learned a form or a style at most; found out days later.
@@ -60,8 +60,8 @@ def too_few_samples(job: RunSettings, counted: _CountedSamples) -> Findings:
     Fix: more accurate, diverse samples, never repeated ones; or a smaller aim, and the number of samples in the header
     block. data/samples.yaml lists the sources.
     """
-    few = _too_few_message(job, counted)
-    if few and not _repeats_often(job):
+    few = _too_few_message(run, counted)
+    if few and not _repeats_often(run):
         yield "dataset", f"{counted.words}: {few}"
 
 
@@ -78,45 +78,45 @@ def more_than_useful(_job: RunSettings, counted: _CountedSamples) -> Findings:
 
 
 @rule("DAT003", WARNING, about=_counted_samples)
-def small_set_repeated(job: RunSettings, counted: _CountedSamples) -> Findings:
+def small_set_repeated(run: RunSettings, counted: _CountedSamples) -> Findings:
     """A small data set is passed over many times.
 
     Why: the model learns the samples by heart; the training loss falls and the answers get worse.
     Source: own (guidance)
     Fix: fewer epochs (2 to 5), or more samples.
     """
-    if _too_few_message(job, counted) and _repeats_often(job):
-        epochs = f"{job.args.number('num_train_epochs'):g} epochs of {counted.words}"
+    if _too_few_message(run, counted) and _repeats_often(run):
+        epochs = f"{run.args.number('num_train_epochs'):g} epochs of {counted.words}"
         yield "num_train_epochs", f"{epochs} are learned by heart; take 2 to 5, or add different, checked samples"
 
 
 @rule("DAT004", WARNING)
-def data_cut_short(job: RunSettings) -> Findings:
+def data_cut_short(run: RunSettings) -> Findings:
     """`max_samples` leaves out most of a local data set.
 
     Why: LLaMA-Factory's examples carry `max_samples: 1000`; copied along, it silently drops the rest of the data.
     Source: own (LLaMA-Factory's examples)
     Fix: remove `max_samples`; to shrink one data set on purpose, `num_samples` in its entry says so.
     """
-    limit = job.args.get("max_samples")
-    if not isinstance(limit, int) or limit < 1 or job.data.is_tokenized:
+    limit = run.args.get("max_samples")
+    if not isinstance(limit, int) or limit < 1 or run.data.is_tokenized:
         return
     fix = remove_keys("max_samples", safe=False)
-    for one in job.data.datasets:
+    for one in run.data.datasets:
         if one.rows and not one.rows.problem and one.rows.number > 2 * limit:
             yield "max_samples", f"keeps {limit:,} of {one.rows.samples} of `{one.name}`; remove it to use all", fix
 
 
 @rule("DAT005", ERROR)
-def nothing_left_to_train(job: RunSettings) -> Findings:
+def nothing_left_to_train(run: RunSettings) -> Findings:
     """`val_size` takes every sample for evaluation.
 
     Why: the data sets library refuses the split, after the data are read and converted.
     Source: llamafactory/data/data_utils.py:split_dataset, datasets/arrow_dataset.py:Dataset.train_test_split
     Fix: a fraction (0.1), or a number below that of the samples.
     """
-    value, rows = job.args.number("val_size"), _training_rows(job)
-    if rows is None or not rows.exact or job.args.flag("streaming") or not job.evaluation.splits_validation_set:
+    value, rows = run.args.number("val_size"), _training_rows(run)
+    if rows is None or not rows.exact or run.args.flag("streaming") or not run.evaluation.splits_validation_set:
         return
     if value > 1 and value >= rows.number:
         yield "val_size", f"{value:g} samples for evaluation, but there are {rows}; write a fraction such as 0.1"
@@ -125,21 +125,21 @@ def nothing_left_to_train(job: RunSettings) -> Findings:
 
 
 @rule("DAT006", WARNING)
-def more_evaluation_than_training(job: RunSettings) -> Findings:
+def more_evaluation_than_training(run: RunSettings) -> Findings:
     """`val_size` takes more than half of the samples.
 
     Why: they are not trained on. A value above 1 is a number of samples, one up to 1 a fraction.
     Source: llamafactory/data/data_utils.py:split_dataset
     Fix: 0.01 to 0.1.
     """
-    value, rows = job.args.number("val_size"), _training_rows(job)
+    value, rows = run.args.number("val_size"), _training_rows(run)
     share = value if value < 1 else value / rows.number if rows and rows.number else 0
     if 0.5 < share < 1:
         yield "val_size", f"holds back {share:.0%} of the samples for evaluation; 0.01 to 0.1 is usual"
 
 
 @rule("DAT007", NOTE, about=_counted_samples)
-def fewer_than_usual(job: RunSettings, counted: _CountedSamples) -> Findings:
+def fewer_than_usual(run: RunSettings, counted: _CountedSamples) -> Findings:
     """The data sets hold fewer samples than public runs usually took, and far fewer than the header block states.
 
     Why: so few may do, if each is right; whether they did is seen on samples that were held back. The number in a
@@ -147,15 +147,15 @@ def fewer_than_usual(job: RunSettings, counted: _CountedSamples) -> Findings:
     Source: own (guidance)
     Fix: hold some back (`val_size`) and compare with the model before training; state your own number in the block.
     """
-    stated = job.declared.samples
-    if stated and counted.number < min(counted.guidance.low, stated / 4) and not _too_few_message(job, counted):
+    stated = run.declared.samples
+    if stated and counted.number < min(counted.guidance.low, stated / 4) and not _too_few_message(run, counted):
         whose = counted.guidance.whose(stated) or "the recipe's own count"
         usual = f"{counted.guidance.usual}, and the header's {stated:,} is {whose}"
         yield "dataset", f"{counted.words}: {usual}; fewer may do if each is checked, and `val_size` tells whether"
 
 
 @rule("DAT008", ERROR)
-def no_sequence_filled(job: RunSettings) -> Findings:
+def no_sequence_filled(run: RunSettings) -> Findings:
     """All texts together do not fill one packed sequence.
 
     Why: pretraining cuts its texts into sequences of exactly `cutoff_len` tokens and drops what is left over, here all
@@ -164,9 +164,9 @@ def no_sequence_filled(job: RunSettings) -> Findings:
     llamafactory/data/loader.py:_get_preprocessed_dataset
     Fix: a smaller `cutoff_len`, more text, or `packing: false`.
     """
-    rows = _training_rows(job) if job.task.stage == "pt" and job.batch.packing else None
-    first = [row for one in job.data.datasets if one.rows for row in one.rows.head]
-    limit = job.args.number("cutoff_len")
+    rows = _training_rows(run) if run.task.stage == "pt" and run.batch.packing else None
+    first = [row for one in run.data.datasets if one.rows for row in one.rows.head]
+    limit = run.args.number("cutoff_len")
     if rows and rows.exact and len(first) >= rows.number and (most := sum(map(_max_tokens_of_row, first))) < limit:
         found = f"the texts have at most {most:,} tokens, one packed sequence has {limit:,.0f}"
         yield "cutoff_len", f"{found}; lower it, or add text"
@@ -177,14 +177,14 @@ def _max_tokens_of_row(row: Mapping[str, Any]) -> int:
     return 2 + sum(len(text.encode()) for text in row.values() if isinstance(text, str))
 
 
-def _too_few_message(job: RunSettings, counted: _CountedSamples) -> str | None:
+def _too_few_message(run: RunSettings, counted: _CountedSamples) -> str | None:
     """The message on what so few samples can teach; None if they are enough, or as many as the recipe is made for."""
-    as_stated = job.declared.samples and counted.number >= job.declared.samples
+    as_stated = run.declared.samples and counted.number >= run.declared.samples
     return None if as_stated else counted.guidance.few(counted.number)
 
 
-def _repeats_often(job: RunSettings) -> bool:
-    passes = job.args.number("num_train_epochs") if job.args.number("max_steps") <= 0 else 0
+def _repeats_often(run: RunSettings) -> bool:
+    passes = run.args.number("num_train_epochs") if run.args.number("max_steps") <= 0 else 0
     return passes >= guidance.MANY_EPOCHS
 
 
@@ -193,7 +193,7 @@ _EXAMPLE_ROWS = 1_000  # rows, as every example of LLaMA-Factory has it; a large
 
 
 @rule("TRA009", WARNING)
-def sample_limit_contradicts(job: RunSettings) -> Findings:
+def sample_limit_contradicts(run: RunSettings) -> Findings:
     """`max_samples` cuts the data below the number of samples the recipe is made for.
 
     Why: every official example carries `max_samples: 1000`; copied along, the run trains on the first rows of each data
@@ -201,27 +201,27 @@ def sample_limit_contradicts(job: RunSettings) -> Findings:
     Source: llamafactory/data/loader.py:_load_single_dataset, own (LLaMA-Factory's examples)
     Fix: remove `max_samples`.
     """
-    limit = job.args.number("max_samples")
-    sets = max(1, len(job.args.words("dataset")))
-    if limit > 0 and job.declared.samples and limit * sets < job.declared.samples:
-        left = f"{limit * sets:,.0f} rows of the {job.declared.samples:,} recommended"
+    limit = run.args.number("max_samples")
+    sets = max(1, len(run.args.words("dataset")))
+    if limit > 0 and run.declared.samples and limit * sets < run.declared.samples:
+        left = f"{limit * sets:,.0f} rows of the {run.declared.samples:,} recommended"
         found = f"`max_samples: {limit:.0f}` leaves at most {left}"
         yield "max_samples", f"{found}; remove it", _REMOVE_LIMIT
 
 
 @rule("TRA010", NOTE)
-def sample_limit(job: RunSettings) -> Findings:
+def sample_limit(run: RunSettings) -> Findings:
     """`max_samples`, a debugging aid, is set.
 
     Why: the run trains on the first rows of each data set only.
     Source: llamafactory/data/loader.py:_load_single_dataset
     Fix: remove it for a real run.
     """
-    limit = job.args.number("max_samples")
-    if not 0 < limit <= _EXAMPLE_ROWS or not job.task.trains or job.declared.samples or job.args.flag("streaming"):
+    limit = run.args.number("max_samples")
+    if not 0 < limit <= _EXAMPLE_ROWS or not run.task.trains or run.declared.samples or run.args.flag("streaming"):
         return
-    counted = [one.rows for one in job.data.datasets if one.rows and not one.rows.problem]
-    whole = len(counted) == len(job.args.words("dataset")) and all(rows.number <= limit for rows in counted)
+    counted = [one.rows for one in run.data.datasets if one.rows and not one.rows.problem]
+    whole = len(counted) == len(run.args.words("dataset")) and all(rows.number <= limit for rows in counted)
     told = any(rows.number > 2 * limit for rows in counted)  # by DAT004
     if not whole and not told:
         text = f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` for all"

@@ -34,7 +34,7 @@ _BATCH_KEYS = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
 @rule("PAR001", ERROR, about=subjects.deepspeed_file)
-def value_contradicted(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def value_contradicted(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """A fixed value in the DeepSpeed JSON differs from the recipe's.
 
     Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
@@ -44,15 +44,15 @@ def value_contradicted(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     Fix: "auto" in the JSON: the recipe alone decides.
     """
     for path, key in _EQUAL_KEYS.items():
-        free = path in _BATCH_KEYS[:1] and job.args.flag("auto_find_batch_size")
+        free = path in _BATCH_KEYS[:1] and run.args.flag("auto_find_batch_size")
         if not free:
-            yield from _contradictions(job, zero, path, (key,), job.args.get(key))
+            yield from _contradictions(run, zero, path, (key,), run.args.get(key))
     betas = ("adam_beta1", "adam_beta2")
-    yield from _contradictions(job, zero, "optimizer.params.betas", betas, [job.args.get(key) for key in betas])
+    yield from _contradictions(run, zero, "optimizer.params.betas", betas, [run.args.get(key) for key in betas])
 
 
 @rule("PAR002", ERROR, about=subjects.deepspeed_file)
-def batch_size_wrong(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def batch_size_wrong(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """train_batch_size in the JSON is not micro batch x accumulation x devices.
 
     Why: the Trainer and DeepSpeed both check the product, after the model is loaded on every rank.
@@ -61,21 +61,21 @@ def batch_size_wrong(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     Fix: `"train_batch_size": "auto"`.
     """
     size = zero.value("train_batch_size")
-    right = all(zero.value(path) in (None, "auto", job.args.get(_EQUAL_KEYS[path])) for path in _BATCH_KEYS)
-    if size in (None, "auto") or job.machine is None or not right or job.args.flag("auto_find_batch_size"):
+    right = all(zero.value(path) in (None, "auto", run.args.get(_EQUAL_KEYS[path])) for path in _BATCH_KEYS)
+    if size in (None, "auto") or run.machine is None or not right or run.args.flag("auto_find_batch_size"):
         return
-    if size != job.batch.effective_batch:
+    if size != run.batch.effective_batch:
         place = in_deepspeed_file(
-            job, "train_batch_size", conflicts_with=tuple(_EQUAL_KEYS[path] for path in _BATCH_KEYS)
+            run, "train_batch_size", conflicts_with=tuple(_EQUAL_KEYS[path] for path in _BATCH_KEYS)
         )
-        batch = job.batch
+        batch = run.batch
         product = f"{batch.micro_batch} x {batch.accumulation} x {batch.world_size} = {batch.effective_batch}"
         found = f"train_batch_size is {size}, but {product} (micro batch x accumulation x devices)"
         yield place, f'{found}; write "auto"'
 
 
 @rule("PAR003", ERROR, about=subjects.deepspeed_file)
-def precision_contradicted(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def precision_contradicted(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The JSON fixes a precision that is not the recipe's.
 
     Why: the Trainer refuses the pair; with `bf16: true` in the recipe and fp16 in the JSON, or the other way round,
@@ -86,30 +86,30 @@ def precision_contradicted(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """
     both = all(zero.value(f"{name}.enabled") is True for name in ("fp16", "bf16"))
     for name in ("fp16", "bf16") if not both else ():
-        fixed, wanted = zero.value(f"{name}.enabled"), job.args.flag(name) or job.args.flag(f"{name}_full_eval")
+        fixed, wanted = zero.value(f"{name}.enabled"), run.args.flag(name) or run.args.flag(f"{name}_full_eval")
         if fixed not in (None, "auto") and fixed != wanted:
-            place = in_deepspeed_file(job, f"{name}.enabled", conflicts_with=(name,))
+            place = in_deepspeed_file(run, f"{name}.enabled", conflicts_with=(name,))
             found = f"{_file_words(zero)} sets {name}.enabled to {json.dumps(fixed)}"
             yield place, f'{found}, the recipe has {name} {"on" if wanted else "off"}; write "auto" in the JSON'
 
 
 @rule("PAR004", ERROR, about=subjects.deepspeed_file)
-def accumulation_missing(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def accumulation_missing(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The JSON leaves gradient accumulation out, and the recipe accumulates.
 
     Why: accelerate then puts 1 into the JSON, and the batch sizes no longer multiply, after the model is loaded.
     Source: accelerate/utils/dataclasses.py:DeepSpeedPlugin.__post_init__
     Fix: `"gradient_accumulation_steps": "auto"`.
     """
-    key, steps = "gradient_accumulation_steps", job.batch.accumulation
+    key, steps = "gradient_accumulation_steps", run.batch.accumulation
     sized = all(zero.config.get(each) is not None for each in ("zero_optimization", "train_batch_size", _BATCH_KEYS[0]))
     if sized and key not in zero.config and steps > 1:
         found = f"{_file_words(zero)} leaves out {key}, which then is 1 and not {steps}"
-        yield in_deepspeed_file(job, key, conflicts_with=(key,)), f'{found}; add `"{key}": "auto"`'
+        yield in_deepspeed_file(run, key, conflicts_with=(key,)), f'{found}; add `"{key}": "auto"`'
 
 
 @rule("PAR005", WARNING, about=subjects.deepspeed_file)
-def optimizer_replaced(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def optimizer_replaced(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The JSON brings its own optimizer or scheduler, so the recipe's is not used.
 
     Why: `optim` and `lr_scheduler_type` have no effect, and a missing learning rate becomes DeepSpeed's 0.001.
@@ -119,18 +119,18 @@ def optimizer_replaced(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """
     for block, key in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
         kind = zero.value(f"{block}.type")
-        if kind and job.args.is_set(key):
-            place = in_deepspeed_file(job, block, at_key=True, conflicts_with=(key,))
-            text = f"{block} {kind} of {_file_words(zero)} replaces `{key}: {job.args.get(key)}`; remove the block"
+        if kind and run.args.is_set(key):
+            place = in_deepspeed_file(run, block, at_key=True, conflicts_with=(key,))
+            text = f"{block} {kind} of {_file_words(zero)} replaces `{key}: {run.args.get(key)}`; remove the block"
             yield place, text
     if zero.value("optimizer.type") and zero.value("optimizer.params.lr") is None:
         found = f"the optimizer block of {_file_words(zero)} has no lr, so `learning_rate` is not used"
-        place = in_deepspeed_file(job, "optimizer.params.lr", conflicts_with=("learning_rate",))
+        place = in_deepspeed_file(run, "optimizer.params.lr", conflicts_with=("learning_rate",))
         yield place, f'{found} but DeepSpeed\'s 0.001; write `"params": {{"lr": "auto"}}`'
 
 
 @rule("PAR023", WARNING, about=subjects.deepspeed_file)
-def gradients_lost(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def gradients_lost(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """ZeRO-2 with the optimizer in host memory, and more than two micro batches to a step.
 
     Why: from DeepSpeed 0.15.2 to 0.18.9 only the first and the last micro batch of a step train: the gradients of the
@@ -139,29 +139,29 @@ def gradients_lost(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     Fix: `deepspeed: deepspeed/ds_z3_offload.json`; or at most 2 for `gradient_accumulation_steps`, and more samples in
     each micro batch; DeepSpeed 0.19 has it right.
     """
-    lost = job.batch.accumulation - MICRO_BATCHES_KEPT_OFFLOADED
-    if job.task.trains and zero.stage == 2 and zero.offload("offload_optimizer") and lost > 0:
-        found = f"{lost} of {job.batch.accumulation} micro batches of a step are lost"
+    lost = run.batch.accumulation - MICRO_BATCHES_KEPT_OFFLOADED
+    if run.task.trains and zero.stage == 2 and zero.offload("offload_optimizer") and lost > 0:
+        found = f"{lost} of {run.batch.accumulation} micro batches of a step are lost"
         why = "ZeRO-2 with the optimizer in host memory keeps the first and the last (DeepSpeed 0.15.2 to 0.18.9)"
         remedy = "set `deepspeed: deepspeed/ds_z3_offload.json`"
         yield "gradient_accumulation_steps", f"{found}: {why}; {remedy}"
 
 
 @rule("PAR006", NOTE, about=subjects.deepspeed_file)
-def launcher_needed(job: RunSettings, _zero: DeepSpeedConfig) -> Findings:
+def launcher_needed(run: RunSettings, _zero: DeepSpeedConfig) -> Findings:
     """DeepSpeed on one device.
 
     Why: LLaMA-Factory starts torchrun by itself only for several devices: "Please use FORCE_TORCHRUN=1".
     Source: llamafactory/launcher.py:launch, llamafactory/hparams/parser.py:get_train_args
     Fix: `FORCE_TORCHRUN=1 llamafactory-cli train ...`; `lmf-recipes train` sets it.
     """
-    if job.machine and job.batch.world_size == 1:
+    if run.machine and run.batch.world_size == 1:
         text = "DeepSpeed on one device needs FORCE_TORCHRUN=1 in the environment; `lmf-recipes train` sets it"
         yield "deepspeed", text
 
 
 @rule("PAR007", NOTE, about=subjects.machine)
-def nodes_to_join(job: RunSettings, machine: Machine) -> Findings:
+def nodes_to_join(run: RunSettings, machine: Machine) -> Findings:
     """The machine has several nodes.
 
     Why: each node starts its own command and must be told its place; LLaMA-Factory reads NODE_RANK, not RANK. With
@@ -170,7 +170,7 @@ def nodes_to_join(job: RunSettings, machine: Machine) -> Findings:
     Fix: `lmf-recipes submit`, which has SLURM, SkyPilot or Kubernetes start all of them; without a scheduler NNODES,
     NODE_RANK, MASTER_ADDR and MASTER_PORT on every node: `lmf-recipes explain` shows the commands.
     """
-    otherwise = job.accelerate or launch_command.uses_ray() or "RDZV_ID" in os.environ
+    otherwise = run.accelerate or launch_command.uses_ray() or "RDZV_ID" in os.environ
     if machine.nodes > 1 and not otherwise:
         variables = f"FORCE_TORCHRUN=1 NNODES={machine.nodes} NODE_RANK MASTER_ADDR MASTER_PORT"
         by_hand = f"by hand each needs {variables} in its environment"
@@ -181,12 +181,12 @@ def _file_words(zero: DeepSpeedConfig) -> str:
     return f"`{Path(zero.path).name}`" if zero.path else "the DeepSpeed configuration"
 
 
-def _contradictions(job: RunSettings, zero: DeepSpeedConfig, path: str, keys: tuple[str, ...], wanted: Any) -> Findings:
+def _contradictions(run: RunSettings, zero: DeepSpeedConfig, path: str, keys: tuple[str, ...], wanted: Any) -> Findings:
     """Yield a finding if the file fixes another value at a dotted path than the recipe's keys have."""
     fixed = zero.value(path)
     if fixed not in (None, "auto") and fixed != wanted:
         found = f"{path} is {fixed} in {_file_words(zero)}, {' and '.join(keys)} is {wanted} in the recipe"
-        yield in_deepspeed_file(job, path, conflicts_with=keys), f'{found}; write "auto" in the JSON'
+        yield in_deepspeed_file(run, path, conflicts_with=keys), f'{found}; write "auto" in the JSON'
 
 
 # Of the recipe's keys these decide the steps of warm-up, and of all.
@@ -197,7 +197,7 @@ _STEP_KEYS = {
 
 
 @rule("PAR020", ERROR, about=subjects.deepspeed_file)
-def steps_contradicted(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def steps_contradicted(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Fixed steps of the scheduler in the DeepSpeed JSON are not the run's.
 
     Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
@@ -206,15 +206,15 @@ def steps_contradicted(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     transformers/training_args.py:TrainingArguments.get_warmup_steps
     Fix: "auto" in the JSON: the recipe alone decides.
     """
-    for path, fixed, steps in _fixed_steps(job, zero):
+    for path, fixed, steps in _fixed_steps(run, zero):
         if steps is not None and fixed != steps:
             what = "warms up for" if "warmup" in path else "takes"
             text = f'{path} is {fixed}, the run {what} {steps:,} steps; write "auto" in the JSON'
-            yield in_deepspeed_file(job, path, conflicts_with=_STEP_KEYS[path]), text
+            yield in_deepspeed_file(run, path, conflicts_with=_STEP_KEYS[path]), text
 
 
 @rule("PAR021", WARNING, about=subjects.deepspeed_file)
-def steps_by_chance(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def steps_by_chance(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Fixed steps of the scheduler in the DeepSpeed JSON, where the data decide how many there are.
 
     Why: the Trainer stops unless the number is exactly the run's, after the data set is tokenized and the model is
@@ -222,19 +222,19 @@ def steps_by_chance(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     Source: transformers/integrations/deepspeed.py:HfTrainerDeepSpeedConfig.trainer_config_finalize
     Fix: "auto" in the JSON; or `max_steps` in the recipe.
     """
-    for path, fixed, steps in _fixed_steps(job, zero):
+    for path, fixed, steps in _fixed_steps(run, zero):
         if steps is None:
             text = f'{path} is {fixed} and must be exactly what the data make of the run; write "auto" in the JSON'
-            yield in_deepspeed_file(job, path, conflicts_with=_STEP_KEYS[path]), text
+            yield in_deepspeed_file(run, path, conflicts_with=_STEP_KEYS[path]), text
 
 
-def _fixed_steps(job: RunSettings, zero: DeepSpeedConfig) -> Iterator[tuple[str, float, float | None]]:
+def _fixed_steps(run: RunSettings, zero: DeepSpeedConfig) -> Iterator[tuple[str, float, float | None]]:
     """Yield each number of steps that the file fixes: its path, the number, and the run's where the recipe alone says
     that."""
-    stated = int(job.args.number("max_steps"))
+    stated = int(run.args.number("max_steps"))
     total = stated if stated > 0 else None
-    for path, steps in zip(_STEP_KEYS, (warmup_steps(job, total), total), strict=True):
-        fixed = zero.value(path) if job.task.trains else None
+    for path, steps in zip(_STEP_KEYS, (warmup_steps(run, total), total), strict=True):
+        fixed = zero.value(path) if run.task.trains else None
         if isinstance(fixed, (int, float)):
             yield path, fixed, steps
 
@@ -243,7 +243,7 @@ _NEW_TOKEN_KEYS = ("resize_vocab", "add_tokens", "add_special_tokens", "new_spec
 
 
 @rule("PAR008", ERROR, about=subjects.deepspeed_file)
-def optimizer_not_offloadable(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def optimizer_not_offloadable(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The optimizer cannot run on offloaded state.
 
     Why: accelerate gives DeepSpeed's CPU Adagrad and Lion an argument of Adam: "unexpected keyword argument
@@ -252,13 +252,13 @@ def optimizer_not_offloadable(job: RunSettings, zero: DeepSpeedConfig) -> Findin
     Source: accelerate/utils/deepspeed.py:map_pytorch_optim_to_deepspeed
     Fix: `optim: adamw_torch`, no offload, or `"zero_force_ds_cpu_optimizer": false`.
     """
-    optim = job.args.get("optim")
+    optim = run.args.get("optim")
     if zero.steps_on_cpu and optimizer_choice(optim).on_cpu == "refused":
         yield "optim", f"{optim} cannot run on offloaded optimizer state; use adamw_torch, or no offload_optimizer"
 
 
 @rule("PAR009", WARNING, about=subjects.deepspeed_file)
-def optimizer_becomes_adam(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def optimizer_becomes_adam(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """With optimizer offload, the recipe's optimizer is replaced by DeepSpeed's CPU Adam.
 
     Why: accelerate maps AdamW to its CPU form and everything else to plain Adam, in which weight decay is not
@@ -266,16 +266,16 @@ def optimizer_becomes_adam(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     Source: accelerate/utils/deepspeed.py:map_pytorch_optim_to_deepspeed
     Fix: `optim: adamw_torch`; or no offload.
     """
-    optim = job.args.get("optim")
-    special = next((key for key in ("use_muon", "use_adam_mini") if job.args.flag(key)), None)
+    optim = run.args.get("optim")
+    special = next((key for key in ("use_muon", "use_adam_mini") if run.args.flag(key)), None)
     if zero.steps_on_cpu and special:
         yield special, f"`{special}` has no effect with offload_optimizer, which uses DeepSpeed's CPU Adam; remove one"
-    elif zero.steps_on_cpu and job.args.is_set("optim") and optimizer_choice(optim).on_cpu == "plain adam":
+    elif zero.steps_on_cpu and run.args.is_set("optim") and optimizer_choice(optim).on_cpu == "plain adam":
         yield "optim", f"{optim} becomes DeepSpeed's plain CPU Adam with offload_optimizer; write adamw_torch"
 
 
 @rule("PAR017", ERROR, about=subjects.deepspeed_file)
-def optimizer_of_matrices_sharded(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def optimizer_of_matrices_sharded(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Muon or Adam-mini is combined with ZeRO.
 
     Why: ZeRO hands the optimizer flattened shards, in which these two no longer find the matrices they work on:
@@ -287,12 +287,12 @@ def optimizer_of_matrices_sharded(job: RunSettings, zero: DeepSpeedConfig) -> Fi
     Fix: no `deepspeed`, or `optim: adamw_torch` alone.
     """
     for key, last in (("use_muon", 3), ("use_adam_mini", 2)):
-        if job.args.flag(key) and 0 < zero.stage <= last and not zero.steps_on_cpu:
+        if run.args.flag(key) and 0 < zero.stage <= last and not zero.steps_on_cpu:
             yield key, f"`{key}` cannot step on the shards of ZeRO-{zero.stage}; remove it or `deepspeed`"
 
 
 @rule("PAR018", ERROR)
-def output_layer_copied_in_shards(job: RunSettings) -> Findings:
+def output_layer_copied_in_shards(run: RunSettings) -> Findings:
     """LoRA trains a copy of the output layer under ZeRO-3.
 
     Why: DeepSpeed since 0.16.5 loses count in the copy that peft makes of a linear layer: "'Linear' object has no
@@ -302,17 +302,17 @@ def output_layer_copied_in_shards(job: RunSettings) -> Findings:
     peft/utils/other.py:ModulesToSaveWrapper.update
     Fix: ZeRO-2, `additional_target: embed_tokens` alone, or `finetuning_type: full`.
     """
-    if job.zero_stage < 3 or job.task.method != "lora" or not job.task.trains:
+    if run.zero_stage < 3 or run.task.method != "lora" or not run.task.trains:
         return
-    if "lm_head" in job.args.words("additional_target"):
+    if "lm_head" in run.args.words("additional_target"):
         yield "additional_target", "a copy of lm_head fails under ZeRO-3 at the first step; use ZeRO-2, or leave it out"
-    added = next((key for key in _NEW_TOKEN_KEYS if job.args.flag(key)), None)
-    if added and not job.args.is_set("additional_target"):
+    added = next((key for key in _NEW_TOKEN_KEYS if run.args.flag(key)), None)
+    if added and not run.args.is_set("additional_target"):
         yield added, f"`{added}` trains a copy of lm_head, which fails under ZeRO-3 at the first step; use ZeRO-2"
 
 
 @rule("PAR019", ERROR, about=subjects.model, since="transformers 5.0.0")
-def router_adapted_in_ddp(job: RunSettings, model: Model) -> Findings:
+def router_adapted_in_ddp(run: RunSettings, model: Model) -> Findings:
     """LoRA adapts a router that bypasses adapters, in DDP.
 
     Why: the router of deepseek_v2 reads the weight of its linear layer, so the adapter on it gets no gradient, and
@@ -322,13 +322,13 @@ def router_adapted_in_ddp(job: RunSettings, model: Model) -> Findings:
     llamafactory/hparams/parser.py:get_train_args
     Fix: name the layers in `lora_target` without `gate`, or use ZeRO-2.
     """
-    routed = model.family.router == "linear" and {"all", "gate"} & set(job.args.words("lora_target"))
-    if routed and job.task.method == "lora" and job.task.trains and _ddp_needs_all_gradients(job):
+    routed = model.family.router == "linear" and {"all", "gate"} & set(run.args.words("lora_target"))
+    if routed and run.task.method == "lora" and run.task.trains and _ddp_needs_all_gradients(run):
         yield "lora_target", "the adapter of the router gets no gradient, which DDP refuses; name the layers but `gate`"
 
 
 @rule("PAR022", ERROR, about=subjects.model, since="transformers 5.0.0")
-def mixture_not_found(job: RunSettings, model: Model) -> Findings:
+def mixture_not_found(run: RunSettings, model: Model) -> Findings:
     """ZeRO-3 trains a mixture that LLaMA-Factory looks for by the name of a class that is gone.
 
     Why: "No modules of type ['DeepseekV2MoE'] found in model" once the model is loaded on every rank: transformers 5
@@ -337,13 +337,13 @@ def mixture_not_found(job: RunSettings, model: Model) -> Findings:
     Fix: ZeRO-2, FSDP, or transformers 4.
     """
     lost = model.family.lost_leaf
-    if lost and job.zero_stage == 3 and job.task.trains:
+    if lost and run.zero_stage == 3 and run.task.trains:
         found = f"LLaMA-Factory looks for {lost} under ZeRO-3, which transformers 5 names otherwise"
         yield "deepspeed", f"{found}; use ZeRO-2, FSDP or transformers 4"
 
 
 @rule("PAR024", ERROR, about=subjects.model)
-def idle_layers_in_ddp(job: RunSettings, model: Model) -> Findings:
+def idle_layers_in_ddp(run: RunSettings, model: Model) -> Findings:
     """A model with layers that never run is trained in DDP.
 
     Why: MiMo loads a layer for further tokens that its code does not run in training. Its weights, and adapters on
@@ -352,14 +352,14 @@ def idle_layers_in_ddp(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: ZeRO-2, which leaves parameters without gradients as they are.
     """
-    recomputed = job.activation_checkpointing.llamafactory_mode != "off"
-    reached = job.task.method == "lora" or (job.task.method == "full" and recomputed)
-    if model.arch.mtp_layers > 0 and reached and job.task.trains and _ddp_needs_all_gradients(job):
+    recomputed = run.activation_checkpointing.llamafactory_mode != "off"
+    reached = run.task.method == "lora" or (run.task.method == "full" and recomputed)
+    if model.arch.mtp_layers > 0 and reached and run.task.trains and _ddp_needs_all_gradients(run):
         remedy = "set `deepspeed: deepspeed/ds_z2.json`"
         yield "model_name_or_path", f"a layer of this model never runs, so DDP stops at the second step; {remedy}"
 
 
-def _ddp_needs_all_gradients(job: RunSettings) -> bool:
+def _ddp_needs_all_gradients(run: RunSettings) -> bool:
     """Whether several processes train in DDP, which is not asked to search for parameters without gradients."""
-    sharded = job.deepspeed or job.fsdp
-    return job.batch.world_size > 1 and not sharded and not job.args.flag("ddp_find_unused_parameters")
+    sharded = run.deepspeed or run.fsdp
+    return run.batch.world_size > 1 and not sharded and not run.args.flag("ddp_find_unused_parameters")

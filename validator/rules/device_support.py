@@ -15,7 +15,7 @@ from validator.run.settings import RunSettings
 
 
 @rule("DEV005", WARNING, about=subjects.device)
-def quantization_on_ascend(job: RunSettings, device: Device) -> Findings:
+def quantization_on_ascend(run: RunSettings, device: Device) -> Findings:
     """bitsandbytes is used on Ascend.
 
     Why: LLaMA-Factory does not forbid it, but bitsandbytes ships no Ascend kernels: what is left is plain PyTorch,
@@ -24,15 +24,15 @@ def quantization_on_ascend(job: RunSettings, device: Device) -> Findings:
     Source: own (reports of bitsandbytes on Ascend)
     Fix: LoRA with ZeRO-3 in bf16; or `double_quantization: false` and a try of a few steps first.
     """
-    bits = bnb_bits(job)
+    bits = bnb_bits(run)
     if device.vendor == "ascend" and device.bf16 and bits:
-        single = ", and `double_quantization: false`" if bits == 4 and job.args.flag("double_quantization") else ""
+        single = ", and `double_quantization: false`" if bits == 4 and run.args.flag("double_quantization") else ""
         found = f"{bits}-bit bitsandbytes on {device.id} needs a build from source that fits CANN"
         yield "quantization_bit", f"{found}{single}; LoRA with ZeRO-3 needs neither"
 
 
 @rule("DEV006", ERROR, about=subjects.device)
-def quantization_on_old_ascend(job: RunSettings, device: Device) -> Findings:
+def quantization_on_old_ascend(run: RunSettings, device: Device) -> Findings:
     """bitsandbytes is used on Ascend 910A.
 
     Why: its kernels for Ascend are made for 910B; on 910A quantizing stops with NotImplementedError, after the data is
@@ -40,12 +40,12 @@ def quantization_on_old_ascend(job: RunSettings, device: Device) -> Findings:
     Source: own (reports of bitsandbytes on Ascend)
     Fix: LoRA in fp16 with ZeRO-3.
     """
-    if device.vendor == "ascend" and not device.bf16 and bnb_bits(job):
+    if device.vendor == "ascend" and not device.bf16 and bnb_bits(run):
         yield "quantization_bit", f"bitsandbytes does not run on {device.id}; use LoRA in fp16 with ZeRO-3"
 
 
 @rule("DEV007", WARNING, about=subjects.device)
-def quantization_bits_unsupported(job: RunSettings, device: Device) -> Findings:
+def quantization_bits_unsupported(run: RunSettings, device: Device) -> Findings:
     """bitsandbytes does not quantize to this number of bits on this device.
 
     Why: 8-bit matrix products need compute capability 7.5 (bitsandbytes' requirements); on V100 the first step fails,
@@ -53,20 +53,20 @@ def quantization_bits_unsupported(job: RunSettings, device: Device) -> Findings:
     Source: own (the requirements of bitsandbytes)
     Fix: `quantization_bit: 4`.
     """
-    bits = bnb_bits(job)
+    bits = bnb_bits(run)
     if device.vendor != "ascend" and bits in (4, 8) and bits not in device.bitsandbytes:
         known = " and ".join(map(str, device.bitsandbytes)) or "none"
         yield "quantization_bit", f"bitsandbytes on {device.id} knows {known} bits, not {bits}"
 
 
-def bnb_bits(job: RunSettings) -> int:
+def bnb_bits(run: RunSettings) -> int:
     """Bits that bitsandbytes quantizes to while loading; 0 where it does not."""
-    asked = job.quantization
-    return asked.bits if job.task.uses_adapter and asked.loads and asked.method == "bnb" else 0
+    asked = run.quantization
+    return asked.bits if run.task.uses_adapter and asked.loads and asked.method == "bnb" else 0
 
 
 @rule("DEV010", WARNING, about=subjects.device)
-def kernels_for_cuda(job: RunSettings, device: Device) -> Findings:
+def kernels_for_cuda(run: RunSettings, device: Device) -> Findings:
     """Kernels written for NVIDIA GPUs are asked for on Ascend.
 
     Why: unsloth and its gradient checkpointing call CUDA by name, and liger's Triton kernels run there only with
@@ -76,26 +76,26 @@ def kernels_for_cuda(job: RunSettings, device: Device) -> Findings:
     Fix: remove the setting.
     """
     for key in ("use_unsloth", "use_unsloth_gc", "enable_liger_kernel"):
-        if device.vendor == "ascend" and job.args.flag(key):
+        if device.vendor == "ascend" and run.args.flag(key):
             yield key, f"`{key}` is made for NVIDIA GPUs and may fail on {device.id}; remove it"
 
 
 @rule("DEV011", WARNING, about=subjects.device)
-def optimizer_without_kernels(job: RunSettings, device: Device) -> Findings:
+def optimizer_without_kernels(run: RunSettings, device: Device) -> Findings:
     """An 8-bit or paged optimizer is used on a device that bitsandbytes has no optimizer for.
 
     Why: its kernels are CUDA's: on Ascend the trainer or the first step fails, after the model is loaded.
     Source: transformers/trainer_optimizer.py:_get_bitsandbytes_optimizer, own (the requirements of bitsandbytes)
     Fix: `optim: adamw_torch`, or shard the states with ZeRO-2.
     """
-    name = str(job.args.get("optim"))
+    name = str(run.args.get("optim"))
     if device.vendor == "ascend" and is_bnb_optimizer(name):
         found = f"`{name}` needs bitsandbytes' CUDA kernels, and {device.id} has none"
         yield "optim", f"{found}; write `optim: adamw_torch`"
 
 
 @rule("DEV016", ERROR, about=subjects.device)
-def optimizer_of_another_device(job: RunSettings, device: Device) -> Findings:
+def optimizer_of_another_device(run: RunSettings, device: Device) -> Findings:
     """The optimizer belongs to other devices.
 
     Why: its package (torch_npu, torch_xla, apex) is not there, or its kernels are CUDA's, as those of GaLore in 8 bits:
@@ -105,10 +105,10 @@ def optimizer_of_another_device(job: RunSettings, device: Device) -> Findings:
     llamafactory/train/trainer_utils.py:_create_galore_optimizer
     Fix: `optim: adamw_torch`.
     """
-    name = str(job.args.get("optim"))
-    galore = job.args.flag("use_galore") and "8bit" in name and device.vendor == "cpu"
+    name = str(run.args.get("optim"))
+    galore = run.args.flag("use_galore") and "8bit" in name and device.vendor == "cpu"
     vendors = optimizer_choice(name).vendors
-    if job.task.trains and (galore or (vendors is not None and device.vendor not in vendors)):
+    if run.task.trains and (galore or (vendors is not None and device.vendor not in vendors)):
         yield "optim", f"`{name}`{' for GaLore' if galore else ''} does not run on {device.id}; write adamw_torch"
 
 
@@ -124,7 +124,7 @@ _SWITCHES_BY_DEVICE = (*_BF16_KEYS, "fp8", "tf32", "use_unsloth", "use_unsloth_g
 
 
 @rule("DEV001", ERROR, about=subjects.device)
-def no_bf16(job: RunSettings, device: Device) -> Findings:
+def no_bf16(run: RunSettings, device: Device) -> Findings:
     """The device has no bf16.
 
     Why: Ascend 910A has no bf16 arithmetic, and torch_npu refuses it at parse, on every rank. V100 and T4 have none
@@ -137,15 +137,15 @@ def no_bf16(job: RunSettings, device: Device) -> Findings:
     Fix: `fp16: true` instead of `bf16: true`; on a GPU from Ampere on and on Ascend 910B keep bf16.
     """
     how = "" if device.vendor == "ascend" else ", torch emulates it in 32 bits, many times slower"
-    for key in _BF16_KEYS if not device.bf16 and not job.args.flag("use_cpu") else ():
-        if job.args.flag(key):
+    for key in _BF16_KEYS if not device.bf16 and not run.args.flag("use_cpu") else ():
+        if run.args.flag(key):
             instead = "fp16_full_eval" if key == "bf16_full_eval" else "fp16"
-            fix = None if key == "pure_bf16" or instead in job.args.values else rename_key(key, instead, safe=False)
+            fix = None if key == "pure_bf16" or instead in run.args.values else rename_key(key, instead, safe=False)
             yield key, f"{device.id} has no bf16{how}; write `{instead}: true` in place of `{key}`", fix
 
 
 @rule("DEV002", ERROR, about=subjects.device)
-def bf16_on_cpu(job: RunSettings, device: Device) -> Findings:
+def bf16_on_cpu(run: RunSettings, device: Device) -> Findings:
     """bf16 on a CPU lacks what it needs.
 
     Why: refused at parse: transformers asks for `use_cpu: true`, and `pure_bf16` is refused on a CPU in any case.
@@ -155,15 +155,15 @@ def bf16_on_cpu(job: RunSettings, device: Device) -> Findings:
     """
     if device.vendor != "cpu":
         return
-    if job.args.flag("pure_bf16"):
+    if run.args.flag("pure_bf16"):
         yield "pure_bf16", "`pure_bf16` is refused on a CPU; write `bf16: true` with `use_cpu: true`"
     for key in ("bf16", "bf16_full_eval"):
-        if job.args.flag(key) and not job.args.flag("use_cpu"):
+        if run.args.flag(key) and not run.args.flag("use_cpu"):
             yield key, f"`{key}` on a CPU needs `use_cpu: true`"
 
 
 @rule("DEV003", WARNING, about=subjects.device)
-def no_flash_attention(job: RunSettings, device: Device) -> Findings:
+def no_flash_attention(run: RunSettings, device: Device) -> Findings:
     """FlashAttention-2 is asked for on a device that has none.
 
     Why: flash-attn needs Ampere or later and cannot be used on V100 or T4; without the package LLaMA-Factory only
@@ -171,12 +171,12 @@ def no_flash_attention(job: RunSettings, device: Device) -> Findings:
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation, own (data sheets)
     Fix: `flash_attn: auto`, or sdpa.
     """
-    if job.args.get("flash_attn") == "fa2" and not device.flash_attention:
+    if run.args.get("flash_attn") == "fa2" and not device.flash_attention:
         yield "flash_attn", f"{device.id} has no FlashAttention-2; write `flash_attn: sdpa`"
 
 
 @rule("DEV004", WARNING, about=subjects.device)
-def no_fp8(job: RunSettings, device: Device) -> Findings:
+def no_fp8(run: RunSettings, device: Device) -> Findings:
     """fp8 training is asked for on a device that has none.
 
     Why: it needs Ada, Hopper or later; elsewhere the first step fails, or, where torchao is missing too, the run goes
@@ -184,69 +184,69 @@ def no_fp8(job: RunSettings, device: Device) -> Findings:
     Source: llamafactory/train/fp8_utils.py:create_fp8_kwargs, own (data sheets)
     Fix: `bf16: true` without `fp8`.
     """
-    if job.args.flag("fp8") and not device.fp8:
+    if run.args.flag("fp8") and not device.fp8:
         yield "fp8", f"{device.id} has no fp8; remove `fp8`"
 
 
 @rule("DEV008", ERROR, about=subjects.device)
-def no_tf32(job: RunSettings, device: Device) -> Findings:
+def no_tf32(run: RunSettings, device: Device) -> Findings:
     """tf32 is asked for on a device that has none.
 
     Why: refused at parse, on every rank: it needs an NVIDIA GPU from Ampere on.
     Source: transformers/training_args.py:TrainingArguments.__post_init__, own (data sheets)
     Fix: remove `tf32`.
     """
-    if job.args.flag("tf32") and (device.vendor != "nvidia" or (device.capability or 0) < _AMPERE_CAPABILITY):
+    if run.args.flag("tf32") and (device.vendor != "nvidia" or (device.capability or 0) < _AMPERE_CAPABILITY):
         yield "tf32", f"{device.id} has no tf32; remove it", remove_keys("tf32")
 
 
 @rule("DEV009", ERROR, about=subjects.device)
-def checkpointing_needs_cuda(job: RunSettings, device: Device) -> Findings:
+def checkpointing_needs_cuda(run: RunSettings, device: Device) -> Findings:
     """unsloth's gradient checkpointing is asked for without CUDA.
 
     Why: it moves tensors to "cuda" by name: fails at the first step, after the data is tokenized and the model loaded.
     Source: llamafactory/model/model_utils/checkpointing.py:get_unsloth_gradient_checkpointing_func
     Fix: remove `use_unsloth_gc`; LLaMA-Factory's own checkpointing is on anyway.
     """
-    if device.vendor == "cpu" and job.task.trains and job.activation_checkpointing.mode == "offloaded":
+    if device.vendor == "cpu" and run.task.trains and run.activation_checkpointing.mode == "offloaded":
         yield "use_unsloth_gc", "`use_unsloth_gc` needs CUDA; remove it", remove_keys("use_unsloth_gc")
 
 
 @rule("DEV012", WARNING, about=subjects.machine)
-def accelerator_unused(job: RunSettings, machine: Machine) -> Findings:
+def accelerator_unused(run: RunSettings, machine: Machine) -> Findings:
     """The recipe forces the CPU on a machine with accelerators.
 
     Why: `use_cpu` leaves them idle.
     Source: transformers/training_args.py:TrainingArguments._setup_devices
     Fix: remove `use_cpu`.
     """
-    if machine.device.vendor != "cpu" and job.args.flag("use_cpu"):
+    if machine.device.vendor != "cpu" and run.args.flag("use_cpu"):
         yield "use_cpu", f"`use_cpu` leaves {machine.device.id} idle; remove it"
 
 
 @rule("DEV013", WARNING, about=subjects.device)
-def backend_of_another_device(job: RunSettings, device: Device) -> Findings:
+def backend_of_another_device(run: RunSettings, device: Device) -> Findings:
     """The communication library belongs to other devices.
 
     Why: NCCL is NVIDIA's and AMD's, HCCL Ascend's; the processes cannot form a group.
     Source: transformers/training_args.py:TrainingArguments._setup_devices
     Fix: remove `ddp_backend`; the right one is chosen by itself.
     """
-    name = str(job.args.get("ddp_backend"))
+    name = str(run.args.get("ddp_backend"))
     if name in _BACKENDS and name != node_needs(device).collectives:
         yield "ddp_backend", f"`ddp_backend: {name}` does not work on {device.id}; remove it"
 
 
 @rule("DEV014", ERROR, about=subjects.device)
-def sharding_on_cpu(job: RunSettings, device: Device) -> Findings:
+def sharding_on_cpu(run: RunSettings, device: Device) -> Findings:
     """FSDP is used on a CPU.
 
     Why: it needs an accelerator: fails when the trainer is built, after the data is tokenized and the model loaded.
     Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.__post_init__
     Fix: remove `fsdp`.
     """
-    if device.vendor == "cpu" and job.fsdp:
-        key = "fsdp" if job.fsdp_words else "accelerate"
+    if device.vendor == "cpu" and run.fsdp:
+        key = "fsdp" if run.fsdp_words else "accelerate"
         yield key, f"FSDP needs an accelerator; remove `{key}`"
 
 
@@ -263,7 +263,7 @@ def device_note(_job: RunSettings, machine: Machine) -> Findings:
 
 
 @rule("DEV017", NOTE, about=subjects.machine)
-def abilities_unknown(job: RunSettings, machine: Machine) -> Findings:
+def abilities_unknown(run: RunSettings, machine: Machine) -> Findings:
     """What the recipe asks of the device is not judged, as only the device's memory is known.
 
     Why: a machine such as `1x48g` says how much memory there is, not whose and of which generation the device is.
@@ -271,21 +271,21 @@ def abilities_unknown(job: RunSettings, machine: Machine) -> Findings:
     Source: own (names of devices)
     Fix: name the device, as `--machine 1xa6000`.
     """
-    unknown = machine.device.vendor == "unknown" and not job.args.flag("use_cpu")
-    if unknown and (asked := ", ".join(_settings_by_device(job))):
+    unknown = machine.device.vendor == "unknown" and not run.args.flag("use_cpu")
+    if unknown and (asked := ", ".join(_settings_by_device(run))):
         found = f"only the memory of {machine.device.id} is known"
         yield "machine", f"{found}: whether it can do {asked} is not judged"
 
 
-def _settings_by_device(job: RunSettings) -> Iterator[str]:
+def _settings_by_device(run: RunSettings) -> Iterator[str]:
     """The keys of the recipe that not every device can do."""
-    yield from (f"`{key}`" for key in _SWITCHES_BY_DEVICE if job.args.flag(key))
-    if job.args.get("flash_attn") == "fa2":
+    yield from (f"`{key}`" for key in _SWITCHES_BY_DEVICE if run.args.flag(key))
+    if run.args.get("flash_attn") == "fa2":
         yield "`flash_attn: fa2`"
-    if bnb_bits(job):
+    if bnb_bits(run):
         yield "`quantization_bit`"
-    name = str(job.args.get("optim"))
+    name = str(run.args.get("optim"))
     if optimizer_choice(name).vendors is not None or is_bnb_optimizer(name):
         yield f"`optim: {name}`"
-    if job.args.get("ddp_backend") in _BACKENDS:
-        yield f"`ddp_backend: {job.args.get('ddp_backend')}`"
+    if run.args.get("ddp_backend") in _BACKENDS:
+        yield f"`ddp_backend: {run.args.get('ddp_backend')}`"

@@ -10,59 +10,59 @@ _MILLION = 1_000_000
 
 
 @rule("TRA101", ERROR)
-def evaluation_without_data(job: RunSettings) -> Findings:
+def evaluation_without_data(run: RunSettings) -> Findings:
     """Evaluation or prediction is asked for and there is no data for it.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `val_size: 0.05` to hold back part of the data, `eval_dataset`, or `eval_strategy: "no"`.
     """
-    switches = {key: job.args.flag(key) for key in ("do_eval", "do_predict")}
-    switches["eval_strategy"] = job.evaluation.while_training
-    switches["predict_with_generate"] = job.evaluation.predict_with_generate
+    switches = {key: run.args.flag(key) for key in ("do_eval", "do_predict")}
+    switches["eval_strategy"] = run.evaluation.while_training
+    switches["predict_with_generate"] = run.evaluation.predict_with_generate
     key = next((key for key, on in switches.items() if on), None)
-    if key and not (job.args.is_set("eval_dataset") or job.evaluation.splits_validation_set):
+    if key and not (run.args.is_set("eval_dataset") or run.evaluation.splits_validation_set):
         yield key, f"`{key}` asks for evaluation without data; set `val_size` or `eval_dataset`"
 
 
 @rule("TRA102", ERROR)
-def two_sources_of_evaluation_data(job: RunSettings) -> Findings:
+def two_sources_of_evaluation_data(run: RunSettings) -> Findings:
     """Evaluation data is both named and split off.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
     Fix: keep one of `eval_dataset` and `val_size`.
     """
-    if job.args.is_set("eval_dataset") and job.evaluation.splits_validation_set:
+    if run.args.is_set("eval_dataset") and run.evaluation.splits_validation_set:
         yield "val_size", "`val_size` and `eval_dataset` exclude each other; remove one"
 
 
 @rule("TRA103", ERROR)
-def split_without_data(job: RunSettings) -> Findings:
+def split_without_data(run: RunSettings) -> Findings:
     """Part of the training data is to be held back and there is none.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
     Fix: name the data with `eval_dataset`, or set `dataset`.
     """
-    if job.evaluation.splits_validation_set and not job.args.is_set("dataset") and not job.task.trains:
+    if run.evaluation.splits_validation_set and not run.args.is_set("dataset") and not run.task.trains:
         yield "val_size", "`val_size` splits `dataset`, which is not set; name the data with `eval_dataset`"
 
 
 @rule("TRA104", ERROR)
-def prediction_without_text(job: RunSettings) -> Findings:
+def prediction_without_text(run: RunSettings) -> Findings:
     """Prediction is asked for without generating text.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `predict_with_generate: true`.
     """
-    if job.task.stage == "sft" and job.evaluation.predicts and not job.evaluation.predict_with_generate:
+    if run.task.stage == "sft" and run.evaluation.predicts and not run.evaluation.predict_with_generate:
         yield "do_predict", "`do_predict` needs `predict_with_generate: true`"
 
 
 @rule("TRA105", ERROR)
-def best_checkpoint_refused(job: RunSettings) -> Findings:
+def best_checkpoint_refused(run: RunSettings) -> Findings:
     """The best checkpoint is to be loaded, but checkpoints and evaluations do not coincide.
 
     Why: refused at parse, on every rank.
@@ -70,9 +70,9 @@ def best_checkpoint_refused(job: RunSettings) -> Findings:
     Fix: the same `save_strategy` and `eval_strategy`, `save_steps` a multiple of `eval_steps`; or `save_strategy:
     best`.
     """
-    evaluation, saving = job.evaluation.strategy, job.args.get("save_strategy")
-    save_steps, eval_steps = job.args.number("save_steps"), _evaluation_steps(job)
-    if not job.args.flag("load_best_model_at_end") or saving == "best":
+    evaluation, saving = run.evaluation.strategy, run.args.get("save_strategy")
+    save_steps, eval_steps = run.args.number("save_steps"), _evaluation_steps(run)
+    if not run.args.flag("load_best_model_at_end") or saving == "best":
         return
     if evaluation != saving:
         found = f'the best checkpoint needs saves at evaluations: `eval_strategy` is "{evaluation}"'
@@ -82,8 +82,8 @@ def best_checkpoint_refused(job: RunSettings) -> Findings:
         yield "save_steps", f"{found}, which `load_best_model_at_end` needs"
 
 
-def _evaluation_steps(job: RunSettings) -> float:
-    return job.args.number("eval_steps") or job.args.number("logging_steps")
+def _evaluation_steps(run: RunSettings) -> float:
+    return run.args.number("eval_steps") or run.args.number("logging_steps")
 
 
 def _is_multiple(saving: float, evaluation: float) -> bool:
@@ -96,47 +96,47 @@ def _is_multiple(saving: float, evaluation: float) -> bool:
 
 
 @rule("TRA106", ERROR)
-def best_checkpoint_of_reward_model(job: RunSettings) -> Findings:
+def best_checkpoint_of_reward_model(run: RunSettings) -> Findings:
     """The best checkpoint is to be loaded in a stage that cannot.
 
     Why: refused at parse, on every rank: a value head is not loaded back.
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `load_best_model_at_end` in stages rm and ppo.
     """
-    if job.task.stage in ("rm", "ppo") and job.args.flag("load_best_model_at_end"):
-        yield "load_best_model_at_end", f"stage {job.task.stage} cannot load its best checkpoint; remove it"
+    if run.task.stage in ("rm", "ppo") and run.args.flag("load_best_model_at_end"):
+        yield "load_best_model_at_end", f"stage {run.task.stage} cannot load its best checkpoint; remove it"
 
 
 @rule("TRA107", ERROR)
-def generation_conflict(job: RunSettings) -> Findings:
+def generation_conflict(run: RunSettings) -> Findings:
     """Text is to be generated at evaluation with something that excludes it.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: predict in a run of its own, without ZeRO-3 and without `compute_accuracy`.
     """
-    if job.evaluation.predict_with_generate and job.zero_stage == 3:
+    if run.evaluation.predict_with_generate and run.zero_stage == 3:
         text = "`predict_with_generate` is refused with DeepSpeed ZeRO-3; predict in another run"
         yield "predict_with_generate", text
-    if job.evaluation.predict_with_generate and job.args.flag("compute_accuracy"):
+    if run.evaluation.predict_with_generate and run.args.flag("compute_accuracy"):
         yield "compute_accuracy", "`compute_accuracy` and `predict_with_generate` exclude each other; remove one"
 
 
 @rule("TRA108", ERROR)
-def schedule_without_evaluation(job: RunSettings) -> Findings:
+def schedule_without_evaluation(run: RunSettings) -> Findings:
     """The learning-rate schedule follows an evaluation that never happens.
 
     Why: refused at parse, on every rank.
     Source: transformers/training_args.py:TrainingArguments._validate_args
     Fix: set `eval_strategy` and data for it, or another `lr_scheduler_type`.
     """
-    name = job.args.get("lr_scheduler_type")
-    if job.evaluation.drives_learning_rate and not job.evaluation.while_training:
+    name = run.args.get("lr_scheduler_type")
+    if run.evaluation.drives_learning_rate and not run.evaluation.while_training:
         yield "lr_scheduler_type", f"`{name}` follows the evaluation, and `eval_strategy` is no; set it, or use cosine"
 
 
 @rule("TRA109", ERROR)
-def early_stopping_blind(job: RunSettings) -> Findings:
+def early_stopping_blind(run: RunSettings) -> Findings:
     """Early stopping has no metric to watch, or no evaluation.
 
     Why: fails at the first step, after the data is tokenized and the model loaded on every rank.
@@ -144,42 +144,42 @@ def early_stopping_blind(job: RunSettings) -> Findings:
     Fix: `load_best_model_at_end: true` or `metric_for_best_model: eval_loss`, and an `eval_strategy`.
     """
     key = "early_stopping_steps"
-    if job.args.is_set(key) and not job.evaluation.while_training:
+    if run.args.is_set(key) and not run.evaluation.while_training:
         yield key, "early stopping needs evaluations; set `eval_strategy: steps` and data for it"
-    elif job.args.is_set(key) and job.evaluation.best_checkpoint_metric is None:
+    elif run.args.is_set(key) and run.evaluation.best_checkpoint_metric is None:
         yield key, "early stopping has no metric to watch; set `metric_for_best_model: eval_loss`"
 
 
 @rule("TRA110", ERROR)
-def best_metric_missing(job: RunSettings) -> Findings:
+def best_metric_missing(run: RunSettings) -> Findings:
     """Checkpoints are chosen by a metric, and none is named.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
     Source: transformers/trainer.py:Trainer._validate_args
     Fix: `metric_for_best_model: eval_loss`.
     """
-    if job.args.get("save_strategy") == "best" and job.evaluation.best_checkpoint_metric is None:
+    if run.args.get("save_strategy") == "best" and run.evaluation.best_checkpoint_metric is None:
         yield "save_strategy", "`save_strategy: best` needs `metric_for_best_model`, such as eval_loss"
 
 
 @rule("TRA112", WARNING)
-def evaluation_data_unused(job: RunSettings) -> Findings:
+def evaluation_data_unused(run: RunSettings) -> Findings:
     """Data is held back or named for evaluation, and none is asked for.
 
     Why: the rows of `val_size` are lost to training and nothing is measured.
     Source: llamafactory/data/data_utils.py:split_dataset
     Fix: `eval_strategy: steps` with `eval_steps`, or remove `val_size` or `eval_dataset`.
     """
-    unused = job.task.trains and not job.evaluation.runs and not job.evaluation.predicts
-    named, splits = job.args.is_set("eval_dataset"), job.evaluation.splits_validation_set
-    if unused and splits and not named and job.args.is_set("dataset"):
+    unused = run.task.trains and not run.evaluation.runs and not run.evaluation.predicts
+    named, splits = run.args.is_set("eval_dataset"), run.evaluation.splits_validation_set
+    if unused and splits and not named and run.args.is_set("dataset"):
         yield "val_size", "`val_size` holds data back and nothing is evaluated; set `eval_strategy` or remove it"
     elif unused and named and not splits:
         yield "eval_dataset", "`eval_dataset` is named and nothing is evaluated; set `eval_strategy` or remove it"
 
 
 @rule("TRA113", NOTE)
-def evaluation_batch_default(job: RunSettings) -> Findings:
+def evaluation_batch_default(run: RunSettings) -> Findings:
     """Evaluation uses larger batches than training, by default.
 
     Why: `per_device_eval_batch_size` is 8 unless set; logits of eight long samples can run out of memory at the first
@@ -187,53 +187,53 @@ def evaluation_batch_default(job: RunSettings) -> Findings:
     Source: transformers/training_args.py:TrainingArguments.per_device_eval_batch_size
     Fix: set `per_device_eval_batch_size` to the training batch.
     """
-    train = job.batch.micro_batch
-    if job.evaluation.runs and "per_device_eval_batch_size" not in job.args.values and train < 4:
+    train = run.batch.micro_batch
+    if run.evaluation.runs and "per_device_eval_batch_size" not in run.args.values and train < 4:
         text = f"evaluation uses 8 samples per device (the default), training {train}; set `per_device_eval_batch_size`"
         yield "per_device_train_batch_size", text
 
 
 @rule("TRA114", WARNING)
-def evaluation_never_reached(job: RunSettings) -> Findings:
+def evaluation_never_reached(run: RunSettings) -> Findings:
     """The first evaluation lies beyond the end of the run.
 
     Why: nothing is measured while training; early stopping and the best checkpoint never act.
     Source: transformers/trainer_callback.py:DefaultFlowCallback.on_step_end
     Fix: a smaller `eval_steps`, or a share such as 0.1.
     """
-    every = _evaluation_steps(job)
-    if job.evaluation.strategy == "steps" and 0 < job.steps < every:
-        yield "eval_steps", f"evaluation every {every:.0f} steps never happens in a run of {job.steps} steps; lower it"
+    every = _evaluation_steps(run)
+    if run.evaluation.strategy == "steps" and 0 < run.steps < every:
+        yield "eval_steps", f"evaluation every {every:.0f} steps never happens in a run of {run.steps} steps; lower it"
 
 
 @rule("TRA115", ERROR)
-def evaluation_interval_missing(job: RunSettings) -> Findings:
+def evaluation_interval_missing(run: RunSettings) -> Findings:
     """Evaluation by steps has no interval.
 
     Why: refused at parse, on every rank.
     Source: transformers/training_args.py:TrainingArguments.__post_init__
     Fix: set `eval_steps`.
     """
-    logs = job.args.get("logging_steps") != 0 or job.args.get("logging_strategy") == "steps"
-    if job.evaluation.strategy == "steps" and not job.args.number("eval_steps") and not logs:
+    logs = run.args.get("logging_steps") != 0 or run.args.get("logging_strategy") == "steps"
+    if run.evaluation.strategy == "steps" and not run.args.number("eval_steps") and not logs:
         yield "eval_strategy", "`eval_strategy: steps` has neither `eval_steps` nor `logging_steps`; set one"
 
 
 @rule("TRA117", WARNING)
-def best_never_found(job: RunSettings) -> Findings:
+def best_never_found(run: RunSettings) -> Findings:
     """Only the best checkpoint is saved, and nothing is evaluated.
 
     Why: no checkpoint is ever written; only the end of the run is saved, and a crash loses everything.
     Source: transformers/trainer.py:Trainer._maybe_log_save_evaluate
     Fix: `eval_strategy: steps` with data for it, or `save_strategy: steps`.
     """
-    best = job.args.get("save_strategy") == "best" and job.args.is_set("metric_for_best_model")
-    if best and not job.evaluation.while_training:
+    best = run.args.get("save_strategy") == "best" and run.args.is_set("metric_for_best_model")
+    if best and not run.evaluation.while_training:
         yield "save_strategy", "`save_strategy: best` never saves without evaluations; set `eval_strategy: steps`"
 
 
 @rule("TRA118", ERROR)
-def generation_formats_meet(job: RunSettings) -> Findings:
+def generation_formats_meet(run: RunSettings) -> Findings:
     """Text is generated at evaluation by an adapter model that holds weights in 32 and in 16 bits.
 
     Why: mixed precision covers a LoRA or OFT model's training steps, but not its text generation: "expected m1 and m2
@@ -243,8 +243,8 @@ def generation_formats_meet(job: RunSettings) -> Findings:
     Fix: evaluate by the loss, without `predict_with_generate`; and predict in a run of its own, with
     `do_predict: true` and the trained adapter.
     """
-    key = fp32_weights_key(job)
-    if key and job.evaluation.generates_text and job.task.trains and job.task.uses_adapter and job.precision.autocast:
+    key = fp32_weights_key(run)
+    if key and run.evaluation.generates_text and run.task.trains and run.task.uses_adapter and run.precision.autocast:
         found = f"`{key}` leaves 32-bit weights in the adapter model, which text generation at evaluation fails on"
         yield "predict_with_generate", f"{found}; remove `predict_with_generate`"
 
@@ -255,23 +255,23 @@ _TEXT_METRICS = {"rouge-1", "rouge-2", "rouge-l", "bleu-4"}
 _PREFERENCE_PREFIXES = ("rewards/", "logps/", "logits/")
 
 
-def _loss_and_scores(job: RunSettings) -> set[str]:
+def _loss_and_scores(run: RunSettings) -> set[str]:
     """Names of what an evaluation gives, without `eval_`: the loss and an accuracy, or scores of generated text alone
     (train/*/workflow.py, train/sft/trainer.py, prediction_step)."""
-    if job.evaluation.predict_with_generate:
+    if run.evaluation.predict_with_generate:
         return _TEXT_METRICS
-    accuracy = job.task.stage == "rm" or (job.task.stage == "sft" and job.args.flag("compute_accuracy"))
-    odds = {"sft_loss", "odds_ratio_loss"} if job.task.stage == "dpo" and job.args.get("pref_loss") == "orpo" else set()
-    return {"loss"} | odds | ({"accuracy"} if accuracy else set()) | ({"kl"} if job.task.stage == "kto" else set())
+    accuracy = run.task.stage == "rm" or (run.task.stage == "sft" and run.args.flag("compute_accuracy"))
+    odds = {"sft_loss", "odds_ratio_loss"} if run.task.stage == "dpo" and run.args.get("pref_loss") == "orpo" else set()
+    return {"loss"} | odds | ({"accuracy"} if accuracy else set()) | ({"kl"} if run.task.stage == "kto" else set())
 
 
-def _separate_eval_datasets(job: RunSettings) -> tuple[str, ...]:
+def _separate_eval_datasets(run: RunSettings) -> tuple[str, ...]:
     """The data sets that are evaluated each by itself, which their metrics are called by."""
-    return job.args.words("eval_dataset") if job.args.flag("eval_on_each_dataset") else ()
+    return run.args.words("eval_dataset") if run.args.flag("eval_on_each_dataset") else ()
 
 
 @rule("TRA111", ERROR)
-def metric_never_measured(job: RunSettings) -> Findings:
+def metric_never_measured(run: RunSettings) -> Findings:
     """Checkpoints are compared by a metric that evaluation does not measure.
 
     Why: KeyError at the first evaluation, hours into the run, also where the best checkpoint is not loaded.
@@ -279,34 +279,34 @@ def metric_never_measured(job: RunSettings) -> Findings:
     Fix: `eval_loss`; in stage sft `compute_accuracy: true` for eval_accuracy, and with `predict_with_generate` one of
     eval_rouge-l and eval_bleu-4, as no loss is measured then.
     """
-    metric, sets = job.evaluation.best_checkpoint_metric, _separate_eval_datasets(job)
-    if metric is None or not job.evaluation.while_training or (sets and metric in ("loss", "accuracy")):  # TRA116
+    metric, sets = run.evaluation.best_checkpoint_metric, _separate_eval_datasets(run)
+    if metric is None or not run.evaluation.while_training or (sets and metric in ("loss", "accuracy")):  # TRA116
         return
     names = [metric.removeprefix(f"{name}_") for name in sets if metric.startswith(f"{name}_")] if sets else [metric]
     # Preference learning adds its own to the log (train/dpo/trainer.py).
-    own = job.task.stage in ("dpo", "kto") and any(name.startswith(_PREFERENCE_PREFIXES) for name in names)
-    if not own and not (_loss_and_scores(job) | _SPEED_METRICS) & set(names):
+    own = run.task.stage in ("dpo", "kto") and any(name.startswith(_PREFERENCE_PREFIXES) for name in names)
+    if not own and not (_loss_and_scores(run) | _SPEED_METRICS) & set(names):
         keys = ("metric_for_best_model", "load_best_model_at_end")  # which make transformers compare checkpoints
-        key = next((key for key in keys if job.args.flag(key)), "lr_scheduler_type")
-        yield key, f"{metric} is not measured in this run; {_metric_remedy(job, metric)}"
+        key = next((key for key in keys if run.args.flag(key)), "lr_scheduler_type")
+        yield key, f"{metric} is not measured in this run; {_metric_remedy(run, metric)}"
 
 
-def _metric_remedy(job: RunSettings, metric: str) -> str:
-    if metric == "accuracy" and job.task.stage == "sft" and not job.evaluation.predict_with_generate:
+def _metric_remedy(run: RunSettings, metric: str) -> str:
+    if metric == "accuracy" and run.task.stage == "sft" and not run.evaluation.predict_with_generate:
         return "set `compute_accuracy: true`"
-    prefix = "_".join(["eval", *_separate_eval_datasets(job)[:1]])
-    return f"set `metric_for_best_model` to {' or '.join(f'{prefix}_{name}' for name in sorted(_loss_and_scores(job)))}"
+    prefix = "_".join(["eval", *_separate_eval_datasets(run)[:1]])
+    return f"set `metric_for_best_model` to {' or '.join(f'{prefix}_{name}' for name in sorted(_loss_and_scores(run)))}"
 
 
 @rule("TRA116", ERROR)
-def metric_of_no_data_set(job: RunSettings) -> Findings:
+def metric_of_no_data_set(run: RunSettings) -> Findings:
     """The best checkpoint is chosen by a metric over all data, while each data set is evaluated by itself.
 
     Why: metrics are then named eval_<data set>_loss; KeyError at the first evaluation.
     Source: transformers/trainer.py:Trainer.evaluate, transformers/trainer.py:Trainer._determine_best_metric
     Fix: `metric_for_best_model: eval_<data set>_loss`, or remove `eval_on_each_dataset`.
     """
-    metric, sets = job.evaluation.best_checkpoint_metric, _separate_eval_datasets(job)
-    if job.evaluation.while_training and sets and metric in ("loss", "accuracy"):
+    metric, sets = run.evaluation.best_checkpoint_metric, _separate_eval_datasets(run)
+    if run.evaluation.while_training and sets and metric in ("loss", "accuracy"):
         found = f"each data set has metrics of its own, such as eval_{sets[0]}_{metric}"
         yield "eval_on_each_dataset", f"{found}; `metric_for_best_model` must name one, not {metric}"

@@ -36,7 +36,7 @@ _JSON_FILE_KEYS = [key for key in PATH_KEYS if key.name in ("fsdp_config", "acce
 
 
 @rule("PTH001", ERROR)
-def deepspeed_missing(job: RunSettings) -> Findings:
+def deepspeed_missing(run: RunSettings) -> Findings:
     """The DeepSpeed file does not exist.
 
     Why: every process stops while the arguments are parsed, after some 20 seconds of imports under torchrun: "Expected
@@ -45,22 +45,22 @@ def deepspeed_missing(job: RunSettings) -> Findings:
     Source: accelerate/utils/deepspeed.py:HfDeepSpeedConfig.__init__
     Fix: name an existing file; relative paths count from the working directory, not from the recipe.
     """
-    name = _deepspeed_file_name(job)
-    if name and not job.workspace.find(name) and not has_variable(name):
+    name = _deepspeed_file_name(run)
+    if name and not run.workspace.find(name) and not has_variable(name):
         missing = f"`{name}` does not exist, here or in a folder above the recipe"
-        registry = registry_missing_too(job)
+        registry = registry_missing_too(run)
         both = f", nor does `{registry}`: start in the folder that holds both" if registry else ""
-        yield "deepspeed", f"{missing}{both}{assumption(job, 'deepspeed')}{_deepspeed_file_remedy(job, name)}"
+        yield "deepspeed", f"{missing}{both}{assumption(run, 'deepspeed')}{_deepspeed_file_remedy(run, name)}"
 
 
-def assumption(job: RunSettings, key: str) -> str:
+def assumption(run: RunSettings, key: str) -> str:
     """Return `; judged as` and the substitute for a missing DeepSpeed file or model; empty if there is none."""
-    prediction = predict(job)
-    if key == "deepspeed" and job.deepspeed and job.deepspeed.assumed:
-        return f"; judged as {job.deepspeed.words}, as its name says"
+    prediction = predict(run)
+    if key == "deepspeed" and run.deepspeed and run.deepspeed.assumed:
+        return f"; judged as {run.deepspeed.words}, as its name says"
     if key == "deepspeed" and prediction.unread:
         return _verdicts_by_stock_file(prediction.unread.verdicts)
-    return f"; judged as {guessed}" if key == "model_name_or_path" and (guessed := assumed_model(job)) else ""
+    return f"; judged as {guessed}" if key == "model_name_or_path" and (guessed := assumed_model(run)) else ""
 
 
 def _verdicts_by_stock_file(verdicts: Mapping[str, Verdict]) -> str:
@@ -73,9 +73,9 @@ def _verdicts_by_stock_file(verdicts: Mapping[str, Verdict]) -> str:
     return f"; its name tells no stage: {', '.join(several)}"
 
 
-def assumed_model(job: RunSettings) -> str:
+def assumed_model(run: RunSettings) -> str:
     """Return the model that the named one is taken for, and why; empty if it is known, or the header names it."""
-    model = job.model
+    model = run.model
     if model is None or model.identified_by not in ("name", "run", "recipe"):
         return ""
     quantized = f", quantized by {model.quantized}" if model.quantized else ""
@@ -87,105 +87,105 @@ def assumed_model(job: RunSettings) -> str:
     return f"{model.name}{quantized}, {why[model.identified_by]}"
 
 
-def registry_missing_too(job: RunSettings) -> str | None:
+def registry_missing_too(run: RunSettings) -> str | None:
     """The registry, where neither it nor the DeepSpeed file is found from the folder that both are written for."""
-    name, folder = _deepspeed_file_name(job), job.args.get("dataset_dir")
-    read = job.data.registry is not None and not job.data.is_tokenized
+    name, folder = _deepspeed_file_name(run), run.args.get("dataset_dir")
+    read = run.data.registry is not None and not run.data.is_tokenized
     if not read or not name or not isinstance(folder, str) or has_variable(name):
         return None
     registry = f"{folder}/{REGISTRY_FILE}"
     relative = not (Path(name).is_absolute() or Path(folder).is_absolute())
-    return registry if relative and not job.workspace.find(name) and not job.workspace.find(registry) else None
+    return registry if relative and not run.workspace.find(name) and not run.workspace.find(registry) else None
 
 
-def _deepspeed_file_remedy(job: RunSettings, name: str) -> str:
+def _deepspeed_file_remedy(run: RunSettings, name: str) -> str:
     """How to get a DeepSpeed file that is not there: from the catalogue, or by another name."""
-    file, zero = Path(name).name, job.deepspeed
+    file, zero = Path(name).name, run.deepspeed
     if zero and zero.assumed:  # the catalogue's file of the same stage and offload
         offload = "_offload_all" if zero.offload("offload_param") else "_offload" if zero.offloads else ""
         file = f"ds_z{zero.stage}{offload}.json"
     if safe_read.path_kind(catalogue_root() / "deepspeed" / file) == "file":
         return f"; `lmf-recipes copy {file} .` writes `deepspeed/{file}`"
-    there = (safe_read.glob_folder(folder, "deepspeed/*.json") for folder in job.workspace.folders)
+    there = (safe_read.glob_folder(folder, "deepspeed/*.json") for folder in run.workspace.folders)
     return suggest(file, {path.name for paths in there for path in paths}).replace("`", "`deepspeed/", 1)
 
 
 @rule("PTH002", NOTE)
-def found_from_elsewhere(job: RunSettings) -> Findings:
+def found_from_elsewhere(run: RunSettings) -> Findings:
     """A relative path is right from another folder than the working directory.
 
     Why: LLaMA-Factory takes relative paths from the working directory, whatever the recipe's own folder is.
     Source: llamafactory/hparams/parser.py:read_args
     Fix: start from the folder named, write the path absolute, or use `lmf-recipes train`, which does that for you.
     """
-    paths = dict(_relative_paths(job))
-    found = {key: location for key, path in paths.items() if (location := job.workspace.find(path))}
+    paths = dict(_relative_paths(run))
+    found = {key: location for key, path in paths.items() if (location := run.workspace.find(path))}
     if places := {key: place for key, (place, is_here) in found.items() if not is_here}:
         key, place = next(iter(places.items()))
         wanted = Path(paths[key])
         folder = place.parents[len(wanted.parts) - 1]
         others = f" (and {', '.join(list(places)[1:])})" if len(places) > 1 else ""
         text = f"`{wanted}`{others} is not in the working directory; it works when started in `{folder}`"
-        yield key, text, _fix_from_working_directory(job, places)
+        yield key, text, _fix_from_working_directory(run, places)
 
 
 @rule("PTH003", ERROR, about=subjects.deepspeed_file)
-def deepspeed_unreadable(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def deepspeed_unreadable(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed configuration is not a JSON object.
 
     Why: every process stops while the arguments are parsed.
     Source: accelerate/utils/deepspeed.py:HfDeepSpeedConfig.__init__
     Fix: correct the place named; JSON has no comments, no trailing commas and only double quotes.
     """
-    value, why = job.args.get("deepspeed"), zero.problem
-    if why and isinstance(value, str) and (value.startswith("{") or job.workspace.find(value)):
+    value, why = run.args.get("deepspeed"), zero.problem
+    if why and isinstance(value, str) and (value.startswith("{") or run.workspace.find(value)):
         also = "; JSON has no comments and no trailing commas" if "is not valid JSON" in why else ""
-        yield in_deepspeed_file(job), f"{why}{also}"
+        yield in_deepspeed_file(run), f"{why}{also}"
 
 
 @rule("PTH004", ERROR)
-def path_not_expanded(job: RunSettings) -> Findings:
+def path_not_expanded(run: RunSettings) -> Findings:
     """A path to be read holds `~` or a variable, which LLaMA-Factory does not expand.
 
     Why: the path is taken letter by letter and does not exist; only `output_dir` expands `~`.
     Source: llamafactory/hparams/parser.py:read_args, transformers/training_args.py:TrainingArguments.__post_init__
     Fix: write the path out.
     """
-    for key, path in named_paths(job, READ_KEYS):
-        if has_variable(path) and not job.workspace.find(path):
+    for key, path in named_paths(run, READ_KEYS):
+        if has_variable(path) and not run.workspace.find(path):
             why = "is taken literally and does not exist: ~ and variables are not expanded; write it out"
-            yield key.name, f"`{path}` {why}{assumption(job, key.name)}"
+            yield key.name, f"`{path}` {why}{assumption(run, key.name)}"
 
 
 @rule("PTH005", WARNING)
-def folder_created_literally(job: RunSettings) -> Findings:
+def folder_created_literally(run: RunSettings) -> Findings:
     """An output path holds a variable, or `~` where it is not expanded.
 
     Why: a folder with exactly this name is created in the working directory, and results end up there.
     Source: llamafactory/hparams/parser.py:read_args, transformers/training_args.py:TrainingArguments.__post_init__
     Fix: write the path out, or pass it on the command line, where the shell expands it: `output_dir=$HOME/run1`.
     """
-    for key, path in outputs(job):
+    for key, path in outputs(run):
         rest = path.removeprefix("~") if key.name == "output_dir" else path
-        if has_variable(rest) and not (key.access == "either" and job.workspace.find(path)):
+        if has_variable(rest) and not (key.access == "either" and run.workspace.find(path)):
             yield key.name, f"`{path}` is taken literally: a folder of exactly this name is created; write it out"
 
 
 @rule("PTH012", ERROR)
-def space_in_recipe_path(job: RunSettings) -> Findings:
+def space_in_recipe_path(run: RunSettings) -> Findings:
     """The recipe's path holds a space, and the run starts through torchrun.
 
     Why: LLaMA-Factory joins the torchrun command with spaces and splits it again, so every process gets half a path.
     Source: llamafactory/launcher.py:launch
     Fix: rename the file or folder.
     """
-    if re.search(r"\s", job.workspace.recipe) and (job.batch.world_size > 1 or job.uses_deepspeed):
-        text = f"`{job.workspace.recipe}` holds a space, at which LLaMA-Factory splits the torchrun command; rename it"
+    if re.search(r"\s", run.workspace.recipe) and (run.batch.world_size > 1 or run.uses_deepspeed):
+        text = f"`{run.workspace.recipe}` holds a space, at which LLaMA-Factory splits the torchrun command; rename it"
         yield None, text
 
 
 @rule("PTH013", ERROR)
-def settings_file_missing(job: RunSettings) -> Findings:
+def settings_file_missing(run: RunSettings) -> Findings:
     """`fsdp_config` or `accelerator_config` names a file that is not there, or no JSON.
 
     Why: every process stops while the arguments are parsed.
@@ -193,17 +193,17 @@ def settings_file_missing(job: RunSettings) -> Findings:
     transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: name an existing JSON file, from the working directory, or write its keys as a mapping in the recipe.
     """
-    for key, path in named_paths(job, _JSON_FILE_KEYS):
-        if location := job.workspace.find(path):
+    for key, path in named_paths(run, _JSON_FILE_KEYS):
+        if location := run.workspace.find(path):
             try:
                 read_json(str(location[0]))
             except RecipeError as err:
-                yield in_json_setting(job, key.name), str(err)
+                yield in_json_setting(run, key.name), str(err)
         elif not has_variable(path):
             yield key.name, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
 
 
-def _fix_from_working_directory(job: RunSettings, places: Mapping[str, Path]) -> Fix | None:
+def _fix_from_working_directory(run: RunSettings, places: Mapping[str, Path]) -> Fix | None:
     """The paths as they are written from the working directory, where they lie in that. Started from where they are
     right today, the recipe works; so it is no safe fix."""
     here = Path.cwd()
@@ -211,29 +211,29 @@ def _fix_from_working_directory(job: RunSettings, places: Mapping[str, Path]) ->
     for key, place in places.items():
         inside_here = Path(os.path.normpath(place.absolute()))
         target = inside_here.parent if key == "dataset_dir" else inside_here
-        written = job.args.values.get(key)
+        written = run.args.values.get(key)
         if not target.is_relative_to(here) or not isinstance(written, str) or "," in written:
             return None
         sets.append(Edit("set", key, target.relative_to(here).as_posix()))
     return Fix(tuple(sets), safe=False)
 
 
-def _relative_paths(job: RunSettings) -> Iterator[tuple[str, str]]:
+def _relative_paths(run: RunSettings) -> Iterator[tuple[str, str]]:
     """Paths of which the file system shows whether they are meant; a model may also be a hub name."""
-    for key, path in named_paths(job, READ_KEYS):
+    for key, path in named_paths(run, READ_KEYS):
         if key.name == "deepspeed":
-            path = _deepspeed_file_name(job) or ""
+            path = _deepspeed_file_name(run) or ""
         elif key.name == "dataset_dir":
-            path = f"{path}/{REGISTRY_FILE}" if job.data.registry else ""
+            path = f"{path}/{REGISTRY_FILE}" if run.data.registry else ""
         elif key.may_be_on_hub and not is_local_name(path):
             path = ""
         if path and not Path(path).is_absolute():
             yield key.name, path
 
 
-def _deepspeed_file_name(job: RunSettings) -> str | None:
+def _deepspeed_file_name(run: RunSettings) -> str | None:
     """The `deepspeed:` value where it is a file name, not JSON text or its base64 form."""
-    value = job.args.get("deepspeed")
+    value = run.args.get("deepspeed")
     if not isinstance(value, str) or value.startswith("{"):
         return None
     encoded = "." not in value and re.fullmatch(r"[A-Za-z0-9_=-]{24,}", value)
@@ -246,21 +246,21 @@ def has_variable(path: str) -> bool:
 
 
 @rule("PTH006", ERROR)
-def model_missing(job: RunSettings) -> Findings:
+def model_missing(run: RunSettings) -> Findings:
     """The model path looks local, and nothing is there.
 
     Why: every process stops with "Failed to load tokenizer", or the name is looked for on the hub.
     Source: llamafactory/model/loader.py:load_tokenizer
     Fix: make or download the model, correct the path, or write a hub name (`Qwen/Qwen3-8B`).
     """
-    for key, path in named_paths(job, MODEL_KEYS):
-        if is_local_name(path) and not job.workspace.find(path) and not has_variable(path):
+    for key, path in named_paths(run, MODEL_KEYS):
+        if is_local_name(path) and not run.workspace.find(path) and not has_variable(path):
             remedy = "make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
-            yield key.name, f"`{path}` does not exist; {remedy}{assumption(job, key.name)}"
+            yield key.name, f"`{path}` does not exist; {remedy}{assumption(run, key.name)}"
 
 
 @rule("PTH017", ERROR)
-def model_name_impossible(job: RunSettings) -> Findings:
+def model_name_impossible(run: RunSettings) -> Findings:
     """The model's name is one that no hub takes, and no folder is called so.
 
     Why: a place left to be filled in, such as `<your_model_path>`, or a slip. Every process stops with "Incorrect
@@ -268,13 +268,13 @@ def model_name_impossible(job: RunSettings) -> Findings:
     Source: transformers/utils/hub.py:cached_files
     Fix: a hub name (`Qwen/Qwen3-8B`) or a folder that holds the model.
     """
-    for key, path in named_paths(job, MODEL_KEYS):
-        if not is_local_name(path) and not job.workspace.find(path) and _is_impossible_hub_name(path):
+    for key, path in named_paths(run, MODEL_KEYS):
+        if not is_local_name(path) and not run.workspace.find(path) and _is_impossible_hub_name(path):
             yield key.name, f"`{path}` is no name of a hub and no folder; write a hub name such as `Qwen/Qwen3-8B`"
 
 
 @rule("PTH028", WARNING)
-def model_name_misspelt(job: RunSettings) -> Findings:
+def model_name_misspelt(run: RunSettings) -> Findings:
     """The model's hub name is not known, and a letter or two off one of the same owner that is.
 
     Why: of a name that the hub does not have, every process stops with "is not a valid model identifier" while the
@@ -283,8 +283,8 @@ def model_name_misspelt(job: RunSettings) -> Findings:
     Source: transformers/utils/hub.py:cached_files
     Fix: the name in the message. Where the name is right, say what the model is: `# base: NAME` in the header block.
     """
-    for key, path in named_paths(job, MODEL_KEYS) if not isinstance(job.header.get("base"), str) else ():
-        local = is_local_name(path) or job.workspace.find(path)
+    for key, path in named_paths(run, MODEL_KEYS) if not isinstance(run.header.get("base"), str) else ():
+        local = is_local_name(path) or run.workspace.find(path)
         hub_name = path.count("/") == 1 and not local and not _is_impossible_hub_name(path)
         if hub_name and not _is_known_model(path) and (meant := unknown_models.likely_meant_name(path)):
             doubt = "if it is no newer model, " if unknown_models.numbers_differ(path, meant) else ""
@@ -301,15 +301,15 @@ def _is_known_model(name: str) -> bool:
 
 
 @rule("PTH007", ERROR)
-def model_folder_empty(job: RunSettings) -> Findings:
+def model_folder_empty(run: RunSettings) -> Findings:
     """The model folder holds no model.
 
     Why: transformers stops with "Unrecognized model"; for an adapter folder only after the data set is tokenized.
     Source: transformers/models/auto/configuration_auto.py:AutoConfig.from_pretrained
     Fix: name the folder with config.json; an adapter belongs into `adapter_name_or_path`.
     """
-    for key, path in named_paths(job, _WHOLE_MODEL_KEYS):
-        location = job.workspace.find(path)
+    for key, path in named_paths(run, _WHOLE_MODEL_KEYS):
+        location = run.workspace.find(path)
         if not location or safe_read.path_kind(location[0] / "config.json") == "file":
             continue
         if safe_read.path_kind(location[0]) == "folder" and (is_local_name(path) or location[1]):
@@ -319,7 +319,7 @@ def model_folder_empty(job: RunSettings) -> Findings:
 
 
 @rule("PTH016", NOTE, about=subjects.model)
-def model_folder_in_part(job: RunSettings, model: Model) -> Findings:
+def model_folder_in_part(run: RunSettings, model: Model) -> Findings:
     """The model folder holds a config.json, but no weights or no tokenizer.
 
     Why: enough to judge the recipe by, not to run it. Without weights the run stops once the data are tokenized;
@@ -328,32 +328,32 @@ def model_folder_in_part(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/model/loader.py:load_model, llamafactory/model/loader.py:load_tokenizer
     Fix: all files of the model in the folder that the run is started with.
     """
-    name = job.args.get("model_name_or_path")
-    place = job.workspace.find(str(name)) if model.id is None else None
-    if place and (parts := [*model_files.missing_files(place[0], scratch=job.args.flag("train_from_scratch"))]):
+    name = run.args.get("model_name_or_path")
+    place = run.workspace.find(str(name)) if model.id is None else None
+    if place and (parts := [*model_files.missing_files(place[0], scratch=run.args.flag("train_from_scratch"))]):
         text = f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model"
         yield "model_name_or_path", text
 
 
 @rule("PTH008", ERROR)
-def adapter_missing(job: RunSettings) -> Findings:
+def adapter_missing(run: RunSettings) -> Findings:
     """The adapter path is a folder without an adapter, or looks local and does not exist.
 
     Why: found out by "Can't find 'adapter_config.json'", after the data set is tokenized and the model is loaded.
     Source: peft/config.py:PeftConfigMixin.from_pretrained, llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: name the folder that holds adapter_config.json, such as the `output_dir` of an earlier LoRA run.
     """
-    for key, path in named_paths(job, ADAPTER_KEYS):
-        location = job.workspace.find(path)
+    for key, path in named_paths(run, ADAPTER_KEYS):
+        location = run.workspace.find(path)
         if location and safe_read.path_kind(location[0] / "adapter_config.json") != "file":
             yield key.name, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
         missing = not location and is_local_name(path) and not has_variable(path)
-        if missing and not find_earlier_adapter(job.workspace.recipe, path):
+        if missing and not find_earlier_adapter(run.workspace.recipe, path):
             yield key.name, f"`{path}` does not exist; name the folder of a finished LoRA run"
 
 
 @rule("PTH029", NOTE)
-def adapter_untrained(job: RunSettings) -> Findings:
+def adapter_untrained(run: RunSettings) -> Findings:
     """The adapter does not exist yet; a recipe in the same folder trains it.
 
     Why: until that run has ended, this one stops with "Can't find 'adapter_config.json'", after the data set is
@@ -361,9 +361,9 @@ def adapter_untrained(job: RunSettings) -> Findings:
     Source: peft/config.py:PeftConfigMixin.from_pretrained
     Fix: train the recipe in the message first, from the same working directory.
     """
-    for key, path in named_paths(job, ADAPTER_KEYS):
-        missing = not job.workspace.find(path) and is_local_name(path)
-        if missing and (before := find_earlier_adapter(job.workspace.recipe, path)):
+    for key, path in named_paths(run, ADAPTER_KEYS):
+        missing = not run.workspace.find(path) and is_local_name(path)
+        if missing and (before := find_earlier_adapter(run.workspace.recipe, path)):
             yield key.name, f"`{path}` does not exist yet; train `{before.name}` first, which saves it there"
 
 

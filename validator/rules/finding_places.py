@@ -16,62 +16,62 @@ EntryPlace = Callable[..., Place]  # gives the place of a route in a data set's 
 
 
 def in_deepspeed_file(
-    job: RunSettings, path: str = "", *keys: str, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
+    run: RunSettings, path: str = "", *keys: str, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
     """Return the place of a dotted path, and of keys below it (which may hold dots), in the DeepSpeed configuration: a
     JSON file, or a mapping or JSON text in the recipe."""
     route = (*path.split("."), *keys) if path else keys
-    return in_json_setting(job, "deepspeed", *route, at_key=at_key, conflicts_with=conflicts_with)
+    return in_json_setting(run, "deepspeed", *route, at_key=at_key, conflicts_with=conflicts_with)
 
 
 def in_accelerate_file(
-    job: RunSettings, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
+    run: RunSettings, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
     """A place in the accelerate file that the header block names; the header's field where there is no such file."""
-    file = job.accelerate
+    file = run.accelerate
     if file is None or safe_read.path_kind(Path(file.path)) != "file":
         return Place(("accelerate",), key="accelerate")
     return Place(route, file.path, "accelerate", at_key, conflicts_with)
 
 
-def in_fsdp_config(job: RunSettings, name: str) -> Place:
+def in_fsdp_config(run: RunSettings, name: str) -> Place:
     """A setting of FSDP in the accelerate file, by the name that is written there, or one of the file's own keys."""
-    file = job.accelerate
+    file = run.accelerate
     if file is None or name in file.config:
-        return in_accelerate_file(job, name)
-    return in_accelerate_file(job, "fsdp_config", file.written.get(name, name))
+        return in_accelerate_file(run, name)
+    return in_accelerate_file(run, "fsdp_config", file.written.get(name, name))
 
 
 def in_json_setting(
-    job: RunSettings, key: str, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
+    run: RunSettings, key: str, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
     """A place in the settings that a key such as `fsdp_config` holds, or in the JSON file that it names."""
-    value = job.args.get(key)
+    value = run.args.get(key)
     if not isinstance(value, str):
         return Place((key, *route), None, key, at_key, conflicts_with)
-    location = None if value.startswith("{") else job.workspace.find(value)
+    location = None if value.startswith("{") else run.workspace.find(value)
     if location is None or safe_read.path_kind(location[0]) != "file":
         return Place((key,), key=key, conflicts_with=conflicts_with)
     return Place(route, str(location[0]), key, at_key, conflicts_with)
 
 
-def at_checkpoint_key(job: RunSettings, key: str) -> Place:
+def at_checkpoint_key(run: RunSettings, key: str) -> Place:
     """A key that names a checkpoint; what is said of it may quote the small files in it."""
-    saved = checkpoints.resume_candidates(job)
+    saved = checkpoints.resume_candidates(run)
     files = (file for each in saved for file in safe_read.glob_folder(each.path, "*.json"))
-    hidden = (str(file) for file in files if not job.workspace.may_quote(file))
+    hidden = (str(file) for file in files if not run.workspace.may_quote(file))
     return Place((key,), key=key, quotes_file=next(hidden, None))
 
 
-def at_list_item(job: RunSettings, key: str, name: str) -> Place:
+def at_list_item(run: RunSettings, key: str, name: str) -> Place:
     """One of several names that a key lists."""
-    value = job.args.get(key)
+    value = run.args.get(key)
     names = [str(word) for word in value] if isinstance(value, list) else []
     return Place((key, names.index(name)) if name in names else (key,), key=key)
 
 
 def in_registry_entry(
-    job: RunSettings,
+    run: RunSettings,
     key: str,
     dataset: Dataset,
     *route: str | int,
@@ -79,7 +79,7 @@ def in_registry_entry(
     conflicts_with: tuple[str, ...] = (),
 ) -> Place:
     """A place in the registry entry of a data set that `key` names; what is said of it may quote its rows."""
-    rows = next((str(file) for file in dataset.files if not job.workspace.may_quote(file)), None)
-    if isinstance(job.args.get("dataset_dir"), Mapping):
+    rows = next((str(file) for file in dataset.files if not run.workspace.may_quote(file)), None)
+    if isinstance(run.args.get("dataset_dir"), Mapping):
         return Place(("dataset_dir", dataset.name, *route), None, key, at_key, conflicts_with, rows)
     return Place((dataset.name, *route), str(dataset.folder / REGISTRY_FILE), key, at_key, conflicts_with, rows)

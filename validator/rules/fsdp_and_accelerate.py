@@ -25,14 +25,14 @@ _FSDP_WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybri
 
 
 @rule("PAR010", ERROR)
-def fsdp_word_unknown(job: RunSettings) -> Findings:
+def fsdp_word_unknown(run: RunSettings) -> Findings:
     """`fsdp` holds a word that transformers does not know.
 
     Why: ValueError while the arguments are parsed. Words are separated by spaces, not commas.
     Source: transformers/training_args.py:TrainingArguments._process_fsdp_args, transformers/trainer_utils.py:FSDPOption
     Fix: full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2, with auto_wrap and offload.
     """
-    value = job.args.get("fsdp")
+    value = run.args.get("fsdp")
     for word in value.split() if isinstance(value, str) else ():
         if word not in _FSDP_WORDS:
             remedy = "; separate the words by spaces" if "," in word else suggest(word, _FSDP_WORDS)
@@ -40,14 +40,14 @@ def fsdp_word_unknown(job: RunSettings) -> Findings:
 
 
 @rule("PAR011", ERROR)
-def fsdp_words_conflict(job: RunSettings) -> Findings:
+def fsdp_words_conflict(run: RunSettings) -> Findings:
     """`fsdp` asks for offload alone, or for two kinds of sharding.
 
     Why: ValueError while the arguments are parsed.
     Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: `fsdp: full_shard auto_wrap offload`.
     """
-    words = job.fsdp_words
+    words = run.fsdp_words
     if words == ("offload",):
         yield "fsdp", "`offload` does not work alone; write `full_shard auto_wrap offload`"
     elif {"full_shard", "shard_grad_op"} <= set(words):
@@ -55,19 +55,19 @@ def fsdp_words_conflict(job: RunSettings) -> Findings:
 
 
 @rule("PAR012", ERROR)
-def fsdp_with_deepspeed(job: RunSettings) -> Findings:
+def fsdp_with_deepspeed(run: RunSettings) -> Findings:
     """FSDP and DeepSpeed are both on.
 
     Why: "Using --fsdp xxx together with --deepspeed is not possible", after the model is loaded.
     Source: transformers/trainer.py:Trainer.__init__
     Fix: keep one of them.
     """
-    if job.fsdp_words and job.uses_deepspeed:
+    if run.fsdp_words and run.uses_deepspeed:
         yield "fsdp", "`fsdp` and `deepspeed` exclude each other; keep one"
 
 
 @rule("PAR013", WARNING)
-def fsdp_alone(job: RunSettings) -> Findings:
+def fsdp_alone(run: RunSettings) -> Findings:
     """FSDP on one device.
 
     Why: "Using fsdp only works in distributed training" after the model is loaded, unless FORCE_TORCHRUN=1; and there
@@ -75,47 +75,47 @@ def fsdp_alone(job: RunSettings) -> Findings:
     Source: transformers/trainer.py:Trainer.__init__
     Fix: remove `fsdp`.
     """
-    if job.fsdp_words and job.machine and job.batch.world_size == 1:
+    if run.fsdp_words and run.machine and run.batch.world_size == 1:
         yield "fsdp", "FSDP on one device shards nothing, and stops without FORCE_TORCHRUN=1; remove it"
-    elif job.fsdp and job.machine and job.batch.world_size == 1:
+    elif run.fsdp and run.machine and run.batch.world_size == 1:
         yield "accelerate", "FSDP on one device shards nothing; remove `accelerate`"
 
 
 @rule("PAR014", WARNING)
-def fsdp_unwrapped(job: RunSettings) -> Findings:
+def fsdp_unwrapped(run: RunSettings) -> Findings:
     """FSDP without wrapping the layers.
 
     Why: the whole model is one unit, so every device gathers all weights at once, and sharding saves little.
     Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_auto_wrap_policy
     Fix: `fsdp: full_shard auto_wrap`.
     """
-    words = job.fsdp_words
+    words = run.fsdp_words
     known = all(word in _FSDP_WORDS for word in words) and words != ("offload",)
-    if words and known and "auto_wrap" not in words and not _fsdp_settings(job).get("xla"):
+    if words and known and "auto_wrap" not in words and not _fsdp_settings(run).get("xla"):
         yield "fsdp", "without `auto_wrap` all weights are gathered at once; write `full_shard auto_wrap`"
 
 
 @rule("PAR015", ERROR)
-def fsdp_config_conflict(job: RunSettings) -> Findings:
+def fsdp_config_conflict(run: RunSettings) -> Findings:
     """Two settings of `fsdp_config` exclude each other.
 
     Why: ValueError while the arguments are parsed.
     Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: wrap by layer class or by size, not both; keep `sync_module_states` with `cpu_ram_efficient_loading`.
     """
-    config = _fsdp_settings(job) if job.fsdp_words else {}
+    config = _fsdp_settings(run) if run.fsdp_words else {}
     least = config.get("min_num_params")
     if config.get("transformer_layer_cls_to_wrap") and isinstance(least, (int, float)) and least > 0:
-        place = _fsdp_setting_place(job, "min_num_params")
+        place = _fsdp_setting_place(run, "min_num_params")
         yield place, "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other; keep one"
     lazy = str(config.get("cpu_ram_efficient_loading", False)).lower() == "true"
     if lazy and str(config.get("sync_module_states", True)).lower() == "false" and not config.get("xla"):
         text = "`cpu_ram_efficient_loading` needs `sync_module_states: true`; else ranks keep random weights"
-        yield _fsdp_setting_place(job, "sync_module_states"), text
+        yield _fsdp_setting_place(run, "sync_module_states"), text
 
 
 @rule("PAR304", ERROR, about=subjects.model)
-def layer_of_another_model(job: RunSettings, model: Model) -> Findings:
+def layer_of_another_model(run: RunSettings, model: Model) -> Findings:
     """FSDP is told to wrap the layers of another model.
 
     Why: "Could not find the transformer layer class", when the trainer wraps the model, after loading it on every rank.
@@ -123,34 +123,34 @@ def layer_of_another_model(job: RunSettings, model: Model) -> Findings:
     Fix: the class of the model's own layers, or leave it out: accelerate then asks the model.
     """
     own = model.family.layer
-    place, classes = _wrapped_classes(job) if job.fsdp else (None, ())
+    place, classes = _wrapped_classes(run) if run.fsdp else (None, ())
     for word in classes:
         if own and own.endswith(_LAYER_SUFFIX) and word.endswith(_LAYER_SUFFIX) and word != own:
-            yield place, f"{job.model_name} has no `{word}`; write `{own}`, or leave it out"
+            yield place, f"{run.model_name} has no `{word}`; write `{own}`, or leave it out"
 
 
-def _wrapped_classes(job: RunSettings) -> tuple[Place, tuple[str, ...]]:
+def _wrapped_classes(run: RunSettings) -> tuple[Place, tuple[str, ...]]:
     """The classes that are wrapped, and where they are written: in the accelerate file, else in the recipe."""
     name = "transformer_layer_cls_to_wrap"
-    if job.accelerate and job.accelerate.fsdp:
-        place, value = in_fsdp_config(job, f"fsdp_{name}"), job.accelerate.setting(f"fsdp_{name}")
+    if run.accelerate and run.accelerate.fsdp:
+        place, value = in_fsdp_config(run, f"fsdp_{name}"), run.accelerate.setting(f"fsdp_{name}")
     else:
-        place = _fsdp_setting_place(job, name)
-        value = _fsdp_settings(job).get(name) if "auto_wrap" in job.fsdp_words else None
+        place = _fsdp_setting_place(run, name)
+        value = _fsdp_settings(run).get(name) if "auto_wrap" in run.fsdp_words else None
     if isinstance(value, str):
         return place, tuple(value.split(","))
     return place, tuple(str(word) for word in value) if isinstance(value, list) else ()
 
 
-def _fsdp_settings(job: RunSettings) -> Mapping[str, Any]:
+def _fsdp_settings(run: RunSettings) -> Mapping[str, Any]:
     """The FSDP settings without the prefix `fsdp_`, which transformers strips."""
-    return {str(key).removeprefix("fsdp_"): item for key, item in _fsdp_settings_as_written(job).items()}
+    return {str(key).removeprefix("fsdp_"): item for key, item in _fsdp_settings_as_written(run).items()}
 
 
-def _fsdp_settings_as_written(job: RunSettings) -> Mapping[str, Any]:
+def _fsdp_settings_as_written(run: RunSettings) -> Mapping[str, Any]:
     """The FSDP settings by the names under which they are written."""
-    value = job.args.get("fsdp_config")
-    if isinstance(value, str) and (location := job.workspace.find(value)):
+    value = run.args.get("fsdp_config")
+    if isinstance(value, str) and (location := run.workspace.find(value)):
         try:
             value = read_json(str(location[0]))
         except RecipeError:
@@ -158,14 +158,14 @@ def _fsdp_settings_as_written(job: RunSettings) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _fsdp_setting_place(job: RunSettings, name: str) -> Place:
+def _fsdp_setting_place(run: RunSettings, name: str) -> Place:
     """A setting, under either name."""
     prefixed = f"fsdp_{name}"
-    return in_json_setting(job, "fsdp_config", prefixed if prefixed in _fsdp_settings_as_written(job) else name)
+    return in_json_setting(run, "fsdp_config", prefixed if prefixed in _fsdp_settings_as_written(run) else name)
 
 
 @rule("PAR301", ERROR, about=subjects.accelerate_file)
-def accelerate_file_unusable(job: RunSettings, file: AccelerateFile) -> Findings:
+def accelerate_file_unusable(run: RunSettings, file: AccelerateFile) -> Findings:
     """The accelerate file is not there, or accelerate does not take it.
 
     Why: `accelerate launch` stops before anything starts.
@@ -176,21 +176,21 @@ def accelerate_file_unusable(job: RunSettings, file: AccelerateFile) -> Findings
     if file.problem:
         lies = safe_read.path_kind(file.path)
         why = file.problem if lies else "does not exist"
-        yield in_accelerate_file(job), why if lies == "file" else f"`{job.header['accelerate']}` {why}"
+        yield in_accelerate_file(run), why if lies == "file" else f"`{run.header['accelerate']}` {why}"
         return
     known = yaml_table("accelerate")
     if file.kind not in known["kinds"]:
         wrong = f"`{file.kind}` is unknown" if file.kind else "is missing"
         text = f"`distributed_type` {wrong}; write `distributed_type: FSDP`"
-        yield in_accelerate_file(job, "distributed_type"), text
+        yield in_accelerate_file(run, "distributed_type"), text
     for key in map(str, file.config):
         if key not in known["keys"]:
-            place = in_accelerate_file(job, key, at_key=True)
+            place = in_accelerate_file(run, key, at_key=True)
             yield place, f"accelerate does not know `{key}` and stops{suggest(key, known['keys'])}"
 
 
 @rule("PAR302", ERROR, about=subjects.accelerate_file)
-def accelerate_value_refused(job: RunSettings, file: AccelerateFile) -> Findings:
+def accelerate_value_refused(run: RunSettings, file: AccelerateFile) -> Findings:
     """The accelerate file holds a value that accelerate or PyTorch refuses.
 
     Why: ValueError or KeyError at the launch, or when the trainer is made, after the model is loaded.
@@ -203,24 +203,24 @@ def accelerate_value_refused(job: RunSettings, file: AccelerateFile) -> Findings
         if value is not None and not _is_one_of(value, choices, numbered=name.startswith("fsdp")):
             known = ", ".join(choices if name.startswith("fsdp") else (choice.lower() for choice in choices))
             quoted = "; put it in quotes" if isinstance(value, bool) else ""
-            yield in_fsdp_config(job, name), f"`{name}` is {shown_value(value)}, none of {known}{quoted}"
+            yield in_fsdp_config(run, name), f"`{name}` is {shown_value(value)}, none of {known}{quoted}"
     if file.kind == "FSDP" and not file.problem:
-        yield from _conflicting_values(job, file)
+        yield from _conflicting_values(run, file)
 
 
-def _conflicting_values(job: RunSettings, file: AccelerateFile) -> Findings:
+def _conflicting_values(run: RunSettings, file: AccelerateFile) -> Findings:
     name = "fsdp_reshard_after_forward"
     value = file.setting(name)
     if file.version == 2 and str(value or "true").upper() not in ("TRUE", "FALSE", "1", "0", "YES", "NO"):
-        yield in_fsdp_config(job, name), f"`{name}` is {shown_value(value)}; FSDP2 takes true or false"
+        yield in_fsdp_config(run, name), f"`{name}` is {shown_value(value)}; FSDP2 takes true or false"
     lazy, sync = (file.setting(f"fsdp_{each}") for each in ("cpu_ram_efficient_loading", "sync_module_states"))
     if (lazy or lazy is None) and not (sync or sync is None):
         text = "`fsdp_cpu_ram_efficient_loading`, on by default, needs `fsdp_sync_module_states: true`"
-        yield in_fsdp_config(job, "fsdp_sync_module_states"), text
+        yield in_fsdp_config(run, "fsdp_sync_module_states"), text
 
 
 @rule("PAR303", WARNING, about=subjects.accelerate_file)
-def accelerate_setting_ignored(job: RunSettings, file: AccelerateFile) -> Findings:
+def accelerate_setting_ignored(run: RunSettings, file: AccelerateFile) -> Findings:
     """`fsdp_config` of the accelerate file has a setting that nothing reads.
 
     Why: the launcher hands on only what it knows, so a misspelt setting keeps its default.
@@ -230,12 +230,12 @@ def accelerate_setting_ignored(job: RunSettings, file: AccelerateFile) -> Findin
     known = yaml_table("accelerate")["fsdp"]
     for name, written in file.written.items() if file.kind == "FSDP" else ():
         if name not in known:
-            place = in_accelerate_file(job, "fsdp_config", written, at_key=True)
+            place = in_accelerate_file(run, "fsdp_config", written, at_key=True)
             yield place, f"`{written}` is not known to accelerate and does nothing{suggest(name, known)}"
 
 
 @rule("PAR305", WARNING, about=subjects.accelerate_file)
-def accelerate_processes_differ(job: RunSettings, file: AccelerateFile) -> Findings:
+def accelerate_processes_differ(run: RunSettings, file: AccelerateFile) -> Findings:
     """The accelerate file starts another number of processes than the machine has devices.
 
     Why: memory and batches are judged for the machine; with fewer processes each holds more, and the other devices
@@ -243,20 +243,20 @@ def accelerate_processes_differ(job: RunSettings, file: AccelerateFile) -> Findi
     Source: accelerate/utils/launch.py:prepare_multi_gpu_env
     Fix: `num_processes`: the devices of all nodes together; `num_machines`: the nodes.
     """
-    if job.machine is None:
+    if run.machine is None:
         return
     for name, there, what in (
-        ("num_processes", job.machine.world, "devices"),
-        ("num_machines", job.machine.nodes, "nodes"),
+        ("num_processes", run.machine.world, "devices"),
+        ("num_machines", run.machine.nodes, "nodes"),
     ):
         value = file.config.get(name, 1 if name == "num_machines" else None)
         if isinstance(value, int) and value != there:
             text = f"`{name}` is {value}, the machine has {there} {what}; write {there}"
-            yield in_accelerate_file(job, name), text
+            yield in_accelerate_file(run, name), text
 
 
 @rule("PAR306", WARNING, about=subjects.accelerate_file)
-def accelerate_precision_differs(job: RunSettings, file: AccelerateFile) -> Findings:
+def accelerate_precision_differs(run: RunSettings, file: AccelerateFile) -> Findings:
     """The accelerate file names another mixed precision than the recipe.
 
     Why: `bf16: true` and `fp16: true` of the recipe count, and the file only where neither is there: then `pure_bf16`
@@ -265,16 +265,16 @@ def accelerate_precision_differs(job: RunSettings, file: AccelerateFile) -> Find
     accelerate/accelerator.py:Accelerator.prepare_model
     Fix: the same in both.
     """
-    own = next((name for name in ("bf16", "fp16") if job.args.flag(name)), None)
-    place = in_accelerate_file(job, "mixed_precision", conflicts_with=("bf16", "fp16", "pure_bf16"))
+    own = next((name for name in ("bf16", "fp16") if run.args.flag(name)), None)
+    place = in_accelerate_file(run, "mixed_precision", conflicts_with=("bf16", "fp16", "pure_bf16"))
     if file.half and own and own != file.half:
         yield place, f"`mixed_precision` is {file.half}, the recipe's `{own}: true` counts; write {own}"
-    elif file.half and not own and job.precision.trains_in_16_bit and job.fsdp:
+    elif file.half and not own and run.precision.trains_in_16_bit and run.fsdp:
         yield place, f'{file.half} raises the weights of `pure_bf16` to 32 bits; write "no"'
 
 
 @rule("PAR307", WARNING, about=subjects.accelerate_file)
-def sharded_twice(job: RunSettings, file: AccelerateFile) -> Findings:
+def sharded_twice(run: RunSettings, file: AccelerateFile) -> Findings:
     """The recipe asks for FSDP or DeepSpeed, and the accelerate file for FSDP.
 
     Why: the recipe's `fsdp` overrides a part of the file; with `deepspeed` the engine runs the step, and nothing is
@@ -283,14 +283,14 @@ def sharded_twice(job: RunSettings, file: AccelerateFile) -> Findings:
     transformers/integrations/fsdp.py:is_fsdp_enabled
     Fix: keep one of them.
     """
-    if file.fsdp and not _zero3_with_fsdp2_checkpointing(job, file):
+    if file.fsdp and not _zero3_with_fsdp2_checkpointing(run, file):
         for key in ("fsdp", "deepspeed"):
-            if job.fsdp_words if key == "fsdp" else job.uses_deepspeed:
-                yield key, f"`{key}` stands beside the FSDP of `{job.header['accelerate']}`; keep one"
+            if run.fsdp_words if key == "fsdp" else run.uses_deepspeed:
+                yield key, f"`{key}` stands beside the FSDP of `{run.header['accelerate']}`; keep one"
 
 
 @rule("PAR308", WARNING, about=subjects.accelerate_file)
-def accelerate_not_judged(job: RunSettings, file: AccelerateFile) -> Findings:
+def accelerate_not_judged(run: RunSettings, file: AccelerateFile) -> Findings:
     """The accelerate file runs the processes in a way that is not judged here.
 
     Why: memory depends on it, so nothing is said of that.
@@ -298,13 +298,13 @@ def accelerate_not_judged(job: RunSettings, file: AccelerateFile) -> Findings:
     Fix: for DeepSpeed name its JSON file by `deepspeed` in the recipe, and no accelerate file.
     """
     if not file.problem and not file.judged and file.kind in yaml_table("accelerate")["kinds"]:
-        place = in_accelerate_file(job, "distributed_type")
+        place = in_accelerate_file(run, "distributed_type")
         text = "FSDP, MULTI_GPU and MULTI_NPU are, and DeepSpeed by the recipe's `deepspeed`"
         yield place, f"memory is not judged under `distributed_type: {file.kind}`; {text}"
 
 
 @rule("PAR309", ERROR, about=subjects.accelerate_file)
-def states_in_pieces(job: RunSettings, file: AccelerateFile) -> Findings:
+def states_in_pieces(run: RunSettings, file: AccelerateFile) -> Findings:
     """FSDP saves its states in pieces, and the recipe wants the model only.
 
     Why: ValueError, "save_only_model option is not compatible with FSDP state dict type 'SHARDED_STATE_DICT'", after
@@ -312,13 +312,13 @@ def states_in_pieces(job: RunSettings, file: AccelerateFile) -> Findings:
     Source: transformers/trainer.py:Trainer.create_accelerator_and_postprocess
     Fix: `fsdp_state_dict_type: FULL_STATE_DICT`, or remove `save_only_model`.
     """
-    if file.fsdp and not file.fsdp.gathers and job.args.flag("save_only_model"):
-        place = in_fsdp_config(job, "fsdp_state_dict_type")._replace(conflicts_with=("save_only_model",))
+    if file.fsdp and not file.fsdp.gathers and run.args.flag("save_only_model"):
+        place = in_fsdp_config(run, "fsdp_state_dict_type")._replace(conflicts_with=("save_only_model",))
         yield place, "`save_only_model` needs whole states; write `fsdp_state_dict_type: FULL_STATE_DICT`"
 
 
 @rule("PAR310", WARNING, about=subjects.accelerate_file)
-def model_left_in_pieces(job: RunSettings, file: AccelerateFile) -> Findings:
+def model_left_in_pieces(run: RunSettings, file: AccelerateFile) -> Findings:
     """FSDP saves its states in pieces, so the run ends without a model to load.
 
     Why: the last save writes no safetensors; `accelerate merge-weights` can make them of a checkpoint. FSDP2 does so
@@ -327,13 +327,13 @@ def model_left_in_pieces(job: RunSettings, file: AccelerateFile) -> Findings:
     accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_state_dict_type
     Fix: `fsdp_state_dict_type: FULL_STATE_DICT`.
     """
-    if file.fsdp and not file.fsdp.gathers and not job.args.flag("save_only_model"):
+    if file.fsdp and not file.fsdp.gathers and not run.args.flag("save_only_model"):
         text = "the trained model is saved in pieces only; write `fsdp_state_dict_type: FULL_STATE_DICT`"
-        yield in_fsdp_config(job, "fsdp_state_dict_type"), text
+        yield in_fsdp_config(run, "fsdp_state_dict_type"), text
 
 
 @rule("PAR311", WARNING, about=subjects.accelerate_file)
-def recomputed_twice(job: RunSettings, file: AccelerateFile) -> Findings:
+def recomputed_twice(run: RunSettings, file: AccelerateFile) -> Findings:
     """FSDP checkpoints activations, and so does LLaMA-Factory.
 
     Why: each layer is recomputed twice, for nothing; with `gradient_checkpointing: true` the trainer refuses.
@@ -341,13 +341,13 @@ def recomputed_twice(job: RunSettings, file: AccelerateFile) -> Findings:
     transformers/trainer.py:Trainer.create_accelerator_and_postprocess
     Fix: remove `fsdp_activation_checkpointing`; LLaMA-Factory's own is on by default.
     """
-    if file.fsdp and file.fsdp.recomputes and job.activation_checkpointing.llamafactory_mode != "off":
+    if file.fsdp and file.fsdp.recomputes and run.activation_checkpointing.llamafactory_mode != "off":
         text = "LLaMA-Factory recomputes activations already; remove it"
-        yield in_fsdp_config(job, "fsdp_activation_checkpointing"), text
+        yield in_fsdp_config(run, "fsdp_activation_checkpointing"), text
 
 
 @rule("PAR312", ERROR, about=subjects.accelerate_file)
-def stage_3_under_fsdp_2(job: RunSettings, file: AccelerateFile) -> Findings:
+def stage_3_under_fsdp_2(run: RunSettings, file: AccelerateFile) -> Findings:
     """ZeRO-3 is launched with an accelerate file of FSDP2.
 
     Why: DeepSpeed runs the step, but LLaMA-Factory takes the run for FSDP2 and recomputes without reentry, which fails
@@ -355,14 +355,14 @@ def stage_3_under_fsdp_2(job: RunSettings, file: AccelerateFile) -> Findings:
     Source: llamafactory/model/model_utils/checkpointing.py:prepare_model_for_training
     Fix: keep one of them.
     """
-    if _zero3_with_fsdp2_checkpointing(job, file):
-        yield "deepspeed", f"ZeRO-3 fails under the FSDP2 of `{job.header['accelerate']}`; keep one"
+    if _zero3_with_fsdp2_checkpointing(run, file):
+        yield "deepspeed", f"ZeRO-3 fails under the FSDP2 of `{run.header['accelerate']}`; keep one"
 
 
-def _zero3_with_fsdp2_checkpointing(job: RunSettings, file: AccelerateFile) -> bool:
+def _zero3_with_fsdp2_checkpointing(run: RunSettings, file: AccelerateFile) -> bool:
     """Whether ZeRO-3 meets recomputation without reentry, which LLaMA-Factory takes up for FSDP2."""
     second = file.fsdp is not None and file.version == 2
-    return second and job.zero_stage == 3 and job.activation_checkpointing.llamafactory_mode != "off"
+    return second and run.zero_stage == 3 and run.activation_checkpointing.llamafactory_mode != "off"
 
 
 def _is_one_of(value: Any, choices: list[str], numbered: bool) -> bool:

@@ -62,25 +62,25 @@ class _PublishedSetting(NamedTuple):
         return f"{self.words} {self.value:g}, published runs used {used} ({by}); {default:g} is a good start"
 
 
-def _published_settings(job: RunSettings) -> Iterator[tuple[_PublishedSetting]]:
+def _published_settings(run: RunSettings) -> Iterator[tuple[_PublishedSetting]]:
     """Each setting for which rates.yaml has a row; none in a run that is meant to overfit."""
-    if not job.task.trains or job.task.is_inference_only or job.declared.overfit:
+    if not run.task.trains or run.task.is_inference_only or run.declared.overfit:
         return
-    optimizer = job.requested_optimizers[0].removeprefix("use_") if job.requested_optimizers else None
-    row = guidance.rate_row(job.task.stage, job.task.method, job.model.billions if job.model else None, optimizer)
+    optimizer = run.requested_optimizers[0].removeprefix("use_") if run.requested_optimizers else None
+    row = guidance.rate_row(run.task.stage, run.task.method, run.model.billions if run.model else None, optimizer)
     values = {
-        "learning_rate": job.args.number("learning_rate"),
-        "batch": job.batch.effective_batch if job.machine and not job.batch.packing else None,
-        "epochs": job.args.number("num_train_epochs") if job.args.number("max_steps") <= 0 else None,
+        "learning_rate": run.args.number("learning_rate"),
+        "batch": run.batch.effective_batch if run.machine and not run.batch.packing else None,
+        "epochs": run.args.number("num_train_epochs") if run.args.number("max_steps") <= 0 else None,
     }
     for name, value in values.items():
         if row and value is not None and _is_plausible(name, value):
-            words = f"{_SETTING_NAMES[name]} of {job.task.stage} with {job.task.method} is"
+            words = f"{_SETTING_NAMES[name]} of {run.task.stage} with {run.task.method} is"
             yield (_PublishedSetting(_SETTING_KEYS.get(name, name), words, value, row[name], row["source"]),)
-    for shape in guidance.setting_rows(job.task.stage, job.task.method, str(job.args.get("pref_loss"))):
+    for shape in guidance.setting_rows(run.task.stage, run.task.method, str(run.args.get("pref_loss"))):
         key, per = shape["key"], shape.get("per")
-        value, base = job.args.number(key), job.args.number(per) if per else 1.0
-        if job.args.is_set(key) and base > 0 and _is_plausible(key, value):
+        value, base = run.args.number(key), run.args.number(per) if per else 1.0
+        if run.args.is_set(key) and base > 0 and _is_plausible(key, value):
             words = f"`{key}` over `{per}`" if per else f"`{key}`"
             yield (_PublishedSetting(key, f"{words} is", value / base, shape, shape["source"]),)
 
@@ -136,7 +136,7 @@ _MIN_SAVE_RATIO = 10
 
 
 @rule("TRA420", WARNING)
-def few_steps(job: RunSettings) -> Findings:
+def few_steps(run: RunSettings) -> Findings:
     """The run has only a few optimizer steps.
 
     Why: the effective batch is large for so few samples: the weights are changed a few dozen times, and the warm-up and
@@ -144,16 +144,16 @@ def few_steps(job: RunSettings) -> Findings:
     Source: own (guidance)
     Fix: a smaller `gradient_accumulation_steps`, fewer devices, or more samples.
     """
-    enough = (job.data.rows or 0) * job.args.number("num_train_epochs") >= _FEW_STEPS * _SMALL_BATCH
-    told = job.args.number("max_steps") > 0 or job.batch.packing  # packed, rows are not sequences
-    if job.task.trains and enough and not told and job.steps < _FEW_STEPS and not job.declared.overfit:
-        rows = f"{job.data.rows or 0:,} samples in batches of {job.batch.effective_batch}"
-        text = f"{rows} are {job.steps} steps in all, too few to learn much; take smaller batches or more samples"
+    enough = (run.data.rows or 0) * run.args.number("num_train_epochs") >= _FEW_STEPS * _SMALL_BATCH
+    told = run.args.number("max_steps") > 0 or run.batch.packing  # packed, rows are not sequences
+    if run.task.trains and enough and not told and run.steps < _FEW_STEPS and not run.declared.overfit:
+        rows = f"{run.data.rows or 0:,} samples in batches of {run.batch.effective_batch}"
+        text = f"{rows} are {run.steps} steps in all, too few to learn much; take smaller batches or more samples"
         yield "gradient_accumulation_steps", text
 
 
 @rule("TRA421", NOTE)
-def no_warmup(job: RunSettings) -> Findings:
+def no_warmup(run: RunSettings) -> Findings:
     """The run starts at the full learning rate.
 
     Why: the first steps of Adam are the least certain; most published runs raise the rate over 3 to 10 % of the steps.
@@ -161,66 +161,66 @@ def no_warmup(job: RunSettings) -> Findings:
     Source: own (guidance)
     Fix: `warmup_ratio: 0.03`.
     """
-    schedule = job.args.get("lr_scheduler_type")
-    if job.task.trains and schedule != "constant" and warmup_steps(job, max(job.steps, 1)) == 0:
-        at = next((key for key in ("warmup_ratio", "warmup_steps") if job.args.is_set(key)), "learning_rate")
+    schedule = run.args.get("lr_scheduler_type")
+    if run.task.trains and schedule != "constant" and warmup_steps(run, max(run.steps, 1)) == 0:
+        at = next((key for key in ("warmup_ratio", "warmup_steps") if run.args.is_set(key)), "learning_rate")
         yield at, "no warm-up: the run starts at the full rate; write `warmup_ratio: 0.03`"
 
 
 @rule("TRA422", NOTE)
-def rate_never_falls(job: RunSettings) -> Findings:
+def rate_never_falls(run: RunSettings) -> Findings:
     """The learning rate stays the same over many passes.
 
     Why: with a rate that does not fall the loss does not settle, and each further pass overfits more.
     Source: own (experience)
     Fix: `lr_scheduler_type: cosine` or linear, or fewer epochs.
     """
-    constant = job.args.get("lr_scheduler_type") in ("constant", "constant_with_warmup")
-    if constant and job.task.trains and job.args.number("num_train_epochs") > _MANY_EPOCHS and not job.declared.overfit:
-        epochs = f"{job.args.number('num_train_epochs'):g}"
+    constant = run.args.get("lr_scheduler_type") in ("constant", "constant_with_warmup")
+    if constant and run.task.trains and run.args.number("num_train_epochs") > _MANY_EPOCHS and not run.declared.overfit:
+        epochs = f"{run.args.number('num_train_epochs'):g}"
         yield "lr_scheduler_type", f"the rate stays the same over {epochs} epochs; `cosine` lets it fall"
 
 
 @rule("TRA423", NOTE)
-def never_evaluated(job: RunSettings) -> Findings:
+def never_evaluated(run: RunSettings) -> Findings:
     """Nothing is measured on samples that are not trained on.
 
     Why: the training loss falls also where the model only learns its samples by heart.
     Source: own (experience)
     Fix: `val_size: 0.02` with `eval_strategy: steps` and `eval_steps`, or `eval_dataset`.
     """
-    answers = job.task.trains and job.task.stage in ("sft", "dpo", "kto", "rm")
-    if answers and not job.evaluation.runs and not job.declared.overfit:
+    answers = run.task.trains and run.task.stage in ("sft", "dpo", "kto", "rm")
+    if answers and not run.evaluation.runs and not run.declared.overfit:
         text = "nothing is measured on samples that are not trained on"
         yield "dataset", f"{text}; `val_size: 0.02` with `eval_strategy: steps` does it"
 
 
 @rule("TRA424", WARNING, about=subjects.machine)
-def kill_costs_much(job: RunSettings, machine: Machine) -> Findings:
+def kill_costs_much(run: RunSettings, machine: Machine) -> Findings:
     """Checkpoints lie so far apart that a kill would cost hours, or none is written before the end.
 
     Why: queues, drivers and power end long runs. What was computed since the last checkpoint is lost.
     Source: transformers/trainer_callback.py:DefaultFlowCallback.on_step_end
     Fix: the `save_steps` that is named: a checkpoint at least every hour on one node, every half hour on several.
     """
-    timed = predict_training_time(job) if job.task.trains and job.args.get("save_strategy") != "no" else None
+    timed = predict_training_time(run) if run.task.trains and run.args.get("save_strategy") != "no" else None
     if timed is None or timed.run is None or timed.run.expected < _SHORT_RUN_SECONDS:
         return
-    total, step = timed.steps or job.steps, timed.step.expected
-    worth = _MIN_SAVE_RATIO * checkpoint_write_seconds(job)  # more often would waste time (TRA926)
+    total, step = timed.steps or run.steps, timed.step.expected
+    worth = _MIN_SAVE_RATIO * checkpoint_write_seconds(run)  # more often would waste time (TRA926)
     steps = max(1, int(max(_SHORT_RUN_SECONDS if machine.nodes == 1 else _SHORT_RUN_SECONDS / 2, worth) / step))
     remedy = f"set `save_steps: {steps}`, some {_format_hours(steps * step)}"
-    every = save_interval(job, job.batch.steps_per_epoch(job.data.rows or 0), total)
+    every = save_interval(run, run.batch.steps_per_epoch(run.data.rows or 0), total)
     if not 0 < every < total:
         if timed.run.expected > 2 * worth:
-            run = f"the run has {job.steps:,} steps of some {_format_hours(timed.run.expected)}"
-            yield "save_steps", f"no checkpoint before the end: {run}; {remedy}"
+            length = f"the run has {run.steps:,} steps of some {_format_hours(timed.run.expected)}"
+            yield "save_steps", f"no checkpoint before the end: {length}; {remedy}"
     elif every * step > max(_MAX_SECONDS_LOST, 2 * worth):
         yield "save_steps", f"a checkpoint every {_format_hours(every * step)}: a kill may cost as much; {remedy}"
 
 
 @rule("TRA425", NOTE, about=subjects.machine)
-def batch_follows_the_devices(job: RunSettings, machine: Machine) -> Findings:
+def batch_follows_the_devices(run: RunSettings, machine: Machine) -> Findings:
     """Another number of devices than the recipe was written for changes the effective batch.
 
     Why: every device adds its micro batches to a step. With four times the devices a step takes four times the samples,
@@ -228,18 +228,18 @@ def batch_follows_the_devices(job: RunSettings, machine: Machine) -> Findings:
     Source: transformers/trainer.py:Trainer.get_total_train_batch_size
     Fix: the `gradient_accumulation_steps` in the message, or another learning rate.
     """
-    written = job.header.get("machine")
-    if not job.task.trains or not isinstance(written, str) or written == str(machine):
+    written = run.header.get("machine")
+    if not run.task.trains or not isinstance(written, str) or written == str(machine):
         return
     try:
         before = parse_machine(written).world
     except RecipeError:  # another rule tells it
         return
-    if before != job.batch.world_size:
-        steps, remainder = divmod(job.batch.accumulation * before, job.batch.world_size)
-        batch = job.batch.effective_batch * before // job.batch.world_size
-        devices = f"with {job.batch.world_size} {plural(job.batch.world_size, 'device')}, not {before}"
-        text = f"{devices}, the effective batch is {job.batch.effective_batch}, not {batch}"
+    if before != run.batch.world_size:
+        steps, remainder = divmod(run.batch.accumulation * before, run.batch.world_size)
+        batch = run.batch.effective_batch * before // run.batch.world_size
+        devices = f"with {run.batch.world_size} {plural(run.batch.world_size, 'device')}, not {before}"
+        text = f"{devices}, the effective batch is {run.batch.effective_batch}, not {batch}"
         remedy = f"; `gradient_accumulation_steps: {steps}` keeps it" if steps and not remainder else ""
         yield "gradient_accumulation_steps", f"{text} instead of {batch}{remedy}"
 

@@ -22,7 +22,7 @@ _HEADER_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "rows", "pred
 
 
 @rule("LOA010", WARNING)
-def header_field_unknown(job: RunSettings) -> Findings:
+def header_field_unknown(run: RunSettings) -> Findings:
     """The header block has a field that nothing reads.
 
     Why: a misspelt field is a setting that does not count.
@@ -35,14 +35,14 @@ def header_field_unknown(job: RunSettings) -> Findings:
     looks for), network (`8xroce-100g`: what joins nodes), price (`1.99 USD`: of a device and hour), llamafactory,
     transformers and torch (releases that the recipe is for).
     """
-    for field in job.header:
+    for field in run.header:
         if field not in _HEADER_FIELDS:
             hint = suggest(str(field), _HEADER_FIELDS)
             yield Place((str(field),), at_key=True), f"header field `{field}` is not known{hint}"
 
 
 @rule("LOA011", WARNING)
-def header_value_unusable(job: RunSettings) -> Findings:
+def header_value_unusable(run: RunSettings) -> Findings:
     """A field of the header block holds a value of the wrong kind.
 
     Why: it is left out as if it were not there, and nothing is judged by it.
@@ -53,28 +53,28 @@ def header_value_unusable(job: RunSettings) -> Findings:
     known; for price an amount and a currency.
     """
     for field in ("summary", "machine", "accelerate", "base", "torch"):
-        if job.header.get(field) is not None and not isinstance(job.header[field], str):
-            yield field, f"header field `{field}` is {shown_value(job.header[field])}, not text"
+        if run.header.get(field) is not None and not isinstance(run.header[field], str):
+            yield field, f"header field `{field}` is {shown_value(run.header[field])}, not text"
     for field in ("host_ram_gib", "samples", "rows"):
-        number = finite_number(job.header.get(field))
-        if job.header.get(field) is not None and not (number and number > 0):
-            yield field, f"header field `{field}` is {shown_value(job.header[field])}, not a positive number"
-    if job.header.get("lengths") is not None and header_lengths(job.header["lengths"]) is None:
+        number = finite_number(run.header.get(field))
+        if run.header.get(field) is not None and not (number and number > 0):
+            yield field, f"header field `{field}` is {shown_value(run.header[field])}, not a positive number"
+    if run.header.get("lengths") is not None and header_lengths(run.header["lengths"]) is None:
         form = "neither a number of tokens nor a list of a typical and a longest one"
-        yield "lengths", f"header field `lengths` is {shown_value(job.header['lengths'])}, {form}"
-    packages = job.header.get("packages")
+        yield "lengths", f"header field `lengths` is {shown_value(run.header['lengths'])}, {form}"
+    packages = run.header.get("packages")
     each = packages if isinstance(packages, list) else [packages]
     if packages is not None and not all(isinstance(one, str) for one in each):
         yield "packages", f"header field `packages` is {shown_value(packages)}, not names of packages"
-    if job.header.get("network") is not None:
+    if run.header.get("network") is not None:
         try:
-            devices.parse_network(str(job.header["network"]))
+            devices.parse_network(str(run.header["network"]))
         except RecipeError as err:
             yield "network", str(err)
-    if job.header.get("price") is not None and parse_price(job.header["price"]) is None:
+    if run.header.get("price") is not None and parse_price(run.header["price"]) is None:
         yield (
             "price",
-            f"header field `price` is {shown_value(job.header['price'])}, not an amount and a currency: 1.99 USD",
+            f"header field `price` is {shown_value(run.header['price'])}, not an amount and a currency: 1.99 USD",
         )
 
 
@@ -86,42 +86,42 @@ _REQUIRED_FIELDS = {
 }
 
 
-def _is_catalogue_recipe(job: RunSettings) -> bool:
+def _is_catalogue_recipe(run: RunSettings) -> bool:
     """True for a recipe of this repository's recipes/ that is checked as written, without command-line overrides."""
-    folder = Path(job.workspace.recipe).absolute().parent
-    return bool(job.header) and job.is_unmodified and folder == catalogue_root() / "recipes"
+    folder = Path(run.workspace.recipe).absolute().parent
+    return bool(run.header) and run.is_unmodified and folder == catalogue_root() / "recipes"
 
 
 @rule("CUR001", WARNING)
-def name_not_derived(job: RunSettings) -> Findings:
+def name_not_derived(run: RunSettings) -> Findings:
     """The file name does not say what the recipe holds.
 
     Why: recipes are found by name: model, hardware, method.
     Source: own (this repository's conventions)
     Fix: name it `<model>-<device>[x<count>]-<method>[-<variant>].yaml`; the message says the derived form.
     """
-    stem = Path(job.workspace.recipe).stem
-    named = _is_catalogue_recipe(job) and job.model is not None and job.model.short is not None
-    if named and (derived := catalogue_name(job)) and stem != derived and not stem.startswith(f"{derived}-"):
+    stem = Path(run.workspace.recipe).stem
+    named = _is_catalogue_recipe(run) and run.model is not None and run.model.short is not None
+    if named and (derived := catalogue_name(run)) and stem != derived and not stem.startswith(f"{derived}-"):
         yield None, f"is named {stem}.yaml, but its contents say {derived}[-variant].yaml; rename it"
 
 
 @rule("CUR002", WARNING)
-def header_incomplete(job: RunSettings) -> Findings:
+def header_incomplete(run: RunSettings) -> Findings:
     """The header block of a catalogue recipe lacks a field.
 
     Why: the catalogue lists and judges recipes by these fields.
     Source: own (this repository's conventions)
     Fix: add the field to the block between `# /// recipe` and `# ///`.
     """
-    if _is_catalogue_recipe(job):
+    if _is_catalogue_recipe(run):
         for field, what in _REQUIRED_FIELDS.items():
-            if job.header.get(field) is None:
+            if run.header.get(field) is None:
                 yield None, f"header block lacks `{field}` ({what}); add it"
 
 
 @rule("CUR003", WARNING)
-def prediction_drifted(job: RunSettings) -> Findings:
+def prediction_drifted(run: RunSettings) -> Findings:
     """The `predicted` field differs from what the tool computes.
 
     Why: readers choose by it, and it changes with the recipe and with the memory model.
@@ -129,20 +129,20 @@ def prediction_drifted(job: RunSettings) -> Findings:
     Fix: `make tables` rewrites the line in every recipe; or paste the values of the message. Hours, which take longer
     to compute, are compared by `python tools/derive.py --check` alone.
     """
-    now, told = predicted_memory(job), job.header.get("predicted")
+    now, told = predicted_memory(run), run.header.get("predicted")
     hours = {"hours": told["hours"]} if isinstance(told, dict) and "hours" in told else {}
-    if _is_catalogue_recipe(job) and now and told != {**now, **hours}:
+    if _is_catalogue_recipe(run) and now and told != {**now, **hours}:
         written = ", ".join(f"{key}: {value}" for key, value in {**now, **hours}.items())
         yield "predicted", f"predicted differs from what is computed; write `predicted: {{{written}}}`"
 
 
 @rule("CUR004", WARNING)
-def left_from_an_example(job: RunSettings) -> Findings:
+def left_from_an_example(run: RunSettings) -> Findings:
     """A catalogue recipe limits the number of samples.
 
     Why: users copy it and train on a fraction of their data without noticing.
     Source: own (this repository's conventions)
     Fix: remove `max_samples`.
     """
-    if _is_catalogue_recipe(job) and job.args.is_set("max_samples"):
-        yield "max_samples", f"`max_samples: {job.args.get('max_samples')}` would cut a user's data silently; remove it"
+    if _is_catalogue_recipe(run) and run.args.is_set("max_samples"):
+        yield "max_samples", f"`max_samples: {run.args.get('max_samples')}` would cut a user's data silently; remove it"

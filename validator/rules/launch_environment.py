@@ -86,7 +86,7 @@ def node_rank_missing(_job: RunSettings, machine: Machine) -> Findings:
 
 
 @rule("PAR210", WARNING, about=subjects.machine)
-def nodes_may_vary(job: RunSettings, machine: Machine) -> Findings:
+def nodes_may_vary(run: RunSettings, machine: Machine) -> Findings:
     """The environment lets an elastic launch start with another number of nodes.
 
     Why: with RDZV_ID torchrun starts half a minute after MIN_NNODES nodes have come, up to MAX_NNODES of them. Fewer
@@ -99,12 +99,12 @@ def nodes_may_vary(job: RunSettings, machine: Machine) -> Findings:
     elastic = least is not None and most is not None and "RDZV_ID" in os.environ
     if elastic and {least, most} != {str(machine.nodes)}:
         judged = f"the recipe is judged for {machine.nodes} {plural(machine.nodes, 'node')}"
-        bound = ", and ZeRO resumes with as many processes only" if job.zero_stage else ""
+        bound = ", and ZeRO resumes with as many processes only" if run.zero_stage else ""
         yield "machine", f"the environment has MIN_NNODES={least} MAX_NNODES={most}, {judged}{bound}; unset them"
 
 
 @rule("PAR211", WARNING, about=subjects.machine)
-def torchrun_restarts(job: RunSettings, machine: Machine) -> Findings:
+def torchrun_restarts(run: RunSettings, machine: Machine) -> Findings:
     """The environment has torchrun start processes again by itself.
 
     Why: nodes share a store, in which each counts the restarts for itself: after the loss of a process all wait for
@@ -121,13 +121,13 @@ def torchrun_restarts(job: RunSettings, machine: Machine) -> Findings:
     if machine.nodes > 1 and shared:
         remedy = "unset it, or set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
         yield "machine", f"the environment has MAX_RESTARTS={restarts}, after which nodes can wait for ever; {remedy}"
-    if job.args.flag("overwrite_output_dir"):
+    if run.args.flag("overwrite_output_dir"):
         found = f"the environment has MAX_RESTARTS={restarts}, and each restart begins anew"
         yield "overwrite_output_dir", f"{found}; set it to false, or unset MAX_RESTARTS"
 
 
 @rule("PAR205", WARNING, about=subjects.model)
-def name_of_another_hub(job: RunSettings, model: Model) -> Findings:
+def name_of_another_hub(run: RunSettings, model: Model) -> Findings:
     """The model's name is not the one that it has on the hub in use.
 
     Why: with USE_MODELSCOPE_HUB LLaMA-Factory hands the name to modelscope as it stands, without it to Hugging Face;
@@ -135,7 +135,7 @@ def name_of_another_hub(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/extras/misc.py:try_download_model_from_other_hub
     Fix: the name in the message, a folder, or the variable set as the name asks for.
     """
-    if model.id is None or model.identified_by or job.workspace.find(str(job.args.get("model_name_or_path"))):
+    if model.id is None or model.identified_by or run.workspace.find(str(run.args.get("model_name_or_path"))):
         return
     scope = node_environment.is_env_enabled("USE_MODELSCOPE_HUB")
     if not scope and model.name in model.hub:  # which most checks are
@@ -157,7 +157,7 @@ def _most_similar_name(name: str, names: list[str]) -> str | None:
 
 
 @rule("PAR206", ERROR, about=subjects.machine)
-def ray_cannot_start(job: RunSettings, machine: Machine) -> Findings:
+def ray_cannot_start(run: RunSettings, machine: Machine) -> Findings:
     """Ray cannot give the run what it asks for.
 
     Why: LLaMA-Factory reserves a bundle of 10 CPUs and one device for each device of the cluster, and waits for them
@@ -169,18 +169,18 @@ def ray_cannot_start(job: RunSettings, machine: Machine) -> Findings:
     if not launch_command.uses_ray():
         return
     devices, wanted = machine.devices, launch_command.RAY_CPUS * machine.devices
-    promised, workers = launch_command.declared_ray_cpus(job), launch_command.ray_workers(job)
-    if promised is not None and promised < wanted and not launch_command.joins_ray_cluster(job):
+    promised, workers = launch_command.declared_ray_cpus(run), launch_command.ray_workers(run)
+    if promised is not None and promised < wanted and not launch_command.joins_ray_cluster(run):
         reserved = f"{launch_command.RAY_CPUS} are reserved for each of {devices} devices"
         short = f"Ray has {promised} CPUs by `num_cpus`, and {reserved}"
         yield "ray_init_kwargs", f"{short}: it would wait for ever; set `num_cpus: {wanted}`"
-    if workers > job.batch.world_size:
-        text = f"{workers} Ray workers, the machine has {job.batch.world_size} devices; set {job.batch.world_size}"
+    if workers > run.batch.world_size:
+        text = f"{workers} Ray workers, the machine has {run.batch.world_size} devices; set {run.batch.world_size}"
         yield "ray_num_workers", text
 
 
 @rule("PAR207", WARNING, about=subjects.machine)
-def ray_may_wait(job: RunSettings, machine: Machine) -> Findings:
+def ray_may_wait(run: RunSettings, machine: Machine) -> Findings:
     """Nothing tells Ray that it has the CPUs that LLaMA-Factory reserves.
 
     Why: 10 CPUs are reserved for each device of the cluster; on a node that has fewer, threads counted, the run waits
@@ -188,9 +188,9 @@ def ray_may_wait(job: RunSettings, machine: Machine) -> Findings:
     Source: llamafactory/train/trainer_utils.py:get_placement_group
     Fix: `ray_init_kwargs: {num_cpus: …}`, which no core stands behind, or `ray start --num-cpus` for a cluster.
     """
-    if launch_command.uses_ray() and not job.on_cpu and launch_command.declared_ray_cpus(job) is None:
+    if launch_command.uses_ray() and not run.on_cpu and launch_command.declared_ray_cpus(run) is None:
         wanted = launch_command.RAY_CPUS * machine.devices
-        many = machine.nodes > 1 or launch_command.joins_ray_cluster(job)
+        many = machine.nodes > 1 or launch_command.joins_ray_cluster(run)
         remedy = f"`ray start --num-cpus {wanted}` on each" if many else f"`ray_init_kwargs: {{num_cpus: {wanted}}}`"
         reserved = (
             f"{launch_command.RAY_CPUS} CPUs are reserved for each device, {wanted} on a node of {machine.devices}"
@@ -200,7 +200,7 @@ def ray_may_wait(job: RunSettings, machine: Machine) -> Findings:
 
 
 @rule("PAR208", WARNING, about=subjects.machine)
-def ray_trains_on_fewer(job: RunSettings, _machine: Machine) -> Findings:
+def ray_trains_on_fewer(run: RunSettings, _machine: Machine) -> Findings:
     """Ray trains with fewer workers than the machine has devices.
 
     Why: `ray_num_workers` is 1 unless it is set. All devices are reserved, and the others stay idle: batch size, memory
@@ -208,14 +208,14 @@ def ray_trains_on_fewer(job: RunSettings, _machine: Machine) -> Findings:
     Source: llamafactory/hparams/training_args.py:RayArguments, llamafactory/train/tuner.py:_ray_training_function
     Fix: the number of all devices, or a smaller machine.
     """
-    if launch_command.uses_ray() and (workers := launch_command.ray_workers(job)) < job.batch.world_size:
+    if launch_command.uses_ray() and (workers := launch_command.ray_workers(run)) < run.batch.world_size:
         found = f"the environment has USE_RAY, and `ray_num_workers` is {workers}"
-        text = f"{found}; the machine has {job.batch.world_size} devices: set `ray_num_workers: {job.batch.world_size}`"
+        text = f"{found}; the machine has {run.batch.world_size} devices: set `ray_num_workers: {run.batch.world_size}`"
         yield "ray_num_workers", text
 
 
 @rule("PAR209", WARNING, about=subjects.machine)
-def ray_meets_at_its_head(job: RunSettings, machine: Machine) -> Findings:
+def ray_meets_at_its_head(run: RunSettings, machine: Machine) -> Findings:
     """Workers of Ray on several nodes meet at its head node, which may have no device.
 
     Why: without `master_addr` it is the head's address. Where the head has no devices, no worker runs there, and all
@@ -224,6 +224,6 @@ def ray_meets_at_its_head(job: RunSettings, machine: Machine) -> Findings:
     llamafactory/train/trainer_utils.py:sort_placement_group_by_node_ip
     Fix: `master_addr`, the address of a node with devices.
     """
-    if machine.nodes > 1 and launch_command.uses_ray() and not job.args.is_set("master_addr"):
+    if machine.nodes > 1 and launch_command.uses_ray() and not run.args.is_set("master_addr"):
         found = f"the environment has USE_RAY: workers on {machine.nodes} nodes meet at Ray's head node"
         yield "machine", f"{found}; where it has no devices they wait for ever: set `master_addr` to one that has"

@@ -12,7 +12,7 @@ _TRAINED_AS_SIGMOID = ("hinge", "ipo", "kto_pair")
 
 
 @rule("TRA501", ERROR, since="llamafactory 0.9.4")
-def ppo_impossible(job: RunSettings) -> Findings:
+def ppo_impossible(run: RunSettings) -> Findings:
     """PPO cannot run with the trl that LLaMA-Factory installs.
 
     Why: its trainer asks for trl 0.8.6 to 0.9.6 while the package needs 0.18 to 0.24: an ImportError after policy,
@@ -20,13 +20,13 @@ def ppo_impossible(job: RunSettings) -> Findings:
     Source: llamafactory/train/ppo/trainer.py:CustomPPOTrainer.__init__, llamafactory/extras/misc.py:check_dependencies
     Fix: `stage: dpo` or `kto`; or LLaMA-Factory 0.9.3 with its own trl.
     """
-    if job.task.stage == "ppo":
+    if run.task.stage == "ppo":
         judged = releases.newest_pair()[0]
         yield "stage", f"stage ppo needs trl 0.8.6 to 0.9.6, LLaMA-Factory {judged} needs 0.18 to 0.24; use dpo or kto"
 
 
 @rule("TRA502", ERROR)
-def ppo_needs(job: RunSettings) -> Findings:
+def ppo_needs(run: RunSettings) -> Findings:
     """PPO lacks what it needs.
 
     Why: refused at parse, on every rank.
@@ -35,37 +35,37 @@ def ppo_needs(job: RunSettings) -> Findings:
     Fix: `do_train: true`, a `reward_model`, of a type that fits the method; no S^2 attention; reports to wandb,
     tensorboard or trackio.
     """
-    if job.task.stage != "ppo":
+    if run.task.stage != "ppo":
         return
-    kind = job.args.get("reward_model_type")
-    if not job.args.is_set("reward_model"):
+    kind = run.args.get("reward_model_type")
+    if not run.args.is_set("reward_model"):
         yield "reward_model", "stage ppo needs a `reward_model`"
-    elif kind == "lora" and job.task.method != "lora":
-        yield "reward_model_type", f"a LoRA reward model needs `finetuning_type: lora`, not {job.task.method}"
-    if not job.task.trains:
+    elif kind == "lora" and run.task.method != "lora":
+        yield "reward_model_type", f"a LoRA reward model needs `finetuning_type: lora`, not {run.task.method}"
+    if not run.task.trains:
         yield "do_train", "stage ppo only trains; set `do_train: true`"
-    if job.args.flag("shift_attn"):
+    if run.args.flag("shift_attn"):
         yield "shift_attn", "stage ppo is refused with `shift_attn`; remove it"
     for key in ("use_kt", "use_unsloth"):
-        if kind == "lora" and job.args.flag(key):
+        if kind == "lora" and run.args.flag(key):
             yield key, f"`{key}` is refused with a LoRA reward model; set `reward_model_type: full`"
 
 
 @rule("TRA503", ERROR)
-def smoothing_refused(job: RunSettings) -> Findings:
+def smoothing_refused(run: RunSettings) -> Findings:
     """Label smoothing is set for a preference loss that has none.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: `pref_loss: sigmoid`, or no `dpo_label_smoothing`.
     """
-    loss = job.args.get("pref_loss")
-    if job.task.stage == "dpo" and loss != "sigmoid" and job.args.number("dpo_label_smoothing") > 1e-6:
+    loss = run.args.get("pref_loss")
+    if run.task.stage == "dpo" and loss != "sigmoid" and run.args.number("dpo_label_smoothing") > 1e-6:
         yield "dpo_label_smoothing", f"`dpo_label_smoothing` needs `pref_loss: sigmoid`, not {loss}"
 
 
 @rule("TRA504", WARNING, since="llamafactory 0.9.4")
-def loss_replaced(job: RunSettings) -> Findings:
+def loss_replaced(run: RunSettings) -> Findings:
     """Another preference loss is trained than the recipe names.
 
     Why: from trl 0.20 on, LLaMA-Factory calls its loss without the name, and sigmoid is trained, with no message.
@@ -73,13 +73,13 @@ def loss_replaced(job: RunSettings) -> Findings:
     trl/trainer/dpo_trainer.py:DPOTrainer.dpo_loss
     Fix: `pref_loss: sigmoid`, or orpo and simpo, which LLaMA-Factory computes itself.
     """
-    if job.task.stage == "dpo" and job.args.get("pref_loss") in _TRAINED_AS_SIGMOID:
-        text = f"`pref_loss: {job.args.get('pref_loss')}` trains sigmoid with this trl; write sigmoid or simpo"
+    if run.task.stage == "dpo" and run.args.get("pref_loss") in _TRAINED_AS_SIGMOID:
+        text = f"`pref_loss: {run.args.get('pref_loss')}` trains sigmoid with this trl; write sigmoid or simpo"
         yield "pref_loss", text
 
 
 @rule("TRA505", ERROR, about=subjects.model, since="transformers 5.0.0")
-def reward_model_unsaved(job: RunSettings, model: Model) -> Findings:
+def reward_model_unsaved(run: RunSettings, model: Model) -> Findings:
     """A reward model with tied embeddings is trained by full or freeze.
 
     Why: transformers 5 refuses to save tensors that share memory: the run fails at its first save, or after all
@@ -87,26 +87,26 @@ def reward_model_unsaved(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/train/rm/trainer.py:PairwiseTrainer._save, transformers/trainer.py:Trainer._save
     Fix: `finetuning_type: lora`, or a model whose embeddings are not tied.
     """
-    trains = job.task.stage == "rm" and job.task.trains and job.task.method in ("full", "freeze")
-    if trains and model.arch.tied and job.zero_stage < 3:  # which saves what it gathered, unshared
+    trains = run.task.stage == "rm" and run.task.trains and run.task.method in ("full", "freeze")
+    if trains and model.arch.tied and run.zero_stage < 3:  # which saves what it gathered, unshared
         yield "finetuning_type", f"{model.name} ties its embeddings: its reward model cannot be saved; use lora"
 
 
 @rule("TRA506", WARNING)
-def smoothing_reversed(job: RunSettings) -> Findings:
+def smoothing_reversed(run: RunSettings) -> Findings:
     """Label smoothing above one half turns preferences round.
 
     Why: it is the share of labels assumed to be wrong.
     Source: trl/trainer/dpo_trainer.py:DPOTrainer.dpo_loss
     Fix: a value below 0.5, such as 0.1.
     """
-    sigmoid = job.task.stage == "dpo" and job.args.get("pref_loss") == "sigmoid"
-    if sigmoid and job.args.number("dpo_label_smoothing") > 0.5:
+    sigmoid = run.task.stage == "dpo" and run.args.get("pref_loss") == "sigmoid"
+    if sigmoid and run.args.number("dpo_label_smoothing") > 0.5:
         yield "dpo_label_smoothing", "above 0.5 the rejected answers are learnt; use 0.1 or less"
 
 
 @rule("TRA507", ERROR)
-def asft_without_reference(job: RunSettings) -> Findings:
+def asft_without_reference(run: RunSettings) -> Findings:
     """The ASFT loss is combined with LoRA.
 
     Why: it needs a reference model, which is not made for LoRA: "NoneType is not callable" at the first step, after the
@@ -116,12 +116,12 @@ def asft_without_reference(job: RunSettings) -> Findings:
     llamafactory/train/trainer_utils.py:create_ref_model
     Fix: `finetuning_type: full` or freeze, or a `ref_model`.
     """
-    if job.task.uses_asft_loss and not job.task.frozen_model_copies:
+    if run.task.uses_asft_loss and not run.task.frozen_model_copies:
         yield "use_asft_loss", "the ASFT loss has no reference model with LoRA; name a `ref_model`, or use full"
 
 
 @rule("TRA509", ERROR)
-def asft_evaluated(job: RunSettings) -> Findings:
+def asft_evaluated(run: RunSettings) -> Findings:
     """A run with the ASFT loss is evaluated.
 
     Why: its loss comes without the outputs that an evaluation unpacks: "iteration over a 0-d tensor" at the first
@@ -129,12 +129,12 @@ def asft_evaluated(job: RunSettings) -> Findings:
     Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.compute_loss
     Fix: `eval_strategy: "no"`.
     """
-    if job.task.uses_asft_loss and job.evaluation.runs and not job.evaluation.predict_with_generate:
+    if run.task.uses_asft_loss and run.evaluation.runs and not run.evaluation.predict_with_generate:
         yield "use_asft_loss", 'a run with the ASFT loss cannot be evaluated; set `eval_strategy: "no"`'
 
 
 @rule("TRA510", ERROR)
-def pairs_grouped(job: RunSettings) -> Findings:
+def pairs_grouped(run: RunSettings) -> Findings:
     """`train_sampling_strategy` groups samples by length, but the samples are pairs, which have two lengths.
 
     Why: the sampler looks for `input_ids`, which pairs of a better and a worse answer do not have: "Can only
@@ -144,7 +144,7 @@ def pairs_grouped(job: RunSettings) -> Findings:
     llamafactory/data/processor/pairwise.py:PairwiseDatasetProcessor.preprocess_dataset
     Fix: remove the key; `stage: kto` and `stage: sft` may have it.
     """
-    key = "group_by_length" if job.args.is_set("group_by_length") else "train_sampling_strategy"
-    pairs = job.task.stage in ("rm", "dpo") and job.task.trains
-    if pairs and job.batch.group_by_length and not job.args.flag("streaming"):
-        yield key, f"stage {job.task.stage} cannot group pairs by length; remove `{key}`"
+    key = "group_by_length" if run.args.is_set("group_by_length") else "train_sampling_strategy"
+    pairs = run.task.stage in ("rm", "dpo") and run.task.trains
+    if pairs and run.batch.group_by_length and not run.args.flag("streaming"):
+        yield key, f"stage {run.task.stage} cannot group pairs by length; remove `{key}`"

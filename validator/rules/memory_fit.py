@@ -31,16 +31,16 @@ def _needed_memory(memories: Mapping[str, Estimate], verdicts: Mapping[str, Verd
     return " or ".join(f"{_memory_range(one, digits)} with transformers {release}" for release, one in memories.items())
 
 
-def _device_need_and_limit(job: RunSettings) -> str:
+def _device_need_and_limit(run: RunSettings) -> str:
     """Return in words the memory that the run needs on a device, and the device's. A wide band gets its reason: few
     public measurements."""
-    prediction = predict(job)
-    if not prediction.device_memory or not job.machine:
+    prediction = predict(run)
+    if not prediction.device_memory or not run.machine:
         return ""
-    device, usable = job.machine.device, job.machine.device.usable_gib
+    device, usable = run.machine.device, run.machine.device.usable_gib
     digits = distinguishing_decimals(prediction.device_memory.expected / GIB, usable)
     needs = _needed_memory(prediction.device_memories, prediction.device_verdicts, digits)
-    longest, certain = job.batch.max_tokens, job.batch.certain_tokens
+    longest, certain = run.batch.max_tokens, run.batch.certain_tokens
     condition = f" if samples reach {longest:,} tokens" if certain < longest else ""
     whose = ", which device, host and page cache share" if device.shared_memory else ""
     gaps = ", ".join(prediction.device_memory.gaps)
@@ -54,7 +54,7 @@ def _depends_on_release(verdicts: Mapping[str, Verdict]) -> bool:
 
 
 @rule("FIT001", ERROR, appends_advice=True)
-def device_memory_exceeded(job: RunSettings) -> Findings:
+def device_memory_exceeded(run: RunSettings) -> Findings:
     """The run needs more device memory than a device of the target machine has.
 
     Why: it stops with "out of memory" at loading, at the first step or at the first long batch, after queueing,
@@ -65,32 +65,32 @@ def device_memory_exceeded(job: RunSettings) -> Findings:
     offload, or a smaller method. Where the launch adds what the recipe lacks, judge that: `lmf-recipes explain RECIPE
     deepspeed=FILE`, or `# accelerate: FILE` in the header block for `accelerate launch`.
     """
-    prediction = predict(job)
+    prediction = predict(run)
     if prediction.device_verdict == "exceeds" and not prediction.enough_for:
-        hints = f"{_not_sharded_hint(job)}{_quantized_loading_hint(job)}"
-        yield _key_for_device_memory(job), f"needs {_device_need_and_limit(job)}{hints}"
+        hints = f"{_not_sharded_hint(run)}{_quantized_loading_hint(run)}"
+        yield _key_for_device_memory(run), f"needs {_device_need_and_limit(run)}{hints}"
 
 
-def _not_sharded_hint(job: RunSettings) -> str:
+def _not_sharded_hint(run: RunSettings) -> str:
     """Return the hint that nothing spreads the states over the devices; empty if something does. The launch may do it
     without a word of the recipe."""
-    spread = job.batch.world_size == 1 or job.uses_deepspeed or job.fsdp or job.accelerate or job.task.uses_adapter
+    spread = run.batch.world_size == 1 or run.uses_deepspeed or run.fsdp or run.accelerate or run.task.uses_adapter
     return "" if spread else "; without `deepspeed` or `fsdp` each device holds the whole model"
 
 
-def _quantized_loading_hint(job: RunSettings) -> str:
+def _quantized_loading_hint(run: RunSettings) -> str:
     """Explain why 4-bit weights fill a device while they load, and name the transformers release that needs less
     (run/fsdp.py, copies); else empty."""
-    prediction = predict(job)
+    prediction = predict(run)
     loads = prediction.device_memory is not None and prediction.device_memory.phase == "loading"
-    if not (loads and job.fsdp and job.fsdp.lazy and job.quantization.asked):
+    if not (loads and run.fsdp and run.fsdp.lazy and run.quantization.asked):
         return ""
     instead = f"`transformers: {releases.previous_major_pair()[1]}` does not"
     return f"; transformers 5 loads all 4-bit weights on every device, {instead}"
 
 
 @rule("FIT002", WARNING)
-def device_memory_tight(job: RunSettings) -> Findings:
+def device_memory_tight(run: RunSettings) -> Findings:
     """The run is expected to fit, but the upper end of the 90 % band does not; or it depends on transformers' release.
 
     Why: fragmentation, a longer batch or another release may push it over, often hours into the run. Since transformers
@@ -101,18 +101,18 @@ def device_memory_tight(job: RunSettings) -> Findings:
     with the release that is installed where it will run; the data where the recipe looks for them, or a shorter
     `cutoff_len`.
     """
-    prediction = predict(job)
+    prediction = predict(run)
     if prediction.device_verdict == "tight":
         why = (
             "name the release in the header block" if _depends_on_release(prediction.device_verdicts) else "thin margin"
         )
         if prediction.enough_for_one_picture:
             why = "fits if no sample has more than one picture; have the data at hand, or a shorter `cutoff_len`"
-        yield _key_for_device_memory(job), f"may need {_device_need_and_limit(job)}: {why}"
+        yield _key_for_device_memory(run), f"may need {_device_need_and_limit(run)}: {why}"
 
 
 @rule("FIT011", WARNING, appends_advice=True)
-def device_memory_for_short_samples(job: RunSettings) -> Findings:
+def device_memory_for_short_samples(run: RunSettings) -> Findings:
     """The run needs more device memory than there is once a sample is as long as `cutoff_len` allows.
 
     Why: without packing a micro batch is as long as its longest sample, so the run goes well until one is too long, and
@@ -122,14 +122,14 @@ def device_memory_for_short_samples(job: RunSettings) -> Findings:
     `lengths: [800, 3000]` (typical and longest, in tokens), and the verdict is firm. Else a shorter `cutoff_len`, or
     make room as for FIT001.
     """
-    if tokens := predict(job).enough_for:
+    if tokens := predict(run).enough_for:
         unit = int("1".ljust(len(str(tokens)) - 1, "0"))  # two digits of it, rounded down
         enough = f"enough for samples of {tokens // unit * unit:,}"
-        yield _key_for_device_memory(job), f"needs {_device_need_and_limit(job)}: {enough}"
+        yield _key_for_device_memory(run), f"needs {_device_need_and_limit(run)}: {enough}"
 
 
 @rule("FIT003", ERROR, about=subjects.machine, appends_advice=True)
-def host_memory_exceeded(job: RunSettings, machine: Machine) -> Findings:
+def host_memory_exceeded(run: RunSettings, machine: Machine) -> Findings:
     """A node of the target machine has too little main memory for the run.
 
     Why: the kernel kills a process; torch elastic reports "exitcode: -9" with no other message.
@@ -137,25 +137,25 @@ def host_memory_exceeded(job: RunSettings, machine: Machine) -> Findings:
     Fix: less offload, `pin_memory: false` in the DeepSpeed JSON, fewer processes per node, LoRA instead of full
     fine-tuning, or a node with more memory. `lmf-recipes explain` shows what each change brings.
     """
-    prediction = predict(job)
+    prediction = predict(run)
     if prediction.host_verdict == "exceeds" and prediction.host_memory:
         needs = f"needs {_memory_range(prediction.host_memory)} of host memory per node"
-        killed = f"a process would be killed (exit code -9){_loaded_experts_hint(job)}"
-        yield _key_for_host_memory(job), f"{needs}, the machine has {machine.host_ram_gib:.0f}: {killed}"
+        killed = f"a process would be killed (exit code -9){_loaded_experts_hint(run)}"
+        yield _key_for_host_memory(run), f"{needs}, the machine has {machine.host_ram_gib:.0f}: {killed}"
 
 
-def _loaded_experts_hint(job: RunSettings) -> str:
+def _loaded_experts_hint(run: RunSettings) -> str:
     """Explain why experts fill main memory, and name the transformers release that needs less; else empty."""
-    prediction = predict(job)
-    if job.model is None or prediction.host_memory is None or HostTerm.EXPERTS not in prediction.host_memory.terms:
+    prediction = predict(run)
+    if run.model is None or prediction.host_memory is None or HostTerm.EXPERTS not in prediction.host_memory.terms:
         return ""
-    older = job.model.family.forms({}).get(False)
+    older = run.model.family.forms({}).get(False)
     instead = f", `transformers: {older}` does not" if older else ""
     return f"; transformers 5 loads all experts in every process{instead}"
 
 
 @rule("FIT004", WARNING, about=subjects.machine)
-def host_memory_tight(job: RunSettings, machine: Machine) -> Findings:
+def host_memory_tight(run: RunSettings, machine: Machine) -> Findings:
     """Main memory may not suffice: the upper end of the 90 % band exceeds it, or it depends on transformers' release.
 
     Why: loading peaks and page-locked buffers vary; the symptom of too little is exit code -9. Under ZeRO-3 every
@@ -164,16 +164,16 @@ def host_memory_tight(job: RunSettings, machine: Machine) -> Findings:
     Fix: as for FIT003; `transformers` in the header block, with the release that is installed where it will run; stop
     other processes on the node.
     """
-    prediction = predict(job)
+    prediction = predict(run)
     if prediction.host_verdict == "tight":
         needs = f"may need {_needed_memory(prediction.host_memories, prediction.host_verdicts)} of host memory per node"
         why = "name the release in the header block" if _depends_on_release(prediction.host_verdicts) else "thin margin"
         found = f"{needs}, the machine has {machine.host_ram_gib:.0f}"
-        yield _key_for_host_memory(job), f"{found}: {why} (exit code -9 is the symptom)"
+        yield _key_for_host_memory(run), f"{found}: {why} (exit code -9 is the symptom)"
 
 
 @rule("FIT005", NOTE, about=subjects.machine)
-def memory_not_judged(job: RunSettings, _machine: Machine) -> Findings:
+def memory_not_judged(run: RunSettings, _machine: Machine) -> Findings:
     """A machine is named, but memory is not judged, because the model is not known.
 
     Why: without the model's shapes nothing can be predicted, so the run may stop with "out of memory" all the same.
@@ -182,14 +182,14 @@ def memory_not_judged(job: RunSettings, _machine: Machine) -> Findings:
     formula knows, `lmf-recipes explain RECIPE --simulate` where torch and LLaMA-Factory are installed, or for a new
     recipe `lmf-recipes plan --model FOLDER --simulate`; or add the model to validator/data/models.yaml.
     """
-    if job.model_problem:
-        folder = job.workspace.find(f"{job.args.get('model_name_or_path')}/config.json")
-        at = "base" if isinstance(job.header.get("base"), str) and not folder else "model_name_or_path"
-        yield at, f"memory is not judged: {job.model_problem}"
+    if run.model_problem:
+        folder = run.workspace.find(f"{run.args.get('model_name_or_path')}/config.json")
+        at = "base" if isinstance(run.header.get("base"), str) and not folder else "model_name_or_path"
+        yield at, f"memory is not judged: {run.model_problem}"
 
 
 @rule("FIT013", NOTE, about=subjects.machine)
-def sizes_for_the_machine(job: RunSettings, _machine: Machine) -> Findings:
+def sizes_for_the_machine(run: RunSettings, _machine: Machine) -> Findings:
     """The model is not known, but how large it may be is.
 
     Why: recipes are shared with a placeholder for the model, or with a name that tells nothing. Its template tells
@@ -197,8 +197,8 @@ def sizes_for_the_machine(job: RunSettings, _machine: Machine) -> Findings:
     Source: own (the memory model)
     Fix: nothing to do; with the model's own name, or `# base: NAME` in the header block, memory is judged.
     """
-    if job.model_problem and (there := model_sizes_that_fit(job)):
-        each = f"catalogue model with template `{job.args.get('template')}`"
+    if run.model_problem and (there := model_sizes_that_fit(run)):
+        each = f"catalogue model with template `{run.args.get('template')}`"
         largest, beyond = (f"{one.id} ({one.size})" if one else "" for one in there)
         if not beyond:
             yield "template", f"every {each} fits this machine; the largest is {largest}"
@@ -222,7 +222,7 @@ def judged_from_cache(_job: RunSettings, model: Model) -> Findings:
 
 
 @rule("FIT010", NOTE)
-def model_taken_by_name(job: RunSettings) -> Findings:
+def model_taken_by_name(run: RunSettings) -> Findings:
     """The model is judged as one of the catalogue that its name stands for, or that a recipe beside this one trains.
 
     Why: no config.json of it can be read here, so the verdict, the template and all else that asks for the model rest
@@ -234,15 +234,15 @@ def model_taken_by_name(job: RunSettings) -> Findings:
     Source: own (how people name folders and copies of models)
     Fix: nothing to do where it is that model; else `base:` in the header block, or a folder with its config.json.
     """
-    path = job.args.get("model_name_or_path")
-    told = isinstance(path, str) and is_local_name(path) and not job.workspace.find(path)  # by PTH004 or PTH006
-    if (guessed := assumed_model(job)) and not told:
+    path = run.args.get("model_name_or_path")
+    told = isinstance(path, str) and is_local_name(path) and not run.workspace.find(path)  # by PTH004 or PTH006
+    if (guessed := assumed_model(run)) and not told:
         text = f"taken for {guessed}; if that is wrong, write `# base: NAME` into the header block"
         yield "model_name_or_path", text
 
 
 @rule("FIT012", NOTE, about=subjects.model)
-def custom_model_class(job: RunSettings, model: Model) -> Findings:
+def custom_model_class(run: RunSettings, model: Model) -> Findings:
     """The model's config.json names a class of its own, for a type that transformers has one for.
 
     Why: memory is judged as that of transformers' class. With `trust_remote_code: true` the folder's own is trained,
@@ -254,48 +254,48 @@ def custom_model_class(job: RunSettings, model: Model) -> Findings:
         own = "its config.json names a class of its own (`auto_map`)"
         plain = f"without `trust_remote_code` plain {model.kind} is trained, and judged"
         other = f"`trust_remote_code` trains that one: its memory may differ from plain {model.kind}'s"
-        judged = f"{other}, by which it is judged" if job.args.flag("trust_remote_code") else plain
+        judged = f"{other}, by which it is judged" if run.args.flag("trust_remote_code") else plain
         yield "model_name_or_path", f"{own}; {judged}"
 
 
 @rule("FIT006", ERROR)
-def machine_unknown(job: RunSettings) -> Findings:
+def machine_unknown(run: RunSettings) -> Findings:
     """The header block names a machine that is not known.
 
     Why: nothing that depends on the machine can be judged.
     Source: own (the header block)
     Fix: write it as devices x device (`8xascend-910b-64g`) or nodes x devices x device (`2x8xa100-80g`).
     """
-    if job.machine_problem:
-        yield "machine", job.machine_problem
+    if run.machine_problem:
+        yield "machine", run.machine_problem
 
 
 @rule("FIT007", WARNING, about=subjects.machine)
-def host_memory_not_judged(job: RunSettings, machine: Machine) -> Findings:
+def host_memory_not_judged(run: RunSettings, machine: Machine) -> Findings:
     """States are offloaded to main memory, but the size of the target's main memory is not given.
 
     Why: offload moves hundreds of GiB to the host; too little of it ends with exit code -9.
     Source: own (the memory model)
     Fix: `host_ram_gib` in the header block, or `--host-ram`.
     """
-    prediction = predict(job)
-    offloads = job.deepspeed.offloads if job.deepspeed else job.fsdp is not None and job.fsdp.offload
+    prediction = predict(run)
+    offloads = run.deepspeed.offloads if run.deepspeed else run.fsdp is not None and run.fsdp.offload
     if offloads and machine.host_ram_gib is None and prediction.host_memory:
         found = f"offload needs {_memory_range(prediction.host_memory)} of host memory per node"
         remedy = "set host_ram_gib in the header block"
-        yield _key_for_host_memory(job), f"{found}, and the machine's is not given; {remedy}"
+        yield _key_for_host_memory(run), f"{found}, and the machine's is not given; {remedy}"
 
 
 @rule("FIT008", WARNING)
-def checkpoints_without_limit(job: RunSettings) -> Findings:
+def checkpoints_without_limit(run: RunSettings) -> Findings:
     """Checkpoints pile up: no limit is set and their sum is large.
 
     Why: a full disk ends the run in the middle of a save.
     Source: own (the memory model)
     Fix: `save_total_limit: 2`, `save_only_model: true`, or a larger `save_steps`.
     """
-    prediction = predict(job)
-    if job.args.number("save_total_limit") > 0 or job.args.get("save_strategy") == "no":
+    prediction = predict(run)
+    if run.args.number("save_total_limit") > 0 or run.args.get("save_strategy") == "no":
         return
     total, kept = prediction.output_bytes / GIB, prediction.checkpoints.kept
     if total > 500 and kept > 2:
@@ -303,11 +303,11 @@ def checkpoints_without_limit(job: RunSettings) -> Findings:
         yield "save_steps", f"{found}; set `save_total_limit: 2`"
 
 
-def _key_for_device_memory(job: RunSettings) -> str:
+def _key_for_device_memory(run: RunSettings) -> str:
     """The setting the reader should look at first: the DeepSpeed file where there is one, else the micro batch."""
-    return "deepspeed" if job.uses_deepspeed else "per_device_train_batch_size"
+    return "deepspeed" if run.uses_deepspeed else "per_device_train_batch_size"
 
 
-def _key_for_host_memory(job: RunSettings) -> str:
+def _key_for_host_memory(run: RunSettings) -> str:
     """The setting to look at first if main memory does not suffice: the DeepSpeed file, else the limit."""
-    return "deepspeed" if job.uses_deepspeed else "host_ram_gib" if "host_ram_gib" in job.header else "machine"
+    return "deepspeed" if run.uses_deepspeed else "host_ram_gib" if "host_ram_gib" in run.header else "machine"

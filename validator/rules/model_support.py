@@ -12,14 +12,14 @@ from validator.run.settings import RunSettings
 
 
 @rule("TRA901", ERROR, about=subjects.model)
-def remote_code_not_trusted(job: RunSettings, model: Model) -> Findings:
+def remote_code_not_trusted(run: RunSettings, model: Model) -> Findings:
     """The model comes with its own code, and the recipe does not allow it.
 
     Why: transformers has no class for the model; the tokenizer fails to load, on every rank.
     Source: transformers/dynamic_module_utils.py:resolve_trust_remote_code
     Fix: `trust_remote_code: true`, after reading the code in the model's repository.
     """
-    if model.remote_code and not job.args.flag("trust_remote_code"):
+    if model.remote_code and not run.args.flag("trust_remote_code"):
         yield "model_name_or_path", f"{model.name} needs its own code; add `trust_remote_code: true`"
 
 
@@ -39,7 +39,7 @@ def remote_code_outdated(_job: RunSettings, model: Model) -> Findings:
 
 
 @rule("TRA903", ERROR, about=subjects.model, since="transformers 5.0.0")
-def gpt_oss_kernel_missing(job: RunSettings, model: Model) -> Findings:
+def gpt_oss_kernel_missing(run: RunSettings, model: Model) -> Findings:
     """gpt-oss is trained with a transformers release that lacks what LLaMA-Factory calls for it.
 
     Why: LLaMA-Factory sets up a FlashAttention-3 kernel for gpt-oss through `load_and_register_kernel`, which
@@ -49,7 +49,7 @@ def gpt_oss_kernel_missing(job: RunSettings, model: Model) -> Findings:
     Fix: the older transformers release that the message names, in the header block and installed, with the package
     kernels, which fetches the kernel from the Hugging Face hub.
     """
-    if model.family.own_kernel and not _lacks_gpt_oss_kernel(job.machine):
+    if model.family.own_kernel and not _lacks_gpt_oss_kernel(run.machine):
         older, remedy = _older_release_advice(" kernels")
         factory, library = releases.newest_pair()
         lacking = f"which transformers {releases.release_series(library)} lacks and {older} has"
@@ -58,7 +58,7 @@ def gpt_oss_kernel_missing(job: RunSettings, model: Model) -> Findings:
 
 
 @rule("TRA904", ERROR, about=subjects.model)
-def gpt_oss_kernel_unfit(job: RunSettings, model: Model) -> Findings:
+def gpt_oss_kernel_unfit(run: RunSettings, model: Model) -> Findings:
     """gpt-oss is trained on a device on which the kernel that LLaMA-Factory loads for it does not work.
 
     Why: kernels-community/vllm-flash-attn3 has attention sinks, which each layer of gpt-oss needs, on Hopper alone. On
@@ -68,10 +68,10 @@ def gpt_oss_kernel_unfit(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
     Fix: an NVIDIA GPU of the Hopper generation (H100, H200, H20, GH200), or another model.
     """
-    if model.family.own_kernel and job.machine and _lacks_gpt_oss_kernel(job.machine):
+    if model.family.own_kernel and run.machine and _lacks_gpt_oss_kernel(run.machine):
         works = "whose attention sinks work only on Hopper GPUs (compute capability 9.0)"
         found = f"LLaMA-Factory loads a FlashAttention-3 kernel for gpt-oss, {works}"
-        yield "model_name_or_path", f"{found}, not on {job.machine.device.name}; take another model"
+        yield "model_name_or_path", f"{found}, not on {run.machine.device.name}; take another model"
 
 
 @rule("TRA906", ERROR, about=subjects.model, since="transformers 5.0.0")
@@ -99,7 +99,7 @@ def _older_release_advice(beside: str = "") -> tuple[str, str]:
 
 
 @rule("TRA905", NOTE, about=subjects.model, until="transformers 5.0.0")
-def gpt_oss_sinks_untrained(job: RunSettings, model: Model) -> Findings:
+def gpt_oss_sinks_untrained(run: RunSettings, model: Model) -> Findings:
     """A run on all parameters of gpt-oss leaves its attention sinks untrained.
 
     Why: the kernel that LLaMA-Factory loads has no gradient of the sinks (vllm_flash_attn3/flash_attn_interface.py,
@@ -109,7 +109,7 @@ def gpt_oss_sinks_untrained(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
     Fix: none in LLaMA-Factory, which uses no other attention for gpt-oss; adapters lose nothing.
     """
-    if job.task.method in ("full", "freeze") and model.family.own_kernel and not _lacks_gpt_oss_kernel(job.machine):
+    if run.task.method in ("full", "freeze") and model.family.own_kernel and not _lacks_gpt_oss_kernel(run.machine):
         text = "the attention sinks of gpt-oss, one number a head, stay as they are"
         yield "model_name_or_path", f"{text}: LLaMA-Factory's kernel for it has no gradient of them"
 
@@ -122,7 +122,7 @@ def _lacks_gpt_oss_kernel(machine: Machine | None) -> bool:
 
 
 @rule("TRA707", WARNING, about=subjects.model)
-def no_liger_kernel(job: RunSettings, model: Model) -> Findings:
+def no_liger_kernel(run: RunSettings, model: Model) -> Findings:
     """Liger kernels are asked for a model that has none.
 
     Why: LLaMA-Factory only warns and goes on: neither speed nor memory is gained, and long samples may run out of
@@ -130,12 +130,12 @@ def no_liger_kernel(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/model/model_utils/liger_kernel.py:apply_liger_kernel
     Fix: remove `enable_liger_kernel`, and check memory without it.
     """
-    if job.args.flag("enable_liger_kernel") and not model.family.liger:
+    if run.args.flag("enable_liger_kernel") and not model.family.liger:
         yield "enable_liger_kernel", f"LLaMA-Factory has no liger kernels for {model.kind}; nothing is saved"
 
 
 @rule("TRA708", ERROR, about=subjects.model)
-def shifted_attention_refused(job: RunSettings, model: Model) -> Findings:
+def shifted_attention_refused(run: RunSettings, model: Model) -> Findings:
     """S^2 attention is asked for with transformers 5.
 
     Why: its patch of llama needs transformers below 4.48: fails when the model is configured, after the whole data
@@ -143,24 +143,24 @@ def shifted_attention_refused(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/model/model_utils/longlora.py:_apply_llama_patch
     Fix: remove `shift_attn`.
     """
-    if job.args.flag("shift_attn") and job.task.trains and job.task.stage != "ppo" and model.family.shift_attention:
+    if run.args.flag("shift_attn") and run.task.trains and run.task.stage != "ppo" and model.family.shift_attention:
         yield "shift_attn", "`shift_attn` needs transformers below 4.48; remove it"
 
 
 @rule("TRA709", WARNING, about=subjects.model)
-def shifted_attention_unread(job: RunSettings, model: Model) -> Findings:
+def shifted_attention_unread(run: RunSettings, model: Model) -> Findings:
     """S^2 attention is asked for a model that has none.
 
     Why: LLaMA-Factory only warns and goes on with full attention, which needs far more memory on long samples.
     Source: llamafactory/model/model_utils/longlora.py:configure_longlora
     Fix: remove `shift_attn`.
     """
-    if job.args.flag("shift_attn") and not model.family.shift_attention and job.task.stage != "ppo":
+    if run.args.flag("shift_attn") and not model.family.shift_attention and run.task.stage != "ppo":
         yield "shift_attn", f"`shift_attn` is for llama models, not {model.kind}; it has no effect"
 
 
 @rule("TRA710", ERROR, about=subjects.model)
-def mixture_of_depths_unsupported(job: RunSettings, model: Model) -> Findings:
+def mixture_of_depths_unsupported(run: RunSettings, model: Model) -> Findings:
     """A model is to be converted to mixture-of-depths that cannot be.
 
     Why: fails while the model loads, after the whole data set is tokenized on every rank.
@@ -168,24 +168,24 @@ def mixture_of_depths_unsupported(job: RunSettings, model: Model) -> Findings:
     llamafactory/extras/constants.py:MOD_SUPPORTED_MODELS
     Fix: remove `mixture_of_depths`.
     """
-    if job.args.get("mixture_of_depths") == "convert" and not model.family.mixture_of_depths:
+    if run.args.get("mixture_of_depths") == "convert" and not model.family.mixture_of_depths:
         yield "mixture_of_depths", f"{model.kind} cannot be converted to mixture-of-depths; remove it"
 
 
 @rule("TRA712", WARNING, about=subjects.model)
-def routers_without_loss(job: RunSettings, model: Model) -> Findings:
+def routers_without_loss(run: RunSettings, model: Model) -> Findings:
     """A coefficient of the routers' loss is set for a model that gets none.
 
     Why: LLaMA-Factory hands it on to some mixtures; elsewhere it has no effect, and experts are not balanced.
     Source: llamafactory/model/model_utils/moe.py:configure_moe
     Fix: remove `moe_aux_loss_coef`.
     """
-    if job.args.flag("moe_aux_loss_coef") and job.task.trains and not model.family.aux_loss:
+    if run.args.flag("moe_aux_loss_coef") and run.task.trains and not model.family.aux_loss:
         yield "moe_aux_loss_coef", f"LLaMA-Factory gives the routers of {model.kind} no loss; it has no effect"
 
 
 @rule("TRA713", ERROR, about=subjects.model, since="transformers 5.6.0")
-def flash_attention_without_sinks(job: RunSettings, model: Model) -> Findings:
+def flash_attention_without_sinks(run: RunSettings, model: Model) -> Findings:
     """FlashAttention-2 is asked for with the newest transformers, for a model without attention sinks.
 
     Why: that release converts the sinks even where a model has none: "'NoneType' object has no attribute 'to'" at the
@@ -194,8 +194,8 @@ def flash_attention_without_sinks(job: RunSettings, model: Model) -> Findings:
     Source: transformers/integrations/flash_attention.py:flash_attention_forward
     Fix: the earlier transformers in the message, also in the header block; or `flash_attn: auto`.
     """
-    used = job.machine is None or job.machine.device.flash_attention  # else LLaMA-Factory goes on without it
-    if used and job.args.get("flash_attn") == "fa2" and not (model.family.sinks or model.remote_code):
+    used = run.machine is None or run.machine.device.flash_attention  # else LLaMA-Factory goes on without it
+    if used and run.args.get("flash_attn") == "fa2" and not (model.family.sinks or model.remote_code):
         newest, earlier = (version for _, version in releases.known_pairs()[:2])
         text = f"`flash_attn: fa2` ends with transformers {newest} at the first step"
         yield "flash_attn", f"{text}; install {earlier} and write `# transformers: {earlier}`, or `flash_attn: auto`"

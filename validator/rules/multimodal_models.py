@@ -20,7 +20,7 @@ from validator.run.settings import RunSettings
 
 
 @rule("TRA911", ERROR, about=subjects.multimodal_model)
-def nothing_trainable(job: RunSettings, model: Model, work: Workload) -> Findings:
+def nothing_trainable(run: RunSettings, model: Model, work: Workload) -> Findings:
     """Every part of a model that sees or hears is frozen.
 
     Why: tower and projector are frozen unless the recipe says otherwise. Full and freeze tuning end at the first step
@@ -29,17 +29,17 @@ def nothing_trainable(job: RunSettings, model: Model, work: Workload) -> Finding
     llamafactory/model/model_utils/visual.py:patch_target_modules
     Fix: `freeze_multi_modal_projector: false`, `freeze_vision_tower: false`, or the language model trained, too.
     """
-    if not job.task.trains or is_decoder_trained(job, model) or job.args.is_set("adapter_name_or_path"):
+    if not run.task.trains or is_decoder_trained(run, model) or run.args.is_set("adapter_name_or_path"):
         return
     trained = any(part.targets or part.trains or part.projector or part.trainable_layers for part in work.towers)
-    loose = job.task.method == "full" and any(tower.never_frozen for tower in model.arch.towers)
+    loose = run.task.method == "full" and any(tower.never_frozen for tower in model.arch.towers)
     if not trained and not loose:
-        remedy = "freeze_vision_tower: false" if job.task.uses_adapter else "freeze_multi_modal_projector: false"
+        remedy = "freeze_vision_tower: false" if run.task.uses_adapter else "freeze_multi_modal_projector: false"
         yield "freeze_language_model", f"tower and projector are frozen, too: nothing is left to train; set `{remedy}`"
 
 
 @rule("TRA912", ERROR, about=subjects.multimodal_model)
-def targets_frozen(job: RunSettings, model: Model, work: Workload) -> Findings:
+def targets_frozen(run: RunSettings, model: Model, work: Workload) -> Findings:
     """LoRA's targets all lie in a frozen part of a model that sees or hears, or in none.
 
     Why: "No `target_modules` passed" when the adapter is made, after the data is tokenized and the model loaded on
@@ -47,15 +47,15 @@ def targets_frozen(job: RunSettings, model: Model, work: Workload) -> Findings:
     Source: llamafactory/model/model_utils/visual.py:patch_target_modules
     Fix: `lora_target: all`, or the part's own key: `freeze_vision_tower: false`, `freeze_multi_modal_projector: false`.
     """
-    targets = _explicit_targets(job)
-    if not targets or not is_decoder_trained(job, model) or any(part.targets for part in work.towers):
+    targets = _explicit_targets(run)
+    if not targets or not is_decoder_trained(run, model) or any(part.targets for part in work.towers):
         return
     bare = [re.sub(r"\.\d+(?=\.|$)", "", target) for target in targets]  # without a layer's number
     names = [f"{part}.{name}" for part in model.family.parts for name in model.family.linear]
     linear = [f"language_model.layers.{name}" for name in names]
     if not any(target in name for target in bare for name in linear):
         key = _freezing_key(model, bare)
-        if key and not job.args.flag(key):
+        if key and not run.args.flag(key):
             return  # a module of one layer, by its number
         where, remedy = ("only a frozen part", f"{key}: false") if key else ("no part", "lora_target: all")
         text = f"{', '.join(targets)} names {where} of {model.kind}: nothing would train; write `{remedy}`"
@@ -73,7 +73,7 @@ def _freezing_key(model: Model, targets: list[str]) -> str | None:
 
 
 @rule("TRA913", ERROR, about=subjects.model)
-def target_is_a_block(job: RunSettings, model: Model) -> Findings:
+def target_is_a_block(run: RunSettings, model: Model) -> Findings:
     """LoRA's target is part of the name of a whole block of a model that sees or hears.
 
     Why: for these models LLaMA-Factory takes every module whose name holds the word: "Target module … is not supported"
@@ -81,13 +81,13 @@ def target_is_a_block(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/model/model_utils/visual.py:patch_target_modules, peft/tuners/lora/model.py:LoraModel
     Fix: names of linear layers, such as q_proj, or `lora_target: all`.
     """
-    for target in _explicit_targets(job) if is_decoder_trained(job, model) else ():
+    for target in _explicit_targets(run) if is_decoder_trained(run, model) else ():
         if blocks := [part for part in sorted(model.family.parts) if target in part]:
             yield "lora_target", f"`{target}` is in the name of the block {blocks[0]}, too; name its linear layers"
 
 
 @rule("TRA914", WARNING, about=subjects.multimodal_model)
-def thawed_without_effect(job: RunSettings, model: Model, work: Workload) -> Findings:
+def thawed_without_effect(run: RunSettings, model: Model, work: Workload) -> Findings:
     """LoRA adapts nothing in the part that the recipe unfreezes.
 
     Why: LoRA trains adapters alone; a projector or a tower without a target stays as it is.
@@ -95,7 +95,7 @@ def thawed_without_effect(job: RunSettings, model: Model, work: Workload) -> Fin
     Fix: remove it; full or freeze tuning trains the part itself.
     """
     # A path to modules is not told by the parts' names.
-    if not job.task.uses_adapter or any("." in target for target in _explicit_targets(job)):
+    if not run.task.uses_adapter or any("." in target for target in _explicit_targets(run)):
         return
     adapted = [set(part.targets) for part in work.towers]
     projectors = [{linear.role for linear in tower.projector} for tower in model.arch.towers]
@@ -103,26 +103,26 @@ def thawed_without_effect(job: RunSettings, model: Model, work: Workload) -> Fin
     touched = {"freeze_multi_modal_projector": any(roles & own for roles, own in pairs),
                "freeze_vision_tower": any(roles - own for roles, own in pairs)}  # fmt: skip
     for key, reached in touched.items():
-        if key in job.args.values and not job.args.flag(key) and not reached:
+        if key in run.args.values and not run.args.flag(key) and not reached:
             part = "tower" if key == "freeze_vision_tower" else "projector"
             yield key, f"LoRA adapts nothing in the {part}: `{key}: false` has no effect; remove it"
 
 
 @rule("TRA915", ERROR, about=subjects.model)
-def omni_packed(job: RunSettings, model: Model) -> Findings:
+def omni_packed(run: RunSettings, model: Model) -> Findings:
     """Samples of an omni model are packed with their borders kept.
 
     Why: "Omni models are not supported for packed sequences" at the first step.
     Source: llamafactory/data/collator.py:MultiModalDataCollatorForSeq2Seq
     Fix: remove `neat_packing`.
     """
-    packed = job.task.stage == "sft" and job.task.trains and job.batch.neat_packing
+    packed = run.task.stage == "sft" and run.task.trains and run.batch.neat_packing
     if packed and model.modules and composites.is_omni_type(model.kind):
         yield "neat_packing", "LLaMA-Factory cannot pack samples of omni models so; remove `neat_packing`"
 
 
 @rule("TRA916", WARNING, about=subjects.model)
-def pictures_cut(job: RunSettings, model: Model) -> Findings:
+def pictures_cut(run: RunSettings, model: Model) -> Findings:
     """The pictures of one sample can be longer than `cutoff_len`.
 
     Why: a sample is cut wherever `cutoff_len` falls, within a picture, too; the first such sample ends the run with
@@ -131,11 +131,11 @@ def pictures_cut(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/data/processor/supervised.py:SupervisedDatasetProcessor._encode_data_example
     Fix: a larger `cutoff_len`, or a smaller `image_max_pixels` (films: `video_max_pixels`, `video_maxlen`).
     """
-    if not model.modules or not job.task.trains or job.task.stage == "pt" or job.data.is_tokenized:
+    if not model.modules or not run.task.trains or run.task.stage == "pt" or run.data.is_tokenized:
         return
-    if not any(dataset.attr.has_pictures for dataset in job.data.datasets):
+    if not any(dataset.attr.has_pictures for dataset in run.data.datasets):
         return
-    tokens, limit = multimodal.max_media_tokens(job, model, job.data.datasets), int(job.args.number("cutoff_len"))
+    tokens, limit = multimodal.max_media_tokens(run, model, run.data.datasets), int(run.args.number("cutoff_len"))
     smaller = any(tower.patch_size and not tower.fixed_tokens for tower in model.arch.towers)
     if tokens > limit > 0:
         found = f"the pictures of a sample are up to {tokens:,} tokens, `cutoff_len` is {limit:,}"
@@ -144,7 +144,7 @@ def pictures_cut(job: RunSettings, model: Model) -> Findings:
 
 
 @rule("TRA917", ERROR)
-def own_layout(job: RunSettings) -> Findings:
+def own_layout(run: RunSettings) -> Findings:
     """The checkpoint is in the layout of its own repository, not in that of transformers.
 
     Why: LLaMA-Factory refuses it once the data is tokenized: "Please download the internvl models in a Hugging
@@ -152,18 +152,18 @@ def own_layout(job: RunSettings) -> Findings:
     Source: llamafactory/model/patcher.py:patch_config
     Fix: the published name with -hf in the end; for LLaVA those of llava-hf.
     """
-    if job.model and not job.model.modules:
+    if run.model and not run.model.modules:
         return
-    name = str(job.args.get("model_name_or_path"))
-    local = job.workspace.find(f"{name}/config.json")
+    name = str(run.args.get("model_name_or_path"))
+    local = run.workspace.find(f"{name}/config.json")
     if remedy := model_files.replacement_for_layout(name, _read_architectures(str(local[0])) if local else None):
         text = f"LLaMA-Factory does not load {name}: it is not in transformers' layout; take {remedy}"
         yield "model_name_or_path", text
 
 
-def _explicit_targets(job: RunSettings) -> tuple[str, ...]:
+def _explicit_targets(run: RunSettings) -> tuple[str, ...]:
     """LoRA's targets of a model that sees or hears, where they are named."""
-    targets = job.args.words("lora_target") if job.task.uses_adapter and job.model and job.model.modules else ()
+    targets = run.args.words("lora_target") if run.task.uses_adapter and run.model and run.model.modules else ()
     return () if targets == ("all",) else tuple(target for target in targets if target)
 
 
@@ -183,7 +183,7 @@ _FREEZE_TOWER = set_value("freeze_vision_tower", True, safe=False)
 
 
 @rule("TRA918", ERROR, about=subjects.multimodal_model)
-def reentrant_checkpointing_fails(job: RunSettings, model: Model, work: Workload) -> Findings:
+def reentrant_checkpointing_fails(run: RunSettings, model: Model, work: Workload) -> Findings:
     """Layers that read pictures are computed again with re-entry, and gradients reach the tower.
 
     Why: each such layer sends its gradients through the tower at once, and the first frees what the others need:
@@ -193,7 +193,7 @@ def reentrant_checkpointing_fails(job: RunSettings, model: Model, work: Workload
     transformers/modeling_utils.py:PreTrainedModel.enable_input_require_grads
     Fix: `use_reentrant_gc: false`.
     """
-    if not job.task.trains or not model.arch.has_cross_attention or not _reenters_layers(job):
+    if not run.task.trains or not model.arch.has_cross_attention or not _reenters_layers(run):
         return
     reached = any(
         part.tokens
@@ -206,7 +206,7 @@ def reentrant_checkpointing_fails(job: RunSettings, model: Model, work: Workload
 
 
 @rule("TRA929", WARNING, about=subjects.model)
-def borrowed_without_gradient(job: RunSettings, model: Model) -> Findings:
+def borrowed_without_gradient(run: RunSettings, model: Model) -> Findings:
     """Layers share keys and values, and checkpointing with re-entry loses the gradients of what is shared.
 
     Why: the last layers of Gemma 4's small models read keys and values of earlier layers. Re-entrant checkpointing
@@ -217,17 +217,17 @@ def borrowed_without_gradient(job: RunSettings, model: Model) -> Findings:
     own (a tiny model; unsloth-zoo pull request 813)
     Fix: `use_reentrant_gc: false`.
     """
-    if job.task.trains and model.arch.shares_kv and _reenters_layers(job):
+    if run.task.trains and model.arch.shares_kv and _reenters_layers(run):
         text = f"re-entrant checkpointing loses gradients of keys and values that layers of {model.kind} share"
         yield "use_reentrant_gc", f"{text}; set `use_reentrant_gc: false`", set_value("use_reentrant_gc", False)
 
 
-def _reenters_layers(job: RunSettings) -> bool:
-    return job.activation_checkpointing.mode == "layer" and job.activation_checkpointing.reentrant
+def _reenters_layers(run: RunSettings) -> bool:
+    return run.activation_checkpointing.mode == "layer" and run.activation_checkpointing.reentrant
 
 
 @rule("TRA919", ERROR, about=subjects.multimodal_model)
-def unsupported_lora_target(job: RunSettings, model: Model, work: Workload) -> Findings:
+def unsupported_lora_target(run: RunSettings, model: Model, work: Workload) -> Findings:
     """LoRA's targets reach modules of a model that sees which PEFT does not take.
 
     Why: "Target module … is not supported" when the adapter is made, after the data is tokenized and the model loaded
@@ -236,7 +236,7 @@ def unsupported_lora_target(job: RunSettings, model: Model, work: Workload) -> F
     Source: peft/tuners/lora/model.py:LoraModel, llamafactory/model/model_utils/visual.py:patch_target_modules
     Fix: `freeze_vision_tower: true`, or targets by name.
     """
-    if not job.task.uses_adapter:
+    if not run.task.uses_adapter:
         return
     kind, family = model.kind, yaml_table("composites")[model.kind]
     pairs = zip(model.arch.towers, work.towers, strict=True)
@@ -244,10 +244,10 @@ def unsupported_lora_target(job: RunSettings, model: Model, work: Workload) -> F
     if inside and (wrapped := family.get("wrapped")):
         text = f"the towers of {kind} hold {wrapped}, which PEFT does not take; set `freeze_vision_tower: true`"
         yield "freeze_vision_tower", text, _FREEZE_TOWER
-    if inside and (clash := family.get("tower_clash")) and job.task.targets_all_linear:
+    if inside and (clash := family.get("tower_clash")) and run.task.targets_all_linear:
         text = f"`{clash}`, a layer of the tower, is in the name of other modules of {kind}, which PEFT does not take"
         yield "freeze_vision_tower", f"{text}; set `freeze_vision_tower: true`", _FREEZE_TOWER
-    if (clash := family.get("clash")) and job.task.targets_all_linear:
+    if (clash := family.get("clash")) and run.task.targets_all_linear:
         named = model.family.targets
         found = f"`lora_target: all` picks up `{clash}`, which is a projector layer and also a whole block of {kind}"
         fix = set_value("lora_target", named, safe=False)
@@ -255,7 +255,7 @@ def unsupported_lora_target(job: RunSettings, model: Model, work: Workload) -> F
 
 
 @rule("TRA920", WARNING, about=subjects.model)
-def tiles_uncounted(job: RunSettings, model: Model) -> Findings:
+def tiles_uncounted(run: RunSettings, model: Model) -> Findings:
     """LFM2-VL splits large pictures into tiles, and LLaMA-Factory counts the tokens of the first tile alone.
 
     Why: "Image features and image tokens do not match, tokens: 256, features: 1280" at the first such picture (seen
@@ -265,11 +265,11 @@ def tiles_uncounted(job: RunSettings, model: Model) -> Findings:
     Source: llamafactory/data/mm_plugin.py:LFMVLPlugin
     Fix: `image_max_pixels: 262144`, which is as large as the processor keeps a picture that is not split.
     """
-    if model.kind != "lfm2_vl" or not job.task.trains or job.task.stage == "pt" or job.data.is_tokenized:
+    if model.kind != "lfm2_vl" or not run.task.trains or run.task.stage == "pt" or run.data.is_tokenized:
         return
-    pixels = int(job.args.number("image_max_pixels"))
+    pixels = int(run.args.number("image_max_pixels"))
     side = round(isqrt(max(pixels, 0)) / _TOKEN_SIDE) * _TOKEN_SIDE
-    if side * side > _SPLIT_PIXELS and any(dataset.attr.columns.get("images") for dataset in job.data.datasets):
+    if side * side > _SPLIT_PIXELS and any(dataset.attr.columns.get("images") for dataset in run.data.datasets):
         found = f"{model.name} splits pictures of {pixels:,} pixels; LLaMA-Factory counts the first tile's tokens alone"
         remedy = f"set `image_max_pixels: {_UNSPLIT_PIXELS}`"
         fix = set_value("image_max_pixels", _UNSPLIT_PIXELS, safe=False)

@@ -20,24 +20,24 @@ ConditionTable = tuple[tuple[str, Condition, str], ...]
 
 
 def _method_is(*names: str) -> Condition:
-    return lambda job: job.task.method in names
+    return lambda run: run.task.method in names
 
 
 def _stage_is(*names: str) -> Condition:
-    return lambda job: job.task.stage in names
+    return lambda run: run.task.stage in names
 
 
 def _is_any_on(*keys: str) -> Condition:
-    return lambda job: any(job.args.flag(key) for key in keys)
+    return lambda run: any(run.args.flag(key) for key in keys)
 
 
 def _template_has(part: str) -> Condition:
-    return lambda job: job.template is None or bool(job.template.get(part))
+    return lambda run: run.template is None or bool(run.template.get(part))
 
 
-def _evaluates_on_the_way(job: RunSettings) -> bool:
-    asked = job.args.get("save_strategy") == "best" or job.args.is_set("early_stopping_steps")
-    return asked or job.evaluation.while_training
+def _evaluates_on_the_way(run: RunSettings) -> bool:
+    asked = run.args.get("save_strategy") == "best" or run.args.is_set("early_stopping_steps")
+    return asked or run.evaluation.while_training
 
 
 # Keys (patterns), when LLaMA-Factory reads them, and that in words, which name the keys that decide
@@ -48,7 +48,7 @@ _READ_BY_METHOD: ConditionTable = (
     ("freeze_trainable_modules freeze_extra_modules", _method_is("freeze"), "`finetuning_type: freeze`"),
     (
         "freeze_trainable_layers",
-        lambda job: job.task.method == "freeze" or job.args.flag("use_llama_pro"),
+        lambda run: run.task.method == "freeze" or run.args.flag("use_llama_pro"),
         "`finetuning_type: freeze`",
     ),
 )
@@ -57,17 +57,17 @@ _READ_BY_STAGE: ConditionTable = (
     ("pref_loss pref_bco_weight dpo_label_smoothing ld_alpha", _stage_is("dpo"), "`stage: dpo`"),
     (
         "simpo_gamma",
-        lambda job: job.task.stage == "dpo" and job.args.get("pref_loss") == "simpo",
+        lambda run: run.task.stage == "dpo" and run.args.get("pref_loss") == "simpo",
         "`stage: dpo` with `pref_loss: simpo`",
     ),
     ("kto_chosen_weight kto_rejected_weight", _stage_is("kto"), "`stage: kto`"),
     ("ppo_* reward_model*", _stage_is("ppo"), "`stage: ppo`"),
-    ("ref_model*", lambda job: job.task.needs_reference_logprobs, "a stage with a reference model"),
+    ("ref_model*", lambda run: run.task.needs_reference_logprobs, "a stage with a reference model"),
     ("use_dft_loss use_eaft_loss use_asft_loss compute_accuracy", _stage_is("sft"), "`stage: sft`"),
 )
 # With one data set there is nothing to mix (data/data_utils.py, merge_dataset).
 _READ_BY_NUMBER: ConditionTable = (
-    ("mix_strategy", lambda job: any(len(job.args.words(key)) > 1 for key in ("dataset", "eval_dataset")), "several"),
+    ("mix_strategy", lambda run: any(len(run.args.words(key)) > 1 for key in ("dataset", "eval_dataset")), "several"),
 )
 # Whoever sets these up means to use what is switched off.
 _SWITCHED_OFF: ConditionTable = (
@@ -79,7 +79,7 @@ _SWITCHED_OFF: ConditionTable = (
     ("fp8_backend", _is_any_on("fp8", "fp8_enable_fsdp_float8_all_gather"), "`fp8`"),
     (
         "quantization_type double_quantization quantization_method",
-        lambda job: job.quantization.asked,
+        lambda run: run.quantization.asked,
         "`quantization_bit`",
     ),
     (
@@ -91,17 +91,17 @@ _SWITCHED_OFF: ConditionTable = (
 _READ_BY_SWITCH: ConditionTable = (
     ("profiler_*", _is_any_on("enable_torch_profiler"), "`enable_torch_profiler`"),
     ("pissa_iter", _is_any_on("pissa_init"), "`pissa_init`"),
-    ("loraplus_lr_embedding", lambda job: job.args.is_set("loraplus_lr_ratio"), "`loraplus_lr_ratio`"),
+    ("loraplus_lr_embedding", lambda run: run.args.is_set("loraplus_lr_ratio"), "`loraplus_lr_ratio`"),
     ("asft_alpha", _is_any_on("use_asft_loss"), "`use_asft_loss`"),
     ("eaft_alpha", _is_any_on("use_eaft_loss"), "`use_eaft_loss`"),
     ("buffer_size", _is_any_on("streaming"), "`streaming`"),
     ("metric_for_best_model greater_is_better", _evaluates_on_the_way, "`eval_strategy`"),
-    ("eval_steps", lambda job: job.evaluation.strategy == "steps", "`eval_strategy: steps`"),
-    ("save_steps", lambda job: job.args.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
+    ("eval_steps", lambda run: run.evaluation.strategy == "steps", "`eval_strategy: steps`"),
+    ("save_steps", lambda run: run.args.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
     ("image_* video_*", _template_has("media"), "a template for images"),
     (
         "freeze_vision_tower freeze_multi_modal_projector freeze_language_model",
-        lambda job: job.model is None or bool(job.model.arch.towers),
+        lambda run: run.model is None or bool(run.model.arch.towers),
         "a model that sees or hears",
     ),
     ("enable_thinking preserve_thinking", _template_has("reasoning"), "a template that thinks"),
@@ -120,25 +120,25 @@ def _conditions_by_key(table: ConditionTable) -> Mapping[str, tuple[Condition, s
     return by_key
 
 
-def never_read(job: RunSettings, key: str) -> bool:
+def never_read(run: RunSettings, key: str) -> bool:
     """Whether the stage, the method or the number of data sets leaves the key unread, whatever its value."""
     tables = (_conditions_by_key(table) for table in (_READ_BY_METHOD, _READ_BY_STAGE, _READ_BY_NUMBER))
-    return any(key in conditions and not conditions[key][0](job) for conditions in tables)
+    return any(key in conditions and not conditions[key][0](run) for conditions in tables)
 
 
-def _settings_without_effect(job: RunSettings, table: ConditionTable, meant: bool = False) -> Findings:
+def _settings_without_effect(run: RunSettings, table: ConditionTable, meant: bool = False) -> Findings:
     conditions = _conditions_by_key(table)
     remedy = "set that, or remove it" if meant else "remove it"
-    for key in job.args.values.keys() & conditions.keys():
+    for key in run.args.values.keys() & conditions.keys():
         read, words = conditions[key]
         # A key that decides, and is written in a way that LLaMA-Factory does not take, says nothing yet.
-        unclear = job.refused_keys and not job.refused_keys.isdisjoint(re.findall(r"\w+", words))
-        if job.args.is_set(key) and job.args.values[key] != default_value(key) and not unclear and not read(job):
+        unclear = run.refused_keys and not run.refused_keys.isdisjoint(re.findall(r"\w+", words))
+        if run.args.is_set(key) and run.args.values[key] != default_value(key) and not unclear and not read(run):
             yield key, f"`{key}` has no effect without {words}; {remedy}", None if meant else remove_keys(key)
 
 
 @rule("TRA801", WARNING)
-def method_leaves_unread(job: RunSettings) -> Findings:
+def method_leaves_unread(run: RunSettings) -> Findings:
     """A setting of another fine-tuning method is set.
 
     Why: it has no effect; often `finetuning_type` is not what was meant.
@@ -146,22 +146,22 @@ def method_leaves_unread(job: RunSettings) -> Findings:
     llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: remove it, or set the method it belongs to.
     """
-    yield from _settings_without_effect(job, _READ_BY_METHOD)
+    yield from _settings_without_effect(run, _READ_BY_METHOD)
 
 
 @rule("TRA802", WARNING)
-def stage_leaves_unread(job: RunSettings) -> Findings:
+def stage_leaves_unread(run: RunSettings) -> Findings:
     """A setting of another stage is set.
 
     Why: it has no effect; often `stage` is not what was meant.
     Source: llamafactory/train/tuner.py:_training_function
     Fix: remove it, or set the stage it belongs to.
     """
-    yield from _settings_without_effect(job, _READ_BY_STAGE)
+    yield from _settings_without_effect(run, _READ_BY_STAGE)
 
 
 @rule("TRA803", NOTE)
-def switch_leaves_unread(job: RunSettings) -> Findings:
+def switch_leaves_unread(run: RunSettings) -> Findings:
     """A setting is given without the switch that makes LLaMA-Factory read it.
 
     Why: it has no effect.
@@ -169,11 +169,11 @@ def switch_leaves_unread(job: RunSettings) -> Findings:
     llamafactory/model/model_utils/quantization.py:configure_quantization, llamafactory/hparams/parser.py:get_train_args
     Fix: set the switch, or remove the setting.
     """
-    yield from _settings_without_effect(job, _READ_BY_SWITCH)
+    yield from _settings_without_effect(run, _READ_BY_SWITCH)
 
 
 @rule("TRA804", WARNING)
-def method_switched_off(job: RunSettings) -> Findings:
+def method_switched_off(run: RunSettings) -> Findings:
     """An optimizer, a tracker, quantization or Ray is set up and not switched on.
 
     Why: the run goes on without it: with the memory of another optimizer or of weights in 16 bits, without the record
@@ -183,25 +183,25 @@ def method_switched_off(job: RunSettings) -> Findings:
     llamafactory/train/trainer_utils.py:get_swanlab_callback, llamafactory/train/tuner.py:run_exp
     Fix: set the switch, or remove the setting.
     """
-    yield from _settings_without_effect(job, _SWITCHED_OFF, meant=True)
+    yield from _settings_without_effect(run, _SWITCHED_OFF, meant=True)
 
 
 @rule("TRA407", WARNING)
-def optimizer_unread(job: RunSettings) -> Findings:
+def optimizer_unread(run: RunSettings) -> Findings:
     """Several optimizers are asked for and only one is made.
 
     Why: LLaMA-Factory takes the first of GaLore, APOLLO, LoRA+, BAdam, Adam-mini, Muon; the others, silently, not.
     Source: llamafactory/train/trainer_utils.py:create_custom_optimizer
     Fix: keep one.
     """
-    active = job.requested_optimizers
+    active = run.requested_optimizers
     for key in active[1:]:
         if not (active[0] in OPTIMIZER_NAMES and key in OPTIMIZER_NAMES):
             yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
 
 
 @rule("TRA413", NOTE)
-def warmup_unread(job: RunSettings) -> Findings:
+def warmup_unread(run: RunSettings) -> Findings:
     """A warm-up is set for a schedule that has none.
 
     Why: `constant` starts at the full rate.
@@ -209,42 +209,42 @@ def warmup_unread(job: RunSettings) -> Findings:
     Fix: `lr_scheduler_type: constant_with_warmup`.
     """
     for key in ("warmup_steps", "warmup_ratio"):
-        if job.args.get("lr_scheduler_type") == "constant" and job.args.number(key) > 0:
+        if run.args.get("lr_scheduler_type") == "constant" and run.args.number(key) > 0:
             yield key, f"schedule constant has no warm-up, `{key}` has no effect; use constant_with_warmup"
 
 
 @rule("TRA508", WARNING)
-def loss_unread(job: RunSettings) -> Findings:
+def loss_unread(run: RunSettings) -> Findings:
     """Two supervised losses are asked for and only one is used.
 
     Why: LLaMA-Factory takes the first of DFT, EAFT and ASFT.
     Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.__init__
     Fix: keep one.
     """
-    active = [key for key in ("use_dft_loss", "use_eaft_loss", "use_asft_loss") if job.args.flag(key)]
-    for key in active[1:] if job.task.stage == "sft" else ():
+    active = [key for key in ("use_dft_loss", "use_eaft_loss", "use_asft_loss") if run.args.flag(key)]
+    for key in active[1:] if run.task.stage == "sft" else ():
         yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
 
 
 @rule("TRA607", WARNING)
-def packing_unread(job: RunSettings) -> Findings:
+def packing_unread(run: RunSettings) -> Findings:
     """Packing is set in a stage that does not pack.
 
     Why: only sft and pt pack; elsewhere each sample merely loses one token of its length.
     Source: llamafactory/data/loader.py:_get_dataset_processor
     Fix: remove `packing`.
     """
-    if job.task.stage in ("rm", "dpo", "kto", "ppo") and job.args.flag("packing"):
-        yield "packing", f"stage {job.task.stage} does not pack; remove `packing`"
+    if run.task.stage in ("rm", "dpo", "kto", "ppo") and run.args.flag("packing"):
+        yield "packing", f"stage {run.task.stage} does not pack; remove `packing`"
 
 
 @rule("PAR016", WARNING)
-def fsdp_config_ignored(job: RunSettings) -> Findings:
+def fsdp_config_ignored(run: RunSettings) -> Findings:
     """`fsdp_config` without `fsdp`.
 
     Why: nothing is sharded; every device holds the whole model.
     Source: transformers/training_args.py:TrainingArguments._process_fsdp_args
     Fix: `fsdp: full_shard auto_wrap`, or remove `fsdp_config`.
     """
-    if job.args.get("fsdp_config") and not job.fsdp_words:
+    if run.args.get("fsdp_config") and not run.fsdp_words:
         yield "fsdp_config", "has no effect without `fsdp`, nothing is sharded; add `fsdp: full_shard auto_wrap`"

@@ -12,7 +12,7 @@ from .rule import ERROR, WARNING, Findings, remove_keys, rename_key, rule, set_v
 
 
 @rule("TRA701", ERROR)
-def two_formats(job: RunSettings) -> Findings:
+def two_formats(run: RunSettings) -> Findings:
     """Both fp16 and bf16 are set.
 
     Why: refused at parse, on every rank.
@@ -20,24 +20,24 @@ def two_formats(job: RunSettings) -> Findings:
     Fix: bf16 where the device has it (Ampere and later, Ascend 910B), else fp16.
     """
     for half, brain in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
-        if job.args.flag(half) and job.args.flag(brain):
+        if run.args.flag(half) and run.args.flag(brain):
             yield half, f"`{half}` and `{brain}` exclude each other; keep one"
 
 
 @rule("TRA702", ERROR)
-def pure_format_sharded(job: RunSettings) -> Findings:
+def pure_format_sharded(run: RunSettings) -> Findings:
     """Pure bf16 is combined with ZeRO-3.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `bf16: true` instead of `pure_bf16`; ZeRO-3 keeps bf16 weights anyway.
     """
-    if job.args.flag("pure_bf16") and job.zero_stage == 3:
+    if run.args.flag("pure_bf16") and run.zero_stage == 3:
         yield "pure_bf16", "`pure_bf16` is refused with DeepSpeed ZeRO-3; write `bf16: true`"
 
 
 @rule("TRA703", WARNING)
-def full_precision(job: RunSettings) -> Findings:
+def full_precision(run: RunSettings) -> Findings:
     """Training computes in 32 bits.
 
     Why: full and freeze turn trained weights into fp32, and without bf16 or fp16 nothing computes in less: twice the
@@ -46,27 +46,27 @@ def full_precision(job: RunSettings) -> Findings:
     Source: llamafactory/model/adapter.py:init_adapter, llamafactory/train/fp8_utils.py:configure_fp8_environment
     Fix: `bf16: true` (fp16 on V100 and T4).
     """
-    trains = job.task.trains and job.task.method in ("full", "freeze")
-    if trains and job.precision.mode == "fp32" and not job.on_cpu and not fp32_weights_key(job):
-        better = "fp16" if job.machine and not job.machine.device.bf16 else "bf16"
+    trains = run.task.trains and run.task.method in ("full", "freeze")
+    if trains and run.precision.mode == "fp32" and not run.on_cpu and not fp32_weights_key(run):
+        better = "fp16" if run.machine and not run.machine.device.bf16 else "bf16"
         yield "bf16", f"neither bf16 nor fp16 is set: training computes in 32 bits; set `{better}: true`"
 
 
 @rule("TRA704", ERROR)
-def attention_unknown(job: RunSettings) -> Findings:
+def attention_unknown(run: RunSettings) -> Findings:
     """FlashAttention-3 is asked for, which LLaMA-Factory does not set up.
 
     Why: "unknown attention type" when the model is configured, after the whole data set is tokenized on every rank.
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
     Fix: `flash_attn: fa2`, or auto.
     """
-    if job.args.get("flash_attn") == "fa3" and not (job.model and job.model.family.own_kernel):
+    if run.args.get("flash_attn") == "fa3" and not (run.model and run.model.family.own_kernel):
         judged = releases.newest_pair()[0]
         yield "flash_attn", f"`flash_attn: fa3` is not set up by LLaMA-Factory {judged}; write fa2 or auto"
 
 
 @rule("TRA705", WARNING)
-def checkpointing_stays_on(job: RunSettings) -> Findings:
+def checkpointing_stays_on(run: RunSettings) -> Findings:
     """Gradient checkpointing is switched off by a key that does not do it, or both on and off.
 
     Why: LLaMA-Factory switches it on itself; `gradient_checkpointing: false` leaves it on, and `gradient_checkpointing:
@@ -74,18 +74,18 @@ def checkpointing_stays_on(job: RunSettings) -> Findings:
     Source: llamafactory/model/model_utils/checkpointing.py:prepare_model_for_training
     Fix: `disable_gradient_checkpointing: true` alone switches it off; neither key leaves it on.
     """
-    if not job.args.flag("disable_gradient_checkpointing"):
-        if job.args.values.get("gradient_checkpointing") is False:
+    if not run.args.flag("disable_gradient_checkpointing"):
+        if run.args.values.get("gradient_checkpointing") is False:
             text = "`gradient_checkpointing: false` leaves it on; write `disable_gradient_checkpointing: true`"
             fix = rename_key("gradient_checkpointing", "disable_gradient_checkpointing", safe=False, value=True)
             yield "gradient_checkpointing", text, fix
-    elif job.args.flag("gradient_checkpointing"):
+    elif run.args.flag("gradient_checkpointing"):
         text = "`gradient_checkpointing: true` switches back on what this key switches off; remove one"
         yield "disable_gradient_checkpointing", text
 
 
 @rule("TRA706", WARNING)
-def two_liger_switches(job: RunSettings) -> Findings:
+def two_liger_switches(run: RunSettings) -> Findings:
     """Liger kernels are switched on by transformers' key.
 
     Why: LLaMA-Factory's own key is `enable_liger_kernel`; transformers' patches the model a second time, after
@@ -93,15 +93,15 @@ def two_liger_switches(job: RunSettings) -> Findings:
     Source: transformers/trainer.py:Trainer.train, llamafactory/model/loader.py:load_model
     Fix: `enable_liger_kernel: true` alone.
     """
-    own = job.args.flag("enable_liger_kernel")
-    if job.args.flag("use_liger_kernel"):
+    own = run.args.flag("enable_liger_kernel")
+    if run.args.flag("use_liger_kernel"):
         how = "remove it" if own else "write `enable_liger_kernel: true`"
         fix = remove_keys("use_liger_kernel") if own else rename_key("use_liger_kernel", "enable_liger_kernel", False)
         yield "use_liger_kernel", f"`use_liger_kernel` goes past LLaMA-Factory's own switch; {how}", fix
 
 
 @rule("TRA711", ERROR)
-def fp32_meets_bf16(job: RunSettings) -> Findings:
+def fp32_meets_bf16(run: RunSettings) -> Findings:
     """Weights in 32 and in 16 bits meet in a run without mixed precision.
 
     Why: LLaMA-Factory trains in 32 bits what freeze tuning, `additional_target` or new tokens unfreeze, and
@@ -112,8 +112,8 @@ def fp32_meets_bf16(job: RunSettings) -> Findings:
     llamafactory/model/model_utils/checkpointing.py:prepare_model_for_training
     Fix: `bf16: true` (fp16 on V100 and T4).
     """
-    key = fp32_weights_key(job)
-    if key and job.task.trains and not job.precision.trains_in_16_bit and not job.precision.autocast:
+    key = fp32_weights_key(run)
+    if key and run.task.trains and not run.precision.trains_in_16_bit and not run.precision.autocast:
         yield key, f"{KEEPS_FP32[key]} in 32 bits beside 16-bit weights needs mixed precision; set `bf16: true`"
 
 
@@ -128,125 +128,125 @@ KEEPS_FP32 = {
 }
 
 
-def fp32_weights_key(job: RunSettings) -> str | None:
+def fp32_weights_key(run: RunSettings) -> str | None:
     """The key that leaves weights in 32 bits beside others in 16; None where there is none, or it is not known."""
-    if job.task.method == "full" or job.model is None or job.model.dtype_bytes != 2 or job.uses_deepspeed or job.fsdp:
+    if run.task.method == "full" or run.model is None or run.model.dtype_bytes != 2 or run.uses_deepspeed or run.fsdp:
         return None
     adapted = ("additional_target", "resize_vocab", "add_tokens", "add_special_tokens")
-    trained = ["finetuning_type"] if job.task.method == "freeze" else [key for key in adapted if job.args.flag(key)]
-    return next(iter([*trained, *(["upcast_layernorm"] if job.args.flag("upcast_layernorm") else [])]), None)
+    trained = ["finetuning_type"] if run.task.method == "freeze" else [key for key in adapted if run.args.flag(key)]
+    return next(iter([*trained, *(["upcast_layernorm"] if run.args.flag("upcast_layernorm") else [])]), None)
 
 
-def _sharding_name(job: RunSettings) -> str | None:
-    return "DeepSpeed ZeRO-3" if job.zero_stage == 3 else "FSDP" if job.fsdp else None
+def _sharding_name(run: RunSettings) -> str | None:
+    return "DeepSpeed ZeRO-3" if run.zero_stage == 3 else "FSDP" if run.fsdp else None
 
 
 @rule("TRA301", ERROR)
-def quantized_weights_trained(job: RunSettings) -> Findings:
+def quantized_weights_trained(run: RunSettings) -> Findings:
     """Quantized weights are to be trained themselves.
 
     Why: refused at parse, on every rank: only LoRA and OFT train beside frozen weights.
     Source: llamafactory/hparams/parser.py:_verify_model_args
     Fix: `finetuning_type: lora`, or remove `quantization_bit`.
     """
-    if job.quantization.asked and not job.task.uses_adapter:
-        yield "quantization_bit", f"quantized weights need `finetuning_type: lora` or oft, not {job.task.method}"
+    if run.quantization.asked and not run.task.uses_adapter:
+        yield "quantization_bit", f"quantized weights need `finetuning_type: lora` or oft, not {run.task.method}"
 
 
 @rule("TRA302", ERROR)
-def quantization_conflict(job: RunSettings) -> Findings:
+def quantization_conflict(run: RunSettings) -> Findings:
     """A setting excludes quantized weights.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/parser.py:_verify_model_args, llamafactory/hparams/parser.py:get_train_args
     Fix: remove the setting, or `quantization_bit`.
     """
-    if not (job.quantization.asked and job.task.uses_adapter):
+    if not (run.quantization.asked and run.task.uses_adapter):
         return
-    if job.args.flag("pissa_init") and job.task.method == "lora":
+    if run.args.flag("pissa_init") and run.task.method == "lora":
         yield "pissa_init", "PiSSA cannot be initialized on quantized weights; use scripts/pissa_init.py once"
-    if job.args.flag("resize_vocab"):
+    if run.args.flag("resize_vocab"):
         yield "resize_vocab", "the embeddings of a quantized model cannot be resized; remove `resize_vocab`"
-    if job.args.is_set("adapter_name_or_path") and job.args.flag("create_new_adapter"):
+    if run.args.is_set("adapter_name_or_path") and run.args.flag("create_new_adapter"):
         yield "create_new_adapter", "a new adapter cannot be put on an adapted quantized model; merge the first one"
-    elif len(job.args.words("adapter_name_or_path")) > 1:
+    elif len(run.args.words("adapter_name_or_path")) > 1:
         yield "adapter_name_or_path", "a quantized model takes one adapter; merge them first"
-    if job.args.flag("fp8"):
+    if run.args.flag("fp8"):
         yield "fp8", "`fp8` and `quantization_bit` exclude each other; remove one"
 
 
 @rule("TRA303", ERROR)
-def device_map_in_training(job: RunSettings) -> Findings:
+def device_map_in_training(run: RunSettings) -> Findings:
     """Layers of a quantized model are to be spread over devices in training.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: remove `quantization_device_map`; ZeRO-3 or FSDP shard a 4-bit model.
     """
-    if job.task.trains and job.args.get("quantization_device_map") == "auto":
+    if run.task.trains and run.args.get("quantization_device_map") == "auto":
         yield "quantization_device_map", "`quantization_device_map: auto` is for inference; remove it"
 
 
 @rule("TRA304", ERROR)
-def bits_refused(job: RunSettings) -> Findings:
+def bits_refused(run: RunSettings) -> Findings:
     """The quantization method does not know this number of bits.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: bnb takes 4 or 8, eetq 8, hqq 1 to 6 or 8.
     """
-    asked = job.quantization
+    asked = run.quantization
     allowed = ON_LOAD_BITS.get(asked.method)
-    if asked.loads and job.task.uses_adapter and allowed and asked.bits not in allowed:
+    if asked.loads and run.task.uses_adapter and allowed and asked.bits not in allowed:
         known = ", ".join(str(bits) for bits in allowed)
         yield "quantization_bit", f"{asked.method} quantizes to {known} bits, not {asked.bits}"
 
 
 @rule("TRA305", ERROR)
-def quantization_not_sharded(job: RunSettings) -> Findings:
+def quantization_not_sharded(run: RunSettings) -> Findings:
     """Weights are quantized in a way that ZeRO-3 and FSDP cannot shard.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: `quantization_bit: 4` with bnb, or ZeRO-2.
     """
-    way, asked = _sharding_name(job), job.quantization
+    way, asked = _sharding_name(run), run.quantization
     known = asked.loads and asked.bits in ON_LOAD_BITS.get(asked.method, ())
-    if way and known and job.task.uses_adapter and (asked.method, asked.bits) != ("bnb", 4):
+    if way and known and run.task.uses_adapter and (asked.method, asked.bits) != ("bnb", 4):
         text = f"{way} cannot shard {asked.bits}-bit {asked.method} weights; use 4-bit bnb, or ZeRO-2"
         yield "quantization_bit", text
 
 
 @rule("TRA306", ERROR)
-def checkpoint_not_sharded(job: RunSettings) -> Findings:
+def checkpoint_not_sharded(run: RunSettings) -> Findings:
     """The checkpoint is quantized in a way that ZeRO-3 and FSDP cannot shard.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: ZeRO-2 or plain data parallel, or the unquantized model with `quantization_bit: 4`.
     """
-    kind, way = job.quantization.kept, _sharding_name(job)
+    kind, way = run.quantization.kept, _sharding_name(run)
     if kind and way:
         yield "model_name_or_path", f"the checkpoint is {kind}-quantized, which {way} cannot shard; use ZeRO-2 or none"
 
 
 @rule("TRA307", ERROR)
-def quantized_checkpoint_trained(job: RunSettings) -> Findings:
+def quantized_checkpoint_trained(run: RunSettings) -> Findings:
     """A quantized checkpoint is used with a method other than LoRA or OFT, or with PiSSA.
 
     Why: fails when the adapter is made, after the data is tokenized and the model loaded on every rank.
     Source: llamafactory/model/adapter.py:init_adapter
     Fix: `finetuning_type: lora`, or the unquantized model.
     """
-    kind = job.quantization.kept if job.task.trains and not job.quantization.asked else None
-    if kind and not job.task.uses_adapter:
+    kind = run.quantization.kept if run.task.trains and not run.quantization.asked else None
+    if kind and not run.task.uses_adapter:
         yield "finetuning_type", f"the checkpoint is {kind}-quantized, so its weights cannot be trained; use lora"
-    elif kind and job.args.flag("pissa_init"):
+    elif kind and run.args.flag("pissa_init"):
         yield "pissa_init", f"the checkpoint is {kind}-quantized; PiSSA needs the original weights"
 
 
 @rule("TRA308", WARNING)
-def nothing_quantized(job: RunSettings) -> Findings:
+def nothing_quantized(run: RunSettings) -> Findings:
     """The quantization method does not quantize while loading, or not this model.
 
     Why: `quantization_bit` then has no effect, and the full weights are loaded: out of memory, or no saving at all.
@@ -257,31 +257,31 @@ def nothing_quantized(job: RunSettings) -> Findings:
     Fix: `quantization_method: bnb`, or the quantized checkpoint without `quantization_bit`; for such a model
     transformers 5.2.
     """
-    asked = job.quantization
+    asked = run.quantization
     if asked.loads and not asked.works:
-        key = "quantization_method" if "quantization_method" in job.args.values else "quantization_bit"
+        key = "quantization_method" if "quantization_method" in run.args.values else "quantization_bit"
         text = f"`quantization_method: {asked.method}` quantizes nothing while loading; use bnb"
         yield key, text, set_value("quantization_method", "bnb", safe=False)
-    elif asked.works and asked.spared and job.model:
-        found = f"this transformers quantizes no linear layer of {job.model.kind}"
+    elif asked.works and asked.spared and run.model:
+        found = f"this transformers quantizes no linear layer of {run.model.kind}"
         yield "quantization_bit", f"{found}; install transformers 5.2.0, which does"
 
 
 @rule("TRA309", WARNING)
-def quantized_twice(job: RunSettings) -> Findings:
+def quantized_twice(run: RunSettings) -> Findings:
     """`quantization_bit` is set for a checkpoint that is quantized already.
 
     Why: it has no effect; the checkpoint's own quantization is used.
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: remove it.
     """
-    kind = job.quantization.checkpoint
-    if kind and job.quantization.asked and job.task.uses_adapter:
+    kind = run.quantization.checkpoint
+    if kind and run.quantization.asked and run.task.uses_adapter:
         yield "quantization_bit", f"the checkpoint is {kind}-quantized already; `quantization_bit` has no effect"
 
 
 @rule("TRA310", ERROR)
-def dora_on_quantized(job: RunSettings) -> Findings:
+def dora_on_quantized(run: RunSettings) -> Findings:
     """DoRA is put on quantized weights.
 
     Why: refused when the adapter is made, after the data is tokenized and the model loaded on every rank; bitsandbytes
@@ -289,13 +289,13 @@ def dora_on_quantized(job: RunSettings) -> Findings:
     Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: LoRA without `use_dora`, or unquantized weights.
     """
-    quantized = job.quantization.works or job.quantization.kept
-    if job.task.method == "lora" and job.args.flag("use_dora") and quantized:
+    quantized = run.quantization.works or run.quantization.kept
+    if run.task.method == "lora" and run.args.flag("use_dora") and quantized:
         yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove one"
 
 
 @rule("TRA311", WARNING, about=subjects.model)
-def experts_not_quantized(job: RunSettings, model: Model) -> Findings:
+def experts_not_quantized(run: RunSettings, model: Model) -> Findings:
     """A mixture-of-experts model is quantized while loading.
 
     Why: transformers 5 keeps the experts as fused tensors that bitsandbytes leaves in 16 bits, so most of the model
@@ -304,18 +304,18 @@ def experts_not_quantized(job: RunSettings, model: Model) -> Findings:
     Fix: transformers 4, whose experts are linear modules; else shard over several devices with ZeRO-3, or use a
     checkpoint that is quantized already.
     """
-    fused = model.arch.ffn.experts and model.family.fuses(job.header) and not _has_quantized_router(job)
-    if fused and job.quantization.loads and job.quantization.method == "bnb":  # TRA313 and TRA314 say worse of a router
+    fused = model.arch.ffn.experts and model.family.fuses(run.header) and not _has_quantized_router(run)
+    if fused and run.quantization.loads and run.quantization.method == "bnb":  # TRA313 and TRA314 say worse of a router
         older = model.family.forms({}).get(False)
         cures = [f"install transformers {older}, which quantizes them"] if older else []
-        if job.machine is None or job.batch.world_size > 1:  # else ZeRO-3 has nothing to shard over
+        if run.machine is None or run.batch.world_size > 1:  # else ZeRO-3 has nothing to shard over
             cures.append("shard with ZeRO-3")
         remedy = ", or ".join(cures) or "take a checkpoint that is quantized already"
         yield "quantization_bit", f"the experts of {model.kind} stay in 16 bits; {remedy}"
 
 
 @rule("TRA312", ERROR)
-def other_model_bits(job: RunSettings) -> Findings:
+def other_model_bits(run: RunSettings) -> Findings:
     """The reference or reward model is to be quantized to a number of bits that is not known.
 
     Why: an assertion at parse, on every rank.
@@ -323,12 +323,12 @@ def other_model_bits(job: RunSettings) -> Findings:
     Fix: 4 or 8.
     """
     for key in ("ref_model_quantization_bit", "reward_model_quantization_bit"):
-        if job.args.is_set(key) and job.args.get(key) not in (4, 8):
-            yield key, f"`{key}` is {job.args.get(key)}, only 4 and 8 are accepted"
+        if run.args.is_set(key) and run.args.get(key) not in (4, 8):
+            yield key, f"`{key}` is {run.args.get(key)}, only 4 and 8 are accepted"
 
 
 @rule("TRA313", ERROR, since="transformers 5.0.0")
-def router_packed(job: RunSettings) -> Findings:
+def router_packed(run: RunSettings) -> Findings:
     """A model whose router reads the weight of a plain linear layer is quantized to 4 bits.
 
     Why: the router multiplies by the packed weight: "mat1 and mat2 shapes cannot be multiplied" at the first step,
@@ -336,12 +336,12 @@ def router_packed(job: RunSettings) -> Findings:
     Source: transformers/models/deepseek_v2/modeling_deepseek_v2.py:DeepseekV2Moe.forward
     Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
     """
-    if _has_quantized_router(job) and job.quantization.bits == 4:
+    if _has_quantized_router(run) and run.quantization.bits == 4:
         yield "quantization_bit", "the router of this model cannot read 4-bit weights; remove `quantization_bit`"
 
 
 @rule("TRA314", WARNING, since="transformers 5.0.0")
-def router_rounded(job: RunSettings) -> Findings:
+def router_rounded(run: RunSettings) -> Findings:
     """A model whose router reads the weight of a plain linear layer is quantized to 8 bits.
 
     Why: the run goes on, but the router takes the stored integers for weights and sends tokens to other experts than
@@ -349,10 +349,10 @@ def router_rounded(job: RunSettings) -> Findings:
     Source: transformers/models/deepseek_v2/modeling_deepseek_v2.py:DeepseekV2Moe.forward
     Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
     """
-    if _has_quantized_router(job) and job.quantization.bits == 8:
+    if _has_quantized_router(run) and run.quantization.bits == 8:
         yield "quantization_bit", "the router of this model takes 8-bit integers for weights; remove it"
 
 
-def _has_quantized_router(job: RunSettings) -> bool:
-    quantized = job.quantization.loads and job.quantization.method == "bnb"
-    return quantized and job.task.trains and job.model is not None and job.model.family.router == "linear"
+def _has_quantized_router(run: RunSettings) -> bool:
+    quantized = run.quantization.loads and run.quantization.method == "bnb"
+    return quantized and run.task.trains and run.model is not None and run.model.family.router == "linear"

@@ -13,12 +13,12 @@ _UNBOUNDED = float("inf")
 _ABOVE_0 = 5e-324
 
 
-def _uses_adam(job: RunSettings) -> bool:
-    return "adam" in str(job.args.get("optim")) and not {"use_galore", "use_apollo"} & set(job.requested_optimizers)
+def _uses_adam(run: RunSettings) -> bool:
+    return "adam" in str(run.args.get("optim")) and not {"use_galore", "use_apollo"} & set(run.requested_optimizers)
 
 
-def _samples_text(job: RunSettings) -> bool:
-    return job.evaluation.generates_text and job.args.flag("do_sample")
+def _samples_text(run: RunSettings) -> bool:
+    return run.evaluation.generates_text and run.args.flag("do_sample")
 
 
 _trains, _evaluates, _generates = (
@@ -29,7 +29,7 @@ _trains, _evaluates, _generates = (
 
 
 def _is_on(key: str) -> Callable[[RunSettings], bool]:
-    return lambda job: job.args.flag(key)
+    return lambda run: run.args.flag(key)
 
 
 class NumericRange(NamedTuple):
@@ -60,7 +60,7 @@ _RANGES = {
     "top_k": NumericRange(0, _UNBOUNDED, _samples_text, FailsAt.FIRST_EVALUATION),
     "repetition_penalty": NumericRange(_ABOVE_0, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
     "apollo_rank": NumericRange(0, _UNBOUNDED, _is_on("use_apollo"), FailsAt.TRAINER),
-    "oft_block_size": NumericRange(0, _UNBOUNDED, lambda job: job.task.method == "oft", FailsAt.MODEL_LOADING),
+    "oft_block_size": NumericRange(0, _UNBOUNDED, lambda run: run.task.method == "oft", FailsAt.MODEL_LOADING),
     "profiler_active_steps": NumericRange(1, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
     "profiler_wait_steps": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
     "profiler_warmup_steps": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
@@ -78,7 +78,7 @@ _INTERVALS: dict[str, tuple[Callable[[RunSettings], bool], FailsAt]] = {
 
 
 @rule("TRA018", ERROR)
-def number_out_of_range(job: RunSettings) -> Findings:
+def number_out_of_range(run: RunSettings) -> Findings:
     """A number is outside its range.
 
     Why: torch or peft refuse it only when they use it, after the data is tokenized and the model loaded on every rank;
@@ -89,29 +89,29 @@ def number_out_of_range(job: RunSettings) -> Findings:
     Fix: the default, or a number within the limits named.
     """
     for key, (low, end, read, fails) in _RANGES.items():
-        value = job.args.get(key)
+        value = run.args.get(key)
         outside = isinstance(value, (int, float)) and not low <= value < end  # which .nan is, too
-        if job.args.is_set(key) and outside and read(job):
+        if run.args.is_set(key) and outside and read(run):
             least = "above 0" if low == _ABOVE_0 else f"at least {low:g}"
             limit = f" and below {end:g}" if end < _UNBOUNDED else ""
             yield key, f"`{key}` is {value} and fails {fails}; it must be {least}{limit}"
 
 
 @rule("TRA020", ERROR)
-def seed_out_of_range(job: RunSettings) -> Findings:
+def seed_out_of_range(run: RunSettings) -> Findings:
     """The seed is below zero or has more than 32 bits.
 
     Why: refused at parse, on every rank: "Seed must be between 0 and 2**32 - 1".
     Source: transformers/trainer_utils.py:set_seed
     Fix: any whole number from 0 to 4294967295.
     """
-    seed = job.args.get("seed")
+    seed = run.args.get("seed")
     if isinstance(seed, int) and not 0 <= seed < 1 << 32:
         yield "seed", f"`seed` is {seed}, it must be at least 0 and at most {(1 << 32) - 1}"
 
 
 @rule("TRA022", ERROR)
-def interval_zero(job: RunSettings) -> Findings:
+def interval_zero(run: RunSettings) -> Findings:
     """An interval is zero.
 
     Why: the run divides by it: ZeroDivisionError after the model is loaded on every rank, or at the first evaluation,
@@ -124,12 +124,12 @@ def interval_zero(job: RunSettings) -> Findings:
     Fix: at least 1, or leave it out.
     """
     for key, (read, fails) in _INTERVALS.items():
-        if job.args.is_set(key) and job.args.get(key) == 0 and read(job):
-            yield key, f"`{key}: {job.args.get(key)}` is divided by and fails {fails}; it must be at least 1"
+        if run.args.is_set(key) and run.args.get(key) == 0 and read(run):
+            yield key, f"`{key}: {run.args.get(key)}` is divided by and fails {fails}; it must be at least 1"
 
 
 @rule("TRA023", WARNING)
-def accumulation_below_zero(job: RunSettings) -> Findings:
+def accumulation_below_zero(run: RunSettings) -> Findings:
     """The accumulation is below zero.
 
     Why: the run goes on, with another number of samples in each step than anybody can have meant. There is no value
@@ -137,5 +137,5 @@ def accumulation_below_zero(job: RunSettings) -> Findings:
     Source: transformers/trainer.py:Trainer.set_initial_training_values
     Fix: at least 1.
     """
-    if job.task.trains and job.args.number("gradient_accumulation_steps") < 0:
+    if run.task.trains and run.args.number("gradient_accumulation_steps") < 0:
         yield "gradient_accumulation_steps", "the accumulation is below zero; write at least 1"

@@ -21,38 +21,38 @@ OPTIMIZER_NAMES = {key: own.title for key, own in OWN_OPTIMIZERS.items() if own.
 _LAYERWISE_KEYS = {key: own.layerwise_key for key, own in OWN_OPTIMIZERS.items() if own.layerwise_key}
 
 
-def _active_optimizers(job: RunSettings) -> list[str]:
-    return [key for key in OPTIMIZER_NAMES if job.args.flag(key)]
+def _active_optimizers(run: RunSettings) -> list[str]:
+    return [key for key in OPTIMIZER_NAMES if run.args.flag(key)]
 
 
 @rule("TRA401", ERROR)
-def optimizer_with_lora(job: RunSettings) -> Findings:
+def optimizer_with_lora(run: RunSettings) -> Findings:
     """GaLore, APOLLO or BAdam is combined with LoRA.
 
     Why: refused at parse, on every rank: they save memory of full fine-tuning.
     Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: `finetuning_type: full`, or leave them out.
     """
-    for key in _active_optimizers(job):
-        if job.task.method == "lora":
+    for key in _active_optimizers(run):
+        if run.task.method == "lora":
             yield key, f"{OPTIMIZER_NAMES[key]} is refused with LoRA; set `finetuning_type: full` or remove `{key}`"
 
 
 @rule("TRA402", ERROR)
-def two_optimizers(job: RunSettings) -> Findings:
+def two_optimizers(run: RunSettings) -> Findings:
     """Two of GaLore, APOLLO and BAdam are set.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__
     Fix: keep one.
     """
-    active = _active_optimizers(job)
-    if len(active) > 1 and job.task.method != "lora":
+    active = _active_optimizers(run)
+    if len(active) > 1 and run.task.method != "lora":
         yield active[1], f"{' and '.join(OPTIMIZER_NAMES[key] for key in active)} exclude each other; keep one"
 
 
 @rule("TRA403", ERROR)
-def optimizer_with_deepspeed(job: RunSettings) -> Findings:
+def optimizer_with_deepspeed(run: RunSettings) -> Findings:
     """GaLore or APOLLO is combined with DeepSpeed.
 
     Why: refused at parse, on every rank.
@@ -60,32 +60,32 @@ def optimizer_with_deepspeed(job: RunSettings) -> Findings:
     Fix: remove `deepspeed`, or use BAdam with ZeRO-3.
     """
     for key in ("use_galore", "use_apollo"):
-        if job.task.method != "lora" and job.args.flag(key) and job.args.is_set("deepspeed"):
+        if run.task.method != "lora" and run.args.flag(key) and run.args.is_set("deepspeed"):
             yield key, f"{OPTIMIZER_NAMES[key]} does not work with DeepSpeed; remove one"
 
 
 @rule("TRA404", ERROR)
-def optimizer_not_distributed(job: RunSettings) -> Findings:
+def optimizer_not_distributed(run: RunSettings) -> Findings:
     """A layer-wise or partial optimizer is used on several devices.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: one device; GaLore and APOLLO without layer-wise updates; BAdam by layer with DeepSpeed ZeRO-3.
     """
-    if job.task.method == "lora" or not (job.batch.world_size > 1 or job.uses_deepspeed):
+    if run.task.method == "lora" or not (run.batch.world_size > 1 or run.uses_deepspeed):
         return
     for key, layerwise in _LAYERWISE_KEYS.items():
-        if job.args.flag(key) and job.args.flag(layerwise) and not job.uses_deepspeed:
-            found = f"layer-wise {OPTIMIZER_NAMES[key]} runs on one device, not {job.batch.world_size}"
+        if run.args.flag(key) and run.args.flag(layerwise) and not run.uses_deepspeed:
+            found = f"layer-wise {OPTIMIZER_NAMES[key]} runs on one device, not {run.batch.world_size}"
             yield layerwise, f"{found}; set `{layerwise}: false`"
-    if job.args.flag("use_badam") and job.args.get("badam_mode") == "ratio":
+    if run.args.flag("use_badam") and run.args.get("badam_mode") == "ratio":
         yield "badam_mode", "BAdam by ratio runs on one device; use `badam_mode: layer` with ZeRO-3"
-    elif job.args.flag("use_badam") and job.zero_stage != 3:
+    elif run.args.flag("use_badam") and run.zero_stage != 3:
         yield "use_badam", "BAdam on several devices needs DeepSpeed ZeRO-3"
 
 
 @rule("TRA405", ERROR)
-def optimizer_name_refused(job: RunSettings) -> Findings:
+def optimizer_name_refused(run: RunSettings) -> Findings:
     """GaLore or APOLLO cannot take the place of the optimizer that `optim` names.
 
     Why: "unknown optim" when the trainer is built, after the data is tokenized and the model loaded on every rank; the
@@ -94,18 +94,18 @@ def optimizer_name_refused(job: RunSettings) -> Findings:
     llamafactory/train/trainer_utils.py:_create_apollo_optimizer
     Fix: `optim: adamw_torch`; or `torch: "2.7"` in the header block, where that is what runs it.
     """
-    written = "optim" in job.args.values
-    names = {job.args.get("optim")} if written else job.possible_default_optimizers
+    written = "optim" in run.args.values
+    names = {run.args.get("optim")} if written else run.possible_default_optimizers
     for key in _LAYERWISE_KEYS:
         refused = sorted(name for name in names if key not in optimizer_choice(name).replaced_by)
-        if job.task.method != "lora" and job.args.flag(key) and refused and not job.uses_deepspeed:
+        if run.task.method != "lora" and run.args.flag(key) and refused and not run.uses_deepspeed:
             how = "" if written else ", the default since torch 2.8"
             text = f"{OPTIMIZER_NAMES[key]} does not know `optim: {refused[0]}`{how}; set `optim: adamw_torch`"
             yield "optim" if written else key, text
 
 
 @rule("TRA406", ERROR)
-def layerwise_accumulation(job: RunSettings) -> Findings:
+def layerwise_accumulation(run: RunSettings) -> Findings:
     """Layer-wise updates are combined with gradient accumulation.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded.
@@ -114,14 +114,14 @@ def layerwise_accumulation(job: RunSettings) -> Findings:
     Fix: `gradient_accumulation_steps: 1`.
     """
     for key, layerwise in _LAYERWISE_KEYS.items():
-        steps = job.batch.accumulation
-        if job.task.method != "lora" and job.args.flag(key) and job.args.flag(layerwise) and steps > 1:
+        steps = run.batch.accumulation
+        if run.task.method != "lora" and run.args.flag(key) and run.args.flag(layerwise) and steps > 1:
             text = f"layer-wise {OPTIMIZER_NAMES[key]} updates at every backward pass, accumulation is {steps}; set 1"
             yield "gradient_accumulation_steps", text
 
 
 @rule("TRA414", ERROR)
-def ratio_refused(job: RunSettings) -> Findings:
+def ratio_refused(run: RunSettings) -> Findings:
     """BAdam by ratio cannot be made.
 
     Why: it takes the numbers that plain Adam takes and no others, so adamw_torch_fused, the default since torch 2.8,
@@ -130,18 +130,18 @@ def ratio_refused(job: RunSettings) -> Findings:
     Source: llamafactory/train/trainer_utils.py:_create_badam_optimizer
     Fix: `optim: adamw_torch`; for a model with tied embeddings `badam_mode: layer`.
     """
-    if job.task.method == "lora" or not job.args.flag("use_badam") or job.args.get("badam_mode") != "ratio":
+    if run.task.method == "lora" or not run.args.flag("use_badam") or run.args.get("badam_mode") != "ratio":
         return
-    if job.model and job.model.arch.tied:
-        text = f"BAdam by ratio needs a head of its own, {job.model.name} ties it to the embedding; use layer"
+    if run.model and run.model.arch.tied:
+        text = f"BAdam by ratio needs a head of its own, {run.model.name} ties it to the embedding; use layer"
         yield "badam_mode", text
-    elif not optimizer_choice(job.args.get("optim")).plain_arguments:
-        at = "optim" if "optim" in job.args.values else "badam_mode"
-        yield at, f"BAdam by ratio does not know `optim: {job.args.get('optim')}`; set `optim: adamw_torch`"
+    elif not optimizer_choice(run.args.get("optim")).plain_arguments:
+        at = "optim" if "optim" in run.args.values else "badam_mode"
+        yield at, f"BAdam by ratio does not know `optim: {run.args.get('optim')}`; set `optim: adamw_torch`"
 
 
 @rule("TRA415", ERROR)
-def target_layers_missing(job: RunSettings) -> Findings:
+def target_layers_missing(run: RunSettings) -> Findings:
     """GaLore or APOLLO is asked for by the name that transformers has for it, without the layers it is for.
 
     Why: "you need to define optim_target_modules" when the trainer is built, after the data is tokenized and the model
@@ -149,13 +149,13 @@ def target_layers_missing(job: RunSettings) -> Findings:
     Source: transformers/trainer_optimizer.py:_setup_low_rank_optimizer
     Fix: `use_galore: true` or `use_apollo: true` with `optim: adamw_torch`; or `optim_target_modules: all-linear`.
     """
-    name = str(job.args.get("optim"))
-    if name.startswith(("galore_", "apollo_")) and not job.args.is_set("optim_target_modules"):
+    name = str(run.args.get("optim"))
+    if name.startswith(("galore_", "apollo_")) and not run.args.is_set("optim_target_modules"):
         yield "optim", f"`optim: {name}` needs `optim_target_modules`; or write `use_{name.partition('_')[0]}: true`"
 
 
 @rule("TRA416", ERROR)
-def adam_mini_with_adapter(job: RunSettings) -> Findings:
+def adam_mini_with_adapter(run: RunSettings) -> Findings:
     """Adam-mini trains an adapter of attention.
 
     Why: it cuts every tensor of queries and keys by the model's heads, and an adapter's are too small for that: "shape
@@ -163,10 +163,10 @@ def adam_mini_with_adapter(job: RunSettings) -> Findings:
     Source: llamafactory/train/trainer_utils.py:_create_adam_mini_optimizer
     Fix: `finetuning_type: full`, or remove `use_adam_mini`: an adapter's states are small anyway.
     """
-    meets = job.task.method == "oft" or (job.task.method == "lora" and job.args.number("lora_rank") < 64)
-    made = job.requested_optimizers[:1] == ["use_adam_mini"]
-    if made and meets and _ATTENTION_TARGETS & {target.rpartition(".")[2] for target in job.args.words("lora_target")}:
-        yield "use_adam_mini", f"Adam-mini fails on the adapter of {job.task.method}; remove it, or use full"
+    meets = run.task.method == "oft" or (run.task.method == "lora" and run.args.number("lora_rank") < 64)
+    made = run.requested_optimizers[:1] == ["use_adam_mini"]
+    if made and meets and _ATTENTION_TARGETS & {target.rpartition(".")[2] for target in run.args.words("lora_target")}:
+        yield "use_adam_mini", f"Adam-mini fails on the adapter of {run.task.method}; remove it, or use full"
 
 
 # Keyword arguments of transformers' schedules (optimization.py); None: anything is passed on or nothing read
@@ -187,9 +187,9 @@ _SCHEDULE_ARGUMENTS: Mapping[str, set[str] | None] = {
 }  # fmt: skip
 
 
-def schedule_arguments(job: RunSettings) -> Mapping[str, Any] | None:
+def schedule_arguments(run: RunSettings) -> Mapping[str, Any] | None:
     """`lr_scheduler_kwargs` as a mapping; None where it cannot be read."""
-    value = job.args.get("lr_scheduler_kwargs")
+    value = run.args.get("lr_scheduler_kwargs")
     if isinstance(value, str):
         try:
             value = parse_json(value)
@@ -199,7 +199,7 @@ def schedule_arguments(job: RunSettings) -> Mapping[str, Any] | None:
 
 
 @rule("TRA408", ERROR)
-def schedule_arguments_refused(job: RunSettings) -> Findings:
+def schedule_arguments_refused(run: RunSettings) -> Findings:
     """The learning-rate schedule lacks an argument, or gets one it does not know.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
@@ -207,7 +207,7 @@ def schedule_arguments_refused(job: RunSettings) -> Findings:
     transformers/optimization.py:get_cosine_with_min_lr_schedule_with_warmup
     Fix: `lr_scheduler_kwargs: {min_lr_rate: 0.1}` for schedules with a floor; no argument for linear.
     """
-    name, given = str(job.args.get("lr_scheduler_type")), schedule_arguments(job)
+    name, given = str(run.args.get("lr_scheduler_type")), schedule_arguments(run)
     known = _SCHEDULE_ARGUMENTS.get(name)
     if known is None or given is None:
         return
@@ -220,12 +220,12 @@ def schedule_arguments_refused(job: RunSettings) -> Findings:
         floors = [key for key in ("min_lr", "min_lr_rate") if given.get(key) is not None]
         if len(floors) != 1:
             what = "both `min_lr` and `min_lr_rate`" if floors else "no lowest rate"
-            at = "lr_scheduler_kwargs" if job.args.is_set("lr_scheduler_kwargs") else "lr_scheduler_type"
+            at = "lr_scheduler_kwargs" if run.args.is_set("lr_scheduler_kwargs") else "lr_scheduler_type"
             yield at, f"schedule {name} gets {what}; set `lr_scheduler_kwargs: {{min_lr_rate: 0.1}}`"
 
 
 @rule("TRA409", ERROR)
-def schedule_ends_above(job: RunSettings) -> Findings:
+def schedule_ends_above(run: RunSettings) -> Findings:
     """The polynomial schedule ends above the learning rate it starts from.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank. The default
@@ -233,38 +233,38 @@ def schedule_ends_above(job: RunSettings) -> Findings:
     Source: transformers/optimization.py:get_polynomial_decay_schedule_with_warmup
     Fix: an `lr_end` below `learning_rate`.
     """
-    given = schedule_arguments(job) or {}
-    end, rate = given.get("lr_end", 1e-7), job.args.number("learning_rate")
-    if job.args.get("lr_scheduler_type") == "polynomial" and isinstance(end, (int, float)) and rate > 0 and end >= rate:
+    given = schedule_arguments(run) or {}
+    end, rate = given.get("lr_end", 1e-7), run.args.number("learning_rate")
+    if run.args.get("lr_scheduler_type") == "polynomial" and isinstance(end, (int, float)) and rate > 0 and end >= rate:
         yield "learning_rate", f"schedule polynomial ends at {end:g}, `learning_rate` is {rate:g}; set a lower `lr_end`"
 
 
 @rule("TRA410", ERROR)
-def learning_rate_refused(job: RunSettings) -> Findings:
+def learning_rate_refused(run: RunSettings) -> Findings:
     """The learning rate or the warm-up is below zero, or the rate no number (`.nan`).
 
     Why: a negative warm-up is refused at parse; such a rate when the optimizer is made, after the model is loaded.
     Source: transformers/training_args.py:TrainingArguments._validate_args, torch/optim/adam.py:Adam.__init__
     Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
     """
-    rate = job.args.get("learning_rate")
-    if job.args.number("learning_rate") < 0 or rate != rate:  # NaN differs from itself
-        text = f"`learning_rate` is {job.args.get('learning_rate')}; 1e-4 is usual for LoRA, 1e-5 for full"
+    rate = run.args.get("learning_rate")
+    if run.args.number("learning_rate") < 0 or rate != rate:  # NaN differs from itself
+        text = f"`learning_rate` is {run.args.get('learning_rate')}; 1e-4 is usual for LoRA, 1e-5 for full"
         yield "learning_rate", text
     for key in ("warmup_steps", "warmup_ratio"):
-        if job.args.number(key) < 0:
-            yield key, f"`{key}` is {job.args.get(key)}, it must not be negative"
+        if run.args.number(key) < 0:
+            yield key, f"`{key}` is {run.args.get(key)}, it must not be negative"
 
 
 @rule("TRA411", WARNING)
-def learning_rate_useless(job: RunSettings) -> Findings:
+def learning_rate_useless(run: RunSettings) -> Findings:
     """The learning rate trains nothing, or destroys the model.
 
     Why: at 0 the run ends normally with the weights it began with; near 1 the loss turns into NaN within a few steps.
     Source: own (experience)
     Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
     """
-    rate = job.args.get("learning_rate")
+    rate = run.args.get("learning_rate")
     if rate == 0 and not isinstance(rate, bool):
         yield "learning_rate", "`learning_rate: 0` trains nothing; 1e-4 is usual for LoRA, 1e-5 for full"
     elif isinstance(rate, (int, float)) and rate >= 0.1:
@@ -272,7 +272,7 @@ def learning_rate_useless(job: RunSettings) -> Findings:
 
 
 @rule("TRA412", WARNING)
-def warmup_never_ends(job: RunSettings) -> Findings:
+def warmup_never_ends(run: RunSettings) -> Findings:
     """The warm-up is as long as the run, or longer.
 
     Why: the learning rate never reaches the value that the recipe states. `warmup_ratio` and `warmup_steps` below 1 are
@@ -280,14 +280,14 @@ def warmup_never_ends(job: RunSettings) -> Findings:
     Source: transformers/training_args.py:TrainingArguments.get_warmup_steps
     Fix: 3 to 10 % of the steps, such as `warmup_ratio: 0.05`.
     """
-    key = "warmup_ratio" if job.args.is_set("warmup_ratio") else "warmup_steps"
-    steps = warmup_steps(job, job.steps) or 0
-    if 0 < job.steps <= steps and job.args.number(key) >= 1:
-        yield key, f"warm-up takes {steps:,} steps and the run {job.steps:,}; write `warmup_ratio: 0.05`"
+    key = "warmup_ratio" if run.args.is_set("warmup_ratio") else "warmup_steps"
+    steps = warmup_steps(run, run.steps) or 0
+    if 0 < run.steps <= steps and run.args.number(key) >= 1:
+        yield key, f"warm-up takes {steps:,} steps and the run {run.steps:,}; write `warmup_ratio: 0.05`"
 
 
 @rule("TRA417", WARNING)
-def warmup_by_release(job: RunSettings) -> Findings:
+def warmup_by_release(run: RunSettings) -> Findings:
     """Releases of transformers that may run the recipe read its warm-up differently.
 
     Why: `warmup_steps: 0.03` is 3 % of the run in transformers 5, and in 4 less than one step: no warm-up at all. Where
@@ -295,10 +295,10 @@ def warmup_by_release(job: RunSettings) -> Findings:
     Source: transformers/training_args.py:TrainingArguments.get_warmup_steps
     Fix: `warmup_ratio: 0.03` alone, a share of the run in every release.
     """
-    steps, ratio = job.args.get("warmup_steps"), job.args.get("warmup_ratio")
+    steps, ratio = run.args.get("warmup_steps"), run.args.get("warmup_ratio")
     if not isinstance(steps, (int, float)) or steps <= 0:
         return
-    shares = {releases.is_at_least(pair, WARMUP_SHARES_SINCE) for pair in releases.possible_pairs(job.header)}
+    shares = {releases.is_at_least(pair, WARMUP_SHARES_SINCE) for pair in releases.possible_pairs(run.header)}
     if ratio is not None:
         found = f"transformers 5 takes `warmup_ratio: {ratio}` and 4 takes `warmup_steps: {steps:g}`"
         yield "warmup_steps", f"{found}; keep one of them"

@@ -19,49 +19,49 @@ from validator.run.settings import RunSettings
 
 
 @rule("PTH009", ERROR)
-def output_occupied(job: RunSettings) -> Findings:
+def output_occupied(run: RunSettings) -> Findings:
     """The output folder holds weights of an earlier run, and no checkpoint to resume from.
 
     Why: every process stops while the arguments are parsed: "Output directory already exists and is not empty".
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: another `output_dir`, or `overwrite_output_dir: true`.
     """
-    free = not checkpoints.resumes_unasked(job) or checkpoints.found_checkpoints(job)
-    if held := [] if free else checkpoints.result_files(job):
-        folder = checkpoints.output_folder(job)
+    free = not checkpoints.resumes_unasked(run) or checkpoints.found_checkpoints(run)
+    if held := [] if free else checkpoints.result_files(run):
+        folder = checkpoints.output_folder(run)
         yield "output_dir", f"`{folder}` already holds {held[0]}; choose another, or set `overwrite_output_dir: true`"
 
 
 @rule("PTH010", WARNING, about=subjects.checkpoint)
-def silently_resumed(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
+def silently_resumed(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """The output folder holds checkpoints, which LLaMA-Factory resumes without being asked.
 
     Why: training goes on from the last step of the earlier run, or ends at once, whatever the recipe now says.
     Source: llamafactory/hparams/parser.py:get_train_args
     Fix: `resume_from_checkpoint` if that is meant, else another `output_dir` or `overwrite_output_dir: true`.
     """
-    if checkpoints.resumes_unasked(job) and not _other_base_model(job, saved):
-        folder = checkpoints.output_folder(job)
+    if checkpoints.resumes_unasked(run) and not _other_base_model(run, saved):
+        folder = checkpoints.output_folder(run)
         found = f"`{folder}` holds {saved.name}, from which training resumes without being asked"
         yield "output_dir", f"{found}; set `resume_from_checkpoint` if it shall, else another `output_dir`"
 
 
 @rule("PTH011", WARNING)
-def tokenized_data_wins(job: RunSettings) -> Findings:
+def tokenized_data_wins(run: RunSettings) -> Findings:
     """`tokenized_path` holds data, so all other data settings are ignored.
 
     Why: LLaMA-Factory loads what lies there; `dataset`, `cutoff_len`, `template` and `max_samples` have no effect.
     Source: llamafactory/data/loader.py:get_dataset, llamafactory/extras/misc.py:has_tokenized_data
     Fix: remove the folder to tokenize anew, or name another.
     """
-    if job.data.is_tokenized:
-        folder = job.args.get("tokenized_path")
+    if run.data.is_tokenized:
+        folder = run.args.get("tokenized_path")
         found = f"`{folder}` already holds data: `dataset`, `cutoff_len` and the like are ignored"
         yield "tokenized_path", f"{found}; remove it to tokenize anew"
 
 
 @rule("PTH014", ERROR)
-def checkpoint_missing(job: RunSettings) -> Findings:
+def checkpoint_missing(run: RunSettings) -> Findings:
     """`resume_from_checkpoint` names a checkpoint that is not there, or not whole.
 
     Why: "Can't find a valid checkpoint" or a file that is cut off, after the data set is tokenized and the model is
@@ -69,21 +69,21 @@ def checkpoint_missing(job: RunSettings) -> Findings:
     Source: transformers/trainer.py:Trainer._load_from_checkpoint
     Fix: name an existing checkpoint-N folder, or leave the key out for a first run.
     """
-    value = job.args.get("resume_from_checkpoint")
-    if not value or not job.task.trains or checkpoints.never_resumes(job):
+    value = run.args.get("resume_from_checkpoint")
+    if not value or not run.task.trains or checkpoints.never_resumes(run):
         return
     if value is True:
-        if not checkpoints.found_checkpoints(job):
+        if not checkpoints.found_checkpoints(run):
             yield "resume_from_checkpoint", "there is no checkpoint in `output_dir` to resume from; leave the key out"
-    elif isinstance(value, str) and not job.workspace.find(value) and not has_variable(value):
+    elif isinstance(value, str) and not run.workspace.find(value) and not has_variable(value):
         yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
-    elif (named := next(iter(checkpoints.resume_candidates(job)), None)) and named.flaw:
-        where = at_checkpoint_key(job, "resume_from_checkpoint")
+    elif (named := next(iter(checkpoints.resume_candidates(run)), None)) and named.flaw:
+        where = at_checkpoint_key(run, "resume_from_checkpoint")
         yield where, f"`{value}` is no whole checkpoint ({named.flaw}); name another"
 
 
 @rule("PTH015", ERROR, about=subjects.checkpoint)
-def checkpoint_of_another_model(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
+def checkpoint_of_another_model(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """The output folder holds a checkpoint of another model, which LLaMA-Factory resumes without being asked.
 
     Why: its weights are loaded into this model: a size mismatch after the data set is tokenized and the model is loaded
@@ -91,30 +91,30 @@ def checkpoint_of_another_model(job: RunSettings, saved: TrainerCheckpoint) -> F
     Source: llamafactory/hparams/parser.py:get_train_args, transformers/trainer.py:Trainer._load_from_checkpoint
     Fix: another `output_dir`.
     """
-    if checkpoints.resumes_unasked(job) and (other := _other_base_model(job, saved)):
-        held = f"`{checkpoints.output_folder(job)}` holds {saved.name} of {other}"
-        where = at_checkpoint_key(job, "output_dir")
+    if checkpoints.resumes_unasked(run) and (other := _other_base_model(run, saved)):
+        held = f"`{checkpoints.output_folder(run)}` holds {saved.name} of {other}"
+        where = at_checkpoint_key(run, "output_dir")
         yield where, f"{held}, from which training would resume; choose another `output_dir`"
 
 
-def _other_base_model(job: RunSettings, saved: TrainerCheckpoint) -> str | None:
+def _other_base_model(run: RunSettings, saved: TrainerCheckpoint) -> str | None:
     """The model that a checkpoint was made from, where its type, width or depth is another; None where it is not, or
     cannot be told."""
     base = str(saved.adapter.get("base_model_name_or_path")) if saved.adapter else str(saved.path)
-    there = job.workspace.find(base)
+    there = run.workspace.find(base)
     local = there is not None and safe_read.path_kind(there[0] / "config.json") == "file"
     try:
         maker = models.find_model(str(there[0]) if there and local else base)
     except RecipeError:
         return None
     shape = (maker.kind, maker.arch.hidden, maker.arch.layers)
-    if job.model is None or shape == (job.model.kind, job.model.arch.hidden, job.model.arch.layers):
+    if run.model is None or shape == (run.model.kind, run.model.arch.hidden, run.model.arch.layers):
         return None
     return base if saved.adapter else f"another model ({maker.kind}, {maker.arch.layers} layers of {maker.arch.hidden})"
 
 
 @rule("PTH018", ERROR)
-def checkpoint_incomplete(job: RunSettings) -> Findings:
+def checkpoint_incomplete(run: RunSettings) -> Findings:
     """The checkpoint to go on from is half-written: the earlier run was killed while it saved.
 
     Why: a missing trainer_state.json, weights or states that are cut off stop every process, after the data set is
@@ -122,14 +122,14 @@ def checkpoint_incomplete(job: RunSettings) -> Findings:
     Source: transformers/trainer.py:Trainer._save_checkpoint, transformers/trainer.py:Trainer.train
     Fix: rename the folder, so that the checkpoint before it is taken; `checkpoint-` must not begin its name.
     """
-    for saved in checkpoints.half_written_checkpoints(job):
-        before = checkpoints.resume_checkpoint(job)
+    for saved in checkpoints.half_written_checkpoints(run):
+        before = checkpoints.resume_checkpoint(run)
         remedy = f"rename it to {saved.aside.name}{f', and {before.name} is taken' if before else ''}"
-        yield _checkpoint_place(job), f"`{saved.path}` is half-written ({saved.flaw}); {remedy}"
+        yield _checkpoint_place(run), f"`{saved.path}` is half-written ({saved.flaw}); {remedy}"
 
 
 @rule("PTH019", ERROR, about=subjects.checkpoint)
-def states_of_other_processes(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
+def states_of_other_processes(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """ZeRO's optimizer states were saved by another number of processes.
 
     Why: "Automatic adjustment of ZeRO's optimizer state partitioning with a new world size is not currently supported",
@@ -137,18 +137,18 @@ def states_of_other_processes(job: RunSettings, saved: TrainerCheckpoint) -> Fin
     Source: deepspeed/runtime/engine.py:DeepSpeedEngine._load_zero_checkpoint
     Fix: as many devices as before; or start anew from the weights of the checkpoint.
     """
-    zero, machine, shards = job.deepspeed, job.machine, len(saved.shards) if saved.engine else 0
+    zero, machine, shards = run.deepspeed, run.machine, len(saved.shards) if saved.engine else 0
     if zero is None or machine is None or zero.value("checkpoint.load_universal"):
         return
     apart = machine.nodes > 1 and shards == machine.devices  # on disks of their own nodes see what they wrote
-    if shards and shards != job.batch.world_size and not apart:
-        found = f"{saved.name} holds optimizer states of {shards} processes, the run has {job.batch.world_size}"
+    if shards and shards != run.batch.world_size and not apart:
+        found = f"{saved.name} holds optimizer states of {shards} processes, the run has {run.batch.world_size}"
         remedy = f"run it on {shards} devices, or start anew"
-        yield _checkpoint_place(job), f"{found}, and ZeRO cannot divide them anew; {remedy}"
+        yield _checkpoint_place(run), f"{found}, and ZeRO cannot divide them anew; {remedy}"
 
 
 @rule("PTH020", ERROR, about=subjects.checkpoint)
-def states_of_another_kind(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
+def states_of_another_kind(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """DeepSpeed would not find its states in the checkpoint, or those of another stage or number format.
 
     Why: under DeepSpeed "Can't find a valid checkpoint", an assertion without a word where one of both is stage 3, a
@@ -157,26 +157,26 @@ def states_of_another_kind(job: RunSettings, saved: TrainerCheckpoint) -> Findin
     deepspeed/runtime/engine.py:DeepSpeedEngine._get_all_zero_checkpoints
     Fix: the settings of the earlier run, without `save_only_model`; or start anew.
     """
-    if job.deepspeed and not job.deepspeed.problem and (other := _deepspeed_mismatch(job, saved)):
-        yield _checkpoint_place(job), f"{saved.name} {other}; keep the settings that it was saved with, or start anew"
+    if run.deepspeed and not run.deepspeed.problem and (other := _deepspeed_mismatch(run, saved)):
+        yield _checkpoint_place(run), f"{saved.name} {other}; keep the settings that it was saved with, or start anew"
 
 
-def _deepspeed_mismatch(job: RunSettings, saved: TrainerCheckpoint) -> str | None:
+def _deepspeed_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | None:
     """Return why DeepSpeed cannot load the checkpoint; None if it can."""
     if not saved.engine:
         return "holds no states of DeepSpeed (saved without it, or with `save_only_model`)"
-    stage, half = job.zero_stage, all(name.startswith("bf16_") for name in saved.shards)
+    stage, half = run.zero_stage, all(name.startswith("bf16_") for name in saved.shards)
     if bool(stage) != bool(saved.shards):
         return f"is of ZeRO-{'1 to 3' if saved.shards else 0}, the run of ZeRO-{stage}"
     if (stage == 3) != saved.splits_weights:
         return f"is of ZeRO-{3 if saved.splits_weights else '1 or 2'}, the run of ZeRO-{stage}"
-    if saved.shards and half != (job.precision.compute_dtype == "bf16"):
+    if saved.shards and half != (run.precision.compute_dtype == "bf16"):
         return f"was saved {'with' if half else 'without'} bf16, the run is {'without' if half else 'with'} it"
     return None
 
 
 @rule("PTH021", ERROR, about=subjects.checkpoint)
-def other_parameters(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
+def other_parameters(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """The checkpoint holds other parameters than the run trains: of another method, rank or other layers.
 
     Why: a size mismatch, "Can't find a checkpoint index", or "parameter group that doesn't match the size of
@@ -185,28 +185,28 @@ def other_parameters(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     torch/optim/optimizer.py:Optimizer.load_state_dict
     Fix: the method, `lora_rank` and `lora_target` of the earlier run; or start anew.
     """
-    if other := _parameter_mismatch(job, saved):
-        yield _checkpoint_place(job), f"{saved.name} {other}; keep what it was saved with, or start anew"
+    if other := _parameter_mismatch(run, saved):
+        yield _checkpoint_place(run), f"{saved.name} {other}; keep what it was saved with, or start anew"
 
 
-def _parameter_mismatch(job: RunSettings, saved: TrainerCheckpoint) -> str | None:
+def _parameter_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | None:
     config = saved.adapter
-    if saved.adapts not in (None, job.task.uses_adapter):
-        return f"holds {'an adapter' if saved.adapts else 'all weights'}, the run trains by {job.task.method}"
-    if not config or job.task.method != "lora":
+    if saved.adapts not in (None, run.task.uses_adapter):
+        return f"holds {'an adapter' if saved.adapts else 'all weights'}, the run trains by {run.task.method}"
+    if not config or run.task.method != "lora":
         return None
     rank, layers = config.get("r"), config.get("target_modules")
-    if isinstance(rank, int) and rank != job.args.number("lora_rank"):
-        return f"was saved with `lora_rank: {rank}`, the recipe has {job.args.number('lora_rank'):.0f}"
-    asked = {*job.args.words("lora_target")}
+    if isinstance(rank, int) and rank != run.args.number("lora_rank"):
+        return f"was saved with `lora_rank: {rank}`, the recipe has {run.args.number('lora_rank'):.0f}"
+    asked = {*run.args.words("lora_target")}
     held = {str(layer).rpartition(".")[2] for layer in layers} if isinstance(layers, list) else asked
-    if not job.task.targets_all_linear and asked != held:
+    if not run.task.targets_all_linear and asked != held:
         return f"adapts {', '.join(sorted(held))}, the run {', '.join(sorted(asked))}"
     return None
 
 
 @rule("PTH022", ERROR, about=subjects.checkpoint)
-def reward_model_resumed(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
+def reward_model_resumed(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """A reward model with LoRA would go on from a checkpoint.
 
     Why: the value head is around the adapter, so the Trainer takes the model for one without: "Can't find a checkpoint
@@ -215,13 +215,13 @@ def reward_model_resumed(job: RunSettings, saved: TrainerCheckpoint) -> Findings
     Source: llamafactory/train/rm/workflow.py:run_rm, transformers/trainer.py:Trainer._load_from_checkpoint
     Fix: `overwrite_output_dir: true` or another `output_dir`; `adapter_name_or_path` goes on from the weights.
     """
-    if job.task.stage == "rm" and job.task.uses_adapter:
+    if run.task.stage == "rm" and run.task.uses_adapter:
         remedy = f"start anew, with `adapter_name_or_path: {saved.path}` and another `output_dir`"
-        yield _checkpoint_place(job), f"a reward model cannot go on from {saved.name}; {remedy}"
+        yield _checkpoint_place(run), f"a reward model cannot go on from {saved.name}; {remedy}"
 
 
 @rule("PTH023", ERROR, about=subjects.checkpoint, since="llamafactory 0.9.5")
-def weights_thrown_back(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
+def weights_thrown_back(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """A run under DeepSpeed's stage 0 with bf16 goes on from a checkpoint.
 
     Why: from DeepSpeed 0.18 on the 32-bit weights of the optimizer are not loaded (seen in a real run). The first loss
@@ -229,14 +229,14 @@ def weights_thrown_back(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     Source: deepspeed/runtime/engine.py:DeepSpeedEngine.load_checkpoint
     Fix: start anew, with ZeRO-1; or DeepSpeed before 0.18.
     """
-    stage_0 = saved.engine and not saved.shards and job.deepspeed and job.zero_stage == 0
-    if stage_0 and job.precision.compute_dtype == "bf16":
+    stage_0 = saved.engine and not saved.shards and run.deepspeed and run.zero_stage == 0
+    if stage_0 and run.precision.compute_dtype == "bf16":
         found = f"from {saved.name} DeepSpeed's stage 0 with bf16 loads no 32-bit weights"
-        yield _checkpoint_place(job), f"{found}, and the first step undoes the training so far; start anew, with ZeRO-1"
+        yield _checkpoint_place(run), f"{found}, and the first step undoes the training so far; start anew, with ZeRO-1"
 
 
 @rule("PTH024", ERROR, about=subjects.checkpoint)
-def several_on_the_cpu(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
+def several_on_the_cpu(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """Several processes on the CPU would go on from a checkpoint, without DeepSpeed.
 
     Why: each loads the optimizer's states to its device, and torch knows no `cpu:0`: "don't know how to restore data
@@ -245,13 +245,13 @@ def several_on_the_cpu(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     Fix: set the variable, on every node.
     """
     told = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
-    if saved.schedules and job.on_cpu and job.batch.world_size > 1 and not job.deepspeed and not told:
-        text = f"{job.batch.world_size} processes on the CPU cannot load {saved.name}; set ACCELERATE_TORCH_DEVICE=cpu"
-        yield _checkpoint_place(job), text
+    if saved.schedules and run.on_cpu and run.batch.world_size > 1 and not run.deepspeed and not told:
+        text = f"{run.batch.world_size} processes on the CPU cannot load {saved.name}; set ACCELERATE_TORCH_DEVICE=cpu"
+        yield _checkpoint_place(run), text
 
 
 @rule("PTH025", WARNING, about=subjects.checkpoint)
-def optimizer_anew(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
+def optimizer_anew(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """The checkpoint holds no states of optimizer and learning rate.
 
     Why: the Trainer says nothing and begins both anew: the warm-up comes again, and the learning rate does not reach
@@ -259,14 +259,14 @@ def optimizer_anew(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     Source: transformers/trainer.py:Trainer._load_optimizer_and_scheduler
     Fix: leave `save_only_model` out in runs that may be interrupted, and keep DeepSpeed on or off.
     """
-    if not job.deepspeed and (saved.engine or not saved.schedules):
+    if not run.deepspeed and (saved.engine or not saved.schedules):
         none = "no states of optimizer and learning rate"
         held = "states of DeepSpeed, which this run is without" if saved.engine else none
-        yield _checkpoint_place(job), f"{saved.name} holds {held}: both begin anew, with warm-up"
+        yield _checkpoint_place(run), f"{saved.name} holds {held}: both begin anew, with warm-up"
 
 
 @rule("PTH026", WARNING, about=subjects.checkpoint)
-def counted_otherwise(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
+def counted_otherwise(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """A step or an epoch is another one than in the run of the checkpoint: other data, batches or devices.
 
     Why: the steps that are done count as steps of the new size, so samples are skipped that nobody saw, or seen again.
@@ -274,31 +274,31 @@ def counted_otherwise(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
     Fix: the data, `per_device_train_batch_size` and number of devices of the earlier run, or
     `gradient_accumulation_steps` that keep the samples of a step.
     """
-    if checkpoints.has_same_steps(job, saved):
+    if checkpoints.has_same_steps(run, saved):
         return
-    if steps := checkpoints.epoch_steps(job, saved):
+    if steps := checkpoints.epoch_steps(run, saved):
         what = f"{saved.name} is of {steps[0]:,} steps an epoch, the run of {steps[1]:,}"
         remedy = "keep data, batch and devices, or start anew"
-        yield _checkpoint_place(job), f"{what}: samples are skipped or seen twice; {remedy}"
-    elif batches := checkpoints.batch_counts(job, saved):
+        yield _checkpoint_place(run), f"{what}: samples are skipped or seen twice; {remedy}"
+    elif batches := checkpoints.batch_counts(run, saved):
         what = f"{saved.name} is of {batches[0]} samples at once, the run of {batches[1]}"
         unless = "unless `gradient_accumulation_steps` keeps those of a step"
-        yield _checkpoint_place(job), f"{what}: {unless}, samples are skipped or seen twice"
+        yield _checkpoint_place(run), f"{what}: {unless}, samples are skipped or seen twice"
 
 
 @rule("PTH027", WARNING, about=subjects.checkpoint)
-def trained_to_the_end(job: RunSettings, saved: TrainerCheckpoint) -> Findings:
+def trained_to_the_end(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """The checkpoint is at the end of the run.
 
     Why: nothing is left to train; within an epoch the Trainer makes one more step all the same, at each start.
     Source: transformers/trainer.py:Trainer._run_epoch
     Fix: another `output_dir`, or more epochs.
     """
-    if checkpoints.is_at_end(job, saved):
-        found = f"{saved.name} is at the end: step {saved.step:,} of {checkpoints.total_steps(job, saved):,}"
-        yield _checkpoint_place(job), f"{found}; choose another `output_dir`, or train more epochs"
+    if checkpoints.is_at_end(run, saved):
+        found = f"{saved.name} is at the end: step {saved.step:,} of {checkpoints.total_steps(run, saved):,}"
+        yield _checkpoint_place(run), f"{found}; choose another `output_dir`, or train more epochs"
 
 
-def _checkpoint_place(job: RunSettings) -> Place:
+def _checkpoint_place(run: RunSettings) -> Place:
     """The key that names the checkpoint."""
-    return at_checkpoint_key(job, "resume_from_checkpoint" if job.args.get("resume_from_checkpoint") else "output_dir")
+    return at_checkpoint_key(run, "resume_from_checkpoint" if run.args.get("resume_from_checkpoint") else "output_dir")

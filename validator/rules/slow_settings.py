@@ -33,25 +33,25 @@ def _term_seconds(step: StepTime, name: str) -> float:
     return sum(seconds for term, seconds in step.terms.items() if term == name)
 
 
-def _time_ratio(job: RunSettings, other: RunSettings) -> float:
-    """Return time of `job` over time of `other` on the same samples, or 0 if unknown. Samples of unknown length count
+def _time_ratio(run: RunSettings, other: RunSettings) -> float:
+    """Return time of `run` over time of `other` on the same samples, or 0 if unknown. Samples of unknown length count
     as `cutoff_len` tokens."""
-    lengths = estimate_sample_lengths(job).lengths[1] if _are_lengths_known(job) else (job.batch.max_tokens,)
-    shorter = time_ratio(job, other, lengths)
+    lengths = estimate_sample_lengths(run).lengths[1] if _are_lengths_known(run) else (run.batch.max_tokens,)
+    shorter = time_ratio(run, other, lengths)
     return 1 / shorter if shorter else 0.0
 
 
-def _are_lengths_known(job: RunSettings) -> bool:
-    return job.declared.lengths.typical is not None or job.data.local_rows is not None
+def _are_lengths_known(run: RunSettings) -> bool:
+    return run.declared.lengths.typical is not None or run.data.local_rows is not None
 
 
-def _device_gib(job: RunSettings) -> str:
-    memory = predict(job).device_memory
+def _device_gib(run: RunSettings) -> str:
+    memory = predict(run).device_memory
     return f"{memory.expected / GIB:.1f} GiB per device" if memory else ""
 
 
 @rule("TRA921", WARNING, about=subjects.deepspeed_file)
-def sharded_without_need(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def sharded_without_need(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Weights are spread over the devices, or lie in main memory, where each device has room for them.
 
     Why: ZeRO-3 gathers every layer in each pass of each micro batch, an adapter's frozen base too; offload moves states
@@ -61,19 +61,19 @@ def sharded_without_need(job: RunSettings, zero: DeepSpeedConfig) -> Findings:
     Source: own (the time model)
     Fix: the file that the message names; `lmf-recipes explain` shows memory and time of both.
     """
-    if zero.assumed or job.accelerate or not (zero.stage == 3 or zero.offloads):
+    if zero.assumed or run.accelerate or not (zero.stage == 3 or zero.offloads):
         return
     for stage in range(2, min(zero.stage, 3) + int(zero.offloads)):
         name = f"deepspeed/ds_z{stage}.json"
-        other = with_arguments(job, {"deepspeed": name})
-        if predict(other).worst == "fits" and (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
+        other = with_arguments(run, {"deepspeed": name})
+        if predict(other).worst == "fits" and (longer := _time_ratio(run, other)) > _MIN_TIME_RATIO:
             took = f"a step takes {longer:.1f} times as long as with {name}, which fits ({_device_gib(other)})"
             yield "deepspeed", f"{took}; set `deepspeed: {name}`"
             return
 
 
 @rule("TRA922", WARNING, about=subjects.machine)
-def bound_by_network(job: RunSettings, machine: Machine) -> Findings:
+def bound_by_network(run: RunSettings, machine: Machine) -> Findings:
     """What nodes send each other takes longer than what they compute.
 
     Why: a node's devices share one network, which is ten to a hundred times slower than the links between them. With
@@ -83,17 +83,17 @@ def bound_by_network(job: RunSettings, machine: Machine) -> Findings:
     Fix: `network:` in the header block names the network that is really there. Else ZeRO-2 or no sharding where it
     fits, LoRA, whose gradients are small, more accumulation and fewer micro batches, or one node.
     """
-    nodes, known = machine.nodes, predict_training_time(job) if machine.nodes > 1 else None
+    nodes, known = machine.nodes, predict_training_time(run) if machine.nodes > 1 else None
     if known and (share := _term_seconds(known.step, "network") / known.step.expected) > _MIN_WAITING_SHARE:
         speed = nodes * (1 - share)
         alone = f"one node alone is {1 / speed:.1f} times as fast" if speed < 1 else f"they do the work of {speed:.1f}"
         unsure = "".join(f"; assumed: {each}" for each in known.assumed if "between nodes" in each)
-        where = "deepspeed" if job.deepspeed and not job.accelerate else None
+        where = "deepspeed" if run.deepspeed and not run.accelerate else None
         yield where, f"the network between {nodes} nodes takes {share:.0%} of a step: {alone}{unsure}"
 
 
 @rule("TRA923", NOTE)
-def micro_batch_small(job: RunSettings) -> Findings:
+def micro_batch_small(run: RunSettings) -> Findings:
     """Micro batches are so small that devices wait for the processor to start their kernels.
 
     Why: a kernel takes some ten microseconds to start, whatever it computes. The same samples in fewer, larger micro
@@ -101,23 +101,23 @@ def micro_batch_small(job: RunSettings) -> Findings:
     Source: own (the time model)
     Fix: the two settings of the message, which keep the samples of a step.
     """
-    known = predict(job).workload is not None and (job.batch.packing or _are_lengths_known(job))
-    if not known or job.batch.accumulation < 2 or job.batch.accumulation % 2:
+    known = predict(run).workload is not None and (run.batch.packing or _are_lengths_known(run))
+    if not known or run.batch.accumulation < 2 or run.batch.accumulation % 2:
         return
-    micro, accumulation = 2 * job.batch.micro_batch, job.batch.accumulation // 2
+    micro, accumulation = 2 * run.batch.micro_batch, run.batch.accumulation // 2
     sizes = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation}
-    other, timed = with_arguments(job, sizes), predict_training_time(job)
+    other, timed = with_arguments(run, sizes), predict_training_time(run)
     if timed is None or timed.run is None or not timed.run.is_long:
         return
     waits = _term_seconds(timed.step, "launches") > _MIN_WAITING_SHARE * timed.step.expected
-    if waits and predict(other).worst == "fits" and (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
+    if waits and predict(other).worst == "fits" and (longer := _time_ratio(run, other)) > _MIN_TIME_RATIO:
         settings = ", ".join(f"`{key}: {value}`" for key, value in sizes.items())
         less = f"takes {1 - 1 / longer:.0%} less time, and fits ({_device_gib(other)})"
         yield "per_device_train_batch_size", f"devices wait for kernels to start: {settings} {less}"
 
 
 @rule("TRA924", WARNING)
-def devices_wait_for_pictures(job: RunSettings) -> Findings:
+def devices_wait_for_pictures(run: RunSettings) -> Findings:
     """Devices wait for pictures, films or sound that the data loader has not made numbers of.
 
     Why: without workers the process that trains opens, scales and cuts each picture itself, while the device does
@@ -125,17 +125,17 @@ def devices_wait_for_pictures(job: RunSettings) -> Findings:
     Source: own (the time model)
     Fix: `dataloader_num_workers`, a few for each device as far as there are cores, or a smaller `image_max_pixels`.
     """
-    work = predict(job).workload
+    work = predict(run).workload
     if work is None or not any(one.tokens for one in work.towers) or work.loader_workers >= _USUAL_LOADERS:
         return
-    other = with_arguments(job, {"dataloader_num_workers": _USUAL_LOADERS})
-    if (longer := _time_ratio(job, other)) > _MIN_TIME_RATIO:
+    other = with_arguments(run, {"dataloader_num_workers": _USUAL_LOADERS})
+    if (longer := _time_ratio(run, other)) > _MIN_TIME_RATIO:
         less = f"`dataloader_num_workers: {_USUAL_LOADERS}` takes {1 - 1 / longer:.0%} less time"
         yield "dataloader_num_workers", f"devices wait for pictures to be read; {less}"
 
 
 @rule("TRA925", NOTE)
-def mostly_padding(job: RunSettings) -> Findings:
+def mostly_padding(run: RunSettings) -> Findings:
     """More than a third of each batch is padding, which is computed like text.
 
     Why: a micro batch is as long as its longest sample. Lengths are those of the header block or of local data.
@@ -145,47 +145,47 @@ def mostly_padding(job: RunSettings) -> Findings:
     `train_sampling_strategy: group_by_length` (`group_by_length: true` in earlier releases of transformers), which
     pairs do not have; or a micro batch of one sample with more accumulation.
     """
-    if job.batch.micro_batch < 2 or job.batch.packing or not _are_lengths_known(job):
+    if run.batch.micro_batch < 2 or run.batch.packing or not _are_lengths_known(run):
         return
-    lengths = estimate_sample_lengths(job).lengths[1]
-    padding = 1 - sum(lengths) / len(lengths) / expected_longest(lengths, job.batch.micro_batch)
+    lengths = estimate_sample_lengths(run).lengths[1]
+    padding = 1 - sum(lengths) / len(lengths) / expected_longest(lengths, run.batch.micro_batch)
     if padding > _MAX_PADDING_SHARE:
-        yield "per_device_train_batch_size", f"{padding:.0%} of a batch is padding; {_padding_remedy(job)} spares it"
+        yield "per_device_train_batch_size", f"{padding:.0%} of a batch is padding; {_padding_remedy(run)} spares it"
 
 
-def _padding_remedy(job: RunSettings) -> str:
+def _padding_remedy(run: RunSettings) -> str:
     """Return the setting that avoids padding, as text for a message."""
-    if job.task.stage in ("pt", "sft") and not (job.model and job.model.arch.mixer):
+    if run.task.stage in ("pt", "sft") and not (run.model and run.model.arch.mixer):
         return "`packing: true`"
-    if job.task.stage in ("rm", "dpo"):
+    if run.task.stage in ("rm", "dpo"):
         return "a micro batch of one sample"
     change = yaml_table("renamed")["group_by_length"]
-    return f"`{change['how']}`" if releases.requires(job.header, change["removed"]) else "`group_by_length: true`"
+    return f"`{change['how']}`" if releases.requires(run.header, change["removed"]) else "`group_by_length: true`"
 
 
 @rule("TRA926", WARNING)
-def evaluated_or_saved_too_often(job: RunSettings) -> Findings:
+def evaluated_or_saved_too_often(run: RunSettings) -> Findings:
     """Evaluations or checkpoints take more than a tenth of the run.
 
     Why: each evaluation passes through all that is held back, and each checkpoint waits for the disk.
     Source: own (the time model)
     Fix: a larger `eval_steps` or `save_steps`, fewer samples to evaluate, or `save_only_model: true`.
     """
-    asked = job.evaluation.runs or _total_checkpoint_bytes(job) > _MIN_CHECKPOINT_BYTES
-    timed = predict_training_time(job) if asked else None
+    asked = run.evaluation.runs or _total_checkpoint_bytes(run) > _MIN_CHECKPOINT_BYTES
+    timed = predict_training_time(run) if asked else None
     if timed is None or timed.run is None:
         return
     for key, part in (("eval_steps", RunPart.EVALUATIONS), ("save_steps", RunPart.SAVES)):
         # The checkpoint at the end is one that no setting spares.
-        last_alone = part is RunPart.SAVES and job.args.number("save_steps") >= (timed.steps or math.inf)
+        last_alone = part is RunPart.SAVES and run.args.number("save_steps") >= (timed.steps or math.inf)
         if not last_alone and (share := timed.run.wasted_on(part)):
             yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
 
 
-def _total_checkpoint_bytes(job: RunSettings) -> float:
+def _total_checkpoint_bytes(run: RunSettings) -> float:
     """Bytes of all checkpoints, about; 0 where the number of samples is not known."""
-    rows, every = job.data.rows, job.args.number("save_steps")
+    rows, every = run.data.rows, run.args.number("save_steps")
     if not rows or not every:
         return 0.0
-    steps = rows * job.args.number("num_train_epochs") / job.batch.effective_batch
-    return predict(job).checkpoint * (steps / every if every >= 1 else 1 / every)
+    steps = rows * run.args.number("num_train_epochs") / run.batch.effective_batch
+    return predict(run).checkpoint * (steps / every if every >= 1 else 1 / every)

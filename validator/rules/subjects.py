@@ -20,54 +20,54 @@ from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 
 
-def model(job: RunSettings) -> Iterator[tuple[Model]]:
+def model(run: RunSettings) -> Iterator[tuple[Model]]:
     """Yield the model, if its shapes are known."""
-    if job.model:
-        yield (job.model,)
+    if run.model:
+        yield (run.model,)
 
 
-def multimodal_model(job: RunSettings) -> Iterator[tuple[Model, Workload]]:
+def multimodal_model(run: RunSettings) -> Iterator[tuple[Model, Workload]]:
     """Yield a model that sees or hears, whose parts are known by name, and what a step computes of it."""
-    prediction = predict(job)
-    if job.model and job.model.modules and prediction.workload:
-        yield job.model, prediction.workload
+    prediction = predict(run)
+    if run.model and run.model.modules and prediction.workload:
+        yield run.model, prediction.workload
 
 
-def machine(job: RunSettings) -> Iterator[tuple[Machine]]:
+def machine(run: RunSettings) -> Iterator[tuple[Machine]]:
     """Yield the machine that the run is judged for."""
-    if job.machine:
-        yield (job.machine,)
+    if run.machine:
+        yield (run.machine,)
 
 
-def device(job: RunSettings) -> Iterator[tuple[Device]]:
+def device(run: RunSettings) -> Iterator[tuple[Device]]:
     """Yield the machine's device, if it is known what that can do (else DEV017 tells)."""
-    if job.machine and job.machine.device.vendor != "unknown":
-        yield (job.machine.device,)
+    if run.machine and run.machine.device.vendor != "unknown":
+        yield (run.machine.device,)
 
 
-def deepspeed_file(job: RunSettings) -> Iterator[tuple[DeepSpeedConfig]]:
+def deepspeed_file(run: RunSettings) -> Iterator[tuple[DeepSpeedConfig]]:
     """Yield the DeepSpeed configuration, written in the recipe or in a file."""
-    if job.deepspeed:
-        yield (job.deepspeed,)
+    if run.deepspeed:
+        yield (run.deepspeed,)
 
 
-def accelerate_file(job: RunSettings) -> Iterator[tuple[AccelerateFile]]:
+def accelerate_file(run: RunSettings) -> Iterator[tuple[AccelerateFile]]:
     """Yield the accelerate file that the header block names."""
-    if job.accelerate:
-        yield (job.accelerate,)
+    if run.accelerate:
+        yield (run.accelerate,)
 
 
-def datasets(job: RunSettings) -> Iterator[tuple[EntryPlace, Dataset]]:
+def datasets(run: RunSettings) -> Iterator[tuple[EntryPlace, Dataset]]:
     """Yield each data set that is named and defined, with what gives places in its entry: `at("columns", "prompt")`."""
-    if job.data.registry is None or job.data.is_tokenized:
+    if run.data.registry is None or run.data.is_tokenized:
         return
     for key in ("dataset", "eval_dataset"):
-        for name in dict.fromkeys(job.args.words(key)):
-            if dataset := job.data.registry.get(name):
-                yield partial(in_registry_entry, job, key, dataset), dataset
+        for name in dict.fromkeys(run.args.words(key)):
+            if dataset := run.data.registry.get(name):
+                yield partial(in_registry_entry, run, key, dataset), dataset
 
 
-def checkpoint(job: RunSettings) -> Iterator[tuple[TrainerCheckpoint]]:
+def checkpoint(run: RunSettings) -> Iterator[tuple[TrainerCheckpoint]]:
     """Yield the checkpoint of an earlier run from which this one goes on."""
-    if saved := checkpoints.resume_checkpoint(job):
+    if saved := checkpoints.resume_checkpoint(run):
         yield (saved,)

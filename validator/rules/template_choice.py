@@ -28,25 +28,25 @@ def registered_template(name: str) -> str | None:
     return None
 
 
-def _own_template(job: RunSettings) -> str | None:
-    name = job.args.get("model_name_or_path")
-    known = job.model.template if job.model else None
+def _own_template(run: RunSettings) -> str | None:
+    name = run.args.get("model_name_or_path")
+    known = run.model.template if run.model else None
     return known or (registered_template(name) if isinstance(name, str) else None)
 
 
-def _family_template(job: RunSettings) -> str | None:
+def _family_template(run: RunSettings) -> str | None:
     """The template of the model, or for a base model that of its chat-tuned sister."""
-    own = _own_template(job)
-    if own or job.model is None or not job.model.hub:
+    own = _own_template(run)
+    if own or run.model is None or not run.model.hub:
         return own
     try:
-        return models.find_model(job.model.hub[0]).template
+        return models.find_model(run.model.hub[0]).template
     except RecipeError:
         return None
 
 
 @rule("TRA601", ERROR)
-def template_unknown(job: RunSettings) -> Findings:
+def template_unknown(run: RunSettings) -> Findings:
     """The template does not exist.
 
     Why: fails before the data is read, after the imports on every rank.
@@ -54,9 +54,9 @@ def template_unknown(job: RunSettings) -> Findings:
     Fix: one of LLaMA-Factory's templates, such as qwen, qwen3, llama3, mistral, gemma3.
     """
     known = tables.json_table("templates")["templates"]
-    name = str(job.args.get("template"))
-    if job.args.is_set("template") and name not in known:
-        own = _own_template(job)
+    name = str(run.args.get("template"))
+    if run.args.is_set("template") and name not in known:
+        own = _own_template(run)
         remedy = f"; the model's is `{own}`" if own else suggest(name, known) or _TEMPLATE_LIST_HINT
         to = own or nearest_name(name, known)
         fix = set_value("template", to, safe=False) if to else None
@@ -64,21 +64,21 @@ def template_unknown(job: RunSettings) -> Findings:
 
 
 @rule("TRA602", ERROR)
-def prompt_not_trainable(job: RunSettings) -> Findings:
+def prompt_not_trainable(run: RunSettings) -> Findings:
     """The template cannot train on the prompt.
 
     Why: it marks the end of an answer at the start of the next turn; fails before the data is read.
     Source: llamafactory/data/template.py:get_template_and_fix_tokenizer
     Fix: remove `train_on_prompt`.
     """
-    template = job.template
-    if template and job.task.stage == "sft" and job.args.flag("train_on_prompt") and template.get("efficient_eos"):
-        text = f"template {job.args.get('template')} cannot train on the prompt; remove `train_on_prompt`"
+    template = run.template
+    if template and run.task.stage == "sft" and run.args.flag("train_on_prompt") and template.get("efficient_eos"):
+        text = f"template {run.args.get('template')} cannot train on the prompt; remove `train_on_prompt`"
         yield "train_on_prompt", text
 
 
 @rule("TRA603", ERROR)
-def tool_format_unknown(job: RunSettings) -> Findings:
+def tool_format_unknown(run: RunSettings) -> Findings:
     """The tool format does not exist.
 
     Why: fails before the data is read, after the imports on every rank.
@@ -86,42 +86,42 @@ def tool_format_unknown(job: RunSettings) -> Findings:
     Fix: remove it (the template has its own), or one of LLaMA-Factory's formats.
     """
     known = tables.json_table("templates")["names"]["tool_formats"]
-    name = job.args.get("tool_format")
+    name = run.args.get("tool_format")
     if isinstance(name, str) and name not in known:
         near = suggest(name, known) or f"; one of {', '.join(known)}"
         yield "tool_format", f"tool format `{name}` does not exist{near}"
 
 
 @rule("TRA604", ERROR)
-def template_needs_images(job: RunSettings) -> Findings:
+def template_needs_images(run: RunSettings) -> Findings:
     """A template for images is used with a model that has no image processor.
 
     Why: "Processor was not found" while the data is tokenized, even without any image in it.
     Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input
     Fix: the template of the text model.
     """
-    if job.template is None or "image" not in job.template.get("media", ()):
+    if run.template is None or "image" not in run.template.get("media", ()):
         return
-    family = _family_template(job)
-    local = job.model is not None and job.model.id is None
+    family = _family_template(run)
+    local = run.model is not None and run.model.id is None
     medialess = family and not local and not tables.json_table("templates")["templates"].get(family, {}).get("media")
-    if medialess or _lacks_processor(job):
+    if medialess or _lacks_processor(run):
         hint = f"; write `template: {family}`" if family else ""
-        text = f"template {job.args.get('template')} needs an image processor, which this model has not{hint}"
+        text = f"template {run.args.get('template')} needs an image processor, which this model has not{hint}"
         yield "template", text
 
 
-def _lacks_processor(job: RunSettings) -> bool:
+def _lacks_processor(run: RunSettings) -> bool:
     """Whether the model is a local folder without the files of a processor."""
-    name = job.args.get("model_name_or_path")
-    local = isinstance(name, str) and job.workspace.find(f"{name}/config.json")
-    return bool(local) and not any(job.workspace.find(f"{name}/{file}") for file in _PROCESSOR_FILES)
+    name = run.args.get("model_name_or_path")
+    local = isinstance(name, str) and run.workspace.find(f"{name}/config.json")
+    return bool(local) and not any(run.workspace.find(f"{name}/{file}") for file in _PROCESSOR_FILES)
 
 
-def _may_suit_model(job: RunSettings, template: str) -> bool:
+def _may_suit_model(run: RunSettings, template: str) -> bool:
     """Whether a local folder leaves open that the template is right: a base model, a chat template that is not known or
     writes such turns itself, or a template of words without tokens."""
-    model = job.model
+    model = run.model
     if model is None or model.id is not None:
         return False
     turns = str(tables.json_table("formats")["formats"][template].get("user"))
@@ -129,7 +129,7 @@ def _may_suit_model(job: RunSettings, template: str) -> bool:
 
 
 @rule("TRA605", WARNING)
-def template_of_another_family(job: RunSettings) -> Findings:
+def template_of_another_family(run: RunSettings) -> Findings:
     """The template is not the one of the model.
 
     Why: training goes well, but the model learns marks that it does not know and that serving with its own template
@@ -137,19 +137,19 @@ def template_of_another_family(job: RunSettings) -> Findings:
     Source: llamafactory/extras/constants.py:register_model_group
     Fix: the template that LLaMA-Factory registers for the model. `x` and `x_nothink` both pass.
     """
-    own, name = _own_template(job), job.args.get("template")
-    if not own or job.template is None or job.task.stage == "pt" or name == own:
+    own, name = _own_template(run), run.args.get("template")
+    if not own or run.template is None or run.task.stage == "pt" or name == own:
         return
-    if str(name).removesuffix("_nothink") == own.removesuffix("_nothink") or _may_suit_model(job, str(name)):
+    if str(name).removesuffix("_nothink") == own.removesuffix("_nothink") or _may_suit_model(run, str(name)):
         return
-    media = "image" in (job.template or {}).get("media", ())
+    media = "image" in (run.template or {}).get("media", ())
     if not (media and not tables.json_table("templates")["templates"].get(own, {}).get("media")):
-        text = f"template {name} is not the one of {job.args.get('model_name_or_path')}; write `template: {own}`"
+        text = f"template {name} is not the one of {run.args.get('model_name_or_path')}; write `template: {own}`"
         yield "template", text, set_value("template", own, safe=False)
 
 
 @rule("TRA614", NOTE)
-def template_missing(job: RunSettings) -> Findings:
+def template_missing(run: RunSettings) -> Findings:
     """No template is named.
 
     Why: LLaMA-Factory then derives one from the tokenizer's own, which loses tools, thinking and the end of answers for
@@ -157,8 +157,8 @@ def template_missing(job: RunSettings) -> Findings:
     Source: llamafactory/data/template.py:get_template_and_fix_tokenizer, llamafactory/data/template.py:parse_template
     Fix: the template that LLaMA-Factory registers for the model.
     """
-    if job.task.trains and not job.args.is_set("template") and job.task.stage != "pt":
-        own = _family_template(job)
+    if run.task.trains and not run.args.is_set("template") and run.task.stage != "pt":
+        own = _family_template(run)
         hint = f"; write `template: {own}`" if own else ""
         yield "template", f"no template is named: it is derived from the tokenizer{hint}"
 
@@ -174,7 +174,7 @@ _STAGES_WITH_TEMPLATE = ("sft", "dpo", "kto", "rm")
 
 
 @rule("TRA618", WARNING)
-def empty_thoughts_trained(job: RunSettings) -> Findings:
+def empty_thoughts_trained(run: RunSettings) -> Findings:
     """Answers without a thought are trained with an empty one, so that the model unlearns to think.
 
     Why: the templates of reasoning models put an empty thought before each answer that has none. With `enable_thinking`
@@ -183,42 +183,42 @@ def empty_thoughts_trained(job: RunSettings) -> Findings:
     Fix: `enable_thinking: false` puts the empty thought into the prompt, out of the loss, and removes thoughts that
     are there; null does the same and keeps them, for mixed data. Or answers that have thoughts.
     """
-    if job.args.get("enable_thinking") is not True:
+    if run.args.get("enable_thinking") is not True:
         return
-    lacking = _shares_without_thoughts(job)
+    lacking = _shares_without_thoughts(run)
     named = [name for name, share in lacking.items() if share > _IGNORED_SHARE]
     if not named:
         return
-    own = registered_template(str(job.args.get("model_name_or_path"))) or ""
-    if own == f"{job.args.get('template')}_nothink":
+    own = registered_template(str(run.args.get("model_name_or_path"))) or ""
+    if own == f"{run.args.get('template')}_nothink":
         remedy, fix = f"write `template: {own}`, the one of this model", set_value("template", own, safe=False)
     elif all(share == 1 for share in lacking.values()):
         remedy, fix = "write `enable_thinking: false`", set_value("enable_thinking", False, safe=False)
     else:
         remedy, fix = "write `enable_thinking: null`, which keeps the thoughts that are there", None
-    key = "enable_thinking" if job.args.is_set("enable_thinking") else "template"
-    trained = f"so template {job.args.get('template')} trains an empty one before each answer"
+    key = "enable_thinking" if run.args.is_set("enable_thinking") else "template"
+    trained = f"so template {run.args.get('template')} trains an empty one before each answer"
     yield key, f"{_names_with_verb(named)} no thoughts, {trained}; {remedy}", fix
 
 
 @rule("TRA619", WARNING)
-def thoughts_removed(job: RunSettings) -> Findings:
+def thoughts_removed(run: RunSettings) -> Findings:
     """`enable_thinking: false` removes the thoughts of data that have them.
 
     Why: the model is trained on the bare answers; the long thoughts that the data were chosen for are never seen.
     Source: llamafactory/data/template.py:ReasoningTemplate
     Fix: remove `enable_thinking`; null where some answers have no thought.
     """
-    if job.args.get("enable_thinking") is not False:
+    if run.args.get("enable_thinking") is not False:
         return
-    if named := [name for name, share in _shares_without_thoughts(job).items() if share < 1 - _IGNORED_SHARE]:
+    if named := [name for name, share in _shares_without_thoughts(run).items() if share < 1 - _IGNORED_SHARE]:
         text = f"{_names_with_verb(named)} thoughts, which `enable_thinking: false` removes"
         fix = remove_keys("enable_thinking", safe=False)
         yield "enable_thinking", f"{text}; remove the key to train on them", fix
 
 
 @rule("TRA621", WARNING)
-def thoughts_in_other_words(job: RunSettings) -> Findings:
+def thoughts_in_other_words(run: RunSettings) -> Findings:
     """Answers have thoughts between words that the template does not know, so that they are trained as answers.
 
     Why: gpt-oss, Gemma 4, Seed-OSS and Kimi-VL think between words of their own. A thought between `<think>` and
@@ -226,10 +226,10 @@ def thoughts_in_other_words(job: RunSettings) -> Findings:
     Source: llamafactory/data/template.py:ReasoningTemplate
     Fix: the words of the template in the data, which the message names.
     """
-    words = _template_thought_words(job)
-    foreign = {dataset.name: _other_template_word(dataset, words[0]) for dataset in job.data.datasets} if words else {}
+    words = _template_thought_words(run)
+    foreign = {dataset.name: _other_template_word(dataset, words[0]) for dataset in run.data.datasets} if words else {}
     if words and (named := [name for name, opener in foreign.items() if opener]):
-        trained = f"which template {job.args.get('template')} trains as part of the answer"
+        trained = f"which template {run.args.get('template')} trains as part of the answer"
         remedy = f"write them between `{words[0]}` and `{words[1]}`"
         yield "dataset", f"{_names_with_verb(named)} thoughts in `{foreign[named[0]]}`, {trained}; {remedy}"
 
@@ -238,23 +238,23 @@ def _names_with_verb(names: list[str]) -> str:
     return f"{', '.join(f'`{name}`' for name in names)} {'has' if len(names) == 1 else 'have'}"
 
 
-def _shares_without_thoughts(job: RunSettings) -> Mapping[str, float]:
+def _shares_without_thoughts(run: RunSettings) -> Mapping[str, float]:
     """Share of the answers that the template finds no thought in, by data set; nothing where the template writes no
     thoughts, and no entry for a data set whose answers are not known."""
-    words = _template_thought_words(job)
+    words = _template_thought_words(run)
     if words is None:
         return {}
-    sets = [each for each in job.data.datasets if not _other_template_word(each, words[0])]
+    sets = [each for each in run.data.datasets if not _other_template_word(each, words[0])]
     shares = {each.name: _share_without_words(each, *words) for each in sets}
     return {name: share for name, share in shares.items() if share is not None}
 
 
-def _template_thought_words(job: RunSettings) -> tuple[str, str] | None:
-    """The words that the job's template looks for around a thought; None where it writes none or nothing is trained."""
-    reasons = job.template is not None and job.template.get("reasoning")
-    if not reasons or job.task.stage not in _STAGES_WITH_TEMPLATE or job.data.is_tokenized or not job.task.trains:
+def _template_thought_words(run: RunSettings) -> tuple[str, str] | None:
+    """The words that the run's template looks for around a thought; None where it writes none or nothing is trained."""
+    reasons = run.template is not None and run.template.get("reasoning")
+    if not reasons or run.task.stage not in _STAGES_WITH_TEMPLATE or run.data.is_tokenized or not run.task.trains:
         return None
-    opens, closes = thought_words(tables.json_table("formats")["formats"][str(job.args.get("template"))])
+    opens, closes = thought_words(tables.json_table("formats")["formats"][str(run.args.get("template"))])
     return opens.strip(), closes.strip()
 
 

@@ -119,117 +119,117 @@ _DROPPED_SHARE = 0.05
 DEFAULT_OUTPUT_DIR = "trainer_output"
 
 
-def never_resumes(job: RunSettings) -> bool:
+def never_resumes(run: RunSettings) -> bool:
     """True if runs of this stage and method start anew even if the recipe asks to resume."""
-    return job.task.stage in ("rm", "ppo") and job.task.method in ("full", "freeze")
+    return run.task.stage in ("rm", "ppo") and run.task.method in ("full", "freeze")
 
 
-def resumes_unasked(job: RunSettings) -> bool:
+def resumes_unasked(run: RunSettings) -> bool:
     """True if LLaMA-Factory looks for a checkpoint in the output folder by itself."""
-    return job.task.trains and not (
-        job.args.is_set("resume_from_checkpoint") or job.args.flag("overwrite_output_dir") or never_resumes(job)
+    return run.task.trains and not (
+        run.args.is_set("resume_from_checkpoint") or run.args.flag("overwrite_output_dir") or never_resumes(run)
     )
 
 
-def output_folder(job: RunSettings) -> Path | None:
+def output_folder(run: RunSettings) -> Path | None:
     """Return the output folder; None if it does not exist."""
-    folder = safe_read.expand_home(str(job.args.get("output_dir") or DEFAULT_OUTPUT_DIR))
-    location = job.workspace.find(str(folder))
+    folder = safe_read.expand_home(str(run.args.get("output_dir") or DEFAULT_OUTPUT_DIR))
+    location = run.workspace.find(str(folder))
     return folder if location and location[1] and safe_read.path_kind(location[0]) == "folder" else None
 
 
-def found_checkpoints(job: RunSettings) -> list[TrainerCheckpoint]:
+def found_checkpoints(run: RunSettings) -> list[TrainerCheckpoint]:
     """Return the checkpoints in the output folder, in the order of their steps."""
-    folder = output_folder(job)
+    folder = output_folder(run)
     return [] if folder is None else checkpoints_in(folder)
 
 
-def result_files(job: RunSettings) -> list[str]:
+def result_files(run: RunSettings) -> list[str]:
     """Return the names of the weight files in the output folder itself, which a run leaves at its end."""
-    folder = output_folder(job)
+    folder = output_folder(run)
     if folder is None:
         return []
     return [name for name in checkpoint_integrity.WEIGHT_FILES if safe_read.path_kind(folder / name) == "file"]
 
 
 @lru_cache(maxsize=1)
-def resume_candidates(job: RunSettings) -> tuple[TrainerCheckpoint, ...]:
+def resume_candidates(run: RunSettings) -> tuple[TrainerCheckpoint, ...]:
     """Return the checkpoints from which the run could resume, the last one first. The Trainer takes the first of them,
     complete or not."""
-    asked = job.args.get("resume_from_checkpoint")
-    if not job.task.trains or never_resumes(job):
+    asked = run.args.get("resume_from_checkpoint")
+    if not run.task.trains or never_resumes(run):
         return ()
     if isinstance(asked, str) and asked:
-        place = job.workspace.find(asked)
+        place = run.workspace.find(asked)
         return (TrainerCheckpoint(place[0]),) if place and safe_read.path_kind(place[0]) == "folder" else ()
-    return tuple(reversed(found_checkpoints(job))) if asked is True or resumes_unasked(job) else ()
+    return tuple(reversed(found_checkpoints(run))) if asked is True or resumes_unasked(run) else ()
 
 
-def half_written_checkpoints(job: RunSettings) -> tuple[TrainerCheckpoint, ...]:
+def half_written_checkpoints(run: RunSettings) -> tuple[TrainerCheckpoint, ...]:
     """Return the incomplete checkpoints in the output folder that are later than the last complete one. The run would
     stop at the last of them."""
-    if isinstance(job.args.get("resume_from_checkpoint"), str):
+    if isinstance(run.args.get("resume_from_checkpoint"), str):
         return ()
-    taken, saved = resume_checkpoint(job), resume_candidates(job)
+    taken, saved = resume_checkpoint(run), resume_candidates(run)
     return saved[: saved.index(taken)] if taken else saved
 
 
-def resume_checkpoint(job: RunSettings) -> TrainerCheckpoint | None:
+def resume_checkpoint(run: RunSettings) -> TrainerCheckpoint | None:
     """Return the last complete checkpoint from which the run could resume."""
-    return next((saved for saved in resume_candidates(job) if not saved.flaw), None)
+    return next((saved for saved in resume_candidates(run) if not saved.flaw), None)
 
 
-def batch_counts(job: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
+def batch_counts(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
     """Return the samples that all processes take at once, in the checkpoint's run and in this one. None if that is not
     known; nodes with disks of their own see the processes of one node only."""
-    machine, batch = job.machine, saved.state.get("train_batch_size")
+    machine, batch = run.machine, saved.state.get("train_batch_size")
     if machine is None or saved.processes is None or not isinstance(batch, int):
         return None
     if machine.nodes > 1 and saved.processes == machine.devices:
         return None
-    return batch * saved.processes, job.batch.micro_batch * job.batch.world_size
+    return batch * saved.processes, run.batch.micro_batch * run.batch.world_size
 
 
-def epoch_steps(job: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
+def epoch_steps(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
     """Return the optimizer steps per epoch, in the checkpoint's run and in this one. None if the number of rows is not
     known, or how many of them fill a packed sequence."""
-    known = job.data.local_rows is not None and not (
-        job.batch.packing or job.data.is_tokenized or job.args.flag("streaming")
+    known = run.data.local_rows is not None and not (
+        run.batch.packing or run.data.is_tokenized or run.args.flag("streaming")
     )
-    if saved.per_epoch is None or job.machine is None or not known:
+    if saved.per_epoch is None or run.machine is None or not known:
         return None
-    train = sample_counts(job).train
-    return None if train is None else (saved.per_epoch, job.batch.steps_per_epoch(train))
+    train = sample_counts(run).train
+    return None if train is None else (saved.per_epoch, run.batch.steps_per_epoch(train))
 
 
-def has_same_steps(job: RunSettings, saved: TrainerCheckpoint) -> bool:
+def has_same_steps(run: RunSettings, saved: TrainerCheckpoint) -> bool:
     """True if a resumed run would make the same optimizer steps, as far as is known. Tokenizing may drop a few rows, so
     a small difference is ignored."""
-    if steps := epoch_steps(job, saved):
+    if steps := epoch_steps(run, saved):
         return abs(steps[0] - steps[1]) <= max(1, _DROPPED_SHARE * steps[0])
-    batches = batch_counts(job, saved)
+    batches = batch_counts(run, saved)
     return batches is None or batches[0] == batches[1]
 
 
-def total_steps(job: RunSettings, saved: TrainerCheckpoint) -> int | None:
+def total_steps(run: RunSettings, saved: TrainerCheckpoint) -> int | None:
     """Return the optimizer steps of the whole run; None if an epoch may have another number of steps than in the
     checkpoint's run."""
-    if job.args.number("max_steps") > 0:
-        return int(job.args.number("max_steps"))
-    known = saved.per_epoch if has_same_steps(job, saved) else None
-    return math.ceil(job.args.number("num_train_epochs") * known) if known else None
+    if run.args.number("max_steps") > 0:
+        return int(run.args.number("max_steps"))
+    known = saved.per_epoch if has_same_steps(run, saved) else None
+    return math.ceil(run.args.number("num_train_epochs") * known) if known else None
 
 
-def is_at_end(job: RunSettings, saved: TrainerCheckpoint) -> bool:
+def is_at_end(run: RunSettings, saved: TrainerCheckpoint) -> bool:
     """True if the checkpoint is at the end of the run."""
-    steps = total_steps(job, saved)
+    steps = total_steps(run, saved)
     return steps is not None and saved.step >= steps
 
 
-def is_finished(job: RunSettings, saved: TrainerCheckpoint) -> bool:
+def is_finished(run: RunSettings, saved: TrainerCheckpoint) -> bool:
     """True if the checkpoint is at the end of the run and the run has left its complete result. A run that was told to
     stop early may have left a result, too; a run that was killed while it wrote the result has not."""
-    folder = output_folder(job)
-    if folder is None or not is_at_end(job, saved) or not result_files(job):
+    folder = output_folder(run)
+    if folder is None or not is_at_end(run, saved) or not result_files(run):
         return False
     return checkpoint_integrity.result_problem(folder) is None

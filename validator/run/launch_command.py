@@ -34,25 +34,25 @@ def uses_ray() -> bool:
     return node_environment.is_env_enabled("USE_RAY")
 
 
-def ray_workers(job: RunSettings) -> int:
+def ray_workers(run: RunSettings) -> int:
     """Return the number of processes that train."""
-    return max(int(job.args.number("ray_num_workers")), 1)
+    return max(int(run.args.number("ray_num_workers")), 1)
 
 
-def declared_ray_cpus(job: RunSettings) -> int | None:
+def declared_ray_cpus(run: RunSettings) -> int | None:
     """Return the CPUs that the recipe tells Ray it has; None if Ray counts them itself."""
-    count = _ray_init_options(job).get("num_cpus")
+    count = _ray_init_options(run).get("num_cpus")
     return count if isinstance(count, int) else None
 
 
-def joins_ray_cluster(job: RunSettings) -> bool:
+def joins_ray_cluster(run: RunSettings) -> bool:
     """True if the run joins an existing cluster; otherwise Ray starts a cluster for the run on this node."""
-    return bool(_ray_init_options(job).get("address") or os.environ.get("RAY_ADDRESS"))
+    return bool(_ray_init_options(run).get("address") or os.environ.get("RAY_ADDRESS"))
 
 
-def _ray_init_options(job: RunSettings) -> Mapping[str, Any]:
+def _ray_init_options(run: RunSettings) -> Mapping[str, Any]:
     """Return the arguments of ray.init, written as a mapping or as JSON text (hparams/training_args.py)."""
-    value = job.args.get("ray_init_kwargs")
+    value = run.args.get("ray_init_kwargs")
     if isinstance(value, str):
         with suppress(RecipeError):
             value = parse_json(value)
@@ -166,19 +166,19 @@ def vendor_env(device: Device, nodes: int = 1, wait: float = 0.0) -> dict[str, s
     return {**wanted.variables, **(wanted.variables_between if nodes > 1 else {}), **limits}
 
 
-def omp_threads(job: RunSettings, cores: int | None = None) -> dict[str, str]:
+def omp_threads(run: RunSettings, cores: int | None = None) -> dict[str, str]:
     """Return OMP_NUM_THREADS if the optimizer updates the weights in main memory: each process gets its share of the
     node's cores, as torchrun would give each of several processes one thread (torch, distributed/run.py). A single
     process has all cores, and a worker of Ray those reserved for it. Without `cores` the node's shell counts them."""
-    processes = job.machine.devices if job.machine else 1
-    if processes == 1 or uses_ray() or not optimizer_runs_on_host(job):
+    processes = run.machine.devices if run.machine else 1
+    if processes == 1 or uses_ray() or not optimizer_runs_on_host(run):
         return {}
     return {_OMP_THREADS: f"$(($(nproc) / {processes}))" if cores is None else str(max(1, cores // processes))}
 
 
-def optimizer_runs_on_host(job: RunSettings) -> bool:
+def optimizer_runs_on_host(run: RunSettings) -> bool:
     """Return whether the CPUs update the weights."""
-    return bool(job.deepspeed and job.deepspeed.offload("offload_optimizer")) or bool(job.fsdp and job.fsdp.offload)
+    return bool(run.deepspeed and run.deepspeed.offload("offload_optimizer")) or bool(run.fsdp and run.fsdp.offload)
 
 
 def p2p_disable_env(driver: str) -> dict[str, str]:
@@ -196,55 +196,55 @@ def lacks_p2p(device: Device, count: int, nodes: int) -> bool:
 WHITESPACE = re.compile(r"\s")
 
 
-def nodes_and_devices(job: RunSettings) -> tuple[int, int]:
+def nodes_and_devices(run: RunSettings) -> tuple[int, int]:
     """Return the nodes that a command is started on, and the devices of each; (1, 1) if no machine is named. Ray starts
     the processes of other nodes itself."""
-    if job.machine is None:
+    if run.machine is None:
         return 1, 1
-    return 1 if uses_ray() and not job.accelerate else job.machine.nodes, job.machine.devices
+    return 1 if uses_ray() and not run.accelerate else run.machine.nodes, run.machine.devices
 
 
-def launch_commands(job: RunSettings, recipe: str, overrides: Sequence[str]) -> list[str]:
+def launch_commands(run: RunSettings, recipe: str, overrides: Sequence[str]) -> list[str]:
     """Return the command for each node as a shell line. `recipe` is the path that stands in it."""
-    named = str(job.header.get("accelerate"))
-    file = named if job.accelerate and Path(named).absolute() == Path(job.accelerate.path).absolute() else None
-    return node_commands(recipe, overrides, nodes_and_devices(job)[0], launch_env(job), launcher_words(job, file))
+    named = str(run.header.get("accelerate"))
+    file = named if run.accelerate and Path(named).absolute() == Path(run.accelerate.path).absolute() else None
+    return node_commands(recipe, overrides, nodes_and_devices(run)[0], launch_env(run), launcher_words(run, file))
 
 
-def launch_env(job: RunSettings) -> dict[str, str]:
+def launch_env(run: RunSettings) -> dict[str, str]:
     """Return the variables that a run's processes want, those that differ by host left to the shell."""
-    nodes, devices = nodes_and_devices(job)
+    nodes, devices = nodes_and_devices(run)
     start: dict[str, str] = {}
-    if not job.accelerate:  # which starts the processes itself; torchrun would start Ray in each of its own
-        start = {"USE_RAY": "1"} if uses_ray() else torchrun_env(nodes, devices, job.deepspeed is not None)
-    wait = job.args.number("ddp_timeout") if job.batch.world_size > 1 else 0.0
-    vendor = vendor_env(job.machine.device, job.machine.nodes, wait) if job.machine else {}
-    return {**start, **vendor, **omp_threads(job), **model_files.hub_env(job)}
+    if not run.accelerate:  # which starts the processes itself; torchrun would start Ray in each of its own
+        start = {"USE_RAY": "1"} if uses_ray() else torchrun_env(nodes, devices, run.deepspeed is not None)
+    wait = run.args.number("ddp_timeout") if run.batch.world_size > 1 else 0.0
+    vendor = vendor_env(run.machine.device, run.machine.nodes, wait) if run.machine else {}
+    return {**start, **vendor, **omp_threads(run), **model_files.hub_env(run)}
 
 
-def launcher_words(job: RunSettings, file: str | None = None) -> tuple[str, ...]:
+def launcher_words(run: RunSettings, file: str | None = None) -> tuple[str, ...]:
     """Return the words before the recipe; `file` replaces the path of the accelerate file."""
     return (
-        accelerate_words(file or job.accelerate.path, *nodes_and_devices(job)) if job.accelerate else LLAMAFACTORY_CLI
+        accelerate_words(file or run.accelerate.path, *nodes_and_devices(run)) if run.accelerate else LLAMAFACTORY_CLI
     )
 
 
-def path_overrides(job: RunSettings) -> tuple[str, ...]:
+def path_overrides(run: RunSettings) -> tuple[str, ...]:
     """Return overrides that lead from the working directory to files that the recipe finds beside itself."""
     return tuple(
         _override_of_input(each, unspaced_path)
-        for each in find_inputs(job)
+        for each in find_inputs(run)
         if any(place and place.absolute() != Path(word).absolute() for word, place in each.pairs())
     )
 
 
-def absolute_path_overrides(job: RunSettings, form: Callable[[Path], Path]) -> Iterator[str]:
+def absolute_path_overrides(run: RunSettings, form: Callable[[Path], Path]) -> Iterator[str]:
     """Yield overrides that name what the recipe reads and writes in this form of its absolute paths. What is read is
     looked for beside the recipe too; what is written goes where the user stands."""
-    for each in find_inputs(job):
+    for each in find_inputs(run):
         if not all(Path(word).is_absolute() for word in each.words):
             yield _override_of_input(each, form)
-    for key, path in outputs(job):
+    for key, path in outputs(run):
         if not path.startswith(("/", "~")):
             yield path_override(key.name, str(form(Path(path).absolute())))
 

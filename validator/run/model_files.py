@@ -98,10 +98,10 @@ _HUB_VARIABLES = ("HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_D
              "USE_OPENMIND_HUB")  # fmt: skip
 
 
-def hub_env(job: RunSettings) -> dict[str, str]:
+def hub_env(run: RunSettings) -> dict[str, str]:
     """Return the hub variables of this environment that a printed command or a job must carry; none for a run that
     needs no hub. A name and password in an address are left out."""
-    if not any((*hub_models(job), *hub_datasets(job))):
+    if not any((*hub_models(run), *hub_datasets(run))):
         return {}
     return {name: without_credentials(os.environ[name]) for name in _HUB_VARIABLES if os.environ.get(name)}
 
@@ -111,14 +111,14 @@ def without_credentials(address: str) -> str:
     return re.sub(r"(?<=://)[^/?#]*@", "", address)
 
 
-def cached_folders(job: RunSettings, name: str) -> Iterator[Path]:
+def cached_folders(run: RunSettings, name: str) -> Iterator[Path]:
     """Return the folders of the hub's cache that hold the weights of a model or adapter."""
     folders = (
         hub_caches.modelscope_folders
         if node_environment.is_env_enabled("USE_MODELSCOPE_HUB")
         else hub_caches.huggingface_folders
     )
-    return filter(holds_weights, folders(name, *job.hub_source))
+    return filter(holds_weights, folders(name, *run.hub_source))
 
 
 def holds_weights(folder: Path) -> bool:
@@ -133,16 +133,16 @@ def offline_variable() -> str | None:
     return name if name and os.environ[name].upper() in ("1", "ON", "YES", "TRUE") else None
 
 
-def hub_models(job: RunSettings) -> Iterator[str]:
+def hub_models(run: RunSettings) -> Iterator[str]:
     """Yield models and adapters that are no local folders, and may be names of a hub."""
-    for _, name in named_paths(job, (*MODEL_KEYS, *ADAPTER_KEYS)):
-        if not is_local_name(name) and not job.workspace.find(name):
+    for _, name in named_paths(run, (*MODEL_KEYS, *ADAPTER_KEYS)):
+        if not is_local_name(name) and not run.workspace.find(name):
             yield name
 
 
-def hub_datasets(job: RunSettings) -> Iterator[str]:
+def hub_datasets(run: RunSettings) -> Iterator[str]:
     """Yield the data sets of Hugging Face; none if the data are tokenized already."""
-    for one in () if job.data.is_tokenized else job.data.datasets:
+    for one in () if run.data.is_tokenized else run.data.datasets:
         if isinstance(name := one.entry.get("hf_hub_url"), str):
             yield name
 

@@ -10,21 +10,21 @@ from validator.knowledge.path_keys import PATH_KEYS, READ_KEYS, PathKey
 from validator.run.settings import RunSettings
 
 
-def named_paths(job: RunSettings, keys: Iterable[PathKey]) -> Iterator[tuple[PathKey, str]]:
+def named_paths(run: RunSettings, keys: Iterable[PathKey]) -> Iterator[tuple[PathKey, str]]:
     """Yield each path or hub name with its key. A configuration in the recipe itself (a mapping or JSON text) and the
     address of a reward model on a server are left out."""
     for key in keys:
-        value = job.args.get(key.name)
+        value = run.args.get(key.name)
         if key.comma_list:
-            yield from ((key, word) for word in job.args.words(key.name) if word)
-        elif isinstance(value, str) and value and not _names_no_path(job, key, value):
+            yield from ((key, word) for word in run.args.words(key.name) if word)
+        elif isinstance(value, str) and value and not _names_no_path(run, key, value):
             yield key, value
 
 
-def _names_no_path(job: RunSettings, key: PathKey, value: str) -> bool:
+def _names_no_path(run: RunSettings, key: PathKey, value: str) -> bool:
     if key.kind == "file":
         return value.startswith("{")
-    return key.name == "reward_model" and job.args.get("reward_model_type") == "api"
+    return key.name == "reward_model" and run.args.get("reward_model_type") == "api"
 
 
 class InputPath(NamedTuple):
@@ -39,15 +39,15 @@ class InputPath(NamedTuple):
         return zip(self.words, self.places, strict=True)
 
 
-def find_inputs(job: RunSettings, keys: Iterable[PathKey] = READ_KEYS) -> Iterator[InputPath]:
+def find_inputs(run: RunSettings, keys: Iterable[PathKey] = READ_KEYS) -> Iterator[InputPath]:
     """Yield the inputs of a run of which at least one word is found on this machine."""
     for key in keys:
-        words = tuple(word for _, word in named_paths(job, [key]))
-        places = tuple(place[0] if (place := job.workspace.find(word)) else None for word in words)
+        words = tuple(word for _, word in named_paths(run, [key]))
+        places = tuple(place[0] if (place := run.workspace.find(word)) else None for word in words)
         if any(places):
             yield InputPath(key, words, places)
 
 
-def outputs(job: RunSettings) -> Iterator[tuple[PathKey, str]]:
+def outputs(run: RunSettings) -> Iterator[tuple[PathKey, str]]:
     """Yield the paths that a run may write to."""
-    return named_paths(job, [key for key in PATH_KEYS if key.access != "read"])
+    return named_paths(run, [key for key in PATH_KEYS if key.access != "read"])

@@ -28,17 +28,17 @@ _TOKEN_BYTES = 32.0
 _PREFETCHED_BATCHES = 2  # that a worker prepares ahead (torch, utils/data/dataloader.py, prefetch_factor)
 
 
-def training_cpus(job: RunSettings, devices: int) -> int:
+def training_cpus(run: RunSettings, devices: int) -> int:
     """CPU cores of a node below which its devices wait: two for each process and one for each of its loader workers.
     An optimizer that updates the weights in main memory takes half of the devices' share of their usual server; a
     server of the user's may have fewer cores, and main memory is what it waits for."""
-    wanted = devices * (_CORES_PER_PROCESS + job.batch.dataloader_workers)
-    if job.machine is None:
+    wanted = devices * (_CORES_PER_PROCESS + run.batch.dataloader_workers)
+    if run.machine is None:
         return wanted
-    rates = job.machine.device.rates(devices)
-    if rates and optimizer_runs_on_host(job):
+    rates = run.machine.device.rates(devices)
+    if rates and optimizer_runs_on_host(run):
         wanted = max(wanted, rates.cores // 2)
-    return limit_to_usual_server(wanted, job.machine.device, devices)
+    return limit_to_usual_server(wanted, run.machine.device, devices)
 
 
 def limit_to_usual_server(wanted: int, device: Device, devices: int) -> int:
@@ -55,17 +55,17 @@ class SharedMemory(NamedTuple):
     enough: float
 
 
-def shared_memory_mib(job: RunSettings, *, nccl: bool = True) -> SharedMemory:
+def shared_memory_mib(run: RunSettings, *, nccl: bool = True) -> SharedMemory:
     """Shared memory for the batches of loader workers and for NCCL; `nccl` is false if NCCL is told to use none."""
-    devices = job.machine.devices if job.machine else 1
-    sequences = job.batch.micro_batch * (2 if job.task.uses_preference_pairs else 1)
-    memory = predict(job).device_memory
-    pixels = memory.terms.get(DeviceTerm.TOWER_INPUTS, 0.0) / job.batch.accumulation if memory else 0.0
-    batches = (sequences * job.batch.max_tokens * _TOKEN_BYTES + pixels) / MIB * job.batch.dataloader_workers * devices
-    prefetched = batches * (int(job.args.number("dataloader_prefetch_factor")) or _PREFETCHED_BATCHES)
-    if devices == 1 or job.machine is None or node_needs(job.machine.device).collectives != "nccl" or not nccl:
+    devices = run.machine.devices if run.machine else 1
+    sequences = run.batch.micro_batch * (2 if run.task.uses_preference_pairs else 1)
+    memory = predict(run).device_memory
+    pixels = memory.terms.get(DeviceTerm.TOWER_INPUTS, 0.0) / run.batch.accumulation if memory else 0.0
+    batches = (sequences * run.batch.max_tokens * _TOKEN_BYTES + pixels) / MIB * run.batch.dataloader_workers * devices
+    prefetched = batches * (int(run.args.number("dataloader_prefetch_factor")) or _PREFETCHED_BATCHES)
+    if devices == 1 or run.machine is None or node_needs(run.machine.device).collectives != "nccl" or not nccl:
         return SharedMemory(batches, prefetched)
-    rates = job.machine.device.rates(devices)
+    rates = run.machine.device.rates(devices)
     passes = rates is not None and not rates.nvlink_switch
     return SharedMemory(batches + passes * devices * _NEIGHBOUR_MIB, prefetched + devices * _PROXY_MIB)
 
@@ -91,20 +91,20 @@ def pip_requirement(package: str) -> str:
     return _VERSION_BOUNDS.get(package, package)
 
 
-def packages_for_run(job: RunSettings) -> Iterator[tuple[str, str]]:
+def packages_for_run(run: RunSettings) -> Iterator[tuple[str, str]]:
     """Packages beside LLaMA-Factory's own that a run needs, and what needs them."""
-    yield from ((package, f"`{key}`") for key, package in _PACKAGE_OF_KEY.items() if job.args.flag(key))
-    if job.deepspeed:
+    yield from ((package, f"`{key}`") for key, package in _PACKAGE_OF_KEY.items() if run.args.flag(key))
+    if run.deepspeed:
         yield "deepspeed", "`deepspeed`"
-    if any(word in str(job.args.get("optim")) for word in _BITSANDBYTES_OPTIMIZERS):
+    if any(word in str(run.args.get("optim")) for word in _BITSANDBYTES_OPTIMIZERS):
         yield "bitsandbytes", "`optim`"
-    unused = () if job.on_gpu or not (job.model and job.model.arch.mixer) else job.model.arch.mixer.packages
+    unused = () if run.on_gpu or not (run.model and run.model.arch.mixer) else run.model.arch.mixer.packages
     yield from (
-        (package, "`packages` of the header block") for package in sorted(job.declared.packages.difference(unused))
+        (package, "`packages` of the header block") for package in sorted(run.declared.packages.difference(unused))
     )
-    if job.model and job.model.family.mixers_patched and job.args.get("flash_attn") == "fa2":
-        yield "flash-linear-attention", f"`flash_attn: fa2` of {job.model.name}"
-    quantization = job.quantization
+    if run.model and run.model.family.mixers_patched and run.args.get("flash_attn") == "fa2":
+        yield "flash-linear-attention", f"`flash_attn: fa2` of {run.model.name}"
+    quantization = run.quantization
     if package := _PACKAGE_OF_CHECKPOINT.get(quantization.checkpoint or ""):
         yield package, f"a checkpoint quantized with {(quantization.checkpoint or '').upper()}"
     if quantization.works:

@@ -20,15 +20,15 @@ from validator.run.training_time import predict_training_time
 LONG_CONTEXT = 8192
 
 
-def catalogue_name(job: RunSettings) -> str | None:
+def catalogue_name(run: RunSettings) -> str | None:
     """Return the file name that the contents ask for, without variant and suffix; None if model or machine is not
     known."""
-    if not job.machine or not job.model:
+    if not run.machine or not run.model:
         return None
-    machine = job.machine
+    machine = run.machine
     count = "" if (machine.nodes, machine.devices) == (1, 8) or machine.device.vendor == "cpu" else f"x{machine.world}"
-    title = re.sub(r"[^\w.]+", "-", model_title(job.model)).strip("-.").lower() or "model"
-    return f"{job.model.short or title}-{device_label(machine.device.id)}{count}-{method_name(job)}"
+    title = re.sub(r"[^\w.]+", "-", model_title(run.model)).strip("-.").lower() or "model"
+    return f"{run.model.short or title}-{device_label(machine.device.id)}{count}-{method_name(run)}"
 
 
 def model_title(model: Model) -> str:
@@ -39,30 +39,30 @@ def model_title(model: Model) -> str:
     return model_name_of_path(folder.absolute())
 
 
-def catalogue_name_with_variant(job: RunSettings) -> str | None:
+def catalogue_name_with_variant(run: RunSettings) -> str | None:
     """Return the file name with the variant that the contents ask for, such as qwen7b-a100-full-offload."""
-    base = catalogue_name(job)
-    return "-".join([base, *_variant_words(job)]) if base else None
+    base = catalogue_name(run)
+    return "-".join([base, *_variant_words(run)]) if base else None
 
 
-def _variant_words(job: RunSettings) -> Iterator[str]:
-    if job.fsdp:
+def _variant_words(run: RunSettings) -> Iterator[str]:
+    if run.fsdp:
         yield "fsdp"
-    if job.deepspeed and job.deepspeed.offloads:
+    if run.deepspeed and run.deepspeed.offloads:
         yield "offload"
-    saver = next((name for name in ("galore", "apollo", "badam") if job.args.flag(f"use_{name}")), None)
-    if saver or job.args.flag("pure_bf16"):
-        yield saver or ("8bit" if str(job.args.get("optim")).endswith("8bit") else "bf16")
-    if job.args.number("cutoff_len") >= LONG_CONTEXT:
-        yield f"{int(job.args.number('cutoff_len')) // 1024}k"
+    saver = next((name for name in ("galore", "apollo", "badam") if run.args.flag(f"use_{name}")), None)
+    if saver or run.args.flag("pure_bf16"):
+        yield saver or ("8bit" if str(run.args.get("optim")).endswith("8bit") else "bf16")
+    if run.args.number("cutoff_len") >= LONG_CONTEXT:
+        yield f"{int(run.args.number('cutoff_len')) // 1024}k"
 
 
-def method_name(job: RunSettings) -> str:
+def method_name(run: RunSettings) -> str:
     """Return the method as file names and lists write it: qlora for a quantized base, with the stage if it is not
     sft."""
-    quantized = "q" if job.quantization.asked else ""
-    stage = "" if job.task.stage == "sft" else f"-{job.task.stage}"
-    return f"{quantized}{job.task.method}{stage}"
+    quantized = "q" if run.quantization.asked else ""
+    stage = "" if run.task.stage == "sft" else f"-{run.task.stage}"
+    return f"{quantized}{run.task.method}{stage}"
 
 
 def device_label(device: str) -> str:
@@ -72,10 +72,10 @@ def device_label(device: str) -> str:
     return next((alias for alias in shorter if devices.find_device(alias)[0].id == device), device)
 
 
-def stated_prediction(job: RunSettings) -> dict[str, Any] | None:
+def stated_prediction(run: RunSettings) -> dict[str, Any] | None:
     """Return the prediction for the header block: memory, and the ends of the 90 % band of hours to two digits, if they
     are known."""
-    memory, known = predicted_memory(job), predict_training_time(job)
+    memory, known = predicted_memory(run), predict_training_time(run)
     if memory is None or known is None or known.hours is None:
         return memory
     return {**memory, "hours": [float(f"{each:.2g}") for each in (known.hours.low, known.hours.high)]}
@@ -86,12 +86,12 @@ def prediction_line(prediction: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in prediction.items()) + "}"
 
 
-def predicted_memory(job: RunSettings) -> dict[str, Any] | None:
+def predicted_memory(run: RunSettings) -> dict[str, Any] | None:
     """Return the predicted memory that `check` compares: GiB per device, per node, and of one checkpoint, to one
     decimal."""
-    prediction = predict(job)
+    prediction = predict(run)
     device, host = prediction.device_memory, prediction.host_memory
-    if device is None or host is None or job.machine is None:
+    if device is None or host is None or run.machine is None:
         return None
     return {
         "device_gib": round(device.expected / GIB, 1),

@@ -73,25 +73,25 @@ class SampleLengths(NamedTuple):
     guessed: bool = False
 
 
-def estimate_sample_lengths(job: RunSettings, lengths: Sequence[int] | None = None) -> SampleLengths:
-    """Return the lengths of the job's samples. `lengths` are those of its data, if they were read."""
-    longest = job.batch.max_tokens
+def estimate_sample_lengths(run: RunSettings, lengths: Sequence[int] | None = None) -> SampleLengths:
+    """Return the lengths of the run's samples. `lengths` are those of its data, if they were read."""
+    longest = run.batch.max_tokens
     if lengths:
         return _known_lengths([min(each, longest) for each in lengths])
-    told = job.declared.lengths
+    told = run.declared.lengths
     if told.typical:
         most = told.longest or longest
         whole = spread_lengths(min(told.typical, most), most, told.longest is not None)
         return _known_lengths([min(each, longest) for each in whole])
-    if rows := [*first_row_lengths(job)]:
+    if rows := [*first_row_lengths(run)]:
         cut = [[min(factor * each, longest) for each in rows] for factor in _ESTIMATE_FACTORS]
         return SampleLengths(
             (cut[0], cut[1], cut[2]),
             (f"samples of some {sum(cut[1]) / len(rows):,.0f} tokens, estimated from the first rows",),
         )
-    least = min(_image_tokens(job), longest)
-    if job.declared.samples is None and (
-        published := published_tokens(job)
+    least = min(_image_tokens(run), longest)
+    if run.declared.samples is None and (
+        published := published_tokens(run)
     ):  # else the recipe is made for other data than it names
         mean, top = float(published[0] + least), published[1] + least
         whole = spread_lengths(min(mean, longest), min(top, longest), top <= longest)
@@ -119,26 +119,26 @@ def _known_lengths(lengths: Sequence[float]) -> SampleLengths:
     return SampleLengths((lengths, lengths, lengths))
 
 
-def first_row_lengths(job: RunSettings) -> Iterator[float]:
+def first_row_lengths(run: RunSettings) -> Iterator[float]:
     """Yield the estimated tokens of the first rows of each local data set; nothing if one of the data sets cannot be
     read. A preference pair is two sequences."""
-    if job.data.local_rows is None or _image_tokens(job):
+    if run.data.local_rows is None or _image_tokens(run):
         return
-    each = _BYTES_PER_TOKEN * (2 if job.task.uses_preference_pairs else 1)
-    for dataset in job.data.datasets:
+    each = _BYTES_PER_TOKEN * (2 if run.task.uses_preference_pairs else 1)
+    for dataset in run.data.datasets:
         for row in dataset.rows.head if dataset.rows else ():
             yield _TEMPLATE_TOKENS + len("".join(_text_values(row.values())).encode("utf-8", "replace")) / each
 
 
-def published_tokens(job: RunSettings) -> tuple[int, int] | None:
+def published_tokens(run: RunSettings) -> tuple[int, int] | None:
     """Return the mean and the longest tokens of a sample of all public data sets together. The longest is `cutoff_len`
     if it is not published for one of them. None if a mean is not published. Pictures are not counted."""
-    lengths = [(each["rows"], each["tokens"]) for each in job.data.published if "tokens" in each]
-    if not lengths or len(lengths) < len(job.data.published):
+    lengths = [(each["rows"], each["tokens"]) for each in run.data.published if "tokens" in each]
+    if not lengths or len(lengths) < len(run.data.published):
         return None
     mean = sum(rows * tokens["mean"] for rows, tokens in lengths) / sum(rows for rows, _ in lengths)
     longest = [tokens["longest"] for _, tokens in lengths]
-    return round(mean), job.batch.max_tokens if None in longest else max(longest)
+    return round(mean), run.batch.max_tokens if None in longest else max(longest)
 
 
 def _text_values(values: Iterable[Any]) -> Iterator[str]:
@@ -151,10 +151,10 @@ def _text_values(values: Iterable[Any]) -> Iterator[str]:
             yield from _text_values(value)
 
 
-def _image_tokens(job: RunSettings) -> int:
+def _image_tokens(run: RunSettings) -> int:
     """Return the tokens of the pictures and films of the fullest sample; pictures of public data have their published
     size."""
-    prediction = predict(job)
-    if job.model is None or prediction.workload is None or not any(one.tokens for one in prediction.workload.towers):
+    prediction = predict(run)
+    if run.model is None or prediction.workload is None or not any(one.tokens for one in prediction.workload.towers):
         return 0
-    return multimodal.usual_media_tokens(job, job.model, job.data.datasets, job.data.published)
+    return multimodal.usual_media_tokens(run, run.model, run.data.datasets, run.data.published)

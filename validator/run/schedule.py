@@ -26,37 +26,37 @@ class Schedule:
     saves: int
 
 
-def training_schedule(job: RunSettings, sequences: int) -> Schedule:
-    """Return the schedule of a job on `sequences` training sequences; LLaMA-Factory logs the same figures."""
-    per_epoch = max(job.batch.steps_per_epoch(sequences), 1)
-    limit, epochs = int(job.args.number("max_steps")), max(job.args.number("num_train_epochs"), 0.0)
+def training_schedule(run: RunSettings, sequences: int) -> Schedule:
+    """Return the schedule of a run on `sequences` training sequences; LLaMA-Factory logs the same figures."""
+    per_epoch = max(run.batch.steps_per_epoch(sequences), 1)
+    limit, epochs = int(run.args.number("max_steps")), max(run.args.number("num_train_epochs"), 0.0)
     total = limit if limit > 0 else math.ceil(epochs * per_epoch)
     passed = total / per_epoch if limit > 0 else epochs
-    every = save_interval(job, per_epoch, total)
+    every = save_interval(run, per_epoch, total)
     saves = math.ceil(total / every) if every else 0  # at each interval, and at the end
-    return Schedule(job.batch.effective_batch, per_epoch, total, passed, warmup_steps(job, total) or 0, saves)
+    return Schedule(run.batch.effective_batch, per_epoch, total, passed, warmup_steps(run, total) or 0, saves)
 
 
-def warmup_steps(job: RunSettings, total: int | None) -> int | None:
+def warmup_steps(run: RunSettings, total: int | None) -> int | None:
     """Optimizer steps of warm-up in a run of `total` steps; None if the warm-up is a share and the total is not known.
 
     transformers 5 lets `warmup_ratio` replace `warmup_steps`, which below 1 is a share of the run. transformers 4 takes
     `warmup_steps` as a count, and `warmup_ratio` only where that is 0. Source: training_args.py, get_warmup_steps.
     """
-    steps, share = job.args.number("warmup_steps"), job.args.number("warmup_ratio")
-    if releases.requires(job.header, since=WARMUP_SHARES_SINCE):
-        share = share if job.args.is_set("warmup_ratio") else steps
+    steps, share = run.args.number("warmup_steps"), run.args.number("warmup_ratio")
+    if releases.requires(run.header, since=WARMUP_SHARES_SINCE):
+        share = share if run.args.is_set("warmup_ratio") else steps
         steps, share = (share, 0.0) if share >= 1 else (0.0, share)
     if steps > 0 or not share:
         return int(steps)
     return math.ceil(total * share) if total else None
 
 
-def save_interval(job: RunSettings, per_epoch: int, total: int) -> int:
+def save_interval(run: RunSettings, per_epoch: int, total: int) -> int:
     """Return the optimizer steps from one checkpoint to the next; 0 if none is written."""
-    how = job.args.get("save_strategy")
+    how = run.args.get("save_strategy")
     if how == "steps":
-        return _interval_steps(job.args.number("save_steps"), total) or total
+        return _interval_steps(run.args.number("save_steps"), total) or total
     return per_epoch if how == "epoch" else 0
 
 
@@ -72,29 +72,29 @@ class CheckpointCounts(NamedTuple):
     at_once: int
 
 
-def count_checkpoints(job: RunSettings) -> CheckpointCounts:
+def count_checkpoints(run: RunSettings) -> CheckpointCounts:
     """Return the most checkpoints that a run keeps, and that are on disk at once.
 
     A checkpoint is written before the oldest one is removed, so a run with `save_total_limit` has one more for a while.
     Neither the last checkpoint nor the best is removed, so a limit of 1 keeps two if checkpoints are compared. Source:
     transformers/trainer.py, _save_checkpoint; transformers/trainer_utils.py, rotate_checkpoints."""
-    if job.args.get("save_strategy") == "no":
+    if run.args.get("save_strategy") == "no":
         return CheckpointCounts(0, 0)
-    written, limit = _written_checkpoints(job), int(job.args.number("save_total_limit"))
+    written, limit = _written_checkpoints(run), int(run.args.number("save_total_limit"))
     if limit < 1:
         return CheckpointCounts(written or 1, written or 1)
-    best = job.evaluation.best_checkpoint_metric is not None and job.evaluation.while_training
+    best = run.evaluation.best_checkpoint_metric is not None and run.evaluation.while_training
     kept = max(limit, 2 if best else 1)
     return CheckpointCounts(min(kept, written or kept), min(kept + 1, written or kept + 1))
 
 
-def _written_checkpoints(job: RunSettings) -> int | None:
+def _written_checkpoints(run: RunSettings) -> int | None:
     """Return the most checkpoints that the run writes, including the one at the end; None if its steps are not
     known."""
-    if not (total := job.steps):
+    if not (total := run.steps):
         return None
-    if job.args.get("save_strategy") == "best":  # at most one each evaluation
-        every = _interval_steps(job.args.number("eval_steps") or job.args.number("logging_steps"), total)
+    if run.args.get("save_strategy") == "best":  # at most one each evaluation
+        every = _interval_steps(run.args.number("eval_steps") or run.args.number("logging_steps"), total)
     else:
-        every = save_interval(job, job.batch.steps_per_epoch((job.data.rows or 0) - job.data.held_back_rows), total)
+        every = save_interval(run, run.batch.steps_per_epoch((run.data.rows or 0) - run.data.held_back_rows), total)
     return math.ceil(total / every) if every else None

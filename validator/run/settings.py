@@ -78,11 +78,11 @@ class MemorySource(Protocol):
         """Return the model to use instead of the one that was found, or why there is none."""
         ...
 
-    def device_memories(self, job: Any, length: int, /) -> Mapping[str, Estimate]:
+    def device_memories(self, run: Any, length: int, /) -> Mapping[str, Estimate]:
         """Return memory by release like `Prediction.workloads` with samples of this length; none if not simulated."""
         ...
 
-    def exceeds_at_rest(self, job: Any, /) -> bool:
+    def exceeds_at_rest(self, run: Any, /) -> bool:
         """True if it is known without a simulation that the run is too large for its device."""
         ...
 

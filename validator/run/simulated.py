@@ -59,10 +59,10 @@ class PlanSimulations(Protocol):
         """The same simulations, without making further ones."""
         ...
 
-    def count(self, jobs: Iterable[RunSettings]) -> None:
+    def count(self, runs: Iterable[RunSettings]) -> None:
         """Count the model's layers by the first of the runs that can be simulated. Raises RecipeError if none can."""
 
-    def job(self, job: RunSettings) -> RunSettings:
+    def with_simulations(self, run: RunSettings) -> RunSettings:
         """Return the run, with simulations at hand."""
         ...
 

@@ -44,17 +44,17 @@ class UserData:
         """A registry that holds only these data."""
         return dataset_registry.Registry(Path(), {self.name: self.entry(Path())})
 
-    def require_media(self, job: RunSettings) -> None:
-        """Raise RecipeError if the rows hold images, films or sound and the job's template takes none (PTH121)."""
+    def require_media(self, run: RunSettings) -> None:
+        """Raise RecipeError if the rows hold images, films or sound and the run's template takes none (PTH121)."""
         held = (
             [part for part in MODALITIES if part in self.form.entry.get("columns", ())]
-            if job.task.stage != "pt"
+            if run.task.stage != "pt"
             else []
         )
-        taken = job.template.get("media", ()) if job.template else MODALITIES.values()
+        taken = run.template.get("media", ()) if run.template else MODALITIES.values()
         if refused := [part for part in held if MODALITIES[part] not in taken]:
             what = " and ".join(refused)
-            raise RecipeError(f"`{self}` holds {what}, and {job.model_name} takes none; choose a model for {what}")
+            raise RecipeError(f"`{self}` holds {what}, and {run.model_name} takes none; choose a model for {what}")
 
     @cached_property
     def rows(self) -> int:

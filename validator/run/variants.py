@@ -19,14 +19,14 @@ ArgumentValue = bool | int | float | str | None
 ArgumentChanges = Mapping[str, ArgumentValue]
 
 
-def with_arguments(job: RunSettings, settings: ArgumentChanges) -> RunSettings:
-    """Return the job with other arguments, as if the catalogue's DeepSpeed files existed. The result is kept on the
-    job, because several questions ask for the same arguments."""
+def with_arguments(run: RunSettings, settings: ArgumentChanges) -> RunSettings:
+    """Return the run with other arguments, as if the catalogue's DeepSpeed files existed. The result is kept on the
+    run, because several questions ask for the same arguments."""
     key = tuple(settings.items())
-    if key not in job.derived:
-        workspace = job.workspace.with_catalogue(job.data.registry)
-        job.derived[key] = replace(job.updated(settings), workspace=workspace)
-    changed: RunSettings = job.derived[key]
+    if key not in run.derived:
+        workspace = run.workspace.with_catalogue(run.data.registry)
+        run.derived[key] = replace(run.updated(settings), workspace=workspace)
+    changed: RunSettings = run.derived[key]
     return changed
 
 
@@ -38,12 +38,12 @@ class FittingSizes(NamedTuple):
     beyond: Model | None
 
 
-def model_sizes_that_fit(job: RunSettings) -> FittingSizes | None:
-    """Return the models of the job's template at the limit of its machine; None if no template is named, no model has
+def model_sizes_that_fit(run: RunSettings) -> FittingSizes | None:
+    """Return the models of the run's template at the limit of its machine; None if no template is named, no model has
     it, or memory cannot be judged for another reason."""
     largest = None
-    for one in _models_of_template(job.args.get("template")):
-        verdict = predict(job.updated({"model_name_or_path": one.name})).verdict
+    for one in _models_of_template(run.args.get("template")):
+        verdict = predict(run.updated({"model_name_or_path": one.name})).verdict
         if verdict == "unknown":
             return None
         if verdict == "exceeds":

@@ -1,4 +1,4 @@
-"""Memory of runs whose model no formula knows: a job whose device memory is simulated, and the jobs of a plan, whose
+"""Memory of runs whose model no formula knows: a run whose device memory is simulated, and the runs of a plan, whose
 model is counted once and then simulated where it may fit."""
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ class Simulation:
             return None, f"model type `{source.config.get('model_type')}` {err}"
         return model_from_step(str(run.args.get("model_name_or_path")), source, there), None
 
-    def device_memories(self, job: RunSettings, length: int) -> Mapping[str, Estimate]:
+    def device_memories(self, run: RunSettings, length: int) -> Mapping[str, Estimate]:
         """Return memory with samples of this length, for a model that was counted; none if that is not simulated."""
         try:
-            there = self.device_memory(job, length)
+            there = self.device_memory(run, length)
         except RecipeError:
             return {}
         return {"": there} if there else {}
 
-    def device_memory(self, job: RunSettings, length: int) -> Estimate | None:
+    def device_memory(self, run: RunSettings, length: int) -> Estimate | None:
         """Return the simulated memory of one device; None if no config.json tells the model. Raises RecipeError if the
         run cannot be simulated."""
-        prediction = predict(job)
-        source = self.config_source(job)
-        if job.model is None or prediction.workload is None or source is None:
+        prediction = predict(run)
+        source = self.config_source(run)
+        if run.model is None or prediction.workload is None or source is None:
             return None
-        stepped = physics_inputs.optimizer_states(job, job.deepspeed) in SIMULATED_OPTIMIZERS
-        runtime = job.machine.device.runtime(physics_inputs.uses_expandable_segments(job)) if job.machine else None
+        stepped = physics_inputs.optimizer_states(run, run.deepspeed) in SIMULATED_OPTIMIZERS
+        runtime = run.machine.device.runtime(physics_inputs.uses_expandable_segments(run)) if run.machine else None
         work = prediction.workload._replace(length=length, eval_length=length)
-        return estimate_from_step(job.model.arch, work, self.step(job, source, length), stepped, runtime)
+        return estimate_from_step(run.model.arch, work, self.step(run, source, length), stepped, runtime)
 
     def exceeds_at_rest(self, _job: RunSettings, /) -> bool:
         """False: the run that was asked for is simulated in any case."""
@@ -86,18 +86,18 @@ class Simulation:
         """Return a simulated step. Raises RecipeError with the reason if there is none."""
         return self.trials.answer(request_for(run, source.config, length, source.stored_bytes))
 
-    def figures(self, job: RunSettings) -> SimulationFigures | None:
+    def figures(self, run: RunSettings) -> SimulationFigures | None:
         """Return the figures of the simulation, of a model that formulas know, too; None if no config.json tells it, or
         it cannot be simulated."""
-        source = self.config_source(job)
+        source = self.config_source(run)
         try:
-            band = self.device_memory(job, job.batch.max_tokens)
+            band = self.device_memory(run, run.batch.max_tokens)
         except RecipeError as err:
-            self.trials.tell(f"`{job.args.get('model_name_or_path')}` {err}")
+            self.trials.tell(f"`{run.args.get('model_name_or_path')}` {err}")
             return None
         if band is None or source is None:
             return None
-        there = self.step(job, source, job.batch.max_tokens)
+        there = self.step(run, source, run.batch.max_tokens)
         return SimulationFigures(
             band.allocated / GIB,
             band.low / GIB,
@@ -120,10 +120,10 @@ def model_from_step(name: str, source: ConfigSource, there: SimulatedStep) -> Mo
     return models.counted_model(name, source, layers, size)
 
 
-def with_simulations(job: RunSettings, trials: SimulationSession) -> RunSettings:
+def with_simulations(run: RunSettings, trials: SimulationSession) -> RunSettings:
     """Return the run, with simulations at hand."""
     trials.begin()
-    return replace(job, memory_source=Simulation(trials))
+    return replace(run, memory_source=Simulation(trials))
 
 
 class PlanSimulations(Simulation):
@@ -163,14 +163,14 @@ class PlanSimulations(Simulation):
         """The same, of which what was simulated is all there is."""
         return PlanSimulations(self.model, self.source, self.trials, self.failed, closed=True)
 
-    def count(self, jobs: Iterable[RunSettings]) -> None:
+    def count(self, runs: Iterable[RunSettings]) -> None:
         """Count the model's layers by the first of the runs that can be simulated. Raises RecipeError if none can, with
         what the first of them lacks."""
         problems: list[str] = []
-        for job in jobs:
+        for run in runs:
             try:
                 self.model = model_from_step(
-                    self.model.name, self.source, self.step(job, self.source, job.batch.max_tokens)
+                    self.model.name, self.source, self.step(run, self.source, run.batch.max_tokens)
                 )
             except RecipeError as err:
                 problems.append(str(err))
@@ -178,9 +178,9 @@ class PlanSimulations(Simulation):
                 return
         raise RecipeError(f"model type `{self.kind}` {next(iter(problems), 'is not simulated')}")
 
-    def job(self, job: RunSettings) -> RunSettings:
+    def with_simulations(self, run: RunSettings) -> RunSettings:
         """Return the run, with simulations at hand."""
-        return replace(job, memory_source=self)
+        return replace(run, memory_source=self)
 
     def find_model(
         self, _run: RunSettings, _model: Model | None, _problem: str | None, /
@@ -192,10 +192,10 @@ class PlanSimulations(Simulation):
         """Return the config.json of the plan's model."""
         return self.source
 
-    def exceeds_at_rest(self, job: RunSettings, /) -> bool:
+    def exceeds_at_rest(self, run: RunSettings, /) -> bool:
         """True if weights and states alone are too large for the device: of such a run nothing is simulated."""
-        usable = job.machine.device.usable_gib if job.machine else None
-        workload = predict(job).workload
+        usable = run.machine.device.usable_gib if run.machine else None
+        workload = predict(run).workload
         return bool(usable and workload and resident_bytes(self.model.arch, workload) > usable * GIB)
 
     def step(self, run: RunSettings, source: ConfigSource, length: int) -> SimulatedStep:

@@ -90,69 +90,69 @@ _UNSUPPORTED_KEYS = (
 
 
 def request_for(
-    job: RunSettings, config: Mapping[str, Any], length: int, stored_bytes: float = 2.0
+    run: RunSettings, config: Mapping[str, Any], length: int, stored_bytes: float = 2.0
 ) -> SimulationRequest:
-    """Return the request for one warm step of the job on one device, with sequences of `length` tokens and a checkpoint
+    """Return the request for one warm step of the run on one device, with sequences of `length` tokens and a checkpoint
     of so many bytes per element.
 
     Raises RecipeError for what is not simulated, with the reason."""
-    for problem in _unsupported(job, config):
+    for problem in _unsupported(run, config):
         raise RecipeError(f"is not simulated: {problem}")
-    optimizer = physics_inputs.optimizer_states(job, job.deepspeed)
+    optimizer = physics_inputs.optimizer_states(run, run.deepspeed)
     # States of an engine, or over several devices, only the formulas tell.
-    if job.uses_deepspeed or job.batch.world_size > 1 or optimizer not in SIMULATED_OPTIMIZERS:
+    if run.uses_deepspeed or run.batch.world_size > 1 or optimizer not in SIMULATED_OPTIMIZERS:
         optimizer = "sgd"
     return SimulationRequest(
         model=config,
-        method=_request_method(job),
-        lora_rank=max(int(job.args.number("lora_rank")), 1),
-        lora_targets=",".join(job.args.words("lora_target")) or "all",
-        precision_mode=_PRECISION_MODES[job.precision.mode],
+        method=_request_method(run),
+        lora_rank=max(int(run.args.number("lora_rank")), 1),
+        lora_targets=",".join(run.args.words("lora_target")) or "all",
+        precision_mode=_PRECISION_MODES[run.precision.mode],
         seq_len=length,
-        micro_batch=1 if job.task.stage == "kto" else job.batch.micro_batch,
-        grad_ckpt=job.activation_checkpointing.mode != "off",
-        attn=_ATTENTION_NAMES.get(str(job.args.get("flash_attn")), "sdpa"),
+        micro_batch=1 if run.task.stage == "kto" else run.batch.micro_batch,
+        grad_ckpt=run.activation_checkpointing.mode != "off",
+        attn=_ATTENTION_NAMES.get(str(run.args.get("flash_attn")), "sdpa"),
         optimizer=optimizer,
-        grad_accum=min(job.batch.accumulation, 2),
-        freeze_layers=int(job.args.number("freeze_trainable_layers")),
-        stage=_loss_stage(job),
-        padded=not job.batch.packing or job.batch.neat_packing,
-        liger=_uses_liger(job, config),
-        additional_target=",".join(job.args.words("additional_target")),
-        dora=job.args.flag("use_dora"),
-        lora_dropout=job.args.number("lora_dropout"),
-        upcast_layernorm=job.args.flag("upcast_layernorm"),
-        freeze_vision_tower=job.args.flag("freeze_vision_tower"),
-        freeze_multi_modal_projector=job.args.flag("freeze_multi_modal_projector"),
-        freeze_language_model=job.args.flag("freeze_language_model"),
-        base_bytes=int(loaded_bytes(job.precision.compute_dtype, job.header, stored_bytes)),
+        grad_accum=min(run.batch.accumulation, 2),
+        freeze_layers=int(run.args.number("freeze_trainable_layers")),
+        stage=_loss_stage(run),
+        padded=not run.batch.packing or run.batch.neat_packing,
+        liger=_uses_liger(run, config),
+        additional_target=",".join(run.args.words("additional_target")),
+        dora=run.args.flag("use_dora"),
+        lora_dropout=run.args.number("lora_dropout"),
+        upcast_layernorm=run.args.flag("upcast_layernorm"),
+        freeze_vision_tower=run.args.flag("freeze_vision_tower"),
+        freeze_multi_modal_projector=run.args.flag("freeze_multi_modal_projector"),
+        freeze_language_model=run.args.flag("freeze_language_model"),
+        base_bytes=int(loaded_bytes(run.precision.compute_dtype, run.header, stored_bytes)),
         steps=1,
         warm=True,
     )
 
 
-def _unsupported(job: RunSettings, config: Mapping[str, Any]) -> Iterator[str]:
-    if job.task.stage not in ("pt", "sft", "rm", "dpo", "kto"):
-        yield f"the stage `{job.task.stage}`"
-    if job.task.method not in ("full", "freeze", "lora", "oft"):
-        yield f"`finetuning_type: {job.task.method}`"
-    if job.task.stage == "kto" and job.batch.micro_batch > 1:
+def _unsupported(run: RunSettings, config: Mapping[str, Any]) -> Iterator[str]:
+    if run.task.stage not in ("pt", "sft", "rm", "dpo", "kto"):
+        yield f"the stage `{run.task.stage}`"
+    if run.task.method not in ("full", "freeze", "lora", "oft"):
+        yield f"`finetuning_type: {run.task.method}`"
+    if run.task.stage == "kto" and run.batch.micro_batch > 1:
         yield "KTO with more than one sample in a batch"
     if config.get("quantization_config"):
         yield "a checkpoint that is quantized already"
     if any(part in config for part in families.COMPOSITE_PARTS) and not _has_formula(config):
         yield "pictures and sounds of a type that the formulas do not know"
-    asked = resolve_quantization(job.args, job.header, None)
+    asked = resolve_quantization(run.args, run.header, None)
     if asked.asked and (asked.method != "bnb" or asked.bits not in (4, 8)):
         yield f"quantization by {asked.method} to {asked.bits} bits"
-    yield from (f"`{key}`" for key in _UNSUPPORTED_KEYS if job.args.flag(key))
-    if _uses_liger(job, config) and find_spec("liger_kernel") is None:
+    yield from (f"`{key}`" for key in _UNSUPPORTED_KEYS if run.args.flag(key))
+    if _uses_liger(run, config) and find_spec("liger_kernel") is None:
         yield "`enable_liger_kernel` needs a package that is not installed: pip install liger-kernel"
 
 
-def _uses_liger(job: RunSettings, config: Mapping[str, Any]) -> bool:
+def _uses_liger(run: RunSettings, config: Mapping[str, Any]) -> bool:
     """True if LLaMA-Factory fuses kernels for this type of model."""
-    return job.args.flag("enable_liger_kernel") and str(config.get("model_type")) in families.llamafactory_types(
+    return run.args.flag("enable_liger_kernel") and str(config.get("model_type")) in families.llamafactory_types(
         "liger"
     )
 
@@ -165,14 +165,14 @@ def _has_formula(config: Mapping[str, Any]) -> bool:
         return False
 
 
-def _request_method(job: RunSettings) -> str:
-    asked = resolve_quantization(job.args, job.header, None)
-    return f"qlora{asked.bits}" if asked.asked and job.task.method == "lora" else job.task.method
+def _request_method(run: RunSettings) -> str:
+    asked = resolve_quantization(run.args, run.header, None)
+    return f"qlora{asked.bits}" if asked.asked and run.task.method == "lora" else run.task.method
 
 
-def _loss_stage(job: RunSettings) -> str:
+def _loss_stage(run: RunSettings) -> str:
     """The stage by its loss; continued pre-training has that of sft."""
-    if job.task.stage == "dpo":
-        loss = str(job.args.get("pref_loss"))
+    if run.task.stage == "dpo":
+        loss = str(run.args.get("pref_loss"))
         return loss if loss in ("orpo", "simpo") else "dpo"
-    return "sft" if job.task.stage == "pt" else job.task.stage
+    return "sft" if run.task.stage == "pt" else run.task.stage

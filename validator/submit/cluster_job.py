@@ -75,25 +75,25 @@ class ClusterJob:
 
 
 def build_cluster_job(
-    job: RunSettings, site: Site, overrides: Sequence[str] = (), limit: float | None = None
+    run: RunSettings, site: Site, overrides: Sequence[str] = (), limit: float | None = None
 ) -> ClusterJob:
     """Return what a checked run is on a cluster. `overrides` are the user's, `limit` the hours that they admit. Raises
     RecipeError where no machine is named, a path cannot be handed to LLaMA-Factory, or Ray would start the processes.
     """
-    machine = job.machine
+    machine = run.machine
     if machine is None:
         raise RecipeError(
-            job.machine_problem or f"{job.workspace.recipe} names no machine; say `--machine 2x8xa100-80g` or the like"
+            run.machine_problem or f"{run.workspace.recipe} names no machine; say `--machine 2x8xa100-80g` or the like"
         )
     if launch_command.uses_ray() or node_environment.is_env_enabled("USE_RAY", site.environment):
         raise RecipeError(
             "USE_RAY is set, and the job starts torchrun, each process of which would start Ray; unset it"
         )
-    prepared, pace = local_launch.build_launch(job, overrides), training_time.predict_training_time(job)
+    prepared, pace = local_launch.build_launch(run, overrides), training_time.predict_training_time(run)
     output = prepared.output or Path(DEFAULT_OUTPUT_DIR).absolute()
     unnamed = () if prepared.output else (path_override("output_dir", str(output)),)
     return ClusterJob(
-        name=Path(job.workspace.recipe).stem,
+        name=Path(run.workspace.recipe).stem,
         machine=str(machine),
         recipe=prepared.recipe,
         overrides=(*prepared.overrides, *unnamed),
@@ -102,61 +102,61 @@ def build_cluster_job(
         nodes=machine.nodes,
         devices=machine.devices,
         device=machine.device,
-        cpus=node_resources.requested_cpus(job, machine),
-        memory_gib=node_resources.requested_memory_gib(job, machine),
-        shm_gib=node_resources.requested_shm_gib(job),
-        disk_gib=node_resources.requested_disk_gib(job),
-        out_of_memory_hint=node_resources.out_of_memory_hint(job),
+        cpus=node_resources.requested_cpus(run, machine),
+        memory_gib=node_resources.requested_memory_gib(run, machine),
+        shm_gib=node_resources.requested_shm_gib(run),
+        disk_gib=node_resources.requested_disk_gib(run),
+        out_of_memory_hint=node_resources.out_of_memory_hint(run),
         hours=pace.hours if pace else None,
         time_limit_h=limit,
-        checkpoint_write_s=training_time.checkpoint_write_seconds(job),
-        checkpoint_interval_s=training_time.seconds_between_checkpoints(job),
-        environment={**_node_env(job, machine), **site.environment},
+        checkpoint_write_s=training_time.checkpoint_write_seconds(run),
+        checkpoint_interval_s=training_time.seconds_between_checkpoints(run),
+        environment={**_node_env(run, machine), **site.environment},
         output=output,
-        separate_output_dirs=job.args.flag("save_on_each_node"),
-        pip_requirements=tuple(_pip_requirements(job)),
-        can_resume=_can_resume(job),
-        discards_old_checkpoints=job.args.flag("overwrite_output_dir") and not _reads_own_output(job, output),
-        resume_overrides=tuple(_resume_overrides(job)),
+        separate_output_dirs=run.args.flag("save_on_each_node"),
+        pip_requirements=tuple(_pip_requirements(run)),
+        can_resume=_can_resume(run),
+        discards_old_checkpoints=run.args.flag("overwrite_output_dir") and not _reads_own_output(run, output),
+        resume_overrides=tuple(_resume_overrides(run)),
     )
 
 
-def _node_env(job: RunSettings, machine: Machine) -> dict[str, str]:
+def _node_env(run: RunSettings, machine: Machine) -> dict[str, str]:
     """Environment variables that nodes need; what the user has set here wins."""
-    wait = job.args.number("ddp_timeout") if machine.world > 1 else 0.0
-    threads = launch_command.omp_threads(job, node_resources.requested_cpus(job, machine))
+    wait = run.args.number("ddp_timeout") if machine.world > 1 else 0.0
+    threads = launch_command.omp_threads(run, node_resources.requested_cpus(run, machine))
     wanted = {**launch_command.vendor_env(machine.device, machine.nodes, wait), **threads}
-    return {name: os.environ.get(name, value) for name, value in wanted.items()} | model_files.hub_env(job)
+    return {name: os.environ.get(name, value) for name, value in wanted.items()} | model_files.hub_env(run)
 
 
-def _pip_requirements(job: RunSettings) -> list[str]:
+def _pip_requirements(run: RunSettings) -> list[str]:
     """Packages that pip installs beside torch: the releases that the recipe was judged for, and packages that its keys
     need."""
-    pair = dict(zip(releases.RELEASE_FIELDS, releases.required_pairs(job.header)[0], strict=True))
-    further = (node_demand.pip_requirement(package) for package, _ in node_demand.packages_for_run(job))
+    pair = dict(zip(releases.RELEASE_FIELDS, releases.required_pairs(run.header)[0], strict=True))
+    further = (node_demand.pip_requirement(package) for package, _ in node_demand.packages_for_run(run))
     return [*(f"{package}=={release}" for package, release in pair.items()), *dict.fromkeys(further)]
 
 
-def _can_resume(job: RunSettings) -> bool:
+def _can_resume(run: RunSettings) -> bool:
     """True if a run that was stopped goes on from its checkpoint. PPO does not (train/ppo/trainer.py). A reward model
     does not: with full tuning it starts anew (hparams/parser.py, get_train_args), and an adapter's checkpoint is not
     found behind its value head (seen in real runs). Without optimizer states a run would not go on as the same."""
-    return job.task.trains and job.task.stage not in ("rm", "ppo") and not job.args.flag("save_only_model")
+    return run.task.trains and run.task.stage not in ("rm", "ppo") and not run.args.flag("save_only_model")
 
 
-def _reads_own_output(job: RunSettings, output: Path) -> bool:
+def _reads_own_output(run: RunSettings, output: Path) -> bool:
     """True if the run starts from something in its own output folder, which then has to stay there."""
     keys = ("resume_from_checkpoint", "adapter_name_or_path", "model_name_or_path", "tokenized_path")
-    places = [place[0] for key in keys for word in job.args.words(key) if word and (place := job.workspace.find(word))]
+    places = [place[0] for key in keys for word in run.args.words(key) if word and (place := run.workspace.find(word))]
     return any(place.resolve().is_relative_to(output.resolve()) for place in places)
 
 
-def _resume_overrides(job: RunSettings) -> Iterator[str]:
+def _resume_overrides(run: RunSettings) -> Iterator[str]:
     """Yield overrides without which LLaMA-Factory would not look for the last checkpoint in the output folder
     (hparams/parser.py, get_train_args)."""
-    if job.args.flag("overwrite_output_dir"):
+    if run.args.flag("overwrite_output_dir"):
         yield "overwrite_output_dir=false"
-    if job.args.get("resume_from_checkpoint"):
+    if run.args.get("resume_from_checkpoint"):
         yield "resume_from_checkpoint=null"
 
 
@@ -184,7 +184,7 @@ def pip_command(work: ClusterJob) -> str:
 class RunToSubmit(NamedTuple):
     """A checked recipe, the user's overrides, and the cluster job that runs it."""
 
-    job: RunSettings
+    run: RunSettings
     overrides: Sequence[str]
     work: ClusterJob
 

@@ -72,18 +72,18 @@ _ERROR_HINTS = {
 }
 
 
-def queue_job(job: str) -> str:
+def queue_job(run: str) -> str:
     """Submit a job and return the number that sbatch gives it. Raises RecipeError with sbatch's own words, and what
     helps."""
     try:
         # A site with EnforcePartLimits=NO, SLURM's default, queues a job that no node can ever run. What else a trial
         # refuses may pass.
         try:
-            scheduler_client.run_client(("sbatch", "--test-only"), job, _NO_SBATCH_REMEDY)
+            scheduler_client.run_client(("sbatch", "--test-only"), run, _NO_SBATCH_REMEDY)
         except RecipeError as err:
             if "configuration" in str(err):
                 raise
-        return scheduler_client.run_client(("sbatch", "--parsable"), job, _NO_SBATCH_REMEDY).partition(";")[0]
+        return scheduler_client.run_client(("sbatch", "--parsable"), run, _NO_SBATCH_REMEDY).partition(";")[0]
     except RecipeError as err:
         hint = next((hint for words, hint in _ERROR_HINTS.items() if words in str(err).lower()), "")
         raise RecipeError(f"{err}{hint and f'; {hint}'}") from None
@@ -94,16 +94,16 @@ def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
     RecipeError as `batch_script` does."""
     # The nodes see the output folder that this machine does.
     resumed = [
-        f"{run.work.name} {line}"
-        for run in runs
-        if run.work.can_resume
-        for line in resume.resume_messages(run.job, dry=True)
+        f"{each.work.name} {line}"
+        for each in runs
+        if each.work.can_resume
+        for line in resume.resume_messages(each.run, dry=True)
     ]
-    works = [run.work for run in runs if not (run.work.can_resume and resume.finished_message(run.job))]
+    works = [each.work for each in runs if not (each.work.can_resume and resume.finished_message(each.run))]
     if not works:
-        return Submission(batch_script([run.work for run in runs], site), resumed, lambda: ["nothing is submitted"])
-    job = batch_script(works, site)
-    return Submission(job, [*resumed, *submission_notes(works, site)], lambda: _submit_script(job, works, site))
+        return Submission(batch_script([each.work for each in runs], site), resumed, lambda: ["nothing is submitted"])
+    run = batch_script(works, site)
+    return Submission(run, [*resumed, *submission_notes(works, site)], lambda: _submit_script(run, works, site))
 
 
 def batch_script(works: Sequence[ClusterJob], site: Site) -> str:
@@ -150,11 +150,11 @@ def submission_notes(works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
                     yield f"`{path}` is in no mount of the container; add its folder to `slurm.mounts` of the site file"
 
 
-def _submit_script(job: str, works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
+def _submit_script(run: str, works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
     most = cluster_job.merge_into_array(works)
     log = log_path(most, site.slurm, len(works) if len(works) > 1 else 0)
     atomic_write.make_folder(log.parent)  # SLURM makes none, and without one a job fails and says nothing
-    number = queue_job(job)
+    number = queue_job(run)
     file = str(log).replace("%x", most.name).replace("%j", number).replace("%A", number).replace("%a", "0")
     yield f"job {number} is queued: {shell_join(('squeue', '--job', number))}"
     yield f"log: tail -F {shell_quote(file)}"

@@ -33,37 +33,37 @@ class Uploads:
     data: Mapping[str, Path]
 
 
-def collect_uploads(run: RunToSubmit, seen: Iterable[str] = ()) -> tuple[ClusterJob, Uploads]:
+def collect_uploads(to_submit: RunToSubmit, seen: Iterable[str] = ()) -> tuple[ClusterJob, Uploads]:
     """Return the cluster job with paths from the folder that a run starts in on a node, and what has to be there. A
     relative path of the recipe stays as it is, and so does the recipe; folders of `seen` are on the node, too. Raises
     RecipeError for a path with a space, at which LLaMA-Factory's launcher splits, and if two folders would have one
     place."""
-    job, overrides, work = run
+    run, overrides, work = to_submit
     way = _NodePaths(tuple(seen))
-    inputs = [*_inputs_to_bring(job)]
+    inputs = [*_inputs_to_bring(run)]
     places = {
         each.key.name: ",".join(way.place(word) if path else word for word, path in each.pairs()) for each in inputs
     }
-    places[_OUTPUT_KEY] = way.written(str(job.args.get(_OUTPUT_KEY) or work.output))
-    changed = {key: place for key, place in places.items() if place != job.args.get(key)}
+    places[_OUTPUT_KEY] = way.written(str(run.args.get(_OUTPUT_KEY) or work.output))
+    changed = {key: place for key, place in places.items() if place != run.args.get(key)}
     kept = [word for word in overrides if word.partition("=")[0] not in changed]
     words = (*kept, *(path_override(key, place) for key, place in changed.items()))
-    recipe, (starter, engine) = way.place(job.workspace.recipe), _launcher_words(job, work, way)
+    recipe, (starter, engine) = way.place(run.workspace.recipe), _launcher_words(run, work, way)
     if spaced := [word for word in (recipe, *words) if work.torchrun and re.search(r"\s", word)]:
         raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
     output = Path(places[_OUTPUT_KEY])
     there = replace(work, recipe=Path(recipe), overrides=words, starter=starter, output=output)
     parts = [(each.key.kind, way.place(word), path) for each in inputs for word, path in each.pairs() if path]
     small = [
-        (recipe, Path(job.workspace.recipe)),
+        (recipe, Path(run.workspace.recipe)),
         *engine,
         *((place, path) for kind, place, path in parts if kind == "file"),
     ]
     # Of the folders of data sets the files that are read are found one by one.
     large = [(place, path) for kind, place, path in parts if kind not in ("file", "data")]
-    if job.data.registry and not job.data.registry.problem and "dataset_dir" in places:
-        small.append((f"{places['dataset_dir']}/{REGISTRY_FILE}", job.data.registry.path))
-        large += _dataset_files(job, places)
+    if run.data.registry and not run.data.registry.problem and "dataset_dir" in places:
+        small.append((f"{places['dataset_dir']}/{REGISTRY_FILE}", run.data.registry.path))
+        large += _dataset_files(run, places)
     return there, Uploads(_require_unique(small), _drop_nested(_require_unique(large)))
 
 
@@ -88,34 +88,34 @@ class _NodePaths:
         return str(relative_to_cwd(Path(os.path.abspath(safe_read.expand_home(path)))))  # noqa: PTH100 (links stay)
 
 
-def _inputs_to_bring(job: RunSettings) -> Iterator[InputPath]:
+def _inputs_to_bring(run: RunSettings) -> Iterator[InputPath]:
     """Yield the inputs that are on this machine; where a file belongs, without what is none."""
-    for each in find_inputs(job, _INPUT_KEYS):
+    for each in find_inputs(run, _INPUT_KEYS):
         if each.key.kind != "file" or safe_read.path_kind(str(each.places[0])) == "file":
             yield each
 
 
 def _launcher_words(
-    job: RunSettings, work: ClusterJob, way: _NodePaths
+    run: RunSettings, work: ClusterJob, way: _NodePaths
 ) -> tuple[tuple[str, ...], list[tuple[str, Path]]]:
     """Return the words before the recipe, and the accelerate file that is among them."""
-    if not job.accelerate:
+    if not run.accelerate:
         return work.starter, []
-    place = way.place(str(job.header.get("accelerate")))
-    words = tuple(place if word == job.accelerate.path else word for word in work.starter)
-    return words, [(place, Path(job.accelerate.path))]
+    place = way.place(str(run.header.get("accelerate")))
+    words = tuple(place if word == run.accelerate.path else word for word in work.starter)
+    return words, [(place, Path(run.accelerate.path))]
 
 
-def _dataset_files(job: RunSettings, places: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+def _dataset_files(run: RunSettings, places: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     """Yield the files of data sets, and the folder of their pictures and sounds if there are any."""
-    names = dict.fromkeys([*job.args.words("dataset"), *job.args.words("eval_dataset")])
+    names = dict.fromkeys([*run.args.words("dataset"), *run.args.words("eval_dataset")])
     sets = [
-        one for name in names if job.data.registry and (one := job.data.registry.get(name)) and one.source == "file"
+        one for name in names if run.data.registry and (one := run.data.registry.get(name)) and one.source == "file"
     ]
     for one in sets:
         yield posixpath.join(places["dataset_dir"], str(one.entry.get("file_name"))), one.path
     media = "media_dir" if "media_dir" in places else "dataset_dir"
-    if any(one.attr.has_media for one in sets) and (there := job.workspace.find(str(job.args.get(media)))):
+    if any(one.attr.has_media for one in sets) and (there := run.workspace.find(str(run.args.get(media)))):
         yield places[media], there[0]
 
 
