@@ -12,7 +12,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from validator.knowledge import releases
+from validator.simulation.session import installed_releases
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -34,7 +34,7 @@ def write(rows: Sequence[Mapping[str, Any]], path: Path, packages: Iterable[str]
     that are installed. What was recorded before stays until all is written."""
     unfinished = path.with_suffix(".unfinished")
     with unfinished.open("w", newline="", encoding="utf-8") as out:
-        out.write("# " + ", ".join(map(" ".join, releases.installed_releases(packages).items())) + "\n")
+        out.write("# " + ", ".join(map(" ".join, installed_releases(packages).items())) + "\n")
         writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -54,7 +54,7 @@ def append(row: Mapping[str, Any], path: Path, packages: Iterable[str] = PACKAGE
 
 def versions(packages: Iterable[str]) -> str:
     """Releases of those that are installed, in one field."""
-    return " ".join(map("==".join, releases.installed_releases(packages).items()))
+    return " ".join(map("==".join, installed_releases(packages).items()))
 
 
 def key(row: Mapping[str, Any], names: Iterable[str]) -> tuple[str, ...]:

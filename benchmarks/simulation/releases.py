@@ -16,7 +16,7 @@ import score
 from simulation import grid
 
 from validator.knowledge import releases
-from validator.knowledge.releases import older_effects
+from validator.knowledge.releases import ReleaseRange
 from validator.physics import Workload, estimate_device_memory
 from validator.physics.workload import SdpaInputs
 from validator.run.physics_inputs import with_older_effects
@@ -106,7 +106,7 @@ def workload(row: dict[str, str]) -> Workload:
     """The recorded cell as the formulas see it when they are told the releases."""
     whole = {name: str(value) for name, value in grid.DEFAULTS.items()} | row
     stage = "dpo" if row["stage"] in grid.PAIRED[1:] else row["stage"]
-    return with_older_effects(grid.workload(whole), older_effects(header(row)), stage)
+    return with_older_effects(grid.workload(whole), ReleaseRange(header(row)).older_effects, stage)
 
 
 def error(row: dict[str, str], told: bool = True) -> float:

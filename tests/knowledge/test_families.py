@@ -19,6 +19,7 @@ import validator
 from validator.check import checking
 from validator.knowledge import devices, families, models, tables
 from validator.knowledge.architectures import read_architecture
+from validator.knowledge.releases import ReleaseRange
 from validator.physics import estimate_device_memory, linear_roles
 from validator.plan import new_recipe, recipe_text
 from validator.recipe.recipe_file import parse_recipe
@@ -91,7 +92,7 @@ def test_the_experts_are_those_of_the_releases_that_a_header_admits(
     kind: str, header: dict[str, str], forms: dict[bool, str] | None
 ) -> None:
     family = families.family_of_type(kind)
-    assert family.forms(header) == (forms or family.forms({}))
+    assert family.forms(ReleaseRange(header)) == (forms or family.forms(ReleaseRange()))
 
 
 @pytest.mark.parametrize(

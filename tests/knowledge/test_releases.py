@@ -16,6 +16,7 @@ from validator import cli
 from validator.check import checking
 from validator.errors import RecipeError
 from validator.knowledge import releases, tables
+from validator.knowledge.releases import ReleaseRange
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
 from validator.run.schedule import warmup_steps
@@ -73,7 +74,7 @@ def test_what_is_no_range_is_said_so(wanted: object) -> None:
     ],
 )
 def test_the_releases_of_a_recipe(header: dict[str, str], expected: list[str]) -> None:
-    assert [releases.pair_name(pair) for pair in releases.required_pairs(header)] == expected
+    assert [releases.pair_name(pair) for pair in ReleaseRange(header).required_pairs] == expected
 
 
 @pytest.mark.parametrize(
@@ -95,12 +96,12 @@ def test_the_releases_of_a_recipe(header: dict[str, str], expected: list[str]) -
     ],
 )
 def test_a_recipe_may_run_with_a_release_before_another(header: dict[str, str], limit: str, held: bool) -> None:
-    assert releases.may_be_before(header, limit) is held
+    assert ReleaseRange(header).may_be_before(limit) is held
 
 
 def test_a_release_between_those_of_the_tables_admits_what_it_is_judged_as() -> None:
-    assert releases.possible_pairs({"transformers": "4.57.3"}) == [("0.9.5", "4.57.1")]
-    assert not releases.requires({"transformers": "4.57.3"}, since="transformers 5.0.0")
+    assert ReleaseRange({"transformers": "4.57.3"}).possible_pairs == [("0.9.5", "4.57.1")]
+    assert not ReleaseRange({"transformers": "4.57.3"}).requires(since="transformers 5.0.0")
 
 
 @pytest.mark.parametrize(
@@ -109,12 +110,12 @@ def test_a_release_between_those_of_the_tables_admits_what_it_is_judged_as() -> 
 )
 def test_a_release_that_llamafactory_does_not_take_is_not_judged_as_another(header: dict[str, str]) -> None:
     with pytest.raises(RecipeError, match="no release in the tables fits"):
-        releases.required_pairs(header)
+        _ = ReleaseRange(header).required_pairs
 
 
 def test_a_range_without_a_release_names_those_there_are() -> None:
     with pytest.raises(RecipeError, match=r"fits llamafactory >=2; there are 0\.9\.5 with 5\.6\.0"):
-        releases.required_pairs({"llamafactory": ">=2"})
+        _ = ReleaseRange({"llamafactory": ">=2"}).required_pairs
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_a_range_without_a_release_names_those_there_are() -> None:
     ],
 )
 def test_a_rule_holds_between_two_releases(header: dict[str, str], since: str, until: str, held: bool) -> None:
-    assert releases.requires(header, since, until) is held
+    assert ReleaseRange(header).requires(since, until) is held
 
 
 def test_the_releases_seen_are_those_of_the_tables() -> None:
@@ -155,11 +156,11 @@ def _source(name: str) -> dict[str, str]:
 
 def test_what_is_installed_is_compared_with_the_range() -> None:
     installed = {"llamafactory": "0.9.3", "transformers": "4.52.4"}
-    assert list(releases.outside_range({"llamafactory": ">=0.9.4"}, installed)) == [
+    assert list(ReleaseRange({"llamafactory": ">=0.9.4"}).excluded(installed)) == [
         "the recipe is for llamafactory >=0.9.4, and 0.9.3 is installed here"
     ]
-    assert list(releases.outside_range({}, installed)) == []
-    assert list(releases.outside_range({"llamafactory": "new"}, installed)) == []
+    assert list(ReleaseRange({}).excluded(installed)) == []
+    assert list(ReleaseRange({"llamafactory": "new"}).excluded(installed)) == []
 
 
 def test_training_starts_with_a_release_in_the_range_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,15 +179,11 @@ def test_training_starts_with_a_release_in_the_range_only(tmp_path: Path, monkey
      ("2.10", False), (">=2.8", False), (2.7, True), (None, False), ("new", False)],
 )  # fmt: skip
 def test_the_default_optimizer_is_that_of_the_oldest_torch(torch: object, older: bool) -> None:
-    assert releases.may_be_before_torch({"torch": torch}, 8) is older
+    assert ReleaseRange({"torch": torch}).may_be_before_torch(8) is older
     assert run_of_values({}, header={"torch": torch}).args.get("optim") == (
         "adamw_torch" if older else "adamw_torch_fused"
     )
     assert run_of_values({"optim": "lomo"}, header={"torch": torch}).args.get("optim") == "lomo"
-
-
-def test_installed_releases_are_read() -> None:
-    assert releases.installed_releases(["click", "no-such-package"]).keys() == {"click"}
 
 
 @pytest.mark.parametrize(

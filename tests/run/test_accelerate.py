@@ -15,6 +15,7 @@ import yaml
 
 from validator.advise import changes
 from validator.check import checking
+from validator.knowledge.releases import ReleaseRange
 from validator.knowledge.tables import yaml_table
 from validator.physics.estimate import GIB, DeviceTerm, HostTerm
 from validator.recipe.known_folders import catalogue_root
@@ -162,9 +163,8 @@ def test_the_installed_transformers_loads_4_bit_weights_where_it_is_said(
     finally:
         torch.distributed.destroy_process_group()
     held = [each.device.type != "meta" for each in model.parameters() if type(each).__name__ == "Params4bit"]
-    everywhere = (
-        fsdp.host_copies(Fsdp(lazy=True), 2, quantized=True, header={"transformers": transformers.__version__}) == 0
-    )
+    installed = ReleaseRange({"transformers": transformers.__version__})
+    everywhere = fsdp.host_copies(Fsdp(lazy=True), 2, quantized=True, releases=installed) == 0
     assert held
     assert set(held) == {first or everywhere}
 

@@ -15,6 +15,7 @@ from support.real_parser import Parser
 from support.source import modules, nodes
 
 from validator.knowledge import devices, models
+from validator.knowledge.releases import ReleaseRange
 from validator.run.dataset_registry import Dataset
 from validator.run.quantization import Quantization, resolve_quantization
 from validator.run.recipe_arguments import Arguments
@@ -239,7 +240,7 @@ def test_quantized_weights(
     values: Mapping[str, Any], checkpoint: str | None, loads: bool, works: bool, kept: str | None, weights: int
 ) -> None:
     model = models.find_model("qwen7b")._replace(quantized=checkpoint, quantized_bits=4 if checkpoint else 0)
-    answer: Quantization = resolve_quantization(Arguments(values), {}, model)
+    answer: Quantization = resolve_quantization(Arguments(values), ReleaseRange(), model)
     assert (answer.loads, answer.works, answer.kept, answer.weights) == (loads, works, kept, weights)
 
 

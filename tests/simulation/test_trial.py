@@ -244,6 +244,10 @@ def test_what_is_kept_is_told_apart_by_settings_and_releases() -> None:
     assert session.cached_step_path(one, {}) == session.cached_step_path(SimulationRequest(dict(CONFIG)), {})
 
 
+def test_installed_releases_are_read() -> None:
+    assert session.installed_releases(["click", "no-such-package"]).keys() == {"click"}
+
+
 def test_a_cache_that_cannot_be_written_to_is_done_without(
     told: list[SimulationRequest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,7 @@ def _refusals(run: RunSettings, name: str, dataset: Dataset) -> Iterator[FatalPr
     if dataset.attr.ranking is not pairs:
         how = "needs" if pairs else "takes no"
         yield FatalProblem(name, f"stage {run.task.stage} {how} pairs (`ranking: true`)")
-    if fault := dataset_registry.formatting_fault(dataset.attr.formatting, run.header):
+    if fault := dataset_registry.formatting_fault(dataset.attr.formatting, run.releases):
         yield FatalProblem(name, fault)
     if dataset.source == "file" and not dataset.files:
         yield FatalProblem(str(dataset.path), no_data_file_reason(dataset.path))

@@ -42,7 +42,7 @@ def check_packages(run: RunSettings | None, context: CheckContext) -> Iterator[C
     """Packages that do not go together, by what they require of each other and by what is known to fail."""
     there = find_installed(context.site_packages)
     if "llamafactory" not in there.all_versions:
-        wanted = f"llamafactory {releases.required_pairs(run.header)[0][0] if run else releases.newest_pair()[0]}"
+        wanted = f"llamafactory {run.releases.required_pairs[0][0] if run else releases.newest_pair()[0]}"
         remedy = f"pip install {wanted.replace(' ', '==')}"
         yield CheckResult("error" if run else "warning", _PACKAGES, "llamafactory is not installed", wanted, remedy)
         return
@@ -51,7 +51,7 @@ def check_packages(run: RunSettings | None, context: CheckContext) -> Iterator[C
         return
     problems: list[str] = []
     with suppress(RecipeError):  # a release of somebody's own, which no range means
-        problems += releases.outside_range(run.header, there.all_versions) if run else ()
+        problems += run.releases.excluded(there.all_versions) if run else ()
     faults = [*(CheckResult("error", _PACKAGES, problem) for problem in problems), *_package_faults(there)]
     yield from faults
     if not any(line.state == "error" for line in faults):

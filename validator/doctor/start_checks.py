@@ -11,7 +11,7 @@ from validator.doctor.disk_checks import check_disk_space
 from validator.doctor.hub_checks import check_downloads
 from validator.doctor.package_checks import check_required_packages
 from validator.errors import RecipeError
-from validator.knowledge import node_environment, releases
+from validator.knowledge import node_environment
 from validator.launch import local_launch
 from validator.machine import host
 from validator.machine.installed_packages import find_installed
@@ -113,7 +113,7 @@ def check_start(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
         elastic = "RDZV_ID" in context.environment and prepared.launcher == launch_command.LLAMAFACTORY_CLI
         known = "NODE_RANK" in context.environment or elastic
         nodes = launch_command.nodes_and_devices(run)[0] if known else 1
-        local_launch.check_launchable(nodes, releases.required_pairs(run.header)[0][0], prepared.launcher)
+        local_launch.check_launchable(nodes, run.releases.required_pairs[0][0], prepared.launcher)
     except RecipeError as err:
         yield CheckResult("error", "start", str(err))
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from validator.errors import RecipeError
 from validator.knowledge import composites, releases
 from validator.knowledge.config_fields import Config
+from validator.knowledge.releases import ReleaseRange
 from validator.knowledge.tables import json_table, yaml_table
 from validator.physics.architecture import NormKind
 
@@ -169,17 +170,17 @@ class Family(NamedTuple):
         tensor while it loads them (transformers/conversion_mapping.py)."""
         return self.fused_experts is not None and (bool(self.separate) or self.experts_merged)
 
-    def fuses(self, header: Mapping[str, Any]) -> bool:
-        """True if the experts are one tensor with a transformers release that a recipe's header admits; where earlier
-        ones have no class for the type, with each."""
+    def fuses(self, admitted: ReleaseRange) -> bool:
+        """True if the experts are one tensor with a transformers release that a recipe admits; with every release if
+        earlier ones have no class for the type."""
         first = self.fused_experts
-        return first is not None and (not self.separate or releases.requires(header, f"transformers {first}"))
+        return first is not None and (not self.separate or admitted.requires(f"transformers {first}"))
 
-    def forms(self, header: Mapping[str, Any]) -> dict[bool, str]:
+    def forms(self, admitted: ReleaseRange) -> dict[bool, str]:
         """Return for experts in one tensor (True) and apart (False) the newest transformers release among those that a
-        recipe's header admits, newest first. A release that has no class for the type counts as the newest."""
+        recipe admits, newest first. A release that has no class for the type counts as the newest."""
         forms: dict[bool, str] = {}
-        for pair in releases.possible_pairs(header):
+        for pair in admitted.possible_pairs:
             first = self.fused_experts
             reached = not self.separate or (first is not None and releases.is_at_least(pair, f"transformers {first}"))
             forms.setdefault(reached, pair[1])

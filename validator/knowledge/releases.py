@@ -1,12 +1,11 @@
-"""Which releases a recipe is for: `llamafactory`, `transformers` and `torch` of its header block against the
-releases in the tables, and what older releases do otherwise in memory (data/older.yaml)."""
+"""Releases of LLaMA-Factory, transformers and torch: those in the tables, those for which a recipe is by the ranges of
+its header block, and what older releases do otherwise in memory (data/older.yaml)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import cache
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from validator.errors import RecipeError
@@ -16,7 +15,8 @@ from validator.wording import clip
 RELEASE_FIELDS = ("llamafactory", "transformers")
 _LEADING_DIGITS = re.compile(r"(?:^|\.)(\d*)")  # of each part of a version
 _MAX_DIGITS = 10  # digits, which no part of a version has
-_COMPARISONS = (">=", "<=", "==", "!=", ">", "<")
+# Comparison -> how a version may be ordered to its limit: below (-1), equal or above (1). None means equal.
+_COMPARISONS = {">=": (0, 1), "<=": (0, -1), "==": (0,), "!=": (1, -1), ">": (1,), "<": (-1,), "": (0,)}
 _MAX_RANGE_LENGTH = 200  # characters of a range
 ReleasePair = tuple[str, str]
 
@@ -32,172 +32,6 @@ def newest_pair() -> ReleasePair:
     return known_pairs()[0]
 
 
-def verified_release(package: str) -> str:
-    """The release of a package with which the rules and formulas were settled; those of LLaMA-Factory and transformers
-    are the newest pair. Raises KeyError for a package that is not in seen.yaml."""
-    return str(tables.yaml_table("seen")[package])
-
-
-def installed_releases(packages: Iterable[str]) -> dict[str, str]:
-    """Releases of those packages that this Python has, without importing them."""
-    from importlib.metadata import (  # 20 ms, which doctor and the trainer's report alone need
-        PackageNotFoundError,
-        version,
-    )
-
-    there = {}
-    for package in packages:
-        with suppress(PackageNotFoundError):
-            there[package] = version(package)
-    return there
-
-
-def pair_name(pair: ReleasePair) -> str:
-    """The pair as the tables write it."""
-    return "/".join(pair)
-
-
-def release_series(version: str) -> str:
-    """The series that a release belongs to: 5.6 of 5.6.0."""
-    return ".".join(version.split(".")[:2])
-
-
-def required_pairs(header: Mapping[str, Any]) -> list[ReleasePair]:
-    """What the recipe must run with, newest first: the newest pair where the header names no range, each LLaMA-Factory
-    release of its range with the newest transformers, or with what stands for it. Raises RecipeError where a range is
-    malformed or holds none."""
-    if not any(header.get(field) is not None for field in RELEASE_FIELDS):
-        return [newest_pair()]
-    newest_of: dict[str, ReleasePair] = {}
-    for pair in _pairs_in_range(header) or stand_in_pairs(header):
-        newest_of.setdefault(pair[0], pair)
-    if not newest_of:
-        asked = " with ".join(f"{field} {header[field]}" for field in RELEASE_FIELDS if header.get(field) is not None)
-        table = "; ".join(
-            f"{release} with {', '.join(versions)}" for release, versions in _transformers_by_release().items()
-        )
-        raise RecipeError(f"no release in the tables fits {asked}; there are {table}")
-    return list(newest_of.values())
-
-
-def possible_pairs(header: Mapping[str, Any]) -> list[ReleasePair]:
-    """Every pair that the recipe may meet, newest first: all of its range; where it names none, or one that cannot be
-    read, the newest LLaMA-Factory with each transformers release that it admits."""
-    try:
-        there = _pairs_in_range(header) or stand_in_pairs(header)
-    except RecipeError:
-        there = []
-    if there and any(header.get(field) is not None for field in RELEASE_FIELDS):
-        return there
-    return [pair for pair in known_pairs() if pair[0] == newest_pair()[0]]
-
-
-def may_be_before(header: Mapping[str, Any], limit: str) -> bool:
-    """True if the recipe may run with a release before a limit such as "transformers 4.54.0". Where the tables hold
-    none of its range, the least that it names decides, not what stands in for it; one that cannot be read counts as the
-    newest pair."""
-    field, _, version = limit.partition(" ")
-    try:
-        if field == RELEASE_FIELDS[1] and stand_in_pairs(header):
-            return range_admits(f"<{version}", _least_release(header[field]))
-    except RecipeError:
-        return False
-    return requires(header, until=limit)
-
-
-def stand_in_pairs(header: Mapping[str, Any]) -> list[ReleasePair]:
-    """Where the tables hold no release of the header's range, what it is judged as with each LLaMA-Factory that takes
-    it, newest first: the nearest transformers at or below, else the nearest above, of the same major release. Empty
-    where a release is in the range, or none takes it. Raises RecipeError where a range is malformed."""
-    wanted = header.get("transformers")
-    if wanted is None or _pairs_in_range(header):
-        return []
-    least = _least_release(wanted)
-    return [
-        (release, near)
-        for release, versions in _transformers_by_release().items()
-        if range_admits(header.get(RELEASE_FIELDS[0]), release)
-        and range_admits(f">={_oldest_transformers(release)}, <={versions[0]}", least)
-        for near in _nearest_releases(versions, least)
-    ]
-
-
-def _least_release(wanted: Any) -> str:
-    """The least release that a range names."""
-    return min(
-        (part.strip(" <>=!") for part in str(wanted).split(",")), key=lambda part: _version_numbers(part, wanted)
-    )
-
-
-def _pairs_in_range(header: Mapping[str, Any]) -> list[ReleasePair]:
-    """The pairs of the tables in the header's ranges, newest first."""
-    wanted = [header.get(field) for field in RELEASE_FIELDS]
-    return [pair for pair in known_pairs() if all(map(range_admits, wanted, pair))]
-
-
-def _nearest_releases(versions: list[str], version: str) -> list[str]:
-    alike = [each for each in versions if each.partition(".")[0] == version.partition(".")[0]]
-    return [each for each in alike if range_admits(f"<={version}", each)][:1] or alike[-1:]
-
-
-def possible_defaults(header: Mapping[str, Any], key: str) -> set[Any]:
-    """Values that a key has by default, with each pair of releases that the recipe may meet."""
-    table = tables.json_table("arguments")
-    newest_one, changes = table["arguments"].get(key, {}).get("default"), table["changes"]
-    each = (changes.get(pair_name(pair), {}).get(key, {}) for pair in possible_pairs(header))
-    return {fields.get("default", newest_one) for fields in each}
-
-
-def may_be_before_torch(header: Mapping[str, Any], minor: int) -> bool:
-    """True if the header's range of torch holds a release before 2.minor; false where it names none, or no range."""
-    return header.get("torch") is not None and _admits_torch(header["torch"], range(minor))
-
-
-def may_be_since_torch(header: Mapping[str, Any], minor: int) -> bool:
-    """True if the header's range of torch holds 2.minor or a later release; true where it names none, or no range."""
-    return _admits_torch(header.get("torch"), range(minor, 100)) or not may_be_before_torch(header, minor)
-
-
-def _admits_torch(wanted: Any, minors: range) -> bool:
-    try:
-        return any(range_admits(wanted, f"2.{minor}.{patch}") for minor in minors for patch in range(3))
-    except RecipeError:
-        return False
-
-
-def range_admits(wanted: Any, version: str) -> bool:
-    """True if a range such as `>=0.9.4, <0.9.6` holds a version; a version alone means that one. Null holds all. Raises
-    RecipeError where it is no range."""
-    if wanted is None:
-        return True
-    if len(str(wanted)) > _MAX_RANGE_LENGTH:
-        raise _unreadable_range_error(wanted)
-    for part in str(wanted).split(","):
-        sign = next((sign for sign in _COMPARISONS if part.strip().startswith(sign)), "")
-        limit, here = _version_numbers(part.strip().removeprefix(sign), wanted), _version_numbers(version, wanted)
-        size = max(len(limit), len(here))
-        order = _compare_versions(here + (0,) * (size - len(here)), limit + (0,) * (size - len(limit)))
-        if order not in {">=": (0, 1), "<=": (0, -1), "!=": (1, -1), ">": (1,), "<": (-1,)}.get(sign, (0,)):
-            return False
-    return True
-
-
-def requires(header: Mapping[str, Any], since: str = "", until: str = "") -> bool:
-    """True if the recipe must run with a pair from `since` on and before `until`, such as "transformers 5.0.0" (empty:
-    no bound); a range that cannot be read counts as the newest pair."""
-    try:
-        judged = required_pairs(header)
-    except RecipeError:
-        judged = [newest_pair()]
-    return any(is_at_least(pair, since) and not (until and is_at_least(pair, until)) for pair in judged)
-
-
-def is_at_least(pair: ReleasePair, limit: str) -> bool:
-    """True if the pair has come to a limit such as "transformers 5.0.0"; to an empty one, always."""
-    field, _, version = limit.partition(" ")
-    return not limit or range_admits(f">={version}", pair[RELEASE_FIELDS.index(field)])
-
-
 def earlier_transformers() -> list[str]:
     """The transformers releases of the tables but the newest, that of the earlier major release first."""
     others = [version for release, version in known_pairs()[1:] if release == newest_pair()[0]]
@@ -210,15 +44,191 @@ def previous_major_pair() -> ReleasePair:
     return next(pair for pair in known_pairs() if pair[1].partition(".")[0] != major)
 
 
-def outside_range(header: Mapping[str, Any], installed: Mapping[str, str]) -> Iterator[str]:
-    """What is installed and not in the recipe's range, in words; nothing where the range cannot be read."""
-    try:
-        required_pairs(header)
-    except RecipeError:
-        return
-    for field in RELEASE_FIELDS:
-        if field in installed and not range_admits(header.get(field), installed[field]):
-            yield f"the recipe is for {field} {header[field]}, and {installed[field]} is installed here"
+def verified_release(package: str) -> str:
+    """The release of a package with which the rules and formulas were settled; those of LLaMA-Factory and transformers
+    are the newest pair. Raises KeyError for a package that is not in seen.yaml."""
+    return str(tables.yaml_table("seen")[package])
+
+
+def pair_name(pair: ReleasePair) -> str:
+    """The pair as the tables write it."""
+    return "/".join(pair)
+
+
+def release_series(version: str) -> str:
+    """The series that a release belongs to: 5.6 of 5.6.0."""
+    return ".".join(version.split(".")[:2])
+
+
+def is_at_least(pair: ReleasePair, limit: str) -> bool:
+    """True if the pair has come to a limit such as "transformers 5.0.0"; to an empty one, always."""
+    field, _, version = limit.partition(" ")
+    return not limit or range_admits(f">={version}", pair[RELEASE_FIELDS.index(field)])
+
+
+class ReleaseRange:
+    """The releases for which a recipe is, by `llamafactory`, `transformers` and `torch` of its header block. A range
+    holds several; a recipe without one is for the newest pair of the tables."""
+
+    def __init__(self, header: Mapping[str, Any] | None = None) -> None:
+        header = header or {}
+        self._wanted = {name: header[name] for name in (*RELEASE_FIELDS, "torch") if header.get(name) is not None}
+        self._asked = [f"{name} {self._wanted[name]}" for name in RELEASE_FIELDS if name in self._wanted]
+
+    @cached_property
+    def _admitted(self) -> list[ReleasePair]:
+        """The pairs of the tables in the range, newest first. Raises RecipeError if the range is malformed."""
+        wanted = [self._wanted.get(field) for field in RELEASE_FIELDS]
+        return [pair for pair in known_pairs() if all(map(range_admits, wanted, pair))]
+
+    @cached_property
+    def stand_ins(self) -> list[ReleasePair]:
+        """If the tables hold no release of the range: the pairs by which the recipe is judged instead, newest first.
+        With each LLaMA-Factory that takes the least transformers of the range, these are the nearest transformers at or
+        below that, else the nearest above, of the same major release. Raises RecipeError if the range is malformed."""
+        wanted = self._wanted.get("transformers")
+        if wanted is None or self._admitted:
+            return []
+        least = _least_release(wanted)
+        return [
+            (release, near)
+            for release, versions in _transformers_by_release().items()
+            if range_admits(self._wanted.get("llamafactory"), release)
+            and range_admits(f">={_oldest_transformers(release)}, <={versions[0]}", least)
+            for near in _nearest_releases(versions, least)
+        ]
+
+    @cached_property
+    def required_pairs(self) -> list[ReleasePair]:
+        """The pairs that the recipe must run with, newest first: each LLaMA-Factory release of its range with the
+        newest transformers, or with a stand-in. Raises RecipeError if a range is malformed or holds no release."""
+        if not self._asked:
+            return [newest_pair()]
+        newest_of: dict[str, ReleasePair] = {}
+        for pair in self._admitted or self.stand_ins:
+            newest_of.setdefault(pair[0], pair)
+        if not newest_of:
+            table = "; ".join(
+                f"{release} with {', '.join(versions)}" for release, versions in _transformers_by_release().items()
+            )
+            raise RecipeError(f"no release in the tables fits {' with '.join(self._asked)}; there are {table}")
+        return list(newest_of.values())
+
+    @cached_property
+    def possible_pairs(self) -> list[ReleasePair]:
+        """Every pair that the recipe may meet, newest first: all of its range; without a range, or with one that cannot
+        be read, the newest LLaMA-Factory with each transformers release that it admits."""
+        try:
+            there = (self._admitted or self.stand_ins) if self._asked else []
+        except RecipeError:
+            there = []
+        return there or [pair for pair in known_pairs() if pair[0] == newest_pair()[0]]
+
+    def requires(self, since: str = "", until: str = "") -> bool:
+        """True if the recipe must run with a pair from `since` on and before `until`, such as "transformers 5.0.0"
+        (empty: no bound); a range that cannot be read counts as the newest pair."""
+        return any(is_at_least(pair, since) and not (until and is_at_least(pair, until)) for pair in self._judged)
+
+    @cached_property
+    def _judged(self) -> list[ReleasePair]:
+        try:
+            return self.required_pairs
+        except RecipeError:
+            return [newest_pair()]
+
+    def may_be_before(self, limit: str) -> bool:
+        """True if the recipe may run with a release before a limit such as "transformers 4.54.0". If the tables hold
+        none of its range, the least release of the range decides, not its stand-in; a range that cannot be read counts
+        as the newest pair."""
+        field, _, version = limit.partition(" ")
+        try:
+            if field == "transformers" and self.stand_ins:
+                return range_admits(f"<{version}", _least_release(self._wanted[field]))
+        except RecipeError:
+            return False
+        return self.requires(until=limit)
+
+    @cached_property
+    def older_effects(self) -> frozenset[str]:
+        """Names of the entries of data/older.yaml that hold for a release which the recipe may run with."""
+        if not self._asked:
+            return frozenset()
+        return frozenset(
+            name
+            for name, entry in tables.yaml_table("older").items()
+            if self.may_be_before(entry["until"]) and not ("since" in entry and self.may_be_before(entry["since"]))
+        )
+
+    def possible_defaults(self, key: str) -> set[Any]:
+        """Values that a key has by default, with each pair of releases that the recipe may meet."""
+        table = tables.json_table("arguments")
+        newest_one, changes = table["arguments"].get(key, {}).get("default"), table["changes"]
+        each = (changes.get(pair_name(pair), {}).get(key, {}) for pair in self.possible_pairs)
+        return {fields.get("default", newest_one) for fields in each}
+
+    def may_be_before_torch(self, minor: int) -> bool:
+        """True if the range of torch holds a release before 2.minor; false without a range, or with a malformed one."""
+        return "torch" in self._wanted and self._admits_torch(range(minor))
+
+    def may_be_since_torch(self, minor: int) -> bool:
+        """True if the range of torch holds 2.minor or a later release, and without a range, or with a malformed one."""
+        return self._admits_torch(range(minor, 100)) or not self.may_be_before_torch(minor)
+
+    def _admits_torch(self, minors: range) -> bool:
+        wanted = self._wanted.get("torch")
+        try:
+            return any(range_admits(wanted, f"2.{minor}.{patch}") for minor in minors for patch in range(3))
+        except RecipeError:
+            return False
+
+    def excluded(self, installed: Mapping[str, str]) -> Iterator[str]:
+        """Yield in words each installed package that is not in the range; nothing if the range cannot be read."""
+        try:
+            _ = self.required_pairs
+        except RecipeError:
+            return
+        for field in RELEASE_FIELDS:
+            if field in installed and not range_admits(self._wanted.get(field), installed[field]):
+                yield f"the recipe is for {field} {self._wanted[field]}, and {installed[field]} is installed here"
+
+
+def range_admits(wanted: Any, version: str) -> bool:
+    """True if a range such as `>=0.9.4, <0.9.6` holds a version; a version alone means that one. Null holds all. Raises
+    RecipeError where it is no range."""
+    if wanted is None:
+        return True
+    here = _version_numbers(version, wanted)
+    for allowed, limit in _parse_range(str(wanted)):
+        size = max(len(limit), len(here))
+        one, two = here + (0,) * (size - len(here)), limit + (0,) * (size - len(limit))
+        if (one > two) - (one < two) not in allowed:
+            return False
+    return True
+
+
+@lru_cache(maxsize=256)
+def _parse_range(wanted: str) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """Return (how a version may be ordered to the limit, numbers of the limit) for each part of a range. Raises
+    RecipeError if it is no range."""
+    if len(wanted) > _MAX_RANGE_LENGTH:
+        raise _unreadable_range_error(wanted)
+    parts = []
+    for part in map(str.strip, wanted.split(",")):
+        sign = next(sign for sign in _COMPARISONS if part.startswith(sign))
+        parts.append((_COMPARISONS[sign], _version_numbers(part.removeprefix(sign), wanted)))
+    return tuple(parts)
+
+
+def _least_release(wanted: Any) -> str:
+    """The least release that a range names."""
+    return min(
+        (part.strip(" <>=!") for part in str(wanted).split(",")), key=lambda part: _version_numbers(part, wanted)
+    )
+
+
+def _nearest_releases(versions: list[str], version: str) -> list[str]:
+    alike = [each for each in versions if each.partition(".")[0] == version.partition(".")[0]]
+    return [each for each in alike if range_admits(f"<={version}", each)][:1] or alike[-1:]
 
 
 def _oldest_transformers(release: str) -> str:
@@ -241,25 +251,6 @@ def _version_numbers(version: str, wanted: Any) -> tuple[int, ...]:
 def _unreadable_range_error(wanted: Any) -> RecipeError:
     what = f"`{clip(str(wanted))}` is no range of releases"
     return RecipeError(f"{what}; write one such as `>=0.9.4` or `>=0.9.4, <0.9.6`")
-
-
-def _compare_versions(one: tuple[int, ...], two: tuple[int, ...]) -> int:
-    return (one > two) - (one < two)
-
-
-_NO_EFFECTS: frozenset[str] = frozenset()
-
-
-def older_effects(header: Mapping[str, Any]) -> frozenset[str]:
-    """Names of the entries that hold for a release which the recipe may run with."""
-    if header.get("llamafactory") is None and header.get("transformers") is None:
-        return _NO_EFFECTS
-    table = tables.yaml_table("older")
-    return frozenset(name for name in table if _may_have_effect(header, **table[name]))
-
-
-def _may_have_effect(header: Mapping[str, Any], until: str, since: str = "", **_: str) -> bool:
-    return may_be_before(header, until) and not (since and may_be_before(header, since))
 
 
 ArgumentEntry = Mapping[str, Any]

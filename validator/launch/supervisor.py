@@ -140,8 +140,8 @@ def grace_seconds(run: RunSettings) -> float:
 def check_can_start(run: RunSettings, prepared: Launch) -> None:
     """Raises RecipeError where the packages installed here are not of the recipe's releases, or this machine cannot
     start it."""
-    for problem in releases.outside_range(run.header, find_installed().versions(releases.RELEASE_FIELDS)):
+    for problem in run.releases.excluded(find_installed().versions(releases.RELEASE_FIELDS)):
         raise RecipeError(problem)
     local_launch.check_launchable(
-        launch_command.nodes_and_devices(run)[0], releases.required_pairs(run.header)[0][0], prepared.launcher
+        launch_command.nodes_and_devices(run)[0], run.releases.required_pairs[0][0], prepared.launcher
     )

@@ -209,7 +209,7 @@ def _linear_names(run: RunSettings, model: Model) -> frozenset[str]:
     """Names that LoRA finds in the model with the transformers releases of the recipe; empty where not all are known:
     of a part that sees images, or of experts that were linear layers in a release that is not read."""
     family = model.family
-    fused = family.fused_experts is None or family.fuses(run.header)
+    fused = family.fused_experts is None or family.fuses(run.releases)
     if model.modules or not family.linear or not (fused or family.separate):
         return frozenset()
     return family.names(linear_roles(model.arch, fused), fused) | _OUTER_LINEARS

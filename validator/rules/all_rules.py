@@ -9,7 +9,6 @@ from functools import cache
 from itertools import chain
 
 from validator.finding import Fix, Place, Severity
-from validator.knowledge import releases
 from validator.rules import (
     adapters,
     data_processing,
@@ -55,7 +54,7 @@ def run_rules(chosen: Iterable[Rule], run: RunSettings) -> Iterator[tuple[Rule, 
     one more that says that there are others."""
     subjects = cache(lambda about: tuple(about(run)))
     for rule in chosen:
-        if not (rule.since or rule.until) or releases.requires(run.header, rule.since, rule.until):
+        if not (rule.since or rule.until) or run.releases.requires(rule.since, rule.until):
             found = chain.from_iterable(rule.check(run, *subject) for subject in subjects(rule.about))
             for number, finding in enumerate(found):
                 if number == MAX_FINDINGS:

@@ -49,7 +49,7 @@ def formatting_unknown(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Fi
     Fix: `alpaca` (the default), `sharegpt` or, from LLaMA-Factory 0.9.4 on, `openai`, in lower case.
     """
     form = dataset.entry.get("formatting", "alpaca")
-    if what := formatting_fault(form, run.header):
+    if what := formatting_fault(form, run.releases):
         known = form in FORMATTINGS
         near = "; use sharegpt with `tags`" if known else suggest(str(form).lower(), FORMATTINGS)
         yield at("formatting"), f"`{dataset.name}`: {what}{near or entry_remedy(run, dataset)}"

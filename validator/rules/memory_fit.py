@@ -8,6 +8,7 @@ from validator.finding import Verdict
 from validator.knowledge import releases
 from validator.knowledge.devices import Machine
 from validator.knowledge.models import Model
+from validator.knowledge.releases import ReleaseRange
 from validator.physics import Estimate
 from validator.physics.estimate import GIB, HostTerm
 from validator.rules import subjects
@@ -149,7 +150,7 @@ def _loaded_experts_hint(run: RunSettings) -> str:
     prediction = predict(run)
     if run.model is None or prediction.host_memory is None or HostTerm.EXPERTS not in prediction.host_memory.terms:
         return ""
-    older = run.model.family.forms({}).get(False)
+    older = run.model.family.forms(ReleaseRange()).get(False)
     instead = f", `transformers: {older}` does not" if older else ""
     return f"; transformers 5 loads all experts in every process{instead}"
 

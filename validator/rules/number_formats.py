@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from validator.knowledge import releases
 from validator.knowledge.models import Model
+from validator.knowledge.releases import ReleaseRange
 from validator.run.quantization import ON_LOAD_BITS
 from validator.run.settings import RunSettings
 
@@ -304,9 +305,9 @@ def experts_not_quantized(run: RunSettings, model: Model) -> Findings:
     Fix: transformers 4, whose experts are linear modules; else shard over several devices with ZeRO-3, or use a
     checkpoint that is quantized already.
     """
-    fused = model.arch.ffn.experts and model.family.fuses(run.header) and not _has_quantized_router(run)
+    fused = model.arch.ffn.experts and model.family.fuses(run.releases) and not _has_quantized_router(run)
     if fused and run.quantization.loads and run.quantization.method == "bnb":  # TRA313 and TRA314 say worse of a router
-        older = model.family.forms({}).get(False)
+        older = model.family.forms(ReleaseRange()).get(False)
         cures = [f"install transformers {older}, which quantizes them"] if older else []
         if run.machine is None or run.batch.world_size > 1:  # else ZeRO-3 has nothing to shard over
             cures.append("shard with ZeRO-3")

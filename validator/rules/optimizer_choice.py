@@ -298,7 +298,7 @@ def warmup_by_release(run: RunSettings) -> Findings:
     steps, ratio = run.args.get("warmup_steps"), run.args.get("warmup_ratio")
     if not isinstance(steps, (int, float)) or steps <= 0:
         return
-    shares = {releases.is_at_least(pair, WARMUP_SHARES_SINCE) for pair in releases.possible_pairs(run.header)}
+    shares = {releases.is_at_least(pair, WARMUP_SHARES_SINCE) for pair in run.releases.possible_pairs}
     if ratio is not None:
         found = f"transformers 5 takes `warmup_ratio: {ratio}` and 4 takes `warmup_steps: {steps:g}`"
         yield "warmup_steps", f"{found}; keep one of them"

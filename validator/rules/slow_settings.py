@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 
-from validator.knowledge import releases
 from validator.knowledge.devices import Machine
 from validator.knowledge.tables import yaml_table
 from validator.physics import RunPart, StepTime
@@ -160,7 +159,7 @@ def _padding_remedy(run: RunSettings) -> str:
     if run.task.stage in ("rm", "dpo"):
         return "a micro batch of one sample"
     change = yaml_table("renamed")["group_by_length"]
-    return f"`{change['how']}`" if releases.requires(run.header, change["removed"]) else "`group_by_length: true`"
+    return f"`{change['how']}`" if run.releases.requires(change["removed"]) else "`group_by_length: true`"
 
 
 @rule("TRA926", WARNING)

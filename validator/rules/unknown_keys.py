@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from validator.errors import RecipeError
 from validator.finding import Fix, Place, Severity
 from validator.knowledge import releases, tables
-from validator.knowledge.releases import ArgumentEntry, ReleasePair, argument_entry
+from validator.knowledge.releases import ArgumentEntry, ReleasePair, ReleaseRange, argument_entry
 from validator.recipe.recipe_file import Document
 from validator.recipe.suggestions import nearest_name
 from validator.rules import no_effect, rule, value_types
@@ -190,10 +190,11 @@ def _key_violation(code: str, severity: Severity, key: str, text: str, fix: Fix 
 
 def check_schema(document: Document) -> list[Violation]:
     """Every key that LLaMA-Factory does not take, and every value of the wrong type or outside the choices."""
-    remarks = list(_release_range_problems(document.header))
+    admitted = ReleaseRange(document.header)
+    remarks = list(_release_range_problems(document.header, admitted))
     unclear = any(each.severity is Severity.WARNING for each in remarks)
-    judged = [releases.newest_pair()] if unclear else releases.required_pairs(document.header)
-    recipe = Keys(document.values, judged, releases.possible_pairs(document.header))
+    judged = [releases.newest_pair()] if unclear else admitted.required_pairs
+    recipe = Keys(document.values, judged, admitted.possible_pairs)
     known = {str(key): argument_entry(str(key), judged) for key in document.values}
     accepted = {key: argument for key, argument in known.items() if argument is not None}
     never_read = partial(no_effect.never_read, run_of_values(document.values))
@@ -205,11 +206,11 @@ def check_schema(document: Document) -> list[Violation]:
     ]
 
 
-def _release_range_problems(header: Mapping[str, Any]) -> Iterator[Violation]:
+def _release_range_problems(header: Mapping[str, Any], admitted: ReleaseRange) -> Iterator[Violation]:
     try:
-        releases.required_pairs(header)
-        near = dict.fromkeys(version for _, version in releases.stand_in_pairs(header))
-        if near:
+        pairs = admitted.required_pairs
+        if admitted.stand_ins:
+            near = dict.fromkeys(version for _, version in pairs)
             said = f"transformers {header['transformers']} is not in the tables; judged as {' and '.join(near)}"
             yield Violation("SCH008", Severity.NOTE, Place(("transformers",), key="transformers"), said)
     except RecipeError as err:

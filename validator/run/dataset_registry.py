@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from validator.errors import RecipeError, os_reason
-from validator.knowledge import releases, tables
+from validator.knowledge import tables
+from validator.knowledge.releases import ReleaseRange
 from validator.recipe import safe_read
 from validator.rows.csv_rows import read_csv, read_text
 from validator.rows.dataset_attr import FORMATTINGS, SOURCE_OF_KEY, DatasetAttr, DataSource
@@ -151,11 +152,11 @@ def readable_suffixes() -> Mapping[str, str]:
     return kinds
 
 
-def formatting_fault(formatting: object, header: Mapping[str, Any]) -> str:
+def formatting_fault(formatting: object, releases: ReleaseRange) -> str:
     """Return why the LLaMA-Factory of a recipe has no converter for `formatting`; empty if it has one."""
     if formatting not in FORMATTINGS:
         return f"formatting `{formatting}` is none of {', '.join(FORMATTINGS)}"
-    if formatting == "openai" and releases.requires(header, until="llamafactory 0.9.4"):
+    if formatting == "openai" and releases.requires(until="llamafactory 0.9.4"):
         return "formatting `openai` is not known before LLaMA-Factory 0.9.4"
     return ""
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from validator.errors import RecipeError
-from validator.knowledge import releases
+from validator.knowledge.releases import ReleaseRange
 from validator.physics import FSDP_FULL_SHARD, FSDP_SHARD_GRAD_OP, Sharding
 from validator.recipe.safe_read import read_yaml
 
@@ -41,7 +41,7 @@ def fsdp_of_words(words: tuple[str, ...]) -> Fsdp:
     )
 
 
-def host_copies(fsdp: Fsdp, devices: int, quantized: bool, header: Mapping[str, Any]) -> int:
+def host_copies(fsdp: Fsdp, devices: int, quantized: bool, releases: ReleaseRange) -> int:
     """Return how many processes of a node keep the whole model in main memory until it is sharded; 0 if all devices
     load it.
 
@@ -58,7 +58,7 @@ def host_copies(fsdp: Fsdp, devices: int, quantized: bool, header: Mapping[str, 
     if not fsdp.lazy:
         return 0
     if quantized:
-        return 0 if releases.requires(header, since="transformers 5.0.0") else 1
+        return 0 if releases.requires(since="transformers 5.0.0") else 1
     return devices
 
 

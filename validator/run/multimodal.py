@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from validator.knowledge import releases, tables
+from validator.knowledge import tables
 from validator.knowledge.models import Model
 from validator.physics import Tower, TowerWorkload, linear_roles
 from validator.run.dataset_registry import Dataset
@@ -61,7 +61,7 @@ def _has_gradients_through_towers(run: RunSettings) -> bool:
     transformers 5 that includes the towers' embeddings (modeling_utils.py, enable_input_require_grads). LLaMA-Factory
     recomputes no layer without trained weights."""
     plain = run.quantization.weights == 0 and run.activation_checkpointing.llamafactory_mode != "off"
-    return run.task.uses_adapter and plain and releases.requires(run.header, "transformers 5.0.0")
+    return run.task.uses_adapter and plain and run.releases.requires("transformers 5.0.0")
 
 
 def trained_parts(run: RunSettings, model: Model, tower: Tower, names: Mapping[str, str]) -> TowerWorkload:

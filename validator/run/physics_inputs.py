@@ -10,7 +10,6 @@ from collections.abc import Collection
 
 from validator.knowledge.models import Model
 from validator.knowledge.optimizers import OWN_OPTIMIZERS, optimizer_choice
-from validator.knowledge.releases import older_effects
 from validator.physics import Adapter, Sharding, Workload, linear_roles
 from validator.physics.workload import AttentionImplementation, SdpaInputs
 from validator.run import deepspeed, fsdp, multimodal
@@ -43,7 +42,7 @@ def make_workload(
     made = Workload(
         method=method,  # type: ignore[arg-type]
         precision=run.precision.mode,
-        base_bytes=loaded_bytes(run.precision.compute_dtype, run.header, model.dtype_bytes),
+        base_bytes=loaded_bytes(run.precision.compute_dtype, run.releases, model.dtype_bytes),
         quant_bits=weights.weights,
         unpacked=weights.unpacked,
         double_quant=run.args.flag("double_quantization"),
@@ -78,7 +77,7 @@ def make_workload(
         towers=multimodal.tower_encodings(run, model, run.data.datasets) if model.modules else (),
         sharding=_make_sharding(run, model, engine),
     )
-    old = older_effects(run.header)
+    old = run.releases.older_effects
     return with_older_effects(made, old, run.task.stage) if old else made
 
 
@@ -159,6 +158,6 @@ def _make_sharding(run: RunSettings, model: Model, engine: DeepSpeedConfig | Non
     if engine:
         return deepspeed.deepspeed_sharding(engine, nodes, devices, model.arch.hidden)
     if run.fsdp:
-        copies = fsdp.host_copies(run.fsdp, devices, run.quantization.asked, run.header)
+        copies = fsdp.host_copies(run.fsdp, devices, run.quantization.asked, run.releases)
         return fsdp.fsdp_sharding(run.fsdp, nodes, devices, copies)
     return Sharding(nodes, devices)

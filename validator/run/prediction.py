@@ -30,7 +30,7 @@ class Prediction:
         unknown = (engine and engine.problem) or (self.run.accelerate and not self.run.accelerate.judged)
         if self.run.model is None or unknown or self.run.task.is_inference_only:
             return {}
-        forms = self.run.model.family.forms(self.run.header) if self.run.model.arch.ffn.experts else {True: ""}
+        forms = self.run.model.family.forms(self.run.releases) if self.run.model.arch.ffn.experts else {True: ""}
         return {
             release: physics_inputs.make_workload(self.run, self.run.model, engine, fused)
             for fused, release in forms.items()

@@ -3,11 +3,10 @@ Also bytes per weight as loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from validator.knowledge import releases
 from validator.knowledge.models import Model
+from validator.knowledge.releases import ReleaseRange
 from validator.run.recipe_arguments import Arguments
 
 # Methods that quantize while loading, and the bits they take
@@ -60,7 +59,7 @@ class Quantization(NamedTuple):
         return (self.checkpoint_bits or 4) if self.kept else max(self.bits, 0) if self.works and not self.spared else 0
 
 
-def resolve_quantization(args: Arguments, header: Mapping[str, Any], model: Model | None) -> Quantization:
+def resolve_quantization(args: Arguments, releases: ReleaseRange, model: Model | None) -> Quantization:
     """Return the quantization that a recipe and its model lead to."""
     return Quantization(
         args.is_set("quantization_bit"),
@@ -68,18 +67,18 @@ def resolve_quantization(args: Arguments, header: Mapping[str, Any], model: Mode
         int(args.number("quantization_bit")),
         model.quantized if model else None,
         model.quantized_bits if model else 0,
-        spared=method == "bnb" and model is not None and _is_skipped_by_bnb(model, header),
+        spared=method == "bnb" and model is not None and _is_skipped_by_bnb(model, releases),
     )
 
 
-def _is_skipped_by_bnb(model: Model, header: Mapping[str, Any]) -> bool:
+def _is_skipped_by_bnb(model: Model, releases: ReleaseRange) -> bool:
     """True if bitsandbytes does not replace the model's linear layers. Since transformers 5.6 only plain linear modules
     are replaced, and no subclass of them (integrations/bitsandbytes.py, replace_with_bnb_linear)."""
-    return model.family.own_linear_class and releases.requires(header, "transformers 5.6.0")
+    return model.family.own_linear_class and releases.requires("transformers 5.6.0")
 
 
-def loaded_bytes(compute_dtype: str | None, header: Mapping[str, Any], stored: float) -> float:
+def loaded_bytes(compute_dtype: str | None, releases: ReleaseRange, stored: float) -> float:
     """Return the bytes per element of weights as they are loaded: in the checkpoint's format, `stored`. LLaMA-Factory
     before 0.9.4 loads them in the format of the matrix products (model/loader.py; before, model/patcher.py)."""
-    halved = compute_dtype and not releases.requires(header, "llamafactory 0.9.4")
+    halved = compute_dtype and not releases.requires("llamafactory 0.9.4")
     return min(stored, 2.0) if halved else stored

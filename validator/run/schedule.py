@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from validator.knowledge import releases
 from validator.run.settings import RunSettings
 
 # The first transformers that reads a share in `warmup_steps`, and that lets `warmup_ratio` replace it.
@@ -44,7 +43,7 @@ def warmup_steps(run: RunSettings, total: int | None) -> int | None:
     `warmup_steps` as a count, and `warmup_ratio` only where that is 0. Source: training_args.py, get_warmup_steps.
     """
     steps, share = run.args.number("warmup_steps"), run.args.number("warmup_ratio")
-    if releases.requires(run.header, since=WARMUP_SHARES_SINCE):
+    if run.releases.requires(since=WARMUP_SHARES_SINCE):
         share = share if run.args.is_set("warmup_ratio") else steps
         steps, share = (share, 0.0) if share >= 1 else (0.0, share)
     if steps > 0 or not share:

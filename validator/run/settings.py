@@ -16,7 +16,7 @@ from validator.knowledge.families import Family
 from validator.knowledge.guidance import SampleAmounts
 from validator.knowledge.models import Model
 from validator.knowledge.optimizers import OWN_OPTIMIZERS
-from validator.knowledge.releases import may_be_before_torch, may_be_since_torch, possible_defaults
+from validator.knowledge.releases import ReleaseRange
 from validator.physics import Estimate
 from validator.physics.architecture import Mixer
 from validator.recipe import safe_read
@@ -52,10 +52,10 @@ def _word_count(words: Any) -> int:
     return words.count(",") + 1 if isinstance(words, str) and words else len(words) if isinstance(words, list) else 0
 
 
-def _possible_default_optimizers(header: Mapping[str, Any]) -> set[str]:
+def _possible_default_optimizers(releases: ReleaseRange) -> set[str]:
     """Return the values that `optim` has if it is left out, under each release that the header block admits."""
-    since = possible_defaults(header, "optim") if may_be_since_torch(header, 8) else set()
-    return since | ({_PLAIN_ADAMW} if may_be_before_torch(header, 8) else set())
+    since = releases.possible_defaults("optim") if releases.may_be_since_torch(8) else set()
+    return since | ({_PLAIN_ADAMW} if releases.may_be_before_torch(8) else set())
 
 
 def read_arguments(values: Mapping[str, Any], header: Mapping[str, Any]) -> Arguments:
@@ -64,7 +64,7 @@ def read_arguments(values: Mapping[str, Any], header: Mapping[str, Any]) -> Argu
     The default optimizer is AdamW's fused form. If the header block admits an older transformers, or torch before 2.8,
     the default is the form that holds the roots of all second moments at once (transformers, training_args.py,
     default_optim)."""
-    if "optim" in values or not header or _PLAIN_ADAMW not in _possible_default_optimizers(header):
+    if "optim" in values or not header or _PLAIN_ADAMW not in _possible_default_optimizers(ReleaseRange(header)):
         return Arguments(values)
     return Arguments(values, {"optim": _PLAIN_ADAMW})
 
@@ -111,6 +111,11 @@ class RunSettings:
         return read_declared(self.header)
 
     @cached_property
+    def releases(self) -> ReleaseRange:
+        """The releases for which the recipe is."""
+        return ReleaseRange(self.header)
+
+    @cached_property
     def evaluation(self) -> Evaluation:
         return hyperparameters.read_evaluation(self.args)
 
@@ -140,7 +145,7 @@ class RunSettings:
     @property
     def possible_default_optimizers(self) -> set[str]:
         """The values that `optim` has if it is left out, under each release that the header block admits."""
-        return _possible_default_optimizers(self.header)
+        return _possible_default_optimizers(self.releases)
 
     @property
     def template(self) -> Mapping[str, Any] | None:
@@ -271,7 +276,7 @@ class RunSettings:
 
     @cached_property
     def quantization(self) -> Quantization:
-        return resolve_quantization(self.args, self.header, self.model)
+        return resolve_quantization(self.args, self.releases, self.model)
 
     # The data.
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from validator.errors import RecipeError
-from validator.knowledge import models, releases
+from validator.knowledge import models
 from validator.knowledge.models import ConfigSource, CountedSizes, Model
 from validator.physics import CountedLayers, Estimate
 from validator.physics.estimate import GIB
@@ -17,7 +17,7 @@ from validator.run import physics_inputs
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 from validator.run.simulated import SimulationFigures
-from validator.simulation.session import SimulationSession
+from validator.simulation.session import SimulationSession, installed_releases
 from validator.simulation.simulated_memory import DECISIVE_PACKAGES, SimulatedStep, estimate_from_step, resident_bytes
 from validator.simulation.simulation_request import SIMULATED_OPTIMIZERS, request_for
 
@@ -106,7 +106,7 @@ class Simulation:
             there.parameters,
             there.trainable,
             there.whole,
-            releases.installed_releases(DECISIVE_PACKAGES),
+            installed_releases(DECISIVE_PACKAGES),
         )
 
 

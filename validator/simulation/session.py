@@ -9,9 +9,10 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,7 +21,6 @@ from typing import Self
 
 from validator import __version__, processes
 from validator.errors import RecipeError
-from validator.knowledge import releases
 from validator.recipe import atomic_write, known_folders
 from validator.simulation.simulated_memory import DECISIVE_PACKAGES, SimulatedStep, step_from_json
 from validator.simulation.simulation_request import SimulationRequest
@@ -150,6 +150,15 @@ def missing_packages() -> list[str]:
     return [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
 
 
+def installed_releases(packages: Iterable[str]) -> dict[str, str]:
+    """Return the releases of those packages that this Python has, without importing them."""
+    there = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            there[package] = version(package)
+    return there
+
+
 class SimulationSession:
     """`tell` shows progress. `more`: how many simulations may follow a run's first; what is kept costs nothing. `made`:
     how many there were. `spent`: one was refused because no more were allowed."""
@@ -159,7 +168,7 @@ class SimulationSession:
             tell,
             more,
             0,
-            releases.installed_releases(DECISIVE_PACKAGES),
+            installed_releases(DECISIVE_PACKAGES),
         )
         self.made, self.spent = 0, False
         self._answers: dict[str, SimulatedStep | RecipeError] = {}

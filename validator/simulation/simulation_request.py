@@ -125,7 +125,7 @@ def request_for(
         freeze_vision_tower=run.args.flag("freeze_vision_tower"),
         freeze_multi_modal_projector=run.args.flag("freeze_multi_modal_projector"),
         freeze_language_model=run.args.flag("freeze_language_model"),
-        base_bytes=int(loaded_bytes(run.precision.compute_dtype, run.header, stored_bytes)),
+        base_bytes=int(loaded_bytes(run.precision.compute_dtype, run.releases, stored_bytes)),
         steps=1,
         warm=True,
     )
@@ -142,7 +142,7 @@ def _unsupported(run: RunSettings, config: Mapping[str, Any]) -> Iterator[str]:
         yield "a checkpoint that is quantized already"
     if any(part in config for part in families.COMPOSITE_PARTS) and not _has_formula(config):
         yield "pictures and sounds of a type that the formulas do not know"
-    asked = resolve_quantization(run.args, run.header, None)
+    asked = resolve_quantization(run.args, run.releases, None)
     if asked.asked and (asked.method != "bnb" or asked.bits not in (4, 8)):
         yield f"quantization by {asked.method} to {asked.bits} bits"
     yield from (f"`{key}`" for key in _UNSUPPORTED_KEYS if run.args.flag(key))
@@ -166,7 +166,7 @@ def _has_formula(config: Mapping[str, Any]) -> bool:
 
 
 def _request_method(run: RunSettings) -> str:
-    asked = resolve_quantization(run.args, run.header, None)
+    asked = resolve_quantization(run.args, run.releases, None)
     return f"qlora{asked.bits}" if asked.asked and run.task.method == "lora" else run.task.method
 
 
