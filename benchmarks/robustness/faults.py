@@ -31,7 +31,7 @@ _MODULES = (
     "validator.submit.slurm",
     "validator.dataset.data_text",
     "validator.dataset.data_page",
-    "validator.dataset.registration",
+    "validator.dataset.user_input",
     "validator.dataset.data_report",
 )
 

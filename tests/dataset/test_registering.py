@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from validator.check.checking import check_files
 from validator.cli import group
-from validator.dataset import registration, user_data
+from validator.dataset import user_input
 from validator.errors import RecipeError
 from validator.rows.entry_inference import infer_entry
 from validator.rows.media_columns import first_media_fault
@@ -145,7 +145,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", FORMS)
 def test_the_entry_of_each_form(name: str) -> None:
     form = FORMS[name]
-    done = registration.register_data(write(Path(), form), "my")
+    done = user_input.register_data(write(Path(), form), "my")
     assert done.entry == {"file_name": f"../{form.name}", **form.entry}
     assert done.settings == {"dataset": "my", "stage": form.stage}
     assert (done.rows, done.drops, done.added) == (len(form.rows), [], True)
@@ -203,7 +203,7 @@ def test_the_real_converter_keeps_all_rows(name: str, folder: Path) -> None:
     pytest.importorskip("llamafactory")
     form = FORMS[name]
     path = write(folder, form)
-    registration.register_data(path, "my")
+    user_input.register_data(path, "my")
     kept = [trained(form, sample) for sample in samples(form, path)]
     assert kept == [True] * len(form.rows)
 
@@ -285,7 +285,7 @@ def test_the_file_is_found_from_the_folder_of_the_registry(
     Path("linked").symlink_to("sub")
     Path("kept/dataset_info.json").write_text("{}")
     Path(data).write_text(json.dumps(FORMS["alpaca"].rows[0]))
-    done = registration.register_data(Path(data), "my", Path(option) if option else None)
+    done = user_input.register_data(Path(data), "my", Path(option) if option else None)
     assert done.entry["file_name"] == name.format(far=tmp_path / "far")
     assert done.settings == {"dataset": "my", "stage": "sft"} | settings
     folder = Path(done.settings.get("dataset_dir", "data"))
@@ -298,13 +298,13 @@ def test_other_entries_stay_and_none_is_written_twice() -> None:
     Path("data").mkdir()
     registry = Path("data/dataset_info.json")
     registry.write_text(kept)
-    assert registration.register_data(path, "my").added
+    assert user_input.register_data(path, "my").added
     written = registry.read_text()
     assert written.startswith(kept.rstrip("}\n"))
-    assert not registration.register_data(path, "my").added
+    assert not user_input.register_data(path, "my").added
     assert registry.read_text() == written
     with pytest.raises(RecipeError, match=r'defines `other` already, in another way.* needs "other": '):
-        registration.register_data(path, "other")
+        user_input.register_data(path, "other")
     assert registry.read_text() == written
 
 
@@ -365,7 +365,7 @@ def test_what_is_of_no_known_form_says_what_is_missing(rows: list[dict[str, Any]
 def test_names_that_a_recipe_cannot_hold_are_refused(name: str) -> None:
     path = write(Path(), FORMS["alpaca"])
     with pytest.raises(RecipeError, match="cannot be named in a recipe"):
-        registration.register_data(path, name)
+        user_input.register_data(path, name)
 
 
 def test_most_rows_decide_and_the_others_are_told() -> None:
@@ -390,7 +390,7 @@ MIXED = [*chat(TALK, TALK), *FORMS["alpaca"].rows[:1]]
 def test_rows_that_stop_the_run_are_refused(rows: list[dict[str, Any]], words: str) -> None:
     path = write(Path(), Form(rows, {}))
     with pytest.raises(RecipeError, match=re.escape(words)):
-        registration.register_data(path, "my")
+        user_input.register_data(path, "my")
     assert not Path("data").exists()
 
 
@@ -436,7 +436,7 @@ def test_where_no_columns_help_none_are_asked_for() -> None:
     (FORMS["alpaca"].rows, ""),
 ])  # fmt: skip
 def test_what_a_recipe_should_heed(rows: list[dict[str, Any]], words: str) -> None:
-    notes = user_data.read_user_data(write(Path(), Form(rows, {}))).notes
+    notes = user_input.read_user_data(write(Path(), Form(rows, {}))).notes
     assert any(words in note for note in notes) if words else notes == ()
 
 
@@ -460,7 +460,7 @@ MARKED = {**CHAT, "columns": {"messages": "messages", "images": "images"}}
 def test_each_picture_has_a_mark(rows: list[dict[str, Any]], words: str) -> None:
     assert first_media_fault(MARKED, "sft", rows, "images").startswith(words)
     assert bool(first_media_fault(MARKED, "sft", rows, "images")) is bool(words)
-    notes = user_data.read_user_data(write(Path(), Form(rows, {}))).notes
+    notes = user_input.read_user_data(write(Path(), Form(rows, {}))).notes
     assert any(words in note for note in notes if "LLaMA-Factory stops" in note) is bool(words)
     Path("a.png").touch()
     Path("b.png").touch()
@@ -492,14 +492,14 @@ def test_the_real_plugin_counts_the_same(rows: list[dict[str, Any]], words: str)
 def test_other_files_are_told_what_to_become(name: str, words: str) -> None:
     Path(name).touch()
     with pytest.raises(RecipeError, match=f"{re.escape(words)}$"):
-        registration.register_data(Path(name), "my")
+        user_input.register_data(Path(name), "my")
 
 
 def test_a_folder_is_one_data_set() -> None:
     Path("set").mkdir()
     for name in ("1.jsonl", "2.jsonl"):
         write(Path("set"), FORMS["messages"]._replace(name=name))
-    done = registration.register_data(Path("set"), "my")
+    done = user_input.register_data(Path("set"), "my")
     assert (done.entry["file_name"], done.rows) == ("../set", 6)
 
 
@@ -508,7 +508,7 @@ def test_a_folder_holds_files_of_one_type() -> None:
     for name in ("1.jsonl", "2.csv"):
         write(Path("set"), FORMS["alpaca"]._replace(name=name))
     with pytest.raises(RecipeError, match="; keep one type in a folder"):
-        registration.register_data(Path("set"), "my")
+        user_input.register_data(Path("set"), "my")
 
 
 def test_what_it_prints() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from validator.dataset import near_duplicates, sample_guidance, sequence_lengths
-from validator.dataset.data_report import DataReport, DroppedRows, RowCounts, report_on_source
+from validator.dataset import quality, sample_guidance, sequence_lengths
+from validator.dataset.data_report import DataReport, DroppedRows, RowCounts
 from validator.dataset.token_counting import estimate_tokens
+from validator.dataset.user_input import report_on_source
 from validator.run.settings import run_of_values
 
 WORDS = ["".join(random.Random(seed).choices("etaoinshrdlu", k=2 + seed % 8)) for seed in range(4000)]
@@ -188,9 +189,9 @@ def test_estimated_tokens(text: str, low: int, high: int) -> None:
 
 def test_histogram_holds_every_sample_once() -> None:
     lengths = sorted([random.Random(seed).randrange(5, 900) for seed in range(500)] + [40_000])
-    spread = sequence_lengths.length_distribution(lengths)
-    assert sum(bar.rows for bar in spread.histogram) == len(lengths)
-    assert spread.longest == 40_000
+    bars = sequence_lengths.length_histogram(lengths)
+    assert sum(bar.rows for bar in bars) == len(lengths)
+    assert bars[-1].to == 40_000
     assert sequence_lengths.recommend_cutoff_len(lengths, None) == 1024
     assert sequence_lengths.recommend_cutoff_len(lengths, 512) == 512
 
@@ -202,4 +203,4 @@ def test_packing_fills_sequences() -> None:
 
 
 def test_short_texts_are_not_compared() -> None:
-    assert len(near_duplicates.word_bigrams("one two three")) == 2 < near_duplicates.MIN_SHINGLES
+    assert len(quality.word_bigrams("one two three")) == 2 < quality.MIN_SHINGLES

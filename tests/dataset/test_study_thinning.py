@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from validator.dataset import data_report
+from validator.dataset import user_input
 from validator.dataset.data_report import DataReport
 from validator.rows import reading_limits
 
@@ -24,7 +24,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def study(folder: Path, rows: list[object]) -> DataReport:
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return data_report.report_on_source(str(path), None, False)
+    return user_input.report_on_source(str(path), None, False)
 
 
 def row(number: int) -> dict[str, object]:

@@ -16,7 +16,7 @@ from validator.advise.explanation import Explanation
 from validator.catalogue.bundled_recipes import CatalogueRow
 from validator.catalogue.recipe_diff import Comparison
 from validator.dataset.data_report import DataReport
-from validator.dataset.registration import Registration
+from validator.dataset.user_input import Registration
 from validator.doctor.diagnosis import Diagnosis
 from validator.finding import Diagnostic, Verdict
 from validator.physics import estimate, run_time

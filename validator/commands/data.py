@@ -38,17 +38,16 @@ def command(
     Exit code 1 where the run stops.
     """
     dataset.require_packages("`data`")
-    from validator.dataset import data_page, data_text, registration
-    from validator.dataset.data_report import report_on_source
+    from validator.dataset import data_page, data_text, user_input
 
     if register is not None:
-        done = registration.register_data(Path(source), register, Path(dataset_dir) if dataset_dir else None)
+        done = user_input.register_data(Path(source), register, Path(dataset_dir) if dataset_dir else None)
         emit(done, form, data_text.format_registration)
         return
     if html:
         data_page.require_page_target(Path(html))
     path, overrides = locate_recipe(source)
-    studied = report_on_source(path, model, near, overrides, machine)
+    studied = user_input.report_on_source(path, model, near, overrides, machine)
     try:
         if html:
             # Names of files need not be UTF-8; a page shows such characters as numbers.

@@ -130,7 +130,7 @@ def read_user_data(context: click.Context, _parameter: click.Parameter, path: st
     if own := user_data.read_user_data(Path(path)):
         return own
     dataset.require_packages(f"`{path}`")
-    from validator.dataset.user_data import read_user_data
+    from validator.dataset.user_input import read_user_data
 
     return read_user_data(Path(path))
 

@@ -37,6 +37,6 @@ def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
         return [], False
     if lacking := _missing_packages():
         return [f"data: not looked into: this {lacking}"], False
-    from . import short_report
+    from . import data_report
 
-    return short_report.summarize_data(run)
+    return data_report.summarize_data(run)

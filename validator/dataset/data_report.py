@@ -1,4 +1,5 @@
-"""The answer of `data`: its dataclasses, and the function that fills them for a recipe or a data file.
+"""The answer of `data`: its dataclasses, the function that fills them for a run, and the short form that `train` and
+`doctor` show.
 
 The fields are the keys of the JSON output, in their order; a `_` at the end of a name is left out."""
 
@@ -6,40 +7,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from validator.dataset import (
-    near_duplicates,
-    quality,
-    recipe_datasets,
-    sample_guidance,
-    sequence_lengths,
-    token_counting,
-    user_data,
-)
+from validator.dataset import data_files, quality, recipe_datasets, sample_guidance, sequence_lengths, token_counting
 from validator.dataset.quality import QualityIssue
 from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset
-from validator.dataset.row_scan import OnRows
+from validator.dataset.row_scan import BLOCK_ROWS, OnRows
 from validator.dataset.row_selection import Positions, RowSelection, select_rows
 from validator.dataset.sample_guidance import SampleGuidance
 from validator.dataset.sequence_lengths import HistogramBar
 from validator.dataset.token_counting import TokenCounter
 from validator.errors import RecipeError
 from validator.knowledge.guidance import BLOCK_TOKENS
-from validator.output.progress import ProgressBar
 from validator.physics import Band
 from validator.physics.estimate import GIB
 from validator.rows import reading_limits
 from validator.rows.outcomes import STATUS_REASONS
+from validator.rows.reading_limits import TooLargeError, UnreadableError
 from validator.run import calibration
 from validator.run.hyperparameters import padded_to_eight
 from validator.run.prediction import predict
 from validator.run.schedule import Schedule, training_schedule
 from validator.run.settings import RunSettings
 from validator.run.training_time import predict_training_time
-from validator.wording import four_digits
+from validator.wording import four_digits, plural
 
 
 @dataclass(frozen=True)
@@ -108,6 +103,15 @@ class LongestBatchMemory:
 
 
 @dataclass(frozen=True)
+class RunDuration:
+    """Seconds of a step and hours of the run on a machine, each with its 90 % band."""
+
+    machine: str
+    step_seconds: Band
+    hours: Band
+
+
+@dataclass(frozen=True)
 class DataReport:
     """Everything that is said of a recipe's data; None: not known, or there is nothing to say."""
 
@@ -131,34 +135,8 @@ class DataReport:
 
 
 _LENGTH_QUANTILES = 500  # equally likely lengths that stand for all
-
-
-@dataclass(frozen=True)
-class RunDuration:
-    """Seconds of a step and hours of the run on a machine, each with its 90 % band."""
-
-    machine: str
-    step_seconds: Band
-    hours: Band
-
-
-def run_duration(run: RunSettings, sequences: int, lengths: Sequence[int]) -> RunDuration | None:
-    """Return the time of a run on so many sequences of these lengths, in tokens; None if no machine is named, or
-    nothing is known of its rates or of the model."""
-    if not sequences or not lengths:
-        return None
-    ordered = sorted(lengths)
-    quantiles = tuple(ordered[at * len(ordered) // _LENGTH_QUANTILES] for at in range(_LENGTH_QUANTILES))
-    found = predict_training_time(run, sequences, quantiles, calibration.time_correction(str(run.machine)))
-    if found is None or found.hours is None:
-        return None
-    step = Band(found.step.low, found.step.expected, found.step.high)
-    return RunDuration(str(run.machine), *(Band(*map(four_digits, band)) for band in (step, found.hours)))
-
-
 # Near duplicates among more rows are looked for only when asked: they take most of the time.
 MAX_NEAR_DUPLICATE_ROWS = 200_000
-_EXAMPLES = 3
 
 
 def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataReport:
@@ -179,10 +157,11 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
     steps = training_schedule(run, selection.sequences) if selection.sequences and whole else None
     exact = not selection.inexact_because and (counter.exact or not run.batch.packing)
     first, again = quality.exact_duplicates(selection, rows)
-    lengths = _token_totals(run, selection, counter, trained)
-    amounts = math.ceil(lengths.per_epoch / BLOCK_TOKENS) if run.task.stage == "pt" else len(first) * selection.row_step
-    unlooked = _why_near_duplicates_skipped(near, len(rows), selection.row_step)
-    alike = [] if unlooked else _near_duplicate_issues(run, selection, first, len(rows), counter, report)
+    skipped = _why_near_duplicates_skipped(near, len(rows), selection.row_step)
+    settings = partial(recipe_datasets.scan_settings, run, counter)
+    alike = () if skipped else quality.near_duplicates(selection, first, settings, report)
+    tokens = _token_totals(run, selection, counter, trained)
+    amounts = math.ceil(tokens.per_epoch / BLOCK_TOKENS) if run.task.stage == "pt" else len(first) * selection.row_step
     return DataReport(
         path=run.workspace.recipe,
         model=run.model_name,
@@ -192,7 +171,7 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
         cutoff_len=int(run.args.number("cutoff_len")),
         sets=[_dataset_summary(one) for one in chosen],
         problems=selection.problems,
-        notes=[*_report_notes(run, selection, reason), *([unlooked] if unlooked else [])],
+        notes=[*_report_notes(run, selection, reason), *filter(None, [skipped])],
         rows=RowCounts(
             read=sum(one.rows.read for one in chosen),
             selected=len(selection.train) * selection.row_step,
@@ -204,15 +183,12 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
         ),
         drops=list(_dropped_rows(selection)),
         steps=steps,
-        tokens=lengths,
+        tokens=tokens,
         memory=_longest_batch_memory(run, selection, rows),
         amount=sample_guidance.judge_sample_count(run, amounts if whole else 0, steps.epochs if steps else 0.0),
-        quality=[
-            replace(one, rows=one.rows * selection.row_step)
-            for one in (*quality.quality_issues(selection, rows, evaluated, again), *alike)
-        ],
-        time=run_duration(run, selection.sequences, selection.rows["kept_tokens"][trained].tolist())
-        if steps and not _holds_media(selection)
+        quality=list(quality.quality_issues(selection, rows, evaluated, again, alike)),
+        time=_run_duration(run, selection.sequences, selection.rows["kept_tokens"][trained].tolist())
+        if steps and not selection.has_media
         else None,
     )
 
@@ -238,23 +214,17 @@ def _report_notes(run: RunSettings, selection: RowSelection, reason: str) -> Ite
         yield "no `template`: what the tokenizer's own chat template adds to a sample is not counted"
     if any(one.rows.tools_approximated for one in selection.sets):
         yield "descriptions and calls of tools are counted as they stand in the data, not as the template writes them"
-    if _holds_media(selection):
+    if selection.has_media:
         yield "images, videos and audios are not counted; each adds tokens"
     if run.args.flag("streaming"):
         yield "streamed data are read row by row until `max_steps`; the counts are those of the files"
     yield from selection.inexact_because
 
 
-def _holds_media(selection: RowSelection) -> bool:
-    """Whether rows hold more than text, so that their tokens alone say neither where to cut nor what a batch needs."""
-    return any(one.attr.has_media for one in selection.sets)
-
-
 def _dropped_rows(selection: RowSelection) -> Iterator[DroppedRows]:
     outcome = selection.rows["outcome"][selection.train]
     for code, rows in selection.drops.most_common():
-        places = map(selection.place, selection.train[outcome == code][:_EXAMPLES])
-        yield DroppedRows(STATUS_REASONS[code], rows, list(places))
+        yield DroppedRows(STATUS_REASONS[code], rows, selection.places(selection.train[outcome == code]))
 
 
 def _token_totals(run: RunSettings, selection: RowSelection, counter: TokenCounter, trained: Positions) -> TokenTotals:
@@ -263,11 +233,16 @@ def _token_totals(run: RunSettings, selection: RowSelection, counter: TokenCount
     )
     ordered = np.sort(tokens).tolist()
     positions = run.model.positions if run.model else None
-    recommended = ordered and not _holds_media(selection)
+    recommended = ordered and not selection.has_media
     return TokenTotals(
         source=counter.name,
         exact=counter.exact and not any(one.rows.tools_approximated for one in selection.sets),
-        **vars(sequence_lengths.length_distribution(ordered)),
+        mean=round(sum(ordered) / max(len(ordered), 1)),
+        median=sequence_lengths.length_quantile(ordered, 0.5),
+        p95=sequence_lengths.length_quantile(ordered, 0.95),
+        p99=sequence_lengths.length_quantile(ordered, 0.99),
+        longest=ordered[-1] if ordered else 0,
+        histogram=sequence_lengths.length_histogram(ordered),
         per_epoch=int(kept.sum()) * selection.row_step,
         answers_per_epoch=int(answers.sum() - cut.sum()) * selection.row_step,
         rows_cut=int(np.count_nonzero(tokens > kept)) * selection.row_step,
@@ -282,36 +257,11 @@ def _longest_batch_memory(run: RunSettings, selection: RowSelection, rows: Posit
     most = int(selection.rows["kept_tokens"][rows].max(initial=0))
     longest = limit if run.batch.packing else min(padded_to_eight(most), limit)
     real, at_limit = (predict(each).device_memory for each in (run.updated({"cutoff_len": longest}), run))
-    if not longest or _holds_media(selection) or at_limit is None or real is None:
+    if not longest or selection.has_media or at_limit is None or real is None:
         return None
     usable = run.machine.device.usable_gib if run.machine else None
     longest_gib, cutoff_gib = (round(each.expected / GIB, 2) for each in (real, at_limit))
     return LongestBatchMemory(longest, longest_gib, cutoff_gib, usable)
-
-
-def _near_duplicate_issues(
-    run: RunSettings, selection: RowSelection, first: Positions, rows: int, counter: TokenCounter, report: OnRows
-) -> Iterator[QualityIssue]:
-    """Yield the near duplicates within each data set. `rows` is the number of rows looked at, `first` are the positions
-    of those that are no exact duplicates."""
-    start, pairs = 0, []
-    for one in selection.sets:
-        end = start + len(one.rows)
-        own = first[(start <= first) & (first < end)] - start
-        if len(own):
-            signed = near_duplicates.minhash_signatures(
-                one.files, recipe_datasets.scan_settings(run, one.attr, counter), report
-            )
-            pairs += [(row + start, other + start) for row, other in near_duplicates.find_near_duplicates(signed, own)]
-        start = end
-    if pairs:
-        yield quality.quality_issue(
-            "near duplicates",
-            len(pairs),
-            rows,
-            quality.example_pairs(selection, pairs),
-            f"rows that share {near_duplicates.NEAR_THRESHOLD:.0%} of their word pairs with one before",
-        )
 
 
 def _why_near_duplicates_skipped(near: bool | None, rows: int, row_step: int) -> str:
@@ -323,14 +273,76 @@ def _why_near_duplicates_skipped(near: bool | None, rows: int, row_step: int) ->
     return "near duplicates were not looked for, as asked" if near is False else ""
 
 
-def report_on_source(
-    source: str, model: str | None, near: bool | None, overrides: Sequence[str] = (), machine: str | None = None
-) -> DataReport:
-    """Return the report on the data of a recipe, after the overrides, or on a data file, with a progress bar meanwhile.
-    Raises RecipeError."""
-    run = user_data.job_of_source(source, model, overrides, machine)
-    progress = ProgressBar(sum(dataset.rows.number for dataset in run.data.datasets if dataset.rows))
+def _run_duration(run: RunSettings, sequences: int, lengths: Sequence[int]) -> RunDuration | None:
+    """Return the time of a run on so many sequences of these lengths, in tokens; None if no machine is named, or
+    nothing is known of its rates or of the model."""
+    if not sequences or not lengths:
+        return None
+    ordered = sorted(lengths)
+    quantiles = tuple(ordered[at * len(ordered) // _LENGTH_QUANTILES] for at in range(_LENGTH_QUANTILES))
+    found = predict_training_time(run, sequences, quantiles, calibration.time_correction(str(run.machine)))
+    if found is None or found.hours is None:
+        return None
+    step = Band(found.step.low, found.step.expected, found.step.high)
+    return RunDuration(str(run.machine), *(Band(*map(four_digits, band)) for band in (step, found.hours)))
+
+
+_MAX_BYTES = 32 << 20  # bytes; more would keep the user waiting
+_MAX_PARQUET_ROWS = 200_000  # rows, of which a small parquet file can have any number
+# What a recipe or its data can be cured of. Repeated prompts and short answers may be meant.
+_REPORTED_ISSUES = ("exact duplicates", "empty answers", "control characters", "garbled text", "answers cut",
+         "evaluation rows in training")  # fmt: skip
+
+
+def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
+    """Return what to say of the run's data, and whether the run would stop at them; nothing where they are large."""
+    files = [path for dataset in run.data.datasets for path in dataset.files]
     try:
-        return build_report(run, near, progress)
-    finally:
-        progress.close()
+        if not all(map(_is_small, files)) or sum(path.stat().st_size for path in files) > _MAX_BYTES:
+            return [], False
+        study = build_report(run, False, _BlockBudget(len(files)))
+    except TooLargeError as err:
+        return [f"data: not looked into: {err}"], False
+    except (RecipeError, OSError):
+        return [], False
+    # Streamed rows are read while training; the run may end before the one that is to blame.
+    return list(_report_lines(study)), bool(study.problems) and not run.args.flag("streaming")
+
+
+def _is_small(path: Path) -> bool:
+    """Whether a file is small unpacked, too; one that cannot be read is, as that is soon told."""
+    try:
+        if path.suffix == ".parquet" and data_files.count_rows(path) > _MAX_PARQUET_ROWS:
+            return False
+        return data_files.decompressed_size(path, _MAX_BYTES + 1) <= _MAX_BYTES
+    except UnreadableError:
+        return True
+
+
+class _BlockBudget:
+    """Counts blocks in place of a progress bar, and raises TooLargeError after too many small ones: in a small file,
+    rows that share their values can be any number of gigabytes, and large rows come in blocks of few rows."""
+
+    def __init__(self, files: int) -> None:
+        self._left = files + _MAX_BYTES // reading_limits.MAX_BLOCK_BYTES
+
+    def __call__(self, rows: int) -> None:
+        self._left -= rows < BLOCK_ROWS
+        if self._left < 0:
+            raise TooLargeError("it is large when unpacked; `lmf-recipes data` takes its time for it")
+
+
+def _report_lines(study: DataReport) -> Iterator[str]:
+    yield from map(str, study.problems)
+    rows, steps, tokens = study.rows, study.steps, study.tokens
+    if not steps or study.problems:
+        return
+    about = "" if tokens.exact else "about "
+    total = f"{steps.total:,} {plural(steps.total, 'step')}"
+    yield (f"data: {rows.trained:,} of {rows.read:,} rows trained in {total}, "
+           f"{about}{tokens.per_epoch:,} tokens an epoch")  # fmt: skip
+    for drop in study.drops:
+        yield f"data: {drop.rows:,} {plural(drop.rows, 'row')} dropped: {drop.reason} ({drop.examples[0]})"
+    for one in study.quality:
+        if one.kind in _REPORTED_ISSUES:
+            yield f"data: {one.kind}: {one.rows:,} ({one.share:.1%}), such as {one.examples[0]}"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from validator import escaping
 from validator.dataset.data_report import DataReport
-from validator.dataset.registration import Registration
 from validator.dataset.sample_guidance import SampleGuidance
+from validator.dataset.user_input import Registration
 from validator.output.terminal import draw_bar
 from validator.rows.dataset_attr import entry_as_json
 from validator.wording import format_duration, format_duration_range, plural

@@ -85,7 +85,7 @@ def load_datasets(run: RunSettings, counter: TokenCounter, report: OnRows) -> li
     return loaded
 
 
-def scan_settings(run: RunSettings, attr: DatasetAttr, counter: TokenCounter) -> ScanSettings:
+def scan_settings(run: RunSettings, counter: TokenCounter, attr: DatasetAttr) -> ScanSettings:
     """Return how the rows of a data set are meant and counted. Media paths count from `media_dir`, by default
     `dataset_dir` (hparams/data_args.py)."""
     name, facts, system = str(run.args.get("template")), run.template or {}, run.args.get("default_system")
@@ -126,7 +126,7 @@ def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCo
     if one.dataset.source != "file":
         one.note = f"not on this machine: its source is a {one.dataset.source or 'missing file_name'}"
     elif not one.problems:
-        one.rows = row_scan.scan_dataset(one.files, scan_settings(run, one.attr, counter), report)
+        one.rows = row_scan.scan_dataset(one.files, scan_settings(run, counter, one.attr), report)
         one.problems += _row_problems(one, str(one.dataset.path))
         if not one.rows.problems:
             drop_date_answers(one.rows, one.attr)

@@ -35,8 +35,14 @@ ROW = np.dtype(
      ("issues", "u1"), ("tokens", "u4"), ("kept_tokens", "u4"), ("answer_tokens", "u4"), ("cut_answer_tokens", "u4")]
 )  # fmt: skip
 _MAX_SHAPES = 1000  # combinations of columns and types that are remembered, so that a row like them is passed quickly
-# Issues of the text of one row.
-TEXT_ISSUES = ("empty answers", "very short answers", "control characters", "garbled text", "huge rows")
+# Issues of the text of one row, and what each means for the training.
+TEXT_ISSUES = {
+    "empty answers": "answers without text teach the model to stop at once",
+    "very short answers": "answers of fewer than 5 characters; right for labels, poor for conversation",
+    "control characters": "invisible control characters, which the model learns to write",
+    "garbled text": "text that was read in a wrong encoding once",
+    "huge rows": "rows of more than a megabyte, most of which is cut off",
+}
 _EMPTY_ANSWER, _SHORT_ANSWER, _CONTROL_CHARACTERS, _GARBLED_TEXT, _HUGE_ROW = (1 << at for at in range(5))
 # Between the turns of a row: no text should hold it.
 TURN_SEPARATOR = "\x1e"

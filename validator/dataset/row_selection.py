@@ -153,6 +153,15 @@ class RowSelection:
         one, index = self.find(position)
         return one.rows.place(index * one.rows.row_step)
 
+    def places(self, positions: Positions) -> list[str]:
+        """Return the places of the first three positions, as examples."""
+        return [self.place(int(position)) for position in positions[:3]]
+
+    @property
+    def has_media(self) -> bool:
+        """True if rows hold more than text: their tokens alone then say neither where to cut nor what a batch needs."""
+        return any(one.attr.has_media for one in self.sets)
+
     def trained(self, positions: Positions) -> Positions:
         """Those of the positions that are not dropped, in order."""
         kept: Positions = positions[self.rows["outcome"][positions] == TRAINED]

@@ -100,36 +100,9 @@ class HistogramBar:
     rows: int
 
 
-@dataclass(frozen=True)
-class LengthDistribution:
-    """Tokens of a sample; 95 and 99 of 100 samples have no more than p95 and p99."""
-
-    mean: int = 0
-    median: int = 0
-    p95: int = 0
-    p99: int = 0
-    longest: int = 0
-    histogram: tuple[HistogramBar, ...] = ()
-
-
-def length_distribution(ordered: Sequence[int]) -> LengthDistribution:
-    """Distribution of lengths before `cutoff_len`, in tokens; `ordered` is ascending."""
-    if not ordered:
-        return LengthDistribution()
-    mean = round(sum(ordered) / len(ordered))
-    return LengthDistribution(
-        mean,
-        length_quantile(ordered, 0.5),
-        length_quantile(ordered, 0.95),
-        length_quantile(ordered, 0.99),
-        ordered[-1],
-        tuple(_length_histogram(ordered)),
-    )
-
-
 def length_quantile(ordered: Sequence[int], share: float) -> int:
-    """The length that this share of the samples does not exceed."""
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+    """Return the length that this share of the samples does not exceed; `ordered` is ascending. 0 without samples."""
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0
 
 
 def recommend_cutoff_len(ordered: Sequence[int], positions: int | None) -> int:
@@ -138,8 +111,10 @@ def recommend_cutoff_len(ordered: Sequence[int], positions: int | None) -> int:
     return min(wanted, positions) if positions else wanted
 
 
-def _length_histogram(ordered: Sequence[int]) -> list[HistogramBar]:
-    """Bars of equal width up to the 99th percentile; the last one holds all beyond it."""
+def length_histogram(ordered: Sequence[int]) -> Sequence[HistogramBar]:
+    """Return bars of equal width up to the 99th percentile; the last one holds all beyond it. None without samples."""
+    if not ordered:
+        return ()
     width = max(-(-(length_quantile(ordered, 0.99) - ordered[0] + 1) // _HISTOGRAM_BARS), 1)
     width = -(-width // 8) * 8 if width > 8 else width
     first = ordered[0] // width * width

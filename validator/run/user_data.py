@@ -1,6 +1,6 @@
 """Data of the user's own, a file or a folder: its name, the entry of dataset_info.json that its rows need, and notes
 for a recipe for such rows. Files of JSON, CSV and text are read here, tables and packed files by
-`dataset/user_data`."""
+`dataset/user_input`."""
 
 from __future__ import annotations
 
