@@ -17,7 +17,7 @@ from validator.check import checking
 from validator.finding import Severity
 from validator.knowledge import tables
 from validator.recipe.recipe_file import load_recipe
-from validator.run import launch_command
+from validator.run.launch_command import Launch, omp_threads
 from validator.run.prediction import predict
 from validator.run.recipe_labels import catalogue_name
 from validator.run.settings import RunSettings, resolve
@@ -127,12 +127,8 @@ def test_says_its_command_where_it_needs_more_than_llamafactory_cli(path: Path) 
     recipe = described(path)
     assert recipe.machine
     said = re.findall(r"(?m)^#   (.+)$", path.read_text("utf-8"))
-    lines = launch_command.launch_commands(recipe, relative(path), ())
-    needed = (
-        recipe.machine.nodes > 1
-        or (recipe.machine.devices == 1 and recipe.deepspeed)
-        or launch_command.omp_threads(recipe)
-    )
+    lines = Launch(recipe).printed_commands(relative(path), ())
+    needed = recipe.machine.nodes > 1 or (recipe.machine.devices == 1 and recipe.deepspeed) or omp_threads(recipe)
     assert " ".join(line.removesuffix("\\").strip() for line in said) == (lines[0] if needed else "")
 
 

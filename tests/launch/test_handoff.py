@@ -10,7 +10,7 @@ from validator.errors import RecipeError
 from validator.launch import local_launch
 from validator.machine import host, nvidia
 from validator.recipe.recipe_file import load_recipe, parse_recipe, with_overrides
-from validator.run import launch_command
+from validator.run.launch_command import Launch
 from validator.run.settings import RunSettings, resolve
 
 
@@ -33,7 +33,7 @@ def resolved(project: Path, text: str, *overrides: str, name: str = "x.yaml") ->
     return resolve(with_overrides(load_recipe(str(path)), overrides))
 
 
-def absolute(found: local_launch.Launch) -> dict[str, str]:
+def absolute(found: local_launch.LocalLaunch) -> dict[str, str]:
     return dict(word.split("=", 1) for word in found.overrides)
 
 
@@ -106,7 +106,7 @@ def test_a_space_is_refused_only_where_the_launcher_splits(project: Path) -> Non
 )
 def test_the_launchers_environment_follows_the_machine(machine: str, variables: dict[str, str], project: Path) -> None:
     text = f"# /// recipe\n# machine: {machine}\n# ///\noutput_dir: x\n"
-    assert local_launch.build_launch(resolved(project, text), []).env == variables
+    assert local_launch.build_launch(resolved(project, text), []).launch.env == variables
 
 
 def test_another_number_of_nodes_in_the_environment(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,10 +130,10 @@ def test_a_run_by_accelerate_gets_the_file_found_beside_the_recipe(project: Path
     head = "# /// recipe\n# machine: 8xa100-80g\n# accelerate: accelerate/f.yaml\n# ///\n"
     found = resolved(project, f"{head}stage: sft\n")
     file = str(project / "accelerate" / "f.yaml")
-    assert local_launch.build_launch(found, []).launcher == launch_command.accelerate_words(file, 1, 8)
-    assert local_launch.build_launch(found, []).env == {}
+    assert local_launch.build_launch(found, []).launch.words[:4] == ("accelerate", "launch", "--config_file", file)
+    assert local_launch.build_launch(found, []).launch.env == {}
     (project / "accelerate").rename(Path.cwd() / "accelerate")
-    (line,) = launch_command.launch_commands(resolved(project, f"{head}stage: sft\n"), "x.yaml", [])
+    (line,) = Launch(resolved(project, f"{head}stage: sft\n")).printed_commands("x.yaml", [])
     assert line.startswith("accelerate launch --config_file accelerate/f.yaml --num_processes 8 ")
 
 
@@ -155,7 +155,7 @@ def test_an_optimizer_in_main_memory_gets_the_processors(project: Path, monkeypa
     monkeypatch.setattr(host, "usable_cpus", lambda: 64)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     recipe = resolved(project, f"# /// recipe\n# machine: 8xa100-80g\n# ///\n{OFFLOADED}")
-    (line,) = launch_command.launch_commands(recipe, "x.yaml", [])
+    (line,) = Launch(recipe).printed_commands("x.yaml", [])
     assert " OMP_NUM_THREADS=$(($(nproc) / 8)) " in line
     assert local_launch.build_launch(recipe, []).process.env["OMP_NUM_THREADS"] == "8"
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -165,8 +165,8 @@ def test_an_optimizer_in_main_memory_gets_the_processors(project: Path, monkeypa
 def test_nodes_get_what_their_devices_want(project: Path) -> None:
     recipe = resolved(project, "# /// recipe\n# machine: 2x8x910b\n# ///\nstage: sft\nddp_timeout: 7200\n")
     wanted = {"HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT", "PYTORCH_NPU_ALLOC_CONF"}
-    assert wanted <= set(local_launch.build_launch(recipe, []).env)
-    assert all(f" {name}=" in line for name in wanted for line in launch_command.launch_commands(recipe, "x.yaml", []))
+    assert wanted <= set(local_launch.build_launch(recipe, []).launch.env)
+    assert all(f" {name}=" in line for name in wanted for line in Launch(recipe).printed_commands("x.yaml", []))
 
 
 @pytest.mark.parametrize(("release", "off"), [("535.183.01", "1"), ("570.86.15", None)])

@@ -11,30 +11,59 @@ import pytest
 from validator.errors import RecipeError
 from validator.launch import local_launch, supervisor
 from validator.machine.installed_packages import InstalledPackages
-from validator.run import launch_command
+from validator.recipe.recipe_file import parse_recipe
+from validator.run.launch_command import Launch, ProcessSpec
+from validator.run.settings import resolve
+
+ZERO = "deepspeed: {zero_optimization: {stage: 2}}\n"
+
+
+def launch(machine: str, text: str = "stage: sft\n", accelerate: str = "") -> Launch:
+    """The launch of a recipe for this machine; `accelerate`: the file that its header block names."""
+    head = f"# /// recipe\n# machine: {machine}\n{f'# accelerate: {accelerate}' if accelerate else '#'}\n# ///\n"
+    return Launch(resolve(parse_recipe("x.yaml", head + text)))
 
 
 @pytest.mark.parametrize(
-    ("nodes", "devices", "engine", "expected"),
+    ("machine", "text", "launcher", "expected"),
     [
-        (1, 1, False, {}),
+        ("1xa100-80g", "stage: sft\n", "python", {}),
         # One process with DeepSpeed stops without torchrun: "Please use `FORCE_TORCHRUN=1`".
-        (1, 1, True, {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "1"}),
-        (1, 8, False, {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "8"}),
-        (2, 8, True, {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "8", "NNODES": "2"}),
+        ("1xa100-80g", ZERO, "torchrun", {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "1"}),
+        ("8xa100-80g", "stage: sft\n", "torchrun", {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "8"}),
+        ("2x8xa100-80g", ZERO, "torchrun", {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "8", "NNODES": "2"}),
     ],
 )
-def test_environment(nodes: int, devices: int, engine: bool, expected: dict[str, str]) -> None:
-    assert launch_command.torchrun_env(nodes, devices, engine) == expected
+def test_who_starts_the_processes(machine: str, text: str, launcher: str, expected: dict[str, str]) -> None:
+    assert (launch(machine, text).launcher, launch(machine, text).start_env) == (launcher, expected)
+
+
+@pytest.mark.parametrize(
+    ("variables", "accelerate", "launcher"),
+    [
+        ({"FORCE_TORCHRUN": "1"}, "", "torchrun"),
+        ({"USE_RAY": "1"}, "", "ray"),
+        ({"USE_RAY": "1"}, "f.yaml", "accelerate"),
+        ({"FORCE_TORCHRUN": "1"}, "f.yaml", "accelerate"),
+    ],
+)
+def test_only_torchrun_splits_a_word_at_its_space(
+    variables: dict[str, str], accelerate: str, launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = launch("1xa100-80g", accelerate=accelerate)
+    assert found.launcher == launcher
+    assert bool(found.split_problem(["x.yaml", "run_name=a b"])) == (launcher == "torchrun")
 
 
 def test_one_command_for_one_node_survives_a_shell() -> None:
-    (line,) = launch_command.node_commands("a b/x.yaml", ["run_name=it's"], 1, {})
+    (line,) = launch("1xa100-80g").commands("a b/x.yaml", ["run_name=it's"], {})
     assert shlex.split(line) == ["llamafactory-cli", "train", "a b/x.yaml", "run_name=it's"]
 
 
 def test_one_command_for_each_node() -> None:
-    lines = launch_command.node_commands("x.yaml", [], 3, launch_command.torchrun_env(3, 8, True))
+    lines = launch("3x8xa100-80g", ZERO).printed_commands("x.yaml", [])
     assert [word for line in lines for word in line.split() if word.startswith("NODE_RANK=")] == [
         "NODE_RANK=0", "NODE_RANK=1", "NODE_RANK=2",
     ]  # fmt: skip
@@ -43,12 +72,12 @@ def test_one_command_for_each_node() -> None:
 
 
 def test_accelerate_gets_the_numbers_of_the_machine_and_its_place_among_the_nodes() -> None:
-    (line,) = launch_command.node_commands("x.yaml", ["a=1"], 1, {}, launch_command.accelerate_words("a b.yaml", 1, 8))
+    (line,) = launch("8xa100-80g", accelerate="a b.yaml").commands("x.yaml", ["a=1"], {})
     assert shlex.split(line) == [
         *("accelerate", "launch", "--config_file", "a b.yaml", "--num_processes", "8", "--num_machines", "1"),
         *("-m", "llamafactory.launcher", "x.yaml", "a=1"),
     ]
-    lines = launch_command.node_commands("x.yaml", [], 2, {}, launch_command.accelerate_words("f.yaml", 2, 8))
+    lines = launch("2x8xa100-80g", accelerate="f.yaml").commands("x.yaml", [], {})
     for rank, line in enumerate(lines):
         assert line.startswith("accelerate launch --config_file f.yaml --num_processes 16 --num_machines 2 ")
         assert f" --machine_rank {rank} --main_process_ip ADDRESS_OF_NODE_0 --main_process_port 29500 -m " in line
@@ -79,53 +108,46 @@ def tool(folder: Path, name: str, script: str) -> None:
 def test_without_llamafactory(there: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: there)
     with pytest.raises(RecipeError, match=re.escape(says)):
-        local_launch.check_launchable(1, "0.9.5")
+        local_launch.check_launchable(launch("1xa100-80g"), 1)
 
 
 def test_several_nodes_need_rank_and_address(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "llamafactory-cli", "exit 0")
     with pytest.raises(RecipeError, match="needs NODE_RANK"):
-        local_launch.check_launchable(2, "0.9.5")
+        local_launch.check_launchable(launch("2x8xa100-80g"), 2)
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(RecipeError, match="LLaMA-Factory reads NODE_RANK"):
-        local_launch.check_launchable(2, "0.9.5")
+        local_launch.check_launchable(launch("2x8xa100-80g"), 2)
     monkeypatch.setenv("NODE_RANK", "2")
     with pytest.raises(RecipeError, match="NODE_RANK=2; of 2 nodes it is a whole number from 0 to 1"):
-        local_launch.check_launchable(2, "0.9.5")
+        local_launch.check_launchable(launch("2x8xa100-80g"), 2)
     monkeypatch.setenv("NODE_RANK", "0")
     with pytest.raises(RecipeError, match="needs MASTER_ADDR"):
-        local_launch.check_launchable(2, "0.9.5")
+        local_launch.check_launchable(launch("2x8xa100-80g"), 2)
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
-    local_launch.check_launchable(2, "0.9.5")
+    local_launch.check_launchable(launch("2x8xa100-80g"), 2)
 
 
 def test_an_elastic_launch_needs_no_rank(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "llamafactory-cli", "exit 0")
     monkeypatch.setenv("RDZV_ID", "7")
     with pytest.raises(RecipeError, match="needs MASTER_ADDR"):
-        local_launch.check_launchable(2, "0.9.5")
+        local_launch.check_launchable(launch("2x8xa100-80g"), 2)
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
-    local_launch.check_launchable(2, "0.9.5")
+    local_launch.check_launchable(launch("2x8xa100-80g"), 2)
     with pytest.raises(RecipeError, match="needs NODE_RANK"):
-        local_launch.check_launchable(2, "0.9.5", launch_command.accelerate_words("f.yaml", 2, 8))
+        local_launch.check_launchable(launch("2x8xa100-80g", accelerate="f.yaml"), 2)
 
 
-def ran(process: launch_command.ProcessSpec) -> int:
+def ran(process: ProcessSpec) -> int:
     return supervisor.run_supervised(process, 60.0, Path("out"))
 
 
 @pytest.mark.process
 def test_nodes_meet_at_one_port(bare: Path) -> None:
     tool(bare, "llamafactory-cli", f'echo "port $MASTER_PORT" >> {bare}/ports')
-    for nodes in (1, 2):
-        assert (
-            ran(
-                launch_command.build_process_spec(
-                    Path("x.yaml"), [], launch_command.torchrun_env(nodes, 8, engine=True)
-                )
-            )
-            == 0
-        )
+    for machine in ("1x8xa100-80g", "2x8xa100-80g"):
+        assert ran(launch(machine, ZERO).process(Path("x.yaml"), [])) == 0
     assert (bare / "ports").read_text() == "port \nport 29500\n"
 
 
@@ -134,24 +156,23 @@ def test_nodes_meet_at_one_port(bare: Path) -> None:
 def test_a_rank_that_is_none(rank: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_RANK", rank)
     with pytest.raises(RecipeError, match=f"NODE_RANK={rank}; of 2 nodes"):
-        launch_command.rendezvous_env(2)
-    assert launch_command.rendezvous_env(1) == {}
+        local_launch.rendezvous_env(2)
+    assert local_launch.rendezvous_env(1) == {}
 
 
 @pytest.mark.usefixtures("bare")
 def test_what_the_environment_tells_of_the_place_stands_in_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
-    lines = launch_command.node_commands("x.yaml", [], 2, {}, rendezvous=launch_command.rendezvous_env(2))
+    lines = launch("2x8xa100-80g").commands("x.yaml", [], {}, local_launch.rendezvous_env(2))
     assert [line.split()[:3] for line in lines] == [
         [f"NODE_RANK={rank}", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=29500"] for rank in range(2)
     ]
     monkeypatch.setenv("NODE_RANK", "1")
     monkeypatch.setenv("MASTER_PORT", "1234")
-    (line,) = launch_command.node_commands("x.yaml", [], 2, {}, rendezvous=launch_command.rendezvous_env(2))
+    (line,) = launch("2x8xa100-80g").commands("x.yaml", [], {}, local_launch.rendezvous_env(2))
     assert line.split()[:3] == ["NODE_RANK=1", "MASTER_ADDR=10.0.0.1", "MASTER_PORT=1234"]
-    (line,) = launch_command.node_commands(
-        "x.yaml", [], 2, {}, launch_command.accelerate_words("f.yaml", 2, 8), launch_command.rendezvous_env(2)
-    )
+    found = launch("2x8xa100-80g", accelerate="f.yaml")
+    (line,) = found.commands("x.yaml", [], {}, local_launch.rendezvous_env(2))
     assert " --machine_rank 1 --main_process_ip 10.0.0.1 --main_process_port 1234 " in line
 
 
@@ -159,8 +180,7 @@ def test_what_the_environment_tells_of_the_place_stands_in_the_command(monkeypat
 def test_run_passes_words_environment_and_exit_code(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "llamafactory-cli", f'echo "$NPROC_PER_NODE $FORCE_TORCHRUN $@" > {bare}/seen; exit 7')
     monkeypatch.setenv("NPROC_PER_NODE", "4")
-    variables = {"NPROC_PER_NODE": "8", "FORCE_TORCHRUN": "1"}
-    assert ran(launch_command.build_process_spec(Path("x.yaml"), ["a=1", "b=2"], variables)) == 7
+    assert ran(launch("8xa100-80g").process(Path("x.yaml"), ["a=1", "b=2"])) == 7
     # What the user has set wins.
     assert (bare / "seen").read_text() == "4 1 train x.yaml a=1 b=2\n"
 
@@ -169,20 +189,20 @@ def test_run_passes_words_environment_and_exit_code(bare: Path, monkeypatch: pyt
 def test_the_devices_that_were_chosen_win(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "llamafactory-cli", f'echo "$CUDA_VISIBLE_DEVICES" > {bare}/seen')
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    assert ran(launch_command.build_process_spec(Path("x.yaml"), [], {}, device_env={"CUDA_VISIBLE_DEVICES": "1"})) == 0
+    assert ran(launch("1xa100-80g").process(Path("x.yaml"), [], device_env={"CUDA_VISIBLE_DEVICES": "1"})) == 0
     assert (bare / "seen").read_text() == "1\n"
 
 
 @pytest.mark.process
 def test_a_killed_trainer_has_the_exit_code_of_a_shell(bare: Path) -> None:
     tool(bare, "llamafactory-cli", "kill -9 $$")
-    assert ran(launch_command.build_process_spec(Path("x.yaml"), [], {})) == 137
+    assert ran(launch("1xa100-80g").process(Path("x.yaml"), [])) == 137
 
 
 @pytest.mark.usefixtures("bare")
 def test_a_trainer_that_cannot_be_started() -> None:
     with pytest.raises(RecipeError, match="cannot be started"):
-        ran(launch_command.build_process_spec(Path("x.yaml"), [], {}))
+        ran(launch("1xa100-80g").process(Path("x.yaml"), []))
 
 
 @pytest.mark.process
@@ -190,8 +210,5 @@ def test_accelerate_is_told_the_node_that_the_environment_names(bare: Path, monk
     tool(bare, "accelerate", f'echo "$@" > {bare}/words')
     monkeypatch.setenv("NODE_RANK", "1")
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")
-    assert (
-        ran(launch_command.build_process_spec(Path("x.yaml"), [], {}, launch_command.accelerate_words("f.yaml", 2, 8)))
-        == 0
-    )
+    assert ran(launch("2x8xa100-80g", accelerate="f.yaml").process(Path("x.yaml"), [])) == 0
     assert "--machine_rank 1 --main_process_ip 10.0.0.1 --main_process_port 29500" in (bare / "words").read_text()

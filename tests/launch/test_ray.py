@@ -15,7 +15,7 @@ from validator.launch import local_launch
 from validator.machine import host
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import launch_command
+from validator.run.launch_command import Launch
 from validator.run.settings import RunSettings, resolve
 from validator.submit.cluster_job import build_cluster_job
 from validator.submit.site_file import Site
@@ -88,18 +88,18 @@ def test_no_second_starter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_command_starts_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     two = job("ray_num_workers: 16\n", "2x8xa100-80g")
-    assert launch_command.launch_commands(two, "x.yaml", []) == ["USE_RAY=1 llamafactory-cli train x.yaml"]
+    assert Launch(two).printed_commands("x.yaml", []) == ["USE_RAY=1 llamafactory-cli train x.yaml"]
     assert "FORCE_TORCHRUN" not in local_launch.build_launch(two, []).process.env
     monkeypatch.setattr(shutil, "which", lambda _name: "there")
-    local_launch.check_launchable(launch_command.nodes_and_devices(two)[0], "0.9.5")
+    local_launch.check_launchable(Launch(two), 1)
     monkeypatch.delenv("USE_RAY")
-    assert [line.split()[0] for line in launch_command.launch_commands(two, "x.yaml", [])] == ["FORCE_TORCHRUN=1"] * 2
+    assert [line.split()[0] for line in Launch(two).printed_commands("x.yaml", [])] == ["FORCE_TORCHRUN=1"] * 2
 
 
 def test_a_scheduler_is_not_given_a_run_of_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RecipeError, match="USE_RAY is set, and the job starts torchrun"):
         build_cluster_job(job(), Site())
     monkeypatch.delenv("USE_RAY")
-    assert build_cluster_job(job(), Site()).torchrun
+    assert build_cluster_job(job(), Site()).launcher == "torchrun"
     with pytest.raises(RecipeError, match="unset it"):
         build_cluster_job(job(), Site(environment={"USE_RAY": "true"}))

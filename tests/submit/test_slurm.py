@@ -41,7 +41,7 @@ TWO = ClusterJob(
     recipe=Path("/home/me/qwen7b-lora.yaml"),
     overrides=("learning_rate=1e-4", "output_dir=/home/me/saves/qwen7b"),
     starter=("llamafactory-cli", "train"),
-    torchrun=True,
+    launcher="torchrun",
     nodes=2,
     devices=8,
     device=find_device("a100-80g")[0],
@@ -62,7 +62,7 @@ TWO = ClusterJob(
     discards_old_checkpoints=False,
     resume_overrides=(),
 )
-ONE = replace(TWO, machine="1xa100-80g", nodes=1, devices=1, torchrun=False, cpus=16)
+ONE = replace(TWO, machine="1xa100-80g", nodes=1, devices=1, launcher="python", cpus=16)
 NPU = replace(
     TWO, machine="2x8xascend-910b-64g", device=find_device("910b")[0], environment={"HCCL_CONNECT_TIMEOUT": "1800"}
 )
@@ -82,7 +82,7 @@ CASES: dict[str, tuple[list[ClusterJob], Site]] = {
     "one-node": ([replace(TWO, machine="8xa100-80g", nodes=1)], Site()),
     "two-nodes": ([TWO], Site()),
     "site": ([TWO], SITE),
-    "accelerate": ([replace(TWO, torchrun=False, starter=LAUNCH)], Site()),
+    "accelerate": ([replace(TWO, launcher="accelerate", starter=LAUNCH)], Site()),
     "ascend": ([NPU], Site()),
     "ascend-part": ([replace(NPU, machine="2xascend-910b-64g", nodes=1, devices=2)], Site()),
     "ascend-container": ([NPU], Site(slurm=Slurm(container="/images/lf.sqsh", mounts=("/home/me",)))),

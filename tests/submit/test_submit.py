@@ -32,8 +32,7 @@ def test_says_what_is_run_and_what_to_ask_for() -> None:
     assert run.output == Path("saves/mine").absolute()
     assert f"output_dir={Path('saves/mine').absolute()}" in run.overrides
     assert run.environment == {"NCCL_DEBUG": "INFO"}
-    assert run.torchrun
-    assert not run.accelerate
+    assert run.launcher == "torchrun"
     assert run.hours
     assert run.hours.low < run.hours.expected < run.hours.high
     assert run.pip_requirements[0].startswith("llamafactory==")
@@ -49,7 +48,7 @@ def test_says_what_is_run_and_what_to_ask_for() -> None:
     ],
 )
 def test_one_process_alone_needs_no_torchrun(machine: str, more: str, torchrun: bool) -> None:
-    assert made(more, machine).torchrun is torchrun
+    assert (made(more, machine).launcher == "torchrun") is torchrun
 
 
 def test_memory_is_asked_for_with_headroom_unless_it_is_nearly_all() -> None:

@@ -17,7 +17,7 @@ from validator.commands import copy
 from validator.finding import FileReport, Severity
 from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import load_recipe
-from validator.run import launch_command
+from validator.run.launch_command import Launch
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 
@@ -111,5 +111,5 @@ def is_as_promised(after: RunSettings, change: Change) -> None:
     assert host_memory, change
     assert change.device_gib == pytest.approx(memory.expected / GIB, abs=0.005), change
     assert change.host_gib == pytest.approx(host_memory.expected / GIB, abs=0.005), change
-    variables = launch_command.torchrun_env(*launch_command.nodes_and_devices(after), after.deepspeed is not None)
+    variables = Launch(after).start_env
     assert (change.environment or {}).items() <= variables.items()

@@ -14,7 +14,8 @@ from validator.knowledge import releases
 from validator.physics.estimate import GIB
 from validator.recipe.known_folders import catalogue_root
 from validator.rules import all_rules
-from validator.run import deepspeed, launch_command, training_time
+from validator.run import deepspeed, training_time
+from validator.run.launch_command import Launch
 from validator.run.prediction import predict
 from validator.run.sample_lengths import estimate_sample_lengths
 from validator.run.settings import RunSettings
@@ -84,10 +85,7 @@ def _copy_command(name: str) -> str:
 
 def _new_variables(run: RunSettings, after: RunSettings) -> dict[str, str]:
     """Return the environment variables that the launcher needs after the change and did not need before."""
-    before, now = (
-        launch_command.torchrun_env(*launch_command.nodes_and_devices(one), one.deepspeed is not None)
-        for one in (run, after)
-    )
+    before, now = (Launch(one).start_env for one in (run, after))
     return {name: value for name, value in now.items() if before.get(name) != value}
 
 

@@ -3,7 +3,6 @@ bytes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -14,7 +13,9 @@ from validator.errors import RecipeError
 from validator.finding import Diagnostic, Severity, Verdict
 from validator.physics import Band, Estimate, trainable_parameter_count
 from validator.physics.estimate import GIB, MemoryTerm, SharedTerm
-from validator.run import calibration, launch_command, training_time
+from validator.run import calibration, training_time
+from validator.run.launch_command import Launch
+from validator.run.named_paths import path_overrides
 from validator.run.prediction import predict
 from validator.run.recipe_arguments import Cost
 from validator.run.settings import RunSettings
@@ -273,18 +274,13 @@ def launch_commands(run: RunSettings, overrides: Sequence[str]) -> LaunchCommand
     reads; each key once."""
     if run.workspace.recipe == "-":
         return LaunchCommands(problem="llamafactory-cli reads a recipe from a file; save it first")
-    displaced = launch_command.path_overrides(run)
+    displaced = path_overrides(run)
     keys = {text.partition("=")[0] for text in displaced}
     words = [*(text for text in overrides if text.partition("=")[0] not in keys), *displaced]
-    spaced = [text for text in words if re.search(r"\s", text)]  # the recipe's own path is judged by PTH012
-    if (
-        spaced
-        and not run.accelerate
-        and launch_command.torchrun_env(*launch_command.nodes_and_devices(run), run.deepspeed is not None)
-    ):
-        says = f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a value without"
-        return LaunchCommands(problem=says)
-    return LaunchCommands(launch_command.launch_commands(run, run.workspace.recipe, words))
+    launch = Launch(run)
+    if problem := launch.split_problem(words):  # the recipe's own path is judged by PTH012
+        return LaunchCommands(problem=f"{problem}; use a value without")
+    return LaunchCommands(launch.printed_commands(run.workspace.recipe, words))
 
 
 def explain(

@@ -19,8 +19,9 @@ from validator.launch.trainer_log import MeasuredSteps
 from validator.output.terminal import format_table, print_lines
 from validator.recipe.atomic_write import scratch_folder
 from validator.recipe.recipe_file import load_with_overrides
-from validator.run import calibration, launch_command
+from validator.run import calibration
 from validator.run.calibration import Calibration
+from validator.run.launch_command import Launch
 from validator.run.settings import RunSettings, resolve
 from validator.run.training_time import comparable_step_seconds
 from validator.wording import format_duration, format_duration_band, plural, two_digits
@@ -87,7 +88,7 @@ def _time_steps(
         if not target.accelerators and not first.on_cpu:
             raise RecipeError("this machine shows no device that steps could be timed on; --log takes a run elsewhere")
         run = preflight.check_before_start(document, target, None)
-        if run.machine is None or launch_command.nodes_and_devices(run)[0] > 1:
+        if run.machine is None or Launch(run).nodes > 1:
             raise RecipeError("steps are timed on one node; of a run on several give the first one's log: --log FILE")
         prepared = local_launch.build_launch(run, words, target.device_env)
         supervisor.check_can_start(run, prepared)

@@ -17,12 +17,11 @@ from validator.launch import device_allocation as targets
 from validator.launch import local_launch, resume, supervisor
 from validator.launch import short_run as smoking
 from validator.launch.device_allocation import DeviceAllocation
-from validator.launch.local_launch import Launch
+from validator.launch.local_launch import LocalLaunch
 from validator.launch.supervisor import lock_output_dir
 from validator.output.terminal import print_lines
 from validator.processes import END_SIGNALS
 from validator.recipe.recipe_file import Document, load_with_overrides
-from validator.run import launch_command
 from validator.run.settings import RunSettings, resolve
 
 
@@ -71,16 +70,13 @@ def command(
         overrides = (*overrides, *smoking.smoke_overrides(run))
         run = resolve(load_with_overrides(recipe, overrides), target.machine)
     prepared = local_launch.build_launch(run, overrides, target.device_env)
-    nodes, _ = launch_command.nodes_and_devices(run)
     # Several nodes share an output folder.
-    with lock_output_dir(prepared.output) if prepared.output and nodes == 1 and not dry_run else nullcontext() as lock:
+    with lock_output_dir(prepared.output) if prepared.launch.nodes == 1 and not dry_run else nullcontext() as lock:
         if not smoke:
             _report_earlier_run(run, dry_run)
         if not dry_run:
             _train_and_exit(run, prepared, smoke, grace, lock)
-    variables = {**prepared.env, **prepared.device_env}
-    words = (str(prepared.recipe), prepared.overrides, nodes, variables, prepared.launcher)
-    print_lines(*launch_command.node_commands(*words, launch_command.rendezvous_env(nodes)))
+    print_lines(*prepared.commands())
 
 
 def _launch_machine(document: Document, machine: str, dry: bool) -> DeviceAllocation:
@@ -99,16 +95,18 @@ def _report_earlier_run(run: RunSettings, dry: bool) -> None:
         sys.exit(0)
 
 
-def _train_and_exit(run: RunSettings, prepared: Launch, smoke: bool, grace: float | None, lock: int | None) -> NoReturn:
+def _train_and_exit(
+    run: RunSettings, prepared: LocalLaunch, smoke: bool, grace: float | None, lock: int | None
+) -> NoReturn:
     """Train, say where the results are, and end with the trainer's exit code."""
     began = time.monotonic()
     code = supervisor.run_training(run, prepared, grace, lock)
-    for path in local_launch.result_files(prepared.output) if code == 0 and prepared.output else ():
+    for path in local_launch.result_files(prepared.output) if code == 0 else ():
         print_lines(f"saved: {path}")
-    if smoke and code == 0 and prepared.output:
+    if smoke and code == 0:
         print_lines(smoking.smoke_summary(prepared.output, time.monotonic() - began))
     if code:
-        said = (_describe_exit(prepared.launcher[0], code), None if smoke else resume.after_exit_message(run))
+        said = (_describe_exit(prepared.launch.words[0], code), None if smoke else resume.after_exit_message(run))
         with suppress(OutputError):  # the terminal may be gone
             print_lines(f"lmf-recipes: {'; '.join(filter(None, said))}", err=True)
     sys.exit(code)

@@ -110,10 +110,9 @@ def check_start(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
         prepared = local_launch.build_launch(run, (), context.allocation.device_env if context.allocation else {})
         # Before a run is queued nothing tells of this node's place among several, and it is not asked for; nor is it
         # if the job's script writes the rank into the command.
-        elastic = "RDZV_ID" in context.environment and prepared.launcher == launch_command.LLAMAFACTORY_CLI
+        elastic = "RDZV_ID" in context.environment and prepared.launch.launcher != "accelerate"
         known = "NODE_RANK" in context.environment or elastic
-        nodes = launch_command.nodes_and_devices(run)[0] if known else 1
-        local_launch.check_launchable(nodes, run.releases.required_pairs[0][0], prepared.launcher)
+        local_launch.check_launchable(prepared.launch, prepared.launch.nodes if known else 1)
     except RecipeError as err:
         yield CheckResult("error", "start", str(err))
 

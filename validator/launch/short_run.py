@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from validator.errors import RecipeError
-from validator.launch.local_launch import Launch
+from validator.launch.local_launch import LocalLaunch
 from validator.launch.supervisor import TrainingProcess
 from validator.launch.trainer_log import UNTIMED_STEPS, MeasuredSteps, read_last_step, read_measured_steps
 from validator.recipe import safe_read
@@ -131,11 +131,11 @@ def timed_overrides(run: RunSettings, steps: int, output: Path) -> Iterator[str]
     yield from (*isolating_overrides(run, str(output)), *_TIMED_OVERRIDES, *overrides_where_set(run, _TIMED_WHERE_SET))
 
 
-def run_timed_steps(prepared: Launch, steps: int) -> MeasuredSteps:
+def run_timed_steps(prepared: LocalLaunch, steps: int) -> MeasuredSteps:
     """Run and time the steps; what the trainer prints goes to standard error. Raises RecipeError if it ends before they
     are done."""
     words, env = prepared.process
-    log, wanted = Path(str(prepared.output), _LOG_NAME), UNTIMED_STEPS + steps
+    log, wanted = Path(prepared.output, _LOG_NAME), UNTIMED_STEPS + steps
     trainer = TrainingProcess(ProcessSpec(words, {**env, "RECORD_VRAM": "1"}), _GRACE_SECONDS, stdout=sys.stderr)
     with trainer.forward_signals():
         try:

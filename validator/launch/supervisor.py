@@ -21,11 +21,11 @@ from typing import IO
 from validator.errors import RecipeError
 from validator.knowledge import releases
 from validator.launch import local_launch
-from validator.launch.local_launch import Launch
+from validator.launch.local_launch import LocalLaunch
 from validator.machine.installed_packages import find_installed
 from validator.processes import handle_end_signals
 from validator.recipe import atomic_write
-from validator.run import checkpoints, launch_command, training_time
+from validator.run import training_time
 from validator.run.launch_command import ProcessSpec
 from validator.run.settings import RunSettings
 
@@ -124,12 +124,11 @@ class TrainingProcess:
 SHUTDOWN_SECONDS = 60.0
 
 
-def run_training(run: RunSettings, prepared: Launch, grace: float | None = None, lock: int | None = None) -> int:
+def run_training(run: RunSettings, prepared: LocalLaunch, grace: float | None = None, lock: int | None = None) -> int:
     """Run llamafactory-cli, or accelerate, and return its exit code; 128 + n if signal n ended it within `grace`
     seconds, by default those of `grace_seconds`. Raises RecipeError as `check_can_start` does."""
     check_can_start(run, prepared)
-    output = prepared.output or Path(checkpoints.DEFAULT_OUTPUT_DIR).absolute()
-    return run_supervised(prepared.process, grace_seconds(run) if grace is None else grace, output, lock)
+    return run_supervised(prepared.process, grace_seconds(run) if grace is None else grace, prepared.output, lock)
 
 
 def grace_seconds(run: RunSettings) -> float:
@@ -137,11 +136,9 @@ def grace_seconds(run: RunSettings) -> float:
     return training_time.checkpoint_write_seconds(run) + SHUTDOWN_SECONDS
 
 
-def check_can_start(run: RunSettings, prepared: Launch) -> None:
+def check_can_start(run: RunSettings, prepared: LocalLaunch) -> None:
     """Raises RecipeError where the packages installed here are not of the recipe's releases, or this machine cannot
     start it."""
     for problem in run.releases.excluded(find_installed().versions(releases.RELEASE_FIELDS)):
         raise RecipeError(problem)
-    local_launch.check_launchable(
-        launch_command.nodes_and_devices(run)[0], run.releases.required_pairs[0][0], prepared.launcher
-    )
+    local_launch.check_launchable(prepared.launch, prepared.launch.nodes)

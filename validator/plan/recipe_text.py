@@ -12,7 +12,8 @@ from validator.knowledge.guidance import memory_savers
 from validator.knowledge.tables import yaml_table
 from validator.plan.new_recipe import NewRecipe
 from validator.recipe.yaml_writer import format_scalar
-from validator.run import launch_command, recipe_labels
+from validator.run import recipe_labels
+from validator.run.launch_command import DEFAULT_MASTER_PORT, Launch
 
 # What the first line of a recipe calls the method, and the stage.
 _METHOD_WORDS = {"lora": "LoRA", "qlora": "QLoRA (4 bits)", "full": "full", "freeze": "last-layers"}
@@ -46,25 +47,20 @@ def render_recipe(draft: NewRecipe, planned: bool = True, head: Sequence[str] = 
 def _launch_remark(draft: NewRecipe) -> Iterator[str]:
     """Yield the launch command as comments if `llamafactory-cli train` alone is not enough; `lmf-recipes explain`
     prints the same command."""
-    machine, run = draft.machine, f"llamafactory-cli train recipes/{draft.name}.yaml"
-    if machine.nodes > 1:
-        yield from ("", f"# On each node, with its NODE_RANK from 0 to {machine.nodes - 1}:")
-        yield f"#   FORCE_TORCHRUN=1 NPROC_PER_NODE={machine.devices} NNODES={machine.nodes} \\"
-        yield from (f"#   {words} \\" for words in _launch_variables(draft))
-        yield "#   NODE_RANK=0 MASTER_ADDR=ADDRESS_OF_NODE_0 MASTER_PORT=29500 \\"
-        yield f"#   {run}"
-    elif machine.devices == 1 and draft.run.deepspeed:
+    launch, command = Launch(draft.run), f"llamafactory-cli train recipes/{draft.name}.yaml"
+    if launch.launcher != "torchrun":
+        return
+    environments = (" ".join(f"{name}={value}" for name, value in each.items())
+                    for each in (launch.start_env, launch.node_env()))  # fmt: skip
+    variables = [words for words in environments if words]
+    if launch.nodes > 1:
+        yield from ("", f"# On each node, with its NODE_RANK from 0 to {launch.nodes - 1}:")
+        yield from (f"#   {words} \\" for words in variables)
+        yield f"#   NODE_RANK=0 MASTER_ADDR=ADDRESS_OF_NODE_0 MASTER_PORT={DEFAULT_MASTER_PORT} \\"
+        yield f"#   {command}"
+    elif launch.devices == 1 and draft.run.uses_deepspeed:
         yield from ("", "# DeepSpeed wants torchrun, which one device does not get unasked:")
-        yield f"#   {' '.join(['FORCE_TORCHRUN=1 NPROC_PER_NODE=1', *_launch_variables(draft), run])}"
-
-
-def _launch_variables(draft: NewRecipe) -> Iterator[str]:
-    """Yield the environment variables that each node needs, as words of a command line."""
-    wait = draft.run.args.number("ddp_timeout") if draft.machine.world > 1 else 0.0
-    wanted = launch_command.vendor_env(draft.machine.device, draft.machine.nodes, wait)
-    for variables in (wanted, launch_command.omp_threads(draft.run)):
-        if variables:
-            yield " ".join(f"{name}={value}" for name, value in variables.items())
+        yield f"#   {' '.join([*variables, command])}"
 
 
 def _header_lines(draft: NewRecipe, planned: bool) -> Iterator[tuple[str, Any]]:

@@ -15,8 +15,8 @@ from validator.knowledge.optimizers import optimizer_choice
 from validator.rules import subjects
 from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
-from validator.run import launch_command
 from validator.run.deepspeed import MICRO_BATCHES_KEPT_OFFLOADED, DeepSpeedConfig
+from validator.run.launch_command import Launch
 from validator.run.schedule import warmup_steps
 from validator.run.settings import RunSettings
 
@@ -170,8 +170,7 @@ def nodes_to_join(run: RunSettings, machine: Machine) -> Findings:
     Fix: `lmf-recipes submit`, which has SLURM, SkyPilot or Kubernetes start all of them; without a scheduler NNODES,
     NODE_RANK, MASTER_ADDR and MASTER_PORT on every node: `lmf-recipes explain` shows the commands.
     """
-    otherwise = run.accelerate or launch_command.uses_ray() or "RDZV_ID" in os.environ
-    if machine.nodes > 1 and not otherwise:
+    if machine.nodes > 1 and Launch(run).launcher == "torchrun" and "RDZV_ID" not in os.environ:
         variables = f"FORCE_TORCHRUN=1 NNODES={machine.nodes} NODE_RANK MASTER_ADDR MASTER_PORT"
         by_hand = f"by hand each needs {variables} in its environment"
         yield "machine", f"{machine.nodes} nodes: `lmf-recipes submit` has a scheduler start them; {by_hand}"

@@ -131,6 +131,11 @@ def resumes_unasked(run: RunSettings) -> bool:
     )
 
 
+def output_dir(run: RunSettings) -> Path:
+    """Return the absolute path of the folder that the run writes to."""
+    return safe_read.expand_home(str(run.args.get("output_dir") or DEFAULT_OUTPUT_DIR)).absolute()
+
+
 def output_folder(run: RunSettings) -> Path | None:
     """Return the output folder; None if it does not exist."""
     folder = safe_read.expand_home(str(run.args.get("output_dir") or DEFAULT_OUTPUT_DIR))

@@ -1,27 +1,29 @@
-"""How a run is started: which processes with which command and environment, or Ray, which USE_RAY puts in the place of
-torchrun (llamafactory/train/tuner.py, _ray_training_function)."""
+"""How a run is started, by its settings and the environment alone: what starts its processes, with which command and
+variables, and whether a space in a path breaks it. Ray, which USE_RAY puts in the place of torchrun
+(llamafactory/train/tuner.py, _ray_training_function): how many CPUs it reserves."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from validator.errors import RecipeError
 from validator.escaping import shell_quote
-from validator.knowledge import node_environment, releases
+from validator.knowledge import releases
 from validator.knowledge.devices import Device
-from validator.knowledge.node_environment import node_needs
+from validator.knowledge.node_environment import is_env_enabled, node_needs
 from validator.knowledge.tables import yaml_table
-from validator.recipe.recipe_file import path_override
 from validator.recipe.safe_read import parse_json
 
 from . import model_files
-from .named_paths import InputPath, find_inputs, outputs
+from .named_paths import absolute_path_overrides, unspaced_path
 from .settings import RunSettings
 
 # Of each device of the whole cluster, however many workers train (train/trainer_utils.py, get_placement_group). That
@@ -31,7 +33,7 @@ RAY_CPUS = 10
 
 def uses_ray() -> bool:
     """True if the environment hands the run to Ray."""
-    return node_environment.is_env_enabled("USE_RAY")
+    return is_env_enabled("USE_RAY")
 
 
 def ray_workers(run: RunSettings) -> int:
@@ -59,70 +61,12 @@ def _ray_init_options(run: RunSettings) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+Launcher = Literal["python", "torchrun", "accelerate", "ray"]
 DEFAULT_MASTER_PORT = "29500"
-LLAMAFACTORY_CLI = ("llamafactory-cli", "train")
-# Names that stand for their values in the words of a command, as the values differ by node.
+# In the words of a command these names stand for their values, which differ by node.
 RENDEZVOUS_VARIABLES = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-def torchrun_env(nodes: int, devices: int, engine: bool) -> dict[str, str]:
-    """Return the variables that make LLaMA-Factory's launcher start torchrun (launcher.py): for several processes, and
-    for a DeepSpeed engine even with one. NODE_RANK and MASTER_ADDR differ by node and are the user's to set."""
-    if nodes * devices == 1 and not engine:
-        return {}
-    variables = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": str(devices)}
-    return {**variables, "NNODES": str(nodes)} if nodes > 1 else variables
-
-
-def accelerate_words(file: str, nodes: int, devices: int) -> tuple[str, ...]:
-    """Return the words that start LLaMA-Factory by `accelerate launch`. All numbers are given, as they override those
-    of the file (accelerate, commands/launch.py)."""
-    rank, address, port = RENDEZVOUS_VARIABLES
-    several = ("--machine_rank", rank, "--main_process_ip", address, "--main_process_port", port) if nodes > 1 else ()
-    count = ("--num_processes", str(nodes * devices), "--num_machines", str(nodes))
-    return ("accelerate", "launch", "--config_file", file, *count, *several, "-m", "llamafactory.launcher")
-
-
-def node_commands(
-    recipe: str,
-    overrides: Sequence[str],
-    nodes: int,
-    env: Mapping[str, str],
-    launcher: Sequence[str] = LLAMAFACTORY_CLI,
-    rendezvous: Mapping[str, str] = MappingProxyType({}),
-) -> list[str]:
-    """Return a shell line for each node, with the variables of `env` before the command. llamafactory-cli reads its
-    rank and where nodes meet from variables, too. `rendezvous` are those that are known; with a rank only that node's
-    line."""
-    lines = []
-    for rank in [rendezvous["NODE_RANK"]] if "NODE_RANK" in rendezvous else range(nodes):
-        unknown = dict(zip(RENDEZVOUS_VARIABLES, (str(rank), "ADDRESS_OF_NODE_0", DEFAULT_MASTER_PORT), strict=True))
-        place = {**unknown, **rendezvous} if nodes > 1 else {}
-        before = {**env, **place} if launcher == LLAMAFACTORY_CLI else env
-        words = map(shell_quote, [*(place.get(word, word) for word in launcher), recipe, *overrides])
-        lines.append(" ".join([*(f"{key}={_shell_value(value)}" for key, value in before.items()), *words]))
-    return lines
-
-
-def _shell_value(value: str) -> str:
-    """Quote a value for the shell, but leave `$((…))` for the shell to compute."""
-    return value if value.startswith("$((") else shell_quote(value)
-
-
-def rendezvous_env(nodes: int) -> dict[str, str]:
-    """Return the rank of this node and where nodes meet, as far as the environment says. Raises RecipeError if the rank
-    is not one of `nodes`."""
-    known = {name: os.environ[name] for name in RENDEZVOUS_VARIABLES if name in os.environ} if nodes > 1 else {}
-    rank = known.get("NODE_RANK", "0")
-    if not (rank.isdecimal() and int(rank) < nodes):
-        raise RecipeError(f"NODE_RANK={rank}; of {nodes} nodes it is a whole number from 0 to {nodes - 1}")
-    return known
-
-
-def check_nnodes(nodes: int) -> None:
-    """Raise RecipeError if NNODES is set to another number of nodes, for which torchrun would wait."""
-    if (given := os.environ.get("NNODES", str(nodes))) != str(nodes):
-        raise RecipeError(f"the environment has NNODES={given}, the run has {nodes}; unset it")
+_LLAMAFACTORY_CLI = ("llamafactory-cli", "train")
+_ACCELERATE_MODULE = "llamafactory.launcher"  # started as a module it trains, and starts nothing
 
 
 class ProcessSpec(NamedTuple):
@@ -132,22 +76,138 @@ class ProcessSpec(NamedTuple):
     env: dict[str, str]
 
 
-def build_process_spec(
-    recipe: Path,
-    overrides: Sequence[str],
-    env: Mapping[str, str],
-    launcher: Sequence[str] = LLAMAFACTORY_CLI,
-    device_env: Mapping[str, str] = MappingProxyType({}),
-) -> ProcessSpec:
-    """Return the process that starts the recipe. The user's environment overrides `env`, and `device_env` overrides
-    both. MASTER_PORT is set for several nodes, as LLaMA-Factory would draw another port on each."""
-    meeting = {"MASTER_PORT": DEFAULT_MASTER_PORT} if "NNODES" in env else {}
-    env = {**meeting, **env, **os.environ, **device_env}
-    place = {name: env.get(name, DEFAULT_MASTER_PORT) for name in RENDEZVOUS_VARIABLES}
-    return ProcessSpec([*(place.get(word, word) for word in launcher), str(recipe), *overrides], env)
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """How a run is started: by one command on each of `nodes`, which starts a process for each of `devices`."""
+
+    run: RunSettings
+
+    @cached_property
+    def launcher(self) -> Launcher:
+        """What starts the processes that train. The accelerate file that the header block names does, or Ray if USE_RAY
+        is set. Otherwise LLaMA-Factory starts torchrun for several processes, and for DeepSpeed and FORCE_TORCHRUN even
+        for one (launcher.py); else Python, which runs llamafactory-cli, is the one process that trains."""
+        if self.run.accelerate:
+            return "accelerate"
+        if uses_ray():
+            return "ray"
+        is_single = self.nodes * self.devices == 1 and not self.run.uses_deepspeed
+        return "python" if is_single and not is_env_enabled("FORCE_TORCHRUN") else "torchrun"
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the command is started on; 1 if no machine is named. Ray starts the processes of other nodes
+        itself."""
+        alone = uses_ray() and not self.run.accelerate
+        return 1 if alone or self.run.machine is None else self.run.machine.nodes
+
+    @property
+    def devices(self) -> int:
+        """Devices of each node; 1 if no machine is named."""
+        return self.run.machine.devices if self.run.machine else 1
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words before the recipe. accelerate is given all numbers, as they override those of its file (accelerate,
+        commands/launch.py)."""
+        if self.run.accelerate is None:
+            return _LLAMAFACTORY_CLI
+        rank, address, port = RENDEZVOUS_VARIABLES
+        place = ("--machine_rank", rank, "--main_process_ip", address, "--main_process_port", port)
+        count = ("--num_processes", str(self.nodes * self.devices), "--num_machines", str(self.nodes))
+        numbers = (*count, *(place if self.nodes > 1 else ()))
+        return ("accelerate", "launch", "--config_file", self.run.accelerate.path, *numbers, "-m", _ACCELERATE_MODULE)
+
+    @property
+    def start_env(self) -> dict[str, str]:
+        """The variables by which LLaMA-Factory knows what to start. NODE_RANK and MASTER_ADDR differ by node and are
+        the user's to set."""
+        if self.launcher == "ray":
+            return {"USE_RAY": "1"}
+        if self.launcher != "torchrun":
+            return {}
+        several = {"NNODES": str(self.nodes)} if self.nodes > 1 else {}
+        return {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": str(self.devices), **several}
+
+    def node_env(self, cores: int | None = None) -> dict[str, str]:
+        """Return the variables that the processes of every node want, by the vendor of their devices and for an
+        optimizer in main memory. `cores`: those of a node; None: the node's shell counts them."""
+        machine = self.run.machine
+        wait = self.run.args.number("ddp_timeout") if self.run.batch.world_size > 1 else 0.0
+        return {**(vendor_env(machine.device, machine.nodes, wait) if machine else {}), **omp_threads(self.run, cores)}
+
+    @property
+    def env(self) -> dict[str, str]:
+        """All variables that a run's processes want, those that differ by host left to the shell."""
+        return {**self.start_env, **self.node_env(), **model_files.hub_env(self.run)}
+
+    def split_problem(self, words: Iterable[str]) -> str | None:
+        """Return what is wrong with the first word that has a space, if torchrun is started: LLaMA-Factory joins its
+        command line with spaces and splits it again (launcher.py). None if no word is split."""
+        spaced = next((word for word in words if re.search(r"\s", word)), None) if self.launcher == "torchrun" else None
+        return spaced and f"`{spaced}` holds a space, at which LLaMA-Factory's launcher splits"
+
+    def absolute_words(self, overrides: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
+        """Return the recipe's path, and the overrides with those that make the paths in the recipe absolute. If a space
+        would split a path, it is given from the working directory. Raises RecipeError if that has a space, too."""
+        form = unspaced_path if self.launcher == "torchrun" else Path.absolute
+        recipe = form(Path(self.run.workspace.recipe).absolute())
+        words = (*overrides, *absolute_path_overrides(self.run, form))
+        if problem := self.split_problem((str(recipe), *words)):
+            raise RecipeError(f"{problem}; use a path without")
+        return recipe, words
+
+    def commands(
+        self,
+        recipe: str,
+        overrides: Sequence[str],
+        env: Mapping[str, str],
+        rendezvous: Mapping[str, str] = MappingProxyType({}),
+        words: Sequence[str] = (),
+    ) -> list[str]:
+        """Return a shell line for each node, with the variables of `env` before the command. `rendezvous`: those of
+        RENDEZVOUS_VARIABLES that are known; with a rank only that node's line. `words` replace those before the
+        recipe."""
+        lines = []
+        for rank in [rendezvous["NODE_RANK"]] if "NODE_RANK" in rendezvous else range(self.nodes):
+            unknown = zip(RENDEZVOUS_VARIABLES, (str(rank), "ADDRESS_OF_NODE_0", DEFAULT_MASTER_PORT), strict=True)
+            place = {**dict(unknown), **rendezvous} if self.nodes > 1 else {}
+            # llamafactory-cli reads its rank and where nodes meet from variables
+            before = env if self.launcher == "accelerate" else {**env, **place}
+            named = (place.get(word, word) for word in words or self.words)
+            variables = (f"{key}={_shell_value(value)}" for key, value in before.items())
+            lines.append(" ".join([*variables, *map(shell_quote, (*named, recipe, *overrides))]))
+        return lines
+
+    def printed_commands(self, recipe: str, overrides: Sequence[str]) -> list[str]:
+        """Return a shell line for each node as a person would write it: `recipe` is the path that stands in it, and the
+        accelerate file is named as in the header block if that leads to it from the working directory."""
+        named, words = str(self.run.header.get("accelerate")), self.words
+        if (file := self.run.accelerate) and Path(named).absolute() == Path(file.path).absolute():
+            words = tuple(named if word == file.path else word for word in words)
+        return self.commands(recipe, overrides, self.env, words=words)
+
+    def process(
+        self,
+        recipe: Path,
+        overrides: Sequence[str],
+        host_env: Mapping[str, str] = MappingProxyType({}),
+        device_env: Mapping[str, str] = MappingProxyType({}),
+    ) -> ProcessSpec:
+        """Return the process that starts the run. The user's environment overrides the launch's and `host_env`, and
+        `device_env` overrides all. MASTER_PORT is set for several nodes, as LLaMA-Factory would draw another port on
+        each."""
+        meeting = {"MASTER_PORT": DEFAULT_MASTER_PORT} if "NNODES" in self.start_env else {}
+        env = {**meeting, **self.env, **host_env, **os.environ, **device_env}
+        place = {name: env.get(name, DEFAULT_MASTER_PORT) for name in RENDEZVOUS_VARIABLES}
+        return ProcessSpec([*(place.get(word, word) for word in self.words), str(recipe), *overrides], env)
 
 
-_OMP_THREADS = "OMP_NUM_THREADS"
+def _shell_value(value: str) -> str:
+    """Quote a value for the shell, but leave `$((…))` for the shell to compute."""
+    return value if value.startswith("$((") else shell_quote(value)
+
+
 # Cards with these words in their name: where a machine has several, accelerate stops even one process with a driver
 # before this one, unless both variables are set (accelerate, state.py and utils/environment.py). Later drivers know
 # that these cards have no peer access.
@@ -173,7 +233,7 @@ def omp_threads(run: RunSettings, cores: int | None = None) -> dict[str, str]:
     processes = run.machine.devices if run.machine else 1
     if processes == 1 or uses_ray() or not optimizer_runs_on_host(run):
         return {}
-    return {_OMP_THREADS: f"$(($(nproc) / {processes}))" if cores is None else str(max(1, cores // processes))}
+    return {"OMP_NUM_THREADS": f"$(($(nproc) / {processes}))" if cores is None else str(max(1, cores // processes))}
 
 
 def optimizer_runs_on_host(run: RunSettings) -> bool:
@@ -191,70 +251,3 @@ def lacks_p2p(device: Device, count: int, nodes: int) -> bool:
     of which a run may take one. Nodes with one card each keep InfiniBand."""
     products = yaml_table("devices").get(device.id, {}).get("products", ())
     return (count > 1 or nodes == 1) and any(_NO_P2P_CARDS in product for product in products)
-
-
-WHITESPACE = re.compile(r"\s")
-
-
-def nodes_and_devices(run: RunSettings) -> tuple[int, int]:
-    """Return the nodes that a command is started on, and the devices of each; (1, 1) if no machine is named. Ray starts
-    the processes of other nodes itself."""
-    if run.machine is None:
-        return 1, 1
-    return 1 if uses_ray() and not run.accelerate else run.machine.nodes, run.machine.devices
-
-
-def launch_commands(run: RunSettings, recipe: str, overrides: Sequence[str]) -> list[str]:
-    """Return the command for each node as a shell line. `recipe` is the path that stands in it."""
-    named = str(run.header.get("accelerate"))
-    file = named if run.accelerate and Path(named).absolute() == Path(run.accelerate.path).absolute() else None
-    return node_commands(recipe, overrides, nodes_and_devices(run)[0], launch_env(run), launcher_words(run, file))
-
-
-def launch_env(run: RunSettings) -> dict[str, str]:
-    """Return the variables that a run's processes want, those that differ by host left to the shell."""
-    nodes, devices = nodes_and_devices(run)
-    start: dict[str, str] = {}
-    if not run.accelerate:  # which starts the processes itself; torchrun would start Ray in each of its own
-        start = {"USE_RAY": "1"} if uses_ray() else torchrun_env(nodes, devices, run.deepspeed is not None)
-    wait = run.args.number("ddp_timeout") if run.batch.world_size > 1 else 0.0
-    vendor = vendor_env(run.machine.device, run.machine.nodes, wait) if run.machine else {}
-    return {**start, **vendor, **omp_threads(run), **model_files.hub_env(run)}
-
-
-def launcher_words(run: RunSettings, file: str | None = None) -> tuple[str, ...]:
-    """Return the words before the recipe; `file` replaces the path of the accelerate file."""
-    return (
-        accelerate_words(file or run.accelerate.path, *nodes_and_devices(run)) if run.accelerate else LLAMAFACTORY_CLI
-    )
-
-
-def path_overrides(run: RunSettings) -> tuple[str, ...]:
-    """Return overrides that lead from the working directory to files that the recipe finds beside itself."""
-    return tuple(
-        _override_of_input(each, unspaced_path)
-        for each in find_inputs(run)
-        if any(place and place.absolute() != Path(word).absolute() for word, place in each.pairs())
-    )
-
-
-def absolute_path_overrides(run: RunSettings, form: Callable[[Path], Path]) -> Iterator[str]:
-    """Yield overrides that name what the recipe reads and writes in this form of its absolute paths. What is read is
-    looked for beside the recipe too; what is written goes where the user stands."""
-    for each in find_inputs(run):
-        if not all(Path(word).is_absolute() for word in each.words):
-            yield _override_of_input(each, form)
-    for key, path in outputs(run):
-        if not path.startswith(("/", "~")):
-            yield path_override(key.name, str(form(Path(path).absolute())))
-
-
-def _override_of_input(named: InputPath, form: Callable[[Path], Path]) -> str:
-    words = (str(form(place.absolute())) if place else word for word, place in named.pairs())
-    return path_override(named.key.name, ",".join(words))
-
-
-def unspaced_path(path: Path) -> Path:
-    """Return the path from the working directory, if only that is free of spaces."""
-    here = Path.cwd()
-    return path.relative_to(here) if WHITESPACE.search(str(here)) and path.is_relative_to(here) else path

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from validator.knowledge.path_keys import PATH_KEYS, READ_KEYS, PathKey
+from validator.recipe.recipe_file import path_override
 from validator.run.settings import RunSettings
 
 
@@ -51,3 +53,34 @@ def find_inputs(run: RunSettings, keys: Iterable[PathKey] = READ_KEYS) -> Iterat
 def outputs(run: RunSettings) -> Iterator[tuple[PathKey, str]]:
     """Yield the paths that a run may write to."""
     return named_paths(run, [key for key in PATH_KEYS if key.access != "read"])
+
+
+def path_overrides(run: RunSettings) -> tuple[str, ...]:
+    """Return overrides that lead from the working directory to files that the recipe finds beside itself."""
+    return tuple(
+        _override_of_input(each, unspaced_path)
+        for each in find_inputs(run)
+        if any(place and place.absolute() != Path(word).absolute() for word, place in each.pairs())
+    )
+
+
+def absolute_path_overrides(run: RunSettings, form: Callable[[Path], Path]) -> Iterator[str]:
+    """Yield overrides that name what the recipe reads and writes in this form of its absolute paths. What is read is
+    looked for beside the recipe too; what is written goes where the user stands."""
+    for each in find_inputs(run):
+        if not all(Path(word).is_absolute() for word in each.words):
+            yield _override_of_input(each, form)
+    for key, path in outputs(run):
+        if not path.startswith(("/", "~")):
+            yield path_override(key.name, str(form(Path(path).absolute())))
+
+
+def _override_of_input(named: InputPath, form: Callable[[Path], Path]) -> str:
+    words = (str(form(place.absolute())) if place else word for word, place in named.pairs())
+    return path_override(named.key.name, ",".join(words))
+
+
+def unspaced_path(path: Path) -> Path:
+    """Return the path from the working directory, if only that is free of spaces."""
+    here = Path.cwd()
+    return path.relative_to(here) if re.search(r"\s", str(here)) and path.is_relative_to(here) else path

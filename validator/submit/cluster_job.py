@@ -14,12 +14,11 @@ from typing import NamedTuple
 from validator.errors import RecipeError
 from validator.escaping import shell_join
 from validator.knowledge import node_environment, releases
-from validator.knowledge.devices import Device, Machine
-from validator.launch import local_launch
+from validator.knowledge.devices import Device
 from validator.physics import Band
 from validator.recipe.recipe_file import path_override
-from validator.run import launch_command, model_files, node_demand, training_time
-from validator.run.checkpoints import DEFAULT_OUTPUT_DIR
+from validator.run import checkpoints, launch_command, model_files, node_demand, training_time
+from validator.run.launch_command import Launch, Launcher
 from validator.run.settings import RunSettings
 from validator.submit import node_resources
 from validator.submit.site_file import Site
@@ -30,7 +29,7 @@ from validator.wording import plural
 class ClusterJob:
     """One run, on a machine of this name. Paths are absolute, as every node is to see them.
 
-    - `starter` are the words before the recipe. `torchrun`: LLaMA-Factory's launcher starts the processes.
+    - `starter` are the words before the recipe, `launcher` is what starts the processes that train.
     - To request for each of `nodes`: `devices` of one kind, `cpus`, `memory_gib` (None: not known, or nearly all that
       there is), `shm_gib` (/dev/shm), `disk_gib` (None: not known). `out_of_memory_hint`: what helps if main memory is
       short.
@@ -47,7 +46,7 @@ class ClusterJob:
     recipe: Path
     overrides: tuple[str, ...]
     starter: tuple[str, ...]
-    torchrun: bool
+    launcher: Launcher
     nodes: int
     devices: int
     device: Device
@@ -68,11 +67,6 @@ class ClusterJob:
     discards_old_checkpoints: bool
     resume_overrides: tuple[str, ...]
 
-    @property
-    def accelerate(self) -> bool:
-        """True if `accelerate launch` starts the processes."""
-        return self.starter[0] == "accelerate"
-
 
 def build_cluster_job(
     run: RunSettings, site: Site, overrides: Sequence[str] = (), limit: float | None = None
@@ -89,16 +83,17 @@ def build_cluster_job(
         raise RecipeError(
             "USE_RAY is set, and the job starts torchrun, each process of which would start Ray; unset it"
         )
-    prepared, pace = local_launch.build_launch(run, overrides), training_time.predict_training_time(run)
-    output = prepared.output or Path(DEFAULT_OUTPUT_DIR).absolute()
-    unnamed = () if prepared.output else (path_override("output_dir", str(output)),)
+    launch, pace = Launch(run), training_time.predict_training_time(run)
+    recipe, words = launch.absolute_words(overrides)
+    output = checkpoints.output_dir(run)
+    unnamed = () if run.args.get("output_dir") else (path_override("output_dir", str(output)),)
     return ClusterJob(
         name=Path(run.workspace.recipe).stem,
         machine=str(machine),
-        recipe=prepared.recipe,
-        overrides=(*prepared.overrides, *unnamed),
-        starter=prepared.launcher,
-        torchrun="FORCE_TORCHRUN" in prepared.env,
+        recipe=recipe,
+        overrides=(*words, *unnamed),
+        starter=launch.words,
+        launcher=launch.launcher,
         nodes=machine.nodes,
         devices=machine.devices,
         device=machine.device,
@@ -111,7 +106,7 @@ def build_cluster_job(
         time_limit_h=limit,
         checkpoint_write_s=training_time.checkpoint_write_seconds(run),
         checkpoint_interval_s=training_time.seconds_between_checkpoints(run),
-        environment={**_node_env(run, machine), **site.environment},
+        environment={**_node_env(launch, node_resources.requested_cpus(run, machine)), **site.environment},
         output=output,
         separate_output_dirs=run.args.flag("save_on_each_node"),
         pip_requirements=tuple(_pip_requirements(run)),
@@ -121,12 +116,10 @@ def build_cluster_job(
     )
 
 
-def _node_env(run: RunSettings, machine: Machine) -> dict[str, str]:
-    """Environment variables that nodes need; what the user has set here wins."""
-    wait = run.args.number("ddp_timeout") if machine.world > 1 else 0.0
-    threads = launch_command.omp_threads(run, node_resources.requested_cpus(run, machine))
-    wanted = {**launch_command.vendor_env(machine.device, machine.nodes, wait), **threads}
-    return {name: os.environ.get(name, value) for name, value in wanted.items()} | model_files.hub_env(run)
+def _node_env(launch: Launch, cores: int) -> dict[str, str]:
+    """Return the environment variables that nodes with so many cores need. What the user has set here wins."""
+    wanted = launch.node_env(cores)
+    return {name: os.environ.get(name, value) for name, value in wanted.items()} | model_files.hub_env(launch.run)
 
 
 def _pip_requirements(run: RunSettings) -> list[str]:
@@ -236,7 +229,7 @@ def merge_into_array(works: Sequence[ClusterJob]) -> ClusterJob:
 
 def _describe_shape(work: ClusterJob) -> str:
     """Return in words what the runs of an array must have in common."""
-    by = "accelerate" if work.accelerate else "torchrun" if work.torchrun else "one process"
+    by = "one process" if work.launcher == "python" else work.launcher
     further = (", on folders of their own" if work.separate_output_dirs else "") + (
         "" if work.can_resume else ", without resuming"
     )

@@ -143,7 +143,7 @@ def node_setup_lines(work: ClusterJob) -> list[str]:
     """Return what the run needs of each node. torchrun compares addresses to find the node that keeps the rendezvous
     store, and finds none if the first node has several (torch, elastic/rendezvous/utils.py)."""
     lines = device_setup_lines(work.device, work.devices, work.nodes)
-    if work.torchrun and work.nodes > 1:
+    if work.launcher == "torchrun" and work.nodes > 1:
         lines += [
             "# The first node is where they meet, by whatever address",
             'export PET_RDZV_CONF="is_host=$((NODE_RANK == 0))"',
@@ -158,7 +158,7 @@ def torchrun_env_lines(work: ClusterJob) -> list[str]:
     torchrun starts nothing again by itself, whatever the user's environment says: after the loss of a process the nodes
     wait for each other without end, a node that comes back ends the others (PAR211), and what this script puts in order
     would not be. The scheduler starts all nodes again. Fewer nodes than were judged are another run (PAR210)."""
-    if not work.torchrun:
+    if work.launcher != "torchrun":
         return []
     return [
         "# torchrun must not restart by itself: restarts can hang, and skip the clean-up below",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -15,6 +14,7 @@ from validator.knowledge.path_keys import PATH_KEYS
 from validator.recipe import safe_read
 from validator.recipe.recipe_file import path_override
 from validator.run.dataset_registry import REGISTRY_FILE
+from validator.run.launch_command import Launch
 from validator.run.named_paths import InputPath, find_inputs
 from validator.run.settings import RunSettings
 from validator.submit.cluster_job import ClusterJob, RunToSubmit
@@ -49,8 +49,8 @@ def collect_uploads(to_submit: RunToSubmit, seen: Iterable[str] = ()) -> tuple[C
     kept = [word for word in overrides if word.partition("=")[0] not in changed]
     words = (*kept, *(path_override(key, place) for key, place in changed.items()))
     recipe, (starter, engine) = way.place(run.workspace.recipe), _launcher_words(run, work, way)
-    if spaced := [word for word in (recipe, *words) if work.torchrun and re.search(r"\s", word)]:
-        raise RecipeError(f"`{spaced[0]}` holds a space, at which LLaMA-Factory's launcher splits; use a path without")
+    if problem := Launch(run).split_problem((recipe, *words)):
+        raise RecipeError(f"{problem}; use a path without")
     output = Path(places[_OUTPUT_KEY])
     there = replace(work, recipe=Path(recipe), overrides=words, starter=starter, output=output)
     parts = [(each.key.kind, way.place(word), path) for each in inputs for word, path in each.pairs() if path]
