@@ -145,7 +145,7 @@ class Launch:
         """Return what is wrong with the first word that has a space, if torchrun is started: LLaMA-Factory joins its
         command line with spaces and splits it again (launcher.py). None if no word is split."""
         spaced = next((word for word in words if re.search(r"\s", word)), None) if self.launcher == "torchrun" else None
-        return spaced and f"`{spaced}` holds a space, at which LLaMA-Factory's launcher splits"
+        return spaced and f"`{spaced}` holds a space, at which LLaMA-Factory splits the torchrun command"
 
     def absolute_words(self, overrides: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
         """Return the recipe's path, and the overrides with those that make the paths in the recipe absolute. If a space
