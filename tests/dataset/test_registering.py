@@ -17,6 +17,7 @@ from validator.check.checking import check_files
 from validator.cli import group
 from validator.dataset import user_input
 from validator.errors import RecipeError
+from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.entry_inference import infer_entry
 from validator.rows.media_columns import first_media_fault
 
@@ -458,8 +459,8 @@ MARKED = {**CHAT, "columns": {"messages": "messages", "images": "images"}}
 
 @pytest.mark.parametrize(("rows", "words"), COUNTS)
 def test_each_picture_has_a_mark(rows: list[dict[str, Any]], words: str) -> None:
-    assert first_media_fault(MARKED, "sft", rows, "images").startswith(words)
-    assert bool(first_media_fault(MARKED, "sft", rows, "images")) is bool(words)
+    assert first_media_fault(DatasetAttr.from_entry(MARKED), "sft", rows, "images").startswith(words)
+    assert bool(first_media_fault(DatasetAttr.from_entry(MARKED), "sft", rows, "images")) is bool(words)
     notes = user_input.read_user_data(write(Path(), Form(rows, {}))).notes
     assert any(words in note for note in notes if "LLaMA-Factory stops" in note) is bool(words)
     Path("a.png").touch()

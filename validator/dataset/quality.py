@@ -22,9 +22,9 @@ from validator.dataset import data_files, file_parts
 from validator.dataset.row_scan import TEXT_ISSUES, OnRows, ScanSettings
 from validator.dataset.row_selection import Positions, RowSelection
 from validator.rows import reading_limits
-from validator.rows.converter import FatalRowError, Sample, row_converter
+from validator.rows.converter import Sample
 from validator.rows.dataset_attr import DatasetAttr
-from validator.rows.outcomes import TRAINED, row_status
+from validator.rows.outcomes import row_checker
 
 # A prompt in less than this share of the rows is no imbalance.
 _REPEATED_PROMPT_SHARE = 0.01
@@ -152,9 +152,9 @@ def _span_signatures(path: Path, settings: ScanSettings, span: tuple[int, int]) 
 
 
 def _block_signatures(path: Path, settings: ScanSettings, span: tuple[int, int] | None) -> Iterator[MinHashSignatures]:
-    convert, rows = row_converter(settings.attr), data_files.read_rows(path, span)
+    check, rows = row_checker(settings.attr, settings.stage), data_files.read_rows(path, span)
     factors = np.random.default_rng(0).integers(1, 1 << 32, _HASHES // _BANDS, dtype=np.uint64) | 1
-    texts = (_trained_text(row, convert, settings.stage)[:_MAX_CHARACTERS] for _, row in rows)
+    texts = (_trained_text(check(row).sample)[:_MAX_CHARACTERS] for _, row in rows)
     for block in reading_limits.blocks(texts, _BLOCK_TEXTS, len):
         shingles = [word_bigrams(text) for text in block]
         matrix = RMinHash.digest_matrix_from_token_sets(shingles, num_perm=_HASHES, seed=1).to_rows()
@@ -165,15 +165,9 @@ def _block_signatures(path: Path, settings: ScanSettings, span: tuple[int, int] 
         yield MinHashSignatures(bands, hashes.astype(np.uint8), long)
 
 
-def _trained_text(row: dict[str, Any], convert: Callable[[Any], Sample], stage: str) -> str:
-    """The text of all turns of a row; empty if the row is not trained on."""
-    try:
-        sample = convert(row)
-        if row_status(sample, stage) != TRAINED:
-            return ""
-        return "\n".join(content for _, content in (*sample.prompt, *sample.answers))
-    except (FatalRowError, TypeError):
-        return ""
+def _trained_text(sample: Sample | None) -> str:
+    """Return the text of all turns of a row that is trained on; empty for any other row."""
+    return "\n".join(content for _, content in (*sample.prompt, *sample.answers)) if sample else ""
 
 
 def _similar_pairs(signed: MinHashSignatures, positions: NDArray[np.int64]) -> list[tuple[int, int]]:

@@ -18,10 +18,11 @@ from validator.errors import RecipeError
 from validator.knowledge import tables
 from validator.recipe.suggestions import suggest
 from validator.rows import reading_limits
+from validator.rows.converter import Row
 from validator.rows.dataset_attr import DatasetAttr, entry_faults
 from validator.rows.entry_inference import ROWS_FOR_INFERENCE, suggest_entry
 from validator.rows.media_columns import MediaSupport
-from validator.rows.outcomes import DATE_ANSWER, TRAINED, TURN_ORDER, Row, missing_columns, why_none_trained
+from validator.rows.outcomes import DATE_ANSWER, TRAINED, TURN_ORDER, missing_columns, why_none_trained
 from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry
 from validator.run.dataset_registry import Dataset
@@ -138,7 +139,7 @@ def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCo
 def explain_no_rows(run: RunSettings, one: LoadedDataset, otherwise: str) -> FatalProblem:
     """Return why no row of a set is trained; `otherwise` if its first rows do not tell."""
     stage = run.task.stage
-    why = why_none_trained(one.dataset.entry, stage, one.first_rows()) if one.dataset else ""
+    why = why_none_trained(one.attr, stage, one.first_rows())
     return FatalProblem(one.name, f"no row is left to train on: {why or otherwise}", one.suggested_entry(stage))
 
 

@@ -155,7 +155,8 @@ def _compare_rows(files: list[Path], inferred: InferredEntry) -> tuple[int, list
         for line, row in islice(data_files.read_rows(path), _COMPARED_ROWS - scan.read):
             scan.count_row(row)
             lines.append(line)
-            for why, places in zip(check(row), (dropped, fatal), strict=True):
+            outcome = check(row)
+            for why, places in ((outcome.dropped, dropped), (outcome.stops, fatal)):
                 if why:
                     places.setdefault(why, []).append(f"{path}:{line}")
     rows = np.zeros(len(lines), ROW)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from validator.rows.dataset_attr import DatasetAttr
 
-Row = Mapping[str | None, Any]
+Row = Mapping[Any, Any]  # a value for each column
 Turn = tuple[str, Any]  # role (user, assistant, observation, function, system) and content
 
 
@@ -105,67 +105,53 @@ def _conversation_converter(attr: DatasetAttr) -> Callable[[Row], Sample]:
 
 
 def _sharegpt_turns(messages: list[Row], attr: DatasetAttr) -> tuple[list[Turn], bool]:
-    tags, roles = attr.tags, _roles_by_tag(attr)
+    tags = attr.tags
     accepted = ((tags["user_tag"], tags["observation_tag"]), (tags["assistant_tag"], tags["function_tag"]))
     turns: list[Turn] = []
     for index, message in enumerate(messages):
         role = message.get(tags["role_tag"])
         if role not in accepted[index % 2]:
             return turns, True
-        turns.append((roles[role], message.get(tags["content_tag"])))
+        turns.append((attr.roles[role], message.get(tags["content_tag"])))
     return turns, _is_incomplete(turns, attr)
 
 
 def _openai_turns(messages: list[Row], attr: DatasetAttr) -> tuple[list[Turn], bool]:
     """Return the turns and whether they are broken. Tool calls become function turns, and answers of tools that follow
     each other become one turn."""
-    tags, roles = attr.tags, _roles_by_tag(attr)
+    tags = attr.tags
     turns: list[Turn] = []
     waiting: list[Any] = []
     for message in messages:
         role, content = message.get(tags["role_tag"]), message.get(tags["content_tag"])
         if role in (tags["assistant_tag"], tags["function_tag"]) and (called := message.get("tool_calls")):
-            role, content = tags["function_tag"], _tool_calls_text(called)
+            try:
+                content = json.dumps([call["function"] for call in called], ensure_ascii=False)
+            except (KeyError, TypeError):
+                raise FatalRowError("`tool_calls` is not a list of objects that have a `function`") from None
+            role = tags["function_tag"]
         if role == tags["observation_tag"]:
             waiting.append(content)
             continue
         if waiting:
-            turns.append(("observation", _tool_responses_text(waiting)))
+            try:
+                turns.append(("observation", "\n</tool_response>\n<tool_response>\n".join(waiting)))
+            except TypeError:
+                raise FatalRowError("the answer of a tool is not text") from None
             waiting = []
-        turns.append((_role_of_tag(role, roles), content))
+        turns.append((_role_of_tag(role, attr), content))
     accepted = (("user", "observation"), ("assistant", "function"))
     ordered = all(role in accepted[i % 2] for i, (role, _) in enumerate(turns))
     return turns, not ordered or _is_incomplete(turns, attr)
 
 
-def _tool_calls_text(called: Any) -> str:
-    """Calls of tools as the text that is trained on."""
-    try:
-        return json.dumps([call["function"] for call in called], ensure_ascii=False)
-    except (KeyError, TypeError):
-        raise FatalRowError("`tool_calls` is not a list of objects that have a `function`") from None
-
-
-def _tool_responses_text(contents: list[Any]) -> str:
-    """Answers of tools, one behind the other."""
-    try:
-        return "\n</tool_response>\n<tool_response>\n".join(contents)
-    except TypeError:
-        raise FatalRowError("the answer of a tool is not text") from None
-
-
-def _role_of_tag(role: Any, roles: Mapping[str | None, str], where: str = "") -> str:
+def _role_of_tag(role: Any, attr: DatasetAttr, where: str = "") -> str:
     """Return LLaMA-Factory's own name of a role. Raises FatalRowError for a role that is no text, or that no tag
     names."""
-    known = roles.get(role) if isinstance(role, str | None) else None
+    known = attr.roles.get(role) if isinstance(role, str | None) else None
     if known is None:
         raise FatalRowError(f"the role `{role}`{where} is none that `tags` names")
     return known
-
-
-def _roles_by_tag(attr: DatasetAttr) -> dict[str | None, str]:
-    names = ("user", "assistant", "observation", "function", "system")
-    return {attr.tags[f"{name}_tag"]: name for name in names}
 
 
 def _is_incomplete(turns: list[Turn], attr: DatasetAttr) -> bool:
@@ -183,13 +169,9 @@ def _conversation_sample(row: Row, attr: DatasetAttr, turns: list[Turn], broken:
     if attr.ranking:
         pair = _chosen_and_rejected(row, attr)
         if all(isinstance(message, dict) for message in pair):
-            return Sample(turns, [_answer_turn(message, attr) for message in pair])
+            role, content, where = attr.tags["role_tag"], attr.tags["content_tag"], " of `chosen` or `rejected`"
+            return Sample(turns, [(_role_of_tag(one.get(role), attr, where), one.get(content)) for one in pair])
     return Sample(turns[:-1], turns[-1:])
-
-
-def _answer_turn(message: Row, attr: DatasetAttr) -> Turn:
-    role = _role_of_tag(message.get(attr.tags["role_tag"]), _roles_by_tag(attr), " of `chosen` or `rejected`")
-    return role, message.get(attr.tags["content_tag"])
 
 
 def _openai_system_and_tools(system: Any, tools: Any) -> tuple[Any, Any]:

@@ -63,6 +63,11 @@ class DatasetAttr:
         """Whether rows have two answers: chosen and rejected, or one with a label and an empty one."""
         return self.ranking or bool(self.columns.get("kto_tag"))
 
+    @cached_property
+    def roles(self) -> Mapping[str | None, str]:
+        """LLaMA-Factory's own names of the roles by what the data call them."""
+        return {self.tags[f"{name}_tag"]: name for name in ("user", "assistant", "observation", "function", "system")}
+
     @property
     def has_pictures(self) -> bool:
         """Whether a column is named for images or videos."""

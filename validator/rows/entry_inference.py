@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from validator.rows.converter import Row
 from validator.rows.dataset_attr import DatasetAttr, Entry, entry_as_json
 from validator.rows.media_columns import PLACEHOLDERS, first_media_fault
-from validator.rows.outcomes import Row, conversation_turns, count_trained
+from validator.rows.outcomes import conversation_turns, count_trained
 
 PROMPT_NAMES = ("instruction", "prompt", "question", "query", "problem", "input")
 QUERY_NAMES = ("input", "context", "输入")
@@ -92,6 +93,11 @@ class InferredEntry(NamedTuple):
     entry: dict[str, Any]
     stage: str
 
+    @property
+    def attr(self) -> DatasetAttr:
+        """The entry with LLaMA-Factory's defaults."""
+        return DatasetAttr.from_entry(self.entry)
+
 
 class UnknownFormError(Exception):
     """Rows that no entry describes. `columns` are the columns of the rows; the message says what the rows would
@@ -106,8 +112,8 @@ def infer_entry(rows: Sequence[Row]) -> InferredEntry:
     """Return the entry under which LLaMA-Factory trains on most of the rows. Raises UnknownFormError."""
     example = _first_values(rows)
     known = [*_conversation_entries(example, rows), *_alpaca_entries(example)] or [*_pretraining_entries(example)]
-    best = max(known, key=lambda one: count_trained(one.entry, one.stage, rows), default=None)
-    if best is None or not count_trained(best.entry, best.stage, rows):
+    best = max(known, key=lambda one: count_trained(one.attr, one.stage, rows), default=None)
+    if best is None or not count_trained(best.attr, best.stage, rows):
         raise UnknownFormError([*example], _unknown_form_message(example, len(rows) == 1))
     if best.stage == "sft" and (label := next(_misspelt_labels(example, rows), None)):
         why = f"`{label}` holds labels that are neither true nor false: write true in place of 1, false in place of 0"
@@ -329,7 +335,7 @@ _SENTENCE_WORDS = 4
 
 def recipe_notes(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
     """Yield what a recipe for these rows should heed: template, tool calls, media, columns that are not used."""
-    attr, text = DatasetAttr.from_entry(inferred.entry), "\n".join(map(str, rows))
+    attr, text = inferred.attr, "\n".join(map(str, rows))
     if attr.formatting == "openai":
         yield "formatting openai is known from LLaMA-Factory 0.9.4 on, and alone reads `tool_calls`"
         yield "rows without tools get the system prompt 'detailed thinking off' with it"
@@ -340,7 +346,7 @@ def recipe_notes(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
     for part, mark in PLACEHOLDERS.items():
         if column := attr.columns.get(part):
             yield f"files in `{column}` are looked for in `media_dir` (default: `dataset_dir`)"
-            if why := first_media_fault(inferred.entry, inferred.stage, rows, part):
+            if why := first_media_fault(attr, inferred.stage, rows, part):
                 yield f"{why}: LLaMA-Factory stops"
         elif mark in text:  # llamafactory/data/mm_plugin.py:_validate_messages
             yield f"the rows hold {mark} and no column `{part}`: a template that takes {part} stops the run there"
@@ -350,14 +356,14 @@ def recipe_notes(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
 
 def template_notes(inferred: InferredEntry) -> Iterator[str]:
     """Yield what the template of a recipe for these rows must support."""
-    attr = DatasetAttr.from_entry(inferred.entry)
-    yield from (f"`template` must be one that takes {part}" for part in PLACEHOLDERS if attr.columns.get(part))
+    columns = inferred.attr.columns
+    yield from (f"`template` must be one that takes {part}" for part in PLACEHOLDERS if columns.get(part))
 
 
 def _unused_columns(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
     """Yield columns with lists, sentences or labels that the entry leaves out; none for plain text, which they
     describe."""
-    attr = DatasetAttr.from_entry(inferred.entry)
+    attr = inferred.attr
     used = attr.columns.values()
     if any(turn.get("reasoning_content") for turn in conversation_turns(attr, rows)):
         yield "reasoning_content"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from validator.rows.converter import Sample, row_converter
-from validator.rows.dataset_attr import MODALITIES, DatasetAttr, Entry
-from validator.rows.outcomes import Row, row_checker
+from validator.rows.converter import Row, Sample
+from validator.rows.dataset_attr import MODALITIES, DatasetAttr
+from validator.rows.outcomes import row_checker
 
 PLACEHOLDERS = {"images": "<image>", "videos": "<video>", "audios": "<audio>"}
 
@@ -61,19 +61,14 @@ def media_paths(value: object) -> Iterator[str]:
         yield from (path for one in value for path in media_paths(one))
 
 
-def first_media_fault(entry: Entry, stage: str, rows: Sequence[Row], part: str) -> str:
+def first_media_fault(attr: DatasetAttr, stage: str, rows: Sequence[Row], part: str) -> str:
     """Return the first row that is trained and has another number of placeholders than of files; empty if there is
     none. Pre-training reads no media. Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_messages."""
-    attr, mark = DatasetAttr.from_entry(entry), PLACEHOLDERS[part]
-    convert: Callable[[Any], Sample] = row_converter(attr)
-    judged, column = row_checker(attr, stage), attr.columns.get(part)
+    check, column, mark = row_checker(attr, stage), attr.columns.get(part), PLACEHOLDERS[part]
     for number, row in enumerate(rows if stage != "pt" else (), 1):
+        sample = check(row).sample if column or mark in str(row) else None
         files = _file_count(row.get(column)) if column else 0
-        if (
-            (column or mark in str(row))
-            and not any(judged(row))
-            and (why := _placeholder_mismatch(convert(row), part, mark, files))
-        ):
+        if sample and (why := _placeholder_mismatch(sample, part, mark, files)):
             return f"row {number} has {why}"
     return ""
 

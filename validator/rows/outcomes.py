@@ -4,10 +4,10 @@ none of them would be trained."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from validator.rows.converter import FatalRowError, Sample, row_converter
-from validator.rows.dataset_attr import DatasetAttr, Entry
+from validator.rows.converter import FatalRowError, Row, Sample, row_converter
+from validator.rows.dataset_attr import DatasetAttr
 
 TRAINED = 0
 NON_TEXT_TURN = "a turn holds something other than text"  # which ends the run
@@ -40,28 +40,63 @@ def row_status(sample: Sample, stage: str) -> int:
     return TRAINED
 
 
-Row = Mapping[str, Any]
+class RowOutcome(NamedTuple):
+    """What becomes of a row: the sample if it is trained, else why it is dropped or why it ends the run."""
+
+    sample: Sample | None = None
+    dropped: str = ""
+    stops: str = ""
 
 
-def count_trained(entry: Entry, stage: str, rows: Sequence[Row]) -> int:
+def row_checker(attr: DatasetAttr, stage: str) -> Callable[[Row], RowOutcome]:
+    """Return the function that says what becomes of a row in a training stage."""
+    convert = row_converter(attr)
+
+    def check(row: Row) -> RowOutcome:
+        try:
+            sample = convert(row)
+            code = row_status(sample, stage)
+        except FatalRowError as err:
+            return RowOutcome(stops=str(err))
+        except (AttributeError, KeyError, TypeError):
+            return RowOutcome(stops="a value is of a kind that LLaMA-Factory cannot convert")
+        if code != TRAINED:
+            return RowOutcome(dropped=STATUS_REASONS[code])
+        texts = all(isinstance(content, str) for _, content in (*sample.prompt, *sample.answers))
+        return RowOutcome(sample) if texts else RowOutcome(stops=NON_TEXT_TURN)
+
+    return check
+
+
+def count_trained(attr: DatasetAttr, stage: str, rows: Sequence[Row]) -> int:
     """Return how many of the rows LLaMA-Factory trains on."""
-    attr = DatasetAttr.from_entry(entry)
-    return (
-        0 if missing_columns(attr, rows) else sum(not any(outcome) for outcome in map(row_checker(attr, stage), rows))
-    )
+    check = row_checker(attr, stage)
+    return 0 if missing_columns(attr, rows) else sum(check(row).sample is not None for row in rows)
 
 
-def why_none_trained(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
+def first_fatal_row(attr: DatasetAttr, stage: str, rows: Sequence[Row]) -> str:
+    """Return the first row that ends the run, and why; empty if none does."""
+    check = row_checker(attr, stage)
+    faults = ((number, check(row).stops) for number, row in enumerate(rows, 1))
+    return next((f"row {number} ends the run: {stops}" for number, stops in faults if stops), "")
+
+
+def why_none_trained(attr: DatasetAttr, stage: str, rows: Sequence[Row]) -> str:
     """Return why LLaMA-Factory trains on none of the rows; empty if it trains on one, or there is no row."""
-    attr = DatasetAttr.from_entry(entry)
     if why := missing_columns(attr, rows):
         return why
-    first = ""
-    for why, stops in map(row_checker(attr, stage), rows):
-        if not (why or stops):
+    first: RowOutcome | None = None
+    for outcome in map(row_checker(attr, stage), rows):
+        if outcome.sample:
             return ""
-        first = first or why or stops
-    return _unnamed_roles(attr, rows) or first
+        first = first or outcome
+    if first is None:
+        return ""
+    tags = [tag for name, tag in attr.tags.items() if name not in ("role_tag", "content_tag")]
+    roles = dict.fromkeys(str(turn.get(attr.tags["role_tag"])) for turn in conversation_turns(attr, rows))
+    if unnamed := [role for role in roles if role not in tags]:
+        return f"the turns are of `{'`, `'.join(unnamed)}`, and the tags are {', '.join(filter(None, tags))}"
+    return first.dropped or first.stops
 
 
 def missing_columns(attr: DatasetAttr, rows: Sequence[Row]) -> str:
@@ -82,46 +117,3 @@ def conversation_turns(attr: DatasetAttr, rows: Sequence[Row]) -> Iterator[Row]:
     for row in rows if column else ():
         held = row.get(column or "")
         yield from (turn for turn in held if isinstance(turn, Mapping)) if isinstance(held, list) else ()
-
-
-def first_fatal_row(entry: Entry, stage: str, rows: Sequence[Row]) -> str:
-    """Return the first row that ends the run, and why; empty if none does."""
-    check = row_checker(DatasetAttr.from_entry(entry), stage)
-    faults = ((number, check(row).stops) for number, row in enumerate(rows, 1))
-    return next((f"row {number} ends the run: {stops}" for number, stops in faults if stops), "")
-
-
-class RowOutcome(NamedTuple):
-    """Why a row is dropped, or why it stops the run; both are empty for one that is trained."""
-
-    dropped: str = ""
-    stops: str = ""
-
-
-def row_checker(attr: DatasetAttr, stage: str) -> Callable[[Row], RowOutcome]:
-    """Return the function that says what becomes of a row."""
-    convert: Callable[[Any], Sample] = row_converter(attr)
-
-    def check(row: Row) -> RowOutcome:
-        try:
-            sample = convert(row)
-            code = row_status(sample, stage)
-        except FatalRowError as err:
-            return RowOutcome(stops=str(err))
-        except (AttributeError, KeyError, TypeError):
-            return RowOutcome(stops="a value is of a kind that LLaMA-Factory cannot convert")
-        if code != TRAINED:
-            return RowOutcome(STATUS_REASONS[code])
-        texts = all(isinstance(content, str) for _, content in (*sample.prompt, *sample.answers))
-        return RowOutcome() if texts else RowOutcome(stops=NON_TEXT_TURN)
-
-    return check
-
-
-def _unnamed_roles(attr: DatasetAttr, rows: Sequence[Row]) -> str:
-    """Return which roles of the turns no tag names; empty if all are named."""
-    tags = [tag for name, tag in attr.tags.items() if name not in ("role_tag", "content_tag")]
-    seen = dict.fromkeys(str(turn.get(attr.tags["role_tag"] or "")) for turn in conversation_turns(attr, rows))
-    unnamed = [role for role in seen if role not in tags]
-    known = ", ".join(tag for tag in tags if tag)
-    return f"the turns are of `{'`, `'.join(unnamed)}`, and the tags are {known}" if unnamed else ""

@@ -281,9 +281,9 @@ def _why_untrained(run: RunSettings, at: EntryPlace, dataset: Dataset, rows: Seq
     """Return why no row is trained, or which one ends the run; empty if another rule says it."""
     if any(entry_faults(dataset.entry)):
         return ""
-    untrained, route = why_none_trained(dataset.entry, run.task.stage, rows), at().route
+    untrained, route = why_none_trained(dataset.attr, run.task.stage, rows), at().route
     why = f"no row can be trained: {untrained}" if untrained else ""
-    why = why or first_fatal_row(dataset.entry, run.task.stage, _rows_surely_read(run, dataset))
+    why = why or first_fatal_row(dataset.attr, run.task.stage, _rows_surely_read(run, dataset))
     asked = ((each, subject) for each in _RULES_ON_COLUMNS for subject in subjects.datasets(run)) if why else ()
     told = (place for each, subject in asked for place, *_ in each.check(run, *subject))
     return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in told) else why
@@ -301,7 +301,7 @@ def _row_with_wrong_media_count(run: RunSettings, dataset: Dataset, part: str) -
     """Return which row has more or fewer marks than files; empty if none has, or the entry cannot be read."""
     if dataset.entry.get("formatting", "alpaca") not in FORMATTINGS or any(entry_faults(dataset.entry)):
         return ""
-    return first_media_fault(dataset.entry, run.task.stage, _rows_surely_read(run, dataset), part)
+    return first_media_fault(dataset.attr, run.task.stage, _rows_surely_read(run, dataset), part)
 
 
 def _needed_package(entry: Mapping[str, Any]) -> str | None:

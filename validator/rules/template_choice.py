@@ -11,7 +11,6 @@ from validator.knowledge import models, tables
 from validator.knowledge.chat_templates import thought_words
 from validator.recipe.suggestions import nearest_name, suggest
 from validator.rows.converter import FatalRowError, row_converter
-from validator.rows.dataset_attr import DatasetAttr
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
 from validator.run.dataset_registry import Dataset
 from validator.run.settings import RunSettings
@@ -279,7 +278,7 @@ def _share_without_words(dataset: Dataset, opens: str, closes: str) -> float | N
 
 def _last_answers(dataset: Dataset) -> Iterator[str]:
     """The last answer of each of the first rows, both of a pair."""
-    convert = row_converter(DatasetAttr.from_entry(dataset.entry))
+    convert = row_converter(dataset.attr)
     rows: Sequence[Any] = dataset.rows.head[:_MAX_ROWS_READ] if dataset.rows else ()
     for row in rows:
         try:

@@ -14,9 +14,10 @@ from typing import Any
 from validator.errors import RecipeError
 from validator.recipe import registry_edits, safe_read
 from validator.recipe.safe_read import parse_trusted_yaml
+from validator.rows.converter import Row
 from validator.rows.dataset_attr import MODALITIES
 from validator.rows.entry_inference import InferredEntry, UnknownFormError, infer_entry, recipe_notes
-from validator.rows.outcomes import Row, first_fatal_row
+from validator.rows.outcomes import first_fatal_row
 from validator.run import dataset_registry
 from validator.run.settings import RunSettings
 
@@ -78,7 +79,7 @@ def describe_user_data(path: Path, name: str | None, rows: Sequence[Row], count_
     """Return a file or folder of data, described by its first rows; `name` None means the file's name. Raises
     RecipeError if no entry describes the rows, or one of them ends the run."""
     inferred = infer_user_entry(path, rows)
-    if why := first_fatal_row(inferred.entry, inferred.stage, rows):
+    if why := first_fatal_row(inferred.attr, inferred.stage, rows):
         raise RecipeError(f"`{path}`: {why}; write all rows in one form, or take it out")
     return UserData(path, name or _dataset_name(path.stem), inferred, tuple(recipe_notes(inferred, rows)), count_rows)
 
