@@ -23,6 +23,7 @@ from validator.rows.media_columns import first_media_fault
 
 SHAREGPT = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
 TALK = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+CALLED = '{"name": "f", "arguments": {}}'
 SYSTEM = {"role": "system", "content": "Be brief."}
 CALL: list[dict[str, Any]] = [
     TALK[0],
@@ -90,13 +91,13 @@ FORMS = {
         [{"conversations": [{"from": "user", "value": "q"}, {"from": "assistant", "value": "a"}]}],
         {"formatting": "sharegpt", "tags": FROM}),
     "sharegpt with tools": Form(
-        [{"conversations": [SHAREGPT[0], {"from": "function_call", "value": "{}"},
+        [{"conversations": [SHAREGPT[0], {"from": "function_call", "value": CALLED},
                             {"from": "observation", "value": "1"}, SHAREGPT[1]], "tools": "[]", "system": "s"}],
         {"formatting": "sharegpt", "columns": {"messages": "conversations", "system": "system", "tools": "tools"}}),
     "messages": Form(chat(TALK, [SYSTEM, *TALK], [*TALK, *TALK]), CHAT),
     "messages with tool calls": Form(chat(CALL, TALK), {**CHAT, "formatting": "openai"}),
     "messages with parallel answers of tools": Form(
-        chat([TALK[0], {"role": "function", "content": "{}"}, *CALL[2:]]), {**CHAT, "formatting": "openai"}),
+        chat([TALK[0], {"role": "function", "content": CALLED}, *CALL[2:]]), {**CHAT, "formatting": "openai"}),
     "pairs": Form([{"prompt": "q", "chosen": "a", "rejected": "b"}],
                   {"columns": {"prompt": "prompt", **PAIR}, "ranking": True}, "dpo"),
     "pairs, alpaca": Form([{"instruction": "q", "input": "i", "chosen": "a", "rejected": "b"}],
@@ -385,8 +386,7 @@ MIXED = [*chat(TALK, TALK), *FORMS["alpaca"].rows[:1]]
     (MIXED, "row 3 ends the run: `messages` is not a list of turns"),
     ([*FORMS["alpaca"].rows * 2000, {"instruction": "q", "input": "", "output": 5}],
      "`output` is a number at my.jsonl:4001, text before; a column has one type; LLaMA-Factory stops"),
-    ([*chat(TALK) * 1200, {"messages": None}], "1 of 1,201 rows stop LLaMA-Factory: `messages` is not a list of turns ("
-     "my.jsonl:1201); take them out"),
+    ([*chat(TALK) * 1200, {"messages": None}], "my.jsonl:1201: `messages` is not a list of turns; LLaMA-Factory stops"),
 ])  # fmt: skip
 def test_rows_that_stop_the_run_are_refused(rows: list[dict[str, Any]], words: str) -> None:
     path = write(Path(), Form(rows, {}))

@@ -181,7 +181,7 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
             sequences=selection.sequences,
             exact=exact,
         ),
-        drops=list(_dropped_rows(selection)),
+        drops=dropped_rows(selection),
         steps=steps,
         tokens=tokens,
         memory=_longest_batch_memory(run, selection, rows),
@@ -221,10 +221,13 @@ def _report_notes(run: RunSettings, selection: RowSelection, reason: str) -> Ite
     yield from selection.inexact_because
 
 
-def _dropped_rows(selection: RowSelection) -> Iterator[DroppedRows]:
+def dropped_rows(selection: RowSelection) -> list[DroppedRows]:
+    """Return the rows that are not trained on by reason, the most frequent first."""
     outcome = selection.rows["outcome"][selection.train]
-    for code, rows in selection.drops.most_common():
-        yield DroppedRows(STATUS_REASONS[code], rows, selection.places(selection.train[outcome == code]))
+    return [
+        DroppedRows(STATUS_REASONS[code], rows, selection.places(selection.train[outcome == code]))
+        for code, rows in selection.drops.most_common()
+    ]
 
 
 def _token_totals(run: RunSettings, selection: RowSelection, counter: TokenCounter, trained: Positions) -> TokenTotals:

@@ -8,23 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from validator.dataset import data_files, data_report, recipe_datasets
 from validator.dataset.data_report import DataReport, DroppedRows
-from validator.dataset.row_scan import ROW, ScannedRows
+from validator.dataset.row_selection import select_rows
+from validator.dataset.token_counting import CharacterCounter
 from validator.errors import RecipeError
 from validator.knowledge import devices, models
 from validator.output.progress import ProgressBar
 from validator.recipe import registry_edits, safe_read
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe, with_overrides
-from validator.rows.dataset_attr import DatasetAttr, entry_as_json
+from validator.rows.dataset_attr import entry_as_json
 from validator.rows.entry_inference import ROWS_FOR_INFERENCE, InferredEntry, template_notes
-from validator.rows.outcomes import row_checker
 from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry
 from validator.run.settings import RunSettings, resolve, run_of_values
@@ -32,7 +29,6 @@ from validator.run.user_data import UserData, describe_user_data, infer_user_ent
 from validator.run.workspace import Workspace
 
 _DEFAULT_DATASET_DIR = "data"  # LLaMA-Factory's `dataset_dir` where a recipe names none
-_COMPARED_ROWS = 100_000  # rows that are compared with the form of the first
 
 
 def report_on_source(
@@ -89,17 +85,20 @@ def run_of_source(
             raise RecipeError(f"{path}: {document.problems[0].message}")
         changes = [*overrides, *([f"model_name_or_path={model}"] if model else [])]
         return resolve(with_overrides(document, changes), machine)
-    return _run_of_data_file(Path(path), model, machine)
-
-
-def _run_of_data_file(path: Path, model: str | None, machine: str | None) -> RunSettings:
     try:
-        inferred = infer_user_entry(path, _first_rows(path))
-    except UnreadableError:  # which the study tells of, row by row
+        inferred = infer_user_entry(Path(path), _first_rows(Path(path)))
+    except UnreadableError:  # which the report names, with the row
         inferred = InferredEntry({}, "sft")
+    return _run_on_data(Path(path), Path(path).stem, inferred, model, machine)
+
+
+def _run_on_data(
+    path: Path, name: str, inferred: InferredEntry, model: str | None = None, machine: str | None = None
+) -> RunSettings:
+    """Return a run that trains on a data file or folder under this entry."""
     values: dict[str, Any] = {
-        "stage": inferred.stage, "do_train": True, "finetuning_type": "lora", "dataset": path.stem,
-        "dataset_dir": {path.stem: {**inferred.entry, "file_name": str(path)}},
+        "stage": inferred.stage, "do_train": True, "finetuning_type": "lora", "dataset": [name],
+        "dataset_dir": {name: {**inferred.entry, "file_name": str(path)}},
     }  # fmt: skip
     if model:
         values |= {"model_name_or_path": model, "template": models.find_model(model).template}
@@ -110,7 +109,7 @@ def _run_of_data_file(path: Path, model: str | None, machine: str | None) -> Run
 @dataclass(frozen=True)
 class Registration:
     """An entry, the registry that holds it, and the keys of a recipe that trains on it. `added` is false where it was
-    there already; `drops` are rows of another form among the `rows` that were looked at."""
+    there already; `drops` are rows of another form among the `rows` of the data."""
 
     path: str
     name: str
@@ -133,8 +132,12 @@ def register_data(path: Path, name: str, folder: Path | None = None) -> Registra
     registry = folder / dataset_registry.REGISTRY_FILE
     mine = read_user_data(path, name)
     entry = mine.entry(folder)
-    with naming_unreadable_file(path):
-        rows, drops = _compare_rows(list_data_files(path), mine.form)
+    # Too few rows to fill one packed sequence are no fault of the entry.
+    run = _run_on_data(path, name, mine.form).updated({"packing": False})
+    (loaded,) = recipe_datasets.load_datasets(run, CharacterCounter(), lambda _rows: None)
+    selection = select_rows(run, [loaded])
+    for problem in selection.problems:
+        raise RecipeError(f"{problem.place}: {problem.message}; LLaMA-Factory stops")
     try:
         added = bool(registry_edits.add_entries(registry, {name: entry}))
     except RecipeError as err:
@@ -142,29 +145,5 @@ def register_data(path: Path, name: str, folder: Path | None = None) -> Registra
     usual = os.path.realpath(folder) == os.path.realpath(_DEFAULT_DATASET_DIR)
     settings = {"dataset": name, **({} if usual else {"dataset_dir": str(folder)}), "stage": mine.form.stage}
     notes = [*mine.notes, *template_notes(mine.form)]
-    return Registration(str(registry), name, entry, added, settings, rows, drops, notes)
-
-
-def _compare_rows(files: list[Path], inferred: InferredEntry) -> tuple[int, list[DroppedRows]]:
-    """Return how many rows were looked at, and those that are dropped. Raises RecipeError if LLaMA-Factory would
-    stop."""
-    scan, attr, lines = ScannedRows(), DatasetAttr.from_entry(inferred.entry), list[int]()
-    check, dropped, fatal = row_checker(attr, inferred.stage), dict[str, list[str]](), dict[str, list[str]]()
-    for path in files:
-        scan.files.append((scan.read, path))
-        for line, row in islice(data_files.read_rows(path), _COMPARED_ROWS - scan.read):
-            scan.count_row(row)
-            lines.append(line)
-            outcome = check(row)
-            for why, places in ((outcome.dropped, dropped), (outcome.stops, fatal)):
-                if why:
-                    places.setdefault(why, []).append(f"{path}:{line}")
-    rows = np.zeros(len(lines), ROW)
-    rows["line"] = lines
-    scan.add_rows(rows)
-    for why in recipe_datasets.column_problems(scan, attr):
-        raise RecipeError(f"`{files[0]}`: {why}; LLaMA-Factory stops")
-    for why, where in fatal.items():
-        found = f"{len(where):,} of {scan.read:,} rows stop LLaMA-Factory: {why}"
-        raise RecipeError(f"{found} ({', '.join(where[:3])}); take them out")
-    return scan.read, [DroppedRows(why, len(where), where[:3]) for why, where in dropped.items()]
+    drops = data_report.dropped_rows(selection)
+    return Registration(str(registry), name, entry, added, settings, loaded.rows.read, drops, notes)
