@@ -198,7 +198,7 @@ def test_what_cannot_be_simulated_at_all_is_one_sentence(here: Path, more: dict[
 def test_what_is_known_without_a_simulation_is_not_simulated() -> None:
     """Weights and states alone are too large; the host is too small; the answer is taken from what there is."""
     with session.SimulationSession(lambda _: None, 22) as made:
-        best = answer.find_answer("./mine", "8xa100-80g", simulations=partial(simulations_of_plan, trials=made)).best
+        best = answer.find_answer("./mine", "8xa100-80g", simulations=partial(simulations_of_plan, session=made)).best
         assert best
         assert best.draft.planned
         Fake.asked.clear()

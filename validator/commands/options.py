@@ -175,9 +175,9 @@ def _require_simulation_packages(context: click.Context, _parameter: click.Param
 
 
 @contextmanager
-def open_trials(wanted: bool, more: int = 0) -> Iterator[SimulationSession | None]:
-    """What simulates runs, `more` beside the first; None where it is not wanted. The process that simulates ends with
-    the block."""
+def open_session(wanted: bool, more: int = 0) -> Iterator[SimulationSession | None]:
+    """Yield a session that simulates a run and `more` variants; None if it is not wanted. The process that simulates
+    ends with the block."""
     if not wanted:
         yield None
         return
@@ -189,8 +189,9 @@ def open_trials(wanted: bool, more: int = 0) -> Iterator[SimulationSession | Non
 
 @contextmanager
 def open_simulator(wanted: bool, more: int = 0) -> Iterator[Callable[[RunSettings], RunSettings] | None]:
-    """As `trials`, what gives a run its simulations."""
-    with open_trials(wanted, more) as made:
+    """Yield a function that gives a run its simulations, from a session as `open_session` yields; None if it is not
+    wanted."""
+    with open_session(wanted, more) as made:
         if made is None:
             yield None
             return
@@ -200,7 +201,7 @@ def open_simulator(wanted: bool, more: int = 0) -> Iterator[Callable[[RunSetting
 
 
 def simulation_of(run: RunSettings) -> SimulationFigures | None:
-    """What was simulated of a run; None where nothing was."""
+    """Return the figures of a run's simulation; None if nothing was simulated."""
     from validator.simulation.predict import Simulation
 
     return run.memory_source.figures(run) if isinstance(run.memory_source, Simulation) else None

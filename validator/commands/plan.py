@@ -128,10 +128,10 @@ def command(
         raise click.UsageError(f"{asked} is for one model; give --model")
     stage, samples = planner.stage_and_samples(stage, samples, data)
     made_for = None if model and data else samples  # beside data of one's own the header says how many are recommended
-    with options.open_trials(simulate, _MAX_FURTHER_SIMULATIONS) as trials:
+    with options.open_session(simulate, _MAX_FURTHER_SIMULATIONS) as session:
         answer = planner.find_answer(
             model, machine, made_for, host_ram, cutoff_len, method, stage, fsdp, data.registry if data else None,
-            network, price, partial(simulations_of_plan, trials=trials) if trials else None,
+            network, price, partial(simulations_of_plan, session=session) if session else None,
         )  # fmt: skip
         answer = replace(answer, samples=samples)
         if scaled and answer.best:

@@ -1,5 +1,5 @@
-"""Memory of runs whose model no formula knows: a run whose device memory is simulated, and the runs of a plan, whose
-model is counted once and then simulated where it may fit."""
+"""Memory of runs whose model no formula knows: `Simulation` for a run and its variants, `PlanSimulations` for the runs
+of a plan, whose model is counted once and then simulated where it may fit."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from validator.simulation.simulation_request import SIMULATED_OPTIMIZERS, reques
 
 
 class Simulation:
-    """Memory by simulation for the recipe's own run, and for as many runs with other arguments as `trials` allows. It
-    stands in for the formulas where these do not know the model."""
+    """The memory source (run/settings.py) of the recipe's own run, and of as many variants as the session allows."""
 
-    def __init__(self, trials: SimulationSession) -> None:
-        self.trials = trials
+    def __init__(self, session: SimulationSession) -> None:
+        self.session = session
         self._sources: dict[tuple[str, ...], ConfigSource | None] = {}
 
     def find_model(
@@ -38,32 +37,20 @@ class Simulation:
         if model or source is None:
             return model, problem
         try:
-            there = self.step(run, source, run.batch.max_tokens)
+            step = self.step(run, source, run.batch.max_tokens)
         except RecipeError as err:
             return None, f"model type `{source.config.get('model_type')}` {err}"
-        return model_from_step(str(run.args.get("model_name_or_path")), source, there), None
+        return _counted_model(str(run.args.get("model_name_or_path")), source, step), None
 
-    def device_memories(self, run: RunSettings, length: int) -> Mapping[str, Estimate]:
+    def device_memories(self, run: RunSettings, length: int, /) -> Mapping[str, Estimate]:
         """Return memory with samples of this length, for a model that was counted; none if that is not simulated."""
         try:
-            there = self.device_memory(run, length)
+            estimate = self._device_memory(run, length)
         except RecipeError:
             return {}
-        return {"": there} if there else {}
+        return {"": estimate} if estimate else {}
 
-    def device_memory(self, run: RunSettings, length: int) -> Estimate | None:
-        """Return the simulated memory of one device; None if no config.json tells the model. Raises RecipeError if the
-        run cannot be simulated."""
-        prediction = predict(run)
-        source = self.config_source(run)
-        if run.model is None or prediction.workload is None or source is None:
-            return None
-        stepped = physics_inputs.optimizer_states(run, run.deepspeed) in SIMULATED_OPTIMIZERS
-        runtime = run.machine.device.runtime(physics_inputs.uses_expandable_segments(run)) if run.machine else None
-        work = prediction.workload._replace(length=length, eval_length=length)
-        return estimate_from_step(run.model.arch, work, self.step(run, source, length), stepped, runtime)
-
-    def exceeds_at_rest(self, _job: RunSettings, /) -> bool:
+    def exceeds_at_rest(self, _run: RunSettings, /) -> bool:
         """False: the run that was asked for is simulated in any case."""
         return False
 
@@ -84,46 +71,58 @@ class Simulation:
 
     def step(self, run: RunSettings, source: ConfigSource, length: int) -> SimulatedStep:
         """Return a simulated step. Raises RecipeError with the reason if there is none."""
-        return self.trials.answer(request_for(run, source.config, length, source.stored_bytes))
+        return self.session.answer(request_for(run, source.config, length, source.stored_bytes))
 
     def figures(self, run: RunSettings) -> SimulationFigures | None:
-        """Return the figures of the simulation, of a model that formulas know, too; None if no config.json tells it, or
-        it cannot be simulated."""
+        """Return the figures of the simulation, also of a model that formulas know; None if no config.json describes
+        the model, or it cannot be simulated."""
         source = self.config_source(run)
         try:
-            band = self.device_memory(run, run.batch.max_tokens)
+            band = self._device_memory(run, run.batch.max_tokens)
         except RecipeError as err:
-            self.trials.tell(f"`{run.args.get('model_name_or_path')}` {err}")
+            self.session.tell(f"`{run.args.get('model_name_or_path')}` {err}")
             return None
         if band is None or source is None:
             return None
-        there = self.step(run, source, run.batch.max_tokens)
+        step = self.step(run, source, run.batch.max_tokens)
         return SimulationFigures(
             band.allocated / GIB,
             band.low / GIB,
             band.expected / GIB,
             band.high / GIB,
-            there.parameters,
-            there.trainable,
-            there.whole,
+            step.parameters,
+            step.trainable,
+            step.whole,
             installed_releases(DECISIVE_PACKAGES),
         )
 
+    def _device_memory(self, run: RunSettings, length: int) -> Estimate | None:
+        """Return the simulated memory of one device; None if no config.json describes the model. Raises RecipeError if
+        the run cannot be simulated."""
+        source, workload = self.config_source(run), predict(run).workload
+        if run.model is None or workload is None or source is None:
+            return None
+        stepped = physics_inputs.optimizer_states(run, run.deepspeed) in SIMULATED_OPTIMIZERS
+        runtime = run.machine.device.runtime(physics_inputs.uses_expandable_segments(run)) if run.machine else None
+        work = workload._replace(length=length, eval_length=length)
+        return estimate_from_step(run.model.arch, work, self.step(run, source, length), stepped, runtime)
 
-def model_from_step(name: str, source: ConfigSource, there: SimulatedStep) -> Model:
-    """The model of that name as its class was counted."""
-    layers = [
-        CountedLayers(one.number, tuple((*each,) for each in one.linears), one.experts, one.vectors)
-        for one in there.layers
-    ]
-    size = CountedSizes(there.parameters, there.embedding, there.head, there.hidden)
-    return models.counted_model(name, source, layers, size)
 
-
-def with_simulations(run: RunSettings, trials: SimulationSession) -> RunSettings:
+def with_simulations(run: RunSettings, session: SimulationSession) -> RunSettings:
     """Return the run, with simulations at hand."""
-    trials.begin()
-    return replace(run, memory_source=Simulation(trials))
+    session.begin()
+    return replace(run, memory_source=Simulation(session))
+
+
+def _counted_model(name: str, source: ConfigSource, step: SimulatedStep) -> Model:
+    """Return the model of that name as its class was counted."""
+    layers = [
+        CountedLayers(group.number, tuple((*linear,) for linear in group.linears), group.experts, group.vectors)
+        for group in step.layers
+    ]
+    return models.counted_model(
+        name, source, layers, CountedSizes(step.parameters, step.embedding, step.head, step.hidden)
+    )
 
 
 class PlanSimulations(Simulation):
@@ -131,17 +130,11 @@ class PlanSimulations(Simulation):
     `failed`: by method, why its simulation failed; that method is not tried again. `closed`: nothing more is simulated.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        source: ConfigSource,
-        trials: SimulationSession,
-        failed: dict[str, str] | None = None,
-        closed: bool = False,
-    ) -> None:
-        super().__init__(trials)
-        self.model, self.source, self.closed = model, source, closed
-        self.failed = {} if failed is None else failed
+    def __init__(self, model: Model, source: ConfigSource, session: SimulationSession) -> None:
+        super().__init__(session)
+        self.model, self.source = model, source
+        self.failed: dict[str, str] = {}
+        self.closed = False
 
     @property
     def kind(self) -> str:
@@ -151,7 +144,7 @@ class PlanSimulations(Simulation):
     @property
     def used_up(self) -> int | None:
         """How many simulations were made, if no more are allowed; else None."""
-        return self.trials.made if self.trials.spent else None
+        return self.session.made if self.session.spent else None
 
     @property
     def fuses(self) -> bool:
@@ -160,8 +153,10 @@ class PlanSimulations(Simulation):
 
     @property
     def settled(self) -> PlanSimulations:
-        """The same, of which what was simulated is all there is."""
-        return PlanSimulations(self.model, self.source, self.trials, self.failed, closed=True)
+        """The same simulations, without making further ones."""
+        closed = PlanSimulations(self.model, self.source, self.session)
+        closed.failed, closed.closed = self.failed, True
+        return closed
 
     def count(self, runs: Iterable[RunSettings]) -> None:
         """Count the model's layers by the first of the runs that can be simulated. Raises RecipeError if none can, with
@@ -169,12 +164,11 @@ class PlanSimulations(Simulation):
         problems: list[str] = []
         for run in runs:
             try:
-                self.model = model_from_step(
-                    self.model.name, self.source, self.step(run, self.source, run.batch.max_tokens)
-                )
+                step = self.step(run, self.source, run.batch.max_tokens)
             except RecipeError as err:
                 problems.append(str(err))
             else:
+                self.model = _counted_model(self.model.name, self.source, step)
                 return
         raise RecipeError(f"model type `{self.kind}` {next(iter(problems), 'is not simulated')}")
 
@@ -193,30 +187,30 @@ class PlanSimulations(Simulation):
         return self.source
 
     def exceeds_at_rest(self, run: RunSettings, /) -> bool:
-        """True if weights and states alone are too large for the device: of such a run nothing is simulated."""
+        """True if weights and states alone are too large for the device: such a run is not simulated."""
         usable = run.machine.device.usable_gib if run.machine else None
         workload = predict(run).workload
         return bool(usable and workload and resident_bytes(self.model.arch, workload) > usable * GIB)
 
     def step(self, run: RunSettings, source: ConfigSource, length: int) -> SimulatedStep:
         """Return a simulated step of one of the plan's runs. Raises RecipeError with the reason if there is none."""
-        asked = request_for(run, source.config, length, source.stored_bytes)
-        if asked.method in self.failed:
-            raise RecipeError(self.failed[asked.method])
-        if self.closed:
-            return self.trials.told(asked)
+        request = request_for(run, source.config, length, source.stored_bytes)
+        if request.method in self.failed:
+            raise RecipeError(self.failed[request.method])
         try:
-            return self.trials.answer(asked)
+            return self.session.answer(request, simulate=not self.closed)
         except RecipeError as err:
-            if not self.trials.spent:
-                self.failed[asked.method] = str(err)
+            if not self.closed and not self.session.spent:
+                self.failed[request.method] = str(err)
             raise
 
 
-def simulations_of_plan(name: str, trials: SimulationSession) -> PlanSimulations | None:
-    """For a model by that name; None where no config.json tells it. Raises RecipeError for one that cannot be used."""
+def simulations_of_plan(name: str, session: SimulationSession) -> PlanSimulations | None:
+    """Return the simulations for a model by that name; None if no config.json describes it. Raises RecipeError for a
+    model that cannot be used."""
     source = models.find_config_source(name, Path(name).absolute(), "main", None)
     if source is None:
         return None
-    trials.begin()
-    return PlanSimulations(models.counted_model(name, source, (), CountedSizes(1, 0, 0, 1)), source, trials)
+    session.begin()
+    placeholder = models.counted_model(name, source, (), CountedSizes(1, 0, 0, 1))
+    return PlanSimulations(placeholder, source, session)

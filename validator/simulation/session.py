@@ -9,8 +9,8 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -25,128 +25,22 @@ from validator.recipe import atomic_write, known_folders
 from validator.simulation.simulated_memory import DECISIVE_PACKAGES, SimulatedStep, step_from_json
 from validator.simulation.simulation_request import SimulationRequest
 
-
-def cached_step_path(request: SimulationRequest, releases: Mapping[str, str]) -> Path:
-    """Return the file of a request's cached answer."""
-    told = json.dumps([asdict(request), dict(releases), __version__], sort_keys=True, default=str)
-    return _cache_folder() / f"{hashlib.sha256(told.encode()).hexdigest()[:32]}.json"
-
-
-def read_cached_step(path: Path) -> SimulatedStep | None:
-    """Return the cached answer; None if there is none that can be used."""
-    try:
-        return step_from_json(json.loads(path.read_text("utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def cache_step(path: Path, answer: SimulatedStep) -> None:
-    """Write the answer. A folder that cannot be written to only costs the next command its time."""
-    with suppress(RecipeError):
-        atomic_write.make_folder(path.parent)
-        atomic_write.replace_file(path, json.dumps(answer._asdict()))
-
-
-def _cache_folder() -> Path:
-    """Folder of cached simulations. Without a home folder: a path below /dev/null, where nothing can be read or
-    written."""
-    base = known_folders.user_folder("XDG_CACHE_HOME", ".cache") or Path(os.devnull)
-    return base / "lmf-recipes" / "simulations"
-
-
+_REQUIRED_PACKAGES = ("torch", "transformers", "peft", "llamafactory")
 # Seconds for one answer; the first one waits for the imports, too.
 ANSWER_TIMEOUT_SECONDS = 600
-# Nothing is asked of a hub, and a few threads more would not make fake tensors faster.
+# Of the child process: nothing is imported from the working folder, where Python looks first by default, nothing is
+# asked of a hub, and a few threads more would not make fake tensors faster.
 _CHILD_ENVIRONMENT = {
+    "PYTHONSAFEPATH": "1",
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
     "CUDA_VISIBLE_DEVICES": "",
 }
-_SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
-
-
-class SimulatorProcess:
-    """A child process that answers one request after another."""
-
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._mine, theirs = context.Pipe()
-        self._process = context.Process(target=_serve_requests, args=(theirs,), daemon=True)
-        with _safe_import_path():
-            self._process.start()
-        theirs.close()
-
-    def ask(self, request: SimulationRequest) -> SimulatedStep:
-        """Return the answer. Raises RecipeError with the reason if there is none, and if it takes too long."""
-        try:
-            self._mine.send(request)
-            if not self._mine.poll(ANSWER_TIMEOUT_SECONDS):
-                self.close()
-                raise RecipeError(f"is not simulated: no answer within {ANSWER_TIMEOUT_SECONDS} seconds")
-            answer = self._mine.recv()
-        except (EOFError, OSError):
-            raise RecipeError(f"is not simulated: {self._end()}") from None
-        if not isinstance(answer, SimulatedStep):
-            raise RecipeError(f"is not simulated: {answer}")
-        return answer
-
-    def _end(self) -> str:
-        """Return in words how a process that is gone ended."""
-        self._process.join()
-        if self._process.exitcode == -signal.SIGKILL:
-            return "the process was killed; is there memory for it?"
-        return f"the process ended with exit code {self._process.exitcode}"
-
-    def close(self) -> None:
-        """End the process."""
-        self._mine.close()
-        self._process.kill()
-        self._process.join()
-
-
-@contextmanager
-def _safe_import_path() -> Iterator[None]:
-    """Make a Python that is started within the block import nothing from the working folder, where it looks first by
-    default."""
-    before = os.environ.get(_SAFE_PATH_VARIABLE)
-    os.environ[_SAFE_PATH_VARIABLE] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_SAFE_PATH_VARIABLE]
-        else:
-            os.environ[_SAFE_PATH_VARIABLE] = before
-
-
-def _serve_requests(connection: Connection) -> None:
-    """Answer until nobody asks any more. Output of libraries is dropped: standard output is the caller's."""
-    processes.die_with_parent()
-    os.environ.update(_CHILD_ENVIRONMENT)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(nowhere, stream)
-    while True:
-        try:
-            request = connection.recv()
-        except EOFError:
-            return
-        try:
-            from . import worker  # after the environment, which the packages read when they are imported
-
-            connection.send(worker.simulate_step(request))
-        except (Exception, SystemExit) as err:  # also of a package that cannot be imported
-            first = (str(err).strip() or repr(err)).splitlines()[0]
-            connection.send(f"{type(err).__name__}: {first}"[:300])
-
-
-_PRECISION_WORDS = {"pure_bf16": " in bf16", "engine": " under DeepSpeed", "fp32": " in fp32"}
-_REQUIRED_PACKAGES = ("torch", "transformers", "peft", "llamafactory")
 
 
 def missing_packages() -> list[str]:
-    """The packages that simulations need and this Python lacks. Nothing is imported for it."""
+    """Return the packages that simulations need and this Python lacks. Nothing is imported for it."""
     return [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
 
 
@@ -159,19 +53,91 @@ def installed_releases(packages: Iterable[str]) -> dict[str, str]:
     return there
 
 
+def cached_step_path(request: SimulationRequest, releases: Mapping[str, str]) -> Path:
+    """Return the file of a request's cached answer. Without a home folder that is a path below /dev/null, where nothing
+    can be read or written."""
+    key = json.dumps([asdict(request), dict(releases), __version__], sort_keys=True, default=str)
+    base = known_folders.user_folder("XDG_CACHE_HOME", ".cache") or Path(os.devnull)
+    return base / "lmf-recipes" / "simulations" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def read_cached_step(path: Path) -> SimulatedStep | None:
+    """Return the cached answer; None if there is none that can be used."""
+    try:
+        return step_from_json(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+class SimulatorProcess:
+    """A child process that answers one request after another."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._mine, theirs = context.Pipe()
+        self._process = context.Process(target=_serve_requests, args=(theirs,), daemon=True)
+        own_environment = dict(os.environ)
+        os.environ.update(_CHILD_ENVIRONMENT)
+        try:
+            self._process.start()
+        finally:
+            os.environ.clear()
+            os.environ.update(own_environment)
+        theirs.close()
+
+    def ask(self, request: SimulationRequest) -> SimulatedStep:
+        """Return the answer. Raises RecipeError with the reason if there is none, and if it takes too long."""
+        try:
+            self._mine.send(request)
+            if not self._mine.poll(ANSWER_TIMEOUT_SECONDS):
+                self.close()
+                raise RecipeError(f"is not simulated: no answer within {ANSWER_TIMEOUT_SECONDS} seconds")
+            answer = self._mine.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            killed = self._process.exitcode == -signal.SIGKILL
+            end = "was killed; is there memory for it?" if killed else f"ended with exit code {self._process.exitcode}"
+            raise RecipeError(f"is not simulated: the process {end}") from None
+        if not isinstance(answer, SimulatedStep):
+            raise RecipeError(f"is not simulated: {answer}")
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self._mine.close()
+        self._process.kill()
+        self._process.join()
+
+
+def _serve_requests(connection: Connection) -> None:
+    """Answer until nobody asks any more. Output of libraries is dropped: standard output is the caller's."""
+    processes.die_with_parent()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        try:
+            from . import worker  # torch and LLaMA-Factory, which only this process imports
+
+            connection.send(worker.simulate_step(request))
+        except (Exception, SystemExit) as err:  # also of a package that cannot be imported
+            first = (str(err).strip() or repr(err)).splitlines()[0]
+            connection.send(f"{type(err).__name__}: {first}"[:300])
+
+
 class SimulationSession:
-    """`tell` shows progress. `more`: how many simulations may follow a run's first; what is kept costs nothing. `made`:
-    how many there were. `spent`: one was refused because no more were allowed."""
+    """`tell` shows progress. `more`: how many simulations may follow a run's first two lengths; a cached answer costs
+    nothing. `made`: how many there were. `spent`: one was refused because no more were allowed."""
 
     def __init__(self, tell: Callable[[str], None], more: int = 0) -> None:
-        self.tell, self._more, self._left, self._releases = (
-            tell,
-            more,
-            0,
-            installed_releases(DECISIVE_PACKAGES),
-        )
+        self.tell, self._more, self._left = tell, more, 0
         self.made, self.spent = 0, False
-        self._answers: dict[str, SimulatedStep | RecipeError] = {}
+        self._releases = installed_releases(DECISIVE_PACKAGES)
+        self._answers: dict[Path, SimulatedStep | RecipeError] = {}
         self._simulator: SimulatorProcess | None = None
 
     def __enter__(self) -> Self:
@@ -185,30 +151,24 @@ class SimulationSession:
         """Set the allowance for a run: sequences of two lengths at most, and changes to it."""
         self._left = self._more + 2
 
-    def answer(self, request: SimulationRequest) -> SimulatedStep:
-        """Return the answer, cached or simulated. Raises RecipeError with the reason if there is none, also when the
-        allowance is spent."""
+    def answer(self, request: SimulationRequest, simulate: bool = True) -> SimulatedStep:
+        """Return the answer: that of this session, or, if it may `simulate`, a cached or simulated one. Raises
+        RecipeError with the reason if there is none, also when the allowance is spent."""
         path = cached_step_path(request, self._releases)
-        if str(path) not in self._answers:
-            self._answers[str(path)] = read_cached_step(path) or self._simulated(request, path)
-        return _step_or_raise(self._answers[str(path)])
-
-    def told(self, request: SimulationRequest) -> SimulatedStep:
-        """Return the answer that `answer` has found before; nothing is simulated for it."""
-        return _step_or_raise(
-            self._answers.get(str(cached_step_path(request, self._releases))) or _budget_exhausted_error()
-        )
+        if path not in self._answers and simulate:
+            self._answers[path] = read_cached_step(path) or self._simulated(request, path)
+        answer = self._answers.get(path) or _not_allowed()
+        if isinstance(answer, RecipeError):
+            raise answer
+        return answer
 
     def _simulated(self, request: SimulationRequest, path: Path) -> SimulatedStep | RecipeError:
         """Simulate and cache the answer, or return why there is none; the process is then of no use any more."""
         if not self._left:
             self.spent = True
-            return _budget_exhausted_error()
+            return _not_allowed()
         self._left, self.made = self._left - 1, self.made + 1
-        self.tell(
-            f"simulating a `{request.model.get('model_type')}` model, {_request_in_words(request)}; "
-            "this takes seconds …"
-        )
+        self.tell(f"simulating a `{request.model.get('model_type')}` model, {request.summary}; this takes seconds …")
         started = time.monotonic()
         try:
             self._simulator = self._simulator or SimulatorProcess()
@@ -217,7 +177,9 @@ class SimulationSession:
             self._end()
             return err
         self.tell(f"simulated in {time.monotonic() - started:.0f} s")
-        cache_step(path, there)
+        with suppress(RecipeError):  # a folder that cannot be written to only costs the next command its time
+            atomic_write.make_folder(path.parent)
+            atomic_write.replace_file(path, json.dumps(there._asdict()))
         return there
 
     def _end(self) -> None:
@@ -226,20 +188,5 @@ class SimulationSession:
         self._simulator = None
 
 
-def _step_or_raise(there: SimulatedStep | RecipeError) -> SimulatedStep:
-    if isinstance(there, RecipeError):
-        raise there
-    return there
-
-
-def _budget_exhausted_error() -> RecipeError:
+def _not_allowed() -> RecipeError:
     return RecipeError("is not simulated: no further simulation is made")
-
-
-def _request_in_words(request: SimulationRequest) -> str:
-    """Return in words what tells the simulations of one model apart."""
-    tokens = (
-        f"{request.seq_len} tokens" if request.micro_batch == 1 else f"{request.micro_batch} x {request.seq_len} tokens"
-    )
-    ending = "" if request.grad_ckpt else ", all activations kept"
-    return f"{request.method}{_PRECISION_WORDS.get(request.precision_mode, '')} at {tokens}{ending}"

@@ -12,14 +12,15 @@ from validator.errors import RecipeError
 from validator.knowledge import families
 from validator.knowledge.architectures import read_architecture
 from validator.run import physics_inputs
-from validator.run.quantization import loaded_bytes, resolve_quantization
+from validator.run.quantization import Quantization, loaded_bytes, resolve_quantization
 from validator.run.settings import RunSettings
 
-# Optimizers whose states are simulated; of others the formulas tell them.
+# Optimizers whose states are simulated; the states of others follow from the formulas.
 SIMULATED_OPTIMIZERS = ("adamw", "adamw_foreach", "adamw_8bit", "adafactor", "sgd")
 ADAPTER_METHODS = ("lora", "qlora4", "qlora8", "dora", "oft")
-# Stages whose samples are pairs of sequences, and stages that ask a reference model.
+# Stages whose samples are pairs of sequences, and stages that need a reference model.
 PAIRED_STAGES, REFERENCE_STAGES = ("rm", "dpo", "orpo", "simpo"), ("dpo", "kto")
+_PRECISION_WORDS = {"pure_bf16": " in bf16", "engine": " under DeepSpeed", "fp32": " in fp32"}
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class SimulationRequest:
     """`model`: config.json's names and values. `precision_mode`: bf16 is autocast over fp32 trained weights, pure_bf16
     and engine keep them in bf16 (an engine has no autocast; its fp32 master weights are not made), fp32 mixes nothing.
 
-    `depth`: so many layers instead of all; 0: all.
+    `depth`: the number of layers instead of the model's own; 0: all layers.
 
-    `pixels`: of the one picture in each sequence of a model that sees.
+    `pixels`: of the one picture in each sequence of a model that reads pictures.
 
     `seconds`: of the one sound in each sequence of an omni model; 0: no sound.
 
@@ -64,10 +65,18 @@ class SimulationRequest:
     steps: int = 2
     warm: bool = False
 
+    @property
+    def summary(self) -> str:
+        """What tells the simulations of one model apart, in words."""
+        batch = "" if self.micro_batch == 1 else f"{self.micro_batch} x "
+        ending = "" if self.grad_ckpt else ", all activations kept"
+        return f"{self.method}{_PRECISION_WORDS.get(self.precision_mode, '')} at {batch}{self.seq_len} tokens{ending}"
+
 
 _PRECISION_MODES = {"amp": "bf16", "pure": "pure_bf16", "engine": "engine", "fp32": "fp32"}
 _ATTENTION_NAMES = {"disabled": "eager", "fa2": "fa2"}
-# What changes the model or the step in ways that the simulator does not follow.
+_LOSS_STAGES = {"pt": "sft", "dpo": "dpo", "rm": "rm", "kto": "kto", "sft": "sft"}
+# Settings that change the model or the step in ways that the simulator does not follow.
 _UNSUPPORTED_KEYS = (
     "use_unsloth",
     "use_kt",
@@ -93,18 +102,25 @@ def request_for(
     run: RunSettings, config: Mapping[str, Any], length: int, stored_bytes: float = 2.0
 ) -> SimulationRequest:
     """Return the request for one warm step of the run on one device, with sequences of `length` tokens and a checkpoint
-    of so many bytes per element.
+    of `stored_bytes` per element.
 
     Raises RecipeError for what is not simulated, with the reason."""
-    for problem in _unsupported(run, config):
+    # The run's own quantization is not known before its model, which may have to be counted by this simulation.
+    quantization = resolve_quantization(run.args, run.releases, None)
+    liger = run.args.flag("enable_liger_kernel") and str(config.get("model_type")) in families.llamafactory_types(
+        "liger"
+    )
+    for problem in _unsupported(run, config, quantization, liger):
         raise RecipeError(f"is not simulated: {problem}")
     optimizer = physics_inputs.optimizer_states(run, run.deepspeed)
-    # States of an engine, or over several devices, only the formulas tell.
+    # States of an engine, or over several devices, follow from the formulas.
     if run.uses_deepspeed or run.batch.world_size > 1 or optimizer not in SIMULATED_OPTIMIZERS:
         optimizer = "sgd"
+    quantized = quantization.asked and run.task.method == "lora"
+    loss = str(run.args.get("pref_loss")) if run.task.stage == "dpo" else ""
     return SimulationRequest(
         model=config,
-        method=_request_method(run),
+        method=f"qlora{quantization.bits}" if quantized else run.task.method,
         lora_rank=max(int(run.args.number("lora_rank")), 1),
         lora_targets=",".join(run.args.words("lora_target")) or "all",
         precision_mode=_PRECISION_MODES[run.precision.mode],
@@ -115,9 +131,9 @@ def request_for(
         optimizer=optimizer,
         grad_accum=min(run.batch.accumulation, 2),
         freeze_layers=int(run.args.number("freeze_trainable_layers")),
-        stage=_loss_stage(run),
+        stage=loss if loss in ("orpo", "simpo") else _LOSS_STAGES[run.task.stage],
         padded=not run.batch.packing or run.batch.neat_packing,
-        liger=_uses_liger(run, config),
+        liger=liger,
         additional_target=",".join(run.args.words("additional_target")),
         dora=run.args.flag("use_dora"),
         lora_dropout=run.args.number("lora_dropout"),
@@ -131,8 +147,9 @@ def request_for(
     )
 
 
-def _unsupported(run: RunSettings, config: Mapping[str, Any]) -> Iterator[str]:
-    if run.task.stage not in ("pt", "sft", "rm", "dpo", "kto"):
+def _unsupported(run: RunSettings, config: Mapping[str, Any], quantization: Quantization, liger: bool) -> Iterator[str]:
+    """Yield what the simulator does not follow, in words."""
+    if run.task.stage not in _LOSS_STAGES:
         yield f"the stage `{run.task.stage}`"
     if run.task.method not in ("full", "freeze", "lora", "oft"):
         yield f"`finetuning_type: {run.task.method}`"
@@ -142,19 +159,11 @@ def _unsupported(run: RunSettings, config: Mapping[str, Any]) -> Iterator[str]:
         yield "a checkpoint that is quantized already"
     if any(part in config for part in families.COMPOSITE_PARTS) and not _has_formula(config):
         yield "pictures and sounds of a type that the formulas do not know"
-    asked = resolve_quantization(run.args, run.releases, None)
-    if asked.asked and (asked.method != "bnb" or asked.bits not in (4, 8)):
-        yield f"quantization by {asked.method} to {asked.bits} bits"
+    if quantization.asked and (quantization.method != "bnb" or quantization.bits not in (4, 8)):
+        yield f"quantization by {quantization.method} to {quantization.bits} bits"
     yield from (f"`{key}`" for key in _UNSUPPORTED_KEYS if run.args.flag(key))
-    if _uses_liger(run, config) and find_spec("liger_kernel") is None:
+    if liger and find_spec("liger_kernel") is None:
         yield "`enable_liger_kernel` needs a package that is not installed: pip install liger-kernel"
-
-
-def _uses_liger(run: RunSettings, config: Mapping[str, Any]) -> bool:
-    """True if LLaMA-Factory fuses kernels for this type of model."""
-    return run.args.flag("enable_liger_kernel") and str(config.get("model_type")) in families.llamafactory_types(
-        "liger"
-    )
 
 
 def _has_formula(config: Mapping[str, Any]) -> bool:
@@ -163,16 +172,3 @@ def _has_formula(config: Mapping[str, Any]) -> bool:
         return bool(read_architecture(config))
     except RecipeError:
         return False
-
-
-def _request_method(run: RunSettings) -> str:
-    asked = resolve_quantization(run.args, run.releases, None)
-    return f"qlora{asked.bits}" if asked.asked and run.task.method == "lora" else run.task.method
-
-
-def _loss_stage(run: RunSettings) -> str:
-    """The stage by its loss; continued pre-training has that of sft."""
-    if run.task.stage == "dpo":
-        loss = str(run.args.get("pref_loss"))
-        return loss if loss in ("orpo", "simpo") else "dpo"
-    return "sft" if run.task.stage == "pt" else run.task.stage
