@@ -19,6 +19,7 @@ from validator.recipe.safe_read import expand_home, read_json
 from validator.recipe.yaml_writer import format_scalar
 from validator.rows.entry_inference import ROW_KINDS, TRAINABLE_STAGES
 from validator.run.dataset_registry import REGISTRY_FILE
+from validator.run.launch_command import Launch
 from validator.run.recipe_labels import prediction_line, stated_prediction
 from validator.run.settings import RunSettings, resolve
 from validator.wording import plural
@@ -81,13 +82,9 @@ def run_folder(target: Path) -> Path:
 
 
 def _require_no_space(start: Path, text: str) -> None:
-    """Raises RecipeError for a path with a space where the run starts through torchrun, as PTH012 says."""
-    if not re.search(r"\s", str(start)):
-        return
-    run = resolve(parse_recipe(str(start), text))
-    if run.batch.world_size > 1 or run.uses_deepspeed:
-        splits = "at which LLaMA-Factory splits the torchrun command"
-        raise RecipeError(f"`{start}` holds a space, {splits}; choose another name")
+    """Raise RecipeError if a space in the path would split it, as PTH012 says."""
+    if problem := Launch(resolve(parse_recipe(str(start), text))).split_problem([str(start)]):
+        raise RecipeError(f"{problem}; choose another name")
 
 
 def _path_from_folder(target: Path, folder: Path) -> Path:

@@ -25,6 +25,7 @@ from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.run import model_files
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.deepspeed import DeepSpeedConfig
+from validator.run.launch_command import Launch
 from validator.run.named_paths import named_paths, outputs
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
@@ -176,12 +177,12 @@ def space_in_recipe_path(run: RunSettings) -> Findings:
     """The recipe's path holds a space, and the run starts through torchrun.
 
     Why: LLaMA-Factory joins the torchrun command with spaces and splits it again, so every process gets half a path.
+    `accelerate launch` and Ray take the path whole.
     Source: llamafactory/launcher.py:launch
     Fix: rename the file or folder.
     """
-    if re.search(r"\s", run.workspace.recipe) and (run.batch.world_size > 1 or run.uses_deepspeed):
-        text = f"`{run.workspace.recipe}` holds a space, at which LLaMA-Factory splits the torchrun command; rename it"
-        yield None, text
+    if problem := Launch(run).split_problem([run.workspace.recipe]):
+        yield None, f"{problem}; rename it"
 
 
 @rule("PTH013", ERROR)
