@@ -21,7 +21,7 @@ from validator.knowledge import tables
 from validator.output import explain_text
 from validator.output.findings import REPORT_FORMATS
 from validator.recipe.recipe_file import Document
-from validator.rules import all_rules, manual
+from validator.rules import all_rules
 from validator.rules.rule import MAX_FINDINGS
 from validator.run.settings import resolve
 
@@ -142,31 +142,31 @@ def test_a_broken_zero_file_by_itself(text: str, says: str, tmp_path: Path) -> N
 
 
 def test_no_code_is_declared_twice() -> None:
-    codes = manual.all_codes()
+    codes = all_rules.all_codes()
     assert len(set(codes)) == len(codes)
     assert {code[:3] for code in codes} == {"LOA", "SCH", "PTH", "FIT", "DEV", "PAR", "TRA", "DAT", "CUR"}
 
 
 def test_every_module_of_rules_is_imported() -> None:
     listed = {rule.check.__module__.rpartition(".")[2] for rule in all_rules.RULES}
-    others = "__init__ all_rules finding_places manual rule subjects unknown_keys value_types"
+    others = "__init__ all_rules finding_places rule subjects unknown_keys value_types"
     there = {path.stem for path in (ROOT / "validator" / "rules").glob("*.py")} - set(others.split())
     assert listed == there
 
 
 def test_manual_by_any_case_and_an_unknown_code() -> None:
-    page = manual.rule_page("fit001")
+    page = all_rules.rule_page("fit001")
     assert (page.name, page.severity) == ("device_memory_exceeded", Severity.ERROR)
     assert page.fix.startswith("`lmf-recipes explain` lists")
     assert page.why.endswith("on every rank.")
-    assert manual.rule_page("LOA004").name == "key_twice"
+    assert all_rules.rule_page("LOA004").name == "key_twice"
     with pytest.raises(RecipeError, match="no rule `XYZ`"):
-        manual.rule_page("XYZ")
+        all_rules.rule_page("XYZ")
 
 
 def test_remedy_is_the_fix_paragraph_on_one_line() -> None:
-    assert manual.fix_paragraph("A.\n\nWhy: b.\nFix: c\n    d.\n\nmore") == "c d."
-    assert manual.fix_paragraph("A.") is None
+    assert all_rules.fix_paragraph("A.\n\nWhy: b.\nFix: c\n    d.\n\nmore") == "c d."
+    assert all_rules.fix_paragraph("A.") is None
 
 
 def test_a_check_is_little_work() -> None:

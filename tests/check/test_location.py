@@ -12,7 +12,7 @@ from validator.check import checking
 from validator.check.locate import Locations
 from validator.finding import Diagnostic, Place
 from validator.recipe.recipe_file import Document, parse_recipe
-from validator.rules import manual
+from validator.rules import all_rules
 
 RECIPE = """model_name_or_path: Qwen/Qwen2.5-7B-Instruct
 stage: sft
@@ -40,7 +40,7 @@ def where(diagnostic: Diagnostic) -> tuple[str | None, int, int]:
     return diagnostic.path, diagnostic.line, diagnostic.column
 
 
-@pytest.mark.parametrize("code", [code for code in manual.all_codes() if code.startswith("PAR1")])
+@pytest.mark.parametrize("code", [code for code in all_rules.all_codes() if code.startswith("PAR1")])
 def test_a_deepspeed_file_says_the_same_by_itself_and_through_a_recipe(code: str) -> None:
     def said(path: str) -> set[tuple[str, int, int]]:
         diagnostics = checking.check_file(path).diagnostics

@@ -16,12 +16,12 @@ from support.every import every
 
 from validator import escaping
 from validator.output.findings import REPORT_FORMATS
-from validator.rules import manual
+from validator.rules import all_rules
 
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "golden"
 MESSAGES = GOLDEN / "messages.txt"
 CASES = {code: list(group) for code, group in groupby(cases.read(), lambda case: case.code)}
-CODES = manual.all_codes()
+CODES = all_rules.all_codes()
 SCREENS = [
     ("LOA002-fail-tab", "text"),
     ("LOA002-fail-deep", "text"),
@@ -110,7 +110,7 @@ def test_lines_of_a_case_stand_where_those_of_the_same_key_stood_or_at_the_end()
 
 @every(CODES)
 def test_a_manual_page_says_what_why_and_how_to_fix(code: str) -> None:
-    page = manual.rule_page(code)
+    page = all_rules.rule_page(code)
     assert page.violation.endswith(".")
     assert page.why
     assert page.fix

@@ -21,15 +21,15 @@ from support.every import every
 
 from validator.finding import ManualPage, Severity
 from validator.knowledge import releases
-from validator.rules import manual
+from validator.rules import all_rules
 
 ROOT = Path(__file__).parents[2]
 _SOURCE = r"own \([^()]+\)|[\w/]+\.py:[\w.]+"
-SOURCES = {code: manual.named_sources(manual.rule_page(code).text) for code in manual.all_codes()}
+SOURCES = {code: all_rules.named_sources(all_rules.rule_page(code).text) for code in all_rules.all_codes()}
 PLACES = sorted({source for sources in SOURCES.values() for source in sources if not source.startswith("own")})
 
 
-@every(manual.all_codes())
+@every(all_rules.all_codes())
 def test_every_code_names_its_sources(code: str) -> None:
     assert SOURCES[code]
     assert all(re.fullmatch(_SOURCE, source) for source in SOURCES[code])
@@ -55,12 +55,12 @@ def test_every_source_is_in_the_release_that_was_seen(source: str) -> None:
 
 
 def test_a_manual_page_names_the_releases_of_its_sources() -> None:
-    text = manual.rule_page("TRA504").text
+    text = all_rules.rule_page("TRA504").text
     assert text.endswith(
         f"\n\nSeen with: llamafactory {releases.verified_release('llamafactory')}, "
         f"trl {releases.verified_release('trl')}"
     )
-    assert "Seen with" not in manual.rule_page("CUR001").text
+    assert "Seen with" not in all_rules.rule_page("CUR001").text
 
 
 PARSER = "llamafactory/hparams/parser.py"
@@ -129,8 +129,9 @@ def test_a_source_that_moved_says_where_to(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_drifted_sources_come_first_with_their_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = {"A1": f"Source: {PARSER}:KNOWN\nFix:", "B2": f"Source: {PARSER}:Reader.read, {PARSER}:KNOWN\nFix:"}
-    monkeypatch.setattr(manual, "all_codes", lambda: [*pages, "C3"])
-    monkeypatch.setattr(manual, "rule_page", lambda code: _page(pages.get(code, "Source: own (us), trl/a.py:f\nFix:")))
+    monkeypatch.setattr(all_rules, "all_codes", lambda: [*pages, "C3"])
+    other = "Source: own (us), trl/a.py:f\nFix:"
+    monkeypatch.setattr(all_rules, "rule_page", lambda code: _page(pages.get(code, other)))
     rows = drift.drift("llamafactory", _files({PARSER: OLD}), _files({PARSER: OLD.replace(METHOD, "return True")}))
     assert rows == [
         drift.Drift(f"{PARSER}:Reader.read", "changed", ["B2"]),
@@ -141,8 +142,8 @@ def test_drifted_sources_come_first_with_their_rules(monkeypatch: pytest.MonkeyP
 def _drift(
     monkeypatch: pytest.MonkeyPatch, name: str, old: Mapping[str, str], new: Mapping[str, str]
 ) -> list[drift.Drift]:
-    monkeypatch.setattr(manual, "all_codes", lambda: ["A1"])
-    monkeypatch.setattr(manual, "rule_page", lambda _code: _page(f"Why: it is.\nSource: {PARSER}:{name}\nFix: it."))
+    monkeypatch.setattr(all_rules, "all_codes", lambda: ["A1"])
+    monkeypatch.setattr(all_rules, "rule_page", lambda _code: _page(f"Why: it is.\nSource: {PARSER}:{name}\nFix: it."))
     return drift.drift("llamafactory", _files(old), _files(new))
 
 

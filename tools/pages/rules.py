@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from validator.output.findings import format_findings
-from validator.rules import all_rules, manual
+from validator.rules import all_rules
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -61,7 +61,7 @@ def _index_rows(family: str) -> Iterator[str]:
         "| --- | --- | --- |",
     )
     for code in codes(family):
-        page = manual.rule_page(code)
+        page = all_rules.rule_page(code)
         link = f"[{code}]({family}.md#{code.lower()}-{page.name})"
         yield f"| {link} | {page.severity.value} | {page.violation.replace('|', chr(92) + '|')} |"
     yield ""
@@ -69,7 +69,7 @@ def _index_rows(family: str) -> Iterator[str]:
 
 def codes(family: str) -> list[str]:
     """The codes of a family, in their order."""
-    return [code for code in manual.all_codes() if code.startswith(family)]
+    return [code for code in all_rules.all_codes() if code.startswith(family)]
 
 
 def page(family: str) -> str:
@@ -78,7 +78,7 @@ def page(family: str) -> str:
 
 
 def _rule(code: str) -> Iterator[str]:
-    page = manual.rule_page(code)
+    page = all_rules.rule_page(code)
     place = f", in `{PLACES[code]}`" if code in PLACES else ""
     yield from (f"## {code} {page.name}", "", f"*{page.severity.value}{place}.* {_paragraphs(page.text)}", "")
     yield from _example(code, cases_by_code()[code])

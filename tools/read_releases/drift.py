@@ -1,6 +1,6 @@
 """Which rules another release makes stale: those whose source means something else in it.
 
-A rule's manual page names its sources (validator/rules/manual.py). Each is looked up in both releases and compared
+A rule's manual page names its sources (validator/rules/all_rules.py). Each is looked up in both releases and compared
 without docstrings, layout and annotations of functions. A function counts by itself: what it calls, where it matters,
 is a source of its own.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from validator.rules import manual
+from validator.rules import all_rules
 
 from . import arguments, deepspeed_config, families, templates
 from .packages import Files, ModuleTrees, classes, module_trees, name_of
@@ -31,8 +31,8 @@ class Drift(NamedTuple):
 def drift(package: str, old: Files, new: Files) -> list[Drift]:
     """Every source of this package that a rule names, those that did not stay the same first."""
     named: dict[str, list[str]] = {}
-    for code in manual.all_codes():
-        for source in manual.named_sources(manual.rule_page(code).text):
+    for code in all_rules.all_codes():
+        for source in all_rules.named_sources(all_rules.rule_page(code).text):
             if source.startswith(f"{package}/"):
                 named.setdefault(source, []).append(code)
     rows = [Drift(source, _state(source, old, new), codes) for source, codes in sorted(named.items())]

@@ -18,7 +18,7 @@ from validator.recipe.known_folders import search_folders
 from validator.recipe.omegaconf import WRITTEN_TWICE
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe
 from validator.recipe.safe_read import read_text
-from validator.rules import all_rules, manual, unknown_keys
+from validator.rules import all_rules, unknown_keys
 from validator.rules.rule import Rule
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings, resolve, run_of_values
@@ -175,7 +175,7 @@ def _apply_rules(
     for rule, place, message, fix in all_rules.run_rules(rules, run):
         if place.key not in refused:
             advice = _advice_on_memory(run) if rule.appends_advice else ""
-            remedy = manual.fix_paragraph(rule.manual)
+            remedy = all_rules.fix_paragraph(rule.manual)
             yield locations.diagnostic(rule.code, rule.severity, place, message + advice, remedy, fix)
 
 

@@ -13,13 +13,13 @@ from validator.recipe import places as routes
 from validator.recipe.omegaconf import Position
 from validator.recipe.recipe_file import Document
 from validator.recipe.safe_read import read_text
-from validator.rules import manual
+from validator.rules import all_rules
 from validator.wording import relative_to_cwd
 
 
 def general_message(code: str) -> str:
     """The finding in general words: the first line of its manual page."""
-    words = manual.rule_page(code).violation.rstrip(".")
+    words = all_rules.rule_page(code).violation.rstrip(".")
     start = words[0].lower() if words.partition(" ")[0].istitle() else words[0]
     return f"{start}{words[1:]}; what stands in files outside of this repository is not shown"
 

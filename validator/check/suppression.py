@@ -15,7 +15,7 @@ from validator.errors import RecipeError
 from validator.finding import Diagnostic, Report, Severity
 from validator.recipe.recipe_file import Document
 from validator.recipe.suggestions import suggest
-from validator.rules import manual
+from validator.rules import all_rules
 from validator.rules.rule import MAX_FINDINGS
 from validator.wording import clip
 
@@ -86,7 +86,7 @@ def _useless_comments(
     suppressions: Iterable[Suppression], diagnostics: list[Diagnostic], as_written: bool
 ) -> Iterator[Diagnostic]:
     """LOA009."""
-    codes, met = manual.all_codes(), {mark for each in diagnostics for mark in _suppressing_marks(each)}
+    codes, met = all_rules.all_codes(), {mark for each in diagnostics for mark in _suppressing_marks(each)}
     known = frozenset(codes)
     for one in suppressions:
         if not one.code:
@@ -125,7 +125,7 @@ IGNORED_AT_LAUNCH = Selection(ignore=("PAR305", "PTH018"))
 def parse_codes(words: Iterable[str]) -> tuple[str, ...]:
     """Codes and beginnings of codes from comma-separated words. Raises RecipeError for one that matches nothing."""
     wanted = tuple(code.strip().upper() for word in words for code in word.split(",") if code.strip())
-    known = manual.all_codes() if wanted else []
+    known = all_rules.all_codes() if wanted else []
     for code in wanted:
         if not any(each.startswith(code) for each in known):
             near = suggest(code, [*known, *sorted({each[:3] for each in known})])

@@ -41,9 +41,9 @@ def report_and_exit(
 
     Without a `stream` it goes to standard output."""
     if form == "sarif":
-        from validator.rules import manual
+        from validator.rules import all_rules
 
-        report.pages = manual.rule_pages(report.codes())
+        report.pages = all_rules.rule_pages(report.codes())
     stream = stream or sys.stdout
     stream.write(reports.REPORT_FORMATS[form](report))
     stream.flush()  # so that a full disk is told here, and not when the process ends

@@ -1,14 +1,25 @@
-"""Every rule in the order of its code, and what a choice of them finds in a run."""
+"""Every rule in the order of its code, what a choice of them finds in a run, and the manual page of each code.
+
+A manual page is the violation in one line, then `Why:`, `Source:` and `Fix:`. `Source:` names what the rule foretells:
+`package/file.py:function` (class, method, field, constant) of the releases in data/seen.yaml, or `own (what it rests
+on)` if no package's code decides. `python -m tools.read_releases drift` lists the rules whose source another release
+changed."""
 
 # ruff: noqa: F401  The modules are imported for the rules that they declare.
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import chain
 
-from validator.finding import Fix, Place, Severity
+from validator.errors import RecipeError
+from validator.finding import Fix, ManualPage, Place, Severity
+from validator.knowledge import releases, tables
+from validator.recipe.suggestions import suggest
 from validator.rules import (
     adapters,
     data_processing,
@@ -43,7 +54,6 @@ from validator.run.settings import RunSettings
 
 _MORE_FINDINGS = f"more than {MAX_FINDINGS} findings of this rule; the others are shown once these are mended"
 
-
 RULES = tuple(sorted(DECLARED, key=lambda rule: rule.code))
 # What a DeepSpeed file can be judged by without the recipe that uses it: whether it is one, and its contents.
 FILE_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rule.code == "PTH003")
@@ -76,3 +86,70 @@ def find_errors_and_warnings(run: RunSettings) -> set[tuple[str, str | None]]:
 def _codes_and_keys(run: RunSettings, *severities: Severity) -> set[tuple[str, str | None]]:
     judged = (rule for rule in RULES if rule.severity in severities and rule.code[:3] not in ("FIT", "CUR"))
     return {(rule.code, where.key) for rule, where, *_ in run_rules(judged, run)}
+
+
+# A paragraph of a manual page: its title and its text
+_PARAGRAPHS = r"(?ms)^ *(Why|Source|Fix):(.*?)(?=^ *(?:Why|Source|Fix):|\n\n|\Z)"
+
+
+def rule_page(code: str) -> ManualPage:
+    """The manual page of a code, with the releases that its sources were read in. Raises RecipeError for an unknown
+    one."""
+    wanted = code.upper()
+    pages = tables.yaml_table("manual")
+    if wanted in pages:
+        return _parse_page(pages[wanted]["name"], Severity(pages[wanted]["severity"]), pages[wanted]["text"].strip())
+    for rule in RULES:
+        if rule.code == wanted:
+            return _parse_page(rule.name, rule.severity, rule.manual or _docstring_in_source(rule))
+    raise RecipeError(f"no rule `{code}`{suggest(wanted, all_codes())}")
+
+
+def _docstring_in_source(rule: Rule) -> str:
+    """The docstring of a rule as it is written, where Python left it out (`-OO`)."""
+    # Python 3.14 leaves them out of what it parses, too, unless it is told not to.
+    tree = compile(inspect.getsource(rule.check), rule.code, "exec", ast.PyCF_ONLY_AST, optimize=0)
+    assert isinstance(tree, ast.Module)
+    (function,) = tree.body
+    assert isinstance(function, ast.FunctionDef)
+    return (ast.get_docstring(function, clean=False) or "").strip()
+
+
+def rule_pages(codes: Iterable[str]) -> dict[str, ManualPage]:
+    """The manual pages of several codes."""
+    return {code: rule_page(code) for code in sorted(codes)}
+
+
+def all_codes() -> list[str]:
+    """Every code there is, sorted."""
+    return sorted([*tables.yaml_table("manual"), *(rule.code for rule in RULES)])
+
+
+def _with_releases_read(text: str) -> str:
+    packages = sorted(
+        {package for package, _, path in (source.partition("/") for source in named_sources(text)) if path}
+    )
+    seen = ", ".join(f"{package} {releases.verified_release(package)}" for package in packages)
+    return f"{text}\n\nSeen with: {seen}" if seen else text
+
+
+def named_sources(text: str) -> list[str]:
+    """Return the sources that the `Source:` paragraph of a manual page names."""
+    paragraph = text.partition("Source:")[2].partition("Fix:")[0]
+    return [" ".join(source.split()) for source in paragraph.split(",") if source.strip()]
+
+
+def fix_paragraph(text: str) -> str | None:
+    """The `Fix:` paragraph of a manual page, as one line."""
+    return _paragraph(text, "Fix") or None
+
+
+def _parse_page(name: str, severity: Severity, text: str) -> ManualPage:
+    return ManualPage(
+        name, severity, text.split("\n")[0], _paragraph(text, "Why"), _paragraph(text, "Fix"), _with_releases_read(text)
+    )
+
+
+def _paragraph(text: str, title: str) -> str:
+    """Return the paragraph behind a title of a page, as one line; empty if there is none."""
+    return " ".join(dict(re.findall(_PARAGRAPHS, text)).get(title, "").split())
