@@ -14,8 +14,8 @@ from validator.rows.media_columns import first_media_fault, missing_media_files
 from validator.rows.outcomes import first_fatal_row, why_none_trained
 from validator.rules import subjects
 from validator.rules.dataset_files import entry_remedy, guessed_format, why_unrecognized
-from validator.rules.finding_places import EntryPlace
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
+from validator.rules.subjects import PlaceIn
 from validator.run.dataset_registry import Dataset, formatting_fault
 from validator.run.settings import RunSettings
 
@@ -25,7 +25,7 @@ _CLOUD_PACKAGES = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
 
 
 @rule("PTH107", ERROR, about=subjects.datasets)
-def ranking_against_stage(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def ranking_against_stage(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """Preference pairs are trained in a stage that takes none, or the other way round.
 
     Why: "The dataset is not applicable in the current training stage", after the tokenizer is loaded; for a `ranking`
@@ -41,7 +41,7 @@ def ranking_against_stage(run: RunSettings, at: EntryPlace, dataset: Dataset) ->
 
 
 @rule("PTH108", ERROR, about=subjects.datasets)
-def formatting_unknown(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def formatting_unknown(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """The entry's `formatting` is none that LLaMA-Factory knows.
 
     Why: "Dataset converter … not found" after the tokenizer is loaded and the file is read.
@@ -56,7 +56,7 @@ def formatting_unknown(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Fi
 
 
 @rule("PTH109", ERROR, about=subjects.datasets)
-def part_without_column(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def part_without_column(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """A part that the stage needs has no column.
 
     Why: as soon as an entry has `columns`, every part it leaves out has no column. "KeyError: None" or "Cannot find
@@ -78,7 +78,7 @@ def part_without_column(run: RunSettings, at: EntryPlace, dataset: Dataset) -> F
 
 
 @rule("PTH110", ERROR, about=subjects.datasets)
-def column_absent(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def column_absent(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """A column of the registry entry, or one that is read by default, is not in the data.
 
     Why: KeyError while the data set is converted. Without `columns`, alpaca data need instruction, input and output;
@@ -101,7 +101,7 @@ def column_absent(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Finding
 
 
 @rule("PTH111", ERROR, about=subjects.datasets)
-def tags_incomplete(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def tags_incomplete(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """`tags` leaves out a tag that every sample needs.
 
     Why: as soon as an entry has `tags`, every tag it leaves out is unset: KeyError, or all samples are dropped.
@@ -119,7 +119,7 @@ def tags_incomplete(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findi
 
 
 @rule("PTH116", WARNING, about=subjects.datasets, since="llamafactory 0.9.4")
-def thinking_prompt_added(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def thinking_prompt_added(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """`formatting: openai` adds a system prompt of its own.
 
     Why: LLaMA-Factory writes "detailed thinking off" into every sample that has no tools. Rows with `tool_calls`, or
@@ -176,7 +176,7 @@ _RULES_ON_COLUMNS = (ranking_against_stage, formatting_unknown, part_without_col
 
 
 @rule("PTH118", ERROR, about=subjects.datasets)
-def entry_value_wrong(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def entry_value_wrong(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """A value in the registry entry is of a kind that LLaMA-Factory cannot use.
 
     Why: a TypeError or AttributeError, often without the entry's name, after the tokenizer is loaded on every rank.
@@ -188,7 +188,7 @@ def entry_value_wrong(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Fi
 
 
 @rule("PTH119", ERROR, about=subjects.datasets, since="llamafactory 0.9.4")
-def script_refused(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def script_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """The entry names a loading script.
 
     Why: the datasets library runs none since its release 4, which LLaMA-Factory installs: "Dataset scripts are no
@@ -209,7 +209,7 @@ def script_refused(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findi
 
 
 @rule("PTH120", ERROR, about=subjects.datasets)
-def cloud_address_refused(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def cloud_address_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """The cloud address is none of those that LLaMA-Factory opens.
 
     Why: "Unsupported protocol in path", after the tokenizer is loaded on every rank.
@@ -223,7 +223,7 @@ def cloud_address_refused(_job: RunSettings, at: EntryPlace, dataset: Dataset) -
 
 
 @rule("PTH121", ERROR, about=subjects.datasets)
-def media_refused(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def media_refused(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """The samples hold pictures, films or sound that cannot be used.
 
     Why: "This model does not support image input", or a file that is not there, while the data is tokenized, on every
@@ -249,7 +249,7 @@ def media_refused(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Finding
 
 
 @rule("PTH122", NOTE, about=subjects.datasets)
-def package_needed(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def package_needed(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """The data are read with a package that LLaMA-Factory does not bring.
 
     Why: "Install s3fs to access S3" or "PackageNotFoundError", after the tokenizer is loaded on every rank.
@@ -262,7 +262,7 @@ def package_needed(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findi
 
 
 @rule("PTH123", ERROR, about=subjects.datasets)
-def rows_unlike_entry(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def rows_unlike_entry(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """No row of the data can be trained as the registry entry describes it, or one ends the run.
 
     Why: KeyError such as 'from' while the data set is converted; or every row is dropped, a warning for each: "Cannot
@@ -277,7 +277,7 @@ def rows_unlike_entry(run: RunSettings, at: EntryPlace, dataset: Dataset) -> Fin
         yield at(), f"`{dataset.name}`: {why}{entry_remedy(run, dataset, why_unrecognized(dataset))}"
 
 
-def _why_untrained(run: RunSettings, at: EntryPlace, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:
+def _why_untrained(run: RunSettings, at: PlaceIn, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return why no row is trained, or which one ends the run; empty if another rule says it."""
     if any(entry_faults(dataset.entry)):
         return ""

@@ -16,9 +16,9 @@ from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest
 from validator.rows import entry_inference
 from validator.rows.dataset_attr import SAMPLE_PARTS, SOURCE_OF_KEY
-from validator.rules import file_paths, finding_places, subjects
-from validator.rules.finding_places import EntryPlace
+from validator.rules import file_paths, subjects
 from validator.rules.rule import ERROR, MAX_FINDINGS, WARNING, Findings, rule
+from validator.rules.subjects import PlaceIn
 from validator.run import dataset_registry
 from validator.run.dataset_registry import Dataset
 from validator.run.settings import RunSettings
@@ -100,12 +100,11 @@ def data_set_undefined(run: RunSettings) -> Findings:
     for key in ("dataset", "eval_dataset"):
         for name in run.args.words(key):
             if name not in run.data.registry.entries:
-                text = _undefined_message(run, name, run.data.registry.entries)
-                yield finding_places.at_list_item(run, key, name), text
+                yield subjects.at_list_item(run, key, name), _undefined_message(run, name, run.data.registry.entries)
 
 
 @rule("PTH104", ERROR, about=subjects.datasets)
-def entry_without_source(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def entry_without_source(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """The registry entry does not say where the data are.
 
     Why: KeyError 'file_name' after the tokenizer is loaded.
@@ -114,12 +113,11 @@ def entry_without_source(_job: RunSettings, at: EntryPlace, dataset: Dataset) ->
     """
     if dataset.source is None:
         near = next(filter(None, (suggest(name, _ENTRY_KEYS) for name in islice(dataset.entry, MAX_FINDINGS))), "")
-        found = f"`{dataset.name}` names no source in dataset_info.json"
-        yield at(), f"{found}; give it `file_name` or `hf_hub_url`{near}"
+        yield at(), f"`{dataset.name}` names no source in dataset_info.json; give it `file_name` or `hf_hub_url`{near}"
 
 
 @rule("PTH115", WARNING, about=subjects.datasets)
-def entry_key_ignored(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def entry_key_ignored(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """The entry holds a key that LLaMA-Factory does not read.
 
     Why: it is ignored without a word, so the default applies.
@@ -149,7 +147,7 @@ def data_set_twice(run: RunSettings) -> Findings:
     for key in ("dataset", "eval_dataset"):
         for name, times in Counter(run.args.words(key)).items():
             if times > 1:
-                yield finding_places.at_list_item(run, key, name), f"`{name}` is named {times} times, but used once"
+                yield subjects.at_list_item(run, key, name), f"`{name}` is named {times} times, but used once"
 
 
 def _is_registry_missing(run: RunSettings) -> bool:
@@ -196,7 +194,7 @@ def _register_command(run: RunSettings, name: str) -> str:
 
 
 @rule("PTH105", ERROR, about=subjects.datasets)
-def data_file_missing(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def data_file_missing(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """The file of a data set does not exist.
 
     Why: "File … not found" after the tokenizer is loaded on every rank.
@@ -211,7 +209,7 @@ def data_file_missing(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Fi
 
 
 @rule("PTH106", ERROR, about=subjects.datasets)
-def file_type_refused(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def file_type_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """A data file has an ending LLaMA-Factory does not read, or a folder mixes several types.
 
     Why: "Allowed file types" or "File types should be identical", after the tokenizer is loaded. In a folder every
@@ -227,7 +225,7 @@ def file_type_refused(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Fi
 
 
 @rule("PTH112", ERROR, about=subjects.datasets)
-def split_unknown(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def split_unknown(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """A local file is asked for a split other than train.
 
     Why: "Unknown split" or "Unrecognized instruction format": local files are one split, called train.
@@ -240,7 +238,7 @@ def split_unknown(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findin
 
 
 @rule("PTH113", ERROR, about=subjects.datasets)
-def data_unreadable(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def data_unreadable(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """A data file is empty or cannot be read as what its name says.
 
     Why: an error of the datasets library after the tokenizer is loaded.
@@ -255,7 +253,7 @@ def data_unreadable(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Find
 
 
 @rule("PTH114", WARNING, about=subjects.datasets)
-def file_ignored(_job: RunSettings, at: EntryPlace, dataset: Dataset) -> Findings:
+def file_ignored(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """The entry names a hub and a local file; the file is not used.
 
     Why: a hub address wins, so the run downloads, or fails without a network, although the file is there.

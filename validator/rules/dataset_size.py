@@ -47,8 +47,7 @@ def _counted_samples(run: RunSettings) -> Iterator[tuple[_CountedSamples]]:
         yield (_CountedSamples(rows.number, rows.samples, known),)
     elif lengths := list(first_row_lengths(run)):
         blocks = math.ceil(rows.number * sum(lengths) / len(lengths) / guidance.BLOCK_TOKENS)
-        words = f"{rows.samples}, some {guidance.count_in_words(blocks, known.unit)}"
-        yield (_CountedSamples(blocks, words, known),)
+        yield (_CountedSamples(blocks, f"{rows.samples}, some {guidance.count_in_words(blocks, known.unit)}", known),)
 
 
 @rule("DAT001", WARNING, about=_counted_samples)
@@ -66,7 +65,7 @@ def too_few_samples(run: RunSettings, counted: _CountedSamples) -> Findings:
 
 
 @rule("DAT002", NOTE, about=_counted_samples)
-def more_than_useful(_job: RunSettings, counted: _CountedSamples) -> Findings:
+def more_than_useful(_run: RunSettings, counted: _CountedSamples) -> Findings:
     """The data sets hold more samples than a model of this size was seen to use.
 
     Why: small models saturate; time and money go into steps that change little.
@@ -205,8 +204,7 @@ def sample_limit_contradicts(run: RunSettings) -> Findings:
     sets = max(1, len(run.args.words("dataset")))
     if limit > 0 and run.declared.samples and limit * sets < run.declared.samples:
         left = f"{limit * sets:,.0f} rows of the {run.declared.samples:,} recommended"
-        found = f"`max_samples: {limit:.0f}` leaves at most {left}"
-        yield "max_samples", f"{found}; remove it", _REMOVE_LIMIT
+        yield "max_samples", f"`max_samples: {limit:.0f}` leaves at most {left}; remove it", _REMOVE_LIMIT
 
 
 @rule("TRA010", NOTE)

@@ -13,8 +13,8 @@ from validator.knowledge.devices import Machine
 from validator.knowledge.models import Model
 from validator.knowledge.optimizers import optimizer_choice
 from validator.rules import subjects
-from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
+from validator.rules.subjects import PlaceIn
 from validator.run.deepspeed import MICRO_BATCHES_KEPT_OFFLOADED, DeepSpeedConfig
 from validator.run.launch_command import Launch
 from validator.run.schedule import warmup_steps
@@ -34,7 +34,7 @@ _BATCH_KEYS = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
 @rule("PAR001", ERROR, about=subjects.deepspeed_file)
-def value_contradicted(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def value_contradicted(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """A fixed value in the DeepSpeed JSON differs from the recipe's.
 
     Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
@@ -44,15 +44,14 @@ def value_contradicted(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     Fix: "auto" in the JSON: the recipe alone decides.
     """
     for path, key in _EQUAL_KEYS.items():
-        free = path in _BATCH_KEYS[:1] and run.args.flag("auto_find_batch_size")
-        if not free:
-            yield from _contradictions(run, zero, path, (key,), run.args.get(key))
+        if path != _BATCH_KEYS[0] or not run.args.flag("auto_find_batch_size"):
+            yield from _contradictions(at, zero, path, (key,), run.args.get(key))
     betas = ("adam_beta1", "adam_beta2")
-    yield from _contradictions(run, zero, "optimizer.params.betas", betas, [run.args.get(key) for key in betas])
+    yield from _contradictions(at, zero, "optimizer.params.betas", betas, [run.args.get(key) for key in betas])
 
 
 @rule("PAR002", ERROR, about=subjects.deepspeed_file)
-def batch_size_wrong(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def batch_size_wrong(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """train_batch_size in the JSON is not micro batch x accumulation x devices.
 
     Why: the Trainer and DeepSpeed both check the product, after the model is loaded on every rank.
@@ -64,18 +63,15 @@ def batch_size_wrong(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     right = all(zero.value(path) in (None, "auto", run.args.get(_EQUAL_KEYS[path])) for path in _BATCH_KEYS)
     if size in (None, "auto") or run.machine is None or not right or run.args.flag("auto_find_batch_size"):
         return
-    if size != run.batch.effective_batch:
-        place = in_deepspeed_file(
-            run, "train_batch_size", conflicts_with=tuple(_EQUAL_KEYS[path] for path in _BATCH_KEYS)
-        )
-        batch = run.batch
+    batch = run.batch
+    if size != batch.effective_batch:
+        place = at("train_batch_size", conflicts_with=tuple(_EQUAL_KEYS[path] for path in _BATCH_KEYS))
         product = f"{batch.micro_batch} x {batch.accumulation} x {batch.world_size} = {batch.effective_batch}"
-        found = f"train_batch_size is {size}, but {product} (micro batch x accumulation x devices)"
-        yield place, f'{found}; write "auto"'
+        yield place, f'train_batch_size is {size}, but {product} (micro batch x accumulation x devices); write "auto"'
 
 
 @rule("PAR003", ERROR, about=subjects.deepspeed_file)
-def precision_contradicted(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def precision_contradicted(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The JSON fixes a precision that is not the recipe's.
 
     Why: the Trainer refuses the pair; with `bf16: true` in the recipe and fp16 in the JSON, or the other way round,
@@ -88,13 +84,13 @@ def precision_contradicted(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     for name in ("fp16", "bf16") if not both else ():
         fixed, wanted = zero.value(f"{name}.enabled"), run.args.flag(name) or run.args.flag(f"{name}_full_eval")
         if fixed not in (None, "auto") and fixed != wanted:
-            place = in_deepspeed_file(run, f"{name}.enabled", conflicts_with=(name,))
+            place = at(f"{name}.enabled", conflicts_with=(name,))
             found = f"{_file_words(zero)} sets {name}.enabled to {json.dumps(fixed)}"
             yield place, f'{found}, the recipe has {name} {"on" if wanted else "off"}; write "auto" in the JSON'
 
 
 @rule("PAR004", ERROR, about=subjects.deepspeed_file)
-def accumulation_missing(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def accumulation_missing(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The JSON leaves gradient accumulation out, and the recipe accumulates.
 
     Why: accelerate then puts 1 into the JSON, and the batch sizes no longer multiply, after the model is loaded.
@@ -105,11 +101,11 @@ def accumulation_missing(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     sized = all(zero.config.get(each) is not None for each in ("zero_optimization", "train_batch_size", _BATCH_KEYS[0]))
     if sized and key not in zero.config and steps > 1:
         found = f"{_file_words(zero)} leaves out {key}, which then is 1 and not {steps}"
-        yield in_deepspeed_file(run, key, conflicts_with=(key,)), f'{found}; add `"{key}": "auto"`'
+        yield at(key, conflicts_with=(key,)), f'{found}; add `"{key}": "auto"`'
 
 
 @rule("PAR005", WARNING, about=subjects.deepspeed_file)
-def optimizer_replaced(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def optimizer_replaced(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The JSON brings its own optimizer or scheduler, so the recipe's is not used.
 
     Why: `optim` and `lr_scheduler_type` have no effect, and a missing learning rate becomes DeepSpeed's 0.001.
@@ -120,16 +116,16 @@ def optimizer_replaced(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     for block, key in (("optimizer", "optim"), ("scheduler", "lr_scheduler_type")):
         kind = zero.value(f"{block}.type")
         if kind and run.args.is_set(key):
-            place = in_deepspeed_file(run, block, at_key=True, conflicts_with=(key,))
+            place = at(block, at_key=True, conflicts_with=(key,))
             text = f"{block} {kind} of {_file_words(zero)} replaces `{key}: {run.args.get(key)}`; remove the block"
             yield place, text
     if zero.value("optimizer.type") and zero.value("optimizer.params.lr") is None:
         found = f"the optimizer block of {_file_words(zero)} has no lr, so `learning_rate` is not used"
-        place = in_deepspeed_file(run, "optimizer.params.lr", conflicts_with=("learning_rate",))
+        place = at("optimizer.params.lr", conflicts_with=("learning_rate",))
         yield place, f'{found} but DeepSpeed\'s 0.001; write `"params": {{"lr": "auto"}}`'
 
 
-@rule("PAR023", WARNING, about=subjects.deepspeed_file)
+@rule("PAR023", WARNING, about=subjects.deepspeed)
 def gradients_lost(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """ZeRO-2 with the optimizer in host memory, and more than two micro batches to a step.
 
@@ -143,11 +139,10 @@ def gradients_lost(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     if run.task.trains and zero.stage == 2 and zero.offload("offload_optimizer") and lost > 0:
         found = f"{lost} of {run.batch.accumulation} micro batches of a step are lost"
         why = "ZeRO-2 with the optimizer in host memory keeps the first and the last (DeepSpeed 0.15.2 to 0.18.9)"
-        remedy = "set `deepspeed: deepspeed/ds_z3_offload.json`"
-        yield "gradient_accumulation_steps", f"{found}: {why}; {remedy}"
+        yield "gradient_accumulation_steps", f"{found}: {why}; set `deepspeed: deepspeed/ds_z3_offload.json`"
 
 
-@rule("PAR006", NOTE, about=subjects.deepspeed_file)
+@rule("PAR006", NOTE, about=subjects.deepspeed)
 def launcher_needed(run: RunSettings, _zero: DeepSpeedConfig) -> Findings:
     """DeepSpeed on one device.
 
@@ -180,12 +175,12 @@ def _file_words(zero: DeepSpeedConfig) -> str:
     return f"`{Path(zero.path).name}`" if zero.path else "the DeepSpeed configuration"
 
 
-def _contradictions(run: RunSettings, zero: DeepSpeedConfig, path: str, keys: tuple[str, ...], wanted: Any) -> Findings:
+def _contradictions(at: PlaceIn, zero: DeepSpeedConfig, path: str, keys: tuple[str, ...], wanted: Any) -> Findings:
     """Yield a finding if the file fixes another value at a dotted path than the recipe's keys have."""
     fixed = zero.value(path)
     if fixed not in (None, "auto") and fixed != wanted:
         found = f"{path} is {fixed} in {_file_words(zero)}, {' and '.join(keys)} is {wanted} in the recipe"
-        yield in_deepspeed_file(run, path, conflicts_with=keys), f'{found}; write "auto" in the JSON'
+        yield at(path, conflicts_with=keys), f'{found}; write "auto" in the JSON'
 
 
 # Of the recipe's keys these decide the steps of warm-up, and of all.
@@ -196,7 +191,7 @@ _STEP_KEYS = {
 
 
 @rule("PAR020", ERROR, about=subjects.deepspeed_file)
-def steps_contradicted(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def steps_contradicted(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """Fixed steps of the scheduler in the DeepSpeed JSON are not the run's.
 
     Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
@@ -209,11 +204,11 @@ def steps_contradicted(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
         if steps is not None and fixed != steps:
             what = "warms up for" if "warmup" in path else "takes"
             text = f'{path} is {fixed}, the run {what} {steps:,} steps; write "auto" in the JSON'
-            yield in_deepspeed_file(run, path, conflicts_with=_STEP_KEYS[path]), text
+            yield at(path, conflicts_with=_STEP_KEYS[path]), text
 
 
 @rule("PAR021", WARNING, about=subjects.deepspeed_file)
-def steps_by_chance(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def steps_by_chance(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """Fixed steps of the scheduler in the DeepSpeed JSON, where the data decide how many there are.
 
     Why: the Trainer stops unless the number is exactly the run's, after the data set is tokenized and the model is
@@ -224,7 +219,7 @@ def steps_by_chance(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     for path, fixed, steps in _fixed_steps(run, zero):
         if steps is None:
             text = f'{path} is {fixed} and must be exactly what the data make of the run; write "auto" in the JSON'
-            yield in_deepspeed_file(run, path, conflicts_with=_STEP_KEYS[path]), text
+            yield at(path, conflicts_with=_STEP_KEYS[path]), text
 
 
 def _fixed_steps(run: RunSettings, zero: DeepSpeedConfig) -> Iterator[tuple[str, float, float | None]]:
@@ -241,7 +236,7 @@ def _fixed_steps(run: RunSettings, zero: DeepSpeedConfig) -> Iterator[tuple[str,
 _NEW_TOKEN_KEYS = ("resize_vocab", "add_tokens", "add_special_tokens", "new_special_tokens_config")
 
 
-@rule("PAR008", ERROR, about=subjects.deepspeed_file)
+@rule("PAR008", ERROR, about=subjects.deepspeed)
 def optimizer_not_offloadable(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """The optimizer cannot run on offloaded state.
 
@@ -256,7 +251,7 @@ def optimizer_not_offloadable(run: RunSettings, zero: DeepSpeedConfig) -> Findin
         yield "optim", f"{optim} cannot run on offloaded optimizer state; use adamw_torch, or no offload_optimizer"
 
 
-@rule("PAR009", WARNING, about=subjects.deepspeed_file)
+@rule("PAR009", WARNING, about=subjects.deepspeed)
 def optimizer_becomes_adam(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """With optimizer offload, the recipe's optimizer is replaced by DeepSpeed's CPU Adam.
 
@@ -273,7 +268,7 @@ def optimizer_becomes_adam(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
         yield "optim", f"{optim} becomes DeepSpeed's plain CPU Adam with offload_optimizer; write adamw_torch"
 
 
-@rule("PAR017", ERROR, about=subjects.deepspeed_file)
+@rule("PAR017", ERROR, about=subjects.deepspeed)
 def optimizer_of_matrices_sharded(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Muon or Adam-mini is combined with ZeRO.
 

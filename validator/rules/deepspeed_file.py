@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from validator.knowledge.tables import json_table
 from validator.recipe.suggestions import suggest
 from validator.rules import subjects
-from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
+from validator.rules.subjects import PlaceIn
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.settings import RunSettings
 
 
 @rule("PAR104", ERROR, about=subjects.deepspeed_file)
-def zero_block_missing(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def zero_block_missing(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON has no `zero_optimization` object.
 
     Why: every process stops while the arguments are parsed: "Please specify the ZeRO optimization config".
@@ -25,11 +25,11 @@ def zero_block_missing(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     read = (zero.config or zero.path) and not zero.problem
     if read and not isinstance(zero.config.get("zero_optimization"), Mapping):
         text = 'has no `zero_optimization` object; write `"zero_optimization": {"stage": 2}` (0 shards nothing)'
-        yield in_deepspeed_file(run, "zero_optimization"), text
+        yield at("zero_optimization"), text
 
 
 @rule("PAR105", ERROR, about=subjects.deepspeed_file)
-def batch_keys_missing(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def batch_keys_missing(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON gives neither the batch size nor the micro batch size.
 
     Why: "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided", after the model is loaded.
@@ -39,11 +39,11 @@ def batch_keys_missing(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     keys = ("train_batch_size", "train_micro_batch_size_per_gpu")
     if zero.config and all(zero.config.get(key) is None for key in keys):
         text = 'has no batch size; add `"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"`'
-        yield in_deepspeed_file(run, "train_batch_size"), text
+        yield at("train_batch_size"), text
 
 
 @rule("PAR106", ERROR, about=subjects.deepspeed_file)
-def batch_sizes_disagree(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def batch_sizes_disagree(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """No number of devices makes the batch size of the JSON.
 
     Why: train_batch_size is micro batch x accumulation x devices; DeepSpeed checks it after the model is loaded.
@@ -56,11 +56,11 @@ def batch_sizes_disagree(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
         total, micro, steps = (int(size) for size in sizes if size)
         if total % (micro * steps):
             text = f"train_batch_size {total} is no multiple of {micro} x {steps} (micro batch x accumulation)"
-            yield in_deepspeed_file(run, "train_batch_size"), text
+            yield at("train_batch_size"), text
 
 
 @rule("PAR107", ERROR, about=subjects.deepspeed_file)
-def both_precisions(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def both_precisions(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON turns on fp16 and bf16.
 
     Why: DeepSpeed takes one; with values fixed like this the Trainer refuses the file in any case.
@@ -68,12 +68,11 @@ def both_precisions(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     Fix: `"enabled": "auto"` in both blocks: the recipe decides.
     """
     if zero.value("fp16.enabled") is True and zero.value("bf16.enabled") is True:
-        text = 'turns on fp16 and bf16 at once; write `"enabled": "auto"` in both'
-        yield in_deepspeed_file(run, "fp16.enabled"), text
+        yield at("fp16.enabled"), 'turns on fp16 and bf16 at once; write `"enabled": "auto"` in both'
 
 
 @rule("PAR108", WARNING, about=subjects.deepspeed_file)
-def weights_not_gathered(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def weights_not_gathered(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """Stage 3 saves no usable weights.
 
     Why: each rank saves its shard; the output holds a global_step folder and no model.safetensors, not even an adapter.
@@ -84,12 +83,12 @@ def weights_not_gathered(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     names = ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save")
     old = "stage3_gather_fp16_weights_on_model_save"
     if zero.stage == 3 and not any(zero.block.get(name) is True for name in (*names, old)):
-        place = in_deepspeed_file(run, "zero_optimization", names[0])
+        place = at("zero_optimization", names[0])
         yield place, f'stage 3 saves shards and no model.safetensors; add `"{names[0]}": true`'
 
 
 @rule("PAR109", ERROR, about=subjects.deepspeed_file)
-def offload_path_missing(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def offload_path_missing(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """Offload to NVMe without a path.
 
     Why: DeepSpeed stops when it builds the swap folder, after the model is loaded.
@@ -100,12 +99,11 @@ def offload_path_missing(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     for name in ("offload_optimizer", "offload_param") if zero.stage == 3 else ():
         path = f"zero_optimization.{name}"
         if zero.value(f"{path}.device") == "nvme" and zero.value(f"{path}.nvme_path") in (None, "auto"):
-            place = in_deepspeed_file(run, path, "device")
-            yield place, f'{name} goes to nvme, but has no `nvme_path`; add it, or use `"device": "cpu"`'
+            yield at(path, "device"), f'{name} goes to nvme, but has no `nvme_path`; add it, or use `"device": "cpu"`'
 
 
 @rule("PAR110", WARNING, about=subjects.deepspeed_file)
-def offload_without_effect(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def offload_without_effect(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """Offload of parameters below stage 3, or to NVMe below stage 3.
 
     Why: only stage 3 moves parameters, and only stage 3 uses NVMe; the weights stay on every device, and optimizer
@@ -118,14 +116,14 @@ def offload_without_effect(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
         return
     if zero.offload("offload_param"):
         text = f"offload_param works in stage 3 only; in stage {zero.stage} the weights stay on the device"
-        yield in_deepspeed_file(run, "zero_optimization.offload_param", at_key=True), text
+        yield at("zero_optimization.offload_param", at_key=True), text
     if zero.value("zero_optimization.offload_optimizer.device") == "nvme":
-        place = in_deepspeed_file(run, "zero_optimization.offload_optimizer.device")
+        place = at("zero_optimization.offload_optimizer.device")
         yield place, f"offload_optimizer to nvme needs stage 3; in stage {zero.stage} it fills main memory"
 
 
 @rule("PAR111", ERROR, about=subjects.deepspeed_file)
-def offload_without_sharding(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def offload_without_sharding(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """Optimizer offload in stage 0, or spelled the old way.
 
     Why: the Trainer then builds the CPU's Adam for weights on the device ("must be 'cpu'", at the first step), or with
@@ -137,16 +135,16 @@ def offload_without_sharding(run: RunSettings, zero: DeepSpeedConfig) -> Finding
     """
     on_cpu = run.machine is not None and run.machine.device.vendor == "cpu"  # where the weights are, too
     if zero.offload("offload_optimizer") and zero.stage == 0 and not on_cpu:
-        place = in_deepspeed_file(run, "zero_optimization.offload_optimizer", at_key=True)
+        place = at("zero_optimization.offload_optimizer", at_key=True)
         yield place, "offload_optimizer in stage 0 fails at the first step; use stage 1, 2 or 3"
     own = "optimizer" in zero.config or zero.config.get("zero_force_ds_cpu_optimizer") is False
     if zero.block.get("cpu_offload") is True and not own:
-        place = in_deepspeed_file(run, "zero_optimization.cpu_offload", at_key=True)
+        place = at("zero_optimization.cpu_offload", at_key=True)
         yield place, 'the Trainer does not know `cpu_offload`; write `"offload_optimizer": {"device": "cpu"}`'
 
 
 @rule("PAR116", NOTE, about=subjects.deepspeed_file)
-def recomputation_unread(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def recomputation_unread(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON has an `activation_checkpointing` block, which nothing reads.
 
     Why: it configures deepspeed.checkpointing, which no model of transformers calls; activations are recomputed as the
@@ -156,12 +154,12 @@ def recomputation_unread(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     Fix: remove the block; `disable_gradient_checkpointing` in the recipe is the switch.
     """
     if "activation_checkpointing" in zero.config:
-        place = in_deepspeed_file(run, "activation_checkpointing", at_key=True)
+        place = at("activation_checkpointing", at_key=True)
         yield place, "nothing reads `activation_checkpointing`; `disable_gradient_checkpointing` in the recipe decides"
 
 
 @rule("PAR117", WARNING, about=subjects.deepspeed_file)
-def gradients_overtaken(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def gradients_overtaken(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """ZeRO-2 overlaps communication with the contiguous buffer of gradients.
 
     Why: before release 0.19.0 (LLaMA-Factory asks for at most 0.18.4) DeepSpeed can overwrite or free a buffer that is
@@ -172,7 +170,7 @@ def gradients_overtaken(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """
     overlaps = zero.block.get("overlap_comm") is True and zero.block.get("contiguous_gradients", True) is True
     if zero.stage == 2 and overlaps:
-        place = in_deepspeed_file(run, "zero_optimization.overlap_comm")
+        place = at("zero_optimization.overlap_comm")
         yield place, "overlap_comm in ZeRO-2 can turn gradients into nan before DeepSpeed 0.19.0; write false"
 
 
@@ -187,7 +185,7 @@ ADAM_PARAMETERS = {
 
 
 @rule("PAR112", ERROR, about=subjects.deepspeed_file)
-def optimizer_untested(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def optimizer_untested(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The optimizer in the DeepSpeed JSON is not one that ZeRO was tested with, or none.
 
     Why: "You are using an untested ZeRO Optimizer" or "requires an optimizer", after the model is loaded on every rank.
@@ -198,15 +196,15 @@ def optimizer_untested(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     kind = _block_type(zero, "optimizer")
     if kind is None and isinstance(zero.value("optimizer"), Mapping) and zero.stage > 0:
         text = "the optimizer has no `type`; without the block `optim` applies"
-        yield in_deepspeed_file(run, "optimizer", at_key=True), text
+        yield at("optimizer", at_key=True), text
     allowed = zero.value("zero_allow_untested_optimizer")
     if kind and kind.lower() not in _ZERO_OPTIMIZERS and zero.stage > 0 and not allowed:
         text = f"optimizer {kind} is untested with ZeRO; remove the block: the recipe's `optim` applies then"
-        yield in_deepspeed_file(run, "optimizer.type"), text
+        yield at("optimizer.type"), text
 
 
 @rule("PAR113", ERROR, about=subjects.deepspeed_file)
-def scheduler_parameters(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def scheduler_parameters(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The scheduler in the DeepSpeed JSON does not take one of its parameters, or lacks one that it needs.
 
     Why: TypeError when the engine is built, after the model is loaded on every rank.
@@ -219,20 +217,19 @@ def scheduler_parameters(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     kind, table = _block_type(zero, "scheduler") or "", json_table("deepspeed")
     known, given = table["schedulers"].get(kind, []), zero.value("scheduler.params")
     if known and not isinstance(given, Mapping):
-        text = f'scheduler {kind} has no `params`; write `"params": {{}}`'
-        yield in_deepspeed_file(run, "scheduler", at_key=True), text
+        yield at("scheduler", at_key=True), f'scheduler {kind} has no `params`; write `"params": {{}}`'
         return
     for name in given if known else ():
         if name not in known:
-            place = in_deepspeed_file(run, "scheduler.params", name, at_key=True)
+            place = at("scheduler.params", name, at_key=True)
             yield place, f"scheduler {kind} takes no parameter `{name}`{suggest(name, known)}"
     for name in table["needed"].get(kind, ()):
         if name not in given:
-            yield in_deepspeed_file(run, "scheduler.params"), f"scheduler {kind} needs the parameter `{name}`"
+            yield at("scheduler.params"), f"scheduler {kind} needs the parameter `{name}`"
 
 
 @rule("PAR115", ERROR, about=subjects.deepspeed_file)
-def scheduler_unknown(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def scheduler_unknown(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The scheduler in the DeepSpeed JSON is none of DeepSpeed's.
 
     Why: "DeepSpeed does not recognize LR scheduler", after the model is loaded on every rank. Classes of
@@ -247,12 +244,12 @@ def scheduler_unknown(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     wrapped = zero.stage > 0 or run.precision.compute_dtype  # else a class of torch gets torch's own
     if isinstance(block, Mapping) and kind not in known and (wrapped or kind is None):
         what = f"DeepSpeed has no scheduler {kind}{suggest(kind, known)}" if kind else "the scheduler has no `type`"
-        place = in_deepspeed_file(run, "scheduler.type" if kind else "scheduler", at_key=not kind)
+        place = at("scheduler.type" if kind else "scheduler", at_key=not kind)
         yield place, f"{what}; without the block `lr_scheduler_type` applies"
 
 
 @rule("PAR118", ERROR, about=subjects.deepspeed_file)
-def optimizer_parameter_unknown(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def optimizer_parameter_unknown(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """Adam in the DeepSpeed JSON does not take one of its parameters.
 
     Why: TypeError "unexpected keyword argument" when the engine is built, after the model is loaded on every rank.
@@ -265,12 +262,12 @@ def optimizer_parameter_unknown(run: RunSettings, zero: DeepSpeedConfig) -> Find
     if (_block_type(zero, "optimizer") or "").lower() in ("adam", "adamw") and isinstance(given, Mapping):
         for name in given:
             if name not in ADAM_PARAMETERS:
-                place = in_deepspeed_file(run, "optimizer.params", name, at_key=True)
+                place = at("optimizer.params", name, at_key=True)
                 yield place, f"Adam takes no parameter `{name}`{suggest(name, ADAM_PARAMETERS)}"
 
 
 @rule("PAR119", ERROR, about=subjects.deepspeed_file)
-def engine_refuses(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def engine_refuses(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON asks for things that exclude each other.
 
     Why: the engine stops when it is built, after the model is loaded on every rank: amp and ZeRO, gradients scaled
@@ -282,14 +279,13 @@ def engine_refuses(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """
     if zero.value("amp.enabled") is True and zero.stage > 0:
         text = "amp does not work with ZeRO; remove the block, `bf16: true` does"
-        yield in_deepspeed_file(run, "amp.enabled"), text
+        yield at("amp.enabled"), text
     scattered = zero.stage == 2 and zero.value("zero_optimization.reduce_scatter") is not False
     if scattered and zero.value("prescale_gradients") is True:
         text = "prescale_gradients does not work with reduce_scatter; remove it"
-        yield in_deepspeed_file(run, "prescale_gradients"), text
+        yield at("prescale_gradients"), text
     if zero.value("elasticity.enabled") is True and not zero.value("elasticity.ignore_non_elastic_batch_info"):
-        place = in_deepspeed_file(run, "elasticity.enabled")
-        yield place, "elasticity refuses the batch sizes that the Trainer fills in; remove the block"
+        yield at("elasticity.enabled"), "elasticity refuses the batch sizes that the Trainer fills in; remove the block"
 
 
 def _block_type(zero: DeepSpeedConfig, block: str) -> str | None:

@@ -11,8 +11,8 @@ from typing import Any
 from validator.knowledge.tables import json_table
 from validator.recipe.suggestions import suggest
 from validator.rules import subjects
-from validator.rules.finding_places import in_deepspeed_file
 from validator.rules.rule import ERROR, WARNING, Findings, rule
+from validator.rules.subjects import PlaceIn
 from validator.rules.value_types import TYPE_WORDS
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.settings import RunSettings
@@ -90,7 +90,7 @@ _CHOICES_OUTSIDE_BLOCKS = {
 
 
 @rule("PAR101", WARNING, about=subjects.deepspeed_file)
-def key_ignored(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def key_ignored(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON holds a key that DeepSpeed does not read.
 
     Why: outside the strict blocks unknown keys are ignored without a word, so the default applies.
@@ -101,17 +101,16 @@ def key_ignored(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     for key, value in zero.config.items():
         if key not in top and not key.startswith(_COMMENT_STARTS) and value != "auto":
             hint = _where_key_belongs(key) or suggest(key, top)
-            text = f"`{key}` is not a key of DeepSpeed and is ignored{hint}"
-            yield in_deepspeed_file(run, "", key, at_key=True), text
+            yield at("", key, at_key=True), f"`{key}` is not a key of DeepSpeed and is ignored{hint}"
     for path, block, facts in _known_blocks(zero):
         for key in block if facts["unknown"] == "ignored" else ():
             if key not in facts["fields"]:
                 hint = suggest(key, facts["fields"])
-                yield in_deepspeed_file(run, path, key, at_key=True), f"`{path}.{key}` is ignored by DeepSpeed{hint}"
+                yield at(path, key, at_key=True), f"`{path}.{key}` is ignored by DeepSpeed{hint}"
 
 
 @rule("PAR102", ERROR, about=subjects.deepspeed_file)
-def key_refused(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def key_refused(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """A strict block of the DeepSpeed JSON holds a key that DeepSpeed does not know.
 
     Why: "Extra inputs are not permitted", when the engine is built: after the data set is tokenized and the model is
@@ -124,11 +123,11 @@ def key_refused(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
         for key in block if facts["unknown"] == "error" else ():
             if key not in known and block[key] != "auto":
                 text = f"`{path}.{key}` is not known, DeepSpeed stops at it{suggest(key, known)}"
-                yield in_deepspeed_file(run, path, key, at_key=True), text
+                yield at(path, key, at_key=True), text
 
 
 @rule("PAR103", ERROR, about=subjects.deepspeed_file)
-def value_refused(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def value_refused(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """A value in the DeepSpeed JSON has the wrong type, or is out of range.
 
     Why: pydantic refuses it when the engine is built, after the model is loaded on every rank; a block that is no
@@ -143,31 +142,25 @@ def value_refused(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     objects = {*json_table("deepspeed")["blocks"], "optimizer", "scheduler"} - {"zero_optimization"}
     for key, value in zero.config.items():
         if key in objects and not isinstance(value, Mapping):
-            yield in_deepspeed_file(run, "", key), f"`{key}` is {shown_value(value)}, not an object"
-    yield from _faults_outside_blocks(run, zero)
+            yield at("", key), f"`{key}` is {shown_value(value)}, not an object"
+    for path, words in _CHOICES_OUTSIDE_BLOCKS.items():
+        value = zero.value(path)
+        if value not in (None, "auto") and str(value).lower() not in words:
+            yield at(path), f"`{path}` is {shown_value(value)}, not one of {', '.join(words)}"
+    if isinstance(clock := zero.config.get("wall_clock_breakdown"), str) and clock != "auto":
+        yield at("wall_clock_breakdown"), f"`wall_clock_breakdown` is {shown_value(clock)}, not true or false"
+    if zero.block.get("offload_optimizer", {}) is None:
+        place = at("zero_optimization.offload_optimizer")
+        yield place, "`offload_optimizer` is null, at which accelerate stops; leave it out"
     for path, block, facts in _known_blocks(zero):
         for key, fact in _field_names(facts).items():
             fault = pydantic_problem(block[key], fact) if key in block and facts["unknown"] == "error" else None
             if fault:
-                yield in_deepspeed_file(run, path, key), f"`{path}.{key}` is {shown_value(block[key])}, {fault}"
-
-
-def _faults_outside_blocks(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
-    """Values that no table of a block describes."""
-    for path, words in _CHOICES_OUTSIDE_BLOCKS.items():
-        value = zero.value(path)
-        if value not in (None, "auto") and str(value).lower() not in words:
-            yield in_deepspeed_file(run, path), f"`{path}` is {shown_value(value)}, not one of {', '.join(words)}"
-    if isinstance(clock := zero.config.get("wall_clock_breakdown"), str) and clock != "auto":
-        text = f"`wall_clock_breakdown` is {shown_value(clock)}, not true or false"
-        yield in_deepspeed_file(run, "wall_clock_breakdown"), text
-    if zero.block.get("offload_optimizer", {}) is None:
-        place = in_deepspeed_file(run, "zero_optimization.offload_optimizer")
-        yield place, "`offload_optimizer` is null, at which accelerate stops; leave it out"
+                yield at(path, key), f"`{path}.{key}` is {shown_value(block[key])}, {fault}"
 
 
 @rule("PAR114", ERROR, about=subjects.deepspeed_file)
-def auto_not_filled(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def auto_not_filled(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """A key is "auto" that neither the Trainer nor accelerate fills in.
 
     Why: ValueError "not found in kwargs", after the data set is tokenized and the model is loaded on every rank.
@@ -181,8 +174,7 @@ def auto_not_filled(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
         path = ".".join(route)
         if path not in _FILLED_KEYS:
             near = "" if route[-1] in known else suggest(path, _FILLED_KEYS)
-            text = f'`{path}` is "auto", which nothing fills in; write a value or remove it{near}'
-            yield in_deepspeed_file(run, "", *route), text
+            yield at("", *route), f'`{path}` is "auto", which nothing fills in; write a value or remove it{near}'
 
 
 def _auto_routes(block: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -251,7 +251,7 @@ def sharding_on_cpu(run: RunSettings, device: Device) -> Findings:
 
 
 @rule("DEV015", NOTE, about=subjects.machine)
-def device_note(_job: RunSettings, machine: Machine) -> Findings:
+def device_note(_run: RunSettings, machine: Machine) -> Findings:
     """A short form of a device was read as one of several.
 
     Why: `a100` may be the 40 GB or the 80 GB card.
@@ -273,8 +273,7 @@ def abilities_unknown(run: RunSettings, machine: Machine) -> Findings:
     """
     unknown = machine.device.vendor == "unknown" and not run.args.flag("use_cpu")
     if unknown and (asked := ", ".join(_settings_by_device(run))):
-        found = f"only the memory of {machine.device.id} is known"
-        yield "machine", f"{found}: whether it can do {asked} is not judged"
+        yield "machine", f"only the memory of {machine.device.id} is known: whether it can do {asked} is not judged"
 
 
 def _settings_by_device(run: RunSettings) -> Iterator[str]:

@@ -20,8 +20,8 @@ from validator.recipe.known_folders import catalogue_root
 from validator.recipe.safe_read import read_json
 from validator.recipe.suggestions import suggest
 from validator.rules import subjects
-from validator.rules.finding_places import in_deepspeed_file, in_json_setting
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
+from validator.rules.subjects import PlaceIn, in_json_setting
 from validator.run import model_files
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.deepspeed import DeepSpeedConfig
@@ -131,7 +131,7 @@ def found_from_elsewhere(run: RunSettings) -> Findings:
 
 
 @rule("PTH003", ERROR, about=subjects.deepspeed_file)
-def deepspeed_unreadable(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
+def deepspeed_unreadable(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed configuration is not a JSON object.
 
     Why: every process stops while the arguments are parsed.
@@ -141,7 +141,7 @@ def deepspeed_unreadable(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     value, why = run.args.get("deepspeed"), zero.problem
     if why and isinstance(value, str) and (value.startswith("{") or run.workspace.find(value)):
         also = "; JSON has no comments and no trailing commas" if "is not valid JSON" in why else ""
-        yield in_deepspeed_file(run), f"{why}{also}"
+        yield at(), f"{why}{also}"
 
 
 @rule("PTH004", ERROR)
@@ -332,8 +332,7 @@ def model_folder_in_part(run: RunSettings, model: Model) -> Findings:
     name = run.args.get("model_name_or_path")
     place = run.workspace.find(str(name)) if model.id is None else None
     if place and (parts := [*model_files.missing_files(place[0], scratch=run.args.flag("train_from_scratch"))]):
-        text = f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model"
-        yield "model_name_or_path", text
+        yield "model_name_or_path", f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model"
 
 
 @rule("PTH008", ERROR)

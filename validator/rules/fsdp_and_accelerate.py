@@ -14,8 +14,8 @@ from validator.recipe import safe_read
 from validator.recipe.safe_read import read_json
 from validator.recipe.suggestions import suggest
 from validator.rules import subjects
-from validator.rules.finding_places import in_accelerate_file, in_fsdp_config, in_json_setting
 from validator.rules.rule import ERROR, WARNING, Findings, rule
+from validator.rules.subjects import in_accelerate_file, in_fsdp_config, in_json_setting
 from validator.run.fsdp import AccelerateFile
 from validator.run.settings import RunSettings
 from validator.wording import shown_value
@@ -181,8 +181,7 @@ def accelerate_file_unusable(run: RunSettings, file: AccelerateFile) -> Findings
     known = yaml_table("accelerate")
     if file.kind not in known["kinds"]:
         wrong = f"`{file.kind}` is unknown" if file.kind else "is missing"
-        text = f"`distributed_type` {wrong}; write `distributed_type: FSDP`"
-        yield in_accelerate_file(run, "distributed_type"), text
+        yield in_accelerate_file(run, "distributed_type"), f"`distributed_type` {wrong}; write `distributed_type: FSDP`"
     for key in map(str, file.config):
         if key not in known["keys"]:
             place = in_accelerate_file(run, key, at_key=True)
@@ -251,8 +250,7 @@ def accelerate_processes_differ(run: RunSettings, file: AccelerateFile) -> Findi
     ):
         value = file.config.get(name, 1 if name == "num_machines" else None)
         if isinstance(value, int) and value != there:
-            text = f"`{name}` is {value}, the machine has {there} {what}; write {there}"
-            yield in_accelerate_file(run, name), text
+            yield in_accelerate_file(run, name), f"`{name}` is {value}, the machine has {there} {what}; write {there}"
 
 
 @rule("PAR306", WARNING, about=subjects.accelerate_file)

@@ -86,7 +86,7 @@ def _published_settings(run: RunSettings) -> Iterator[tuple[_PublishedSetting]]:
 
 
 @rule("TRA418", WARNING, about=_published_settings)
-def far_from_published(_job: RunSettings, setting: _PublishedSetting) -> Findings:
+def far_from_published(_run: RunSettings, setting: _PublishedSetting) -> Findings:
     """A setting that decides what is learned is far outside of what any published run used.
 
     Why: the run goes through, and the model is ruined (a rate ten times too high, thirty epochs) or has learned
@@ -100,7 +100,7 @@ def far_from_published(_job: RunSettings, setting: _PublishedSetting) -> Finding
 
 
 @rule("TRA419", NOTE, about=_published_settings)
-def outside_published(_job: RunSettings, setting: _PublishedSetting) -> Findings:
+def outside_published(_run: RunSettings, setting: _PublishedSetting) -> Findings:
     """A setting that decides what is learned is outside of what published runs used.
 
     Why: it may be right for the data; nobody has shown it.

@@ -28,7 +28,7 @@ _OTHER_TRAINERS = {
 
 
 @rule("PAR201", WARNING)
-def switch_not_on(_job: RunSettings) -> Findings:
+def switch_not_on(_run: RunSettings) -> Findings:
     """A switch in the environment holds a word that LLaMA-Factory takes as off.
 
     Why: only true, y and 1 turn a switch on; `FORCE_TORCHRUN=yes` starts no torchrun, and nothing says so.
@@ -42,7 +42,7 @@ def switch_not_on(_job: RunSettings) -> Findings:
 
 
 @rule("PAR202", WARNING)
-def another_trainer(_job: RunSettings) -> Findings:
+def another_trainer(_run: RunSettings) -> Findings:
     """The environment hands the recipe to another trainer of LLaMA-Factory.
 
     Why: the keys are read by another code base, so this verdict does not hold there.
@@ -55,7 +55,7 @@ def another_trainer(_job: RunSettings) -> Findings:
 
 
 @rule("PAR203", WARNING, about=subjects.machine)
-def processes_against_machine(_job: RunSettings, machine: Machine) -> Findings:
+def processes_against_machine(_run: RunSettings, machine: Machine) -> Findings:
     """The environment starts another number of processes than the machine has devices.
 
     Why: the launcher takes NPROC_PER_NODE and NNODES from the environment: batch size, memory and steps are then those
@@ -67,12 +67,11 @@ def processes_against_machine(_job: RunSettings, machine: Machine) -> Findings:
     if (processes := os.environ.get("NPROC_PER_NODE", str(devices))) != str(devices):
         yield "machine", f"the environment has NPROC_PER_NODE={processes}, the machine has {devices}; unset it"
     if (given := os.environ.get("NNODES", str(nodes))) != str(nodes):
-        recipe = f"{nodes} {plural(nodes, 'node')}"
-        yield "machine", f"the environment has NNODES={given}, the recipe has {recipe}; unset it"
+        yield "machine", f"the environment has NNODES={given}, the recipe has {nodes} {plural(nodes, 'node')}; unset it"
 
 
 @rule("PAR204", WARNING, about=subjects.machine)
-def node_rank_missing(_job: RunSettings, machine: Machine) -> Findings:
+def node_rank_missing(_run: RunSettings, machine: Machine) -> Findings:
     """The environment says which node this is by RANK, which LLaMA-Factory does not read.
 
     Why: without NODE_RANK every node takes itself for the first, and all wait for each other until the timeout. With

@@ -210,7 +210,7 @@ def sizes_for_the_machine(run: RunSettings, _machine: Machine) -> Findings:
 
 
 @rule("FIT009", NOTE, about=subjects.model)
-def judged_from_cache(_job: RunSettings, model: Model) -> Findings:
+def judged_from_cache(_run: RunSettings, model: Model) -> Findings:
     """The model is not in the catalogue, and its shapes are read in a local hub cache.
 
     Why: the verdict rests on the config.json of that download, and elsewhere the model may not be known.
@@ -238,8 +238,7 @@ def model_taken_by_name(run: RunSettings) -> Findings:
     path = run.args.get("model_name_or_path")
     told = isinstance(path, str) and is_local_name(path) and not run.workspace.find(path)  # by PTH004 or PTH006
     if (guessed := assumed_model(run)) and not told:
-        text = f"taken for {guessed}; if that is wrong, write `# base: NAME` into the header block"
-        yield "model_name_or_path", text
+        yield "model_name_or_path", f"taken for {guessed}; if that is wrong, write `# base: NAME` into the header block"
 
 
 @rule("FIT012", NOTE, about=subjects.model)

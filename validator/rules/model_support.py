@@ -24,7 +24,7 @@ def remote_code_not_trusted(run: RunSettings, model: Model) -> Findings:
 
 
 @rule("TRA902", ERROR, about=subjects.model, since="transformers 5.0.0")
-def remote_code_outdated(_job: RunSettings, model: Model) -> Findings:
+def remote_code_outdated(_run: RunSettings, model: Model) -> Findings:
     """The model's own code does not train with transformers 5.
 
     Why: the code of the first Qwen calls a method that transformers 5 has removed from its models (`get_head_mask`); it
@@ -75,7 +75,7 @@ def gpt_oss_kernel_unfit(run: RunSettings, model: Model) -> Findings:
 
 
 @rule("TRA906", ERROR, about=subjects.model, since="transformers 5.0.0")
-def class_fails(_job: RunSettings, model: Model) -> Findings:
+def class_fails(_run: RunSettings, model: Model) -> Findings:
     """transformers 5 computes the model differently from the code that its weights were trained with.
 
     Why: the router of DBRX reads the hidden state, and is as wide; transformers 5 makes it as wide as the experts are

@@ -84,7 +84,7 @@ _SWITCHED_OFF: ConditionTable = (
     ),
     (
         "ray_num_workers ray_init_kwargs master_addr master_port",
-        lambda _job: launch_command.uses_ray(),
+        lambda _run: launch_command.uses_ray(),
         "`USE_RAY=1` in the environment",
     ),
 )

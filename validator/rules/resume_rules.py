@@ -11,8 +11,8 @@ from validator.knowledge import models
 from validator.recipe import safe_read
 from validator.rules import subjects
 from validator.rules.file_paths import has_variable
-from validator.rules.finding_places import at_checkpoint_key
 from validator.rules.rule import ERROR, WARNING, Findings, rule
+from validator.rules.subjects import at_checkpoint_key
 from validator.run import checkpoints
 from validator.run.checkpoints import TrainerCheckpoint
 from validator.run.settings import RunSettings

@@ -14,8 +14,8 @@ from validator.finding import Edit, Fix, Place, Severity
 from validator.run.settings import RunSettings
 
 # Where the fault lies, the message without its code, and the fix if the remedy is a definite one (below). A text is the
-# value of that key of the recipe or its header block, None the whole file; finding_places.py gives places in values
-# and in the files that a recipe names.
+# value of that key of the recipe or its header block, None the whole file; subjects.py gives places in values and in
+# the files that a recipe names.
 Finding = tuple[Place | str | None, str] | tuple[Place | str | None, str, Fix | None]
 Findings = Iterator[Finding]
 Subject = TypeVarTuple("Subject")

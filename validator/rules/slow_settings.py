@@ -49,7 +49,7 @@ def _device_gib(run: RunSettings) -> str:
     return f"{memory.expected / GIB:.1f} GiB per device" if memory else ""
 
 
-@rule("TRA921", WARNING, about=subjects.deepspeed_file)
+@rule("TRA921", WARNING, about=subjects.deepspeed)
 def sharded_without_need(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """Weights are spread over the devices, or lie in main memory, where each device has room for them.
 

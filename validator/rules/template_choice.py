@@ -212,8 +212,7 @@ def thoughts_removed(run: RunSettings) -> Findings:
         return
     if named := [name for name, share in _shares_without_thoughts(run).items() if share < 1 - _IGNORED_SHARE]:
         text = f"{_names_with_verb(named)} thoughts, which `enable_thinking: false` removes"
-        fix = remove_keys("enable_thinking", safe=False)
-        yield "enable_thinking", f"{text}; remove the key to train on them", fix
+        yield "enable_thinking", f"{text}; remove the key to train on them", remove_keys("enable_thinking", safe=False)
 
 
 @rule("TRA621", WARNING)

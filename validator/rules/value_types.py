@@ -130,8 +130,7 @@ def _converted_value(value: Any, entry: ArgumentEntry) -> bool | float | str | N
     if value is False and "no" in (entry["choices"] or ()):
         return "no"
     if kinds == ["bool"]:
-        words = {"true": True, "false": False, "1": True, "0": False, "none": False}
-        return words.get(str(value).strip().lower())
+        return {"true": True, "false": False, "1": True, "0": False, "none": False}.get(str(value).strip().lower())
     number = _number(value) if isinstance(value, (str, float)) else None
     if number is None or not abs(number) < 1e18:
         return None
