@@ -14,6 +14,7 @@ from validator.physics import Adapter, Sharding, Workload, linear_roles
 from validator.physics.workload import AttentionImplementation, SdpaInputs
 from validator.run import deepspeed, fsdp, multimodal
 from validator.run.deepspeed import DeepSpeedConfig
+from validator.run.launch_command import Launch
 from validator.run.quantization import loaded_bytes
 from validator.run.settings import RunSettings
 
@@ -94,10 +95,10 @@ def with_older_effects(work: Workload, old: Collection[str], stage: str) -> Work
 
 
 def uses_expandable_segments(run: RunSettings) -> bool:
-    """True if the allocator uses expandable segments. LLaMA-Factory's launcher sets expandable_segments under torchrun,
-    not under `accelerate launch`, and only CUDA reads the setting (launcher.py)."""
+    """True if the allocator uses expandable segments. LLaMA-Factory's launcher sets them if it starts torchrun, and
+    only CUDA reads the setting (launcher.py)."""
     vendor = run.machine.device.vendor if run.machine else None
-    return vendor == "nvidia" and (run.batch.world_size > 1 or run.uses_deepspeed) and not run.accelerate
+    return vendor == "nvidia" and Launch(run).launcher == "torchrun"
 
 
 def _make_adapter(run: RunSettings, model: Model, decoder: bool, fused: bool) -> Adapter:
