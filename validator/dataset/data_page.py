@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
 
+from validator.dataset import data_text
 from validator.dataset.data_report import DataReport
 from validator.dataset.sample_guidance import SampleGuidance
 from validator.dataset.sequence_lengths import HistogramBar
@@ -40,82 +41,52 @@ NO_OWN_PAGE = "exists and is not a page of this command; choose another name, or
 
 
 def is_own_page(data: bytes) -> bool:
-    """Whether a file is such a page, or empty."""
+    """Return True if a file is empty or a page of this command."""
     return not data or data.startswith(f"{_HEAD}\n{_MARK}".encode())
 
 
-def format_page(study: DataReport) -> str:
-    """The whole page."""
-    name = escape(study.path)
-    parts = (_problems(study), _tiles(study), _sets(study), _drops(study), _lengths(study), _amount(study.amount),
-             _quality(study), _notes(study))  # fmt: skip
+def format_page(report: DataReport) -> str:
+    """Return the answer of `data` as one HTML page."""
+    name = escape(report.path)
+    parts = (_head(report), _lengths(report), _amount(report.amount), _quality(report),
+             _paragraphs(f"Note: {note}" for note in report.notes))  # fmt: skip
     body = "\n".join(line for part in parts for line in part)
     head = f"{_HEAD}\n{_MARK}\n{_CSP}\n{_VIEW}\n<title>{name}: training data</title>\n<style>{_STYLE}</style>\n</head>"
     return f"{head}\n<body>\n<h1>{name}</h1>\n{body}\n</body>\n</html>\n"
 
 
-def _problems(study: DataReport) -> Iterator[str]:
-    for problem in study.problems:
-        place, message = escape(problem.place), escape("; ".join(filter(None, [problem.message, problem.remedy])))
-        yield f'<p class="error">LLaMA-Factory stops: <code>{place}</code>: {message}</p>'
+def _paragraphs(sentences: Iterable[str]) -> Iterator[str]:
+    return (f"<p>{escape(sentence)}</p>" for sentence in sentences)
 
 
-def _tiles(study: DataReport) -> Iterator[str]:
-    rows, steps = study.rows, study.steps
+def _head(report: DataReport) -> Iterator[str]:
+    """Yield what stops the run, its method, its figures as tiles, and tables of data sets and dropped rows."""
+    yield from (f'<p class="error">{escape(str(problem))}</p>' for problem in report.problems)
+    yield from _paragraphs([f"{report.model or 'no model named'}, {data_text.method_sentence(report)}"])
+    rows, steps = report.rows, report.steps
     total, warmup, saves = (steps.total, steps.warmup, steps.saves) if steps else (0, 0, 0)
     shown = {"rows read": rows.read, "rows dropped": rows.dropped, "rows trained": rows.trained, "steps": total,
-             "steps of warm-up": warmup, "saves": saves, "tokens an epoch": study.tokens.per_epoch}  # fmt: skip
-    model = escape(str(study.model or "no model named"))
-    yield f"<p>{model}, {escape(study.stage)} {escape(study.method)}, cutoff_len {study.cutoff_len:,}</p>"
+             "steps of warm-up": warmup, "saves": saves, "tokens an epoch": report.tokens.per_epoch}  # fmt: skip
     yield '<div class="tiles">'
     yield from (f'<div class="tile"><b>{size:,}</b>{name}</div>' for name, size in shown.items())
     yield "</div>"
+    yield from _paragraphs(data_text.schedule_sentences(report))
+    sets = [(one.name, one.role, one.note or ", ".join(one.columns), one.rows) for one in report.sets]
+    yield from _html_table("Data sets", ("name", "for", "columns", "rows"), sets)
+    drops = [(drop.reason, ", ".join(drop.examples), drop.rows) for drop in report.drops]
+    yield from _html_table("Dropped rows", ("reason", "such as", "rows"), drops)
 
 
-def _html_table(title: str, header: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> Iterator[str]:
-    if not rows:
+def _lengths(report: DataReport) -> Iterator[str]:
+    bars, better = report.tokens.histogram, report.tokens.recommended_cutoff_len
+    if not bars:
         return
-    kinds = (' class="n"' if isinstance(value, int) else "" for value in rows[0])
-    names = "".join(f"<th{kind}>{name}</th>" for kind, name in zip(kinds, header, strict=True))
-    yield f"{title and f'<h2>{title}</h2>'}\n<table>\n<tr>{names}</tr>"
-    yield from (f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in rows)
-    yield "</table>"
-
-
-def _html_cell(value: object) -> str:
-    if isinstance(value, int):
-        return f'<td class="n">{value:,}</td>'
-    return f"<td>{escape(str(value))}</td>"
-
-
-def _sets(study: DataReport) -> Iterator[str]:
-    rows = [(one.name, one.role, one.note or ", ".join(one.columns), one.rows) for one in study.sets]
-    yield from _html_table("Data sets", ("name", "for", "columns", "rows"), rows)
-
-
-def _drops(study: DataReport) -> Iterator[str]:
-    rows = [(drop.reason, ", ".join(drop.examples), drop.rows) for drop in study.drops]
-    yield from _html_table("Dropped rows", ("reason", "such as", "rows"), rows)
-
-
-def _lengths(study: DataReport) -> Iterator[str]:
-    tokens = study.tokens
-    if not tokens.histogram:
-        return
-    yield f"<h2>Lengths in tokens ({escape(tokens.source)})</h2>"
-    limit, recommended = study.cutoff_len, tokens.recommended_cutoff_len
-    better = [(recommended, f"recommended {recommended:,}")] if recommended else []
-    marks = [(limit, f"cutoff_len {limit:,}"), *better]
-    yield histogram_svg(tokens.histogram, marks)
-    yield (f"<p>Median {tokens.median:,}, 99 % up to {tokens.p99:,}, longest {tokens.longest:,}. "
-           f"{tokens.rows_cut:,} rows and {tokens.tokens_cut:,} tokens are cut at cutoff_len. "
-           f"{f'Recommended: {recommended:,}.' if recommended else ''}</p>")  # fmt: skip
-    if memory := study.memory:
-        yield (f"<p>Device memory: {memory.longest_gib:.1f} GiB with the longest batch ({memory.longest:,} "
-               f"tokens), {memory.cutoff_gib:.1f} GiB at cutoff_len.</p>")  # fmt: skip
+    yield "<h2>Lengths in tokens</h2>"
+    marks = [(report.cutoff_len, f"cutoff_len {report.cutoff_len:,}")]
+    yield histogram_svg(bars, marks + ([(better, f"recommended {better:,}")] if better else []))
+    yield from _paragraphs([data_text.tokens_sentence(report), *data_text.cutoff_sentences(report)])
     yield "<details><summary>as numbers</summary>"
-    rows = [(f"{bar.from_:,} to {bar.to:,}", bar.rows) for bar in tokens.histogram]
-    yield from _html_table("", ("tokens", "rows"), rows)
+    yield from _html_table("", ("tokens", "rows"), [(f"{bar.from_:,} to {bar.to:,}", bar.rows) for bar in bars])
     yield "</details>"
 
 
@@ -124,27 +95,28 @@ def _amount(amount: SampleGuidance) -> Iterator[str]:
         return
     yield f"<h2>Amount: {escape(amount.verdict)}</h2>"
     yield guidance_zones_svg(amount)
-    yield f"<p>{amount.counted}: {escape(amount.message)}. {_better_size_sentence(amount)}</p>"
-    yield f"<p>{escape(amount.epochs.message)}</p>" if amount.epochs.message else ""
-    sure = "; ".join(f"{figure}: {escape(words)}" for figure, words in amount.sure.items())
-    yield f"<p>By: {sure}</p>" if sure else ""
-    sources = "; ".join(escape(str(one.get("url") or one.get("cite"))) for one in amount.sources)
-    yield f"<p>Guidance: {sources}</p>" if sources else ""
+    yield from _paragraphs([data_text.amount_sentence(amount), *data_text.amount_reasons(amount)])
+    if amount.sources:
+        yield from _paragraphs([f"Guidance: {'; '.join(one.get('url') or one['cite'] for one in amount.sources)}"])
 
 
-def _better_size_sentence(amount: SampleGuidance) -> str:
-    better = amount.better_size
-    return f"A model of {better.billions:g}B suits these samples better." if better else ""
-
-
-def _quality(study: DataReport) -> Iterator[str]:
+def _quality(report: DataReport) -> Iterator[str]:
     rows = [(one.kind, one.message, ", ".join(one.examples), f"{one.share:.2%}", one.rows)
-            for one in study.quality]  # fmt: skip
+            for one in report.quality]  # fmt: skip
     yield from _html_table("Quality", ("", "", "such as", "share", "rows"), rows)
 
 
-def _notes(study: DataReport) -> Iterator[str]:
-    yield from (f"<p>Note: {escape(note)}</p>" for note in study.notes)
+def _html_table(title: str, header: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> Iterator[str]:
+    """Yield a table; numbers stand at the right. Nothing without rows."""
+    if not rows:
+        return
+    kinds = [' class="n"' if isinstance(value, int) else "" for value in rows[0]]
+    names = "".join(f"<th{kind}>{name}</th>" for kind, name in zip(kinds, header, strict=True))
+    yield f"{title and f'<h2>{title}</h2>'}\n<table>\n<tr>{names}</tr>"
+    for row in rows:
+        texts = (f"{value:,}" if isinstance(value, int) else escape(str(value)) for value in row)
+        yield f"<tr>{''.join(f'<td{kind}>{text}</td>' for kind, text in zip(kinds, texts, strict=True))}</tr>"
+    yield "</table>"
 
 
 def require_page_target(path: Path) -> None:

@@ -13,69 +13,81 @@ from validator.rows.dataset_attr import entry_as_json
 from validator.wording import format_duration, format_duration_range, plural
 
 
-def format_study(study: DataReport) -> str:
-    """The study as lines of text."""
-    parts = (_head(study), _problems(study), _rows(study), _steps(study), _tokens(study), _amount(study.amount),
-             _quality(study), _notes(study))  # fmt: skip
+def format_study(report: DataReport) -> str:
+    """Return the answer of `data` as lines of text."""
+    parts = (_head(report), map(str, report.problems), _rows(report), _lengths(report), _amount(report.amount),
+             _quality(report), _notes(report))  # fmt: skip
     return escaping.escape_lines(line for part in parts for line in part)
 
 
-def _head(study: DataReport) -> Iterator[str]:
-    yield study.path
-    how = f"{study.stage} {study.method}, template {study.template}, cutoff_len {study.cutoff_len:,}"
-    yield f"  model    {study.model or 'none named'}"
-    yield f"  method   {how}"
-    for one in study.sets:
+def _head(report: DataReport) -> Iterator[str]:
+    yield report.path
+    yield f"  model    {report.model or 'none named'}"
+    yield f"  method   {method_sentence(report)}"
+    for one in report.sets:
         named = f" ({', '.join(one.columns[:6])})" if one.columns else ""
         held = one.note or f"{one.rows:,} {plural(one.rows, 'row')}{named}"
         yield f"  {one.role:<10} {one.name}: {held}"
 
 
-def _problems(study: DataReport) -> Iterator[str]:
-    yield from map(str, study.problems)
+def method_sentence(report: DataReport) -> str:
+    """Return stage, method, template and `cutoff_len` in words."""
+    return f"{report.stage} {report.method}, template {report.template}, cutoff_len {report.cutoff_len:,}"
 
 
-def _rows(study: DataReport) -> Iterator[str]:
-    rows = study.rows
-    yield ""
+def _rows(report: DataReport) -> Iterator[str]:
+    rows = report.rows
     about = "" if rows.exact else "about "
     packed = f", {about}{rows.sequences:,} sequences" if rows.sequences != rows.trained else ""
     held = f", {rows.evaluated:,} for evaluation" if rows.evaluated else ""
+    yield ""
     yield (f"rows: {rows.read:,} read, {rows.selected:,} selected for training, {rows.dropped:,} dropped, "
            f"{rows.trained:,} trained{packed}{held}")  # fmt: skip
-    for drop in study.drops:
+    for drop in report.drops:
         yield f"  {drop.rows:,} dropped: {drop.reason} ({', '.join(drop.examples)})"
+    yield from schedule_sentences(report)
 
 
-def _steps(study: DataReport) -> Iterator[str]:
-    if steps := study.steps:
+def schedule_sentences(report: DataReport) -> Iterator[str]:
+    """Yield the steps and the time of the run in words, as far as they are known."""
+    if steps := report.steps:
         saves = f"{steps.saves:,} {plural(steps.saves, 'save')}"
         yield (f"steps: {steps.per_epoch:,} an epoch of batch {steps.batch}, {steps.total:,} in all "
                f"({steps.epochs:.3g} epochs), {steps.warmup:,} of warm-up, {saves}")  # fmt: skip
-    if time := study.time:
+    if time := report.time:
         low, expected, high = (3600 * hours for hours in time.hours)
         yield (f"time: {format_duration_range(low, high)} on {time.machine}, {format_duration(expected)} expected, "
                f"{format_duration(time.step_seconds.expected)} a step")  # fmt: skip
 
 
-def _tokens(study: DataReport) -> Iterator[str]:
-    tokens = study.tokens
-    if not tokens.histogram:
+def _lengths(report: DataReport) -> Iterator[str]:
+    bars = report.tokens.histogram
+    if not bars:
         return
-    how = f"by {tokens.source}" if tokens.exact else tokens.source
     yield ""
-    yield (f"tokens {how}: {tokens.per_epoch:,} an epoch, {tokens.answers_per_epoch:,} of them answers; "
-           f"median {tokens.median:,}, 99 % up to {tokens.p99:,}, longest {tokens.longest:,}")  # fmt: skip
-    most = max(interval.rows for interval in tokens.histogram)
-    for interval in tokens.histogram:
-        edge = f"{interval.from_:,} to {interval.to:,}"
-        yield f"  {edge:>19} {interval.rows:>9,}  {draw_bar(interval.rows, most)}".rstrip()
-    better = tokens.recommended_cutoff_len
-    yield (f"  cutoff_len {study.cutoff_len:,} cuts {tokens.rows_cut:,} rows and {tokens.tokens_cut:,} tokens"
+    yield tokens_sentence(report)
+    most = max(bar.rows for bar in bars)
+    for bar in bars:
+        yield f"  {f'{bar.from_:,} to {bar.to:,}':>19} {bar.rows:>9,}  {draw_bar(bar.rows, most)}".rstrip()
+    yield from (f"  {sentence}" for sentence in cutoff_sentences(report))
+
+
+def tokens_sentence(report: DataReport) -> str:
+    """Return how many tokens an epoch has, and how long the samples are."""
+    tokens = report.tokens
+    how = f"by {tokens.source}" if tokens.exact else tokens.source
+    return (f"tokens {how}: {tokens.per_epoch:,} an epoch, {tokens.answers_per_epoch:,} of them answers; "
+            f"median {tokens.median:,}, 99 % up to {tokens.p99:,}, longest {tokens.longest:,}")  # fmt: skip
+
+
+def cutoff_sentences(report: DataReport) -> Iterator[str]:
+    """Yield what `cutoff_len` cuts off, and the device memory that the longest batch and `cutoff_len` need."""
+    tokens, better = report.tokens, report.tokens.recommended_cutoff_len
+    yield (f"cutoff_len {report.cutoff_len:,} cuts {tokens.rows_cut:,} rows and {tokens.tokens_cut:,} tokens"
            f"{f'; {better:,} would cut at most one row in 200' if better else ''}")  # fmt: skip
-    if memory := study.memory:
+    if memory := report.memory:
         usable = f", of {memory.usable_gib:.1f} usable" if memory.usable_gib else ""
-        yield (f"  device memory: {memory.longest_gib:.1f} GiB with the longest batch there is "
+        yield (f"device memory: {memory.longest_gib:.1f} GiB with the longest batch there is "
                f"({memory.longest:,} tokens), {memory.cutoff_gib:.1f} at cutoff_len{usable}")  # fmt: skip
 
 
@@ -83,48 +95,50 @@ def _amount(amount: SampleGuidance) -> Iterator[str]:
     if not amount.rows:
         return
     yield ""
-    there = f"{amount.counted} {'is' if amount.rows == 1 else 'are'} {amount.verdict}"
-    yield f"amount: {amount.message}" if amount.verdict == "unknown" else f"amount: {there}: {amount.message}"
+    yield f"amount: {amount_sentence(amount)}"
     marks = [*amount.figures().items()]
     scale = max([amount.rows, *(size for _, size in marks)])
     for name, size in [*marks, ("here", amount.rows)] if marks else []:
         yield f"  {name:<11} {size:>9,}  {draw_bar(size, scale)}".rstrip()
-    yield from _basis_lines(amount)
-    if better := amount.better_size:
-        yield f"  a model of {better.billions:g}B suits these samples better ({better.good:,} recommended)"
-    if amount.epochs.message:
-        yield f"  {amount.epochs.message}"
+    yield from (f"  {sentence}" for sentence in amount_reasons(amount))
 
 
-def _basis_lines(amount: SampleGuidance) -> Iterator[str]:
-    """What the figures rest on, those with the same basis together."""
+def amount_sentence(amount: SampleGuidance) -> str:
+    """Return whether there are enough samples, and what public guidance says."""
+    there = f"{amount.counted} {'is' if amount.rows == 1 else 'are'} {amount.verdict}"
+    return amount.message if amount.verdict == "unknown" else f"{there}: {amount.message}"
+
+
+def amount_reasons(amount: SampleGuidance) -> Iterator[str]:
+    """Yield what the figures of the guidance rest on, a model size that suits better, and what the epochs do."""
     groups: dict[str, list[str]] = {}
     for figure, words in amount.sure.items():
         groups.setdefault(words, []).append(figure)
-    for words, figures in groups.items():
-        yield f"  {' and '.join(figures)}: {words}"
+    yield from (f"{' and '.join(figures)}: {words}" for words, figures in groups.items())
+    if better := amount.better_size:
+        yield f"a model of {better.billions:g}B suits these samples better ({better.good:,} recommended)"
+    if amount.epochs.message:
+        yield amount.epochs.message
 
 
-def _quality(study: DataReport) -> Iterator[str]:
-    if not study.rows.trained:
+def _quality(report: DataReport) -> Iterator[str]:
+    if not report.rows.trained:
         return
     yield ""
-    yield "quality:" if study.quality else "quality: nothing found"
-    for one in study.quality:
+    yield "quality:" if report.quality else "quality: nothing found"
+    for one in report.quality:
         yield f"  {one.kind}: {one.rows:,} ({one.share:.2%}) {one.message}"
-        for example in one.examples:
-            yield f"      {example}"
+        yield from (f"      {example}" for example in one.examples)
 
 
-def _notes(study: DataReport) -> Iterator[str]:
-    if study.notes:
+def _notes(report: DataReport) -> Iterator[str]:
+    if report.notes:
         yield ""
-    for note in study.notes:
-        yield f"note: {note}"
+    yield from (f"note: {note}" for note in report.notes)
 
 
 def format_registration(done: Registration) -> str:
-    """The entry, rows that are of another form, the keys for the recipe and the next command as lines of text."""
+    """Return the entry, the rows that are not trained, the keys of a recipe and the next command as lines of text."""
     return escaping.escape_lines(_registration_lines(done))
 
 
