@@ -15,6 +15,11 @@ def plural(count: int, noun: str) -> str:
     return noun if count == 1 else f"{noun}s"
 
 
+def term_in_words(term: str) -> str:
+    """Return the name of a term of memory or time as text shows it: `kernel_launches` of JSON is "kernel launches"."""
+    return term.replace("_", " ")
+
+
 def distinguishing_decimals(size: float, limit: float | None) -> int:
     """Return how many decimals tell a size from its limit; one, if that is enough."""
     return next((number for number in (1, 2) if limit is None or f"{size:.{number}f}" != f"{limit:.{number}f}"), 3)

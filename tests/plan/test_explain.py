@@ -204,7 +204,7 @@ def test_text_rounds_once_and_json_has_two_decimals() -> None:
     assert f": {host.expected:.1f} GiB expected, {host.low:.1f} to " in CliRunner().invoke(command, [name]).stdout
     sizes = json.loads(CliRunner().invoke(command, [name, "--format", "json"]).stdout)
     assert sizes["host_gib"]["expected"] == round(host.expected, 2)
-    assert sizes["host_gib"]["terms"]["master"] == round(host.terms[HostTerm.MASTER], 2)
+    assert sizes["host_gib"]["terms"]["master_weights"] == round(host.terms[HostTerm.MASTER], 2)
     assert all(change["device_gib"] == round(change["device_gib"], 2) for change in sizes["changes"] + sizes["spare"])
 
 

@@ -16,6 +16,7 @@ from validator.wording import (
     format_duration_band,
     format_duration_range,
     plural,
+    term_in_words,
     two_digits,
 )
 
@@ -80,8 +81,8 @@ def _memory(title: str, band: MemoryBand | DeviceMemoryBand | None, limit: float
             yield f"  the band is wide: few measurements of {', '.join(band.few_measurements_of)} are public"
     scale = max(band.high, limit or 0.0) or 1.0
     for name, size in rows:
-        yield f"  {name:<18}{size:>8.2f}  {draw_bar(size, scale)}".rstrip()
-    yield f"  {'expected':<18}{band.expected:>8.2f}  {_bar_with_limit(band, limit, scale)}"
+        yield f"  {term_in_words(name):<24}{size:>8.2f}  {draw_bar(size, scale)}".rstrip()
+    yield f"  {'expected':<24}{band.expected:>8.2f}  {_bar_with_limit(band, limit, scale)}"
     if band.terms:
         yield _largest_memory_term(band)
 
@@ -112,7 +113,7 @@ def _largest_memory_term(band: MemoryBand | DeviceMemoryBand) -> str:
     """The largest term in words."""
     term, size = max(band.terms.items(), key=lambda pair: pair[1])
     share = size / (sum(band.terms.values()) or 1.0)
-    return f"  largest: {term}, {share:.0%} ({term.meaning})"
+    return f"  largest: {term_in_words(term)}, {share:.0%} ({term.meaning})"
 
 
 def _bar_with_limit(band: MemoryBand | DeviceMemoryBand, limit: float | None, scale: float) -> str:
@@ -214,7 +215,7 @@ def time_lines(explanation: Explanation) -> Iterator[str]:
         yield f"  the band is wide: few times of {', '.join(time.few_measurements_of)} are public"
     whole = time.step_seconds.expected
     for name, seconds in time.step_seconds.terms.items():
-        yield f"  {name:<18}{seconds:>8.{2 if whole >= 1 else 4}f}  {draw_bar(seconds, whole)}".rstrip()
+        yield f"  {term_in_words(name):<24}{seconds:>8.{2 if whole >= 1 else 4}f}  {draw_bar(seconds, whole)}".rstrip()
     yield _largest_time_term(time.step_seconds, time)
     beside = [
         f"{part} {format_duration(hours * _SECONDS_PER_HOUR)}" for part, hours in time.parts.items() if part != "steps"
@@ -240,7 +241,7 @@ def _time_headline(time: RunTime) -> str:
 def _largest_time_term(step: OptimizerStep, time: RunTime) -> str:
     """The bottleneck in words."""
     share = step.terms[time.bottleneck] / (sum(step.terms.values()) or 1.0)
-    return f"  largest: {time.bottleneck}, {share:.0%} of a step ({time.bottleneck.meaning})"
+    return f"  largest: {term_in_words(time.bottleneck)}, {share:.0%} of a step ({time.bottleneck.meaning})"
 
 
 def _total_amounts(explanation: Explanation, time: RunTime) -> Iterator[str]:

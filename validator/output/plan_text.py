@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from validator import escaping
 from validator.output.terminal import format_table, terminal_width
 from validator.plan.plan_json import AnswerRows, ChoiceRow, PlanRow, ScaleRow, TightRow, UpgradeRow
-from validator.wording import format_duration, format_duration_range, two_digits
+from validator.wording import format_duration, format_duration_range, term_in_words, two_digits
 
 _PLAN_COLUMNS = ("method", "time", "GiB/device", "to spare", "GiB/host", "micro", "accum.", "length")
 _CHOICE_COLUMNS = ("model", "recommended", "method", "time", "GiB/device", "to spare", "GiB/host", "cost")
@@ -108,7 +108,7 @@ def _plan_sentences(row: PlanRow) -> Iterator[str]:
         devices = f"{two_digits(row.device_hours)} device hours" if row.device_hours else ""
         spent = ", ".join(filter(None, (devices, _format_money(row))))
         time = format_duration(3600 * row.hours.expected)
-        yield f"{time} expected{samples}, {spent}; bottleneck: {row.bottleneck}"
+        yield f"{time} expected{samples}, {spent}; bottleneck: {term_in_words(row.bottleneck or 'unknown')}"
     if row.nearest:
         yield f"nearest recipe: {row.nearest}"
 

@@ -31,25 +31,25 @@ class DeviceTerm(MemoryTerm):
 
     WEIGHTS = "weights", "model", "grow with the model, shrink with quantization and ZeRO-3"
     ADAPTER = "adapter", "trained", "weights of the adapter, which grow with its rank and targets"
-    OPTIMIZER = "optimizer", "trained", "states of the optimizer, which grow with what is trained"
-    REFERENCE = "reference", "model", "a second copy of the model to compare with"
-    GATHERED_WEIGHTS = "gather", "model", "parameters of other devices, gathered for the layer at work"
-    BUCKETS = "buckets", "trained", "gradients on their way to other devices"
-    TOWER_INPUTS = "pixels", "batch", "pictures and sound as numbers, of all micro batches of a step"
-    TOWERS = "towers", "batch", "what is kept for gradients of vision and audio towers and their projectors"
-    LAYER_INPUTS = "layer_inputs", "batch", "what each layer reads of an embedding of its own"
-    MASK = "mask", "batch", "attention masks, which grow with the square of the length and with the batch"
-    CHECKPOINTS = "checkpoints", "batch", "the input of every layer, which grows with length and batch"
+    OPTIMIZER = "optimizer", "trained", "optimizer states, which grow with what is trained"
+    REFERENCE = "reference", "model", "the frozen reference model of a preference loss"
+    GATHERED_WEIGHTS = "gathered_weights", "model", "weights of other devices, all-gathered for the layer at work"
+    BUCKETS = "buckets", "trained", "gradients that wait for their reduction over the devices"
+    TOWER_INPUTS = "tower_inputs", "batch", "pixel values and audio features of all micro batches of a step"
+    TOWERS = "towers", "batch", "activations that vision and audio towers and their projectors save for backward"
+    LAYER_INPUTS = "per_layer_inputs", "batch", "the embedding that each layer has of its own"
+    MASK = "attention_mask", "batch", "grows with the square of the length and with the batch"
+    CHECKPOINTS = "activation_checkpoints", "batch", "the input of every layer, which grows with length and batch"
     ACTIVATIONS = "activations", "batch", "grow with length and batch where layers are not checkpointed"
     GRADIENTS = "gradients", "trained", "grow with what is trained"
     WEIGHT_CASTS = "weight_casts", "trained", "half-precision copies of fp32 weights"
-    LAST_MLP_OUTPUT = "results", "batch", "what the last feed-forward block makes, which grows with length and batch"
-    DEQUANTIZED = "rebuilt", "model", "matrices that quantization or DoRA makes anew for each product"
-    HIDDEN_STATES = "hidden_states", "batch", "results of all layers, which a value head asks for"
+    LAST_MLP_OUTPUT = "last_mlp_output", "batch", "output of the last feed-forward block; grows with length and batch"
+    DEQUANTIZED = "dequantized_weights", "model", "matrices that quantization or DoRA rebuilds for each matmul"
+    HIDDEN_STATES = "hidden_states", "batch", "outputs of all layers, which a value head asks for"
     HEAD = "head", "batch", "inputs of the final norm and the output layer, which grow with length and batch"
-    LOGITS = "logits", "batch", "the loss over the whole vocabulary, which grows with length and batch"
-    NEW_GRADIENT = "new_gradient", "trained", "the gradient of one matrix, in the making beside earlier ones"
-    OPTIMIZER_WORKSPACE = "step", "trained", "what the optimizer's step allocates for a moment"
+    LOGITS = "logits", "batch", "logits and loss over the whole vocabulary, which grow with length and batch"
+    NEW_GRADIENT = "new_gradient", "trained", "the gradient of one matrix while it is computed, beside earlier ones"
+    OPTIMIZER_WORKSPACE = "optimizer_workspace", "trained", "temporary tensors of the optimizer's step"
 
 
 class SharedTerm(MemoryTerm):
@@ -62,20 +62,20 @@ class HostTerm(MemoryTerm):
     """Terms of one node's main memory."""
 
     PROCESSES = "processes", "processes", "interpreter, libraries and data-loader workers of every device"
-    PARAMETERS = "parameters", "model", "offloaded weights"
+    PARAMETERS = "offloaded_weights", "model", "weights that offload keeps in main memory"
     LOADING = "loading", "model", "every process reads the whole checkpoint"
-    FULL_MODEL_AT_LOAD = "whole_model", "model", "whole models wait in main memory until FSDP has spread them"
+    FULL_MODEL_AT_LOAD = "full_model_at_load", "model", "whole models wait in main memory until FSDP has sharded them"
     EXPERTS = "experts", "model", "all experts, which every process merges into one tensor a layer while it loads"
-    MOMENTS = "moments", "trained", "states of the offloaded optimizer, which grow with what is trained"
-    MASTER = "master", "trained", "fp32 weights of the offloaded optimizer, which grow with what is trained"
+    MOMENTS = "optimizer_states", "trained", "states of the offloaded optimizer, which grow with what is trained"
+    MASTER = "master_weights", "trained", "fp32 weights of the offloaded optimizer, which grow with what is trained"
     GRADIENTS = "gradients", "trained", "grow with what is trained"
     HALF_PRECISION_COPIES = (
-        "half_copies",
+        "half_precision_copies",
         "trained",
         "gradients and weights in half precision, on their way to and from devices",
     )
-    REFERENCE = "reference", "model", "a second copy of the model to compare with"
-    CHECKPOINTS = "checkpoints", "batch", "the input of every layer, which grows with length and batch"
+    REFERENCE = "reference", "model", "the frozen reference model of a preference loss"
+    CHECKPOINTS = "activation_checkpoints", "batch", "the input of every layer, which grows with length and batch"
     LARGEST_GRADIENT = "largest_gradient", "model", "the embedding's gradient, on its way to the offloaded optimizer"
     DATA = "data", "samples", "tokenized samples, which grow with their number and length"
     SAVING = "saving", "model", "weights gathered for a checkpoint"
@@ -130,27 +130,21 @@ class Described(StrEnum):
 class TimeTerm(Described):
     """A kind of work of a step."""
 
-    MATMUL = "products", "matrix products of linear layers, forward and backward"
-    RECOMPUTATION = (
-        "recomputation",
-        "layers computed again, since checkpoints keep their inputs only",
-    )
+    MATMUL = "matmul", "matrix multiplications of linear layers, forward and backward"
+    RECOMPUTATION = "recomputation", "layers computed again, because their checkpoints hold the inputs only"
     ATTENTION = "attention", "scores of pairs of tokens, which grow with the square of the length"
     EXPERTS = "experts", "routed experts, on the tokens that reach them"
     TOWERS = "towers", "vision and audio towers with their projectors"
-    HEAD = "head", "the loss over the whole vocabulary"
-    ELEMENTWISE = "elementwise", "norms, activations and casts, bound by the device's memory"
-    QUANTIZATION = "quantization", "weights made whole from 4 or 8 bits, in each pass"
-    KERNEL_LAUNCHES = (
-        "launches",
-        "the processor, which starts kernels slower than the device ends them",
-    )
-    OPTIMIZER = "optimizer", "the update of what is trained"
-    COMMUNICATION = "links", "waiting for other devices of the node, and for traffic that no computation hides"
+    HEAD = "head", "output layer and loss over the whole vocabulary"
+    ELEMENTWISE = "elementwise", "norms, activation functions and casts, limited by memory bandwidth"
+    QUANTIZATION = "dequantization", "weights unpacked from 4 or 8 bits in each pass"
+    KERNEL_LAUNCHES = "kernel_launches", "the CPU launches kernels more slowly than the device runs them"
+    OPTIMIZER = "optimizer", "the update of the trained weights"
+    COMMUNICATION = "communication", "waiting for devices of the node, and traffic that no computation hides"
     NETWORK = "network", "traffic between nodes that no computation hides"
     OFFLOAD_COPIES = "offload", "traffic between device and main memory that no computation hides"
-    CPU_OPTIMIZER = "host_optimizer", "the update of what is trained, by the processor"
-    DATA_LOADING = "loading", "batches that the data loader has not ready in time"
+    CPU_OPTIMIZER = "cpu_optimizer", "the update of the trained weights, on the CPU"
+    DATA_LOADING = "data_loading", "batches that the data loader has not ready in time"
 
 
 class Band(NamedTuple):

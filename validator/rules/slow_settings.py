@@ -7,7 +7,7 @@ import math
 
 from validator.knowledge.devices import Machine
 from validator.knowledge.tables import yaml_table
-from validator.physics import RunPart, StepTime
+from validator.physics import RunPart, TimeTerm
 from validator.physics.estimate import GIB
 from validator.rules import subjects
 from validator.rules.rule import NOTE, WARNING, Findings, rule
@@ -25,11 +25,6 @@ _MIN_TIME_RATIO, _MIN_WAITING_SHARE = 1.3, 0.5
 _MIN_CHECKPOINT_BYTES = 3e11
 _MAX_PADDING_SHARE = 1 / 3
 _USUAL_LOADERS = 8
-
-
-def _term_seconds(step: StepTime, name: str) -> float:
-    """Seconds that the term of this name takes."""
-    return sum(seconds for term, seconds in step.terms.items() if term == name)
 
 
 def _time_ratio(run: RunSettings, other: RunSettings) -> float:
@@ -83,7 +78,7 @@ def bound_by_network(run: RunSettings, machine: Machine) -> Findings:
     fits, LoRA, whose gradients are small, more accumulation and fewer micro batches, or one node.
     """
     nodes, known = machine.nodes, predict_training_time(run) if machine.nodes > 1 else None
-    if known and (share := _term_seconds(known.step, "network") / known.step.expected) > _MIN_WAITING_SHARE:
+    if known and (share := known.step.terms.get(TimeTerm.NETWORK, 0.0) / known.step.expected) > _MIN_WAITING_SHARE:
         speed = nodes * (1 - share)
         alone = f"one node alone is {1 / speed:.1f} times as fast" if speed < 1 else f"they do the work of {speed:.1f}"
         unsure = "".join(f"; assumed: {each}" for each in known.assumed if "between nodes" in each)
@@ -108,7 +103,7 @@ def micro_batch_small(run: RunSettings) -> Findings:
     other, timed = with_arguments(run, sizes), predict_training_time(run)
     if timed is None or timed.run is None or not timed.run.is_long:
         return
-    waits = _term_seconds(timed.step, "launches") > _MIN_WAITING_SHARE * timed.step.expected
+    waits = timed.step.terms.get(TimeTerm.KERNEL_LAUNCHES, 0.0) > _MIN_WAITING_SHARE * timed.step.expected
     if waits and predict(other).worst == "fits" and (longer := _time_ratio(run, other)) > _MIN_TIME_RATIO:
         settings = ", ".join(f"`{key}: {value}`" for key, value in sizes.items())
         less = f"takes {1 - 1 / longer:.0%} less time, and fits ({_device_gib(other)})"
