@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from support.recordings import RECORDED, show_all
 
 from validator.cli import group
-from validator.doctor import diagnosis, disk_checks, hub_checks
+from validator.doctor import diagnosis, host_checks, hub_checks
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.errors import RecipeError
 from validator.machine import host
@@ -29,7 +29,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No driver's program, none of the variables that hide devices, no network and a disk that is not tried long."""
     show_all(monkeypatch)
     monkeypatch.setattr(hub_checks, "_request_status", lambda _address: 200)
-    monkeypatch.setattr(disk_checks, "_MAX_TRIAL_BYTES", 1 << 20)
+    monkeypatch.setattr(host_checks, "_MAX_TRIAL_BYTES", 1 << 20)
     monkeypatch.delenv("NPROC_PER_NODE", raising=False)
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -11,7 +11,7 @@ import pytest
 from support.installed_packages import gpu, site, version_file, write
 from support.recordings import RECORDED, show_all
 
-from validator.doctor import cann, torch_build
+from validator.doctor import torch_build
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.doctor.torch_build import read_symbols
 from validator.knowledge.tables import yaml_table
@@ -220,16 +220,16 @@ def test_cann(
         write(home / "aarch64-linux/ascend_toolkit_install.info", info)
     environment = dict.fromkeys(variables, str(home))
     node = CheckContext(tmp_path, environment, site_packages=site(tmp_path / "site", packages))
-    assert told([*cann.check_cann(None, node)]).startswith(expected)
+    assert told([*torch_build.check_cann(None, node)]).startswith(expected)
     if not variables and cann_release:
-        assert told([*cann.check_cann(None, node)]).endswith("ascend-toolkit/set_env.sh")
+        assert told([*torch_build.check_cann(None, node)]).endswith("ascend-toolkit/set_env.sh")
 
 
 def test_npus_without_torch_npu(tmp_path: Path) -> None:
     write(tmp_path / "bin/npu-smi", "#!/bin/sh\necho 910B\n")
     (tmp_path / "bin/npu-smi").chmod(0o755)
     node = CheckContext(tmp_path, {}, site_packages=site(tmp_path / "site", {"torch": "2.7.1"}))
-    assert told([*cann.check_cann(None, node)]).startswith("error: torch_npu is not installed")
+    assert told([*torch_build.check_cann(None, node)]).startswith("error: torch_npu is not installed")
 
 
 def test_torch_npu_is_released_for_the_torch_of_its_name() -> None:

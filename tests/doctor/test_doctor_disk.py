@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from validator.doctor import disk_checks
+from validator.doctor import host_checks
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.machine import host
 from validator.machine.host import Mount, find_mount
@@ -22,7 +22,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """The repository's root, and little to write."""
     monkeypatch.chdir(RECIPES.parent)
-    monkeypatch.setattr(disk_checks, "_MAX_TRIAL_BYTES", 2 << 20)
+    monkeypatch.setattr(host_checks, "_MAX_TRIAL_BYTES", 2 << 20)
 
 
 def job(output: Path, *overrides: str) -> RunSettings:
@@ -62,7 +62,7 @@ def test_no_file_system_is_told(tmp_path: Path) -> None:
 
 
 def lines(run: RunSettings | None, root: Path) -> list[CheckResult]:
-    return list(disk_checks.check_disk(run, CheckContext(root)))
+    return list(host_checks.check_disk(run, CheckContext(root)))
 
 
 def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(("rate", "state"), [(1e9, "ok"), (1e5, "warning")])
 def test_the_time_of_a_checkpoint(rate: float, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_checks, "_measure_write_rate", lambda _folder: rate)
+    monkeypatch.setattr(host_checks, "_measure_write_rate", lambda _folder: rate)
     first = lines(job(tmp_path), tmp_path)[0]
     assert first.state == state
     assert ("save_only_model" in first.remedy) == (state == "warning")
@@ -137,7 +137,7 @@ def test_a_slow_disk_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
         clock[0] += 0.2 * pieces[-1]
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(disk_checks, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(disk_checks, "_MAX_TRIAL_BYTES", 256 << 20)
-    assert disk_checks._measure_write_rate(tmp_path) == pytest.approx((1 << 20) / 0.2)
+    monkeypatch.setattr(host_checks, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(host_checks, "_MAX_TRIAL_BYTES", 256 << 20)
+    assert host_checks._measure_write_rate(tmp_path) == pytest.approx((1 << 20) / 0.2)
     assert pieces == [1, 2]

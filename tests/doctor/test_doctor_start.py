@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 from support.installed_packages import site
 
-from validator.doctor import hub_checks, recipe_checks, start_checks
+from validator.doctor import hub_checks, start_checks
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.machine import host
 from validator.machine.installed_packages import InstalledPackages, find_installed
@@ -60,13 +60,13 @@ def told(lines: Iterator[CheckResult]) -> list[str]:
 )
 def test_the_recipe_as_check_judges_it(text: str | None, machine: str | None, says: list[str]) -> None:
     document = load_recipe(LORA) if text is None else parse_recipe("x.yaml", text)
-    found = told(recipe_checks.check_recipe(document, machine, None))
+    found = told(start_checks.check_recipe(document, machine, None))
     assert len(found) >= len(says)
     assert all(any(part in line for line in found) for part in says)
 
 
 def test_main_memory_is_told_once() -> None:
-    assert told(recipe_checks.check_recipe(load_recipe(LORA), "8xa100-80g", 8.0)) == [
+    assert told(start_checks.check_recipe(load_recipe(LORA), "8xa100-80g", 8.0)) == [
         "ok: recipe: nothing is wrong with it"
     ]
 
@@ -149,10 +149,10 @@ def test_data(tmp_path: Path) -> None:
     (tmp_path / "dataset_info.json").write_text('{"mine": {"file_name": "mine.json"}}')
     (tmp_path / "mine.json").write_text('[{"instruction": "a", "input": "", "output": "b"}]')
     job = resolve(load_with_overrides(TINY, (f"dataset_dir={tmp_path}", "dataset=mine")))
-    assert told(recipe_checks.check_data(job))[0].startswith("ok: data: 1 of 1 rows trained")
+    assert told(start_checks.check_data(job))[0].startswith("ok: data: 1 of 1 rows trained")
     (tmp_path / "mine.json").write_text('[{"question": "a", "output": "b"}]')
     job = resolve(load_with_overrides(TINY, (f"dataset_dir={tmp_path}", "dataset=mine")))
-    assert told(recipe_checks.check_data(job))[0].startswith("error: data: ")
+    assert told(start_checks.check_data(job))[0].startswith("error: data: ")
 
 
 # The hub.

@@ -269,7 +269,7 @@ FACTS = [
     ("knowledge/releases.py", "such as", "the form of a bound or a range"),
     ("knowledge/releases.py", "5.6 of 5.6.0", "the form of a number"),
     ("doctor/torch_build.py", "`2.8.0+cu128`", "the form of a number"),
-    ("doctor/cann.py", "8.0 of 8.0.RC3", "the form of a number"),
+    ("doctor/torch_build.py", "8.0 of 8.0.RC3", "the form of a number"),
     ("doctor/host_checks.py", "seen with torch 2.13", "what was measured"),
     ("run/node_demand.py", "measured with torch 2.13", "what was measured"),
     ("knowledge/path_keys.py", "read from LLaMA-Factory 0.9.5", "where the keys were read"),

@@ -20,7 +20,7 @@ from support import installed_packages, network_roots
 from support.recordings import HIDING, RECORDED
 from validator.check.checking import check_files
 from validator.commands import doctor
-from validator.doctor import diagnosis, disk_checks
+from validator.doctor import diagnosis, host_checks
 from validator.doctor.check_result import CheckContext
 from validator.doctor.diagnosis import Diagnosis
 from validator.machine import driver, host
@@ -71,7 +71,7 @@ def said(machine: Mapping[str, Any], folder: Path) -> dict[str, str]:
         patch.object(os, "statvfs", partial(_shared, machine.get("shm_mib", 16384))),
         patch.object(resource, "getrlimit", lambda _kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY)),
         patch.object(diagnosis, "CHECKS", {name: diagnosis.CHECKS[name] for name in _ASKED}),
-        patch.object(disk_checks, "_measure_write_rate", lambda _folder: 5e9),
+        patch.object(host_checks, "_measure_write_rate", lambda _folder: 5e9),
         patch.object(host, "free_disk_gib", lambda _folder: machine.get("free_gib", 4000.0)),
         patch.object(host, "usable_cpus", lambda _root=None: machine.get("cpus", 256)),
         patch.object(InstalledPackages, "versions", lambda _self, names: dict.fromkeys(names, "1")),

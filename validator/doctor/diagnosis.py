@@ -9,15 +9,12 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from validator.doctor import (
-    cann,
     deepspeed_ops,
     device_checks,
-    disk_checks,
     host_checks,
     hub_checks,
     network_checks,
     package_checks,
-    recipe_checks,
     stale_locks,
     start_checks,
     torch_build,
@@ -40,11 +37,11 @@ CHECKS: dict[str, Check] = {
     "main memory": host_checks.check_main_memory,
     "/dev/shm": host_checks.check_shared_memory,
     "limits": host_checks.check_limits,
-    "disk": disk_checks.check_disk,
+    "disk": host_checks.check_disk,
     "packages": package_checks.check_packages,
     "torch": torch_build.check_torch,
     "compiled packages": torch_build.check_compiled_packages,
-    "CANN": cann.check_cann,
+    "CANN": torch_build.check_cann,
     "operators": deepspeed_ops.check_operators,
     "locks": stale_locks.check_locks,
     "start": start_checks.check_start,
@@ -100,8 +97,8 @@ def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
     if context.allocation and context.machine and run.machine and not run.on_cpu:
         # As many of the devices here as the run takes, of whatever kind.
         judged = f"{run.machine.nodes}x{run.machine.devices}x{context.machine.device}"
-    recipe_lines = recipe_checks.check_recipe(document, judged, allocation.host_ram_gib)
-    return _build_diagnosis(document, run, [*recipe_lines, *recipe_checks.check_data(run), *run_checks(run, context)])
+    recipe_lines = start_checks.check_recipe(document, judged, allocation.host_ram_gib)
+    return _build_diagnosis(document, run, [*recipe_lines, *start_checks.check_data(run), *run_checks(run, context)])
 
 
 def _build_diagnosis(document: Document | None, run: RunSettings | None, lines: Sequence[CheckResult]) -> Diagnosis:

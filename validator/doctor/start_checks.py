@@ -1,21 +1,28 @@
-"""Checks that stop a run before it starts: the model's folder, Ray, llamafactory-cli. `train` and `calibrate` ask them
-together with those of packages, downloads, device memory and disk space (`PREFLIGHT`); `doctor RECIPE` asks all."""
+"""Checks that stop a run before it starts: the recipe itself, its data, the model's folder, Ray, llamafactory-cli.
+`train` and `calibrate` ask some of them together with those of packages, downloads, device memory and disk space
+(`PREFLIGHT`); `doctor RECIPE` asks all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from validator.doctor.check_result import CheckContext, CheckResult
+from validator import __version__, dataset
+from validator.check import checking
+from validator.check.suppression import IGNORED_AT_LAUNCH, Selection
+from validator.doctor.check_result import CheckContext, CheckResult, State
 from validator.doctor.device_checks import check_device_memory
-from validator.doctor.disk_checks import check_disk_space
+from validator.doctor.host_checks import check_disk_space
 from validator.doctor.hub_checks import check_downloads
 from validator.doctor.package_checks import check_required_packages
 from validator.errors import RecipeError
+from validator.escaping import shell_quote
+from validator.finding import Report, Severity
 from validator.knowledge import node_environment
 from validator.launch import local_launch
 from validator.machine import host
 from validator.machine.installed_packages import find_installed
 from validator.recipe import safe_read
+from validator.recipe.recipe_file import Document
 from validator.run import launch_command, model_files, trained_model
 from validator.run.settings import RunSettings
 from validator.wording import plural
@@ -126,6 +133,33 @@ def _check_model(run: RunSettings, context: CheckContext) -> Iterator[CheckResul
     there = place[0] if place else next(iter(model_files.cached_folders(run, name)), None)
     if there and not lacking:
         yield CheckResult("ok", "model", f"`{name}` lies in {there}" if str(there) != name else f"`{name}` is there")
+
+
+_RECIPE = "recipe"
+# check_main_memory (host_checks.py) asks for the main memory of this machine, and what is free of it.
+_RULES_TO_ASK = Selection(ignore=(*IGNORED_AT_LAUNCH.ignore, "FIT003", "FIT004"))
+
+
+def check_recipe(document: Document, machine: str | None, host_ram_gib: float | None) -> Iterator[CheckResult]:
+    """Yield each error, and the number of warnings."""
+    report = Report(__version__, [checking.check_document(document, machine, host_ram_gib, guarded=False)])
+    _RULES_TO_ASK.apply(report)
+    errors = [each for each in report.files[0].diagnostics if each.severity is Severity.ERROR]
+    yield from (CheckResult("error", _RECIPE, f"{each.message} [{each.code}]") for each in errors)
+    warnings = report.count(Severity.WARNING)
+    if warnings:
+        told = f"`lmf-recipes check {shell_quote(document.path)}` shows them" if document.path != "-" else ""
+        yield CheckResult("ok", _RECIPE, f"{warnings} {plural(warnings, 'warning')} of `check`", "", told)
+    elif not errors:
+        yield CheckResult("ok", _RECIPE, "nothing is wrong with it")
+
+
+def check_data(run: RunSettings) -> Iterator[CheckResult]:
+    """Yield what `data` says of the data sets in short, as `train` does. This starts processes for some data sets, so
+    that it cannot be one of the checks that run in threads."""
+    told, stops = dataset.summarize_data(run)
+    state: State = "error" if stops else "ok"
+    yield from (CheckResult(state, "data", words.removeprefix("data: ")) for words in told)
 
 
 # What `train` and `calibrate` ask before a start, in their order; an error stops the run. The first are asked only if
