@@ -20,7 +20,7 @@ from validator.commands import copy
 from validator.finding import Severity
 from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import load_recipe, load_with_overrides, parse_recipe
-from validator.rules import all_rules
+from validator.rules.problems import find_problems
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings, resolve
 
@@ -218,7 +218,7 @@ def test_a_micro_batch_is_halved_step_by_step_to_one() -> None:
 
 def test_what_exists_already_is_no_reason_to_hold_a_change_back() -> None:
     before = resolved("1xrtx-4090", "full", more="fp16: true\n")
-    assert all_rules.find_errors(before)
+    assert find_problems(before, warnings=False)
     assert changes.nearest_changes(before)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice, product
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from validator.finding import Verdict
 from validator.knowledge import releases
 from validator.physics.estimate import GIB
 from validator.recipe.known_folders import catalogue_root
-from validator.rules import all_rules
+from validator.rules.problems import adds_problem
 from validator.run import deepspeed, training_time
 from validator.run.launch_command import Launch
 from validator.run.prediction import predict
@@ -248,12 +247,9 @@ def _reaches_verdict(run: RunSettings, option: Option, wanted: Verdict) -> bool:
 
 def _adds_no_error(run: RunSettings, settings: ArgumentChanges) -> bool:
     """True if the settings bring no error that the run does not have. Errors on data sets do not count: no change
-    touches data sets, and DeepSpeed files are looked for in the catalogue, whose data sets are not the run's."""
-    new = _find_errors_cached(with_arguments(run, settings)) - _find_errors_cached(run)
-    return all(code.startswith("PTH1") for code, _ in new)
-
-
-_find_errors_cached = lru_cache(maxsize=64)(all_rules.find_errors)
+    touches data sets, and DeepSpeed files are looked for in the catalogue, whose data sets are not the run's. Memory is
+    judged by its verdict."""
+    return not adds_problem(run, with_arguments(run, settings), but=("FIT", "PTH1"), warnings=False)
 
 
 def _saves_memory(run: RunSettings, settings: ArgumentChanges) -> bool:
@@ -290,9 +286,8 @@ def uses_of_free_memory(run: RunSettings, limit: int = 4) -> list[Change]:
 
     fitting = (next(filter(fits, lever(run)), None) for lever in _LEVERS)
     useful = (option for option in fitting if option and _saves_time(run, option))
-    known = all_rules.find_errors_and_warnings(run)
     return [evaluate_change(run, option.set, option.note) for option in islice(useful, limit)
-            if all_rules.find_errors_and_warnings(with_arguments(run, option.set)) <= known]  # fmt: skip
+            if not adds_problem(run, with_arguments(run, option.set), but=("FIT",))]  # fmt: skip
 
 
 def _saves_time(run: RunSettings, option: Option) -> bool:

@@ -19,6 +19,7 @@ from validator.recipe.omegaconf import WRITTEN_TWICE
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe
 from validator.recipe.safe_read import read_text
 from validator.rules import all_rules, unknown_keys
+from validator.rules.problems import run_rules
 from validator.rules.rule import Rule
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings, resolve, run_of_values
@@ -172,7 +173,7 @@ def _apply_rules(
     rules: Iterable[Rule], run: RunSettings, locations: Locations, refused: frozenset[str] = frozenset()
 ) -> Iterator[Diagnostic]:
     """Yield the findings of the rules, without those about a key whose value was refused already."""
-    for rule, place, message, fix in all_rules.run_rules(rules, run):
+    for rule, place, message, fix in run_rules(rules, run):
         if place.key not in refused:
             advice = _advice_on_memory(run) if rule.appends_advice else ""
             remedy = all_rules.fix_paragraph(rule.manual)

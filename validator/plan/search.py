@@ -14,16 +14,13 @@ from functools import cached_property
 from itertools import islice
 from math import log2
 
-from validator.check import checking
-from validator.finding import Diagnostic, Severity
 from validator.knowledge import releases
 from validator.knowledge.guidance import memory_savers, supports_memory_savers
 from validator.physics import Band, RunPart, TimeTerm
 from validator.physics.estimate import GIB, HostTerm
-from validator.plan import new_recipe, recipe_text
+from validator.plan import new_recipe
 from validator.plan.new_recipe import EVALUATION_TOO_LARGE, EVALUATION_TOO_LONG, MAX_SHARE_BETWEEN_SAVES, NewRecipe
-from validator.recipe.known_folders import catalogue_root
-from validator.recipe.recipe_file import parse_recipe
+from validator.rules.problems import Problem, find_problems
 from validator.run import calibration
 from validator.run.prediction import predict
 from validator.run.training_time import TrainingTime, hours_by_length, predict_training_time, seconds_per_sample
@@ -368,20 +365,19 @@ def with_best_micro_batch(start: NewRecipe) -> NewRecipe:
 def blocking_findings(start: NewRecipe) -> list[str]:
     """Return the messages of `check`'s errors and warnings about the run, without those on memory."""
     sharded = start.method == "full" and start.machine.world > 1 and start.sharding is None
-    problems = _errors_and_warnings(replace(start, sharding="ds_z3.json") if sharded else start)
-    return [each.message for each in problems if not each.code.startswith("FIT")]
+    found = _errors_and_warnings(replace(start, sharding="ds_z3.json") if sharded else start, judge_memory=False)
+    return [each.message for each in found]
 
 
-def _errors_and_warnings(run: NewRecipe) -> list[Diagnostic]:
-    """Return the run's errors and warnings, except those on paths and data sets, which depend on the folder that the
-    recipe is written to. Memory findings are left out for the user's own data, because no registry has these yet.
-    Wasted time is weighed by the order of plans (TRA92) and by the distance between checkpoints (TRA42, TRA114).
-    Nothing is simulated here: a run that fits was simulated before."""
-    known = run.planned.settled if run.planned else None
-    document = parse_recipe(
-        str(catalogue_root() / "plan.yaml"), recipe_text.render_recipe(replace(run, planned=known) if known else run)
-    )
-    found = checking.check_document(document, trial=known.with_simulations if known else None).diagnostics
-    judged = (each for each in found if each.severity is not Severity.NOTE)
-    elsewhere = ("PTH", "DAT", "TRA92", "TRA42", "TRA114", "TRA620", *(["FIT"] if run.own_datasets else []))
-    return [each for each in judged if not each.code.startswith(elsewhere)]
+# Codes that do not count against a plan. Paths and data sets depend on the folder that the recipe is written to
+# (PTH, DAT, TRA620). Wasted time is weighed by the order of plans (TRA92) and by the distance between checkpoints
+# (TRA42, TRA114).
+_NOT_AGAINST_PLANS = ("PTH", "DAT", "TRA620", "TRA92", "TRA42", "TRA114")
+
+
+def _errors_and_warnings(start: NewRecipe, judge_memory: bool = True) -> list[Problem]:
+    """Return the run's errors and warnings that count against a plan. Memory findings are left out for the user's own
+    data, because no registry has these yet. Nothing is simulated here: a run that fits was simulated before."""
+    settled = replace(start, planned=start.planned.settled) if start.planned else start
+    memory = () if judge_memory and not start.own_datasets else ("FIT",)
+    return find_problems(settled.run, but=(*_NOT_AGAINST_PLANS, *memory))

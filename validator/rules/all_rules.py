@@ -1,4 +1,4 @@
-"""Every rule in the order of its code, what a choice of them finds in a run, and the manual page of each code.
+"""Every rule in the order of its code, and the manual page of each code.
 
 A manual page is the violation in one line, then `Why:`, `Source:` and `Fix:`. `Source:` names what the rule foretells:
 `package/file.py:function` (class, method, field, constant) of the releases in data/seen.yaml, or `own (what it rests
@@ -12,12 +12,10 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator
-from functools import cache
-from itertools import chain
+from collections.abc import Iterable
 
 from validator.errors import RecipeError
-from validator.finding import Fix, ManualPage, Place, Severity
+from validator.finding import ManualPage, Severity
 from validator.knowledge import releases, tables
 from validator.recipe.suggestions import suggest
 from validator.rules import (
@@ -49,43 +47,11 @@ from validator.rules import (
     template_choice,
     training_arguments,
 )
-from validator.rules.rule import DECLARED, MAX_FINDINGS, Rule, as_place
-from validator.run.settings import RunSettings
-
-_MORE_FINDINGS = f"more than {MAX_FINDINGS} findings of this rule; the others are shown once these are mended"
+from validator.rules.rule import DECLARED, Rule
 
 RULES = tuple(sorted(DECLARED, key=lambda rule: rule.code))
 # What a DeepSpeed file can be judged by without the recipe that uses it: whether it is one, and its contents.
 FILE_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rule.code == "PTH003")
-
-
-def run_rules(chosen: Iterable[Rule], run: RunSettings) -> Iterator[tuple[Rule, Place, str, Fix | None]]:
-    """(rule, place, message, definite remedy) of the rules that hold for the recipe's releases; of each the first, and
-    one more that says that there are others."""
-    subjects = cache(lambda about: tuple(about(run)))
-    for rule in chosen:
-        if not (rule.since or rule.until) or run.releases.requires(rule.since, rule.until):
-            found = chain.from_iterable(rule.check(run, *subject) for subject in subjects(rule.about))
-            for number, finding in enumerate(found):
-                if number == MAX_FINDINGS:
-                    yield rule, as_place(finding[0]), _MORE_FINDINGS, None
-                    break
-                yield rule, as_place(finding[0]), finding[1], finding[2] if len(finding) == 3 else None
-
-
-def find_errors(run: RunSettings) -> set[tuple[str, str | None]]:
-    """Return (code, key) of every error, without memory findings and this repository's conventions."""
-    return _codes_and_keys(run, Severity.ERROR)
-
-
-def find_errors_and_warnings(run: RunSettings) -> set[tuple[str, str | None]]:
-    """Return (code, key) of every error and warning, without memory findings and this repository's conventions."""
-    return _codes_and_keys(run, Severity.ERROR, Severity.WARNING)
-
-
-def _codes_and_keys(run: RunSettings, *severities: Severity) -> set[tuple[str, str | None]]:
-    judged = (rule for rule in RULES if rule.severity in severities and rule.code[:3] not in ("FIT", "CUR"))
-    return {(rule.code, where.key) for rule, where, *_ in run_rules(judged, run)}
 
 
 # A paragraph of a manual page: its title and its text
