@@ -7,9 +7,10 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from validator.dataset import quality, sample_guidance, sequence_lengths
+from validator.dataset import quality, row_selection, sample_guidance, sequence_lengths
 from validator.dataset.data_report import DataReport, DroppedRows, RowCounts
 from validator.dataset.token_counting import estimate_tokens
 from validator.dataset.user_input import report_on_source
@@ -199,7 +200,8 @@ def test_histogram_holds_every_sample_once() -> None:
 def test_packing_fills_sequences() -> None:
     assert sequence_lengths.count_packed_sequences([5, 5, 5, 11], 10) == 2
     assert sequence_lengths.count_text_blocks([7, 7, 7], 10) == 2
-    assert [list(batch) for batch in sequence_lengths.packing_batches(5, 2, 2)] == [[0, 1], [2], [3, 4]]
+    run = run_of_values({"preprocessing_batch_size": 2, "preprocessing_num_workers": 2})
+    assert [list(batch) for batch in row_selection.packing_batches(run, np.arange(5))] == [[0, 1], [2], [3, 4]]
 
 
 def test_short_texts_are_not_compared() -> None:

@@ -15,10 +15,8 @@ from validator.rows.converter import FatalRowError, Turn
 
 _CONTENT = "{{content}}"
 _CONTENT_THEN_EOS: list[Any] = [_CONTENT, ["eos_token"]]
-
-
-# What one turn becomes: texts, each of which is tokenized by itself, and tokens that are the same in every row. Plain
-# tuples: there are two for each row.
+# What one turn becomes: texts, each of which is tokenized by itself, and how many tokens are added that are the same in
+# every row. Plain tuples, for speed: there are two for each row.
 TurnTexts = tuple[list[str], int]
 
 
@@ -37,16 +35,20 @@ class ChatTemplate:
 
     def encode(self, turns: Sequence[Turn], system: Any, tools: Any, every_turn: bool) -> list[TurnTexts]:
         """Return what each turn becomes. `every_turn`: all answers are trained (sft). Raises FatalRowError."""
-        if len(turns) == 2 and self._single_turn and not (system or tools):
+        if len(turns) == 2 and self._single_turn and not (system or tools):  # as most rows are
             (asks, question), (answers, answer) = turns
             if asks == "user" and answers == "assistant":
-                return self._pair(question, answer)
+                before, after, more, opens, closes, end = self._single_turn
+                return [([before + question + after], more), ([opens + answer + closes], end)]
         contents = [content for _, content in turns]
         last = len(turns) - 2
         discards = not self.preserve and (self.mask_history or not every_turn)
         if self._has_thoughts and (self.thinking is False or (discards and last > 1)):
             cleared = range(1, len(turns) if self.thinking is False else last, 2)
-            contents = [self._strip_thought(text) if i in cleared else text for i, text in enumerate(contents)]
+            contents = [
+                _without_spans(text, *self._thought).lstrip("\n") if i in cleared else text
+                for i, text in enumerate(contents)
+            ]
         pieces = [self._piece(role, content) for (role, _), content in zip(turns, contents, strict=True)]
         self._open(pieces, contents[0], system, tools)
         if self._has_thoughts:
@@ -56,26 +58,21 @@ class ChatTemplate:
 
     @cached_property
     def _single_turn(self) -> tuple[str, str, int, str, str, int] | None:
-        """Texts and tokens around the question and answer of a row that is nothing but these; None if they depend on
-        it."""
+        """Texts before and after the question and number of tokens around it, then the same of the answer, for a row of
+        one question and one answer; None if they depend on the row."""
         (asked, more), (answered, end) = self._formats["user"], self._formats["assistant"]
         if self._system_in_first_turn or self._has_thoughts or len(asked) != 1 or len(answered) != 1:
             return None
         return *asked[0], more + self._opening, *answered[0], end
 
-    def _pair(self, question: str, answer: str) -> list[TurnTexts]:
-        """Return what the two turns of a row become that is one question and its answer, as most are."""
-        assert self._single_turn
-        before, after, more, opens, closes, end = self._single_turn
-        return [([before + question + after], more), ([opens + answer + closes], end)]
-
     @cached_property
     def _system_in_first_turn(self) -> bool:
-        """Whether system prompt and question are one text."""
+        """True if system prompt and question are one text."""
         return bool(self.slots.get("class") == "Llama2Template")
 
     @cached_property
     def _has_thoughts(self) -> bool:
+        """True if the template knows thoughts, which it removes or adds."""
         return "Reasoning" in self.slots.get("class", "")
 
     @cached_property
@@ -121,7 +118,10 @@ class ChatTemplate:
         if not (system or tools or self._system_in_first_turn):
             pieces[0] = (texts, more + self._opening)
             return
-        system = str(system or self._default) + _tools_text(tools)
+        system = str(system or self._default)
+        if tools:
+            _parse_row_json(tools, "the description of tools is not JSON text")
+            system += str(tools)
         described, extra = self._piece("system", system) if system else ([], 0)
         if self._system_in_first_turn:
             (texts, more), described = self._piece("user", "".join(described[:1]) + first), []
@@ -138,14 +138,12 @@ class ChatTemplate:
         return opens.strip(), closes.strip(), self._tokens([empty])
 
     def _think(self, pieces: list[TurnTexts], i: int, answer: str) -> None:
-        """Add an empty thought before an answer without one; it is trained on if thinking is enabled."""
+        """Add an empty thought before an answer without one. It is part of the answer, and trained, if thinking is
+        enabled."""
         opens, closes, tokens = self._empty_thought
         if opens not in answer and closes not in answer:
             at = i + 1 if self.thinking else i
             pieces[at] = (pieces[at][0], pieces[at][1] + tokens)
-
-    def _strip_thought(self, text: str) -> str:
-        return _without_spans(text, *self._thought).lstrip("\n")
 
 
 def _without_spans(text: str, opens: str, closes: str, most: int = -1) -> str:
@@ -159,6 +157,8 @@ def _without_spans(text: str, opens: str, closes: str, most: int = -1) -> str:
 
 
 def _check_function_call(content: str, thought: tuple[str, str]) -> None:
+    """Raise FatalRowError where LLaMA-Factory cannot read the calls of tools in a turn (data/formatter.py,
+    FunctionFormatter)."""
     _, opens, behind = content.partition("<tool_call>")
     wrapped, closes, _ = behind.partition("</tool_call>")
     calls = _parse_row_json(wrapped if opens and closes else _without_spans(content, *thought, 1))
@@ -167,13 +167,6 @@ def _check_function_call(content: str, thought: tuple[str, str]) -> None:
             _ = call["name"], call["arguments"]
     except (KeyError, TypeError):
         raise FatalRowError("a function call is not JSON with name and arguments") from None
-
-
-def _tools_text(tools: Any) -> str:
-    if not tools:
-        return ""
-    _parse_row_json(tools, "the description of tools is not JSON text")
-    return str(tools)
 
 
 def _parse_row_json(text: Any, otherwise: str = "a function call is not JSON with name and arguments") -> Any:

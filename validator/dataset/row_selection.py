@@ -248,20 +248,18 @@ def _fatal_row_problems(run: RunSettings, selection: RowSelection) -> Iterator[F
         yield FatalProblem(selection.place(at), "has no turns, and the row behind it is compared with its answer (kto)")
 
 
-def _packing_batches(run: RunSettings, rows: Positions) -> Iterator[Positions]:
+def packing_batches(run: RunSettings, rows: Positions) -> Iterator[Positions]:
     """Yield the rows that are processed together: batches of each process's share of the data."""
-    size, processes = (
-        int(run.args.number("preprocessing_batch_size")),
-        int(run.args.number("preprocessing_num_workers")),
-    )
-    for batch in sequence_lengths.packing_batches(len(rows), max(size, 1), processes):
-        yield rows[batch.start : batch.stop]
+    size = max(int(run.args.number("preprocessing_batch_size")), 1)
+    processes = max(int(run.args.number("preprocessing_num_workers")), 1)
+    for share in np.array_split(rows, processes):
+        yield from (share[at : at + size] for at in range(0, len(share), size))
 
 
 def _kto_row_without_turns(run: RunSettings, selection: RowSelection) -> int | None:
     """The first row without an answer before one that is trained: KTO pairs each row with the answer of the one before
     it in its batch, and fails without one."""
-    for batch in _packing_batches(run, selection.train):
+    for batch in packing_batches(run, selection.train):
         before = np.roll(batch, 1)
         failing = (selection.rows["outcome"][batch] == TRAINED) & (selection.rows["answers"][before] == 0)
         if failing.any():
@@ -275,7 +273,7 @@ def _count_sequences(run: RunSettings, selection: RowSelection) -> int:
     fill = sequence_lengths.count_text_blocks if run.task.stage == "pt" else sequence_lengths.count_packed_sequences
     return sum(
         fill(selection.rows["kept_tokens"][selection.trained(batch)].tolist(), max(run.batch.kept_tokens, 1))
-        for batch in _packing_batches(run, selection.train)
+        for batch in packing_batches(run, selection.train)
     )
 
 

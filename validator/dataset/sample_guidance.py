@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from validator.knowledge import guidance, tables
@@ -10,7 +9,7 @@ from validator.knowledge.guidance import SampleAmounts, SampleFigure
 from validator.run.settings import RunSettings
 from validator.wording import plural
 
-# In their order; what each begins is in `judged`.
+# Figures of the guidance, in ascending order; SampleGuidance says what begins with each.
 GUIDANCE_FIGURES = ("minimum", "useful", "good", "saturating")
 
 
@@ -75,15 +74,18 @@ def judge_sample_count(run: RunSettings, rows: int, epochs: float) -> SampleGuid
         stated = dict(zip(GUIDANCE_FIGURES, (known.form, effect, usual, known.saturating), strict=True))
     figures = {name: figure and figure.samples for name, figure in stated.items()}
     verdict = _sample_verdict(rows, known)
+    # The largest model for which there are enough samples, by the field report.
+    fitting = [RecommendedModelSize(*each) for each in guidance.field_report_counts().items() if each[1] <= rows]
+    sources = tables.yaml_table("samples")["sources"]
     return SampleGuidance(
         rows=rows,
         verdict=verdict,
         **figures,
         recommended=run.declared.samples or (known.recommended.samples if known else None),
         message=_sample_message(run, rows),
-        better_size=_better_model_size(rows, verdict),
+        better_size=fitting[-1] if fitting and verdict == "saturated" else None,
         epochs=_epoch_guidance(rows, epochs, known),
-        sources=list(_guidance_sources(known)),
+        sources=[{"name": name, **sources[name]} for name in (known.sources if known else ())],
         sure={name: figure.by for name, figure in stated.items() if figure},
         unit=known.unit if known else guidance.SAMPLE_UNIT,
     )
@@ -111,12 +113,6 @@ def _sample_message(run: RunSettings, rows: int) -> str:
     return f"{known.usual}; {advice}"
 
 
-def _better_model_size(rows: int, verdict: str) -> RecommendedModelSize | None:
-    """The largest model size for which there are enough samples by the field report, if this model has too many."""
-    fitting = [RecommendedModelSize(*each) for each in guidance.field_report_counts().items() if each[1] <= rows]
-    return fitting[-1] if fitting and verdict == "saturated" else None
-
-
 def _epoch_guidance(rows: int, epochs: float, known: SampleAmounts | None) -> EpochGuidance:
     message, most = "", known.saturating.samples if known and known.saturating else 0
     if known and known.few(rows) and epochs >= guidance.MANY_EPOCHS:
@@ -125,8 +121,3 @@ def _epoch_guidance(rows: int, epochs: float, known: SampleAmounts | None) -> Ep
     elif rows <= most < rows * epochs:
         message = f"{epochs:g} epochs of {rows:,} samples are {rows * epochs:,.0f} seen; fewer epochs will do"
     return EpochGuidance(epochs, round(rows * epochs), message)
-
-
-def _guidance_sources(known: SampleAmounts | None) -> Iterator[dict[str, str]]:
-    listed = tables.yaml_table("samples")["sources"]
-    return ({"name": name, **listed[name]} for name in (known.sources if known else ()))

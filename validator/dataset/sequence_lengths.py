@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Tokens of one sample: in all, what `cutoff_len` leaves, those of the answers, and how many of these are cut.
@@ -56,16 +56,6 @@ def text_lengths(tokens: int, limit: int, packed: bool) -> SampleLengths:
     here."""
     kept = tokens if packed else min(tokens, limit)
     return tokens, kept, tokens, tokens - kept
-
-
-def packing_batches(count: int, size: int, processes: int) -> Iterator[range]:
-    """The samples that are packed together: batches of each process's share of the data."""
-    each, more = divmod(count, max(processes, 1))
-    start = 0
-    for process in range(max(processes, 1)):
-        end = start + each + (process < more)
-        yield from (range(at, min(at + size, end)) for at in range(start, end, size))
-        start = end
 
 
 def count_packed_sequences(lengths: Sequence[int], limit: int) -> int:
