@@ -3,7 +3,8 @@ experts or none, and layers whose attention shapes differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from validator.errors import RecipeError
 from validator.knowledge.config_fields import Config, checked_size, default_head_dim, optional_size, required_size
@@ -17,23 +18,11 @@ from validator.physics.short_convolution import ShortConvolution
 
 # What config.json calls layers that attend, where it names them all.
 _ATTENTION_TYPES = ("full_attention", "attention")
-# Of how many layers one attends by default, the last of them: of those with state spaces none.
-_ATTENTION_EVERY = {"delta": 4, "convolution": 1, "statespace": 0, "scan": 8, "lightning": 2}
 
 
 def read_mixer(config: Config, family: Family) -> Mixer:
     """The mixer that some layers have in place of attention or beside it. Raises KeyError, RecipeError."""
-    match family.mixer:
-        case "delta":
-            return _read_delta(config, family)
-        case "statespace":
-            return _read_state_space(config, family)
-        case "scan":
-            return _read_scan(config)
-        case "lightning":
-            return _read_lightning(config)
-        case _:
-            return ShortConvolution(optional_size(config, "conv_L_cache") or 3, bias=bool(config.get("conv_bias")))
+    return _MIXERS[family.mixer or "convolution"].read(config, family)
 
 
 def read_layer_kinds(config: Config, family: Family, ffn: FeedForwardShape) -> tuple[LayerKind, ...]:
@@ -61,7 +50,7 @@ def _layers_that_attend(config: Config, family: Family, layers: int) -> tuple[bo
         return tuple(kind in _ATTENTION_TYPES for kind in told)
     if isinstance(told := config.get("attn_type_list"), list) and len(told) == layers:
         return tuple(map(bool, told))
-    every = optional_size(config, "full_attention_interval") or _ATTENTION_EVERY[family.mixer or "delta"]
+    every = optional_size(config, "full_attention_interval") or _MIXERS[family.mixer or "delta"].attention_every
     return _chosen_layers(config, layers, "full_attn_idxs", "attn_layer", every)
 
 
@@ -93,7 +82,7 @@ def _read_state_space(config: Config, family: Family) -> Mamba2:
     )
 
 
-def _read_scan(config: Config) -> Mamba:
+def _read_scan(config: Config, _family: Family) -> Mamba:
     hidden, rank = required_size(config, "hidden_size"), config.get("mamba_dt_rank", "auto")
     return Mamba(
         width=(optional_size(config, "mamba_expand") or 2) * hidden,
@@ -105,7 +94,7 @@ def _read_scan(config: Config) -> Mamba:
     )
 
 
-def _read_lightning(config: Config) -> LightningAttention:
+def _read_lightning(config: Config, _family: Family) -> LightningAttention:
     heads = required_size(config, "num_attention_heads")
     return LightningAttention(
         heads=heads,
@@ -123,6 +112,27 @@ def _read_delta(config: Config, family: Family) -> GatedDeltaNet:
         kernel=required_size(config, "linear_conv_kernel_dim"),
         paired="in_proj_ba" in family.linear,
     )
+
+
+def _read_convolution(config: Config, _family: Family) -> ShortConvolution:
+    return ShortConvolution(optional_size(config, "conv_L_cache") or 3, bias=bool(config.get("conv_bias")))
+
+
+class _MixerRow(NamedTuple):
+    """How a mixer is read from config.json, and by default one of how many layers attends, the last of them (0:
+    none)."""
+
+    read: Callable[[Config, Family], Mixer]
+    attention_every: int
+
+
+_MIXERS = {
+    "delta": _MixerRow(_read_delta, 4),
+    "convolution": _MixerRow(_read_convolution, 1),
+    "statespace": _MixerRow(_read_state_space, 0),
+    "scan": _MixerRow(_read_scan, 8),
+    "lightning": _MixerRow(_read_lightning, 2),
+}
 
 
 # What no config.json says: one matrix makes keys and values; they are an earlier layer's, or made of what towers give.

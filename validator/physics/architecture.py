@@ -213,6 +213,23 @@ class MixerTraffic(NamedTuple):
 FUSED_MIXER_KERNELS = 12
 
 
+class MixerEvidence(NamedTuple):
+    """What published measurements say of a mixer: the words that name it after "few measurements of" for memory, and
+    the share by which a step may be faster and slower, because few runs of it have a published time."""
+
+    memory_gap: str
+    time_gap: EvidenceGap = EvidenceGap("layers without attention", 0.3, 0.3)
+
+
+class MixerFacts(NamedTuple):
+    """The row of facts of one kind of mixer: what was measured of it, with its fused kernels if there are any, else
+    `unfused`, and the packages that hold these kernels, which run only if all of them are installed."""
+
+    fused: MixerEvidence
+    unfused: MixerEvidence | None = None
+    packages: tuple[str, ...] = ()
+
+
 class Mixer(ABC):
     """The part of a layer that stands in place of attention or beside it, such as a state space. Its time is linear in
     the length. Subclasses are frozen dataclasses of its shape.
@@ -220,21 +237,16 @@ class Mixer(ABC):
     `step` is a TrainingStep and `layer` a DecoderLayer. Their modules import this one, so that it cannot name their
     types."""
 
-    packages: ClassVar[tuple[str, ...]] = ()  # with the fused kernels, which run only if all of these are installed
+    facts: ClassVar[MixerFacts]
     kernels: bool = True  # fused kernels compute the mixer, or there are none for it
+
+    @property
+    def evidence(self) -> MixerEvidence:
+        """What published measurements say of the mixer as it is computed here."""
+        return self.facts.fused if self.kernels or self.facts.unfused is None else self.facts.unfused
 
     def with_kernels(self) -> Self:
         return replace(self, kernels=True)  # type: ignore[type-var]
-
-    @property
-    @abstractmethod
-    def memory_gap(self) -> str:
-        """Words that name the mixer after "few measurements of", for memory."""
-
-    @property
-    def time_gap(self) -> EvidenceGap:
-        """The share by which a step may be faster and slower, because few runs of the mixer have a published time."""
-        return EvidenceGap("layers without attention", 0.3, 0.3)
 
     @property
     def buffer_elements(self) -> int:

@@ -8,9 +8,8 @@ torch_chunk_gated_delta_rule). Counted on what autograd saves there, checked aga
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from validator.physics.architecture import FUSED_MIXER_KERNELS, Linear, Mixer, MixerTraffic
+from validator.physics.architecture import FUSED_MIXER_KERNELS, Linear, Mixer, MixerEvidence, MixerFacts, MixerTraffic
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.estimate import EvidenceGap
 from validator.physics.saved_inputs import saved_by_dora, saved_input
@@ -38,20 +37,16 @@ class GatedDeltaNet(Mixer):
     kernel: int  # tokens that the convolution before it sees
     paired: bool = False  # two linear modules make all inputs, instead of four
     kernels: bool = False  # flash-linear-attention computes it, which keeps little more than inputs and output
-    packages: ClassVar[tuple[str, ...]] = ("flash-linear-attention",)
-
-    @property
-    def memory_gap(self) -> str:
-        """Words that name this mixer after "few measurements of", for memory."""
-        return "linear attention" + ("" if self.kernels else " (less is needed with flash-linear-attention)")
-
-    @property
-    def time_gap(self) -> EvidenceGap:
-        """How far a step may be faster and slower. Three runs of Qwen3.5-9B on B200 took 1.3 to 1.5 times as long as
-        the prediction for fused kernels (benchmarks/evidence/time/times.csv)."""
-        if self.kernels:
-            return EvidenceGap("linear attention", 0.1, 0.45)
-        return EvidenceGap("linear attention (less time is needed with flash-linear-attention)", 0.8, 0.5)
+    # Three runs of Qwen3.5-9B on B200 took 1.3 to 1.5 times as long as the prediction for fused kernels
+    # (benchmarks/evidence/time/times.csv).
+    facts = MixerFacts(
+        MixerEvidence("linear attention", EvidenceGap("linear attention", 0.1, 0.45)),
+        MixerEvidence(
+            "linear attention (less is needed with flash-linear-attention)",
+            EvidenceGap("linear attention (less time is needed with flash-linear-attention)", 0.8, 0.5),
+        ),
+        ("flash-linear-attention",),
+    )
 
     @property
     def key_width(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from validator.physics.architecture import FUSED_MIXER_KERNELS, Linear, Mixer
+from validator.physics.architecture import FUSED_MIXER_KERNELS, Linear, Mixer, MixerEvidence, MixerFacts
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.saved_inputs import saved_by_dora, saved_by_norm, saved_input
 from validator.physics.training_step import TrainingStep
@@ -24,11 +24,7 @@ class LightningAttention(Mixer):
     heads: int
     head_dim: int
     chunk: int  # tokens that see each other directly
-
-    @property
-    def memory_gap(self) -> str:
-        """Words that name this mixer after "few measurements of", for memory."""
-        return "lightning attention"
+    facts = MixerFacts(MixerEvidence("lightning attention"))
 
     @property
     def width(self) -> int:

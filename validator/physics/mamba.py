@@ -9,18 +9,18 @@ torch_forward); Mamba token by token, keeping the state of every channel at ever
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from validator.physics.architecture import Linear, Mixer
+from validator.physics.architecture import Linear, Mixer, MixerEvidence, MixerFacts
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.saved_inputs import saved_by_dora, saved_by_norm, saved_input
 from validator.physics.training_step import TrainingStep
 
 _FP32 = 4.0  # bytes per element
-# Packages whose kernels compute both mixers, and the words that name these after "few measurements of".
-_PACKAGES = ("mamba-ssm", "causal-conv1d")
-_FUSED_MEMORY_GAP = "state spaces"
-_UNFUSED_MEMORY_GAP = "state spaces (far less is needed with mamba-ssm and causal-conv1d)"
+_FACTS = MixerFacts(
+    MixerEvidence("state spaces"),
+    MixerEvidence("state spaces (far less is needed with mamba-ssm and causal-conv1d)"),
+    ("mamba-ssm", "causal-conv1d"),
+)
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,7 @@ class Mamba2(Mixer):
     convolution_bias: bool = True
     normed: bool = True  # the gated result goes through a norm
     kernels: bool = False  # mamba-ssm computes it, which keeps little more than inputs and output
-    packages: ClassVar[tuple[str, ...]] = _PACKAGES
-
-    @property
-    def memory_gap(self) -> str:
-        """Words that name this mixer after "few measurements of", for memory."""
-        return _FUSED_MEMORY_GAP if self.kernels else _UNFUSED_MEMORY_GAP
+    facts = _FACTS
 
     @property
     def width(self) -> int:
@@ -129,12 +124,7 @@ class Mamba(Mixer):
     bias: bool = False  # of its first and last linear module
     convolution_bias: bool = True
     kernels: bool = False  # mamba-ssm and causal-conv1d compute it, which keep no states
-    packages: ClassVar[tuple[str, ...]] = _PACKAGES
-
-    @property
-    def memory_gap(self) -> str:
-        """Words that name this mixer after "few measurements of", for memory."""
-        return _FUSED_MEMORY_GAP if self.kernels else _UNFUSED_MEMORY_GAP
+    facts = _FACTS
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
         selecting = Linear("x", self.width, self.rank + 2 * self.state), Linear("dt", self.rank, self.width, bias=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from validator.physics.architecture import Linear, Mixer
+from validator.physics.architecture import Linear, Mixer, MixerEvidence, MixerFacts
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.saved_inputs import saved_by_dora, saved_input
 from validator.physics.training_step import TrainingStep
@@ -20,11 +20,7 @@ class ShortConvolution(Mixer):
 
     kernel: int  # tokens that it sees
     bias: bool = False
-
-    @property
-    def memory_gap(self) -> str:
-        """Words that name this mixer after "few measurements of", for memory."""
-        return "short convolutions"
+    facts = MixerFacts(MixerEvidence("short convolutions"))
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
         return Linear("in", hidden, 3 * hidden, bias=self.bias), Linear("out", hidden, hidden, bias=self.bias)

@@ -61,7 +61,7 @@ _EVIDENCE = (
 def memory_gaps(step: TrainingStep, device_measured: bool = True) -> tuple[str, ...]:
     """Properties of this run that few published peaks of memory have, in words that follow "few measurements of"."""
     device = () if device_measured else ("this kind of device",)
-    mixer = (step.arch.mixer.memory_gap,) if step.arch.mixer else ()
+    mixer = (step.arch.mixer.evidence.memory_gap,) if step.arch.mixer else ()
     return (*device, *(row.words for row in _EVIDENCE if row.memory and row.applies(step, True)), *mixer)
 
 
@@ -122,6 +122,6 @@ def _time_gaps(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm,
         if row.slower and row.applies(step, device.cuda):
             yield EvidenceGap(row.words, row.faster, row.slower)
     if step.arch.mixer:
-        yield step.arch.mixer.time_gap
+        yield step.arch.mixer.evidence.time_gap
     if terms.get(TimeTerm.TOWERS, 0.0) + terms.get(TimeTerm.DATA_LOADING, 0.0) > _TOWER_SHARE * sum(terms.values()):
         yield EvidenceGap("models that see or hear", 0.3, 0.4)

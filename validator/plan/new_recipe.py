@@ -139,7 +139,7 @@ class NewRecipe:
         Without them a step took 1.7 times as long on B200 (huggingface/transformers issue 48718)."""
         runs = self.machine.device.vendor in ("nvidia", "amd") and self.machine.device.bf16
         mixer = self.model.arch.mixer if self.model.family.mixer == "delta" else None
-        return mixer.packages if mixer and runs else ()
+        return mixer.facts.packages if mixer and runs else ()
 
     @property
     def planned_samples(self) -> int | None:

@@ -98,7 +98,7 @@ def packages_for_run(run: RunSettings) -> Iterator[tuple[str, str]]:
         yield "deepspeed", "`deepspeed`"
     if any(word in str(run.args.get("optim")) for word in _BITSANDBYTES_OPTIMIZERS):
         yield "bitsandbytes", "`optim`"
-    unused = () if run.on_gpu or not (run.model and run.model.arch.mixer) else run.model.arch.mixer.packages
+    unused = () if run.on_gpu or not (run.model and run.model.arch.mixer) else run.model.arch.mixer.facts.packages
     yield from (
         (package, "`packages` of the header block") for package in sorted(run.declared.packages.difference(unused))
     )

@@ -254,7 +254,7 @@ class RunSettings:
         """True if a package provides kernels for the layer that replaces attention: the header block names the package,
         or LLaMA-Factory stops without it beside FlashAttention-2 (model/patcher.py)."""
         asked = family.mixers_patched and self.args.get("flash_attn") == "fa2"
-        return self.on_gpu and (asked or self.declared.packages.issuperset(mixer.packages))
+        return self.on_gpu and (asked or self.declared.packages.issuperset(mixer.facts.packages))
 
     @property
     def model(self) -> Model | None:
