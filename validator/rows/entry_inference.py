@@ -47,32 +47,7 @@ ROW_KINDS = {
     "kto": "answers with a label",
     "pt": "plain text",
 }
-
-
-_PROMPT_ROLES = ("user", "observation")
-
-
-def turn_order_fault(turns: Sequence[Mapping[str, Any]], kinds: Sequence[str], content: str) -> str:
-    """Return what is wrong with the first turn that is out of order, and what to do; empty if all are in order. `kinds`
-    are the roles by LLaMA-Factory's names, empty for an unknown one."""
-    begin = 1 if kinds[:1] == ["system"] else 0
-    for number, (turn, kind) in enumerate(zip(turns[begin:], kinds[begin:], strict=True), begin + 1):
-        asks = (number - begin) % 2 == 1
-        if not kind:
-            return f"turn {number} is of no known role"
-        if (kind in _PROMPT_ROLES) is not asks or kind == "system":
-            return f"turn {number} is {_role_in_words(kind)}, where {'a question' if asks else 'an answer'} must stand"
-        if not isinstance(turn.get(content), str):
-            return f"turn {number} holds no text"
-    return "" if (len(turns) - begin) % 2 == 0 else "it ends with a question: drop its last turn"
-
-
-def _role_in_words(kind: str) -> str:
-    return "a system prompt" if kind == "system" else "a question" if kind in _PROMPT_ROLES else "an answer"
-
-
-# So many rows tell the form of a file.
-ROWS_FOR_INFERENCE = 1000
+ROWS_FOR_INFERENCE = 1000  # first rows of a file, which tell its form
 _ROLE_KEYS, _CONTENT_KEYS = ("role", "from", "speaker"), ("content", "value", "text")
 # What data sets call the five roles, in lower case.
 _ROLE_NAMES = {
@@ -111,13 +86,18 @@ class UnknownFormError(Exception):
 def infer_entry(rows: Sequence[Row]) -> InferredEntry:
     """Return the entry under which LLaMA-Factory trains on most of the rows. Raises UnknownFormError."""
     example = _first_values(rows)
-    known = [*_conversation_entries(example, rows), *_alpaca_entries(example)] or [*_pretraining_entries(example)]
+    known = [*_conversation_entries(example, rows), *_alpaca_entries(example)]
+    if not known and (column := _first_column(example, TEXT_NAMES, str)):
+        known = [InferredEntry({"columns": {"prompt": column}}, "pt")]  # other columns are taken to describe the text
     best = max(known, key=lambda one: count_trained(one.attr, one.stage, rows), default=None)
     if best is None or not count_trained(best.attr, best.stage, rows):
         raise UnknownFormError([*example], _unknown_form_message(example, len(rows) == 1))
-    if best.stage == "sft" and (label := next(_misspelt_labels(example, rows), None)):
-        why = f"`{label}` holds labels that are neither true nor false: write true in place of 1, false in place of 0"
-        raise UnknownFormError([*example], f"{why}, for stage kto; to train all answers leave the column out")
+    for label in columns_named(example, LABEL_NAMES) if best.stage == "sft" else ():
+        if {str(row.get(label)).lower().removesuffix(".0") for row in rows} <= {"0", "1", "true", "false"}:
+            why = (
+                f"`{label}` holds labels that are neither true nor false: write true in place of 1, false in place of 0"
+            )
+            raise UnknownFormError([*example], f"{why}, for stage kto; to train all answers leave the column out")
     return best
 
 
@@ -174,12 +154,6 @@ def _prompt_and_response(example: Row) -> tuple[str | None, str | None]:
     return (asked, answered) if answered else next(filter(all, couples), (asked, answered))
 
 
-def _pretraining_entries(example: Row) -> Iterator[InferredEntry]:
-    """Yield the entry for plain text, which pre-training reads; other columns are taken to describe the text."""
-    if column := _first_column(example, TEXT_NAMES, str):
-        yield InferredEntry({"columns": {"prompt": column}}, "pt")
-
-
 def _with_preference(entry: dict[str, Any], example: Row, pair: tuple[str, str]) -> InferredEntry:
     """Return the entry with the columns of preference pairs or labels added, and without values that are
     LLaMA-Factory's defaults."""
@@ -195,13 +169,6 @@ def _with_preference(entry: dict[str, Any], example: Row, pair: tuple[str, str])
     usual = _infer_tags("from", "value", Counter())
     return InferredEntry({key: value for key, value in entry.items()
                   if (key, value) not in (("columns", default), ("tags", usual))}, stage)  # fmt: skip
-
-
-def _misspelt_labels(example: Row, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the label columns that hold 0 and 1, or true and false as text."""
-    for name in columns_named(example, LABEL_NAMES):
-        if {str(row.get(name)).lower().removesuffix(".0") for row in rows} <= {"0", "1", "true", "false"}:
-            yield name
 
 
 def _shared_columns(example: Row, *more: tuple[str, Sequence[str]]) -> dict[str, str]:
@@ -274,17 +241,29 @@ def _conversation_faults(example: Row, talks: Sequence[str]) -> Iterator[str]:
     if len(talks) > 1:
         yield f"the turns stand in `{'` and `'.join(talks)}`; join them to one list `messages`"
     for name in talks:
-        role, content = _role_and_content_keys(example[name])
-        said = _turns_in(example[name])
-        kinds = [_known_role(turn.get(role)) for turn in said]
-        why = turn_order_fault(said, kinds, content)
+        why = _turn_order_fault(_turns_in(example[name]), *_role_and_content_keys(example[name]))
         first = f"; in the first conversation {why}" if why else ""
         yield f"the turns of `{name}` are not question and answer in turn, or hold no text{first}"
 
 
-def _known_role(role: object) -> str:
-    """Return LLaMA-Factory's name for a role; empty for an unknown role."""
-    return next((kind for kind, names in _ROLE_NAMES.items() if str(role).lower() in names), "")
+def _turn_order_fault(turns: Sequence[Mapping[str, Any]], role: str, content: str) -> str:
+    """Return what is wrong with the first turn that is out of order, and what to do; empty if all are in order. `role`
+    and `content` are the keys of a turn."""
+    words = {"system": "a system prompt", "user": "a question", "observation": "a question"}
+    kinds = [
+        next((kind for kind, names in _ROLE_NAMES.items() if str(turn.get(role)).lower() in names), "")
+        for turn in turns
+    ]
+    begin = 1 if kinds[:1] == ["system"] else 0
+    for number, (turn, kind) in enumerate(zip(turns[begin:], kinds[begin:], strict=True), begin + 1):
+        said, wanted = words.get(kind, "an answer"), "a question" if (number - begin) % 2 else "an answer"
+        if not kind:
+            return f"turn {number} is of no known role"
+        if said != wanted:
+            return f"turn {number} is {said}, where {wanted} must stand"
+        if not isinstance(turn.get(content), str):
+            return f"turn {number} holds no text"
+    return "" if (len(turns) - begin) % 2 == 0 else "it ends with a question: drop its last turn"
 
 
 def _missing_parts_message(example: Row) -> str:
@@ -329,8 +308,7 @@ def suggest_entry(name: str, entry: Entry, stage: str, rows: Sequence[Row]) -> s
     return " and ".join(steps) + (f", or {other}" if other else "")
 
 
-# Text of so many words is more than a name or an address.
-_SENTENCE_WORDS = 4
+_SENTENCE_WORDS = 4  # text of so many words is more than a name or an address
 
 
 def recipe_notes(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
@@ -364,15 +342,15 @@ def _unused_columns(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[st
     """Yield columns with lists, sentences or labels that the entry leaves out; none for plain text, which they
     describe."""
     attr = inferred.attr
-    used = attr.columns.values()
     if any(turn.get("reasoning_content") for turn in conversation_turns(attr, rows)):
         yield "reasoning_content"
     labels = {*LABEL_NAMES, *(side for pair in CHOSEN_REJECTED_NAMES for side in pair)}
     for name in dict.fromkeys(name for row in rows for name in row) if inferred.stage != "pt" else ():
         held = (row[name] for row in rows if row.get(name) not in (None, "", []))
-        if name not in used and any(str(name).lower() in labels or _holds_content(value) for value in held):
+        if name not in attr.columns.values() and any(
+            str(name).lower() in labels
+            or isinstance(value, list)
+            or (isinstance(value, str) and len(value.split()) >= _SENTENCE_WORDS)
+            for value in held
+        ):
             yield name
-
-
-def _holds_content(value: object) -> bool:
-    return isinstance(value, list) or (isinstance(value, str) and len(value.split()) >= _SENTENCE_WORDS)
