@@ -10,12 +10,12 @@ from support.laws import examples
 from validator.finding import Place, Severity
 from validator.knowledge import tables
 from validator.recipe.recipe_file import Document, parse_recipe
-from validator.rules import unknown_keys
+from validator.rules import recipe_schema
 from validator.rules.rule import Violation
 
 
 def found(text: str) -> list[Violation]:
-    return unknown_keys.check_schema(parse_recipe("x.yaml", text))
+    return recipe_schema.check_schema(parse_recipe("x.yaml", text))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_every_default_is_accepted() -> None:
         if "in" in entry or entry["default"] is None:
             continue
         document = Document("x.yaml", values={key: entry["default"]})
-        assert not [d for d in unknown_keys.check_schema(document) if d.severity is Severity.ERROR], key
+        assert not [d for d in recipe_schema.check_schema(document) if d.severity is Severity.ERROR], key
 
 
 def test_every_choice_is_accepted() -> None:
@@ -77,7 +77,7 @@ def test_every_choice_is_accepted() -> None:
         for choice in entry["choices"] or []:
             if "in" not in entry:
                 document = Document("x.yaml", values={key: choice})
-                assert not [d for d in unknown_keys.check_schema(document) if d.code < "SCH006"], (key, choice)
+                assert not [d for d in recipe_schema.check_schema(document) if d.code < "SCH006"], (key, choice)
 
 
 @examples(60)
@@ -87,7 +87,7 @@ def test_every_choice_is_accepted() -> None:
     | st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
 )  # fmt: skip
 def test_any_value_of_any_key_gives_at_most_one_judgement(key: str, value: object) -> None:
-    judged = unknown_keys.check_schema(Document("x.yaml", values={key: value}))
+    judged = recipe_schema.check_schema(Document("x.yaml", values={key: value}))
     assert len([d for d in judged if d.code < "SCH006"]) <= 1
     assert all(d.place.key == key for d in judged)
 
@@ -101,9 +101,9 @@ def test_usual_values_need_no_cerberus() -> None:
         "stage: sft\\nfinetuning_type: lora\\nlearning_rate: 1e-4\\nnum_train_epochs: 3\\nlr_scheduler_type: cosine\\n"
     )
     imports = (
-        "import sys; from validator.recipe.recipe_file import parse_recipe; from validator.rules import unknown_keys"
+        "import sys; from validator.recipe.recipe_file import parse_recipe; from validator.rules import recipe_schema"
     )
-    code = f"{imports}; unknown_keys.check_schema(parse_recipe('x', '{text}')); "
+    code = f"{imports}; recipe_schema.check_schema(parse_recipe('x', '{text}')); "
     done = subprocess.run(
         [sys.executable, "-c", code + "print('cerberus' in sys.modules)"], capture_output=True, text=True
     )

@@ -7,14 +7,14 @@ import pytest
 from validator.knowledge import tables
 from validator.recipe.recipe_file import parse_recipe
 from validator.recipe.suggestions import edit_distance, nearest_name
-from validator.rules import unknown_keys
+from validator.rules import recipe_schema
 
 TEMPLATES = tables.json_table("templates")["templates"]
 
 
 def said(text: str) -> list[str]:
     """The messages of SCH001 for a recipe."""
-    return [each.message for each in unknown_keys.check_schema(parse_recipe("x.yaml", text)) if each.code == "SCH001"]
+    return [each.message for each in recipe_schema.check_schema(parse_recipe("x.yaml", text)) if each.code == "SCH001"]
 
 
 # What strangers wrote on the left is from real files, but for the slips of the hand.

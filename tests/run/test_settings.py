@@ -290,7 +290,7 @@ SUBJECTS = {
     ("rules/fsdp_and_accelerate", "fsdp_word_unknown", "fsdp"): "the text as it is written",
     ("rules/no_effect", "packing_unread", "packing"): "written where nothing packs",
     (
-        "rules/unknown_keys",
+        "rules/recipe_schema",
         "find_removed_and_foreign_keys",
         "stage",
     ): "whether another command's keys are meant, before values are judged",

@@ -18,7 +18,7 @@ from validator.recipe.known_folders import search_folders
 from validator.recipe.omegaconf import WRITTEN_TWICE
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe
 from validator.recipe.safe_read import read_text
-from validator.rules import all_rules, unknown_keys
+from validator.rules import all_rules, recipe_schema
 from validator.rules.problems import run_rules
 from validator.rules.rule import Rule
 from validator.run.prediction import predict
@@ -107,7 +107,7 @@ def check_recipe(
         text = "is read by LLaMA-Factory only if its name ends with .yaml or .yml, in lower case; rename it"
         report.diagnostics.append(Diagnostic("LOA007", Severity.ERROR, text))
     report.diagnostics += [
-        locations.diagnostic(*each[:4], fix=each.fix) for each in unknown_keys.check_schema(document)
+        locations.diagnostic(*each[:4], fix=each.fix) for each in recipe_schema.check_schema(document)
     ]
     wrong = (d for d in report.diagnostics if d.severity is Severity.ERROR and d.code != WRITTEN_TWICE)
     refused = frozenset(each.key for each in wrong if each.key)

@@ -11,9 +11,9 @@ from typing import Any
 from validator.knowledge.tables import json_table
 from validator.recipe.suggestions import suggest
 from validator.rules import subjects
+from validator.rules.recipe_schema import TYPE_WORDS
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.rules.subjects import PlaceIn
-from validator.rules.value_types import TYPE_WORDS
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.settings import RunSettings
 from validator.wording import shown_value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from validator.knowledge.path_keys import PATH_KEY_NAMES
 from validator.recipe.suggestions import suggest
+from validator.rules.recipe_schema import belongs_to_other_command
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
-from validator.rules.unknown_keys import belongs_to_other_command
 from validator.run.settings import RunSettings
 
 _DAY = 86_400

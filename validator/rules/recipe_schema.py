@@ -1,0 +1,361 @@
+"""SCH: keys that LLaMA-Factory does not take, will not take, or reads in another command only; values of the wrong type
+or outside the choices; releases that are not known. The only importer of cerberus.
+
+LLaMA-Factory does not convert what YAML gives it, so a wrong type fails at parsing, at the first step or never. What
+really happens was measured for each argument and kind of value (data/values.json) and decides the severity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+from validator.errors import RecipeError
+from validator.finding import Fix, Place, Severity
+from validator.knowledge import releases, tables
+from validator.knowledge.releases import ArgumentEntry, ReleasePair, ReleaseRange, argument_entry
+from validator.recipe.recipe_file import Document
+from validator.recipe.suggestions import nearest_name, suggest
+from validator.rules import no_effect
+from validator.rules.rule import FailsAt, Violation, remove_keys, rename_key, set_value
+from validator.run.settings import run_of_values
+from validator.wording import clip, shown_value
+
+_ACTION_KEYS = ("do_train", "do_eval", "do_predict")
+# keys of other commands that the parser of train judges all the same: TRA006 and TRA013
+_KEYS_JUDGED_BY_RULES = ("infer_backend", "export_quantization_bit")
+# Below it a key is another word, not a slip of the hand: `image_max_tokens` is not `image_max_pixels`.
+_MIN_SIMILARITY = 0.85
+_MAX_KEYS_WITH_HINT = 50  # a file with more strangers is no recipe, and to compare them takes long
+_MAX_KEYS_NAMED = 5
+_BELONGS_IN_REGISTRY = "; they describe data and belong in dataset_info.json"
+_FORK_HINT = " or of any other known release; is it from a fork?"
+_FAILURE_MOMENTS = dict(zip("pdmtsevh", FailsAt, strict=True))  # by the letter of an outcome in data/values.json
+_VALUES_JUDGED_BY_RULES = ("quantization_method",)  # by TRA308 and TRA804, which know whether it is read
+TYPE_WORDS = {
+    "bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
+    "dict": "a mapping", "object": "nothing YAML can write",
+}  # fmt: skip
+
+
+class Keys(NamedTuple):
+    """The keys and values of a recipe, the releases that it is judged by, newest first, and all that it admits."""
+
+    values: Mapping[str, Any]
+    judged: list[ReleasePair]
+    admitted: list[ReleasePair]
+
+
+def check_schema(document: Document) -> list[Violation]:
+    """Every key that LLaMA-Factory does not take, and every value of the wrong type or outside the choices."""
+    admitted = ReleaseRange(document.header)
+    remarks = list(_release_range_problems(document.header, admitted))
+    unclear = any(each.severity is Severity.WARNING for each in remarks)
+    judged = [releases.newest_pair()] if unclear else admitted.required_pairs
+    recipe = Keys(document.values, judged, admitted.possible_pairs)
+    known = {str(key): argument_entry(str(key), judged) for key in document.values}
+    accepted = {key: argument for key, argument in known.items() if argument is not None}
+    never_read = partial(no_effect.never_read, run_of_values(document.values))
+    return [
+        *remarks,
+        *find_unknown_keys([key for key in known if key not in accepted], recipe),
+        *find_wrong_values(document.values, accepted, never_read),
+        *find_removed_and_foreign_keys(accepted, recipe),
+    ]
+
+
+def _release_range_problems(header: Mapping[str, Any], admitted: ReleaseRange) -> Iterator[Violation]:
+    try:
+        pairs = admitted.required_pairs
+        if admitted.stand_ins:
+            near = dict.fromkeys(version for _, version in pairs)
+            said = f"transformers {header['transformers']} is not in the tables; judged as {' and '.join(near)}"
+            yield Violation("SCH008", Severity.NOTE, Place(("transformers",), key="transformers"), said)
+    except RecipeError as err:
+        field = next(name for name in releases.RELEASE_FIELDS if header.get(name) is not None)
+        yield Violation("SCH008", Severity.WARNING, Place((field,), key=field), f"{err}; judged by the newest")
+
+
+def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
+    """SCH001: keys that one of the releases does not take. Those of one origin are one mistake."""
+    shared: dict[str, list[str]] = {_BELONGS_IN_REGISTRY: [], _FORK_HINT: []}
+    compared = tables.json_table("arguments")["arguments"] if 0 < len(unknown) <= _MAX_KEYS_WITH_HINT else ()
+    known = [name for name in compared if argument_entry(name, recipe.judged)]
+    for key in unknown:
+        near = nearest_name(key, known, _MIN_SIMILARITY)
+        guess = f"; did you mean `{near}`?" if near else _FORK_HINT
+        lacking = _newest_release_without(key, recipe.judged)
+        remedy = _taken_by_other_release(key, lacking) or _intended_key(key) or guess
+        if remedy in shared:
+            shared[remedy].append(key)
+        else:
+            text = f"`{clip(key)}` is not a key of LLaMA-Factory {lacking[0]}{remedy}"
+            yield _key_violation("SCH001", Severity.ERROR, key, text, _fix_unknown_key(key, near, recipe))
+    for remedy, keys in shared.items():
+        if keys:
+            verb = "is not a key" if len(keys) == 1 else "are not keys"
+            remedy = remedy if len(keys) == 1 else remedy.replace("is it", "are they")
+            release = _newest_release_without(keys[0], recipe.judged)[0]
+            text = f"{_quoted_names(keys)} {verb} of LLaMA-Factory {release}{remedy}"
+            yield _key_violation("SCH001", Severity.ERROR, keys[0], text)
+
+
+def _quoted_names(keys: list[str]) -> str:
+    more = f" and {len(keys) - _MAX_KEYS_NAMED} more" if len(keys) > _MAX_KEYS_NAMED else ""
+    return ", ".join(f"`{clip(key)}`" for key in keys[:_MAX_KEYS_NAMED]) + more
+
+
+def _taken_by_other_release(key: str, lacking: ReleasePair) -> str:
+    """Return which other release takes the key, and what to write today; empty if none does."""
+    newer = releases.known_pairs()[: releases.known_pairs().index(lacking)]
+    first = next((pair for pair in reversed(newer) if argument_entry(key, [pair]) is not None), None)
+    if first:
+        came = f"LLaMA-Factory {first[0]}" if first[0] != lacking[0] else f"transformers {first[1]}"
+        return f", which the recipe's range holds; it came with {came}"
+    change = tables.yaml_table("renamed").get(key)
+    if change is None:
+        return ""
+    gone = change.get("removed", "an earlier release")
+    return f" with its transformers (gone since {gone}); {_replacement_advice(change)}"
+
+
+def _intended_key(key: str) -> str:
+    """Return what a key of another program or file was meant for; empty where that is not known."""
+    meant = tables.yaml_table("strangers").get(key.lower())
+    if meant is None:
+        command = tables.json_table("arguments")["elsewhere"].get(key)
+        return f"'s train command; it belongs to `{command}`" if command else ""
+    if "belongs" in meant:
+        return _BELONGS_IN_REGISTRY
+    return f"; set {meant['variable']} in the environment" if "variable" in meant else f"; {_replacement_advice(meant)}"
+
+
+def _fix_unknown_key(key: str, near: str | None, recipe: Keys) -> Fix | None:
+    """Return the edit that mends an unknown key, if there is one. Only LLaMA-Factory's own renaming is no guess."""
+    if key in tables.yaml_table("renamed"):
+        return _fix_renamed_key(key, recipe)
+    meant = tables.yaml_table("strangers").get(key.lower(), {})
+    now = near if not meant else meant.get("now") if "how" not in meant else None
+    return rename_key(key, now, safe=False) if now and now not in recipe.values else None
+
+
+def _fix_renamed_key(key: str, recipe: Keys) -> Fix | None:
+    """Return the edit of a key that LLaMA-Factory or transformers renamed, if each of the releases takes it; safe where
+    none of those that the recipe admits loses by it."""
+    change, value = tables.yaml_table("renamed")[key], recipe.values[key]
+    # Releases that take the key, and for something else than is so without it.
+    entries = [(pair, argument_entry(key, [pair])) for pair in recipe.admitted]
+    affected = [pair for pair, entry in entries if entry and entry["default"] != value]
+    if change.get("leave") or ("as" in change and value is False):
+        return remove_keys(key, safe=not affected)
+    now = change.get("now")
+    if now is None or now in recipe.values or argument_entry(now, recipe.judged) is None:
+        return None
+    safe = all(_takes_replacement(pair, change) for pair in affected)
+    if "as" in change:
+        return rename_key(key, now, safe, change["as"]) if value is True else None
+    below = type(value) in (int, float) and 0 <= value < change.get("below", 0)
+    return rename_key(key, now, safe) if "how" not in change or below else None
+
+
+def _takes_replacement(pair: ReleasePair, change: ArgumentEntry) -> bool:
+    """Whether the release takes what stands for a key today, as it is meant: a share as `warmup_steps` is no warm-up at
+    all before the release that lets the share go."""
+    since = change.get("deprecated", "")
+    return argument_entry(change["now"], [pair]) is not None and releases.is_at_least(pair, since)
+
+
+def _newest_release_without(key: str, pairs: list[ReleasePair]) -> ReleasePair:
+    """The newest of the releases that does not have the key."""
+    return next(pair for pair in pairs if argument_entry(key, [pair]) is None)
+
+
+def find_removed_and_foreign_keys(accepted: Mapping[str, ArgumentEntry], recipe: Keys) -> Iterator[Violation]:
+    """SCH006 and SCH007: keys that go or have gone in a later release, and keys that only another command reads."""
+    others: dict[str, list[str]] = {}
+    for key, argument in accepted.items():
+        if text := _deprecation_note(key, recipe):
+            change = tables.yaml_table("renamed").get(key, {})
+            since = str(change.get("deprecated") or change.get("removed") or "")
+            reached = all(releases.is_at_least(pair, since) for pair in recipe.judged)
+            fix = _fix_renamed_key(key, recipe) if reached else None
+            yield _key_violation("SCH006", Severity.NOTE, key, text, fix)
+        elif command := _other_command(key, argument):
+            others.setdefault(command, []).append(key)
+    trained = any(map(recipe.values.get, _ACTION_KEYS)) or recipe.values.get("stage") == "ppo"
+    for command, keys in others.items():
+        verb, them = ("has", "it") if len(keys) == 1 else ("have", "them")
+        asked = "" if trained else "; no training is asked for (`do_train`)"
+        text = f"{_quoted_names(keys)} {verb} no effect here: only the {command} command reads {them}{asked}"
+        fix = remove_keys(*keys, safe=False) if trained else None
+        yield _key_violation("SCH007", Severity.NOTE, keys[0], text, fix)
+
+
+def belongs_to_other_command(key: str) -> bool:
+    """Whether only another command than train reads the key."""
+    return bool(_other_command(key, tables.json_table("arguments")["arguments"].get(key, {})))
+
+
+def _other_command(key: str, argument: ArgumentEntry) -> str:
+    return str(argument.get("command") or "") if key not in _KEYS_JUDGED_BY_RULES else ""
+
+
+def _deprecation_note(key: str, recipe: Keys) -> str:
+    """The message that a later release drops the key, or that the newest has dropped it. Empty if the key stays, or if
+    a release that may run the recipe would misread its replacement."""
+    change = tables.yaml_table("renamed").get(key, {})
+    if argument_entry(key, [releases.newest_pair()]) is None:
+        remedy = f"; there {_replacement_advice(change)}" if change else ""
+        gone = change.get("removed", f"LLaMA-Factory {releases.newest_pair()[0]}")
+        return f"`{key}` is gone since {gone}, so the recipe ends with the older releases it names{remedy}"
+    going = change.get("deprecated")
+    misread = "below" in change and not all(_takes_replacement(pair, change) for pair in recipe.admitted)
+    if misread or not going or not any(releases.is_at_least(pair, going) for pair in recipe.judged):
+        return ""
+    remedy = _replacement_advice(change).replace("{}", clip(str(recipe.values[key])))
+    return f"`{key}` will go ({going} warns about it); {remedy}"
+
+
+def _replacement_advice(change: ArgumentEntry) -> str:
+    return str(change.get("how") or f"write `{change['now']}`")
+
+
+def _key_violation(code: str, severity: Severity, key: str, text: str, fix: Fix | None = None) -> Violation:
+    return Violation(code, severity, Place((key,), key=key, at_key=True), text, fix)
+
+
+def find_wrong_values(
+    values: Mapping[str, Any], accepted: Mapping[str, ArgumentEntry], never_read: Callable[[str], bool]
+) -> Iterator[Violation]:
+    """Yield what is wrong with the values of accepted keys. A value that is not refused at parsing does no harm to a
+    run that never reads its key."""
+    judged = {key: values[key] for key in values if key in accepted and key not in _VALUES_JUDGED_BY_RULES}
+    odd = {key: value for key, value in judged.items() if not _has_exact_type(value, accepted[key])}
+    doubtful = {key: value for key, value in odd.items() if not _is_accepted_anyway(key, value)}
+    for key, choice in _refused_by_cerberus(doubtful, accepted) if doubtful else ():
+        if _measured_outcome(key, _value_kind(values[key], accepted[key])) == "p" or not never_read(key):
+            yield _value_violation(key, values[key], choice, accepted[key])
+
+
+def _has_exact_type(value: Any, entry: ArgumentEntry) -> bool:
+    """Whether the value has exactly the type wanted. Only what is left needs cerberus, whose import alone costs as much
+    as the rest of a check."""
+    kinds = entry["type"].split("|")
+    typed = type(value).__name__ in kinds or (type(value) is int and "float" in kinds)
+    return typed and (not entry["choices"] or (isinstance(value, str) and value in entry["choices"]))
+
+
+def _is_accepted_anyway(key: str, value: Any) -> bool:
+    """Whether it is a list where LLaMA-Factory, which splits text at commas there, was seen to take lists too; or says
+    whether to resume from the last checkpoint (transformers/trainer.py:Trainer.train)."""
+    if not isinstance(value, list):
+        return key == "resume_from_checkpoint" and isinstance(value, bool)
+    return all(isinstance(word, str) for word in value) and _measured_outcome(key, "list") == "."
+
+
+def _refused_by_cerberus(
+    values: Mapping[str, Any], arguments: Mapping[str, ArgumentEntry]
+) -> Iterator[tuple[str, bool]]:
+    """(key, whether the choice and not the type is wrong) for each value that cerberus refuses."""
+    import cerberus
+    from cerberus import errors
+
+    def plain(name: str, *types: type) -> cerberus.TypeDefinition:
+        """A type that does not take true and false for numbers."""
+        return cerberus.TypeDefinition(name, types, (bool,) if bool not in types else ())
+
+    class Arguments(cerberus.Validator):  # type: ignore[misc]
+        types_mapping: ClassVar = {
+            **{each.__name__: plain(each.__name__, each) for each in (bool, int, str, list, dict)},
+            **{"float": plain("float", int, float), "object": plain("object")},
+        }
+
+    judge = Arguments({key: _cerberus_rule(arguments[key]) for key in values})
+    judge.validate(values, normalize=False)
+    for error in judge._errors:
+        yield error.document_path[0], error.code == errors.UNALLOWED_VALUE.code
+
+
+def _cerberus_rule(entry: ArgumentEntry) -> dict[str, Any]:
+    rule: dict[str, Any] = {"type": entry["type"].split("|"), "nullable": bool(entry["optional"])}
+    if entry["choices"] and "list" not in rule["type"]:
+        rule["allowed"] = [*entry["choices"], *([True, False] if "bool" in rule["type"] else [])]
+    return rule
+
+
+def _value_kind(value: Any, entry: ArgumentEntry) -> str:
+    """The kind of value that data/values.json has an outcome for."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, float):
+        return "whole" if value.is_integer() else "float"
+    if isinstance(value, (int, list, dict)):
+        return type(value).__name__
+    return "text" if "str" in entry["type"].split("|") or _number(value) is None else "quoted"
+
+
+def _measured_outcome(key: str, kind: str) -> str:
+    """The letter of an outcome. Words in place of a number, where nobody has run them, fail as quoted numbers do."""
+    table = tables.json_table("values")
+    letters: str = table["outcomes"].get(key, "")
+    letter = letters[table["kinds"].index(kind)] if letters else "r"
+    return _measured_outcome(key, "quoted") if kind == "text" and letter in "r-" else letter
+
+
+def _value_violation(key: str, value: Any, choice: bool, entry: ArgumentEntry) -> Violation:
+    fails = _FAILURE_MOMENTS.get(_measured_outcome(key, _value_kind(value, entry)))
+    as_meant = entry["type"] == "bool" and (value is None or value in (0, 1))  # 1 as true, 0 and null as false
+    severity = Severity.ERROR if fails else Severity.NOTE if as_meant else Severity.WARNING
+    if choice:
+        code, text = "SCH004" if fails else "SCH005", _choice_message(key, value, entry)
+    else:
+        code, text = "SCH002" if fails else "SCH003", _type_message(key, value, entry)
+    text += f"; LLaMA-Factory fails on it {fails}" if fails else "; LLaMA-Factory takes it as it is"
+    to = _intended_choice(value, entry) if choice else _converted_value(value, entry)
+    # What the run refuses cannot have been trained; true and false count as what was written for them.
+    safe = bool(fails) or (isinstance(to, bool) and to is bool(value))
+    fix = None if to is None else set_value(key, to, safe)
+    return Violation(code, severity, Place((key,), key=key), text, fix)
+
+
+def _intended_choice(value: Any, entry: ArgumentEntry) -> str | None:
+    """The choice that is meant where only its case is wrong, or YAML made false of `no`."""
+    word = "no" if value is False else str(value).strip().lower()
+    return next((str(each) for each in entry["choices"] if str(each).lower() == word), None)
+
+
+def _converted_value(value: Any, entry: ArgumentEntry) -> bool | float | str | None:
+    """The value in the type wanted, where it can stand for one only."""
+    kinds = entry["type"].split("|")
+    if value is False and "no" in (entry["choices"] or ()):
+        return "no"
+    if kinds == ["bool"]:
+        return {"true": True, "false": False, "1": True, "0": False, "none": False}.get(str(value).strip().lower())
+    number = _number(value) if isinstance(value, (str, float)) else None
+    if number is None or not abs(number) < 1e18:
+        return None
+    if "int" in kinds and number.is_integer() and "e" not in str(value).lower():
+        return int(number)
+    return number if "float" in kinds else None
+
+
+def _number(value: str | float) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _choice_message(key: str, value: Any, entry: ArgumentEntry) -> str:
+    choices, word = [str(choice) for choice in entry["choices"]], str(value).lower()
+    losses = tables.json_table("arguments")["arguments"]["pref_loss"]["choices"]
+    loss = key == "stage" and word in losses
+    hint = f"; write `stage: dpo` with `pref_loss: {word}`" if loss else suggest(word, choices)
+    return f"`{key}` is {shown_value(value)}, not one of {', '.join(choices)}{hint}"
+
+
+def _type_message(key: str, value: Any, entry: ArgumentEntry) -> str:
+    wanted = " or ".join(TYPE_WORDS[name] for name in entry["type"].split("|"))
+    if entry["type"] == "bool" and isinstance(value, str) and value:
+        return f"`{key}` is the text {shown_value(value)}, which counts as true; write {wanted} without quotes"
+    return f"`{key}` is {shown_value(value)}, not {wanted}"
