@@ -9,7 +9,7 @@ import pytest
 
 from validator.check import checking
 from validator.recipe.recipe_file import Document
-from validator.rules import numeric_ranges
+from validator.rules import training_arguments
 
 VALUES: dict[str, Any] = {
     "model_name_or_path": "Qwen/Qwen2.5-7B-Instruct", "stage": "sft", "do_train": True, "do_eval": True,
@@ -39,9 +39,9 @@ def refused(key: str, value: float) -> bool:
     return any(each.code == "TRA018" and f"`{key}`" in each.message for each in found)
 
 
-@pytest.mark.parametrize("key", numeric_ranges._RANGES)
+@pytest.mark.parametrize("key", training_arguments._RANGES)
 def test_the_lowest_value_of_a_range_is_admitted_and_the_next_below_is_not(key: str) -> None:
-    low, end = numeric_ranges._RANGES[key].low, numeric_ranges._RANGES[key].end
+    low, end = training_arguments._RANGES[key].low, training_arguments._RANGES[key].end
     below = low - 1 if isinstance(low, int) else math.nextafter(low, -1)
     assert (refused(key, low), refused(key, below)) == (False, True)
     if end < math.inf:

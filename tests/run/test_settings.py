@@ -311,7 +311,11 @@ SUBJECTS = {
         "checkpointing_stays_on",
         "gradient_checkpointing",
     ): "against disable_gradient_checkpointing",
-    ("rules/numeric_ranges", "accumulation_below_zero", "gradient_accumulation_steps"): "the number as it is written",
+    (
+        "rules/training_arguments",
+        "accumulation_below_zero",
+        "gradient_accumulation_steps",
+    ): "the number as it is written",
     ("rules/training_arguments", "batch_not_positive", "per_device_train_batch_size"): "the number as it is written",
 }
 # The rooms that see a recipe's values, but for the homes themselves.

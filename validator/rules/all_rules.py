@@ -40,7 +40,6 @@ from validator.rules import (
     multimodal_models,
     no_effect,
     number_formats,
-    numeric_ranges,
     optimizer_choice,
     resume_rules,
     slow_settings,

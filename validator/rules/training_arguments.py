@@ -1,11 +1,16 @@
-"""TRA0xx: the run itself: what is asked for, logging, saving, intervals and counts, leftovers of examples."""
+"""TRA0xx: the run itself: what is asked for, logging, saving, intervals and counts, leftovers of examples, and numbers
+outside the range that torch, peft or the run can work with."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import NamedTuple
 
 from validator.knowledge.path_keys import PATH_KEY_NAMES
 from validator.recipe.suggestions import suggest
 from validator.rules.recipe_schema import belongs_to_other_command
-from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
+from validator.rules.rule import ERROR, NOTE, WARNING, FailsAt, Findings, remove_keys, rule, set_value
 from validator.run.settings import RunSettings
 
 _DAY = 86_400
@@ -195,22 +200,11 @@ def placeholder_kept(run: RunSettings) -> Findings:
     Source: llamafactory/hparams/parser.py:read_args
     Fix: write the value out, or give it on the command line, where the shell fills it in.
     """
-    written = {key: value for key, value in run.args.values.items() if key not in PATH_KEY_NAMES}
-    if kept := {key: value for key, value in written.items() if _has_placeholder(value)}:
+    texts = {key: text for key, text in run.args.values.items() if isinstance(text, str) and key not in PATH_KEY_NAMES}
+    if kept := [key for key, text in texts.items() if text == "???" or "${" in text.replace("\\${", "")]:
         key, *others = kept
         too = f" (and so {', '.join(others)})" if others else ""
-        yield key, f"`{key}` stays `{kept[key]}`{too}: LLaMA-Factory fills in no placeholder; write the value out"
-
-
-def _has_placeholder(value: object) -> bool:
-    return isinstance(value, str) and (value == "???" or "${" in value.replace("\\${", ""))
-
-
-_INTERVAL_KEYS = (
-    ("logging_steps", "logging_strategy"),
-    ("eval_steps", "eval_strategy"),
-    ("save_steps", "save_strategy"),
-)
+        yield key, f"`{key}` stays `{texts[key]}`{too}: LLaMA-Factory fills in no placeholder; write the value out"
 
 
 @rule("TRA007", ERROR)
@@ -221,8 +215,9 @@ def interval_refused(run: RunSettings) -> Findings:
     Source: transformers/training_args.py:TrainingArguments._validate_args
     Fix: a whole number of steps, or a share such as 0.1.
     """
-    for key, strategy in _INTERVAL_KEYS:
-        value, by_steps = run.args.number(key), run.args.get(strategy) == "steps"
+    for what in ("logging", "eval", "save"):
+        key, by_steps = f"{what}_steps", run.args.get(f"{what}_strategy") == "steps"
+        value = run.args.number(key)
         if by_steps and key == "logging_steps" and run.args.get(key) == 0:
             yield key, "`logging_steps` is 0; set at least 1, or `logging_strategy: epoch`"
         elif by_steps and value > 1 and value != int(value):
@@ -274,3 +269,131 @@ def batch_not_positive(run: RunSettings) -> Findings:
     value = run.args.get("per_device_train_batch_size")
     if run.task.trains and isinstance(value, (int, float)) and not isinstance(value, bool) and value < 1:
         yield "per_device_train_batch_size", f"`per_device_train_batch_size` is {value}, it must be at least 1"
+
+
+_UNBOUNDED = float("inf")
+_ABOVE_0 = 5e-324
+
+
+def _uses_adam(run: RunSettings) -> bool:
+    return "adam" in str(run.args.get("optim")) and not {"use_galore", "use_apollo"} & set(run.requested_optimizers)
+
+
+def _samples_text(run: RunSettings) -> bool:
+    return run.evaluation.generates_text and run.args.flag("do_sample")
+
+
+_trains, _evaluates, _generates = map(attrgetter, ("task.trains", "evaluation.runs", "evaluation.generates_text"))
+
+
+def _is_on(key: str) -> Callable[[RunSettings], bool]:
+    return lambda run: run.args.flag(key)
+
+
+class NumericRange(NamedTuple):
+    """From the lowest value to below the end, where `read` says that the number is used; outside, when it fails."""
+
+    low: float
+    end: float
+    read: Callable[[RunSettings], bool]
+    fails: FailsAt
+
+
+# Each limit was seen in a real run of LLaMA-Factory (benchmarks/evidence/conformity/conformity.csv, group range).
+_RANGES = {
+    "adam_beta1": NumericRange(0, 1, _uses_adam, FailsAt.TRAINER),
+    "adam_beta2": NumericRange(0, 1, _uses_adam, FailsAt.TRAINER),
+    "adam_epsilon": NumericRange(0, _UNBOUNDED, _uses_adam, FailsAt.TRAINER),
+    "neftune_noise_alpha": NumericRange(0, _UNBOUNDED, _trains, FailsAt.FIRST_STEP),
+    "cutoff_len": NumericRange(1, _UNBOUNDED, _trains, FailsAt.FIRST_STEP),
+    "dataloader_prefetch_factor": NumericRange(1, _UNBOUNDED, _trains, FailsAt.TRAINER),
+    "dataloader_num_workers": NumericRange(0, _UNBOUNDED, _trains, FailsAt.TRAINER),
+    "per_device_eval_batch_size": NumericRange(1, _UNBOUNDED, _evaluates, FailsAt.FIRST_EVALUATION),
+    "eval_num_beams": NumericRange(0, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),  # 0 stands for the default
+    "num_beams": NumericRange(1, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
+    "generation_num_beams": NumericRange(1, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
+    "generation_max_length": NumericRange(0, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
+    "temperature": NumericRange(_ABOVE_0, _UNBOUNDED, _samples_text, FailsAt.FIRST_EVALUATION),
+    "top_p": NumericRange(0, _UNBOUNDED, _samples_text, FailsAt.FIRST_EVALUATION),
+    "top_k": NumericRange(0, _UNBOUNDED, _samples_text, FailsAt.FIRST_EVALUATION),
+    "repetition_penalty": NumericRange(_ABOVE_0, _UNBOUNDED, _generates, FailsAt.FIRST_EVALUATION),
+    "apollo_rank": NumericRange(0, _UNBOUNDED, _is_on("use_apollo"), FailsAt.TRAINER),
+    "oft_block_size": NumericRange(0, _UNBOUNDED, lambda run: run.task.method == "oft", FailsAt.MODEL_LOADING),
+    "profiler_active_steps": NumericRange(1, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
+    "profiler_wait_steps": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
+    "profiler_warmup_steps": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
+    "profiler_repeat": NumericRange(0, _UNBOUNDED, _is_on("enable_torch_profiler"), FailsAt.TRAINER),
+}
+# An interval of zero is divided by; below zero it passes.
+_INTERVALS: dict[str, tuple[Callable[[RunSettings], bool], FailsAt]] = {
+    "eval_accumulation_steps": (_evaluates, FailsAt.FIRST_EVALUATION),
+    "apollo_update_interval": (_is_on("use_apollo"), FailsAt.TRAINER),
+    "galore_update_interval": (_is_on("use_galore"), FailsAt.TRAINER),
+    "buffer_size": (_is_on("streaming"), FailsAt.DATASET),
+    "gradient_accumulation_steps": (_trains, FailsAt.TRAINER),
+    "badam_switch_interval": (_is_on("use_badam"), FailsAt.TRAINER),
+}
+
+
+@rule("TRA018", ERROR)
+def number_out_of_range(run: RunSettings) -> Findings:
+    """A number is outside its range.
+
+    Why: torch or peft refuse it only when they use it, after the data is tokenized and the model loaded on every rank;
+    what belongs to evaluation fails hours into the run.
+    Source: torch/utils/data/dataloader.py:DataLoader.__init__, torch/utils/data/sampler.py:BatchSampler.__init__,
+    torch/optim/adam.py:Adam.__init__, peft/tuners/oft/layer.py:OFTLayer.update_layer,
+    transformers/generation/logits_process.py:TemperatureLogitsWarper.__init__
+    Fix: the default, or a number within the limits named.
+    """
+    for key, (low, end, read, fails) in _RANGES.items():
+        value = run.args.get(key)
+        outside = isinstance(value, (int, float)) and not low <= value < end  # which .nan is, too
+        if run.args.is_set(key) and outside and read(run):
+            least = "above 0" if low == _ABOVE_0 else f"at least {low:g}"
+            limit = f" and below {end:g}" if end < _UNBOUNDED else ""
+            yield key, f"`{key}` is {value} and fails {fails}; it must be {least}{limit}"
+
+
+@rule("TRA020", ERROR)
+def seed_out_of_range(run: RunSettings) -> Findings:
+    """The seed is below zero or has more than 32 bits.
+
+    Why: refused at parse, on every rank: "Seed must be between 0 and 2**32 - 1".
+    Source: transformers/trainer_utils.py:set_seed
+    Fix: any whole number from 0 to 4294967295.
+    """
+    seed = run.args.get("seed")
+    if isinstance(seed, int) and not 0 <= seed < 1 << 32:
+        yield "seed", f"`seed` is {seed}, it must be at least 0 and at most {(1 << 32) - 1}"
+
+
+@rule("TRA022", ERROR)
+def interval_zero(run: RunSettings) -> Findings:
+    """An interval is zero.
+
+    Why: the run divides by it: ZeroDivisionError after the model is loaded on every rank, or at the first evaluation,
+    hours into the run.
+    Source: transformers/trainer.py:Trainer.evaluation_loop,
+    transformers/trainer.py:Trainer.set_initial_training_values,
+    llamafactory/train/trainer_utils.py:_create_galore_optimizer,
+    llamafactory/train/trainer_utils.py:_create_apollo_optimizer,
+    llamafactory/train/trainer_utils.py:_create_badam_optimizer
+    Fix: at least 1, or leave it out.
+    """
+    for key, (read, fails) in _INTERVALS.items():
+        if run.args.is_set(key) and run.args.get(key) == 0 and read(run):
+            yield key, f"`{key}: {run.args.get(key)}` is divided by and fails {fails}; it must be at least 1"
+
+
+@rule("TRA023", WARNING)
+def accumulation_below_zero(run: RunSettings) -> Findings:
+    """The accumulation is below zero.
+
+    Why: the run goes on, with another number of samples in each step than anybody can have meant. There is no value
+    that stands for an automatic choice in a recipe.
+    Source: transformers/trainer.py:Trainer.set_initial_training_values
+    Fix: at least 1.
+    """
+    if run.task.trains and run.args.number("gradient_accumulation_steps") < 0:
+        yield "gradient_accumulation_steps", "the accumulation is below zero; write at least 1"
