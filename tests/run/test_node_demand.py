@@ -10,7 +10,8 @@ import pytest
 from validator.recipe.recipe_file import load_with_overrides
 from validator.run import node_demand
 from validator.run.settings import RunSettings, resolve
-from validator.submit import node_resources
+from validator.submit.cluster_job import build_cluster_job
+from validator.submit.site_file import Site
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 
@@ -39,7 +40,7 @@ def test_cores(overrides: tuple[str, ...], training: int, requested: int) -> Non
     run = job("qwen3-8b-a100-full", *overrides)
     assert run.machine
     assert node_demand.training_cpus(run, 8) == training
-    assert node_resources.requested_cpus(run, run.machine) == requested
+    assert build_cluster_job(run, Site()).cpus == requested
 
 
 @pytest.mark.parametrize(
@@ -55,4 +56,4 @@ def test_cores(overrides: tuple[str, ...], training: int, requested: int) -> Non
 def test_shared_memory(machine: str, overrides: tuple[str, ...], enough_mib: int) -> None:
     run = job("qwen3-8b-a100-lora", *overrides, machine=machine)
     assert node_demand.shared_memory_mib(run).enough == pytest.approx(enough_mib, abs=0.5)
-    assert node_resources.requested_shm_gib(run) == 2 + math.ceil(enough_mib / 1024)
+    assert build_cluster_job(run, Site()).shm_gib == 2 + math.ceil(enough_mib / 1024)

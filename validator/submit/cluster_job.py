@@ -4,25 +4,31 @@ Several runs of equal shape become one array job."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
 from validator.escaping import shell_join
 from validator.knowledge import node_environment, releases
-from validator.knowledge.devices import Device
-from validator.physics import Band
+from validator.knowledge.devices import Device, Machine
+from validator.physics import Band, Estimate
+from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import path_override
 from validator.run import checkpoints, launch_command, model_files, node_demand, training_time
 from validator.run.launch_command import Launch, Launcher
+from validator.run.prediction import predict
 from validator.run.settings import RunSettings
-from validator.submit import node_resources
 from validator.submit.site_file import Site
 from validator.wording import plural
+
+# Main memory and disk beyond the end of their bands: the system's own, and files in the page cache.
+_HEADROOM = 1.1
+_SHM_ROOM_GIB = 2  # for what a container's programs add to loader workers and NCCL
 
 
 @dataclass(frozen=True)
@@ -83,10 +89,13 @@ def build_cluster_job(
         raise RecipeError(
             "USE_RAY is set, and the job starts torchrun, each process of which would start Ray; unset it"
         )
-    launch, pace = Launch(run), training_time.predict_training_time(run)
+    launch, prediction, pace = Launch(run), predict(run), training_time.predict_training_time(run)
     recipe, words = launch.absolute_words(overrides)
-    output = checkpoints.output_dir(run)
+    output, cpus = checkpoints.output_dir(run), _requested_cpus(run, machine)
     unnamed = () if run.args.get("output_dir") else (path_override("output_dir", str(output)),)
+    # What the user has set here wins, and what the site has set over that.
+    node_env = {name: os.environ.get(name, value) for name, value in launch.node_env(cpus).items()}
+    shm = node_demand.shared_memory_mib(run).enough * node_demand.MIB / GIB
     return ClusterJob(
         name=Path(run.workspace.recipe).stem,
         machine=str(machine),
@@ -97,16 +106,16 @@ def build_cluster_job(
         nodes=machine.nodes,
         devices=machine.devices,
         device=machine.device,
-        cpus=node_resources.requested_cpus(run, machine),
-        memory_gib=node_resources.requested_memory_gib(run, machine),
-        shm_gib=node_resources.requested_shm_gib(run),
-        disk_gib=node_resources.requested_disk_gib(run),
-        out_of_memory_hint=node_resources.out_of_memory_hint(run),
+        cpus=cpus,
+        memory_gib=_requested_memory_gib(prediction.host_memory, machine),
+        shm_gib=_SHM_ROOM_GIB + math.ceil(shm),
+        disk_gib=math.ceil(_HEADROOM * sum(prediction.disk.values()) / GIB) if prediction.disk else None,
+        out_of_memory_hint=_out_of_memory_hint(run),
         hours=pace.hours if pace else None,
         time_limit_h=limit,
         checkpoint_write_s=training_time.checkpoint_write_seconds(run),
         checkpoint_interval_s=training_time.seconds_between_checkpoints(run),
-        environment={**_node_env(launch, node_resources.requested_cpus(run, machine)), **site.environment},
+        environment={**node_env, **model_files.hub_env(run), **site.environment},
         output=output,
         separate_output_dirs=run.args.flag("save_on_each_node"),
         pip_requirements=tuple(_pip_requirements(run)),
@@ -116,10 +125,32 @@ def build_cluster_job(
     )
 
 
-def _node_env(launch: Launch, cores: int) -> dict[str, str]:
-    """Return the environment variables that nodes with so many cores need. What the user has set here wins."""
-    wanted = launch.node_env(cores)
-    return {name: os.environ.get(name, value) for name, value in wanted.items()} | model_files.hub_env(launch.run)
+def _requested_cpus(run: RunSettings, machine: Machine) -> int:
+    """Return the cores that keep the devices busy, or as many as tokenize before that, if they are more."""
+    tokenizers = int(run.args.number("preprocessing_num_workers"))
+    limited = node_demand.limit_to_usual_server(tokenizers, machine.device, machine.devices)
+    return max(node_demand.training_cpus(run, machine.devices), limited)
+
+
+def _requested_memory_gib(need: Estimate | None, machine: Machine) -> int | None:
+    """Return GiB of main memory with headroom. None if that is nearly all of the node (firmware and kernel keep some of
+    a server's 1,024 GiB), or if the device's memory comes out of it, too."""
+    if need is None or machine.device.shared_memory:
+        return None
+    asked = math.ceil(_HEADROOM * need.high / GIB)
+    return None if machine.host_ram_gib and asked > 0.9 * machine.host_ram_gib else asked
+
+
+def _out_of_memory_hint(run: RunSettings) -> str:
+    """Return what to do if main memory is short after all. A larger /dev/shm, often tried, is part of it."""
+    workers, ways = int(run.args.number("preprocessing_num_workers")), []
+    if workers > 1:
+        ways.append(f"fewer `preprocessing_num_workers` than {workers} (where it happens while tokenizing)")
+    if run.deepspeed and run.deepspeed.offloads:
+        ways.append("a configuration that offloads nothing to main memory")
+    ways.append("nodes with more main memory")
+    short = "Where a rank ends with exit code -9, it was short: a larger /dev/shm does not help; what does"
+    return f"{short}: {', or '.join(ways)}."
 
 
 def _pip_requirements(run: RunSettings) -> list[str]:
@@ -211,20 +242,23 @@ def merge_into_array(works: Sequence[ClusterJob]) -> ClusterJob:
             raise RecipeError(
                 f"{one.name} and {other.name} both write to {one.output}; give each an output_dir of its own"
             )
-    memories, hours = [work.memory_gib for work in works], [work.hours for work in works]
     return replace(
         first,
         name=first.name if len(works) == 1 else first.recipe.parent.name,
         cpus=max(work.cpus for work in works),
-        memory_gib=None if None in memories else max(filter(None, memories)),
-        hours=None if None in hours else max(filter(None, hours), key=lambda span: span.high),
-        checkpoint_interval_s=None
-        if any(work.checkpoint_interval_s is None for work in works)
-        else max(work.checkpoint_interval_s or 0.0 for work in works),
+        memory_gib=_largest(work.memory_gib for work in works),
+        hours=_largest((work.hours for work in works), lambda span: span.high),
+        checkpoint_interval_s=_largest(work.checkpoint_interval_s for work in works),
         checkpoint_write_s=max(work.checkpoint_write_s for work in works),
         discards_old_checkpoints=any(work.discards_old_checkpoints for work in works),
         resume_overrides=tuple(dict.fromkeys(word for work in works for word in work.resume_overrides)),
     )
+
+
+def _largest(values: Iterable[Any], key: Callable[[Any], float] | None = None) -> Any:
+    """Return the largest value; None if one of them is not known."""
+    every = [*values]
+    return None if None in every else max(every, key=key)
 
 
 def _describe_shape(work: ClusterJob) -> str:
