@@ -1,4 +1,4 @@
-"""The start of the program: `lmf-recipes` and `python -m validator`."""
+"""Entry point of `lmf-recipes` and `python -m validator`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def main() -> NoReturn:
 
 
 def command(words: Sequence[str]) -> Callable[[], object]:
-    """What the words ask for. A check of files without options, which is what hooks run, does not wait for click, whose
-    import takes as long as the check."""
+    """Run the command that the words name. A check of files without options, as hooks run it, starts without click,
+    because importing click takes as long as the check."""
     if len(words) > 1 and words[0] == "check" and not any(word.startswith("-") for word in words):
         from validator.commands import check_files
 

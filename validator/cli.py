@@ -30,14 +30,14 @@ _EPILOG = "Start with `lmf-recipes plan --machine 2xrtx-4090`, or `--machine aut
 
 
 class Commands(click.Group):
-    """The modules of validator.commands, each imported when it is asked for: `check` does not pay for the others."""
+    """The commands of validator.commands; each module is imported only when its command is used."""
 
     def list_commands(self, _context: click.Context) -> list[str]:
-        """Names, in the order of the help."""
+        """Return the names of the commands in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, _context: click.Context, name: str) -> click.Command | None:
-        """The command of that name; None where there is none."""
+        """Return the command of that name; None if there is none."""
         if name not in COMMANDS:
             return None
         command: click.Command = import_module(f"validator.commands.{name}").command
@@ -52,7 +52,7 @@ def group() -> None:
 
 
 def run_cli(words: Sequence[str]) -> NoReturn:
-    """Run the program on the words of the command line, and end with the exit code of what was wrong."""
+    """Run the program on the words of the command line, and exit with the code of the outcome."""
     try:
         sys.exit(group.main(list(words), standalone_mode=False))
     except click.Abort:

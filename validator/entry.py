@@ -20,7 +20,7 @@ _STREAM_MODES = ((0, os.O_WRONLY), (1, os.O_RDWR), (2, os.O_RDWR))
 
 
 class OutputError(Exception):
-    """A standard stream takes no more: a full disk, or a pipe whose reader has gone (`gone`)."""
+    """A standard stream cannot be written: the disk is full, or the reader of a pipe has ended (`gone`)."""
 
     def __init__(self, err: OSError) -> None:
         super().__init__(os_reason(err))
@@ -28,11 +28,9 @@ class OutputError(Exception):
 
 
 class EscapingStream(io.TextIOWrapper):
-    """A standard stream that shows what a terminal would obey. File names need not be UTF-8, and a terminal need not
-    show block characters: what its encoding lacks is escaped, too.
-
-    It has no `buffer`: click would write past us where the encoding is ASCII.
-    """
+    """A standard stream that escapes whatever a terminal would obey instead of show. Characters that the stream's
+    encoding lacks are escaped too, because file names need not be UTF-8. The class has no `buffer`; with one, click
+    would write to it directly if the encoding is ASCII."""
 
     buffer: ClassVar[None] = None  # type: ignore[assignment]
 
@@ -45,7 +43,7 @@ class EscapingStream(io.TextIOWrapper):
         self._under = old  # which closes the file when it goes
 
     def write(self, words: str, /) -> int:
-        """Write the words, made printable; raises OutputError."""
+        """Write the text with control characters escaped. Raises OutputError."""
         try:
             if not isinstance(words, RawText):
                 return super().write(escaping.escape_text(words))
@@ -58,21 +56,21 @@ class EscapingStream(io.TextIOWrapper):
         return len(words)
 
     def flush(self) -> None:
-        """Hand on what was written; raises OutputError."""
+        """Flush the stream. Raises OutputError."""
         try:
             super().flush()
         except OSError as err:
             raise OutputError(err) from None
 
     def close(self) -> None:
-        """Hand on what was written; the file stays open, as it is not ours."""
+        """Flush the stream and leave it open, because the interpreter owns it. Raises OutputError."""
         self.flush()
 
 
 def open_streams() -> None:
-    """Replace the standard streams. Where one was closed (`>&-`), the next file to be opened would take its number and
-    be written to by our own messages and those of processes we start: it becomes /dev/null, as git does. Standard
-    input becomes one that cannot be read, so that a recipe from it is not taken for an empty one."""
+    """Replace the standard streams. A stream that the caller closed (`>&-`) becomes /dev/null, as git does it;
+    otherwise the next opened file would get its number, and messages would be written into that file. A closed standard
+    input becomes a stream that cannot be read, so that a recipe read from it is not taken for an empty one."""
     for number, mode in _STREAM_MODES:
         if (sys.stdin, sys.stdout, sys.stderr)[number] is None:
             null = os.open(os.devnull, mode)
@@ -94,8 +92,8 @@ _EXIT_INTERRUPTED, _EXIT_NO_READER = 130, 141
 
 
 def run_program(command: Callable[[], object]) -> NoReturn:
-    """Run the command and end the process. Exit codes: 0 no error, 1 findings, bad input or output that cannot be
-    written, 2 usage, 3 our own bug; 130 after Ctrl-C, 141 where the reader of a pipe has gone."""
+    """Run the command and end the process. Exit codes: 0 no error; 1 findings, bad input, or output that cannot be
+    written; 2 wrong usage; 3 a bug of this program; 130 after Ctrl-C; 141 if the reader of a pipe has ended."""
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -112,7 +110,7 @@ def run_program(command: Callable[[], object]) -> NoReturn:
 
 
 def _exit_fast(code: int) -> NoReturn:
-    """End the process without taking every module down one by one, which takes as long as a twentieth of a check."""
+    """End the process without tearing down each module, which would take a twentieth of the time of a check."""
     try:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -146,7 +144,7 @@ def _run_command(command: Callable[[], object]) -> None:
 
 
 def _check_cwd() -> None:
-    """Nothing works in a folder that was removed, as git says, too: relative paths lead nowhere."""
+    """Raise RecipeError if the working directory was removed, because relative paths then lead nowhere."""
     try:
         Path.cwd()
     except OSError as err:
@@ -165,7 +163,7 @@ def _print_error(message: str) -> None:
 
 
 def _report_output_error(err: OutputError) -> int:
-    """The exit code where a stream takes no more; a reader that has gone wants to hear nothing."""
+    """Return the exit code for a stream that cannot be written. Nothing is printed if the reader has ended."""
     if err.gone:
         return _EXIT_NO_READER
     _print_error(f"the output cannot be written: {err}")
@@ -173,7 +171,7 @@ def _report_output_error(err: OutputError) -> int:
 
 
 def _save_traceback(err: Exception) -> str:
-    """Where the traceback is kept; its last place where there is no folder for it."""
+    """Return the file in which the traceback was saved, or the traceback's last place if no folder can be written."""
     import tempfile
     import traceback
 

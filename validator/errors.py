@@ -3,7 +3,7 @@ the reason of an operating system's error as it stands in a message."""
 
 
 class RecipeError(Exception):
-    """An expected failure with a message for the user: what, where, what to do."""
+    """An expected failure, with a message for the user that says what is wrong, where, and what to do."""
 
 
 def os_reason(err: OSError) -> str:

@@ -1,8 +1,9 @@
-"""Escapes text of strangers for a terminal, a log, JSON and a shell: what one of them would obey is shown instead.
+"""Escapes untrusted text for a terminal, a log, JSON and a shell, so that control sequences are shown and not obeyed.
 
-A terminal obeys control characters (ECMA-48: C0, DEL, C1) and the marks that turn the order of text (Unicode UAX 9).
-GitHub's runner obeys lines that begin with `::` behind blanks, and `##[…]` anywhere in a line; Azure's `##vso[…]`
-(actions/runner, src/Runner.Common/ActionCommand.cs). Joiners within Chinese text and emoji are left alone."""
+A terminal obeys control characters (ECMA-48: C0, DEL, C1) and the marks that change the direction of text (Unicode UAX
+9). GitHub's runner obeys lines that begin with `::`, also after blanks, and `##[…]` anywhere in a line; Azure's runner
+obeys `##vso[…]` (actions/runner, src/Runner.Common/ActionCommand.cs). Joiners within Chinese text and emoji are left
+alone."""
 
 from __future__ import annotations
 
@@ -22,35 +23,35 @@ _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _OBEYED_CODES}
 
 
 class RawText(str):
-    """Text that the streams of `edge` pass on as it is, in UTF-8: a format for programs with escapes of its own, what
-    we draw on a terminal, a file that goes through."""
+    """Text that the streams of `entry` write without escaping, in UTF-8: formats that escape by themselves, drawings of
+    this program, and the content of files."""
 
     __slots__ = ()
 
 
 def escape_text(words: str) -> str:
-    """Lines of text, with every character that is obeyed instead of shown as an escape."""
+    """Return text of several lines with control characters escaped."""
     return _escape_log_commands(words.translate(_TEXT_ESCAPES))
 
 
 def escape_line(words: str) -> str:
-    """As `text`, on one line: an end of line within it is shown, too."""
+    """Return text as one line: newlines are escaped like control characters."""
     return _escape_log_commands(words.translate(_LINE_ESCAPES))
 
 
 def escape_lines(several: Iterable[str]) -> str:
-    """The lines as a text, each made printable by itself: what stands within one begins none."""
+    """Return the lines as one text. Each line is escaped by itself, so that a newline within one starts no other."""
     return "".join(f"{escape_line(each)}\n" for each in several)
 
 
 def escape_json(words: str) -> str:
-    """The same JSON without such characters, which may stand in its strings alone."""
+    """Return the JSON with control characters escaped; they can occur only within its strings."""
     return words.translate(_JSON_ESCAPES).replace("##", "#\\u0023")
 
 
 def _escape_log_commands(words: str) -> str:
-    """The lines, none of which is a command to the program that keeps a log. What the runner trims before `::` is more
-    than blanks: .NET passes over characters without width."""
+    """Return the text in which nothing reads as a command to a CI runner: a colon or `#` of `::` and `##[` is escaped.
+    The runner trims more than blanks before `::`: .NET skips characters without width, too."""
     if "::" not in words and "##" not in words:
         return words
     import re
@@ -60,15 +61,15 @@ def _escape_log_commands(words: str) -> str:
 
 
 def shell_quote(word: str) -> str:
-    """The word as bash reads it. One that cannot be shown as it is gets the form `$'…'` (bash, zsh, ksh), in which its
-    bytes are escapes: safe to print, and still exact."""
+    """Return the word quoted for bash. A word with control characters gets the form `$'…'` (bash, zsh, ksh) with
+    escapes for its bytes, which is safe to print and still exact."""
     if escape_line(word) == word and not any("\ud800" <= character <= "\udfff" for character in word):
         return shlex.quote(word)
     return f"$'{''.join(map(_escape_character, word))}'"
 
 
 def shell_join(words: Iterable[str]) -> str:
-    """The words as a command line."""
+    """Return the words as one command line for bash."""
     return " ".join(map(shell_quote, words))
 
 

@@ -19,10 +19,10 @@ class Severity(StrEnum):
 
 
 class Place(NamedTuple):
-    """Where a fault lies, as rules know it. `route` are the keys and indices that lead to it in `file`; None is the
-    recipe with its header block. `key` is the recipe's key that is to blame, such as the one that names the file.
-    `at_key`: the key at the end of the route is wrong, not its value. `conflicts_with`: keys of the recipe that the
-    value contradicts. `quotes_file`: a further file that the message may quote."""
+    """The place of a fault as rules know it. `route` are the keys and indices that lead to it in `file`; None is the
+    recipe with its header block. `key` is the recipe's key to blame, such as the one that names the file. `at_key`: the
+    key at the end of the route is wrong, not its value. `conflicts_with` are keys of the recipe that contradict the
+    value. `quotes_file` is a further file that the message may quote."""
 
     route: tuple[str | int, ...] = ()
     file: str | None = None
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """A change of one key at the top of a recipe: it gets another name (`to`), another value (`to`), or goes."""
+    """A change of one key at the top level of a recipe: rename it to `to`, set it to `to`, or remove it."""
 
     do: Literal["rename", "set", "remove"]
     key: str
@@ -41,14 +41,15 @@ class Edit(NamedTuple):
 
 
 class Fix(NamedTuple):
-    """The remedy of a finding, where it is a definite one. `safe`: what is trained stays the same, or was refused."""
+    """Edits that remove a finding. `safe`: the edits do not change what is trained, or the recipe was refused
+    before."""
 
     edits: tuple[Edit, ...]
     safe: bool = True
 
 
 class Related(NamedTuple):
-    """A place that a finding in another file has to do with; `message` says how: "named", or a key that is set there.
+    """A place in another file that belongs to a finding. `message` says how: "named", or the key that is set there.
     Line and column are 1-based."""
 
     path: str
@@ -58,9 +59,9 @@ class Related(NamedTuple):
 
 
 class Diagnostic(NamedTuple):
-    """One finding. `line` and `column` are 1-based; 1, 1 where the whole file is meant. `path` is the file where the
-    fault lies, None for the one that is checked; `key` is the recipe's key that is to blame. `fix` is what `check
-    --fix` would do."""
+    """One finding. `line` and `column` are 1-based, and 1, 1 if the finding is about the whole file. `path` is the file
+    of the fault, None for the checked file itself. `key` is the recipe's key to blame. `fix` is what `check --fix`
+    would change."""
 
     code: str
     severity: Severity
@@ -86,8 +87,8 @@ class ManualPage(NamedTuple):
 
 
 class NotJudged(NamedTuple):
-    """Why memory was not judged: a summary in a few words, which many files can share, and the reason in this one.
-    `code` is that of the finding that tells it, too."""
+    """A reason why memory was not judged: a summary in a few words, which many files can share, and the reason for this
+    file. `code` is the code of a finding that also states it."""
 
     summary: str
     reason: str
@@ -96,9 +97,9 @@ class NotJudged(NamedTuple):
 
 @dataclass(eq=False)
 class FileReport:
-    """All findings of one file, and its memory verdict. `sources` are the texts, by path, that findings lie in;
-    `unjudged` says what the verdict lacks. `fixed` are findings that `--fix` removed, `not_fixed` those that it left,
-    and why."""
+    """All findings of one file, and its memory verdict. `sources` are the texts of the files that findings lie in, by
+    path. `unjudged` are reasons why memory was not judged. `fixed` are findings that `--fix` removed; `not_fixed` are
+    those that it left, with the reason."""
 
     path: str
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -109,7 +110,7 @@ class FileReport:
     not_fixed: list[tuple[Diagnostic, str]] = field(default_factory=list)
 
     def count(self, severity: Severity) -> int:
-        """Number of findings of this severity."""
+        """Return the number of findings of this severity."""
         return sum(d.severity is severity for d in self.diagnostics)
 
 
@@ -122,9 +123,9 @@ class Report:
     pages: dict[str, ManualPage] = field(default_factory=dict)
 
     def count(self, severity: Severity) -> int:
-        """Number of findings of this severity in all files."""
+        """Return the number of findings of this severity in all files."""
         return sum(f.count(severity) for f in self.files)
 
     def codes(self) -> set[str]:
-        """The codes of all findings."""
+        """Return the codes of all findings."""
         return {diagnostic.code for file in self.files for diagnostic in file.diagnostics}

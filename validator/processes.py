@@ -22,7 +22,7 @@ END_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
 
 @contextmanager
 def handle_end_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Answer the signals that would end this program by the handler, unless `nohup` or the like ignores them."""
+    """Install the handler for the signals that end a program, except those that are ignored, as `nohup` does it."""
     heeded = [number for number in END_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in heeded}
     try:
@@ -33,8 +33,8 @@ def handle_end_signals(handler: Callable[[int, FrameType | None], None]) -> Iter
 
 
 def die_with_parent() -> None:
-    """This process, which multiprocessing has started, is killed when the thread that started it ends, however that
-    ends."""
+    """Let the kernel kill this process, which multiprocessing started, when the thread that started it ends in any
+    way."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     from multiprocessing import parent_process  # which whoever calls this has imported
 
@@ -45,10 +45,10 @@ def die_with_parent() -> None:
 
 @contextmanager
 def delay_interrupt() -> Iterator[None]:
-    """Ctrl-C is answered after processes have been started, not in the middle: what Python itself does after a fork
-    (os.register_at_fork) loses it, and a process that is half started is not ended. They inherit that it waits. Where
-    it reaches another thread, such as one of a library's, this one is told at once in spite of its mask, so Python's
-    own answer waits, too."""
+    """Delay Ctrl-C until processes have been started. What Python itself does after a fork (os.register_at_fork) would
+    lose the signal, and a half-started process would not be ended. The processes inherit the delay. A signal that
+    reaches another thread, such as a library's, is delivered to this one in spite of its mask, so Python's own handler
+    is held back, too."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -73,7 +73,7 @@ def become_subreaper() -> None:
 
 
 def child_pids(pid: int) -> list[int]:
-    """Processes whose parent is this one."""
+    """Return the processes whose parent is this one."""
     families, ended = _process_families()
     return [each for each in families[pid] if each not in ended]
 
@@ -87,7 +87,7 @@ def descendant_pids(pid: int) -> Iterator[int]:
 
 
 def _process_families() -> tuple[defaultdict[int, list[int]], set[int]]:
-    """Children by their parent (proc(5)), and those of all processes that have ended."""
+    """Return the child processes by parent (proc(5)), and those of processes that have ended."""
     families, ended = defaultdict[int, list[int]](list), set[int]()
     for place in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended

@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def clip(text: str, most: int = 60) -> str:
-    """The text, shortened to what a message can show."""
+    """Return the text, shortened to a length that a message can show."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def plural(count: int, noun: str) -> str:
-    """The noun as it stands behind the number in a message: one row, two rows."""
+    """Return the noun for this number: one row, two rows."""
     return noun if count == 1 else f"{noun}s"
 
 
@@ -30,13 +30,13 @@ _DURATION_UNITS = ((172800.0, 86400.0, "days"), (3600.0, 3600.0, "h"), (90.0, 60
 
 
 def format_duration(seconds: float) -> str:
-    """`5.2 h`"""
+    """Return a duration such as `5.2 h`."""
     _, size, sign = _duration_unit(seconds)
     return f"{two_digits(seconds / size)} {sign}"
 
 
 def format_duration_range(low: float, high: float) -> str:
-    """`5 to 9 h`, in the unit of the middle; each with its own where they lie far apart."""
+    """Return a range such as `5 to 9 h`, in the unit of its middle. Ends that lie far apart have a unit each."""
     if _duration_unit(low) != _duration_unit(high):
         return f"{format_duration(low)} to {format_duration(high)}"
     _, size, sign = _duration_unit(high)
@@ -44,17 +44,17 @@ def format_duration_range(low: float, high: float) -> str:
 
 
 def format_duration_band(low: float, expected: float, high: float) -> str:
-    """`6.3 h (5 to 9 h)`"""
+    """Return a band such as `6.3 h (5 to 9 h)`."""
     return f"{format_duration(expected)} ({format_duration_range(low, high)})"
 
 
 def four_digits(value: float) -> float:
-    """The number rounded to four significant digits, as JSON has times and costs."""
+    """Return the number rounded to four significant digits, as JSON shows times and costs."""
     return float(f"{value:.4g}")
 
 
 def two_digits(value: float) -> str:
-    """Two digits: nobody knows more of a time."""
+    """Return the number with two significant digits, because a time cannot be predicted more exactly."""
     if value >= 9.95:
         return f"{float(f'{value:.2g}'):,.0f}"
     return f"{value:.1f}" if value >= 1 else f"{value:.2g}"
@@ -65,14 +65,14 @@ def _duration_unit(seconds: float) -> tuple[float, float, str]:
 
 
 def relative_to_cwd(path: Path) -> Path:
-    """The path from the working directory where it lies below that, else the absolute path."""
+    """Return the path relative to the working directory if it lies below, else the absolute path."""
     absolute, here = path.absolute(), Path.cwd()
     return absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
 
 
 def shown_value(value: object) -> str:
-    """Return a value of a file as its reader knows it: text in quotes, true, false and null in YAML's words. What is
-    longer than 40 characters is cut."""
+    """Return a value as YAML writes it: text in quotes, true, false and null. Values longer than 40 characters are
+    cut."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     text = f'"{value}"' if isinstance(value, str) else str(value)

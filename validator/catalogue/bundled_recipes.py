@@ -26,7 +26,7 @@ from validator.run.settings import RunSettings, resolve
 
 
 class HoursRange(NamedTuple):
-    """A 90 % band."""
+    """Ends of the 90 % band of hours."""
 
     low: float
     high: float
@@ -108,7 +108,7 @@ def _name_variants(recipe: RunSettings) -> list[str]:
 
 
 def _runs_on(recipe: RunSettings, target: Machine) -> bool:
-    """True if the recipe is for the same device, and for no more of them."""
+    """True if the recipe is for the same device as the target, and for no more devices and nodes."""
     here = recipe.machine
     return (
         here is not None
@@ -157,17 +157,16 @@ def find_deepspeed_file(name: str) -> str | None:
 
 
 class LocatedRecipe(NamedTuple):
-    """A recipe's file, and overrides: the user's, after those that say where a catalogue recipe's own paths lead."""
+    """A recipe's file, and overrides: first those that make a catalogue recipe's relative paths absolute, then the
+    user's."""
 
     path: str
     overrides: tuple[str, ...]
 
 
 def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
-    """Return the file that is there, else the recipe of that name; any other path stays as it is, for the reader to
-    explain.
-
-    Raises RecipeError with a hint for a word that is neither."""
+    """Return the file that exists, else the recipe of that name. A path that is neither is returned as it is; its
+    reader reports it. Raises RecipeError with a hint for a bare word that is neither."""
     if recipe == "-" or os.access(recipe, os.F_OK):
         return LocatedRecipe(recipe, tuple(overrides))
     name = recipe.removesuffix(".yaml")
@@ -184,7 +183,7 @@ def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
 
 
 def open_recipe(recipe: str) -> Document:
-    """Return the recipe, read. Never raises: whatever is wrong is in `problems`."""
+    """Return the recipe's document. Never raises: faults are in its `problems`."""
     try:
         path, overrides = locate_recipe(recipe)
     except RecipeError as err:

@@ -37,8 +37,8 @@ _LAUNCH_COMMAND = re.compile(r"(?m)^(# +.*(?:llamafactory-cli train|llamafactory
 
 @dataclass(frozen=True)
 class InstalledRecipe:
-    """A recipe that was written, the files written or added to for it, the folder to start a run from, and the recipe's
-    path from there; `notes` are what to heed beside."""
+    """A recipe that was written: the files written or extended for it, the folder to start a run from, and the recipe's
+    path from there. `notes` are sentences about what the user should know."""
 
     recipe: Path
     files: tuple[Path, ...]
@@ -50,12 +50,10 @@ class InstalledRecipe:
 def install_recipe(
     target: Path, text: str, values: Mapping[str, object], own: UserData | None = None
 ) -> InstalledRecipe:
-    """Write the recipe, and the DeepSpeed or accelerate file and data sets of the catalogue that it names into the
-    folder that it is started from. `own` is the user's own data, in place of those data sets. Files that are there
-    already and say the same stay as they are.
-
-    Raises RecipeError, before anything is written, where the target exists, could not be started by that name, or
-    something there says otherwise."""
+    """Write the recipe, and into the folder that a run starts from the DeepSpeed file, accelerate file and data sets of
+    the catalogue that it names. `own` is the user's data, which replaces those data sets. Files that exist with the
+    same content stay. Raises RecipeError, before anything is written, if the target exists, if its name cannot stand in
+    a command line, or if an existing file has other content."""
     atomic_write.require_new_file(target)
     header = parse_recipe(str(target), text).header
     folder, wanted = run_folder(target), find_dependencies({**values, "dataset": ""} if own else values, header)
@@ -74,21 +72,22 @@ def install_recipe(
 
 
 def run_folder(target: Path) -> Path:
-    """The folder to start a run of this recipe from, which its relative paths count from: the working directory where
-    the recipe lies in that, and it holds a data set registry or DeepSpeed files already; else the recipe's own."""
+    """Return the folder from which to start a run of this recipe; its relative paths count from there. This is the
+    working directory if it contains the recipe and already holds a data set registry or DeepSpeed files, else the
+    recipe's own folder."""
     own, here = target.parent.resolve(), Path.cwd()
     project = (here / "data" / REGISTRY_FILE).exists() or (here / "deepspeed").is_dir()
     return here if project and own.is_relative_to(here) else own
 
 
 def _require_no_space(start: Path, text: str) -> None:
-    """Raise RecipeError if a space in the path would split it, as PTH012 says."""
+    """Raise RecipeError if a space in the path would split it on torchrun's command line (rule PTH012)."""
     if problem := Launch(resolve(parse_recipe(str(start), text))).split_problem([str(start)]):
         raise RecipeError(f"{problem}; choose another name")
 
 
 def _path_from_folder(target: Path, folder: Path) -> Path:
-    """The recipe's path from the folder. Raises RecipeError where no command line can show it."""
+    """Return the recipe's path relative to the folder. Raises RecipeError if a command line cannot contain it."""
     path = target.parent.resolve().relative_to(folder) / target.name
     if not str(path).isprintable():
         raise RecipeError(f"`{target}` holds characters that a command cannot show; choose another name")
@@ -131,7 +130,7 @@ def find_dependencies(values: Mapping[str, object], header: Mapping[str, object]
 
 
 def is_missing(folder: Path, name: str, content: bytes) -> bool:
-    """True if a file is still to be written. Raises RecipeError if there is another file of that name."""
+    """True if the file does not exist yet. Raises RecipeError if another file of that name exists."""
     path = folder / name
     if safe_read.path_kind(path) is None:
         _require_inside_folder(folder, path)
@@ -144,8 +143,8 @@ def is_missing(folder: Path, name: str, content: bytes) -> bool:
 
 
 def write_if_missing(folder: Path, name: str, content: bytes) -> bool:
-    """Write a file that is missing; return False if another process was faster. Raises RecipeError as `is_missing`
-    does."""
+    """Write a file that does not exist yet; return False if another process wrote it first. Raises RecipeError like
+    `is_missing`."""
     written = []
 
     def new(_: bytes | None) -> bytes | None:
@@ -158,7 +157,7 @@ def write_if_missing(folder: Path, name: str, content: bytes) -> bool:
 
 
 def _same_content(path: Path, content: bytes) -> bool:
-    """True if a file has this content; JSON may have another layout."""
+    """True if the file has this content; JSON may be formatted differently."""
     if path.suffix == ".json":
         return bool(read_json(str(path)) == json.loads(content))
     try:
@@ -172,8 +171,8 @@ def _covers(there: object, entry: object) -> bool:
 
 
 def missing_entries(folder: Path, wanted: RecipeDependencies) -> dict[str, object]:
-    """Return the entries that the registry lacks. An entry that says more than the catalogue's, such as a further hub,
-    counts as the same. Raises RecipeError for another entry of the same name."""
+    """Return the entries that the registry lacks. An entry that has all of the catalogue's keys and more counts as
+    present. Raises RecipeError if an entry of the same name differs."""
     path = folder / wanted.registry
     known = read_json(str(path)) if safe_read.path_kind(path) else {}
     there = known if isinstance(known, dict) else {}
@@ -185,7 +184,7 @@ def missing_entries(folder: Path, wanted: RecipeDependencies) -> dict[str, objec
 
 
 def _require_inside_folder(folder: Path, path: Path) -> None:
-    """Raise RecipeError where a link leads out of the folder: nothing is written elsewhere than where it was asked."""
+    """Raise RecipeError if a symbolic link leads out of the folder, so that nothing is written anywhere else."""
     if not path.resolve().is_relative_to(folder.resolve()):
         raise RecipeError(
             f"a link leads from `{path}` out of `{folder}`; nothing is written there, choose another folder"
@@ -208,10 +207,10 @@ _STREAMING_REPLACEMENTS = {
 
 
 def copy_recipe(name: str, dest: str, own: UserData | None = None) -> InstalledRecipe:
-    """Write the recipe and what it reads to a file or folder, and the recipe that trains the adapter it starts from.
-    `own` is the user's own data in place of the recipe's. A copy of another name saves its results under that name.
-
-    Raises RecipeError rather than overwrite anything, and for data that the recipe's stage does not train."""
+    """Write the recipe and the files that it reads to a file or folder, and the recipe that trains the adapter it
+    starts from. `own` is the user's data, which replaces the recipe's. A copy under another name saves its results
+    under that name. Raises RecipeError instead of overwriting anything, and if the recipe's stage does not train rows
+    like the user's."""
     source = bundled_recipes.recipe_path(name)
     target = _target_path(dest, source.name)
     document = load_recipe(str(source))
@@ -229,7 +228,7 @@ def copy_recipe(name: str, dest: str, own: UserData | None = None) -> InstalledR
 
 
 def _text_for_user_data(text: str, target: Path, own: UserData) -> str:
-    """The recipe's text for the user's own data: their number of rows, and what is predicted for them."""
+    """Return the recipe's text for the user's data, with their number of rows and the prediction for them."""
     dataset = f"dataset: {format_scalar(own.name)}"
     text = _DATASET_LINE.sub(lambda _: dataset, _DATA_DESCRIPTION_LINES.sub("", text))
     text = _ROWS_LINE.sub(f"# rows: {own.rows}", text)
@@ -243,7 +242,7 @@ def _text_for_user_data(text: str, target: Path, own: UserData) -> str:
 
 
 def _with_adapter_recipe(placed: InstalledRecipe, values: Mapping[str, object]) -> InstalledRecipe:
-    """Write the recipe that trains the adapter which this one starts from beside it, if the catalogue has one."""
+    """Write the recipe that trains the adapter from which this recipe starts, if the catalogue has one."""
     first = Path(str(values.get("adapter_name_or_path"))).name
     beside = placed.recipe.with_name(f"{first}.yaml")
     if first not in bundled_recipes.recipe_names() or safe_read.path_kind(beside):
@@ -257,7 +256,8 @@ def _with_adapter_recipe(placed: InstalledRecipe, values: Mapping[str, object]) 
 
 
 def _require_trained_stage(own: UserData, name: str, run: RunSettings) -> None:
-    """Raise RecipeError where the recipe trains another kind of rows; with the recipe that does, or how to get one."""
+    """Raise RecipeError if the recipe's stage does not train rows like the user's; the message names a recipe that
+    does, or how to get one."""
     wanted = own.form.stage
     if run.task.stage in TRAINABLE_STAGES[wanted]:
         return
@@ -272,7 +272,7 @@ def _require_trained_stage(own: UserData, name: str, run: RunSettings) -> None:
 
 
 def _row_count_notes(own: UserData, run: RunSettings) -> Iterator[str]:
-    """Yield a note if the user has fewer rows than the header states, and whose number that is."""
+    """Yield a note if the user has fewer rows than the header block states, with the source of that number."""
     if run.declared.samples and own.rows < run.declared.samples:
         rows = f"{own.rows:,} {plural(own.rows, 'row')}"
         whose = run.guidance.whose(run.declared.samples) if run.guidance else None
@@ -280,7 +280,7 @@ def _row_count_notes(own: UserData, run: RunSettings) -> Iterator[str]:
 
 
 def with_origin(text: str, name: str) -> str:
-    """The recipe's text, with its origin and version in the header block."""
+    """Return the recipe's text with its catalogue name and version in the header block."""
     lines = [line for line in text.splitlines() if not line.startswith("# origin:")]
     lines.insert(lines.index(_HEADER_END), f"# origin: {name} of llamafactory-recipes {__version__}")
     return "\n".join(lines) + "\n"
@@ -295,7 +295,8 @@ def _target_path(dest: str, name: str) -> Path:
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A DeepSpeed file in a folder, whether it was written just now, and what recipes started from there call it."""
+    """A DeepSpeed file in a folder: its path, whether it was written just now, and the path by which recipes started
+    from there name it."""
 
     path: Path
     written: bool
@@ -304,8 +305,8 @@ class CopiedFile:
 
 
 def copy_deepspeed_file(name: str, dest: str) -> CopiedFile:
-    """Write the file into the folder's deepspeed/, unless it is there. Raises RecipeError where another one is, or for
-    the name of a file."""
+    """Write the file into the folder's deepspeed/, unless the same file is there. Raises RecipeError if another file of
+    that name is there, or if the target is named like a file."""
     folder = expand_home(dest)
     if folder.suffix == ".json":
         raise RecipeError(

@@ -21,7 +21,7 @@ SettingValues = dict[str, object]
 
 @dataclass(frozen=True)
 class MemorySummary:
-    """Expected need of a device and of a node's main memory, in GiB (2^30 bytes); None: not known."""
+    """Expected memory of a device and of a node, in GiB (2^30 bytes); None if not known."""
 
     verdict: Verdict
     device_gib: float | None
@@ -30,7 +30,7 @@ class MemorySummary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Settings of which the copy has another value, more, and fewer; the fields are the keys of the JSON."""
+    """Settings that the copy changes, adds and removes. The fields are the keys of `diff --format json`."""
 
     recipe: str
     path: str
@@ -42,7 +42,8 @@ class Comparison:
 
 
 def compare_recipes(name: str, path: str) -> Comparison:
-    """A recipe beside another, each a file or a name of the catalogue. Raises RecipeError for bad input."""
+    """Return the differences between two recipes, each a file or a name of the catalogue. Raises RecipeError for bad
+    input."""
     before, after = _resolve_as_written(name), _resolve_as_written(path)
     same_file = before.args.get("deepspeed") == after.args.get("deepspeed")
     old, new = _setting_values(before, same_file), _setting_values(after, same_file)
@@ -60,7 +61,7 @@ def compare_recipes(name: str, path: str) -> Comparison:
 
 
 def _resolve_as_written(recipe: str) -> RunSettings:
-    """The recipe as it is written; one of the catalogue reads the catalogue's DeepSpeed file."""
+    """Return the run of a recipe; a recipe of the catalogue reads the catalogue's DeepSpeed file."""
     resolved = resolve(load_valid_recipe(locate_recipe(recipe).path))
     if Path(resolved.workspace.recipe).absolute().parent == catalogue_root() / "recipes":
         return replace(resolved, workspace=replace(resolved.workspace, folders=(catalogue_root(),)))
@@ -68,12 +69,12 @@ def _resolve_as_written(recipe: str) -> RunSettings:
 
 
 def _output_dir_is_recipe_name(recipe: RunSettings) -> bool:
-    """True if the folder of the results is called as the recipe is."""
+    """True if `output_dir` is the catalogue's default for the recipe, saves/ with the recipe's name."""
     return bool(recipe.args.get("output_dir") == f"saves/{Path(recipe.workspace.recipe).stem}")
 
 
 def _setting_values(recipe: RunSettings, engine_too: bool) -> SettingValues:
-    """The recipe's keys, the header fields that decide its verdict, and what the DeepSpeed file says."""
+    """Return the recipe's keys, the header fields that affect its verdict, and the values in its DeepSpeed file."""
     header = {f"(header) {field}": recipe.header[field] for field in _HEADER_FIELDS if field in recipe.header}
     inside = _flatten(recipe.deepspeed.config) if recipe.deepspeed and engine_too else ()
     return {**header, **recipe.args.values, **{f"(deepspeed file) {key}": value for key, value in inside}}

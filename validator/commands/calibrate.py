@@ -96,7 +96,7 @@ def _time_steps(
 
 
 def _keep_measurement(recipe: str, run: RunSettings, timed: MeasuredSteps) -> None:
-    """Keeps what was measured, and says what comes of it."""
+    """Save the measurement, and print how it compares with the prediction."""
     expected = comparable_step_seconds(run, timed.tokens)
     if run.machine is None or expected is None:
         raise RecipeError(f"`{recipe}`: there is nothing to correct where machine or model is not known")
@@ -119,7 +119,8 @@ _MEASUREMENT_COLUMNS = ("machine", "recipe", "a step took", "predicted", "ratio"
 
 
 def format_measurement(measured: Calibration, timed: MeasuredSteps, correction: float) -> str:
-    """A step as it ran beside what is predicted for it, and what comes of that; `correction` over all recipes."""
+    """Return lines of text: the measured step, the predicted one, and `correction`, the ratio over all recipes of this
+    machine."""
     tokens = f" of {timed.tokens:,.0f} tokens" if timed.tokens else ""
     took = format_duration_band(timed.low, timed.seconds, timed.high)
     lines = [
@@ -134,7 +135,7 @@ def format_measurement(measured: Calibration, timed: MeasuredSteps, correction: 
 
 
 def format_all_measurements(every: Sequence[Calibration]) -> str:
-    """One line for each recipe and machine."""
+    """Return one line of text for each recipe and machine that was measured."""
     if not every:
         return "nothing was measured yet: lmf-recipes calibrate RECIPE\n"
     rows = (

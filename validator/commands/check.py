@@ -21,7 +21,8 @@ from validator.output import findings as reports
 def _require_known_codes(
     _context: click.Context, _parameter: click.Parameter, words: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Codes of rules, or their beginnings; one that matches nothing is wrong usage."""
+    """Return the rule codes or beginnings of codes of an option. Raises click.UsageError for one that matches no
+    rule."""
     try:
         return parse_codes(words)
     except RecipeError as err:

@@ -52,7 +52,7 @@ def report_and_exit(
 
 
 def resolve_path_or_name(path: str) -> str | Document:
-    """The path, or else the recipe of the catalogue that has this name."""
+    """Return the path of an existing file, else the path of the catalogue's recipe of that name."""
     if path == "-" or os.access(path, os.F_OK):
         return path
     from validator.catalogue import bundled_recipes  # which no hook needs

@@ -25,7 +25,7 @@ def command(name: str, file: str, form: str) -> None:
 
 
 def format_comparison(comparison: Comparison) -> str:
-    """The comparison as lines of text."""
+    """Return the comparison as lines of text."""
     lines = [f"  {key}: {_format_value(old)} -> {_format_value(new)}" for key, (old, new) in comparison.changed.items()]
     lines += [f"+ {key}: {_format_value(value)}" for key, value in comparison.added.items()]
     lines += [f"- {key}: {_format_value(value)}" for key, value in comparison.removed.items()]

@@ -43,7 +43,8 @@ def command(recipe: str | None, overrides: Sequence[str], machine: str | None, f
 
 
 def format_diagnosis(diagnosis: Diagnosis) -> str:
-    """State, what was looked at, what is there, what is wanted, what to do; a summary last, with the node's name."""
+    """Return one line of text for each check: state, name, what was found, what the run needs, what to do. The last
+    line sums up and names the node."""
     width = max((len(line.what) for line in diagnosis.lines), default=0)
     counts = ((diagnosis.errors, "error"), (diagnosis.warnings, "warning"))
     summary = f"{diagnosis.host}: {', '.join(f'{count} {plural(count, noun)}' for count, noun in counts)}"

@@ -60,6 +60,7 @@ def command(
 
 
 def _format_errors(judged: FileReport) -> str:
-    """What stops the run, as `check` prints it, but for memory, which the verdict tells."""
+    """Return the errors that would stop the run, as `check` prints them. Memory is left out, because the verdict states
+    it."""
     errors = [each for each in judged.diagnostics if each.severity is Severity.ERROR and each.code not in MEMORY_CODES]
     return escaping.escape_lines(findings.finding_lines(FileReport(judged.path, errors, sources=judged.sources)))

@@ -37,8 +37,8 @@ OPTIONAL_COLUMNS = ("model", "method", "host_gib", "samples", "hours")
 
 
 def format_catalogue(rows: Sequence[CatalogueRow], machine: str | None = None, model: str | None = None) -> str:
-    """The rows as a table. Raises RecipeError where there is none for the machine and the model that are asked for,
-    with the command that makes one."""
+    """Return the rows as a table. Raises RecipeError if no recipe is for the machine and the model asked for; the
+    message names the command that plans one."""
     if not rows:
         asked = [word for key, value in (("--model", model), ("--machine", machine)) if value for word in (key, value)]
         plan = shell_join(["lmf-recipes", "plan", *asked, *(("--write", "FILE.yaml") if model else ())])

@@ -34,21 +34,23 @@ _HOST_RAM_KEY = "main memory of this machine"
 
 
 class NoAcceleratorError(click.ClickException):
-    """This machine shows no accelerator: exit code 2, as for other machines that are not known."""
+    """`--machine auto` on a machine without an accelerator. The exit code is 2, as for every machine that is not
+    known."""
 
     exit_code = 2
 
 
 def resolve_machine(context: click.Context, _parameter: click.Parameter, machine: str | None) -> str | None:
-    """A machine on the command line that is not known is wrong usage, not a finding in a file: exit code 2. `auto`
-    becomes the name of this machine."""
+    """Return the machine's name; `auto` becomes the name of this machine. Raises click.UsageError for a machine that is
+    not known, because that is wrong usage (exit code 2) and not a finding in a file."""
     if machine == AUTO_MACHINE and not context.resilient_parsing:
         return _this_machine(context)
     return require_known_machine(context, _parameter, machine)
 
 
 def resolve_machine_to_judge(context: click.Context, parameter: click.Parameter, machine: str | None) -> str | None:
-    """As `known`, for what is said of a recipe: `auto` is all devices here, of which `train` may take fewer."""
+    """Return the machine's name like `resolve_machine`, for a command that judges a recipe. For `auto` on several
+    devices, print that all of them are assumed, because `train` may use fewer."""
     name = resolve_machine(context, parameter, machine)
     if machine == AUTO_MACHINE and name and (count := devices.parse_machine(name).devices) > 1:
         text = f"judged for {count} devices; `train` takes no more than the recipe names, or NPROC_PER_NODE"
@@ -57,7 +59,8 @@ def resolve_machine_to_judge(context: click.Context, parameter: click.Parameter,
 
 
 def require_known_machine(_context: click.Context, _parameter: click.Parameter, machine: str | None) -> str | None:
-    """A machine as it is written, with `auto` left to the command."""
+    """Return the machine's name as it is written; `auto` stays. Raises click.UsageError for a machine that is not
+    known."""
     if machine not in (None, AUTO_MACHINE):
         try:
             devices.parse_machine(machine)
@@ -67,7 +70,7 @@ def require_known_machine(_context: click.Context, _parameter: click.Parameter, 
 
 
 def _this_machine(context: click.Context) -> str:
-    """The name of this machine; says on standard error what that is."""
+    """Return the name of this machine, and print it to standard error."""
     from validator.machine import this_machine  # runs the programs of the drivers: only where it is asked for
 
     try:
@@ -81,7 +84,8 @@ def _this_machine(context: click.Context) -> str:
 
 
 class NumberInRange(click.FloatRange):
-    """A number within bounds; nan, which is neither too small nor too large for click, is none."""
+    """A number within bounds. click's own range admits nan, which is neither below nor above a bound; here it is
+    refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -91,13 +95,13 @@ class NumberInRange(click.FloatRange):
 
 
 def resolve_host_ram(context: click.Context, _parameter: click.Parameter, gib: float | None) -> float | None:
-    """The main memory that is given, else that of this machine where `--machine auto` asks for it: click handles what
-    stands on the command line before what does not."""
+    """Return the main memory given with --host-ram, in GiB, else that of this machine if `--machine auto` was given.
+    click handles options of the command line before defaults, so the machine is known here."""
     return gib if gib is not None else context.meta.get(_HOST_RAM_KEY)
 
 
 def require_known_network(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
-    """A network that is not known is wrong usage."""
+    """Return the network's name. Raises click.UsageError for a network that is not known."""
     if name is not None:
         try:
             devices.parse_network(name)
@@ -107,7 +111,7 @@ def require_known_network(_context: click.Context, _parameter: click.Parameter, 
 
 
 def require_price(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
-    """What is no price is wrong usage."""
+    """Return the price as it is written. Raises click.UsageError unless it is an amount with a currency."""
     if text is not None:
         from validator.run.recipe_arguments import parse_price  # only where one is given
 
@@ -117,14 +121,14 @@ def require_price(_context: click.Context, _parameter: click.Parameter, text: st
 
 
 def require_hours(_context: click.Context, _parameter: click.Parameter, number: float | None) -> float | None:
-    """What no run can take is wrong usage."""
+    """Return the number of hours. Raises click.UsageError unless it is above 0 and at most a year."""
     if number is not None and not 0 < number <= _HOURS_PER_YEAR:
         raise click.UsageError(f"hours are a number above 0 and at most {_HOURS_PER_YEAR:,}, not {number:g}")
     return number
 
 
 def read_user_data(context: click.Context, _parameter: click.Parameter, path: str | None) -> UserData | None:
-    """What a file of the user's own holds."""
+    """Return the description of the user's data file or folder; None if the option is not given."""
     if path is None or context.resilient_parsing:
         return None
     if own := user_data.read_user_data(Path(path)):
@@ -164,7 +168,8 @@ _MISSING_PACKAGES = "--simulate needs {}, which this Python lacks; run `pip inst
 
 
 def _require_simulation_packages(context: click.Context, _parameter: click.Parameter, wanted: bool) -> bool:
-    """Refused as wrong usage, with what to install, where the packages are not there."""
+    """Return whether --simulate is given. Raises click.UsageError, with the command that installs them, if packages for
+    it are missing."""
     if wanted and not context.resilient_parsing:
         from validator.knowledge import releases  # only where it is asked for
         from validator.simulation import session
@@ -213,18 +218,18 @@ SIMULATE_OPTION = click.option("--simulate", is_flag=True, callback=_require_sim
 
 
 def complete_recipes(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Recipes of the catalogue whose name begins so."""
+    """Return the catalogue's recipes whose names begin with the text typed so far."""
     return [name for name in bundled_recipes.recipe_names() if name.startswith(begun)]
 
 
 def complete_recipes_and_files(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Recipes of the catalogue whose name begins so, and what files there are."""
+    """Return the catalogue's recipes whose names begin with the text typed so far, and let the shell add files."""
     named = [CompletionItem(name) for name in complete_recipes(context, parameter, begun)]
     return [*named, CompletionItem(begun, type="file")]
 
 
 def complete_recipes_and_deepspeed_files(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Recipes and DeepSpeed files of the catalogue whose name begins so."""
+    """Return the catalogue's recipes and DeepSpeed files whose names begin with the text typed so far."""
     return [
         name
         for name in (*bundled_recipes.recipe_names(), *bundled_recipes.deepspeed_file_names())
@@ -233,6 +238,6 @@ def complete_recipes_and_deepspeed_files(_context: click.Context, _parameter: cl
 
 
 def complete_models(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Known models whose short name begins so."""
+    """Return the known models whose short names begin with the text typed so far."""
     shorts = (find_model(key).short or key for key in offered_models())
     return [name for name in shorts if name.startswith(begun)]

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 
 def next_commands(answer: Answer, given: Sequence[str]) -> list[str]:
-    """Commands for a shell: the best plan as a recipe, the recipe of the catalogue where one is for this very machine;
-    after a choice of models, the ways to train the first. `given`: the options that were answered, as words."""
+    """Return commands that may follow: write the best plan as a recipe, or copy the catalogue's recipe for the same
+    model, method and machine. After a table of models: plan for the first of them. `given` are the options of this
+    call, as words of a command line."""
     if answer.best is None:
         return []
     draft, again = answer.best.draft, ["lmf-recipes", "plan", *given]
@@ -51,7 +52,8 @@ _MAX_FURTHER_SIMULATIONS = 22
 
 
 def _require_new_recipe(context: click.Context, _parameter: click.Parameter, file: str | None) -> Path | None:
-    """The recipe to write: a name that cannot be written is refused before the search."""
+    """Return the path of --write. Raises RecipeError or click.UsageError, before the search, if no recipe can be
+    written there."""
     if file is None or context.resilient_parsing:
         return None
     path = expand_home(file)
@@ -153,7 +155,8 @@ def command(
 
 
 def _given_options(context: click.Context, simulated: bool) -> list[str]:
-    """The options that were given, as words of a command line; without one that was of no use."""
+    """Return the options that were given, as words of a command line. --simulate is left out if nothing had to be
+    simulated."""
     words: list[str] = []
     for option in context.command.params:
         value, spare = context.params[str(option.name)], option.name == "simulate" and not simulated

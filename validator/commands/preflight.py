@@ -25,8 +25,9 @@ from validator.run.settings import RunSettings, resolve
 def check_before_start(
     document: Document, target: DeviceAllocation, host_ram: float | None, dry: bool = False
 ) -> RunSettings:
-    """The run as it runs on the target. Says what is found and what this machine lacks; ends here, with exit code 1,
-    where the run would stop for it, but for a `dry` one, which may be for another machine."""
+    """Return the run as it would run on the target, after printing findings and what this machine lacks. The program
+    ends here, with exit code 1, if that would stop the run. A `dry` run never ends here, because it may be for another
+    machine."""
     ram = target.host_ram_gib if host_ram is None else host_ram
     for note in target.notes:
         print_lines(note.text, err=True)
@@ -43,8 +44,8 @@ def check_before_start(
 def require_no_errors(
     document: Document, machine: str | None, host_ram_gib: float | None, passed: Sequence[str] = ()
 ) -> None:
-    """Show the findings but for rules that are `passed`, and why memory was not judged; end here where one is an
-    error."""
+    """Print the findings, without those of rules in `passed`, and why memory was not judged. The program ends here,
+    with exit code 1, if one is an error."""
     report = Report(__version__, [checking.check_document(document, machine, host_ram_gib, guarded=False)])
     Selection(ignore=(*IGNORED_AT_LAUNCH.ignore, *passed)).apply(report)
     if report.files[0].diagnostics or report.files[0].unjudged:
@@ -54,7 +55,8 @@ def require_no_errors(
 
 
 def _report(checks: Sequence[Check], run: RunSettings, context: CheckContext, dry: bool = False) -> None:
-    """Print the warnings and errors of the checks; end here if one is an error, unless the run is a dry one."""
+    """Print warnings and errors of the checks. The program ends here, with exit code 1, if one is an error and the run
+    is not a dry one."""
     lacking = [line for check in checks for line in check(run, context) if line.state != "ok"]
     for line in lacking:
         stops = dry and line.state == "error"
@@ -64,7 +66,8 @@ def _report(checks: Sequence[Check], run: RunSettings, context: CheckContext, dr
 
 
 def report_data(run: RunSettings) -> None:
-    """Say in short what `data` says of small local data sets; end here where the run would stop at them."""
+    """Print in a few lines what `data` finds in small local data sets. The program ends here, with exit code 1, if the
+    run would stop because of them."""
     lines, stops = dataset.summarize_data(run)
     for line in lines:
         print_lines(line, err=True)

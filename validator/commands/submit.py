@@ -92,7 +92,7 @@ def command(
 
 
 def _recipe_paths(recipe: str) -> Iterator[str]:
-    """The recipes that a folder holds, else the one that is named."""
+    """Return the recipes in a folder, or the one recipe that is named."""
     if safe_read.path_kind(recipe) != "folder":
         yield recipe
         return
@@ -105,7 +105,7 @@ def _recipe_paths(recipe: str) -> Iterator[str]:
 
 
 class _SubmitOptions(NamedTuple):
-    """What is asked for of all recipes."""
+    """Options of the command that hold for all of its recipes."""
 
     overrides: Sequence[str]
     machine: str | None
@@ -118,7 +118,8 @@ class _SubmitOptions(NamedTuple):
 
 
 def _checked_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:
-    """The run, checked for its machine; ends here, with exit code 1, where it has an error."""
+    """Return the run after the checks for its machine. The program ends here, with exit code 1, if a finding is an
+    error."""
     path, overrides = locate_recipe(recipe, wanted.overrides)
     document = load_with_overrides(path, overrides)
     preflight.require_no_errors(document, wanted.machine, wanted.host_ram, ("PAR007",))  # variables that the job sets
@@ -128,7 +129,7 @@ def _checked_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:
 
 
 def _smoke_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:
-    """Two steps of the run, which is checked as a whole."""
+    """Return the run shortened to two steps; the checks were made for the whole run."""
     whole = _checked_run(recipe, wanted)
     overrides = (*whole.overrides, *smoking.smoke_overrides(whole.run))
     run = wanted.resolved(whole.run.workspace.recipe, overrides)
@@ -138,8 +139,9 @@ def _smoke_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:
 
 
 def load_or_ask_site(engine: str, named: Path | None, *, ask: bool) -> Site:
-    """The settings of the file that is named, else of the usual one. Where there is none, a person is asked for
-    those of SLURM, if `ask`, and they are kept; without one, jobs ask for nothing of the site's. Raises RecipeError."""
+    """Return the site's settings from the file that is named, else from the usual file. If there is none and `ask` is
+    true, ask the person at the terminal for SLURM's settings and save them; otherwise jobs contain no setting of a
+    site. Raises RecipeError."""
     usual = sites.site_file_path()
     if engine != "slurm" or named or (usual and usual.exists()):
         return sites.read_site(named)

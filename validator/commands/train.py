@@ -87,8 +87,8 @@ def _launch_machine(document: Document, machine: str, dry: bool) -> DeviceAlloca
 
 
 def _report_earlier_run(run: RunSettings, dry: bool) -> None:
-    """Say from what the run goes on; end here where nothing is left to do, with success, so that a job that is started
-    again and again comes to its end."""
+    """Print from which checkpoint the run resumes. If nothing is left to train, the program ends here with exit code 0,
+    so that a job that is started again and again comes to an end."""
     for line in resume.resume_messages(run, dry=dry):
         print_lines(line, err=True)
     if not dry and resume.finished_message(run):
@@ -98,7 +98,7 @@ def _report_earlier_run(run: RunSettings, dry: bool) -> None:
 def _train_and_exit(
     run: RunSettings, prepared: LocalLaunch, smoke: bool, grace: float | None, lock: int | None
 ) -> NoReturn:
-    """Train, say where the results are, and end with the trainer's exit code."""
+    """Train, print where the results are, and end the program with the trainer's exit code."""
     began = time.monotonic()
     code = supervisor.run_training(run, prepared, grace, lock)
     for path in local_launch.result_files(prepared.output) if code == 0 else ():

@@ -25,7 +25,7 @@ _VERDICTS = {"fits": "fits", "tight": "tight: expected to fit, but the upper end
 
 
 def format_explanation(explanation: Explanation) -> str:
-    """The explanation as lines of text."""
+    """Return the explanation as lines of text."""
     machine = explanation.machine
     usable, ram = (machine.usable_gib, machine.host_ram_gib) if machine else (None, None)
     shared = explanation.device_gib is not None and explanation.device_gib.shared
@@ -88,7 +88,7 @@ def _memory(title: str, band: MemoryBand | DeviceMemoryBand | None, limit: float
 
 
 def _simulation_lines(explanation: Explanation) -> Iterator[str]:
-    """Yield the simulated figures, beside those of the formulas if they know the model."""
+    """Yield the figures of a simulation, and how far the formulas are from them if they know the model."""
     if not (there := explanation.simulation):
         return
     yield ""
@@ -110,14 +110,14 @@ def _host_oom_warning(band: MemoryBand | None, ram: float | None) -> Iterator[st
 
 
 def _largest_memory_term(band: MemoryBand | DeviceMemoryBand) -> str:
-    """The largest term in words."""
+    """Return a line that names the largest term of memory."""
     term, size = max(band.terms.items(), key=lambda pair: pair[1])
     share = size / (sum(band.terms.values()) or 1.0)
     return f"  largest: {term_in_words(term)}, {share:.0%} ({term.meaning})"
 
 
 def _bar_with_limit(band: MemoryBand | DeviceMemoryBand, limit: float | None, scale: float) -> str:
-    """A filled bar up to the expected value, shaded to the high end, with the limit as a mark."""
+    """Return a bar that is full up to the expected value and shaded up to the high end, with the limit as a mark."""
 
     def cell(value: float) -> int:
         return min(round(value / scale * BAR_WIDTH), BAR_WIDTH)
@@ -136,7 +136,7 @@ def _older_release_lines(older: ReleaseMemory | None) -> Iterator[str]:
 
 
 def _changes_title(explanation: Explanation) -> str:
-    """Return the heading of the list of changes, whose best comes first."""
+    """Return the heading of the list of changes. The best change comes first."""
     best = explanation.changes[0].verdict if explanation.changes else "unknown"
     if explanation.verdict == "unknown" or best == "fits":
         return "nearest changes:"
@@ -194,7 +194,7 @@ _HOURS_UNKNOWN = "hours follow from the number of samples (`samples:` in the hea
 
 
 def time_lines(explanation: Explanation) -> Iterator[str]:
-    """The answer about time; nothing where no machine is named, or nobody knows what is trained."""
+    """Yield the answer about time; nothing if no machine is named or the model is not known."""
     if not (time := explanation.time):
         if explanation.machine and explanation.device_gib:
             unknown = f"time: no rates of {explanation.machine.device} are published"
@@ -239,13 +239,13 @@ def _time_headline(time: RunTime) -> str:
 
 
 def _largest_time_term(step: OptimizerStep, time: RunTime) -> str:
-    """The bottleneck in words."""
+    """Return a line that names the largest term of time."""
     share = step.terms[time.bottleneck] / (sum(step.terms.values()) or 1.0)
     return f"  largest: {term_in_words(time.bottleneck)}, {share:.0%} of a step ({time.bottleneck.meaning})"
 
 
 def _total_amounts(explanation: Explanation, time: RunTime) -> Iterator[str]:
-    """Device hours, money, energy."""
+    """Yield device hours, cost and energy of the run, as far as they are known."""
     if time.device_hours is not None:
         yield f"{two_digits(time.device_hours)} device hours"
     if cost := explanation.cost:
@@ -259,7 +259,7 @@ def _format_amount(low: float, expected: float, high: float, unit: str) -> str:
 
 
 def format_time_change(ratio: float | None) -> str:
-    """Return how a change alters the time, to be put behind a verdict; empty if that is not known."""
+    """Return by how much a change alters the time, to be put after a verdict; empty if that is not known."""
     if ratio is None:
         return ""
     if ratio >= 2:

@@ -18,7 +18,7 @@ _MAX_SOURCE_LINE = 200
 
 
 def format_findings(report: Report) -> str:
-    """For people: one line a finding, the source line with a caret, and a sum."""
+    """Return the report as text: one line for each finding, its source line with a caret, and a summary."""
     lines = [line for file in report.files for line in finding_lines(file, len(report.files) > 1)]
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     files = len(report.files)
@@ -60,7 +60,8 @@ def _unjudged_summary(files: Sequence[FileReport]) -> str:
 
 
 def finding_lines(file: FileReport, summed: bool = False) -> Iterator[str]:
-    """Yield each finding of a file, with its line of the source; `summed`: without what is said once for all files."""
+    """Yield each finding of a file with its source line. `summed`: leave out findings that the summary states once for
+    all files."""
     told = {gap.code for gap in file.unjudged} if summed else set()
     for diagnostic in file.diagnostics:
         if diagnostic.code in told:
@@ -76,7 +77,7 @@ def finding_lines(file: FileReport, summed: bool = False) -> Iterator[str]:
 
 
 def _source_line_with_caret(text: str, number: int, column: int) -> Iterator[str]:
-    """The line of the source, and a caret under the column."""
+    """Yield the source line of a finding, and a caret under its column."""
     lines = _split_lines(text)
     line = lines[number - 1] if 0 < number <= len(lines) else ""
     if 0 < len(line) <= _MAX_SOURCE_LINE:
@@ -99,7 +100,7 @@ def _blanks_as_wide(character: str) -> str:
 
 
 def format_findings_json(report: Report) -> RawText:
-    """For programs: the structure fixed in the design."""
+    """Return the report as JSON (docs/reference/json/check.schema.json)."""
     files = [_file_fields(file) for file in report.files]
     counts = {"errors": report.count(Severity.ERROR), "warnings": report.count(Severity.WARNING)}
     return json_output.format_json({"version": report.version, "files": files, **counts})
@@ -122,7 +123,7 @@ def _finding_fields(file: FileReport, diagnostic: Diagnostic) -> dict[str, objec
 
 
 def format_github(report: Report) -> RawText:
-    """Workflow commands: annotations on a pull request."""
+    """Return the report as GitHub's workflow commands, which become annotations on a pull request."""
     names = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
     return RawText(
         "".join(

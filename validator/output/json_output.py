@@ -20,14 +20,14 @@ JsonResult: TypeAlias = "DataclassInstance | Sequence[DataclassInstance] | Mappi
 
 
 def format_json(result: JsonResult) -> RawText:
-    """The structure that `--format json` prints, with an end of line. A number that JSON cannot say (RFC 8259 has
-    neither NaN nor Infinity) is null."""
+    """Return a result as JSON text that ends with a newline. NaN and infinity, which JSON lacks (RFC 8259), become
+    null."""
     written = json.dumps(_json_value(result), indent=2, ensure_ascii=False, allow_nan=False)
     return RawText(escaping.escape_json(written) + "\n")
 
 
 def _json_value(value: object) -> object:
-    """The value in the types of JSON; the fields of a dataclass and of a named tuple are keys."""
+    """Return the value in the types of JSON. The fields of a dataclass or named tuple become keys."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if is_dataclass(value):

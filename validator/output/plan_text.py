@@ -24,7 +24,7 @@ _COST_NOTE = (
 
 
 def format_plan(rows: AnswerRows, following: Sequence[str] = ()) -> str:
-    """The answer as lines of text, and the commands that may follow."""
+    """Return the answer as lines of text, followed by commands that may come next."""
     ram = f"{rows.machine.host_ram_gib:g} GiB of host memory" if rows.machine.host_ram_gib else "host memory not known"
     lines = [f"{rows.model or 'models'} on {rows.machine.name}, {ram}"]
     if rows.plans:
@@ -49,7 +49,7 @@ def format_plan(rows: AnswerRows, following: Sequence[str] = ()) -> str:
 
 
 def _plan_lines(rows: Iterable[PlanRow]) -> Iterator[str]:
-    """The figures of each plan as a row, and its words below."""
+    """Yield a table with one row for each plan, and the sentences about each plan below it."""
     rows = list(rows)
     titles, *figures = format_table(_PLAN_COLUMNS, map(_plan_cells, rows), _OPTIONAL_COLUMNS)
     yield titles
@@ -65,7 +65,7 @@ def _plan_cells(row: PlanRow) -> tuple[object, ...]:
 
 
 def _format_hours(hours: tuple[float, float, float] | None) -> str:
-    """`5-9 h`; a point would pretend."""
+    """Return the band of hours, such as `5-9 h`. An expected value in a table would pretend to be exact."""
     return format_duration_range(3600 * hours[0], 3600 * hours[2]).replace(" to ", "-") if hours else "not known"
 
 
@@ -78,7 +78,7 @@ def _by_length_lines(row: PlanRow) -> Iterator[str]:
 
 
 def _scale_lines(rows: Sequence[ScaleRow]) -> Iterator[str]:
-    """The first plan's method on each number of devices."""
+    """Yield a table of the first plan's method on each number of devices."""
     if not rows:
         return
     yield ""
@@ -114,7 +114,7 @@ def _plan_sentences(row: PlanRow) -> Iterator[str]:
 
 
 def _wrap_to_terminal(line: str, indent: str = "") -> list[str]:
-    """The line in as many as the terminal needs, broken between words."""
+    """Return the text broken between words into lines that fit the terminal."""
     return textwrap.wrap(line, terminal_width(), initial_indent=indent, subsequent_indent=indent or "  ",
                          break_long_words=False, break_on_hyphens=False)  # fmt: skip
 

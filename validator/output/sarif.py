@@ -13,7 +13,7 @@ _SCHEMA_URL = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def format_sarif(report: Report) -> RawText:
-    """The log of one run, with the pages of the rules that found something."""
+    """Return a SARIF log with one run, with the manual pages of the rules that found something."""
     results = [
         _result_fields(diagnostic.path or file.path, diagnostic)
         for file in report.files
@@ -26,7 +26,7 @@ def format_sarif(report: Report) -> RawText:
 
 
 def _rule_descriptor(code: str, page: ManualPage | None) -> dict[str, object]:
-    """A reportingDescriptor (section 3.49)."""
+    """Return a rule as SARIF's reportingDescriptor (section 3.49)."""
     if page is None:
         return {"id": code}
     return {

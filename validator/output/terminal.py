@@ -17,7 +17,8 @@ _EIGHTH_BLOCKS = " ▏▎▍▌▋▊▉"
 
 
 def draw_bar(size: float, most: float) -> str:
-    """A bar as long for `size` as WIDTH cells are for `most`, to an eighth of a cell; empty where `most` is 0."""
+    """Return a bar of `size` on a scale where `most` fills BAR_WIDTH cells, to an eighth of a cell; empty if `most` is
+    0."""
     full, part = divmod(max(round(size / most * BAR_WIDTH * 8), 0) if most else 0, 8)
     return "█" * full + (_EIGHTH_BLOCKS[part] if part else "")
 
@@ -26,13 +27,13 @@ _COLUMN_GAP = "  "
 
 
 def terminal_width() -> int:
-    """Columns of the terminal, as COLUMNS or the terminal says; 80 in a pipe."""
+    """Return the number of columns, from the variable COLUMNS or the terminal; 80 if the output is a pipe."""
     return get_terminal_size().columns
 
 
 def format_table(titles: Sequence[str], rows: Iterable[Sequence[object]], spare: Sequence[str] = ()) -> list[str]:
-    """Lines of columns, two blanks between them; `-` for None. The columns named in `spare` are left out, the first one
-    first, as long as the lines are wider than the terminal."""
+    """Return lines of aligned columns; None is shown as `-`. While lines are wider than the terminal, the columns named
+    in `spare` are left out, the first one first."""
     columns = {title: (title, *cells) for title, *cells in zip(titles, *map(_cell_texts, rows), strict=True)}
     widths = {title: max(map(len, cells)) for title, cells in columns.items()}
     for title in spare:
@@ -53,5 +54,5 @@ def emit(result: Result, form: str, as_text: Callable[[Result], str]) -> None:
 
 
 def print_lines(*lines: str, err: bool = False) -> None:
-    """Print the lines; an end of line within one is shown. With `err` on standard error."""
+    """Print lines with control characters escaped, a newline within a line too; with `err` to standard error."""
     click.echo(escaping.escape_lines(lines), nl=False, err=err)

@@ -11,7 +11,8 @@ from validator.wording import relative_to_cwd
 
 
 def format_installed_recipe(placed: InstalledRecipe, own: bool = False) -> str:
-    """Files and the next commands as lines of text; `own`: the recipe trains on the user's own data already."""
+    """Return lines of text: the files written and the next commands. `own`: the recipe already trains on the user's
+    data."""
     lines = [f"wrote {relative_to_cwd(path)}" for path in (placed.recipe, *placed.files)]
     if " " in str(placed.start):
         lines.append(
@@ -26,7 +27,7 @@ def format_installed_recipe(placed: InstalledRecipe, own: bool = False) -> str:
 
 
 def format_copied_file(copied: CopiedFile) -> str:
-    """A DeepSpeed file, and how a recipe names it."""
+    """Return lines of text: where the DeepSpeed file is, and how a recipe names it."""
     done = (
         f"wrote {relative_to_cwd(copied.path)}"
         if copied.written
@@ -37,7 +38,7 @@ def format_copied_file(copied: CopiedFile) -> str:
 
 
 def quote_path(path: Path) -> str:
-    """The path as a word of a command line, which is no option either."""
+    """Return the path quoted for a shell, and with `./` in front if it would be read as an option."""
     return shell_quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
