@@ -258,7 +258,7 @@ def _longest_batch_memory(run: RunSettings, selection: RowSelection, rows: Posit
     """Return the device memory with the longest batch there is, and with `cutoff_len`; None if it is not known."""
     limit = int(run.args.number("cutoff_len"))
     most = int(selection.rows["kept_tokens"][rows].max(initial=0))
-    longest = limit if run.batch.packing else min(padded_to_eight(most), limit)
+    longest = limit if run.batch.packing else min(most and padded_to_eight(most), limit)
     real, at_limit = (predict(each).device_memory for each in (run.updated({"cutoff_len": longest}), run))
     if not longest or selection.has_media or at_limit is None or real is None:
         return None

@@ -146,10 +146,10 @@ def count_in_words(number: int, unit: str) -> str:
     return f"{number:,} {plural(number, noun)} {rest}".rstrip()
 
 
-def sample_amounts(stage: str, method: str, billions: float, pictures: bool = False) -> SampleAmounts | None:
-    """The figures of data/samples.yaml for the stage, those of the field report for the nearest size. `pictures`: the
-    samples have pictures or films. None for a stage that it does not know."""
-    kind = "sft-pictures" if stage == "sft" and pictures else stage
+def sample_amounts(stage: str, method: str, billions: float, has_images: bool = False) -> SampleAmounts | None:
+    """The figures of data/samples.yaml for the stage, those of the field report for the nearest size. `has_images`:
+    samples have images or videos. None for a stage that it does not know."""
+    kind = "sft-pictures" if stage == "sft" and has_images else stage
     if kind == "sources" or kind not in tables.yaml_table("samples"):
         return None
     entry = tables.yaml_table("samples")[kind]

@@ -70,8 +70,8 @@ class Model(NamedTuple):
         return frozenset() if self.family.fused_experts and not self.arch.ffn.experts else self.family.peft_refuses
 
     @property
-    def reads_pictures(self) -> bool:
-        """True if the model reads pictures."""
+    def reads_images(self) -> bool:
+        """True if the model reads images."""
         return any(tower.patch_size for tower in self.arch.towers)
 
     @property

@@ -89,7 +89,7 @@ class _ModelSearch:
     @property
     def balance(self) -> _SampleBalance:
         """Ranking of models by how well they suit the number of samples."""
-        return _SampleBalance(self.samples, self.methods[0], self.stage, self.own is not None and self.own.pictured)
+        return _SampleBalance(self.samples, self.methods[0], self.stage, self.own is not None and self.own.has_images)
 
     def plan(self, key: str) -> Plan | None:
         """Return the model's plan; None if it does not fit."""
@@ -154,16 +154,16 @@ class _ModelSearch:
 
 
 class _SampleBalance(NamedTuple):
-    """Ranking of models by how well they suit the samples. `pictures`: the user's own samples have images."""
+    """Ranking of models by how well they suit the samples. `has_images`: the user's own samples have some."""
 
     samples: int | None
     method: str
     stage: str
-    pictures: bool
+    has_images: bool
 
     def guidance(self, model: Model) -> SampleAmounts:
         """Return the numbers of samples that public work used for a model of this size."""
-        known = guidance.sample_amounts(self.stage, self.method, model.billions, self.pictures)
+        known = guidance.sample_amounts(self.stage, self.method, model.billions, self.has_images)
         if known is None:
             raise RecipeError(f"how many samples suit which model is not known for stage {self.stage}")
         return known

@@ -249,12 +249,12 @@ class NewRecipe:
     @property
     def has_images(self) -> bool:
         """True if the model reads images and the samples have some."""
-        if not self.model.reads_pictures or self.stage == "pt":
+        if not self.model.reads_images or self.stage == "pt":
             return False
         if self.own_datasets:
-            return self.own_datasets.pictured
+            return self.own_datasets.has_images
         names = str(dict(self._data())["dataset"]).split(",")
-        return any(one.attr.has_pictures for name in names if (one := _catalogue_datasets().get(name)))
+        return any(one.attr.has_images for name in names if (one := _catalogue_datasets().get(name)))
 
     @property
     def image_tokens(self) -> int:
@@ -324,7 +324,7 @@ class NewRecipe:
         yield from self.extra.get("method", {}).items()
 
     def _data(self) -> Iterator[tuple[str, Any]]:
-        public = (_IMAGE_DATASETS if self.model.reads_pictures else {}).get(self.stage, _TEXT_DATASETS[self.stage])
+        public = (_IMAGE_DATASETS if self.model.reads_images else {}).get(self.stage, _TEXT_DATASETS[self.stage])
         yield "dataset", ",".join(self.own_datasets.entries) if self.own_datasets else public
         template = self.template
         if template and self.stage != "pt":

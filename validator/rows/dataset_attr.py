@@ -60,7 +60,7 @@ class DatasetAttr:
 
     @cached_property
     def has_two_answers(self) -> bool:
-        """Whether rows have two answers: chosen and rejected, or one with a label and an empty one."""
+        """True if rows have two answers: chosen and rejected, or one with a label and an empty one."""
         return self.ranking or bool(self.columns.get("kto_tag"))
 
     @cached_property
@@ -69,13 +69,13 @@ class DatasetAttr:
         return {self.tags[f"{name}_tag"]: name for name in ("user", "assistant", "observation", "function", "system")}
 
     @property
-    def has_pictures(self) -> bool:
-        """Whether a column is named for images or videos."""
+    def has_images(self) -> bool:
+        """True if a column is named for images or videos."""
         return bool(self.columns.get("images") or self.columns.get("videos"))
 
     @cached_property
     def has_media(self) -> bool:
-        """Whether a column is named for images, videos or audios."""
+        """True if a column is named for images, videos or audios."""
         return any(self.columns.get(part) for part in MODALITIES)
 
     def required_columns(self) -> Iterator[str | None]:

@@ -133,7 +133,7 @@ def pictures_cut(run: RunSettings, model: Model) -> Findings:
     """
     if not model.modules or not run.task.trains or run.task.stage == "pt" or run.data.is_tokenized:
         return
-    if not any(dataset.attr.has_pictures for dataset in run.data.datasets):
+    if not any(dataset.attr.has_images for dataset in run.data.datasets):
         return
     tokens, limit = multimodal.max_media_tokens(run, model, run.data.datasets), int(run.args.number("cutoff_len"))
     smaller = any(tower.patch_size and not tower.fixed_tokens for tower in model.arch.towers)

@@ -123,9 +123,9 @@ class Registry(NamedTuple):
         return self.folder / REGISTRY_FILE
 
     @property
-    def pictured(self) -> bool:
-        """True if samples of any of the data sets have pictures or films."""
-        return any(one.attr.has_pictures for name in self.entries if (one := self.get(name)))
+    def has_images(self) -> bool:
+        """True if any of the data sets has a column of images or videos."""
+        return any(one.attr.has_images for name in self.entries if (one := self.get(name)))
 
     def get(self, name: str) -> Dataset | None:
         """Return the data set of this name; None if the registry does not define it."""

@@ -6,6 +6,7 @@ the real parser and trainers (tests/run/test_settings.py holds what they answere
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 from validator.knowledge.devices import Machine
@@ -170,10 +171,10 @@ class ActivationCheckpointing(NamedTuple):
     reentrant: bool
 
 
-def padded_to_eight(tokens: int) -> int:
-    """Return the tokens of a batch whose longest sample has `tokens`: batches are padded to a multiple of 8
-    (data/collator.py)."""
-    return -(-tokens // 8) * 8
+def padded_to_eight(tokens: float) -> int:
+    """Return the tokens of a batch whose longest sample has `tokens` (a mean need not be whole): batches are padded to
+    a multiple of 8 (data/collator.py)."""
+    return math.ceil(max(tokens, 1) / 8) * 8
 
 
 def read_batch(args: Arguments, lengths: HeaderLengths, machine: Machine | None) -> BatchSettings:

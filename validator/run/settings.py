@@ -296,12 +296,12 @@ class RunSettings:
     @cached_property
     def guidance(self) -> SampleAmounts | None:
         """Numbers of samples that public work used for the stage and method; None without a model. If a model reads
-        pictures, samples count as having some unless the registry says that they have none."""
+        images, samples count as having some unless the registry says that they have none."""
         if self.model is None:
             return None
-        plain = {one.name for one in self.data.datasets if not one.attr.has_pictures}
-        pictures = self.model.reads_pictures and not plain.issuperset(self.args.words("dataset") or ("unnamed",))
-        return guidance.sample_amounts(self.task.stage, self.task.method, self.model.billions, pictures)
+        plain = {one.name for one in self.data.datasets if not one.attr.has_images}
+        has_images = self.model.reads_images and not plain.issuperset(self.args.words("dataset") or ("unnamed",))
+        return guidance.sample_amounts(self.task.stage, self.task.method, self.model.billions, has_images)
 
     # Variants.
 

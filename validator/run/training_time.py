@@ -24,6 +24,7 @@ from validator.physics import (
 from validator.physics.estimate import GIB
 from validator.physics.run_time import checkpoint_write_time
 from validator.run import multimodal
+from validator.run.hyperparameters import padded_to_eight
 from validator.run.prediction import predict
 from validator.run.sample_lengths import estimate_sample_lengths, expected_longest, slowest_batch_length, spread_lengths
 from validator.run.schedule import save_interval, training_schedule
@@ -172,7 +173,7 @@ def _training_time_at(
     work = _workload_at_length(run, lengths)
     step = estimate_step_time(run.model.arch, work, device)
     drawn = 1 if run.batch.group_by_length else work.micro_batch
-    padded = work.length if run.batch.packing else min(_padded_length(expected_longest(lengths, drawn)), work.length)
+    padded = work.length if run.batch.packing else min(padded_to_eight(expected_longest(lengths, drawn)), work.length)
     course = _run_course(run, lengths, device, sequences)
     run_time = estimate_run_time(step, course, run.model.arch, work, device) if course else None
     return _TimeAtLength(step, step.tokens * padded / work.length, int(course.steps) if course else None, run_time)
@@ -192,11 +193,7 @@ def _workload_at_length(run: RunSettings, lengths: Sequence[float]) -> Workload:
     meets = work.sharding.strategy.shards_gradients
     micro, devices = (1, 1) if run.batch.group_by_length else (work.micro_batch, work.sharding.world_size)
     length = slowest_batch_length(lengths, micro, devices, 1 if meets else work.accumulation)
-    return work._replace(length=min(_padded_length(length), work.length))
-
-
-def _padded_length(length: float) -> int:
-    return max(8, 8 * math.ceil(length / 8))
+    return work._replace(length=min(padded_to_eight(length), work.length))
 
 
 def _run_course(
