@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -24,6 +25,14 @@ class CheckResult(NamedTuple):
     found: str
     wanted: str = ""
     remedy: str = ""
+
+
+def result(state: State, found: str, wanted: str = "", remedy: str = "", *, what: str = "") -> CheckResult:
+    """Return a line of doctor. `what` is left out if it is the name of the check in diagnosis.CHECKS."""
+    return CheckResult(state, what, found, wanted, remedy)
+
+
+ok, warning, error = partial(result, "ok"), partial(result, "warning"), partial(result, "error")
 
 
 class CheckContext(NamedTuple):

@@ -9,13 +9,12 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator.doctor.check_result import CheckContext, CheckResult
+from validator.doctor.check_result import CheckContext, CheckResult, error, ok, result
 from validator.knowledge.optimizers import optimizer_choice
 from validator.machine.installed_packages import find_installed
 from validator.recipe.safe_read import expand_home
 from validator.run.settings import RunSettings
 
-_OPERATORS = "operators"
 # DeepSpeed asks nvcc for its release as it is imported (ops/op_builder/fp_quantizer.py, is_compatible;
 # hiyouga/LLaMA-Factory issue 9270).
 _NVCC_CALL = "installed_cuda_version()"
@@ -81,11 +80,9 @@ def _check_compilers(names: set[str], context: CheckContext) -> Iterator[CheckRe
     done = all(any((root / name / f"{name}.so").is_file() for root in extension_folders(context)) for name in names)
     wanted = _builds_sentence(names)
     for found, remedy in lacking:
-        yield CheckResult(
-            "warning" if done and not found.startswith("ninja") else "error", _OPERATORS, found, wanted, remedy
-        )
+        yield result("warning" if done and not found.startswith("ninja") else "error", found, wanted, remedy)
     if not lacking:
-        yield CheckResult("ok", _OPERATORS, "compiler and ninja are there", "" if done else wanted)
+        yield ok("compiler and ninja are there", "" if done else wanted)
 
 
 def _builds_sentence(names: set[str]) -> str:
@@ -114,9 +111,9 @@ def _check_toolkit(run: RunSettings, names: set[str], context: CheckContext) -> 
     if vendor == "nvidia" and (imports or names) and not _has_nvcc(context):
         remedy = "load the module of CUDA, or `conda install -c nvidia cuda-toolkit`, of the release that torch is for"
         wanted = "DeepSpeed does not import without" if imports else _builds_sentence(names)
-        yield CheckResult("error", _OPERATORS, "no nvcc (CUDA_HOME, PATH, /usr/local/cuda)", wanted, remedy)
+        yield error("no nvcc (CUDA_HOME, PATH, /usr/local/cuda)", wanted, remedy)
     if "async_io" in names and not any((context.root / folder / "libaio.h").exists() for folder in _INCLUDE_FOLDERS):
-        yield CheckResult("error", _OPERATORS, "no libaio.h", _builds_sentence(names), "`apt install libaio-dev`")
+        yield error("no libaio.h", _builds_sentence(names), "`apt install libaio-dev`")
 
 
 def _has_nvcc(context: CheckContext) -> bool:

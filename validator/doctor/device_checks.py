@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from validator.doctor.check_result import CheckContext, CheckResult, State
+from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
 from validator.knowledge.node_environment import vendor_drivers
 from validator.knowledge.tables import yaml_table
 from validator.machine import ascend, nvidia
@@ -36,10 +36,9 @@ def check_device_memory(run: RunSettings | None, context: CheckContext) -> Itera
     band = f"{need.expected / GIB:.1f} ({need.low / GIB:.1f} to {need.high / GIB:.1f})"
     needs = f"the run {'needs' if short else 'may need'} {band}: end what takes them, or choose other devices"
     text = f"{found}, {fullest.used_gib:.1f} are taken; {needs}"
-    yield CheckResult("error" if short else "warning", "device memory", text)
+    yield result("error" if short else "warning", text, what="device memory")
 
 
-_DEVICES = "devices"
 _NOT_IN_CATALOGUE = "is not in the catalogue"  # a device that works, and shows no memory of its own
 
 
@@ -53,36 +52,32 @@ def check_devices(run: RunSettings | None, context: CheckContext) -> Iterator[Ch
         remedies = yaml_table("device_faults")["tools"].items()
         remedy = next((remedy for words, remedy in remedies if words in context.driver_error), "")
         known = _NOT_IN_CATALOGUE not in context.driver_error and (wanted or run is None)
-        yield CheckResult("error" if known else "warning", _DEVICES, context.driver_error, wanted, remedy)
+        yield result("error" if known else "warning", context.driver_error, wanted, remedy)
     elif context.machine is None:
         yield _no_device(context.root, wanted)
     elif context.allocation_error:
-        yield CheckResult("error", _DEVICES, context.allocation_error, wanted)
+        yield error(context.allocation_error, wanted)
     else:
         here, assumed = context.machine, context.recipe_machine
         alike = assumed is None or (assumed.device.id == here.device and assumed.devices <= len(here.accelerators))
         # A run may do with other devices, and other checks tell how; without a run they should be as named.
         state: State = "ok" if alike else "warning" if run else "error"
-        yield CheckResult(state, _DEVICES, str(here), wanted)
+        yield result(state, str(here), wanted)
         for line in here.unreachable:
             remedy = "the device has left the bus: reboot, or reseat it"
-            yield CheckResult("warning" if run else "error", _DEVICES, line, "", remedy)
+            yield result("warning" if run else "error", line, "", remedy)
         for note in context.allocation.notes if context.allocation else here.notes():
             if note.kind == "other":  # the machine itself stands above, and check_processes tells who holds memory
-                yield CheckResult("ok", _DEVICES, note.text)
+                yield ok(note.text)
         yield from check_device_memory(run, context)
 
 
 def _no_device(root: Path, wanted: str) -> CheckResult:
     for driver in vendor_drivers().values():
         if file := next(root.glob(driver.device_files), None):
-            found = f"/{file.relative_to(root)} is there, and {driver.tool} is not"
-            return CheckResult("warning", _DEVICES, found, wanted, driver.tool_remedy)
+            return warning(f"/{file.relative_to(root)} is there, and {driver.tool} is not", wanted, driver.tool_remedy)
     compute = "run it on a compute node, such as by `srun`" if wanted else ""
-    return CheckResult("error" if wanted else "ok", _DEVICES, "this machine shows no device", wanted, compute)
-
-
-_DEVICE_FILES = "device files"
+    return result("error" if wanted else "ok", "this machine shows no device", wanted, compute)
 
 
 def check_device_files(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -94,8 +89,7 @@ def check_device_files(run: RunSettings | None, context: CheckContext) -> Iterat
         made = driver.maker and (context.root / driver.maker).exists()
         for file in driver.needed_files if any(context.root.glob(driver.device_files)) and not made else ():
             if not (context.root / file).exists():
-                remedy = driver.file_remedy.format(file=file)
-                yield CheckResult("error", _DEVICE_FILES, f"no /{file}, and {driver.runtime} cannot start", "", remedy)
+                yield error(f"no /{file}, and {driver.runtime} cannot start", "", driver.file_remedy.format(file=file))
 
 
 _MIN_PROCESS_GIB = 1.0  # GiB: a screen holds less
@@ -118,11 +112,10 @@ def check_processes(run: RunSettings | None, context: CheckContext) -> Iterator[
         device = f"device {names.get(process.device, process.device)}" if process.device else "the devices"
         origin = f"of {owner.name}" if owner else "not seen from here"
         holder = f"{Path(process.name).name} (pid {process.pid}, {origin})"
-        yield CheckResult("warning", "processes", f"{size} of {device} held by {holder}", "", remedy)
+        yield warning(f"{size} of {device} held by {holder}", "", remedy)
     # Processes of other containers do not show.
     if not there and context.machine and (used := context.machine.memory_use_note()):
-        found_by_memory = f"{used}, none of which is seen from here"
-        yield CheckResult("warning", "processes", found_by_memory, "", "look for them on the host")
+        yield warning(f"{used}, none of which is seen from here", "", "look for them on the host")
 
 
 def check_health(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -138,13 +131,13 @@ def check_health(run: RunSettings | None, context: CheckContext) -> Iterator[Che
     for name, word in ascend.read_health().items():
         if word in known["states"]:
             remedy = f"`npu-smi info -t health -i {name}` says more"
-            line = CheckResult(known["states"][word], "health", f"device {name}: {word}", "OK", remedy)
+            line = result(known["states"][word], f"device {name}: {word}", "OK", remedy)
             yield _downgrade_if_unused(line, name, context)
     for bus, code in nvidia.read_xids():
         if meaning := known["xids"]["errors"].get(code):
             found = f"Xid {code} on {bus} since the node was started: {meaning}"
             remedy = "unless it was reset since: reboot, and replace it where that comes back"
-            yield CheckResult("warning", "Xid", found, "", remedy)
+            yield warning(found, "", remedy, what="Xid")
 
 
 def _downgrade_if_unused(line: CheckResult, name: str, context: CheckContext) -> CheckResult:
@@ -160,4 +153,4 @@ def _nvidia_faults(index: str, device: NvidiaDevice) -> Iterator[CheckResult]:
         for fact, value in device.facts.items():
             if re.fullmatch(fault["fact"], fact) and re.fullmatch(fault["values"], value):
                 found = f"device {index}: {fact}: {value}; {fault['means']}"
-                yield CheckResult(fault["state"], "health", found, "", fault["remedy"].format(index=index))
+                yield result(fault["state"], found, "", fault["remedy"].format(index=index))

@@ -68,7 +68,7 @@ def run_checks(run: RunSettings | None, context: CheckContext) -> Iterator[Check
             yield CheckResult("warning", name, f"no answer within {_TIMEOUT_SECONDS:.0f} seconds")
             continue
         try:
-            yield from future.result()
+            yield from (line._replace(what=line.what or name) for line in future.result())
         except (RecipeError, OSError, ValueError) as err:
             yield CheckResult("warning", name, f"could not be looked at: {err}")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 
-from validator.doctor.check_result import CheckContext, CheckResult, State
+from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
 from validator.errors import os_reason
 from validator.knowledge import hub_caches, node_environment
 from validator.knowledge.node_environment import MAX_OPEN_FILES
@@ -23,8 +23,6 @@ from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 from validator.wording import format_duration
 
-_MAIN_MEMORY = "main memory"
-
 
 def check_main_memory(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Main memory that is available, against what the run is predicted to take of it.
@@ -35,14 +33,14 @@ def check_main_memory(run: RunSettings | None, context: CheckContext) -> Iterato
     """
     total, available = host.memory_gib(context.root), host.available_memory_gib(context.root)
     if available is None:
-        yield CheckResult("warning", _MAIN_MEMORY, "the kernel does not tell how much is available")
+        yield warning("the kernel does not tell how much is available")
         return
     swap = host.free_swap_gib(context.root)
     there = f"{available:.1f} GiB of {total or available:.1f} available{f', {swap:.0f} of swap' if swap >= 1 else ''}"
     shared = run is not None and run.machine is not None and run.machine.device.shared_memory
     need = (predict(run).device_memory if shared else predict(run).host_memory) if run else None
     if need is None:
-        yield CheckResult("ok", _MAIN_MEMORY, there)
+        yield ok(there)
         return
     low, expected, high = need.low / GIB, need.expected / GIB, need.high / GIB
     state: State = "error" if expected >= available else "warning" if high >= available else "ok"
@@ -52,10 +50,7 @@ def check_main_memory(run: RunSettings | None, context: CheckContext) -> Iterato
         some = expected < (total or available)
         way = f"end what takes it, or {more}" if some else f"{more}; `lmf-recipes explain` shows what fits"
         remedy = f"the kernel {'would' if state == 'error' else 'may'} kill the run (exit code -9): {way}"
-    yield CheckResult(state, _MAIN_MEMORY, there, f"{expected:.1f} GiB ({low:.1f} to {high:.1f})", remedy)
-
-
-_PROCESSORS = "processors"
+    yield result(state, there, f"{expected:.1f} GiB ({low:.1f} to {high:.1f})", remedy)
 
 
 def check_processors(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -65,15 +60,14 @@ def check_processors(run: RunSettings | None, context: CheckContext) -> Iterator
     """
     there = host.usable_cpus(context.root)
     if run is None:
-        yield CheckResult("ok", _PROCESSORS, str(there))
+        yield ok(str(there))
         return
     wanted = node_demand.training_cpus(run, run.machine.devices if run.machine and not run.on_cpu else 1)
     few = there < wanted
     remedy = "devices wait for them: `--cpus-per-task` of a batch job, the CPU limit of a container" if few else ""
-    yield CheckResult("warning" if few else "ok", _PROCESSORS, str(there), str(wanted), remedy)
+    yield result("warning" if few else "ok", str(there), str(wanted), remedy)
 
 
-_SHM = "/dev/shm"
 _SHM_REMEDY = (
     "`docker run --shm-size=16g` or `--ipc=host`, in Kubernetes an emptyDir of medium Memory at /dev/shm; that cures a "
     "bus error and NCCL's `Error while creating shared memory segment`, not exit code -9, which is main memory"
@@ -88,21 +82,20 @@ def check_shared_memory(run: RunSettings | None, context: CheckContext) -> Itera
     try:
         there = os.statvfs(context.root / "dev/shm")
     except OSError:
-        yield CheckResult("warning", _SHM, "is not there: loader workers and NCCL need it", "", _SHM_REMEDY)
+        yield warning("is not there: loader workers and NCCL need it", "", _SHM_REMEDY)
         return
     free, size = (blocks * there.f_frsize / node_demand.MIB for blocks in (there.f_bavail, there.f_blocks))
     found = f"{_format_mib(free)} free of {_format_mib(size)}"
     if run is None:
         tiny = size <= 64
-        yield CheckResult("warning" if tiny else "ok", _SHM, found, "", _SHM_REMEDY if tiny else "")
+        yield result("warning" if tiny else "ok", found, "", _SHM_REMEDY if tiny else "")
         return
     disabled = node_environment.is_env_enabled("NCCL_SHM_DISABLE", context.environment)
     least, enough = node_demand.shared_memory_mib(run, nccl=not disabled)
     state: State = "error" if free < least else "warning" if free < enough else "ok"
     is_filled = free < least <= size
     remedy = "remove what ended runs have left there: `ls -l /dev/shm`" if is_filled else _SHM_REMEDY
-    wanted = _format_mib(enough) if enough >= 1 else ""
-    yield CheckResult(state, _SHM, found, wanted, "" if state == "ok" else remedy)
+    yield result(state, found, _format_mib(enough) if enough >= 1 else "", "" if state == "ok" else remedy)
 
 
 def _format_mib(mib: float) -> str:
@@ -130,7 +123,7 @@ def check_limits(run: RunSettings | None, context: CheckContext) -> Iterator[Che
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     # CUDA reserves addresses for all memory of devices and host as it begins, and stops if it may not.
     if soft != resource.RLIM_INFINITY and not (run and run.on_cpu):
-        yield CheckResult("warning", "address space", f"{soft / GIB:.1f} GiB", "unlimited", "`ulimit -v unlimited`")
+        yield warning(f"{soft / GIB:.1f} GiB", "unlimited", "`ulimit -v unlimited`", what="address space")
 
 
 def _check_open_files(run: RunSettings | None) -> Iterator[CheckResult]:
@@ -140,13 +133,12 @@ def _check_open_files(run: RunSettings | None) -> Iterator[CheckResult]:
     more = 4 * run.batch.world_size + _FILES_PER_WORKER * run.batch.dataloader_workers if run else 768
     wanted = f"{_FILES_PER_PROCESS + more:,}"
     if soft == resource.RLIM_INFINITY or soft >= _FILES_PER_PROCESS + more:
-        found = "no limit" if soft == resource.RLIM_INFINITY else f"{soft:,}"
-        yield CheckResult("ok", "open files", found, wanted)
+        yield ok("no limit" if soft == resource.RLIM_INFINITY else f"{soft:,}", wanted, what="open files")
         return
     most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
     raised = f"raise the hard limit: limits.conf, or the container's --ulimit nofile={MAX_OPEN_FILES}"
     remedy = raised if most == soft else f"`ulimit -n {most}` before the run"
-    yield CheckResult("warning", "open files", f"{soft:,}", wanted, remedy)
+    yield warning(f"{soft:,}", wanted, remedy, what="open files")
 
 
 def _check_locked_memory(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -167,7 +159,7 @@ def _check_locked_memory(run: RunSettings | None, context: CheckContext) -> Iter
     why = "DeepSpeed locks the buffers of its offload to NVMe" if nvme else "InfiniBand is here"
     state: State = "error" if across and soft < GIB else "warning"
     remedy = "`ulimit -l unlimited`, or the container's --ulimit memlock=-1; a batch system hands on its daemon's limit"
-    yield CheckResult(state, "locked memory", f"{soft / GIB:.2g} GiB; {why}", "unlimited", remedy)
+    yield result(state, f"{soft / GIB:.2g} GiB; {why}", "unlimited", remedy, what="locked memory")
 
 
 def _check_process_limit(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -187,7 +179,7 @@ def _check_process_limit(run: RunSettings | None, context: CheckContext) -> Iter
     wanted = devices * (_THREADS_PER_PROCESS + _THREADS_PER_WORKER * run.batch.dataloader_workers) + tokenizers
     if (left := min(limits)) < wanted:
         remedy = "raise `ulimit -u`, the container's --pids-limit or the kubelet's podPidsLimit"
-        yield CheckResult("warning", "process limit", f"{left:,} more may be started", f"about {wanted:,}", remedy)
+        yield warning(f"{left:,} more may be started", f"about {wanted:,}", remedy, what="process limit")
 
 
 def output_folder(run: RunSettings) -> Path | None:
@@ -216,7 +208,7 @@ def check_disk_space(run: RunSettings | None, _context: CheckContext) -> Iterato
     where = f"{free:.1f} GiB are free on the disk of {output}"
     if free < each:
         text = f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`"
-        yield CheckResult("error", _OUTPUT_FOLDER, text)
+        yield error(text, what=_OUTPUT_FOLDER)
     elif free < most:
         kept, at_once = prediction.checkpoints
         counted = run.args.number("save_total_limit") > 0 and run.steps > 0 and not run.batch.packing
@@ -224,7 +216,7 @@ def check_disk_space(run: RunSettings | None, _context: CheckContext) -> Iterato
         beside = "and the result" if at_once == kept else "at once (a new one is written before the oldest is removed)"
         remedy = "free some, set another `output_dir` or a smaller `save_total_limit`"
         text = f"{where}, {at_once} checkpoints {beside} take {most:.1f}: {remedy}"
-        yield CheckResult("error" if certain else "warning", _OUTPUT_FOLDER, text)
+        yield result("error" if certain else "warning", text, what=_OUTPUT_FOLDER)
 
 
 # A file of this size, or of what is written in this time, shows how fast the disk is.
@@ -247,8 +239,7 @@ def check_disk(run: RunSettings | None, context: CheckContext) -> Iterator[Check
         free = host.free_disk_gib(folder)
         if free is not None and free < wanted:
             remedy = "free some, or set HF_DATASETS_CACHE to another disk"
-            found = f"{free:.1f} GiB free at {folder}"
-            yield CheckResult("warning", "data cache", found, f"about {wanted:.1f} GiB", remedy)
+            yield warning(f"{free:.1f} GiB free at {folder}", f"about {wanted:.1f} GiB", remedy, what="data cache")
 
 
 def _check_output_folder(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -265,7 +256,7 @@ def _check_output_folder(run: RunSettings | None, context: CheckContext) -> Iter
     except OSError as err:
         remedy = "set another `output_dir`" if run else ""
         found = f"{place}: {os_reason(err)}"
-        yield CheckResult("error", _OUTPUT_FOLDER, found, "a folder that can be written", remedy)
+        yield error(found, "a folder that can be written", remedy, what=_OUTPUT_FOLDER)
         return
     short = [*check_disk_space(run, context)]
     yield _judge_write_rate(None if any(each.state == "error" for each in short) else run, place, rate)
@@ -273,14 +264,14 @@ def _check_output_folder(run: RunSettings | None, context: CheckContext) -> Iter
     if under and under.kind == "overlay":
         found = f"{there} is the container's own layer, which goes with it"
         remedy = "mount a folder of the host there, or set another `output_dir`"
-        yield CheckResult("warning", _OUTPUT_FOLDER, found, "", remedy)
+        yield warning(found, "", remedy, what=_OUTPUT_FOLDER)
     if under and under.kind in ("tmpfs", "ramfs"):
         found = f"{there} is main memory ({under.kind})"
-        yield CheckResult("warning", _OUTPUT_FOLDER, found, "", "set another `output_dir`")
+        yield warning(found, "", "set another `output_dir`", what=_OUTPUT_FOLDER)
     disk = os.statvfs(there)
     if disk.f_files and disk.f_favail < _MIN_FREE_FILES:  # a file system that counts no files has 0 in all
         found = f"{disk.f_favail} more files on it"
-        yield CheckResult("warning", _OUTPUT_FOLDER, found, f"{_MIN_FREE_FILES:,}", "remove some: `df -i`")
+        yield warning(found, f"{_MIN_FREE_FILES:,}", "remove some: `df -i`", what=_OUTPUT_FOLDER)
 
 
 def _measure_write_rate(folder: Path) -> float | None:
@@ -305,10 +296,10 @@ def _judge_write_rate(run: RunSettings | None, place: str, rate: float | None) -
     found = place if rate is None else f"{place}, {rate / 1e6:,.0f} MB/s"
     checkpoint = predict(run).checkpoint if run else 0.0
     if checkpoint < _MIN_CHECKPOINT_BYTES or rate is None:
-        return CheckResult("ok", _OUTPUT_FOLDER, found)
+        return ok(found, what=_OUTPUT_FOLDER)
     seconds = checkpoint / rate
     wanted = f"{checkpoint / GIB:.1f} GiB for a checkpoint, about {format_duration(seconds)}"
     if seconds < _SLOW_SECONDS:
-        return CheckResult("ok", _OUTPUT_FOLDER, found, wanted)
+        return ok(found, wanted, what=_OUTPUT_FOLDER)
     remedy = "all devices wait meanwhile: a faster disk, `save_only_model: true` or a larger `save_steps`"
-    return CheckResult("warning", _OUTPUT_FOLDER, found, wanted, remedy)
+    return warning(found, wanted, remedy, what=_OUTPUT_FOLDER)

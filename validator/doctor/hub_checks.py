@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from validator.doctor.check_result import CheckContext, CheckResult
+from validator.doctor.check_result import CheckContext, CheckResult, error, ok, result, warning
 from validator.errors import RecipeError, os_reason
 from validator.escaping import shell_quote
 from validator.knowledge import hub_caches, models, node_environment
@@ -48,14 +48,14 @@ def check_downloads(run: RunSettings | None, context: CheckContext) -> Iterator[
     if node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
         if hub_env(run) and "modelscope" not in find_installed(context.site_packages).versions(["modelscope"]):
             text = "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
-            yield CheckResult("error", _MODEL, text)
+            yield error(text, what=_MODEL)
     elif not node_environment.is_env_enabled("USE_OPENMIND_HUB"):
         if cause := offline_variable():
             yield from _missing_downloads(run, cause)
             return
         for name in hub_models(run):
             if (remedy := _modelscope_remedy(run, name)) and not any(cached_folders(run, name)):
-                yield CheckResult("warning", _MODEL, f"`{name}` is downloaded from Hugging Face: {remedy}")
+                yield warning(f"`{name}` is downloaded from Hugging Face: {remedy}", what=_MODEL)
 
 
 def _other_shapes(run: RunSettings) -> Iterator[CheckResult]:
@@ -70,7 +70,7 @@ def _other_shapes(run: RunSettings) -> Iterator[CheckResult]:
             if models.find_model(str(there.folder)).parameters != run.model.parameters:
                 shapes = f"the config.json in the {there.hub} cache has other shapes than the catalogue"
                 remedy = f"judge it by `explain` with model_name_or_path={there.folder}"
-                yield CheckResult("warning", _MODEL, f"{shapes}; {remedy}")
+                yield warning(f"{shapes}; {remedy}", what=_MODEL)
 
 
 def _missing_downloads(run: RunSettings, cause: str) -> Iterator[CheckResult]:
@@ -82,11 +82,11 @@ def _missing_downloads(run: RunSettings, cause: str) -> Iterator[CheckResult]:
             what = "has a config.json in the cache, and no weights" if known else "is in no folder and not in the cache"
             other = "name a folder that holds it, or download it where there is a network"
             remedy = _modelscope_remedy(run, name) or other
-            yield CheckResult("error", _MODEL, f"{cause} is set, and `{name}` {what}: {remedy}")
+            yield error(f"{cause} is set, and `{name}` {what}: {remedy}", what=_MODEL)
     for name in hub_datasets(run):
         if not is_dataset_cached(name, run.hub_source[1]):
             text = f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
-            yield CheckResult("warning", _MODEL, text)
+            yield warning(text, what=_MODEL)
 
 
 def _modelscope_remedy(run: RunSettings, name: str) -> str:
@@ -95,7 +95,6 @@ def _modelscope_remedy(run: RunSettings, name: str) -> str:
     return "it is in the ModelScope cache, which the run takes with USE_MODELSCOPE_HUB=1" if there else ""
 
 
-_HUB = "hub"
 _TIMEOUT_SECONDS = 3.0
 _HUGGING_FACE_URL = "https://huggingface.co"
 _MODELSCOPE_URL = "https://www.modelscope.cn"
@@ -143,7 +142,7 @@ def _ask_hub(wanted: list[tuple[str, str]], context: CheckContext) -> Iterator[C
         if isinstance(answer, str):
             left = ", ".join(f"`{each}`" for each, _ in wanted[number:])
             remedy = "set HF_ENDPOINT to a mirror or https_proxy to a proxy, or name a folder that holds it"
-            yield CheckResult("error", _HUB, f"{endpoint} {answer}", f"{left}, not here yet", remedy)
+            yield error(f"{endpoint} {answer}", f"{left}, not here yet", remedy)
             return
         yield _describe_status(name, endpoint, answer)
 
@@ -152,10 +151,10 @@ def _describe_status(name: str, endpoint: str, status: int) -> CheckResult:
     wanted = f"`{name}`, not here yet"
     if status in (401, 403):
         remedy = "accept its licence on the hub and `hf auth login`, unless that is done or the name is wrong"
-        return CheckResult("warning", _HUB, f"{endpoint} gives it to known users alone", wanted, remedy)
+        return warning(f"{endpoint} gives it to known users alone", wanted, remedy)
     if status == 404:
-        return CheckResult("warning", _HUB, f"{endpoint} does not know it", wanted, "correct the name")
-    return CheckResult("ok", _HUB, f"{endpoint} answers", wanted)
+        return warning(f"{endpoint} does not know it", wanted, "correct the name")
+    return ok(f"{endpoint} answers", wanted)
 
 
 def _request_status(address: str) -> int | str:
@@ -190,10 +189,9 @@ def _check_cache_space(run: RunSettings) -> Iterator[CheckResult]:
         short = free < weights
         found, wanted = f"{free:.1f} GiB free at {folder}", f"{weights:.1f} GiB of weights"
         remedy = "free some, or set HF_HOME to another disk" if short else ""
-        yield CheckResult("error" if short else "ok", "hub cache", found, wanted, remedy)
+        yield result("error" if short else "ok", found, wanted, remedy, what="hub cache")
 
 
-_PROXY = "proxy"
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 
 
@@ -210,7 +208,7 @@ def check_proxy(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
     if caught:
         found = f"{', '.join(proxies)} would take requests to {', '.join(caught)}, near as they are"
         spared = ",".join(filter(None, (without, *caught)))
-        yield CheckResult("warning", _PROXY, found, "no_proxy with them", f"export no_proxy={shell_quote(spared)}")
+        yield warning(found, "no_proxy with them", f"export no_proxy={shell_quote(spared)}")
     if socks := [name for name, value in proxies.items() if value.startswith("socks")]:
         yield from _check_socks(socks[0], run, find_installed(context.site_packages).all_versions)
 
@@ -224,7 +222,7 @@ def _check_socks(name: str, run: RunSettings | None, there: Mapping[str, str]) -
         asked = run is None or (not offline_variable() and any((*hub_models(run), *hub_datasets(run))))
         found = f"{name} is of SOCKS, which {client} cannot use without {support}: the hub cannot be reached"
         remedy = f'pip install "{client}[socks]", or set a proxy of HTTP'
-        yield CheckResult("error" if asked else "warning", _PROXY, found, support, remedy)
+        yield result("error" if asked else "warning", found, support, remedy)
 
 
 def _proxy_value(environment: Mapping[str, str], name: str) -> str:

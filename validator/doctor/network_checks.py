@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from validator.doctor.check_result import CheckContext, CheckResult
+from validator.doctor.check_result import CheckContext, CheckResult, error, ok, result, warning
 from validator.errors import os_reason
 from validator.knowledge.node_environment import node_needs
 from validator.machine.network import (
@@ -26,7 +26,6 @@ from validator.machine.network import (
 from validator.run import launch_command
 from validator.run.settings import RunSettings
 
-_MEETING = "meeting"
 # Of torchrun's settings of a rendezvous (torch, elastic/rendezvous/api.py, RendezvousParameters.get_as_bool).
 _IS_NO_HOST = re.compile(r"\bis_host\s*=\s*(0|false|f|no|n)\b", re.IGNORECASE)
 _TIMEOUT_SECONDS = 5.0  # seconds to another node
@@ -57,7 +56,7 @@ def check_meeting(run: RunSettings | None, context: CheckContext) -> Iterator[Ch
     if address is None:
         return  # the launcher is asked for it
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        yield CheckResult("error", _MEETING, f"MASTER_PORT={port}", "a number from 1 to 65535")
+        yield error(f"MASTER_PORT={port}", "a number from 1 to 65535")
         return
     yield _check_address(address, int(port), context)
 
@@ -69,12 +68,12 @@ def _check_address(address: str, port: int, context: CheckContext) -> CheckResul
         place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as err:
         found = f"{where} does not resolve here: {err}"
-        return CheckResult("error", _MEETING, found, "an address or a name that all nodes know")
+        return error(found, "an address or a name that all nodes know")
     family, end = place[0], place[4]
     first = context.environment.get("NODE_RANK") == "0" and "RDZV_ID" not in context.environment
     if ipaddress.ip_address(str(end[0]).partition("%")[0]).is_loopback and not first:
         found = f"{where} is {end[0]}, which every node takes for itself"
-        return CheckResult("error", _MEETING, found, "an address of node 0")
+        return error(found, "an address of node 0")
     # Another node of the run, which shares this address, may be where they meet, and it may have begun.
     elsewhere = context.environment.get("NODE_RANK", "0") != "0"
     if "RDZV_ID" in context.environment:
@@ -84,21 +83,19 @@ def _check_address(address: str, port: int, context: CheckContext) -> CheckResul
         return _check_port(family, end, where)
     if first:
         wanted = "an address of this machine, or of a service that leads to it"
-        return CheckResult("warning", _MEETING, f"this is node 0, and {where} is not of this machine", wanted)
+        return warning(f"this is node 0, and {where} is not of this machine", wanted)
     return _check_connection(family, end, where)
 
 
 def _check_port(family: int, end: tuple[Any, ...], where: str) -> CheckResult:
     if (fault := bind_error(family, end)) == 0:
-        return CheckResult("ok", _MEETING, f"{where} is this node, and port {end[1]} is free")
+        return ok(f"{where} is this node, and port {end[1]} is free")
     what = (
         "is taken, such as by a run before"
         if fault == errno.EADDRINUSE
         else f"cannot be had: {os.strerror(fault).lower()}"
     )
-    return CheckResult(
-        "error", _MEETING, f"port {end[1]} of this node {what}", "a free port", "set another MASTER_PORT"
-    )
+    return error(f"port {end[1]} of this node {what}", "a free port", "set another MASTER_PORT")
 
 
 def bind_error(family: int, end: tuple[Any, ...]) -> int:
@@ -119,11 +116,11 @@ def _check_connection(family: int, end: tuple[Any, ...], where: str) -> CheckRes
         try:
             one.connect(end)
         except ConnectionRefusedError:
-            return CheckResult("ok", _MEETING, f"{where} answers; nothing listens at port {end[1]} yet")
+            return ok(f"{where} answers; nothing listens at port {end[1]} yet")
         except OSError as err:
             found = f"{where} does not answer at port {end[1]}: {os_reason(err)}"
-            return CheckResult("error", _MEETING, found, "node 0 within reach", _FIREWALL_REMEDY)
-    return CheckResult("ok", _MEETING, f"{where} answers at port {end[1]}")
+            return error(found, "node 0 within reach", _FIREWALL_REMEDY)
+    return ok(f"{where} answers at port {end[1]}")
 
 
 def _check_host_name() -> Iterator[CheckResult]:
@@ -136,7 +133,7 @@ def _check_host_name() -> Iterator[CheckResult]:
         found = f"the name of this machine, {name}, {f'is {address}' if address else 'does not resolve'} here"
         wanted = "the address by which the other nodes reach it; they are told that name"
         remedy = f"export PET_LOCAL_ADDR=ADDRESS here, or a line `ADDRESS {name}` in /etc/hosts of every node"
-        yield CheckResult("warning", _MEETING, found, wanted, remedy)
+        yield warning(found, wanted, remedy)
 
 
 class CollectivesLibrary(NamedTuple):
@@ -169,10 +166,10 @@ def check_interfaces(run: RunSettings | None, context: CheckContext) -> Iterator
     if library is _HCCL and (address := context.environment.get("HCCL_IF_IP")):
         # HCCL heeds this address before any interface (CANN, HCCL_IF_IP).
         if bind_error(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, 0)) == 0:
-            yield CheckResult("ok", "HCCL", f"HCCL meets at HCCL_IF_IP={address}")
+            yield ok(f"HCCL meets at HCCL_IF_IP={address}", what="HCCL")
         else:
             found = f"HCCL_IF_IP={address} is no address of this machine"
-            yield CheckResult("error", "HCCL", found, "one of it", "unset HCCL_IF_IP")
+            yield error(found, "one of it", "unset HCCL_IF_IP", what="HCCL")
         return
     meant = chosen_interfaces(library, there, words)
     if not meant:
@@ -190,7 +187,7 @@ def _check_gloo(run: RunSettings | None, words: str, there: Sequence[Interface])
         used = run is not None and (run.on_cpu or bool(run.fsdp and run.fsdp.offload))
         found = f"GLOO_SOCKET_IFNAME={words}, and {missing[0]} is none of the interfaces here"
         wanted = ", ".join(sorted(names))
-        yield CheckResult("error" if used else "warning", "Gloo", found, wanted, "unset GLOO_SOCKET_IFNAME")
+        yield result("error" if used else "warning", found, wanted, "unset GLOO_SOCKET_IFNAME", what="Gloo")
 
 
 def chosen_interfaces(library: CollectivesLibrary, there: Sequence[Interface], words: str) -> list[Interface]:
@@ -204,13 +201,11 @@ def chosen_interfaces(library: CollectivesLibrary, there: Sequence[Interface], w
 
 def _no_interface(library: CollectivesLibrary, words: str, there: Sequence[Interface]) -> CheckResult:
     if not words:
-        wanted = "one that leads to the other nodes"
-        return CheckResult("error", library.name, "no interface is up but the loop", wanted)
+        return error("no interface is up but the loop", "one that leads to the other nodes", what=library.name)
     names = ", ".join(one.name for one in there) or "none"
     real = next((one.name for one in there if not one.virtual), "")
     remedy = f"export {library.variable}=={real}" if real else f"unset {library.variable}"
-    found = f"{library.variable}={words} means none of the interfaces here"
-    return CheckResult("error", library.name, found, names, remedy)
+    return error(f"{library.variable}={words} means none of the interfaces here", names, remedy, what=library.name)
 
 
 def _judge_interface(library: CollectivesLibrary, one: Interface, words: str, leading: Interface | None) -> CheckResult:
@@ -219,14 +214,13 @@ def _judge_interface(library: CollectivesLibrary, one: Interface, words: str, le
     found = f"{library.name} meets over {one.name}{speed}{chosen}"
     if leading and leading.name != one.name:
         wanted = f"{leading.name}, which leads to MASTER_ADDR"
-        return CheckResult("warning", library.name, found, wanted, f"export {library.variable}=={leading.name}")
+        return warning(found, wanted, f"export {library.variable}=={leading.name}", what=library.name)
     if one.virtual:
         wanted = "a card that joins the nodes: this one is a bridge, a tunnel or a container's"
-        return CheckResult("warning", library.name, found, wanted, f"export {library.variable}==NAME")
-    return CheckResult("ok", library.name, found)
+        return warning(found, wanted, f"export {library.variable}==NAME", what=library.name)
+    return ok(found, what=library.name)
 
 
-_INFINIBAND = "InfiniBand"
 _ADAPTER_VARIABLE, _DISABLE_VARIABLE = "NCCL_IB_HCA", "NCCL_IB_DISABLE"
 
 
@@ -247,14 +241,14 @@ def check_infiniband(run: RunSettings | None, context: CheckContext) -> Iterator
         if active:
             found = f"{_DISABLE_VARIABLE}=1, and {rates} stay unused"
             remedy = f"unset {_DISABLE_VARIABLE}, unless they do not lead to the others"
-            yield CheckResult("warning", _INFINIBAND, found, "NCCL over them", remedy)
+            yield warning(found, "NCCL over them", remedy)
     elif words and not meant:
         names = ", ".join(sorted({port.adapter for port in there})) or "none here"
         found = f"{_ADAPTER_VARIABLE}={words} means no adapter: {slow}"
-        yield CheckResult("warning", _INFINIBAND, found, names, f"unset {_ADAPTER_VARIABLE}")
+        yield warning(found, names, f"unset {_ADAPTER_VARIABLE}")
     elif meant and not active:
         found = f"no port of {', '.join(sorted({port.adapter for port in meant}))} is active: {slow}"
         remedy = "`ibstat` says more; look after the cable or the subnet manager"
-        yield CheckResult("warning", _INFINIBAND, found, "an active port", remedy)
+        yield warning(found, "an active port", remedy)
     elif active:
-        yield CheckResult("ok", _INFINIBAND, rates)
+        yield ok(rates)

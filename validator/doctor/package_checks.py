@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from validator.doctor.check_result import CheckContext, CheckResult, State
+from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
 from validator.errors import RecipeError
 from validator.escaping import shell_join
 from validator.knowledge import node_environment, releases
@@ -27,10 +27,9 @@ def check_required_packages(run: RunSettings | None, context: CheckContext) -> I
     for package, why in wanted.items() if "llamafactory" in there else ():
         if package not in there:
             install = shell_join(["pip", "install", pip_requirement(package)])
-            yield CheckResult("error", "package", f"{why} needs a package that is not installed: {install}")
+            yield error(f"{why} needs a package that is not installed: {install}", what="package")
 
 
-_PACKAGES = "packages"
 # What LLaMA-Factory compares on start, and stops for (extras/misc.py, check_dependencies).
 _CHECK_FUNCTION = re.compile(r"def check_dependencies.*?(?=\ndef |\Z)", re.DOTALL)
 _CHECK_CALL = re.compile(r'check_version\("([^"]+)"\)')
@@ -44,19 +43,19 @@ def check_packages(run: RunSettings | None, context: CheckContext) -> Iterator[C
     if "llamafactory" not in there.all_versions:
         wanted = f"llamafactory {run.releases.required_pairs[0][0] if run else releases.newest_pair()[0]}"
         remedy = f"pip install {wanted.replace(' ', '==')}"
-        yield CheckResult("error" if run else "warning", _PACKAGES, "llamafactory is not installed", wanted, remedy)
+        yield result("error" if run else "warning", "llamafactory is not installed", wanted, remedy)
         return
     if not installed_packages.has_packaging():
-        yield CheckResult("warning", _PACKAGES, "releases are not compared", "packaging", "pip install packaging")
+        yield warning("releases are not compared", "packaging", "pip install packaging")
         return
     problems: list[str] = []
     with suppress(RecipeError):  # a release of somebody's own, which no range means
         problems += run.releases.excluded(there.all_versions) if run else ()
-    faults = [*(CheckResult("error", _PACKAGES, problem) for problem in problems), *_package_faults(there)]
+    faults = [*(error(problem) for problem in problems), *_package_faults(there)]
     yield from faults
     if not any(line.state == "error" for line in faults):
         shown = (f"{name} {there.all_versions[name]}" for name in _SHOWN_PACKAGES if name in there.all_versions)
-        yield CheckResult("ok", _PACKAGES, ", ".join(shown))
+        yield ok(", ".join(shown))
 
 
 def _package_faults(there: InstalledPackages) -> Iterator[CheckResult]:
@@ -92,9 +91,9 @@ def _unmet_requirement(
     remedy = f'pip install "{name}{wanted}"'
     if release is None and not there.has_module(name.replace("-", "_")) and package == "llamafactory":
         missing: State = "error" if normalize_name(name) in yaml_table("together")["asked"]["imported"] else state
-        yield normalize_name(name), CheckResult(missing, _PACKAGES, f"{name} is not installed", asks, remedy)
+        yield normalize_name(name), result(missing, f"{name} is not installed", asks, remedy)
     elif release is not None and not installed_packages.satisfies_range(wanted, release):
-        yield normalize_name(name), CheckResult(state, _PACKAGES, f"{name} {release}", asks, remedy)
+        yield normalize_name(name), result(state, f"{name} {release}", asks, remedy)
 
 
 def _known_failures(there: InstalledPackages) -> Iterator[tuple[str, CheckResult]]:
@@ -107,4 +106,4 @@ def _known_failures(there: InstalledPackages) -> Iterator[tuple[str, CheckResult
             and installed_packages.satisfies_range(pair["of"], other)
         ):
             found = f"{pair['what']} {release} beside {pair['beside']} {other}: {pair['why']}"
-            yield pair["what"], CheckResult("error", _PACKAGES, found, f"not {pair['what']}{pair['at']}")
+            yield pair["what"], error(found, f"not {pair['what']}{pair['at']}")

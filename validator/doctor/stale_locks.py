@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from time import time
 
-from validator.doctor.check_result import CheckContext, CheckResult, State
+from validator.doctor.check_result import CheckContext, CheckResult, State, ok, result, warning
 from validator.doctor.deepspeed_ops import extension_folders, operators_to_build
 from validator.escaping import shell_quote
 from validator.knowledge import hub_caches
@@ -42,11 +42,11 @@ def _describe_build_lock(lock: Path, name: str, root: Path, wanted: bool) -> Che
     age = max(time() - lock.stat().st_mtime, 0.0)
     found = f"{lock} is {format_duration(age)} old"
     if builder := _find_builder(lock.parent, root):
-        return CheckResult("ok", _BUILD_LOCK, f"{found}; process {builder} builds {name}")
+        return ok(f"{found}; process {builder} builds {name}", what=_BUILD_LOCK)
     state: State = "error" if wanted and age > _MAX_BUILD_SECONDS else "warning"
     nobody = "nobody builds here" if age > _MAX_BUILD_SECONDS else "nobody builds here, perhaps another node does"
     waits = f"DeepSpeed waits for {name} without end"
-    return CheckResult(state, _BUILD_LOCK, f"{found}, and {nobody}; {waits}", "", f"`rm {shell_quote(str(lock))}`")
+    return result(state, f"{found}, and {nobody}; {waits}", "", f"`rm {shell_quote(str(lock))}`", what=_BUILD_LOCK)
 
 
 def _find_builder(folder: Path, root: Path) -> int | None:
@@ -82,6 +82,6 @@ def _check_download_lock(lock: Path) -> CheckResult | None:
         if err.errno not in atomic_write.NO_LOCKS:
             return None
         words = f"{lock} is on a file system without locks, where the file alone counts, and {waits}"
-        return CheckResult("warning", _DOWNLOAD_LOCK, words, "", f"if nobody downloads: `rm {shell_quote(str(lock))}`")
+        return warning(words, "", f"if nobody downloads: `rm {shell_quote(str(lock))}`", what=_DOWNLOAD_LOCK)
     remedy = f"`fuser -v {shell_quote(str(lock))}` names the process that downloads; end it if it hangs"
-    return CheckResult("warning", _DOWNLOAD_LOCK, f"{lock} is held, and {waits}", "", remedy)
+    return warning(f"{lock} is held, and {waits}", "", remedy, what=_DOWNLOAD_LOCK)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from validator import __version__, dataset
 from validator.check import checking
 from validator.check.suppression import IGNORED_AT_LAUNCH, Selection
-from validator.doctor.check_result import CheckContext, CheckResult, State
+from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
 from validator.doctor.device_checks import check_device_memory
 from validator.doctor.host_checks import check_disk_space
 from validator.doctor.hub_checks import check_downloads
@@ -35,7 +35,7 @@ def check_model_folder(run: RunSettings | None, _context: CheckContext) -> Itera
         return
     for path in run.args.words("adapter_name_or_path"):
         if not run.workspace.find(path) and (before := trained_model.find_earlier_adapter(run.workspace.recipe, path)):
-            yield CheckResult("error", "model", f"`{path}` does not exist yet; train `{before}` first")
+            yield error(f"`{path}` does not exist yet; train `{before}` first", what="model")
     name = run.args.get("model_name_or_path")
     place = run.workspace.find(name) if isinstance(name, str) and name else None
     if place and safe_read.path_kind(place[0] / "config.json") == "file":
@@ -46,7 +46,7 @@ def check_model_folder(run: RunSettings | None, _context: CheckContext) -> Itera
         ]
         if parts:
             remedy = "get them from where the model comes from"
-            yield CheckResult("error", "model", f"`{name}` holds no {' and no '.join(parts)}; {remedy}")
+            yield error(f"`{name}` holds no {' and no '.join(parts)}; {remedy}", what="model")
 
 
 def check_ray(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -58,7 +58,7 @@ def check_ray(run: RunSettings | None, context: CheckContext) -> Iterator[CheckR
     yield from lacking
     if not lacking:
         reserved = f"of which {launch_command.RAY_CPUS} are reserved for each device"
-        yield CheckResult("ok", "Ray", f"{launch_command.declared_ray_cpus(run) or cpus} CPUs, {reserved}")
+        yield ok(f"{launch_command.declared_ray_cpus(run) or cpus} CPUs, {reserved}")
 
 
 def _missing_ray_packages(run: RunSettings, context: CheckContext) -> Iterator[CheckResult]:
@@ -68,10 +68,10 @@ def _missing_ray_packages(run: RunSettings, context: CheckContext) -> Iterator[C
     there = find_installed(context.site_packages).versions(["ray", "aiohttp-cors"])
     if "ray" not in there:
         found = "USE_RAY is set and the package is not installed"
-        yield CheckResult("error", "Ray", f'{found}: pip install "ray[default]"')
+        yield error(f'{found}: pip install "ray[default]"')
     elif "aiohttp-cors" not in there and not run.args.is_set("master_addr"):
         found = "ray is installed without its dashboard, which is asked for the head node"
-        yield CheckResult("error", "Ray", f'{found}: pip install "ray[default]", or set `master_addr`')
+        yield error(f'{found}: pip install "ray[default]", or set `master_addr`')
 
 
 def _second_launcher(run: RunSettings) -> Iterator[CheckResult]:
@@ -80,8 +80,7 @@ def _second_launcher(run: RunSettings) -> Iterator[CheckResult]:
     if node_environment.is_env_enabled("FORCE_TORCHRUN"):
         name = "torchrun"
     if name:
-        found = f"USE_RAY is set, and {name} starts the processes, each of which would start Ray"
-        yield CheckResult("error", "Ray", found)
+        yield error(f"USE_RAY is set, and {name} starts the processes, each of which would start Ray")
 
 
 def _missing_ray_cpus(run: RunSettings, cpus: int) -> Iterator[CheckResult]:
@@ -91,7 +90,7 @@ def _missing_ray_cpus(run: RunSettings, cpus: int) -> Iterator[CheckResult]:
         found = (
             "on CPUs alone each counts as a device, for which Ray reserves 10: it would wait for ever; unset USE_RAY"
         )
-        yield CheckResult("error", "Ray", found)
+        yield error(found)
     devices = run.machine.devices if run.machine and not run.on_cpu else 0
     wanted = launch_command.RAY_CPUS * devices
     if cpus >= wanted or launch_command.declared_ray_cpus(run) is not None:  # a promise that is too small is PAR206
@@ -99,10 +98,10 @@ def _missing_ray_cpus(run: RunSettings, cpus: int) -> Iterator[CheckResult]:
     reserved = f"{launch_command.RAY_CPUS} are reserved for each of {devices} {plural(devices, 'device')}"
     found = f"this node has {cpus} CPUs, and {reserved}"
     if launch_command.joins_ray_cluster(run):
-        yield CheckResult("warning", "Ray", f"{found}: it has to join with `ray start --num-cpus {wanted}`")
+        yield warning(f"{found}: it has to join with `ray start --num-cpus {wanted}`")
     else:
         remedy = f"set `ray_init_kwargs: {{num_cpus: {wanted}}}`, or unset USE_RAY"
-        yield CheckResult("error", "Ray", f"{found}: Ray would wait for ever; {remedy}")
+        yield error(f"{found}: Ray would wait for ever; {remedy}")
 
 
 def check_start(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -121,7 +120,7 @@ def check_start(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
         known = "NODE_RANK" in context.environment or elastic
         local_launch.check_launchable(prepared.launch, prepared.launch.nodes if known else 1)
     except RecipeError as err:
-        yield CheckResult("error", "start", str(err))
+        yield error(str(err), what="start")
 
 
 def _check_model(run: RunSettings, context: CheckContext) -> Iterator[CheckResult]:
@@ -132,7 +131,7 @@ def _check_model(run: RunSettings, context: CheckContext) -> Iterator[CheckResul
     place = run.workspace.find(name)
     there = place[0] if place else next(iter(model_files.cached_folders(run, name)), None)
     if there and not lacking:
-        yield CheckResult("ok", "model", f"`{name}` lies in {there}" if str(there) != name else f"`{name}` is there")
+        yield ok(f"`{name}` lies in {there}" if str(there) != name else f"`{name}` is there", what="model")
 
 
 _RECIPE = "recipe"
@@ -145,13 +144,13 @@ def check_recipe(document: Document, machine: str | None, host_ram_gib: float | 
     report = Report(__version__, [checking.check_document(document, machine, host_ram_gib, guarded=False)])
     _RULES_TO_ASK.apply(report)
     errors = [each for each in report.files[0].diagnostics if each.severity is Severity.ERROR]
-    yield from (CheckResult("error", _RECIPE, f"{each.message} [{each.code}]") for each in errors)
+    yield from (error(f"{each.message} [{each.code}]", what=_RECIPE) for each in errors)
     warnings = report.count(Severity.WARNING)
     if warnings:
         told = f"`lmf-recipes check {shell_quote(document.path)}` shows them" if document.path != "-" else ""
-        yield CheckResult("ok", _RECIPE, f"{warnings} {plural(warnings, 'warning')} of `check`", "", told)
+        yield ok(f"{warnings} {plural(warnings, 'warning')} of `check`", "", told, what=_RECIPE)
     elif not errors:
-        yield CheckResult("ok", _RECIPE, "nothing is wrong with it")
+        yield ok("nothing is wrong with it", what=_RECIPE)
 
 
 def check_data(run: RunSettings) -> Iterator[CheckResult]:
@@ -159,7 +158,7 @@ def check_data(run: RunSettings) -> Iterator[CheckResult]:
     that it cannot be one of the checks that run in threads."""
     told, stops = dataset.summarize_data(run)
     state: State = "error" if stops else "ok"
-    yield from (CheckResult(state, "data", words.removeprefix("data: ")) for words in told)
+    yield from (result(state, words.removeprefix("data: "), what="data") for words in told)
 
 
 # What `train` and `calibrate` ask before a start, in their order; an error stops the run. The first are asked only if

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from validator.doctor.check_result import CheckContext, CheckResult, State
+from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
 from validator.knowledge import devices, releases
 from validator.knowledge.tables import yaml_table
 from validator.machine import driver, installed_packages, nvidia
@@ -43,8 +43,7 @@ def read_build(there: InstalledPackages, package: str) -> PackageBuild | None:
     facts = dict(_VERSION_LINE.findall(there.read_file(f"{package}/version.py")))
     release = facts.get("__version__", there.all_versions[package])
     tag = re.search(r"\+cu(\d+)(\d)$", release)
-    cuda = facts.get("cuda") or (f"{tag[1]}.{tag[2]}" if tag else "")
-    return PackageBuild(release, cuda, facts.get("hip", ""))
+    return PackageBuild(release, facts.get("cuda") or (f"{tag[1]}.{tag[2]}" if tag else ""), facts.get("hip", ""))
 
 
 def check_torch(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -58,14 +57,12 @@ def check_torch(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
     faults += _check_bitsandbytes(torch, there, run)
     yield from faults
     if driver and not faults:
-        yield CheckResult("ok", "torch", f"torch {torch.release} with driver {driver.release}")
+        yield ok(f"torch {torch.release} with driver {driver.release}")
 
 
 def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Iterator[CheckResult]:
     if driver and not torch.accelerated:
-        yield CheckResult(
-            "error", "torch", f"torch {torch.release} is built for CPUs alone", "a build for CUDA", _INSTALL_REMEDY
-        )
+        yield error(f"torch {torch.release} is built for CPUs alone", "a build for CUDA", _INSTALL_REMEDY)
     if driver is None or not torch.cuda:
         return
     leasts: dict[int, int] = yaml_table("together")["driver"]["least"]
@@ -74,7 +71,7 @@ def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Itera
         wanted = f"driver {least} or later for torch {torch.release} (CUDA {torch.cuda})"
         newest = max((cuda for cuda, one in leasts.items() if one <= driver.major), default=None)
         other = f", or a build of torch for CUDA {newest}" if newest else ""
-        yield CheckResult("error", "driver", f"driver {driver.release}", wanted, f"a newer driver{other}")
+        yield error(f"driver {driver.release}", wanted, f"a newer driver{other}", what="driver")
     for capability in sorted(set(driver.capabilities)):
         lacking = (
             entry for entry in yaml_table("together")["kernels"]["lacking"] if _lacks_kernels(torch, capability, entry)
@@ -82,7 +79,7 @@ def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Itera
         if entry := next(lacking, None):
             found = f"torch {torch.release} has no kernels for compute capability {capability}: {entry['why']}"
             wanted = "CUDA 12.8 or later" if capability >= 10 else "a build for CUDA 12.6"
-            yield CheckResult("error", "torch", found, wanted, _INSTALL_REMEDY)
+            yield error(found, wanted, _INSTALL_REMEDY)
 
 
 def _check_rocm(torch: PackageBuild, context: CheckContext, run: RunSettings | None) -> Iterator[CheckResult]:
@@ -91,7 +88,7 @@ def _check_rocm(torch: PackageBuild, context: CheckContext, run: RunSettings | N
         return
     if devices.find_device(context.machine.device)[0].vendor == "amd" and not torch.hip:
         found = f"torch {torch.release} is built for {_kind(torch)}, and the devices are AMD's"
-        yield CheckResult("error", "torch", found, "a build for ROCm", _INSTALL_REMEDY)
+        yield error(found, "a build for ROCm", _INSTALL_REMEDY)
 
 
 def _lacks_kernels(torch: PackageBuild, capability: float, entry: dict[str, Any]) -> bool:
@@ -110,7 +107,7 @@ def _check_companions(torch: PackageBuild, there: InstalledPackages) -> Iterator
             continue
         if other.cuda.partition(".")[0] != torch.cuda.partition(".")[0]:
             found = f"{package} {other.release} is built for {_kind(other)}, torch {torch.release} for {_kind(torch)}"
-            yield CheckResult("error", package, found, f"a build for {_kind(torch)}", _INSTALL_REMEDY)
+            yield error(found, f"a build for {_kind(torch)}", _INSTALL_REMEDY, what=package)
 
 
 def _kind(one: PackageBuild) -> str:
@@ -129,7 +126,7 @@ def _check_bitsandbytes(
     if torch.cuda.partition(".")[0] not in majors:
         needed = run is None or run.quantization.works
         found = f"bitsandbytes {there.all_versions['bitsandbytes']} has no library for CUDA {torch.cuda}"
-        yield CheckResult("error" if needed else "warning", "bitsandbytes", found, "", "pip install -U bitsandbytes")
+        yield result("error" if needed else "warning", found, "", "pip install -U bitsandbytes", what="bitsandbytes")
 
 
 # name, type, flags, address, offset, size, link, info, alignment, entry size
@@ -193,7 +190,7 @@ def check_compiled_packages(run: RunSettings | None, context: CheckContext) -> I
             built = f" for {wheel[1]}, torch {wheel[2]}, cxx11abi {wheel[3]}" if wheel else ""
             found = f"{package} {there.all_versions[package]}{built} needs `{missing}`, which torch {torch} has not"
             state: State = "error" if _is_imported(package, run, there) else "warning"
-            yield CheckResult(state, package, found, f"a build for torch {torch}", remedy)
+            yield result(state, found, f"a build for torch {torch}", remedy, what=package)
 
 
 def _is_imported(package: str, run: RunSettings | None, there: InstalledPackages) -> bool:
@@ -218,7 +215,6 @@ def _missing_symbol(library: Path, given: list[Path]) -> str:
     return min(needed, default="")
 
 
-_CANN = "CANN"
 _HOME_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")  # which set_env.sh sets
 _DEFAULT_FOLDERS = ("usr/local/Ascend/cann", "usr/local/Ascend/ascend-toolkit/latest")
 _CANN_VERSION_LINE = re.compile(r"^version=(\S+)", re.MULTILINE | re.IGNORECASE)
@@ -234,7 +230,7 @@ def check_cann(run: RunSettings | None, context: CheckContext) -> Iterator[Check
         torch = there.all_versions.get("torch", "").partition("+")[0]
         if torch and not (run and run.on_cpu) and driver.run_tool("npu-smi", "info"):
             found = "torch_npu is not installed: torch would run on the processors"
-            yield CheckResult("error", "torch_npu", found, f"torch_npu {torch}", f'pip install "torch-npu~={torch}"')
+            yield error(found, f"torch_npu {torch}", f'pip install "torch-npu~={torch}"', what="torch_npu")
         return
     yield from _check_torch_npu(there)
     yield from _check_cann_release(there.all_versions["torch-npu"], context)
@@ -246,7 +242,7 @@ def _check_torch_npu(there: InstalledPackages) -> Iterator[CheckResult]:
     wanted = re.match(r"\d+\.\d+\.\d+", npu)
     if wanted and torch.partition("+")[0] != wanted[0]:
         remedy = f"install torch {wanted[0]} for CPUs, as pytorch.org/get-started says"
-        yield CheckResult("error", "torch_npu", f"torch_npu {npu} beside torch {torch}", f"torch {wanted[0]}", remedy)
+        yield error(f"torch_npu {npu} beside torch {torch}", f"torch {wanted[0]}", remedy, what="torch_npu")
 
 
 def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult]:
@@ -260,19 +256,18 @@ def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult
     # 8.0 of 8.0.RC3 and of 8.0.0.alpha002: releases of one series go together.
     if version and wanted and releases.release_series(version) != releases.release_series(wanted):
         remedy = "install that CANN, or the torch_npu that was released for yours"
-        released = f"{wanted}, for which torch_npu {npu} was released"
-        yield CheckResult("warning", _CANN, f"CANN {version}", released, remedy)
+        yield warning(f"CANN {version}", f"{wanted}, for which torch_npu {npu} was released", remedy)
     else:
-        yield CheckResult("ok", _CANN, f"CANN {version or 'of an unknown release'} with torch_npu {npu}")
+        yield ok(f"CANN {version or 'of an unknown release'} with torch_npu {npu}")
 
 
 def _missing_variables(folder: Path | None, wanted: str) -> CheckResult:
     """Return the error for missing variables of CANN: its libraries are not found, and torch_npu is not imported."""
     if folder is None:
-        return CheckResult("error", _CANN, "no CANN", wanted, "install its toolkit and the kernels of the device")
+        return error("no CANN", wanted, "install its toolkit and the kernels of the device")
     script = (folder.parent if folder.name == "latest" else folder) / "set_env.sh"
     found = f"CANN {_read_version(folder)} is there, and its variables are not set"
-    return CheckResult("error", _CANN, found, _HOME_VARIABLES[0], f"source {script}")
+    return error(found, _HOME_VARIABLES[0], f"source {script}")
 
 
 def _read_version(home: Path) -> str:
