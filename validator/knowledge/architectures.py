@@ -1,4 +1,4 @@
-"""A model's published config.json -> the shapes that the memory formulas need."""
+"""Reads a model's published config.json: the shapes that the memory formulas need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _INTERLEAVED_EXPERTS = ("moe_layers", "interleave_moe_layer_step")
 
 
 def read_architecture(config: Config) -> Architecture:
-    """Shapes from config.json's own fields. Raises RecipeError for a model type or field that is not known."""
+    """Return the shapes that config.json's own fields give. Raises RecipeError for a model type or field that is not
+    known."""
     if families.is_composite(config):
         trained = composites.trained_config(config)
         arch = read_architecture(composites.decoder_config(trained))
@@ -38,7 +39,7 @@ def read_architecture(config: Config) -> Architecture:
 
 
 def _uniform_architecture(config: Config, family: Family) -> Architecture:
-    """The architecture of a decoder whose layers are alike. Raises KeyError, RecipeError."""
+    """Return the architecture of a decoder whose layers are alike. Raises KeyError, RecipeError."""
     ffn = _feed_forward(config, family)
     mixer, kinds = _mixer_and_kinds(config, family, ffn)
     return Architecture(
@@ -67,7 +68,7 @@ def _uniform_architecture(config: Config, family: Family) -> Architecture:
 
 
 def _image_expert_width(config: Config) -> int:
-    """Width of the experts for pictures, the second of `moe_intermediate_size`."""
+    """Return the width of the experts for pictures, the second number of `moe_intermediate_size`."""
     widths = config.get("moe_intermediate_size")
     if not isinstance(widths, list) or len(widths) != 2:
         raise RecipeError(f"config.json: `moe_intermediate_size` is {widths!r}, not two widths")
@@ -75,8 +76,8 @@ def _image_expert_width(config: Config) -> int:
 
 
 def _norms_per_layer(config: Config, family: Family) -> int:
-    """Over the hidden width. Some stand only beside experts, or after what an embedding of the layer's own adds.
-    Parallel halves may have one or two."""
+    """Return the norms over the hidden width in a layer. Some exist only beside experts, or with an embedding of the
+    layer's own. Parallel halves have one or two."""
     if "new_decoder_architecture" in config:
         return optional_size(config, "num_ln_in_parallel_attn") or (2 if config["new_decoder_architecture"] else 1)
     if not family.dense_mlp_beside_experts:
@@ -107,7 +108,7 @@ def _mixer_and_kinds(
 
 
 def _shares_keys(config: Config) -> bool:
-    """True if there is one head of keys and values for all."""
+    """True if all heads share one head of keys and values."""
     return bool(config.get("multi_query")) and not config.get("new_decoder_architecture")
 
 
@@ -157,8 +158,8 @@ def _attention(config: Config, family: Family) -> AttentionShape:
 
 
 def _windowed_share(config: Config, family: Family) -> float:
-    """Share of layers with sliding-window attention: 1 if the family describes each kind of layer by itself, else as
-    `layer_types` of config.json lists them, or 0.5 without that list."""
+    """Return the share of layers with sliding-window attention: 1 if the family describes each kind of layer by itself,
+    else as `layer_types` of config.json lists them, or 0.5 without that list."""
     if family.layer_shapes:
         return 1.0
     kinds = config.get("layer_types")
@@ -166,7 +167,7 @@ def _windowed_share(config: Config, family: Family) -> float:
 
 
 def _rotating_share(config: Config) -> float:
-    """Share of the layers that rotate queries and keys: by default all but each fourth."""
+    """Return the share of the layers that rotate queries and keys: by default three of four."""
     layers = required_size(config, "num_hidden_layers")
     told = config.get("no_rope_layers")
     if isinstance(told, list) and told:
@@ -196,7 +197,7 @@ _LISTED_BY_LAYER = ("moe_topk", "moe_intermediate_size", "num_shared_expert")
 
 
 def _first_field(config: Config, *names: str) -> int:
-    """The first of these fields that is there, the largest where it has a number for each layer; 0 for none."""
+    """Return the first of these fields that is there, the largest number if it has one for each layer; 0 for none."""
     for name in names:
         value = config.get(name)
         if isinstance(value, list) and value and name in _LISTED_BY_LAYER:
@@ -217,7 +218,7 @@ def _feed_forward_width(config: Config, family: Family) -> int:
 
 
 def _experts_per_token(config: Config, experts: int) -> int:
-    """Experts that a token is sent to. Raises RecipeError where there are fewer of them, as torch.topk does."""
+    """Return how many experts a token is sent to. Raises RecipeError if there are fewer experts, as torch.topk does."""
     chosen = _first_field(config, "num_experts_per_tok", "moe_k", "moe_topk") or required_size(config, "moe_topk")
     if chosen > experts:
         raise RecipeError(f"config.json: a token is sent to {chosen} experts, and there are {experts}")
@@ -263,7 +264,8 @@ def _feed_forward(config: Config, family: Family) -> FeedForwardShape:
 
 
 def _dense_layers(config: Config, family: Family) -> int:
-    """Leading layers without experts, by a number or by a list of all layers."""
+    """Return the number of leading layers without experts, which config.json gives as a number or in a list of all
+    layers."""
     kinds = config.get("mlp_layer_types")
     if isinstance(kinds, list) and "sparse" in kinds:
         return kinds.index("sparse")

@@ -1,4 +1,5 @@
-"""LLaMA-Factory's template for a folder that holds a model: by name and shapes, by chat template, or by model type."""
+"""Finds LLaMA-Factory's template for a folder that holds a model: by name and shapes, by the folder's chat template, or
+by model type."""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ _TUNED_NAME = re.compile(r"(?i)instruct|chat|(?:^|[-_.])it(?:[-_.]|$)")
 
 
 class ChatTemplate(NamedTuple):
-    """`name` is None where none is known; `how` says how it was told. `speaks`: all templates whose turns the folder's
-    own chat template writes; empty where that is not known. `hub`: published names with these very shapes and name."""
+    """A template for a folder. `name` is None if none is known; `how` says from what it follows. `speaks`: all
+    templates whose turns the folder's own chat template writes; empty if that is not known. `hub`: published names with
+    these very shapes and this name."""
 
     name: str | None
     how: str
@@ -43,7 +45,7 @@ class ChatTemplate(NamedTuple):
 
 
 def folder_template(folder: Path, config: Config, family: Family) -> ChatTemplate:
-    """The template of the model in a folder."""
+    """Return the template of the model in a folder."""
     name, (text, file) = model_name_of_path(folder.absolute()), _own_chat_template(folder)
     speaks = frozenset(each for each in json_table("formats")["formats"] if text and _has_turns_of(each, text))
     sisters = list(_models_of_same_shapes(config))
@@ -71,15 +73,15 @@ def folder_template(folder: Path, config: Config, family: Family) -> ChatTemplat
 
 
 def thought_words(slots: Mapping[str, Any]) -> tuple[str, str]:
-    """Words that a template of data/formats.json writes before and behind a thought (data/template.py,
+    """Return the words that a template of data/formats.json writes before and after a thought (data/template.py,
     register_template)."""
     opens, closes = slots.get("thought_words") or ("<think>\n", "\n</think>\n\n")
     return opens, closes
 
 
 def model_name_of_path(path: PurePath) -> str:
-    """What the model at a path is called: its last part, but for those that hubs and training make, which take the name
-    above them in."""
+    """Return the name of the model at a path: its last part, but the name above for folders that hubs and training runs
+    make."""
     parts = [part.replace("___", ".") for part in path.parts]
     cached = next((part for part in reversed(parts) if part.startswith("models--")), None)
     if cached:
@@ -91,13 +93,14 @@ def model_name_of_path(path: PurePath) -> str:
 
 
 def _choose_template(candidates: list[str], thinks: bool) -> str | None:
-    """The first that also reasons, or does not, as the chat template; else the first."""
+    """Return the first candidate that reasons, or does not, like the chat template; else the first."""
     facts = json_table("templates")["templates"]
     return min(candidates, key=lambda name: bool(facts[name].get("reasoning")) != thinks, default=None)
 
 
 def _own_chat_template(folder: Path) -> tuple[str, str]:
-    """The text of the chat template and its file; empty where there is none, or none that can be read."""
+    """Return the text of the folder's chat template and its file; both empty if there is none, or none that can be
+    read."""
     for name in _CHAT_FILES:
         try:
             if name.endswith(".jinja"):
@@ -131,7 +134,7 @@ def _turn_marks(name: str) -> set[str]:
 
 
 def _models_of_same_shapes(config: Config) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Models of the catalogue with the same shapes, with their ids."""
+    """Yield the models of the catalogue with the same shapes, each with its id."""
     models, kind, shapes = yaml_table("models"), config.get("model_type"), _decoder_sizes(config)
     alike = set(models.mention(f"model_type: {kind}".lower()))
     own = family_of_type(str(kind)).fields if str(kind) in yaml_table("families") else {}
@@ -142,7 +145,7 @@ def _models_of_same_shapes(config: Config) -> Iterator[tuple[str, Mapping[str, A
 
 
 def _decoder_sizes(config: Config) -> list[Any]:
-    """Sizes of the decoder."""
+    """Return the sizes of the decoder by which models are compared."""
     if is_composite(config):
         config = composites.decoder_config(composites.trained_config(config))
     kind = str(config.get("model_type"))
@@ -151,7 +154,7 @@ def _decoder_sizes(config: Config) -> list[Any]:
 
 
 def _published_name(sisters: list[tuple[str, Mapping[str, Any]]], *names: str) -> tuple[str, Mapping[str, Any]] | None:
-    """The published name that one of the names ends with, and its entry."""
+    """Return the published name that ends like one of the names, and its entry; None if there is none."""
     wanted = {name.rpartition("/")[2].lower() for name in names if name}
     known = ((hub, entry) for _, entry in sisters for hub in (*entry["hub"], *entry["modelscope"]))
     return next(((hub, entry) for hub, entry in known if hub.rpartition("/")[2].lower() in wanted), None)

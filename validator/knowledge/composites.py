@@ -1,5 +1,5 @@
-"""Models that see or hear: config.json -> the decoder, and the vision and audio towers before it
-(data/composites.yaml, data/towers.yaml)."""
+"""Multimodal models: config.json -> the decoder, and the vision and audio towers before it (data/composites.yaml,
+data/towers.yaml)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def is_omni_type(kind: str) -> bool:
 
 
 def trained_config(config: Config) -> Config:
-    """The part of a config.json that LLaMA-Factory trains: of an omni model its thinker (model/loader.py)."""
+    """Return the part of a config.json that LLaMA-Factory trains: the thinker of an omni model, else all of it
+    (model/loader.py)."""
     kind = str(config.get("model_type"))
     inside = _optional_part(config, "thinker_config")
     if not is_omni_type(kind) or inside is None:
@@ -36,8 +37,8 @@ def trained_config(config: Config) -> Config:
 
 
 def decoder_config(config: Config) -> Config:
-    """The decoder's own config.json. Older files keep its fields beside the others', newer ones in `text_config`, of
-    which some leave out what is the class's default."""
+    """Return the decoder's own config.json. Older files keep its fields beside the others', newer ones in
+    `text_config`; some leave out the class's defaults."""
     entry = _composite_entry(config)
     given = _optional_part(config, "text_config") or {}
     own = {**config, **given}
@@ -50,7 +51,7 @@ def decoder_config(config: Config) -> Config:
 
 
 def read_towers(config: Config, text: int) -> tuple[Tower, ...]:
-    """The towers of a model whose decoder is `text` wide, in the order of the table."""
+    """Return the towers of a model whose decoder is `text` wide, in the order of the table."""
     entry, layers = _composite_entry(config), config.get("vision_feature_layer")
     beside = {"text": text, "features": len(layers) if isinstance(layers, list) else 1, "tiles": _max_tiles(config)}
     beside |= {name: config.get(name, usual) for name, usual in entry.get("defaults", {}).items()}
@@ -60,7 +61,7 @@ def read_towers(config: Config, text: int) -> tuple[Tower, ...]:
 
 
 def _max_tiles(config: Config) -> int:
-    """Pieces that a picture is cut into at most, with the whole of it, where config.json lists their grids; else 0."""
+    """Return the most tiles of a picture, with the whole picture, if config.json lists their grids; else 0."""
     grids, seen = config.get("image_grid_pinpoints"), config.get("vision_config")
     side = seen.get("image_size") if isinstance(seen, Mapping) else None
     if side is None or not isinstance(grids, list):
@@ -81,13 +82,13 @@ def tower_modules(config: Config) -> tuple[Mapping[str, str], ...]:
 
 
 def _tower_parts(config: Config, entry: Config) -> Iterator[str]:
-    """The towers of the table that a model has."""
+    """Return the towers of the table that a model has."""
     spared = [part for part in entry.get("optional", ()) if _optional_part(config, part) is None]
     return (part for part in entry["towers"] if part not in spared)
 
 
 def _tower_fields(config: Config, entry: Config, part: str) -> Config:
-    """Fields of config.json about a tower; two towers may share a part."""
+    """Return the fields of config.json about a tower. Two towers may share a part."""
     return _optional_part(config, entry.get("shares", {}).get(part, part)) or {}
 
 
@@ -99,7 +100,8 @@ def _module_roles(entry: Config, part: str, given: Config) -> Iterator[tuple[str
 
 
 def _optional_part(config: Config, name: str) -> Config | None:
-    """None where it is absent or null, and its class's defaults hold. Raises RecipeError for what is no mapping."""
+    """Return a part of a config.json; None if it is absent or null, so that the class's defaults hold. Raises
+    RecipeError if it is no mapping."""
     given = config.get(name)
     if given is not None and not isinstance(given, Mapping):
         raise RecipeError(f"config.json: `{name}` is {given!r}, not a mapping")
@@ -126,19 +128,19 @@ def _tower_entry(entry: Config, part: str, given: Any) -> Any:
 
 
 def _with_conditional_parts(entry: Config, fields: Config) -> Config:
-    """An entry with what it has only `where` fields of config.json are true, or have a value."""
+    """Return an entry with the parts that it has only if fields of config.json (`where`) are true, or have a value."""
     more = [added for condition, added in entry.get("where", {}).items() if _is_field_set(fields, condition)]
     return {**entry, **{key: {**entry.get(key, {}), **part} for added in more for key, part in added.items()}}
 
 
 class _ShapeSizes:
-    """Sizes by the words of a shape, from one part of a config.json."""
+    """Sizes that stand for the words of a shape, from one part of a config.json."""
 
     def __init__(self, tower: Config, given: Any, beside: Mapping[str, int]) -> None:
         self._fields = {**tower["defaults"], **(given if isinstance(given, Mapping) else {}), **beside}
 
     def __call__(self, shape: Any) -> int:
-        """Elements of a shape, or one size."""
+        """Return the elements of a shape, or one size."""
         return prod(self._size(word) for word in (shape if isinstance(shape, list) else [shape]))
 
     def has(self, condition: str) -> bool:
@@ -156,7 +158,7 @@ class _ShapeSizes:
         return checked_size(str(word), value)
 
     def _patches(self) -> int:
-        """Number of patches of an image, over both of its sides."""
+        """Return the number of patches of an image, over both of its sides."""
         sides = zip(self._sides("image_size"), self._sides("patch_size"), strict=True)
         return checked_size("patches", prod(image // patch for image, patch in sides))
 
@@ -212,7 +214,7 @@ def _read_tower(entry: Config, part: str, given: Any, beside: Mapping[str, int])
 
 
 def _layer_linear(role: str, hidden: int, width: int) -> Linear:
-    """A linear module of a layer."""
+    """Return a linear module of a layer by its role."""
     if role == "qkv":
         return Linear(role, hidden, 3 * hidden)
     if role == "double":  # a half of it is the other's gate

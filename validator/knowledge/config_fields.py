@@ -14,9 +14,10 @@ _LARGEST_SIZE, _MOST_LAYERS = 10**9, 10**4
 
 
 def checked_size(name: str, value: object) -> int:
-    """A size by its name in config.json. Raises RecipeError for what is none."""
+    """Return the value of a size. Raises RecipeError, with the field's name, if it is no positive whole number below
+    the limit."""
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise RecipeError(f"config.json: `{name}` is {_value_in_message(value)}, not a positive whole number")
+        raise RecipeError(f"config.json: `{name}` is {clip(repr(value))}, not a positive whole number")
     largest = _MOST_LAYERS if name.endswith(("layers", "depth")) else _LARGEST_SIZE
     if value > largest:
         raise RecipeError(f"config.json: `{name}` is more than {largest:,}")
@@ -24,30 +25,27 @@ def checked_size(name: str, value: object) -> int:
 
 
 def optional_factor(config: Config, name: str) -> float:
-    """A number that a size is multiplied by; 1 where the field is absent, null or 0. Raises RecipeError."""
+    """Return a number that multiplies a size; 1 if the field is absent, null or 0. Raises RecipeError for any other
+    value."""
     value = config.get(name) or 1
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _LARGEST_SIZE:
-        raise RecipeError(f"config.json: `{name}` is {_value_in_message(value)}, not a positive number")
+        raise RecipeError(f"config.json: `{name}` is {clip(repr(value))}, not a positive number")
     return value
 
 
-def _value_in_message(value: object) -> str:
-    """A value in a message."""
-    return clip(repr(value))
-
-
 def required_size(config: Config, name: str) -> int:
-    """A field that must be there. Raises KeyError where it is not."""
+    """Return the size in a field. Raises KeyError if the field is missing."""
     return checked_size(name, config[name])
 
 
 def optional_size(config: Config, name: str) -> int:
-    """0 where the field is absent, null or 0."""
+    """Return the size in a field; 0 if it is absent, null or 0."""
     return required_size(config, name) if config.get(name) else 0
 
 
 def default_head_dim(hidden: int, heads: int) -> int:
-    """Width of an attention head where it is not given. Raises RecipeError for more heads than the model is wide."""
+    """Return the width of an attention head if config.json gives none. Raises RecipeError for more heads than the model
+    is wide."""
     if heads > hidden:
         raise RecipeError(f"config.json: `num_attention_heads` is {heads:,}, more than the hidden size of {hidden:,}")
     return hidden // heads

@@ -17,19 +17,20 @@ _NETWORK_FORM = re.compile(r"(?i)(?:([1-9]\d?) ?[x×*] ?)?(.+)")
 
 
 class Network(NamedTuple):
-    """What joins servers. `rate`: bytes a second in one direction of one server, as collectives reach them."""
+    """The network between servers. `rate`: bytes a second that collectives reach in one direction of one server."""
 
     name: str
     rate: float
 
 
 def network_names() -> list[str]:
-    """Names of all networks, slowest kinds first."""
+    """Return the names of all networks, slowest kinds first."""
     return [name for name, entry in yaml_table("networks").items() if entry["kind"] == "network"]
 
 
 def parse_network(text: str) -> Network:
-    """`infiniband-400g`, or `8xinfiniband-400g` for a server with eight adapters. Raises RecipeError when unknown."""
+    """Return the network of a text such as `infiniband-400g`, or `8xinfiniband-400g` for a server with eight adapters.
+    Raises RecipeError for an unknown one."""
     match = _NETWORK_FORM.fullmatch(text.strip())
     adapters, name = int(match[1] or 1) if match else 1, match[2].lower().replace(" ", "-") if match else ""
     if name not in network_names():
@@ -39,8 +40,9 @@ def parse_network(text: str) -> Network:
 
 
 def link_rate(link: Mapping[str, Any], devices: int = 1, of: int = 1) -> float:
-    """Bytes a second in one direction that a link of data/devices.yaml reaches, between `devices` of a server's `of`.
-    Vendors count both directions together. Of a mesh, only the parts that lead to the devices in use serve."""
+    """Return the bytes a second that a link of data/devices.yaml reaches in one direction, between `devices` of a
+    server's `of`. Vendors count both directions together. Of a mesh, only the parts that lead to the devices in use
+    serve."""
     entry = yaml_table("networks")[link["type"]]
     used = min(1.0, (devices - 1) / (of - 1)) if entry.get("mesh") and devices > 1 and of > 1 else 1.0
     return float(entry["attained"] * used * link["gb_s"] / 2 * 1e9)
@@ -55,9 +57,9 @@ _GIGA, _TERA = 1e9, 1e12
 
 
 def device_rates(key: str, devices: int, network: float = 0.0) -> DeviceRates | None:
-    """Rates of the device of this id with so many in a node; `network`: bytes a second between nodes, of one node. The
-    device's own are as published; its links have what collectives and copies reach. Of a server with more devices it
-    has that share of cores, memory and disk. None where no rate is published."""
+    """Return the rates of the device of this id with so many devices in a node; None if no rate is published.
+    `network`: bytes a second between nodes, of one node. The device's own rates are as published, those of its links as
+    collectives and copies reach them. A part of a server's devices has that share of its cores, memory and disk."""
     entry = yaml_table("devices").get(key, {})
     half, server = entry.get("tflops_bf16") or entry.get("tflops_fp16"), entry.get("server", {})
     if not half or not server.get("kind"):
@@ -83,13 +85,14 @@ def device_rates(key: str, devices: int, network: float = 0.0) -> DeviceRates | 
 
 
 def usual_network(key: str) -> str:
-    """The name of the network that the usual server of a device stands in."""
+    """Return the name of the network of the device's usual server."""
     host = yaml_table("servers")[yaml_table("devices")[key]["server"]["kind"]]
     return f"{host['ports']}x{host['network']}" if host["ports"] > 1 else str(host["network"])
 
 
 def _device_link_rate(entry: dict[str, Any], devices: int) -> float:
-    """Bytes a second from one device to the others of its node; that to the host where none is published."""
+    """Return the bytes a second from one device to the others of its node; if none are published, those of the link to
+    the host."""
     known = entry["link"]["gb_s"] is not None
     return link_rate(entry["link" if known else "host_link"], devices, entry["server"]["devices"])
 
@@ -99,9 +102,9 @@ _MEMORY_SIZE = r"([1-9]\d{0,3})-?g(?:i?b)?"
 
 
 class Device(NamedTuple):
-    """An accelerator. GiB are 2^30 bytes; `usable_gib` is what all processes can allocate; None: not known. Where the
-    vendor is unknown, so are the abilities, which are assumed; the memory alone is known. `shared_memory`: device and
-    host share `usable_gib`."""
+    """An accelerator. GiB are 2^30 bytes; `usable_gib` is what all processes can allocate; None: not known. If the
+    vendor is unknown, only the memory is known, and all abilities are assumed. `shared_memory`: device and host share
+    `usable_gib`."""
 
     id: str
     name: str
@@ -123,7 +126,7 @@ class Device(NamedTuple):
     notes: Mapping[str, str]
 
     def runtime(self, expandable: bool) -> DeviceRuntime:
-        """Memory that this kind of device needs beside live tensors, for the memory model."""
+        """Return the memory that this kind of device needs beside live tensors, for the memory model."""
         return DeviceRuntime(
             context_gib=0.5 if self.context_gib is None else self.context_gib,
             evidence=self.evidence if self.vendor == "nvidia" else "thin",
@@ -134,21 +137,22 @@ class Device(NamedTuple):
         )
 
     def rates(self, devices: int, network: float = 0.0) -> DeviceRates | None:
-        """Rates of one device, of so many in a node, for the time model; `network`: bytes a second between nodes, of
-        one node. None if no rate is published."""
+        """Return the rates of one of so many devices in a node, for the time model; None if no rate is published.
+        `network`: bytes a second between nodes, of one node."""
         return device_rates(self.id, devices, network)
 
 
 def device_ids() -> list[str]:
-    """Ids of all known devices, in the table's order."""
+    """Return the ids of all known devices, in the table's order."""
     return [key for key in yaml_table("devices") if key != _BY_MEMORY]
 
 
 @lru_cache(maxsize=256)
 def find_device(name: str) -> tuple[Device, str | None]:
-    """A device by id, short form or size of its memory (`48g`), and a note when a short form stands for one of several.
+    """Return a device by id, short form or size of its memory (`48g`), and a note if a short form stands for one of
+    several.
 
-    Raises RecipeError when it is not known."""
+    Raises RecipeError if the device is not known."""
     wanted = name.strip().lower().replace(" ", "-")
     devices = yaml_table("devices")
     if wanted in device_ids():
@@ -170,9 +174,10 @@ def find_device(name: str) -> tuple[Device, str | None]:
 
 
 def device_id_of_product(product: str, memory_gib: float | None) -> str | None:
-    """Id of the device that the driver's tool prints as `product` with this total memory, GiB; None where it is not
-    known. A name can stand for cards of several sizes, of which the nearest is meant. It may have a little more memory
-    than its entry, as error correction, which takes a sixteenth, can be off; with less, another entry must fit."""
+    """Return the id of the device that the driver's tool prints as `product` with this total memory, GiB; None if it is
+    not known. If a name stands for cards of several sizes, the nearest one is meant. A card may have a little more
+    memory than its entry, as error correction, which takes a sixteenth, can be off; with less, another entry must
+    fit."""
     printed = _bare_product(product)
     devices = yaml_table("devices")
     keys = [key for key in devices.mention(printed) if printed in map(_bare_product, devices[key]["products"])]
@@ -185,12 +190,12 @@ def device_id_of_product(product: str, memory_gib: float | None) -> str | None:
 
 
 def _bare_product(product: str) -> str:
-    """A product's name without its maker's, which older drivers leave out."""
+    """Return a product's name without its maker's, which older drivers leave out."""
     return " ".join(re.sub(r"^(nvidia|amd|ascend)\b ?|^ascend(?=9)", "", product.strip().lower()).split())
 
 
 def _near_devices_hint(wanted: str) -> str:
-    """`did you mean X?` for devices with a like model number, else the common ones."""
+    """Return `did you mean X?` with the devices of a similar model number, else the common devices."""
     like = [
         key
         for key in device_ids()
@@ -204,7 +209,8 @@ def _near_devices_hint(wanted: str) -> str:
 
 
 def _device_id_with_size(wanted: str) -> str | None:
-    """A device by its id, or a short form, and the memory that it has: `rtx-3060-12g`."""
+    """Return the id of a device that is named by id or short form and its memory: `rtx-3060-12g`; None if there is
+    none."""
     name, _, size = wanted.rpartition("-")
     match, devices = re.fullmatch(_MEMORY_SIZE, size), yaml_table("devices")
     gib = int(match[1]) if match else None
@@ -221,13 +227,13 @@ def _is_common(key: str) -> bool:
 
 
 def device_aliases(key: str) -> list[str]:
-    """Short forms of a device, the usual one first; none of one that goes by its memory."""
+    """Return the short forms of a device, the usual one first; empty for a device that goes by its memory."""
     devices = yaml_table("devices")
     return [str(alias) for alias in devices[key]["aliases"]] if key in devices else []
 
 
 def _device_of_memory(size: int) -> Device:
-    """A device of which no more is known than that it is sold with so many GB."""
+    """Return a device of which only the memory is known, in the GB by which it is sold."""
     usable = round(size * yaml_table("devices")[_BY_MEMORY]["usable_share"], 2)
     return _device_of_entry(_BY_MEMORY)._replace(
         id=f"{size}g", name=f"{size} GB device", memory_gib=size, usable_gib=usable
@@ -263,8 +269,8 @@ _MACHINE_FORM = r"(?i)(?:(\d{1,6}) ?[x×*] ?)?(\d{1,6}) ?[x×*] ?(.+)"
 
 
 class Machine(NamedTuple):
-    """`nodes` servers with `devices` accelerators each. `note` says which device a short form was taken for. `network`
-    joins nodes, `price` is that of a device and hour; both as they are written, and None where nobody says."""
+    """`nodes` servers with `devices` accelerators each. `note` says which device a short form stands for. `network`
+    joins nodes, `price` is that of a device and hour; both as they are written, and None if they are not."""
 
     nodes: int
     devices: int
@@ -284,7 +290,8 @@ class Machine(NamedTuple):
 
 
 def parse_machine(text: str, host_ram_gib: float | None = None) -> Machine:
-    """`2x8xa100-80g`, `8xascend-910b-64g`, `1x48g`: nodes x devices x device. Raises RecipeError when malformed."""
+    """Return the machine of a text such as `2x8xa100-80g`, `8xascend-910b-64g`, `1x48g`: nodes x devices x device.
+    Raises RecipeError for a malformed text."""
     match = re.fullmatch(_MACHINE_FORM, text.strip())
     if not match:
         form = "[nodes x] devices x device, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g"
@@ -300,7 +307,7 @@ def parse_machine(text: str, host_ram_gib: float | None = None) -> Machine:
 
 
 def _single_device_hint(text: str) -> str:
-    """`; one is 1xa100-80g` for the name of a device without a number, else an empty text."""
+    """Return `; one is 1xa100-80g` for the name of a device without a number, else an empty text."""
     try:
         return f"; one is 1x{find_device(text)[0].id}"
     except RecipeError:

@@ -1,4 +1,4 @@
-"""Model families by the model_type of their config.json: data/families.yaml beside the generated data/families.json."""
+"""Model families by the model_type of their config.json: data/families.yaml and the generated data/families.json."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class Family(NamedTuple):
     data/families.json unless a field names another."""
 
     kind: str
-    # Norms. Number of norms over the hidden width in a layer; their kind, as physics names it.
+    # Number of norms over the hidden width in a layer, and their kind, as physics names it.
     norms: int = 2
     norm: NormKind = "rms"
-    # A norm over each head of queries and of keys; only where `use_qk_norm` is set; one over all heads instead; norms
-    # of heads without weights, in the layers that rotate; norms without weights over the heads of values.
+    # A norm over each head of queries and of keys; the same, but only if `use_qk_norm` is set; one norm over all heads
+    # instead; norms of heads without weights, in the layers that rotate; norms without weights over heads of values.
     qk_norm: bool = False
     optional_qk_norm: bool = False
     full_width_qk_norm: bool = False
     weightless_qk_norm: bool = False
     v_norm: bool = False
-    # The first layer reads the result of a norm over the embedding. The name of the norm after the layers.
+    # A norm over the embedding, whose result the first layer reads; the name of the norm after the last layer.
     embedding_norm: bool = False
     last_norm: str = "norm"
-    # In what the layers differ. heads: full-attention layers have another head_dim; cross_attention: some layers attend
-    # to what the towers give.
+    # How layers differ in shape. heads: full-attention layers have another head_dim; cross_attention: some layers
+    # attend to the towers' output.
     layer_shapes: Literal["", "heads", "cross_attention"] = ""
     # Rows that the embedding has beyond the vocabulary.
     extra_embedding_rows: int = 0
@@ -54,10 +54,10 @@ class Family(NamedTuple):
     mtp_layers_loaded: bool = False
     # Attention and feed-forward block read the same hidden state.
     parallel: bool = False
-    # Dropout on what both halves of a layer add.
+    # Dropout on the results that both halves of a layer add to the hidden state.
     residual_dropout: bool = False
-    # Attention. Biases of q, k and v; whether attention_bias of config.json means the output matrix, too; biases of all
-    # matrices of a layer.
+    # Biases of q, k and v; whether attention_bias of config.json includes the output matrix; biases of all matrices of
+    # a layer; sinks of attention.
     qkv_bias: bool = False
     output_bias: bool = True
     linear_bias: bool = False
@@ -68,7 +68,7 @@ class Family(NamedTuple):
     softmax_in_half: bool = False
     # Attention gets a mask even without padding.
     always_masked: bool = False
-    # q, k and v are copied out of the result of one matrix, or read there as they are; that result is clipped.
+    # q, k and v are copied out of the result of one matrix (else they are views of it); that result is clipped.
     contiguous_copies: bool = False
     clip_qkv: bool = False
     # A part of each head is rotated, and joined with the rest.
@@ -76,44 +76,45 @@ class Family(NamedTuple):
     # Positions are an embedding. The activation is NewGELU, written out step by step.
     position_embedding: bool = False
     new_gelu: bool = False
-    # Linear modules are of a class of their own, which bitsandbytes leaves as they are (transformers since 5.6), and
-    # which multiplies by a view of the weight, so that autocast keeps no copy of that.
+    # Linear modules are of a class of their own, which bitsandbytes does not replace (transformers since 5.6), and
+    # which multiplies by a view of the weight, so that autocast keeps no copy of the weight.
     own_linear_class: bool = False
-    # Matrices are no nn.Linear, though peft and bitsandbytes take them for such where they are named.
+    # Matrices are no nn.Linear, though peft and bitsandbytes treat them so if they are named.
     no_nn_linear: bool = False
-    # What some layers have in place of attention: a gated delta net, beside which attention is gated, too, a gated
-    # short convolution, Mamba-2, Mamba, or lightning attention; whether every layer has it beside attention instead.
+    # The replacement of attention in some layers: a gated delta net (then attention is gated, too), a gated short
+    # convolution, Mamba-2, Mamba, or lightning attention; whether every layer has it beside attention instead.
     mixer: Literal["delta", "convolution", "statespace", "scan", "lightning"] | None = None
     mixer_beside_attention: bool = False
-    # The feed-forward width. intermediate_size counts the gate and the up matrix together; two thirds of it, rounded
-    # up, unless config.json says that all of it; four times the hidden size where config.json does not say.
+    # The feed-forward width. halved: intermediate_size counts the gate and the up matrix together; adjusted: it is two
+    # thirds of intermediate_size, rounded up, unless config.json says otherwise; fourfold: four times the hidden size
+    # if config.json does not give it.
     halved_width: bool = False
     adjusted_width: bool = False
     fourfold_width: bool = False
-    # Embedding and output layer are one where config.json does not say.
+    # Embedding and output layer share their weight if config.json does not say.
     tied: bool = False
-    # Experts. The transformers release since which they are one tensor and no linear layers (None: they are not);
-    # whether that tensor is made while loading, of types that no earlier release had.
+    # The transformers release since which experts are one tensor and no linear layers (None: they are not); for types
+    # that no earlier release had, whether that tensor is made while loading.
     fused_experts: str | None = None
     experts_merged: bool = False
-    # What chooses experts: a parameter, one with a bias, with one that never trains, beside one that is a buffer, a
-    # linear module, or one whose weight is read past it.
+    # The router, which chooses experts: a parameter; one with a bias; one whose bias never trains, or is a buffer; a
+    # linear module; or a linear module whose weight is used directly.
     router: Literal["parameter", "bias", "fixed", "buffer", "module", "linear"] = "parameter"
-    # Leading layers without experts, where config.json does not say.
+    # Leading layers without experts, if config.json does not say.
     dense_layers: int = 0
     expert_bias: bool = False
     clamped_swiglu: bool = False
     # Results of experts are added up by index_add.
     index_add: bool = False
-    # Each expert computes all tokens, scaled by zero where the token did not choose it.
+    # Each expert computes all tokens; results of experts that a token did not choose are scaled by zero.
     every_expert_computes: bool = False
     # As many experts of another width, for the tokens of pictures.
     vision_experts: bool = False
     # A dense block stands beside the experts.
     dense_mlp_beside_experts: bool = False
-    # Names in the model's code; empty where they are not known. `layer` is the class that FSDP wraps, `parts` what a
-    # layer holds, by which freeze tuning chooses; `linear` may name some that a config does without. `separate` is what
-    # `linear` was before the experts were one tensor.
+    # Names in the model's code; empty if they are not known. `layer`: the class that FSDP wraps; `parts`: modules of a
+    # layer, among which freeze tuning chooses; `linear`: linear modules, also those that some configs lack; `separate`:
+    # the same before the experts were one tensor.
     layer: str | None = None
     parts: frozenset[str] = frozenset()
     linear: frozenset[str] = frozenset()
@@ -124,24 +125,24 @@ class Family(NamedTuple):
     fields: Mapping[str, str] = MappingProxyType({})
     # LLaMA-Factory's templates for chat-tuned models of the type, the usual one first.
     templates: tuple[str, ...] = ()
-    # Linear modules that peft takes no adapters on, in a type with experts where it has any.
+    # Linear modules on which peft accepts no adapter; of a type with experts, only if the model has any.
     peft_refuses: frozenset[str] = frozenset()
-    # What LoRA should name, and why.
+    # The value that `lora_target` should have, and why.
     targets: str = "all"
     lora_remark: str = ""
-    # What a written recipe says of answers without thoughts, where the template puts an empty one into their prompts.
+    # Words of a written recipe on answers without thoughts, if the template puts an empty thought into their prompts.
     without_thoughts: str = "prompt without thinking"
-    # Beside FlashAttention-2 LLaMA-Factory replaces the mixers by ones of flash-linear-attention.
+    # With FlashAttention-2 LLaMA-Factory replaces the mixers by those of flash-linear-attention.
     mixers_patched: bool = False
-    # Settings of data that recipes for its chat models take.
+    # Data settings of recipes for the type's chat models.
     settings: Mapping[str, Any] = MappingProxyType({})
-    # (start of a name, what replaces it) where the models' own code fails with transformers 5.
+    # (start of a name, its replacement) if the models' own code fails with transformers 5.
     successor: tuple[str, str] | None = None
-    # What transformers 5 makes of the model, other than its weights were trained.
+    # How transformers 5 computes the model differently from how its weights were trained.
     wrong_in_transformers_5: str = ""
-    # What LLaMA-Factory looks for under ZeRO-3 by the name of a class that transformers has since named otherwise.
+    # The class that LLaMA-Factory looks for under ZeRO-3 by a name that transformers has since changed.
     lost_leaf: str | None = None
-    # LLaMA-Factory has liger kernels, hands on the coefficient of the routers' loss, loads an attention kernel of its
+    # LLaMA-Factory has Liger kernels, passes on the coefficient of the router loss, loads an attention kernel of its
     # own, converts to mixture-of-depths, and shifts attention (S^2).
     liger: bool = False
     aux_loss: bool = False
@@ -187,8 +188,8 @@ class Family(NamedTuple):
         return forms
 
     def names(self, roles: Iterable[str], fused: bool = True) -> frozenset[str]:
-        """Linear layers of a model whose matrices have these roles; a layer of no role counts as there. `fused`: the
-        experts are one tensor."""
+        """Return the linear layers of a model whose matrices have these roles; a layer without a role always counts.
+        `fused`: the experts are one tensor."""
         there = set(roles)
         linear = self.linear if fused or not self.separate else self.separate
         return frozenset(name for name in linear if there.intersection(self.roles.get(name, there)))
@@ -217,26 +218,25 @@ def _is_known_type(decoder: Mapping[str, Any]) -> bool:
 
 @cache
 def composite_family(kind: str, decoder: str) -> Family:
-    """The family of a decoder behind towers: its decoder's, but for what LLaMA-Factory does by the model's own type.
-    Raises RecipeError where the table has no such decoder."""
-    own, columns = yaml_table("composites")[kind], json_table("families")["llamafactory"]
-    told: dict[str, Any] = {
-        column: kind in llamafactory_types(column) for column in columns if column in Family._fields
-    }
+    """Return the family of a decoder behind towers: its decoder's, except for what LLaMA-Factory does by the model's
+    own type. Raises RecipeError if the table has no such decoder."""
+    own = yaml_table("composites")[kind]
     inner = family_of_type(decoder)
     if own.get("separate_experts"):
         inner = inner._replace(fused_experts=None)
-    return inner._replace(kind=kind, layer=own.get("layer", inner.layer), templates=tuple(own["templates"]), **told)
+    return inner._replace(
+        kind=kind, layer=own.get("layer", inner.layer), templates=tuple(own["templates"]), **_llamafactory_facts(kind)
+    )
 
 
 def known_types() -> list[str]:
-    """The model types of the table, sorted."""
+    """Return the model types of the table, sorted."""
     return sorted(yaml_table("families"))
 
 
 @cache
 def family_of_type(kind: str) -> Family:
-    """The family of a model type. Raises RecipeError where the table has none."""
+    """Return the family of a model type. Raises RecipeError if the table has none."""
     if kind not in yaml_table("families"):
         raise RecipeError(f"model type `{kind}` is not among the supported ones; {_SIMULATE_HINT}")
     generated, own = json_table("families"), yaml_table("families")[kind]
@@ -244,9 +244,7 @@ def family_of_type(kind: str) -> Family:
     # Without a class in transformers, the linear layers are those that have a role.
     facts: dict[str, Any] = {**generated["transformers"].get(kind, {"linear": roles}), **own}
     del facts["source"]
-    facts |= {
-        column: kind in llamafactory_types(column) for column in generated["llamafactory"] if column in Family._fields
-    }
+    facts |= _llamafactory_facts(kind)
     facts["roles"] = {name: tuple(role.split()) for name, role in {**_ROLE_OF_MATRIX, **roles}.items()}
     facts |= {name: frozenset(facts.get(name, ())) for name in ("linear", "separate", "parts", "peft_refuses")}
     facts["templates"] = tuple(facts.get("templates", ()))
@@ -255,29 +253,32 @@ def family_of_type(kind: str) -> Family:
 
 
 def unlisted_family(kind: str, linear: Iterable[str]) -> Family:
-    """The family of a model type that the table lacks, by the linear modules that its class holds: each is a role."""
+    """Return the family of a model type that the table lacks, by the linear modules that its class holds: each module
+    is a role of its own."""
     names = frozenset(linear)
+    return Family(kind, linear=names, roles={name: (name,) for name in names}, **_llamafactory_facts(kind))
+
+
+def _llamafactory_facts(kind: str) -> dict[str, Any]:
+    """Return the fields of a family that say what LLaMA-Factory itself does for a model type."""
     columns = json_table("families")["llamafactory"]
-    told: dict[str, Any] = {
-        column: kind in llamafactory_types(column) for column in columns if column in Family._fields
-    }
-    return Family(kind, linear=names, roles={name: (name,) for name in names}, **told)
+    return {column: kind in columns[column] for column in columns if column in Family._fields}
 
 
 def llamafactory_types(column: str) -> list[str]:
-    """All model types of a column that is LLaMA-Factory's own, also those of no known family."""
+    """Return all model types that LLaMA-Factory itself lists in a column, also those of no known family."""
     kinds: list[str] = json_table("families")["llamafactory"][column]
     return kinds
 
 
 def with_usual_fields(config: Config, family: Family) -> Config:
-    """The config.json with the names that most types give its fields."""
+    """Return the config.json with its fields under the names that most types use."""
     told = ((name, _nested_field(config, own.split("."))) for name, own in family.fields.items())
     return {**config, **{name: value for name, value in told if value is not None}}
 
 
 def _nested_field(config: Config, names: list[str]) -> Any:
-    """A field, or one of a part of the config.json; None where there is none."""
+    """Return a field of a config.json, or of a part of it; None if it is missing."""
     first, *rest = names
     value = config.get(first)
     if not rest:

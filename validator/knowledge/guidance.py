@@ -1,4 +1,4 @@
-"""What public work recommends: how many samples (data/samples.yaml), which learning rates and settings
+"""Recommendations of public work: how many samples (data/samples.yaml), which learning rates and settings
 (data/rates.yaml), and which memory-saving optimizers for full fine-tuning on one device (data/savers.yaml)."""
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ BLOCK_TOKENS = 2048
 
 
 def published_rates(model: Model, method: str, stage: str = "sft", saver: str | None = None) -> Mapping[str, Any]:
-    """The entry of data/rates.yaml for the stage, the method and a model of this size; qlora is lora there.
+    """Return the entry of data/rates.yaml for a stage, a method (qlora counts as lora) and a model of this size.
 
-    Raises RecipeError where nobody has published one."""
+    Raises RecipeError if nobody has published one."""
     found = rate_row(stage, method, model.billions, saver)
     if found is None:
         known = methods_with_rates(TUNING_METHODS, stage)
@@ -37,8 +37,8 @@ def published_rates(model: Model, method: str, stage: str = "sft", saver: str | 
 
 
 def rate_row(stage: str, method: str, billions: float | None, optimizer: str | None = None) -> Mapping[str, Any] | None:
-    """The entry of data/rates.yaml for a run, None where nobody published one. Where the size is not known, the entry
-    is the widest: the lowest and the highest of all sizes."""
+    """Return the entry of data/rates.yaml for a run; None if nobody published one. If the size is not known, the ranges
+    go from the lowest to the highest value of all sizes."""
     entries = _rate_rows(stage, method)
     own = [e for e in entries if e.get("optimizer") == optimizer] or [e for e in entries if "optimizer" not in e]
     if not own or billions is not None:
@@ -52,7 +52,7 @@ def _widest_range(ranges: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def setting_rows(stage: str, method: str, loss: str) -> list[Mapping[str, Any]]:
-    """The rows of data/rates.yaml for settings by key that hold for a stage, a method and a preference loss."""
+    """Return the rows of data/rates.yaml on single settings that hold for a stage, a method and a preference loss."""
     asked = {"stage": stage, "method": "lora" if method == "qlora" else method}
     rows: list[Mapping[str, Any]] = tables.yaml_table("rates")["shape"]
     return [
@@ -63,12 +63,12 @@ def setting_rows(stage: str, method: str, loss: str) -> list[Mapping[str, Any]]:
 
 
 def usual_setting(key: str) -> float:
-    """The value that recipes take for a setting, from its row of data/rates.yaml."""
+    """Return the value that recipes use for a setting, from its row of data/rates.yaml."""
     return float(next(row["default"] for row in tables.yaml_table("rates")["shape"] if row["key"] == key))
 
 
 def methods_with_rates(methods: Sequence[str], stage: str) -> list[str]:
-    """The methods for which a learning rate in this stage is published."""
+    """Return the methods for which a learning rate in this stage is published."""
     return [method for method in methods if _rate_rows(stage, method)]
 
 
@@ -80,7 +80,7 @@ def _rate_rows(stage: str, method: str) -> list[Mapping[str, Any]]:
 
 
 class SampleFigure(NamedTuple):
-    """A number of samples, and who it is from."""
+    """A number of samples, and who published it."""
 
     samples: int
     by: str
@@ -88,12 +88,13 @@ class SampleFigure(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleAmounts:
-    """How many samples public work used in a stage, and what it saw. None: nobody has published the figure.
+    """How many samples public work used in a stage, and what effect they had. None: nobody has published the figure.
 
-    `form`: fewest with which form and style change; `effect`: with which a skill or a preference does; `low` to `high`:
-    the range of public runs; `saturating`: more hardly helps; `recommended`: what headers state. `unit`: what is
-    counted. `report_for`: the size, in billions of parameters, whose count of the field report is recommended.
-    `largest`: size of the largest model of the public runs. `sources`: keys of the sources of data/samples.yaml."""
+    `form`: the fewest that changed form and style; `effect`: the fewest that taught a skill or a preference; `low` to
+    `high`: the range of public runs; `saturating`: more samples hardly help; `recommended`: the number that headers
+    state. `unit`: what is counted. `report_for`: the size, in billions of parameters, whose count of the field report
+    is recommended. `largest`: size of the largest model of the public runs. `sources`: keys of the sources of
+    data/samples.yaml."""
 
     form: SampleFigure | None
     effect: SampleFigure | None
@@ -112,11 +113,11 @@ class SampleAmounts:
         return f"public runs usually took {self.low:,} to {self.high:,}"
 
     def whose(self, stated: int | None) -> str | None:
-        """Who a stated number of samples is from; None for a number of the recipe's own."""
+        """Return who published a stated number of samples; None for a number of the recipe's own."""
         return self.recommended.by if stated == self.recommended.samples else None
 
     def few(self, number: int) -> str | None:
-        """The end of a sentence on what so few samples can teach, and what to do; None from the effect on."""
+        """Return the end of a sentence on what so few samples can teach, and what to do; None from `effect` on."""
         if self.effect is None or number >= self.effect.samples:
             return None
         seen, by = f"{self.effect.samples:,}", self.effect.by
@@ -133,7 +134,7 @@ class SampleAmounts:
         )
 
     def many(self, number: int) -> str | None:
-        """The end of a sentence on who saw so many samples wasted; None up to the saturating number."""
+        """Return the end of a sentence on who saw so many samples wasted; None up to `saturating`."""
         if self.saturating is None or number <= self.saturating.samples:
             return None
         seen = f"{self.saturating.by} saw more than {self.saturating.samples:,} wasted"
@@ -141,14 +142,14 @@ class SampleAmounts:
 
 
 def count_in_words(number: int, unit: str) -> str:
-    """The number with its noun: `1 sample`, `30 blocks of 2,048 tokens`."""
+    """Return the number with its noun: `1 sample`, `30 blocks of 2,048 tokens`."""
     noun, _, rest = unit.partition(" ")
     return f"{number:,} {plural(number, noun)} {rest}".rstrip()
 
 
 def sample_amounts(stage: str, method: str, billions: float, has_images: bool = False) -> SampleAmounts | None:
-    """The figures of data/samples.yaml for the stage, those of the field report for the nearest size. `has_images`:
-    samples have images or videos. None for a stage that it does not know."""
+    """Return the figures of data/samples.yaml for a stage, with the field report's figure for the nearest size; None
+    for a stage without figures. `has_images`: samples have images or videos."""
     kind = "sft-pictures" if stage == "sft" and has_images else stage
     if kind == "sources" or kind not in tables.yaml_table("samples"):
         return None
@@ -178,7 +179,7 @@ def _sample_figure(stated: Mapping[str, Any] | None) -> SampleFigure | None:
 
 
 def field_report_counts() -> Mapping[float, int]:
-    """The field report's count of samples for each size in billions of parameters."""
+    """Return the field report's count of samples for each size in billions of parameters."""
     counts: Mapping[float, int] = tables.yaml_table("samples")["sft"]["recommended"]["field_report"]
     return counts
 
@@ -187,7 +188,7 @@ SaverSetting = bool | int | float | str
 
 
 class MemorySaver(NamedTuple):
-    """An optimizer that saves memory: what a recipe calls it, what it gives up, and the recipe's settings. `bits`: the
+    """An optimizer that saves memory: its name in messages, what it gives up, and the recipe's settings. `bits`: the
     width of the states that bitsandbytes keeps; None for an optimizer that does not need it."""
 
     title: str
@@ -198,7 +199,7 @@ class MemorySaver(NamedTuple):
 
 @cache
 def memory_savers() -> Mapping[str, MemorySaver]:
-    """Every memory saver by name, the least approximate first."""
+    """Return every memory saver by name, the least approximate first."""
     return {name: MemorySaver(**entry) for name, entry in yaml_table("savers").items()}
 
 

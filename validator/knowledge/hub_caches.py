@@ -1,5 +1,5 @@
-"""The caches of Hugging Face and ModelScope on this machine: where they are, and which models lie in them. Nothing
-is downloaded."""
+"""The caches of Hugging Face and ModelScope on this machine: their folders, and which models lie in them. Nothing is
+downloaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HUB_NAME = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}")
 
 
 class CachedModel(NamedTuple):
-    """A folder with the files of a hub model, and whose cache it is in."""
+    """A folder with the files of a hub model, and the hub whose cache it is in."""
 
     folder: Path
     hub: str
@@ -28,8 +28,9 @@ class CachedModel(NamedTuple):
 def cached_model(
     name: str, file: str = "config.json", revision: str = "main", folder: str | None = None
 ) -> CachedModel | None:
-    """Where a hub name has been downloaded to, with that file: first in the cache that LLaMA-Factory would use, then in
-    the other's. `folder` is the recipe's own `cache_dir`."""
+    """Return the folder to which a hub name has been downloaded, with that file: first from the cache that
+    LLaMA-Factory would use, then from the other hub's; None if neither has it. `folder` is the recipe's own
+    `cache_dir`."""
     if not _HUB_NAME.fullmatch(name):
         return None
     ways = [
@@ -44,7 +45,8 @@ def cached_model(
 
 
 def huggingface_folders(name: str, revision: str = "main", folder: str | None = None) -> Iterator[Path]:
-    """The snapshot of a revision, a branch or a commit (huggingface_hub/constants.py and file_download.py)."""
+    """Yield the snapshot folder of a revision, a branch or a commit (huggingface_hub/constants.py and
+    file_download.py)."""
     place = hub_cache(folder) / huggingface_entry(name)
     branch = place / "refs" / revision
     try:
@@ -55,13 +57,15 @@ def huggingface_folders(name: str, revision: str = "main", folder: str | None = 
 
 
 def huggingface_entry(name: str) -> str:
-    """The folder of a model in Hugging Face's cache (huggingface_hub/file_download.py, repo_folder_name)."""
+    """Return the name of a model's folder in Hugging Face's cache (huggingface_hub/file_download.py,
+    repo_folder_name)."""
     return f"models--{name.replace('/', '--')}"
 
 
 def modelscope_folders(name: str, revision: str = "main", folder: str | None = None) -> Iterator[Path]:
-    """The layouts that releases of modelscope have had, the newest first (modelscope/hub/utils/utils.py,
-    find_reusable_legacy_repo_dir). LLaMA-Factory asks for `master` where a recipe says `main`."""
+    """Yield the folders in which releases of modelscope keep a model, the newest layout first
+    (modelscope/hub/utils/utils.py, find_reusable_legacy_repo_dir). LLaMA-Factory asks for `master` if a recipe says
+    `main`."""
     owner, _, model = name.partition("/")
     root = safe_read.expand_home(folder or os.environ.get("MODELSCOPE_CACHE") or "~/.cache/modelscope")
     yield root / "models" / f"{owner}--{model}" / "snapshots" / ("master" if revision == "main" else revision)
@@ -71,13 +75,15 @@ def modelscope_folders(name: str, revision: str = "main", folder: str | None = N
 
 
 def datasets_cache(folder: str | None) -> Path:
-    """Where datasets keeps rows as it reads and tokenizes them (datasets/config.py); `folder` is the recipe's own."""
+    """Return the folder in which datasets keeps rows as it reads and tokenizes them (datasets/config.py). `folder` is
+    the recipe's own."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     return safe_read.expand_home(folder or os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets"))
 
 
 def hub_cache(folder: str | None) -> Path:
-    """The cache of Hugging Face by the variables of huggingface_hub/constants.py; `folder` is the recipe's own."""
+    """Return Hugging Face's cache folder by the variables of huggingface_hub/constants.py. `folder` is the recipe's
+    own."""
     given = os.environ
     home = given.get("HF_HOME") or Path(given.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     chosen = folder or given.get("HF_HUB_CACHE") or given.get("HUGGINGFACE_HUB_CACHE") or Path(home, "hub")

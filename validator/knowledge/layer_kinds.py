@@ -1,5 +1,5 @@
-"""config.json -> the kind of every layer: attention or what stands in its place (Mamba, delta net, convolution),
-experts or none, and layers whose attention shapes differ."""
+"""Reads from config.json the kind of every layer: attention or its replacement (Mamba, delta net, convolution), experts
+or none, and layers whose attention shapes differ."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _ATTENTION_TYPES = ("full_attention", "attention")
 
 
 def read_mixer(config: Config, family: Family) -> Mixer:
-    """The mixer that some layers have in place of attention or beside it. Raises KeyError, RecipeError."""
+    """Return the mixer that some layers have in place of attention or beside it. Raises KeyError, RecipeError."""
     return _MIXERS[family.mixer or "convolution"].read(config, family)
 
 
 def read_layer_kinds(config: Config, family: Family, ffn: FeedForwardShape) -> tuple[LayerKind, ...]:
-    """The kind of each layer, first layers first. Raises RecipeError for a list that does not name all layers."""
+    """Return the kind of each layer, first layers first. Raises RecipeError for a list that does not name all
+    layers."""
     layers = required_size(config, "num_hidden_layers")
     if family.mixer_beside_attention:
         return (LayerKind(mixes=True, experts=ffn.experts > 0),) * layers
@@ -55,8 +56,8 @@ def _layers_that_attend(config: Config, family: Family, layers: int) -> tuple[bo
 
 
 def _chosen_layers(config: Config, layers: int, listed: str, repeated: str, every: int) -> tuple[bool, ...]:
-    """Return for each layer whether it is chosen: by the list of that name, else each of `repeated`'s period from its
-    offset, else the last of `every` few, with 0 none."""
+    """Return for each layer whether it is chosen: by the list `listed`; else one in each period, from the offset, of
+    `repeated`; else the last of each `every` layers (0: none)."""
     if isinstance(chosen := config.get(listed), list):
         return tuple(number in chosen for number in range(layers))
     if period := optional_size(config, f"{repeated}_period"):
@@ -119,8 +120,8 @@ def _read_convolution(config: Config, _family: Family) -> ShortConvolution:
 
 
 class _MixerRow(NamedTuple):
-    """How a mixer is read from config.json, and by default one of how many layers attends, the last of them (0:
-    none)."""
+    """The function that reads a mixer from config.json, and the default interval of layers that attend: the last of so
+    many (0: none)."""
 
     read: Callable[[Config, Family], Mixer]
     attention_every: int
@@ -150,7 +151,8 @@ def configs_by_layer(config: Config, layer_shapes: str) -> Iterator[Config]:
 
 
 def _by_cross_attention(config: Config, layers: int) -> Iterator[Config]:
-    """Layers that read what towers give; they alone have norms of heads. Without a list each fifth, as in the class."""
+    """Yield each layer's config.json. Some layers read the towers' output, and they alone have norms of heads: those
+    that `cross_attention_layers` lists, else each fifth, as in the class."""
     chosen = config.get("cross_attention_layers") or range(3, layers, 5)
     if not isinstance(chosen, list | range):
         raise RecipeError(f"config.json: `cross_attention_layers` is {chosen!r}, not a list")
@@ -159,7 +161,8 @@ def _by_cross_attention(config: Config, layers: int) -> Iterator[Config]:
 
 
 def _by_full_attention(config: Config, layers: int) -> Iterator[Config]:
-    """Layers that attend to all tokens: without a list each sixth, and always the last."""
+    """Yield each layer's config.json. Some layers attend to all tokens: those that `layer_types` names, else each sixth
+    and the last."""
     kinds = config.get("layer_types") or [*(number % 6 == 5 for number in range(layers - 1)), True]
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise RecipeError(f"config.json: `layer_types` does not name each of {layers} layers")
@@ -179,7 +182,7 @@ def _kv_shared_fields(config: Config) -> Config:
 
 
 def _full_attention_fields(config: Config) -> Config:
-    """The config.json fields that differ in full-attention layers."""
+    """Return the config.json fields that differ in full-attention layers."""
     joint = bool(config.get("attention_k_eq_v"))
     shared = {"num_key_value_heads": config.get("num_global_key_value_heads"), KV_TIED: True} if joint else {}
     return {"head_dim": config.get("global_head_dim") or config.get("head_dim"), "sliding_window": 0, **shared}

@@ -1,6 +1,6 @@
-"""Which model of the catalogue an unlisted name stands for: by the last part of a path, of another owner's hub name,
-or of the folder that a hub's cache or a training run makes; else by the name of a run. Words beside the known
-name may say that the shapes are others, or that the weights are quantized."""
+"""Guesses which model of the catalogue an unlisted name stands for: by the last part of a path, of another owner's hub
+name, or of the folder that a hub's cache or a training run makes; else by the name of a run. Words beside the known
+name may suggest other shapes, or quantized weights."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _IN_16_BITS = re.compile(r"(?i)(?<![a-z])(?:bf|fp)16(?!\d)")
 
 
 def suggests_other_shapes(words: str) -> bool:
-    """True if they speak for other shapes than those of the known model, or for an adapter."""
+    """True if the words suggest other shapes than those of the known model, or an adapter."""
     training = _TRAINING_STAGE.search(words)
     return bool(_OTHER_SHAPES.search(words) or _SHAPE_PARTS.search(words[: training.start()] if training else words))
 
 
 def suggests_another_model(before: str) -> bool:
-    """True if words before the known name say that it is another model's, or that its vocabulary may have grown."""
+    """True if words before the known name suggest another model, or a larger vocabulary."""
     return bool(_ANOTHER_MODEL.search(before))
 
 
@@ -62,12 +62,12 @@ def continues_version(behind: str) -> bool:
 
 
 def without_training_words(text: str) -> str:
-    """The name of a run or a recipe without what it says of how it trains."""
+    """Return the name of a run or a recipe without the words that say how it trains."""
     return "-".join(filter(None, re.split(r"[-_.@]*(?:\x00[-_.@]*)+", _TRAINING_WORDS.sub("\0", text))))
 
 
 def says_16_bits(words: str) -> bool:
-    """True if they say that the weights are in 16 bits, whatever those of the known model are in."""
+    """True if the words say that the weights are in 16 bits, whatever the known model's are in."""
     return bool(_IN_16_BITS.search(words))
 
 
@@ -98,8 +98,8 @@ _MAX_DEPTH = 5
 
 
 class _Match(NamedTuple):
-    """A name of the catalogue that was met, and what stands behind it in the name looked for; `exact`: no word is too
-    many or too few."""
+    """A known name of the catalogue: the key of its entry, the name itself, and the words behind it in the name that
+    was looked for. `exact`: no word is too many or too few."""
 
     key: str
     hub: str
@@ -108,9 +108,10 @@ class _Match(NamedTuple):
 
 
 def guess_model(name: str, template: Any = None) -> Model | None:
-    """The model that a name stands for, `taken` from it; None where that is not sure. A name with other words than the
-    known one tells the shapes, not the template: it may be trained for another. Words may stand before a known name
-    only where the recipe's template is that of the known model, too: else it may be a part of another."""
+    """Return the model that a name stands for, with `identified_by` set; None if that is uncertain. A name with other
+    words than the known one tells the shapes but not the template, as the model may be trained for another. Words may
+    stand before a known name only if the recipe's template is the known model's, too; else the name may be a part of
+    another."""
     path = PurePosixPath(name.replace("\\", "/").strip())
     owner = path.parts[0].lower() if len(path.parts) == 2 and not name.startswith((".", "/", "~")) else ""
     for read in (
@@ -125,8 +126,8 @@ def guess_model(name: str, template: Any = None) -> Model | None:
 
 
 def guess_model_of_run(text: str, template: Any) -> Model | None:
-    """The model that the name of a run or of its recipe tells, such as dpo_qwen3_8b: with its size, and of the template
-    that the recipe has; None where that is not sure."""
+    """Return the model that the name of a run or of its recipe tells, such as dpo_qwen3_8b. The name must hold a size,
+    and the model's template must be the recipe's. None if that is uncertain."""
     if not isinstance(template, str):
         return None
     for own in _rewritten_names(without_training_words(text)):
@@ -137,7 +138,8 @@ def guess_model_of_run(text: str, template: Any) -> Model | None:
 
 
 def _match_quantized(own: str, read: Callable[[str], _Match | None]) -> tuple[_Match, re.Match[str] | None] | None:
-    """What a name is read as, and the ending that says how it is quantized, where the table does not know that."""
+    """Return the known name in `own`, and the ending that says how it is quantized if the table lacks the quantized
+    name; None if there is no known name."""
     quantized, known = _QUANTIZED_ENDING.search(own), read(own)
     if known and known.exact:
         return known, None
@@ -147,8 +149,8 @@ def _match_quantized(own: str, read: Callable[[str], _Match | None]) -> tuple[_M
 
 
 def _candidate_names(path: PurePosixPath) -> Iterator[str]:
-    """What the model may be called: the last part of the path, else one above it, with all that follows; each also as
-    other names are written."""
+    """Yield possible names of the model: the last part of the path, then each part above it with all that follows; each
+    also rewritten to the usual spelling."""
     above = ("-".join(path.parts[-depth:]) for depth in range(2, min(_MAX_DEPTH, len(path.parts)) + 1))
     saved = _SAVED_PATH.fullmatch(str(path))
     for name in (*_kaggle_names(path), model_name_of_path(path), *above, *([saved["model"]] if saved else ())):
@@ -156,12 +158,13 @@ def _candidate_names(path: PurePosixPath) -> Iterator[str]:
 
 
 def _rewritten_names(name: str) -> Iterable[str]:
-    """The name, and as other names are written."""
+    """Return the name, and the name in the usual spelling."""
     return dict.fromkeys((name, reduce(lambda text, change: change[0].sub(change[1], text), _REWRITES, name)))
 
 
 def _kaggle_names(path: PurePosixPath) -> Iterator[str]:
-    """The variation, with the family's name where it leaves that out."""
+    """Yield the name that a path of Kaggle tells: the variation, with the family's name if the variation leaves it
+    out."""
     if kept := _KAGGLE_PATH.fullmatch(str(path)):
         family, variation = kept["family"], kept["variation"]
         yield variation if variation.startswith(family) else f"{family}-{variation}"
@@ -181,8 +184,9 @@ def _guessed_model(known: _Match, quantized: re.Match[str] | None) -> Model:
 
 
 def _match_beginning(own: str) -> _Match | None:
-    """The longest known name that `own` is, or begins with where that tells the size and nothing speaks for other
-    shapes. Case and the marks between words do not count, nor `Meta-`; those within a number do."""
+    """Return the longest known name that `own` is, or begins with if the known name tells the size and nothing suggests
+    other shapes; None if there is none. Case, `Meta-` and the marks between words do not count; marks within a number
+    do."""
     words = [*_NAME_WORD.finditer(_bare_name(own))][:32]
     lasts = yaml_table("models").matching(_beginning_pattern([word[0] for word in words])) if words else ()
     known = [_compare_words(key, hub, own, words) for key, last in lasts for hub in _hub_names(key, last)]
@@ -193,7 +197,8 @@ def _match_beginning(own: str) -> _Match | None:
 
 
 def _match_inside(own: str, template: str) -> _Match | None:
-    """The known name of a size that stands behind other words, of a model of this template."""
+    """Return the known name with a size that stands behind other words and belongs to a model of this template; None if
+    there is none."""
     words = [word for word in [*_NAME_WORD.finditer(own.lower())][1:32] if word[0].isalpha()]
     for word in words:
         known = _match_beginning(own[word.start() :]) if any(yaml_table("models").mention(f"/{word[0]}")) else None
@@ -207,14 +212,15 @@ def _match_inside(own: str, template: str) -> _Match | None:
 
 
 def _has_template(known: _Match, template: str) -> bool:
-    """True if the template is that of the known model, or of the one that was tuned from it."""
+    """True if the template is the known model's, or that of a model tuned from it."""
     entry = yaml_table("models")[known.key]
     its = (entry.get("overrides", {}).get(known.hub) or {}).get("template", entry["template"])
     return bool(its) and its.removesuffix("_nothink") == template.removesuffix("_nothink")
 
 
 def _match_rank(known: _Match) -> tuple[int, bool, int, int]:
-    """What is the better match comes first: fewer words behind it, none left out; of versions the largest."""
+    """Return the sort key of a match, the best first: fewest words behind it, none left out, the shortest known name,
+    and of variants the largest model."""
     return len(known.rest), not known.exact, len(known.hub), -int(yaml_table("models")[known.key]["parameters"])
 
 
@@ -232,7 +238,7 @@ def _keeps_shapes(known: _Match) -> bool:
 
 
 def _generation_pattern(hub: str) -> str:
-    """How the name of a model begins, its family and number, as a pattern."""
+    """Return a pattern for the beginning of a model's name: family and generation."""
     return "[-_.]?".join(word for word, _ in zip(_NAME_WORD.findall(_bare_name(hub)), range(2), strict=False))
 
 
@@ -243,15 +249,15 @@ def _is_close_size(size: str, parameters: int) -> bool:
 
 
 def _compare_words(key: str, hub: str, own: str, words: list[re.Match[str]]) -> _Match:
-    """A known name beside the words of `own`, without its `Meta-`."""
+    """Return the match of a known name with the words of `own`, without `Meta-`."""
     its, bare = _NAME_WORD.findall(_bare_name(hub)), own[-words[-1].endpos :]
     common = len([*takewhile(lambda pair: pair[0] == pair[1][0], zip(its, words, strict=False))])
     return _Match(key, hub, bare[words[common - 1].end() :].rstrip("-_."), exact=common == len(its) == len(words))
 
 
 def _beginning_pattern(words: list[str]) -> re.Pattern[str]:
-    """What finds the last parts of names that are made of the first of these words, one or more, but for those that
-    tell variants apart."""
+    """Return the pattern that finds known names which consist of the first of these words, one or more, apart from
+    words that tell variants apart."""
     pattern = ""
     for before, word in reversed([*pairwise(words)]):
         mark = "[-_.]+" if before.isdigit() and word.isdigit() else "[-_.]*"
@@ -260,12 +266,12 @@ def _beginning_pattern(words: list[str]) -> re.Pattern[str]:
 
 
 def _bare_name(name: str) -> str:
-    """The last part of a name as names are compared."""
+    """Return the last part of a name, as names are compared: lower case, without `Meta-`."""
     return name.rpartition("/")[2].lower().removeprefix("meta-")
 
 
 def _hub_names(key: str, last: str) -> list[str]:
-    """The first name of the entry that ends so; none where only its notes mention one."""
+    """Return the first name of the entry that ends so; an empty list if only its notes mention one."""
     entry = yaml_table("models")[key]
     return [hub for hub in (*entry["hub"], *entry["modelscope"]) if hub.endswith(f"/{last}")][:1]
 

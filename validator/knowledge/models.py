@@ -1,5 +1,5 @@
-"""Models of data/models.yaml, and local folders with a config.json. Names match leniently; a miss gets a suggestion.
-Models of a type that the tables lack are made from counts of what their class holds."""
+"""Models: those of data/models.yaml, and local folders with a config.json. Names match leniently; an unknown name gets
+a suggestion. A model whose type the tables lack is made from the layers that its class holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BYTES_OF_DTYPE = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
 
 class Model(NamedTuple):
-    """A model by its shapes."""
+    """A model: its shapes, and what else is known of it by name, folder and chat template."""
 
     id: str | None  # of the catalogue; None for a local folder
     name: str
@@ -57,7 +57,7 @@ class Model(NamedTuple):
 
     @property
     def family(self) -> Family:
-        """The family of the model's type."""
+        """The family of the model's type: what is peculiar to it."""
         if self.unlisted:
             return self.unlisted
         return (
@@ -66,7 +66,7 @@ class Model(NamedTuple):
 
     @property
     def refused(self) -> frozenset[str]:
-        """Linear modules that peft takes no adapters on."""
+        """Linear modules on which peft accepts no adapter."""
         return frozenset() if self.family.fused_experts and not self.arch.ffn.experts else self.family.peft_refuses
 
     @property
@@ -85,12 +85,13 @@ class Model(NamedTuple):
 
 
 def model_ids() -> list[str]:
-    """Ids of the models whose shapes are known, in the table's order; of others only names and templates are."""
+    """Return the ids of the models whose shapes are known, in the table's order. Of all others the table knows names
+    and templates only."""
     return [key for key, entry in yaml_table("models").items() if families.has_known_shapes(entry["config"])]
 
 
 def offered_models() -> list[str]:
-    """Ids of the models of text that have a short form, which the planner and the shell offer; others are known by
+    """Return the ids of text models that have a short form. The planner and the shell offer these; others are known by
     name."""
     models = yaml_table("models")
     unnamed = {*models.mention("short: null"), *models.mention("vision_config:"), *models.mention("audio_config:")}
@@ -99,27 +100,28 @@ def offered_models() -> list[str]:
 
 @lru_cache(maxsize=1)
 def release_months() -> dict[str, str]:
-    """The month in which each model was first published, such as 2025-04, by id; no entry is parsed."""
+    """Return the month in which each model was first published, such as 2025-04, by id. No entry is parsed."""
     return dict(yaml_table("models").matching(_RELEASED))
 
 
 @lru_cache(maxsize=1)
 def successor_ids() -> dict[str, str]:
-    """The id of the newer model that replaces a model, by the replaced one's id; no entry is parsed."""
+    """Return the id of the newer model that replaces a model, by the id of the replaced one. No entry is parsed."""
     return {older: key for key, replaced in yaml_table("models").matching(_REPLACES) for older in replaced.split(", ")}
 
 
 def find_model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model:
-    """A model by hub name, file-name form (`qwen32b`), id, or local folder. What the catalogue lacks is looked for in
-    the local hub caches, with a revision and a recipe's own cache. Raises RecipeError when it is not known."""
+    """Return a model by hub name, file-name form (`qwen32b`), id, or local folder. A name that the catalogue lacks is
+    looked for in the local hub caches, with a revision and the recipe's own cache folder. Raises RecipeError if the
+    model is not known."""
     if there := find_known_model(name, revision, cache_dir):
         return there
     raise RecipeError(unknown_models.unknown_model_message(name))
 
 
 def find_known_model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model | None:
-    """As `find_model`, but None for an unknown name. Raises RecipeError for a folder whose config.json cannot be
-    used."""
+    """Return the model as `find_model` does, but None for an unknown name. Raises RecipeError for a folder whose
+    config.json cannot be used."""
     if _is_model_folder(name):
         return _model_in_folder(name, Path(name).absolute())
     if published := _catalogue_model(name):
@@ -136,7 +138,7 @@ def _catalogue_model(name: str) -> Model | None:
 
 
 def catalogue_entry(name: str) -> tuple[str, dict[str, Any], str] | None:
-    """Id, entry of the table and hub name of a model by any of its names; also of one whose type is not known."""
+    """Return id, table entry and hub name of a model by any of its names, even if its type is not known."""
     wanted = name.strip().lower()
     models = yaml_table("models")
     if wanted in models:
@@ -154,7 +156,8 @@ def catalogue_entry(name: str) -> tuple[str, dict[str, Any], str] | None:
 
 
 def find_model_by_any_name(name: str) -> Model:
-    """As `model`, and by a hub name without its owner, as people type it. Raises RecipeError when it is not known."""
+    """Return the model as `find_model` does, also by a hub name without its owner, as people type it. Raises
+    RecipeError if the model is not known."""
     wanted = name.strip().lower()
     mentioned = (yaml_table("models")[key]["hub"] for key in yaml_table("models").mention(f"/{wanted}"))
     full = (hub for hubs in mentioned for hub in hubs if hub.lower().endswith(f"/{wanted}"))
@@ -193,7 +196,7 @@ def _model_in_folder(name: str, folder: Path) -> Model:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of a folder. Raises RecipeError where it cannot be used."""
+    """Return the config.json of a folder. Raises RecipeError if it cannot be used."""
     try:
         config = read_json(str(folder / "config.json"))
     except RecipeError as err:
@@ -206,7 +209,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def with_folder_template(model: Model, folder: Path, config: Mapping[str, Any]) -> Model:
-    """The model of a folder with the template that its files tell."""
+    """Return the model of a folder with the chat template that its files suggest."""
     told = folder_template(folder, config, model.family)
     own_code, mapped = "auto_map" in config and model.family.layer is None, config.get("auto_map")
     own_class = not own_code and isinstance(mapped, dict) and any(key.startswith("AutoModel") for key in mapped)
@@ -215,7 +218,7 @@ def with_folder_template(model: Model, folder: Path, config: Mapping[str, Any]) 
 
 
 def _model_of_config(name: str, config: Mapping[str, Any]) -> Model:
-    """The model that a config.json describes."""
+    """Return the model that a config.json describes."""
     arch = read_architecture(config)
     if arch.towers:
         return _composite_model(name, config, arch)
@@ -223,7 +226,7 @@ def _model_of_config(name: str, config: Mapping[str, Any]) -> Model:
 
 
 def _composite_model(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
-    """The model of a config.json that describes a decoder behind towers."""
+    """Return the model of a config.json that describes a decoder behind towers."""
     trained = composites.trained_config(config)
     decoder = composites.decoder_config(trained)
     kind, inner = str(config["model_type"]), str(decoder["model_type"])
@@ -233,12 +236,13 @@ def _composite_model(name: str, config: Mapping[str, Any], arch: Architecture) -
 
 
 def stored_bytes(config: Mapping[str, Any]) -> float:
-    """Bytes per element of the weights beside a config.json: 32 bits where it does not say (transformers)."""
+    """Return the bytes per element of the weights beside a config.json. Without a dtype in the file they are fp32
+    (transformers)."""
     return _BYTES_OF_DTYPE.get(str(config.get("dtype") or config.get("torch_dtype") or "float32"), 2.0)
 
 
 def decoder_model(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
-    """The model of a config.json that describes a decoder."""
+    """Return the model of a config.json that describes a decoder."""
     described = config.get("quantization_config")
     quantization = described if isinstance(described, Mapping) else {}
     method = quantization.get("quant_method")
@@ -259,7 +263,7 @@ def decoder_model(name: str, config: Mapping[str, Any], arch: Architecture) -> M
 
 
 def _positive_field(config: Mapping[str, Any], name: str) -> int | None:
-    """A number that decides no shape; None where it is not there, or cannot be one."""
+    """Return a number that decides no shape; None if the field is missing or no such number."""
     try:
         return checked_size(name, config.get(name))
     except RecipeError:
@@ -267,7 +271,7 @@ def _positive_field(config: Mapping[str, Any], name: str) -> int | None:
 
 
 class ConfigSource(NamedTuple):
-    """A config.json, bytes per element of its weights, and the folder that it lies in; None: the catalogue tells it."""
+    """A config.json, bytes per element of its weights, and the folder that it lies in (None: it is the catalogue's)."""
 
     config: Mapping[str, Any]
     stored_bytes: float
@@ -275,8 +279,8 @@ class ConfigSource(NamedTuple):
 
 
 def find_config_source(name: str, folder: Path | None, revision: str, cache_dir: str | None) -> ConfigSource | None:
-    """What tells the shapes of a model: a folder, the catalogue, the local hub caches. Raises RecipeError for a
-    config.json that cannot be used."""
+    """Return the config.json of a model: from its folder, the catalogue, or the local hub caches; None if there is
+    none. Raises RecipeError for a config.json that cannot be used."""
     if folder and safe_read.path_kind(folder / "config.json") == "file":
         return _source_in_folder(folder)
     if entry := catalogue_entry(name):
@@ -296,7 +300,8 @@ _PLACEHOLDER_ATTENTION, _PLACEHOLDER_FEED_FORWARD = AttentionShape(1, 1, 1), Fee
 
 
 def counted_architecture(layers: Sequence[CountedLayers], size: CountedSizes) -> Architecture:
-    """The shapes, with what lies outside layers and tables counted to the first layers."""
+    """Return the shapes of a model whose layers were counted. Elements outside layers, embedding and output layer count
+    with the first layers."""
     blocks = sum(each.number * _layer_elements(each) for each in layers)
     rest = size.parameters - blocks - size.embedding - size.head - size.hidden  # which formulas take for a final norm
     outside = (CountedLayers(1, (), 0, rest),) if rest else ()
@@ -321,7 +326,7 @@ class CountedSizes(NamedTuple):
 
 
 def counted_model(name: str, source: ConfigSource, layers: Sequence[CountedLayers], size: CountedSizes) -> Model:
-    """The model of a type that the tables lack."""
+    """Return the model of a type that the tables lack, by what its class holds."""
     config, kind = source.config, str(source.config.get("model_type"))
     linear = {each[0] for layer in layers for each in layer.linears}
     told = decoder_model(name, config, counted_architecture(layers, size))
@@ -330,6 +335,6 @@ def counted_model(name: str, source: ConfigSource, layers: Sequence[CountedLayer
 
 
 def _layer_elements(layer: CountedLayers) -> int:
-    """Elements of one layer; the biases of its linear modules are among the vectors."""
+    """Return the elements of one layer. The biases of its linear modules are among the vectors."""
     matrices = sum(number * inputs * outputs for _, inputs, outputs, number, _ in layer.linears)
     return matrices + layer.experts + layer.vectors

@@ -1,4 +1,4 @@
-"""What a node needs beside a recipe, by the vendor of its devices: environment variables, container devices and
+"""The needs of a node beside a recipe, by the vendor of its devices: environment variables, container devices and
 files, scheduler resources, the driver and its tool (data/nodes.yaml); and environment switches as LLaMA-Factory reads
 them."""
 
@@ -24,8 +24,8 @@ def is_env_enabled(name: str, environment: Mapping[str, str] = os.environ) -> bo
 
 
 class TimeoutVariable(NamedTuple):
-    """The variable that ends the wait of processes for each other: what it is where it is not set, and the most it may
-    be, seconds; None: any."""
+    """The variable that limits how long processes wait for each other: its default and its largest value, in seconds
+    (None: no limit)."""
 
     name: str
     usual: int
@@ -33,7 +33,7 @@ class TimeoutVariable(NamedTuple):
 
 
 class VendorSetup(NamedTuple):
-    """A shell file with the vendor's paths: where it may lie, and a variable that says it was read."""
+    """A shell file that sets the vendor's paths: its possible places, and a variable that is set once it was read."""
 
     files: tuple[str, ...]
     unless: str

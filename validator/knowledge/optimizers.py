@@ -64,7 +64,7 @@ _UNLISTED = OptimizerChoice()
 
 
 def optimizer_choice(name: object) -> OptimizerChoice:
-    """The row of a value of `optim`. A name without a row counts as AdamW."""
+    """Return the row of a value of `optim`. A name without a row counts as AdamW."""
     return _CHOICES.get(str(name), _UNLISTED)
 
 

@@ -22,41 +22,42 @@ ReleasePair = tuple[str, str]
 
 
 def known_pairs() -> list[ReleasePair]:
-    """LLaMA-Factory releases with the transformers releases each admits, newest first in both."""
+    """Return LLaMA-Factory releases with the transformers releases that each admits, newest first in both."""
     return [(release, version) for release, versions in _transformers_by_release().items() for version in versions]
 
 
 @cache
 def newest_pair() -> ReleasePair:
-    """The pair of releases that a recipe without a range is judged by."""
+    """Return the pair of releases by which a recipe without a range is judged."""
     return known_pairs()[0]
 
 
 def earlier_transformers() -> list[str]:
-    """The transformers releases of the tables but the newest, that of the earlier major release first."""
+    """Return the transformers releases of the tables without the newest, the latest of the earlier major release
+    first."""
     others = [version for release, version in known_pairs()[1:] if release == newest_pair()[0]]
     return sorted(others, key=lambda version: version != previous_major_pair()[1])
 
 
 def previous_major_pair() -> ReleasePair:
-    """The newest pair whose transformers is of an earlier major release than the newest pair's."""
+    """Return the newest pair whose transformers is of an earlier major release than the newest pair's."""
     major = newest_pair()[1].partition(".")[0]
     return next(pair for pair in known_pairs() if pair[1].partition(".")[0] != major)
 
 
 def verified_release(package: str) -> str:
-    """The release of a package with which the rules and formulas were settled; those of LLaMA-Factory and transformers
+    """Return the release of a package with which rules and formulas were verified. LLaMA-Factory's and transformers'
     are the newest pair. Raises KeyError for a package that is not in seen.yaml."""
     return str(tables.yaml_table("seen")[package])
 
 
 def pair_name(pair: ReleasePair) -> str:
-    """The pair as the tables write it."""
+    """Return the pair as the tables write it."""
     return "/".join(pair)
 
 
 def release_series(version: str) -> str:
-    """The series that a release belongs to: 5.6 of 5.6.0."""
+    """Return the series of a release: 5.6 of 5.6.0."""
     return ".".join(version.split(".")[:2])
 
 
@@ -67,8 +68,8 @@ def is_at_least(pair: ReleasePair, limit: str) -> bool:
 
 
 class ReleaseRange:
-    """The releases for which a recipe is, by `llamafactory`, `transformers` and `torch` of its header block. A range
-    holds several; a recipe without one is for the newest pair of the tables."""
+    """The releases that a recipe admits, by `llamafactory`, `transformers` and `torch` of its header block. Without a
+    range it is judged by the newest pair of the tables."""
 
     def __init__(self, header: Mapping[str, Any] | None = None) -> None:
         header = header or {}
@@ -83,9 +84,9 @@ class ReleaseRange:
 
     @cached_property
     def stand_ins(self) -> list[ReleasePair]:
-        """If the tables hold no release of the range: the pairs by which the recipe is judged instead, newest first.
-        With each LLaMA-Factory that takes the least transformers of the range, these are the nearest transformers at or
-        below that, else the nearest above, of the same major release. Raises RecipeError if the range is malformed."""
+        """The pairs by which the recipe is judged if the tables hold no release of its range, newest first; else empty.
+        For each LLaMA-Factory that accepts the least transformers of the range: the nearest transformers of the same
+        major release, at or below that if there is one, else above. Raises RecipeError if the range is malformed."""
         wanted = self._wanted.get("transformers")
         if wanted is None or self._admitted:
             return []
@@ -116,8 +117,8 @@ class ReleaseRange:
 
     @cached_property
     def possible_pairs(self) -> list[ReleasePair]:
-        """Every pair that the recipe may meet, newest first: all of its range; without a range, or with one that cannot
-        be read, the newest LLaMA-Factory with each transformers release that it admits."""
+        """Every pair that the recipe may meet, newest first: all of its range. Without a range, or with a malformed
+        one, the newest LLaMA-Factory with each transformers release that it admits."""
         try:
             there = (self._admitted or self.stand_ins) if self._asked else []
         except RecipeError:
@@ -160,7 +161,7 @@ class ReleaseRange:
         )
 
     def possible_defaults(self, key: str) -> set[Any]:
-        """Values that a key has by default, with each pair of releases that the recipe may meet."""
+        """Return the values that a key has by default, with each pair of releases that the recipe may meet."""
         table = tables.json_table("arguments")
         newest_one, changes = table["arguments"].get(key, {}).get("default"), table["changes"]
         each = (changes.get(pair_name(pair), {}).get(key, {}) for pair in self.possible_pairs)
@@ -193,8 +194,8 @@ class ReleaseRange:
 
 
 def range_admits(wanted: Any, version: str) -> bool:
-    """True if a range such as `>=0.9.4, <0.9.6` holds a version; a version alone means that one. Null holds all. Raises
-    RecipeError where it is no range."""
+    """True if a range such as `>=0.9.4, <0.9.6` holds a version. A version alone admits only itself, null every
+    version. Raises RecipeError if it is no range."""
     if wanted is None:
         return True
     here = _version_numbers(version, wanted)
@@ -220,7 +221,7 @@ def _parse_range(wanted: str) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], 
 
 
 def _least_release(wanted: Any) -> str:
-    """The least release that a range names."""
+    """Return the least release that a range names."""
     return min(
         (part.strip(" <>=!") for part in str(wanted).split(",")), key=lambda part: _version_numbers(part, wanted)
     )
@@ -232,7 +233,7 @@ def _nearest_releases(versions: list[str], version: str) -> list[str]:
 
 
 def _oldest_transformers(release: str) -> str:
-    """The oldest transformers that a LLaMA-Factory release takes."""
+    """Return the oldest transformers that a LLaMA-Factory release accepts."""
     return str(tables.json_table("arguments")["releases"][release]["oldest"])
 
 
@@ -241,7 +242,7 @@ def _transformers_by_release() -> dict[str, list[str]]:
 
 
 def _version_numbers(version: str, wanted: Any) -> tuple[int, ...]:
-    """The numbers of a version; a part such as 0rc1 counts as its leading number."""
+    """Return the numbers of a version; a part such as 0rc1 counts as its leading number."""
     digits: list[str] = _LEADING_DIGITS.findall(version.strip())
     if not all(0 < len(each) < _MAX_DIGITS for each in digits):
         raise _unreadable_range_error(wanted)
@@ -257,8 +258,8 @@ ArgumentEntry = Mapping[str, Any]
 
 
 def argument_entry(key: str, pairs: list[ReleasePair]) -> ArgumentEntry | None:
-    """What the table says of a key for these releases: of several, the oldest, as what newer ones add does not help
-    there. None where one of them does not have it."""
+    """Return what the table says of a key for these releases; None if one of them lacks the key. Of several releases
+    the oldest counts, as additions of newer ones do not help there."""
     known = tables.json_table("arguments")["arguments"].get(key)
     if known is None or not all(pair_name(pair) in known.get("in", [pair_name(pair)]) for pair in pairs):
         return None

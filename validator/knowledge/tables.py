@@ -19,7 +19,7 @@ _ENTRY_START = re.compile(rf"\n({_ENTRY_KEY.pattern}):")
 
 @cache
 def json_table(name: str) -> Any:
-    """One of the generated JSON tables in data/."""
+    """Return one of the generated JSON tables in data/."""
     return json.loads((DATA_FOLDER / f"{name}.json").read_text("utf-8"))
 
 
@@ -53,19 +53,19 @@ class YamlTable(Mapping[str, Any]):
         return isinstance(key, str) and bool(_ENTRY_KEY.fullmatch(key)) and f"\n{key}:" in self._text
 
     def _end(self, start: int) -> int:
-        """Position where the entry that starts here ends."""
+        """Return the position where the entry that starts here ends."""
         following = _ENTRY_START.search(self._text, start + 1)
         return following.start() if following else len(self._text)
 
     def _start(self, inside: int) -> int:
-        """Position where the entry around this place starts; -1 before the first."""
+        """Return the position where the entry around this place starts; -1 before the first."""
         start = self._text.rfind("\n", 0, inside + 1)
         while start >= 0 and not _ENTRY_START.match(self._text, start):
             start = self._text.rfind("\n", 0, start)
         return start
 
     def mention(self, words: str) -> Iterator[str]:
-        """Keys of the entries whose text holds these words, in lower case."""
+        """Yield the keys of the entries whose text, in lower case, holds these words."""
         place = self._lower.find(words)
         while 0 <= place < len(self._text):
             start = self._start(place)
@@ -74,11 +74,11 @@ class YamlTable(Mapping[str, Any]):
             place = self._lower.find(words, self._end(max(start, place - 1)))
 
     def matches(self, pattern: str) -> list[str]:
-        """What the group of a pattern matches in the whole text, whatever its case: names, without a parsed entry."""
+        """Return all matches of the pattern's group in the whole text, in any case. No entry is parsed."""
         return re.findall(pattern, self._text, re.IGNORECASE)
 
     def matching(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-        """The first group of each match in the texts of the entries, with the entry's key; none is parsed."""
+        """Yield the first group of each match in the text of an entry, with the entry's key. No entry is parsed."""
         for match in pattern.finditer(self._text):
             if entry := _ENTRY_START.match(self._text, max(self._start(match.start()), 0)):
                 yield entry[1], match[1]
@@ -86,5 +86,5 @@ class YamlTable(Mapping[str, Any]):
 
 @cache
 def yaml_table(name: str) -> YamlTable:
-    """One of the hand-kept YAML tables in data/."""
+    """Return one of the hand-kept YAML tables in data/."""
     return YamlTable(name)

@@ -1,4 +1,4 @@
-"""What to say of a model name that is not known: that it is an adapter or a GGUF file, or which known name was
+"""Messages about a model name that is not known: it is an adapter or a GGUF file, or which known name was likely
 meant."""
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _REMEDY = (
 
 
 def unknown_model_message(name: str) -> str:
-    """A message that the model is not known: what it is instead where that shows, the name that was likely meant, and
-    what is enough to know it."""
+    """Return the message that the model is not known: what it is instead if that shows, the name that was likely meant,
+    and what suffices to make it known."""
     if other := not_a_model_message(name):
         return other
     if name.startswith((".", "/", "~", "$")) or name.count("/") > 1:
@@ -39,7 +39,7 @@ def unknown_model_message(name: str) -> str:
 
 
 def unknown_base_message(name: str) -> str:
-    """A message that the base in the header block is not known, and what it may name."""
+    """Return the message that the base in the header block is not known, and which names are possible."""
     if other := not_a_model_message(name):
         return other
     return (
@@ -49,7 +49,8 @@ def unknown_base_message(name: str) -> str:
 
 
 def not_a_model_message(name: str) -> str:
-    """What a folder, file or name stands for that is no model LLaMA-Factory loads; empty where nothing says so."""
+    """Return what a folder, file or name is if LLaMA-Factory cannot load it as a model: an adapter, a GGUF file; empty
+    if nothing says so."""
     folder = Path(name)
     with suppress(RecipeError):  # an adapter that is no JSON
         if safe_read.path_kind(folder / "adapter_config.json") == "file":
@@ -63,8 +64,8 @@ def not_a_model_message(name: str) -> str:
 
 
 def likely_meant_name(name: str) -> str | None:
-    """The known hub name of the same owner that is one or two letters off, sooner one with the same numbers. None for a
-    name that is known, be it as another owner's, and for an owner of whom none is."""
+    """Return the known hub name of the same owner that is one or two letters off, preferably one with the same numbers.
+    None for a known name, be it as another owner's, and for an owner of no known name."""
     owner, _, own = name.strip().lower().partition("/")
     groups = json_table("registry")["groups"].values()
     listed = yaml_table("models").matches(r"\n  (?:hub|modelscope): \[(.+)\]")
@@ -89,7 +90,8 @@ def numbers_differ(one: str, other: str) -> bool:
 
 
 def _number_distance(one: str, other: str) -> float | None:
-    """How far apart the numbers of two names are; None where one name has more, such as chatglm-6b and chatglm3-6b."""
+    """Return the sum of the differences between the numbers of two names; None if one name has more numbers, such as
+    chatglm-6b and chatglm3-6b."""
     if not numbers_differ(one, other):
         return 0.0
     its, others = _name_numbers(one), _name_numbers(other)
@@ -97,7 +99,7 @@ def _number_distance(one: str, other: str) -> float | None:
 
 
 def _near_name_question(name: str) -> str:
-    """The name that was likely meant, as a question; empty where none is near."""
+    """Return the name that was likely meant, as a question; empty if none is near."""
     wanted = name.strip().lower()
     owner, _, own = wanted.rpartition("/")
     if near := suggest(wanted, _similar_names(owner, own), 0.85 if owner else 0.6):
@@ -107,8 +109,8 @@ def _near_name_question(name: str) -> str:
 
 
 def _similar_names(owner: str, own: str) -> Iterator[str]:
-    """Names that a slip of the finger may have missed: of the same owner, of no other size or generation, and with no
-    word that tells a variant, such as VL or Coder."""
+    """Yield known names from which a slip of the finger may have come: of the same owner, of the same size and
+    generation, and without a word that tells a variant, such as VL or Coder."""
     numbers, models = _name_numbers(own), yaml_table("models")
     short = [*models, *models.matches(r"\n  short: (?!null)(\S+)")]
     for name in models.matches(rf"(?<![\w./-])({re.escape(owner)}/[\w.\-]+)") if owner else short:
@@ -130,5 +132,5 @@ def _name_numbers(name: str) -> list[str]:
 
 
 def _name_words(name: str) -> list[str]:
-    """Without the b of billions."""
+    """Return the words of a name, without the b of billions."""
     return [word for word in re.findall(r"[^\W\d_]+", name) if word != "b"]
