@@ -91,10 +91,8 @@ def all_codes() -> list[str]:
 
 
 def _with_releases_read(text: str) -> str:
-    packages = sorted(
-        {package for package, _, path in (source.partition("/") for source in named_sources(text)) if path}
-    )
-    seen = ", ".join(f"{package} {releases.verified_release(package)}" for package in packages)
+    packages = {source.partition("/")[0] for source in named_sources(text) if "/" in source}
+    seen = ", ".join(f"{package} {releases.verified_release(package)}" for package in sorted(packages))
     return f"{text}\n\nSeen with: {seen}" if seen else text
 
 

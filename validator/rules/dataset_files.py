@@ -51,10 +51,8 @@ def _first_rows(dataset: Dataset) -> Sequence[Mapping[str, Any]]:
     return dataset.rows.head if dataset.rows and not dataset.rows.problem else ()
 
 
-_ENTRY_KEYS = {
-    *SOURCE_OF_KEY, "formatting", "ranking", "subset", "split", "folder", "num_samples", "columns",
-    "tags",
-}  # fmt: skip
+_OTHER_KEYS = ("formatting", "ranking", "subset", "split", "folder", "num_samples", "columns", "tags")
+_ENTRY_KEYS = {*SOURCE_OF_KEY, *_OTHER_KEYS}
 
 
 @rule("PTH101", ERROR)
@@ -124,16 +122,13 @@ def entry_key_ignored(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findi
     Source: llamafactory/data/parser.py:DatasetAttr.join
     Fix: correct or remove it.
     """
-    written = dataset.entry.get("columns")
-    columns = written if isinstance(written, Mapping) else {}
-    keys = dataset.entry if dataset.source else {}
-    for route, known in [
-        *(((key,), _ENTRY_KEYS) for key in keys),
-        *((("columns", key), SAMPLE_PARTS) for key in columns),
-    ]:
-        if route[-1] not in known:
-            text = f"`{dataset.name}`: `{route[-1]}` in dataset_info.json is ignored{suggest(route[-1], known)}"
-            yield at(*route, at_key=True), text
+    columns = dataset.entry.get("columns")
+    own = [((), key, _ENTRY_KEYS) for key in dataset.entry if dataset.source]
+    parts = [(("columns",), key, SAMPLE_PARTS) for key in columns] if isinstance(columns, Mapping) else []
+    for route, key, known in (*own, *parts):
+        if key not in known:
+            text = f"`{dataset.name}`: `{key}` in dataset_info.json is ignored{suggest(key, known)}"
+            yield at(*route, key, at_key=True), text
 
 
 @rule("PTH117", WARNING)

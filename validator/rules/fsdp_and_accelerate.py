@@ -244,11 +244,10 @@ def accelerate_processes_differ(run: RunSettings, file: AccelerateFile) -> Findi
     """
     if run.machine is None:
         return
-    for name, there, what in (
-        ("num_processes", run.machine.world, "devices"),
-        ("num_machines", run.machine.nodes, "nodes"),
-    ):
-        value = file.config.get(name, 1 if name == "num_machines" else None)
+    processes, nodes = file.config.get("num_processes"), file.config.get("num_machines", 1)
+    pairs = (("num_processes", processes, run.machine.world), ("num_machines", nodes, run.machine.nodes))
+    for name, value, there in pairs:
+        what = "devices" if name == "num_processes" else "nodes"
         if isinstance(value, int) and value != there:
             yield in_accelerate_file(run, name), f"`{name}` is {value}, the machine has {there} {what}; write {there}"
 

@@ -72,10 +72,8 @@ def header_value_unusable(run: RunSettings) -> Findings:
         except RecipeError as err:
             yield "network", str(err)
     if run.header.get("price") is not None and parse_price(run.header["price"]) is None:
-        yield (
-            "price",
-            f"header field `price` is {shown_value(run.header['price'])}, not an amount and a currency: 1.99 USD",
-        )
+        price = shown_value(run.header["price"])
+        yield "price", f"header field `price` is {price}, not an amount and a currency: 1.99 USD"
 
 
 _REQUIRED_FIELDS = {

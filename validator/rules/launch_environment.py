@@ -191,11 +191,9 @@ def ray_may_wait(run: RunSettings, machine: Machine) -> Findings:
         wanted = launch_command.RAY_CPUS * machine.devices
         many = machine.nodes > 1 or launch_command.joins_ray_cluster(run)
         remedy = f"`ray start --num-cpus {wanted}` on each" if many else f"`ray_init_kwargs: {{num_cpus: {wanted}}}`"
-        reserved = (
-            f"{launch_command.RAY_CPUS} CPUs are reserved for each device, {wanted} on a node of {machine.devices}"
-        )
+        each = f"{launch_command.RAY_CPUS} CPUs are reserved for each device, {wanted} on a node of {machine.devices}"
         waits = "where there are fewer the run waits for ever"
-        yield None, f"the environment has USE_RAY: {reserved}; {waits}; promise them by {remedy}"
+        yield None, f"the environment has USE_RAY: {each}; {waits}; promise them by {remedy}"
 
 
 @rule("PAR208", WARNING, about=subjects.machine)

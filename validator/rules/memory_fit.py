@@ -104,9 +104,8 @@ def device_memory_tight(run: RunSettings) -> Findings:
     """
     prediction = predict(run)
     if prediction.device_verdict == "tight":
-        why = (
-            "name the release in the header block" if _depends_on_release(prediction.device_verdicts) else "thin margin"
-        )
+        by_release = _depends_on_release(prediction.device_verdicts)
+        why = "name the release in the header block" if by_release else "thin margin"
         if prediction.enough_for_one_picture:
             why = "fits if no sample has more than one picture; have the data at hand, or a shorter `cutoff_len`"
         yield _key_for_device_memory(run), f"may need {_device_need_and_limit(run)}: {why}"

@@ -35,6 +35,31 @@ def _template_has(part: str) -> Condition:
     return lambda run: run.template is None or bool(run.template.get(part))
 
 
+def _has_towers(run: RunSettings) -> bool:
+    return run.model is None or bool(run.model.arch.towers)
+
+
+def _quantizes(run: RunSettings) -> bool:
+    return run.quantization.asked
+
+
+def _uses_ray(_run: RunSettings) -> bool:
+    return launch_command.uses_ray()
+
+
+def _trains_some_layers(run: RunSettings) -> bool:
+    return run.task.method == "freeze" or run.args.flag("use_llama_pro")
+
+
+def _uses_simpo(run: RunSettings) -> bool:
+    return run.task.stage == "dpo" and run.args.get("pref_loss") == "simpo"
+
+
+def _mixes_datasets(run: RunSettings) -> bool:
+    """True if there are several data sets to mix (data/data_utils.py, merge_dataset)."""
+    return any(len(run.args.words(key)) > 1 for key in ("dataset", "eval_dataset"))
+
+
 def _evaluates_on_the_way(run: RunSettings) -> bool:
     asked = run.args.get("save_strategy") == "best" or run.args.is_set("early_stopping_steps")
     return asked or run.evaluation.while_training
@@ -46,29 +71,18 @@ _READ_BY_METHOD: ConditionTable = (
     ("lora_target additional_target create_new_adapter", _method_is("lora", "oft"), "`finetuning_type: lora` or `oft`"),
     ("oft_rank oft_block_size module_dropout", _method_is("oft"), "`finetuning_type: oft`"),
     ("freeze_trainable_modules freeze_extra_modules", _method_is("freeze"), "`finetuning_type: freeze`"),
-    (
-        "freeze_trainable_layers",
-        lambda run: run.task.method == "freeze" or run.args.flag("use_llama_pro"),
-        "`finetuning_type: freeze`",
-    ),
+    ("freeze_trainable_layers", _trains_some_layers, "`finetuning_type: freeze`"),
 )
 _READ_BY_STAGE: ConditionTable = (
     ("pref_beta pref_ftx", _stage_is("dpo", "kto"), "`stage: dpo` or `kto`"),
     ("pref_loss pref_bco_weight dpo_label_smoothing ld_alpha", _stage_is("dpo"), "`stage: dpo`"),
-    (
-        "simpo_gamma",
-        lambda run: run.task.stage == "dpo" and run.args.get("pref_loss") == "simpo",
-        "`stage: dpo` with `pref_loss: simpo`",
-    ),
+    ("simpo_gamma", _uses_simpo, "`stage: dpo` with `pref_loss: simpo`"),
     ("kto_chosen_weight kto_rejected_weight", _stage_is("kto"), "`stage: kto`"),
     ("ppo_* reward_model*", _stage_is("ppo"), "`stage: ppo`"),
     ("ref_model*", lambda run: run.task.needs_reference_logprobs, "a stage with a reference model"),
     ("use_dft_loss use_eaft_loss use_asft_loss compute_accuracy", _stage_is("sft"), "`stage: sft`"),
 )
-# With one data set there is nothing to mix (data/data_utils.py, merge_dataset).
-_READ_BY_NUMBER: ConditionTable = (
-    ("mix_strategy", lambda run: any(len(run.args.words(key)) > 1 for key in ("dataset", "eval_dataset")), "several"),
-)
+_READ_BY_NUMBER: ConditionTable = (("mix_strategy", _mixes_datasets, "several"),)
 # Whoever sets these up means to use what is switched off.
 _SWITCHED_OFF: ConditionTable = (
     ("galore_*", _is_any_on("use_galore"), "`use_galore`"),
@@ -77,16 +91,8 @@ _SWITCHED_OFF: ConditionTable = (
     ("swanlab_*", _is_any_on("use_swanlab"), "`use_swanlab`"),
     ("kt_*", _is_any_on("use_kt"), "`use_kt`"),
     ("fp8_backend", _is_any_on("fp8", "fp8_enable_fsdp_float8_all_gather"), "`fp8`"),
-    (
-        "quantization_type double_quantization quantization_method",
-        lambda run: run.quantization.asked,
-        "`quantization_bit`",
-    ),
-    (
-        "ray_num_workers ray_init_kwargs master_addr master_port",
-        lambda _run: launch_command.uses_ray(),
-        "`USE_RAY=1` in the environment",
-    ),
+    ("quantization_type double_quantization quantization_method", _quantizes, "`quantization_bit`"),
+    ("ray_num_workers ray_init_kwargs master_addr master_port", _uses_ray, "`USE_RAY=1` in the environment"),
 )
 _READ_BY_SWITCH: ConditionTable = (
     ("profiler_*", _is_any_on("enable_torch_profiler"), "`enable_torch_profiler`"),
@@ -99,11 +105,7 @@ _READ_BY_SWITCH: ConditionTable = (
     ("eval_steps", lambda run: run.evaluation.strategy == "steps", "`eval_strategy: steps`"),
     ("save_steps", lambda run: run.args.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
     ("image_* video_*", _template_has("media"), "a template for images"),
-    (
-        "freeze_vision_tower freeze_multi_modal_projector freeze_language_model",
-        lambda run: run.model is None or bool(run.model.arch.towers),
-        "a model that sees or hears",
-    ),
+    ("freeze_vision_tower freeze_multi_modal_* freeze_language_model", _has_towers, "a model that sees or hears"),
     ("enable_thinking preserve_thinking", _template_has("reasoning"), "a template that thinks"),
 )
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from validator.errors import RecipeError
 from validator.finding import Place
 from validator.knowledge import releases
 from validator.knowledge.optimizers import OWN_OPTIMIZERS, optimizer_choice
-from validator.recipe.safe_read import parse_json
 from validator.recipe.suggestions import suggest
 from validator.rules.rule import ERROR, WARNING, Findings, rename_key, rule
 from validator.run.schedule import WARMUP_SHARES_SINCE, warmup_steps
@@ -187,17 +184,6 @@ _SCHEDULE_ARGUMENTS: Mapping[str, set[str] | None] = {
 }  # fmt: skip
 
 
-def schedule_arguments(run: RunSettings) -> Mapping[str, Any] | None:
-    """`lr_scheduler_kwargs` as a mapping; None where it cannot be read."""
-    value = run.args.get("lr_scheduler_kwargs")
-    if isinstance(value, str):
-        try:
-            value = parse_json(value)
-        except RecipeError:
-            return None
-    return value if isinstance(value, dict) else {} if value is None else None
-
-
 @rule("TRA408", ERROR)
 def schedule_arguments_refused(run: RunSettings) -> Findings:
     """The learning-rate schedule lacks an argument, or gets one it does not know.
@@ -207,7 +193,7 @@ def schedule_arguments_refused(run: RunSettings) -> Findings:
     transformers/optimization.py:get_cosine_with_min_lr_schedule_with_warmup
     Fix: `lr_scheduler_kwargs: {min_lr_rate: 0.1}` for schedules with a floor; no argument for linear.
     """
-    name, given = str(run.args.get("lr_scheduler_type")), schedule_arguments(run)
+    name, given = str(run.args.get("lr_scheduler_type")), run.args.mapping("lr_scheduler_kwargs")
     known = _SCHEDULE_ARGUMENTS.get(name)
     if known is None or given is None:
         return
@@ -233,7 +219,7 @@ def schedule_ends_above(run: RunSettings) -> Findings:
     Source: transformers/optimization.py:get_polynomial_decay_schedule_with_warmup
     Fix: an `lr_end` below `learning_rate`.
     """
-    given = schedule_arguments(run) or {}
+    given = run.args.mapping("lr_scheduler_kwargs") or {}
     end, rate = given.get("lr_end", 1e-7), run.args.number("learning_rate")
     if run.args.get("lr_scheduler_type") == "polynomial" and isinstance(end, (int, float)) and rate > 0 and end >= rate:
         yield "learning_rate", f"schedule polynomial ends at {end:g}, `learning_rate` is {rate:g}; set a lower `lr_end`"

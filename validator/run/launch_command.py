@@ -7,12 +7,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from validator.errors import RecipeError
 from validator.escaping import shell_quote
@@ -20,7 +19,6 @@ from validator.knowledge import releases
 from validator.knowledge.devices import Device
 from validator.knowledge.node_environment import is_env_enabled, node_needs
 from validator.knowledge.tables import yaml_table
-from validator.recipe.safe_read import parse_json
 
 from . import model_files
 from .named_paths import absolute_path_overrides, unspaced_path
@@ -43,22 +41,14 @@ def ray_workers(run: RunSettings) -> int:
 
 def declared_ray_cpus(run: RunSettings) -> int | None:
     """Return the CPUs that the recipe tells Ray it has; None if Ray counts them itself."""
-    count = _ray_init_options(run).get("num_cpus")
+    count = (run.args.mapping("ray_init_kwargs") or {}).get("num_cpus")
     return count if isinstance(count, int) else None
 
 
 def joins_ray_cluster(run: RunSettings) -> bool:
     """True if the run joins an existing cluster; otherwise Ray starts a cluster for the run on this node."""
-    return bool(_ray_init_options(run).get("address") or os.environ.get("RAY_ADDRESS"))
-
-
-def _ray_init_options(run: RunSettings) -> Mapping[str, Any]:
-    """Return the arguments of ray.init, written as a mapping or as JSON text (hparams/training_args.py)."""
-    value = run.args.get("ray_init_kwargs")
-    if isinstance(value, str):
-        with suppress(RecipeError):
-            value = parse_json(value)
-    return value if isinstance(value, Mapping) else {}
+    options = run.args.mapping("ray_init_kwargs") or {}
+    return bool(options.get("address") or os.environ.get("RAY_ADDRESS"))
 
 
 Launcher = Literal["python", "torchrun", "accelerate", "ray"]

@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from validator.errors import RecipeError
 from validator.knowledge import tables
 from validator.physics import Band
+from validator.recipe.safe_read import parse_json
 
 
 class Arguments:
@@ -48,6 +50,16 @@ class Arguments:
         if isinstance(value, str):
             return tuple(word.strip() for word in value.split(","))
         return tuple(str(word) for word in value) if isinstance(value, list) else ()
+
+    def mapping(self, key: str) -> Mapping[str, Any] | None:
+        """Return a mapping, also one that is written as JSON text; empty for null, None for anything else."""
+        value = self.get(key)
+        if isinstance(value, str):
+            try:
+                value = parse_json(value)
+            except RecipeError:
+                return None
+        return {} if value is None else value if isinstance(value, Mapping) else None
 
 
 def finite_number(value: Any) -> float | None:
