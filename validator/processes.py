@@ -53,18 +53,18 @@ def delay_interrupt() -> Iterator[None]:
         yield
         return
     before, answer = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]), signal.getsignal(signal.SIGINT)
-    told: list[tuple[int, FrameType | None]] = []
+    received: list[tuple[int, FrameType | None]] = []
     waits = callable(answer) and threading.current_thread() is threading.main_thread()
     if waits:
-        signal.signal(signal.SIGINT, lambda number, frame: told.append((number, frame)))
+        signal.signal(signal.SIGINT, lambda number, frame: received.append((number, frame)))
     try:
         yield
     finally:
         if waits:
             signal.signal(signal.SIGINT, answer)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if told and callable(answer):
-            answer(*told[0])
+        if received and callable(answer):
+            answer(*received[0])
 
 
 def become_subreaper() -> None:
@@ -80,10 +80,10 @@ def child_pids(pid: int) -> list[int]:
 
 def descendant_pids(pid: int) -> Iterator[int]:
     """Yield all processes below this one, parents first."""
-    (families, ended), wanted = _process_families(), [pid]
-    for parent in wanted:
-        wanted += families[parent]
-    yield from (each for each in wanted[1:] if each not in ended)
+    (families, ended), pending = _process_families(), [pid]
+    for parent in pending:
+        pending += families[parent]
+    yield from (each for each in pending[1:] if each not in ended)
 
 
 def _process_families() -> tuple[defaultdict[int, list[int]], set[int]]:

@@ -66,8 +66,8 @@ def _duration_unit(seconds: float) -> tuple[float, float, str]:
 
 def relative_to_cwd(path: Path) -> Path:
     """Return the path relative to the working directory if it lies below, else the absolute path."""
-    absolute, here = path.absolute(), Path.cwd()
-    return absolute.relative_to(here) if absolute.is_relative_to(here) else absolute
+    absolute, cwd = path.absolute(), Path.cwd()
+    return absolute.relative_to(cwd) if absolute.is_relative_to(cwd) else absolute
 
 
 def shown_value(value: object) -> str:

@@ -57,12 +57,10 @@ def recipe_names() -> list[str]:
 
 def recipe_path(name: str) -> Path:
     """Return the file of a recipe. Raises RecipeError with a hint if there is none."""
-    wanted = name.removesuffix(".yaml")
-    if wanted not in recipe_names():
-        raise RecipeError(
-            f"no recipe `{wanted}` in the catalogue{hint_for_unknown_name(wanted, deepspeed_file_names())}"
-        )
-    return catalogue_root() / "recipes" / f"{wanted}.yaml"
+    stem = name.removesuffix(".yaml")
+    if stem not in recipe_names():
+        raise RecipeError(f"no recipe `{stem}` in the catalogue{hint_for_unknown_name(stem, deepspeed_file_names())}")
+    return catalogue_root() / "recipes" / f"{stem}.yaml"
 
 
 def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
@@ -91,12 +89,12 @@ def catalogue_rows(
     """Return one row for each recipe that passes the filters, judged for this main memory if given. Raises RecipeError
     for an unknown machine or model."""
     target = devices.parse_machine(machine) if machine else None
-    wanted = models.find_model_by_any_name(model) if model else None
+    wanted_model = models.find_model_by_any_name(model) if model else None
     return [
         _catalogue_row(each)
         for each in resolved_recipes(host_ram_gib)
         if (target is None or _runs_on(each, target))
-        and (wanted is None or (each.model is not None and each.model.arch == wanted.arch))
+        and (wanted_model is None or (each.model is not None and each.model.arch == wanted_model.arch))
         and (method is None or method == method_name(each) or method in _name_variants(each))
     ]
 
@@ -109,12 +107,12 @@ def _name_variants(recipe: RunSettings) -> list[str]:
 
 def _runs_on(recipe: RunSettings, target: Machine) -> bool:
     """True if the recipe is for the same device as the target, and for no more devices and nodes."""
-    here = recipe.machine
+    machine = recipe.machine
     return (
-        here is not None
-        and here.device.id == target.device.id
-        and here.nodes <= target.nodes
-        and here.devices <= target.devices
+        machine is not None
+        and machine.device.id == target.device.id
+        and machine.nodes <= target.nodes
+        and machine.devices <= target.devices
     )
 
 
@@ -136,8 +134,8 @@ def _catalogue_row(recipe: RunSettings) -> CatalogueRow:
 
 
 def _stated_hours(recipe: RunSettings) -> HoursRange | None:
-    told = recipe.header.get("predicted")
-    band = told.get("hours") if isinstance(told, dict) else None
+    stated = recipe.header.get("predicted")
+    band = stated.get("hours") if isinstance(stated, dict) else None
     low, high, *_ = map(finite_number, [*band, None, None] if isinstance(band, list) else [None, None])
     return HoursRange(low, high) if low is not None and high is not None else None
 
@@ -152,8 +150,8 @@ def deepspeed_file_names() -> list[str]:
 
 def find_deepspeed_file(name: str) -> str | None:
     """Return the name of the file that `ds_z2`, `ds_z2.json` or `deepspeed/ds_z2.json` means; None if there is none."""
-    wanted = name.removeprefix(f"{DEEPSPEED_FOLDER}/").removesuffix(".json") + ".json"
-    return wanted if wanted in deepspeed_file_names() else None
+    file_name = name.removeprefix(f"{DEEPSPEED_FOLDER}/").removesuffix(".json") + ".json"
+    return file_name if file_name in deepspeed_file_names() else None
 
 
 class LocatedRecipe(NamedTuple):
@@ -195,9 +193,9 @@ def _absolute_path_overrides(file: Path, overrides: Sequence[str]) -> Iterator[s
     """Yield overrides that make the catalogue recipe's relative paths absolute. If the user overrides `dataset`,
     `dataset_dir` is left alone."""
     values = load_recipe(str(file)).values
-    given = {text.partition("=")[0] for text in overrides}
-    given |= {"dataset_dir"} if "dataset" in given else set()
+    overridden = {text.partition("=")[0] for text in overrides}
+    overridden |= {"dataset_dir"} if "dataset" in overridden else set()
     for key in READ_KEYS:
         value = values.get(key.name, key.default)
-        if key.name not in given and isinstance(value, str) and safe_read.path_kind(catalogue_root() / value):
+        if key.name not in overridden and isinstance(value, str) and safe_read.path_kind(catalogue_root() / value):
             yield recipe_file.path_override(key.name, str(catalogue_root() / value))

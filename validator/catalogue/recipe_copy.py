@@ -56,16 +56,16 @@ def install_recipe(
     a command line, or if an existing file has other content."""
     atomic_write.require_new_file(target)
     header = parse_recipe(str(target), text).header
-    folder, wanted = run_folder(target), find_dependencies({**values, "dataset": ""} if own else values, header)
+    folder, dependencies = run_folder(target), find_dependencies({**values, "dataset": ""} if own else values, header)
     if own:
-        wanted = replace(wanted, entries={own.name: own.entry((folder / wanted.registry).parent)})
+        dependencies = replace(dependencies, entries={own.name: own.entry((folder / dependencies.registry).parent)})
     start = _path_from_folder(target, folder)
     _require_no_space(start, text)
-    entries = missing_entries(folder, wanted)
-    missing = [name for name, data in wanted.files.items() if is_missing(folder, name, data)]
-    written = [name for name in missing if write_if_missing(folder, name, wanted.files[name])]
-    if entries and registry_edits.add_entries(folder / wanted.registry, entries):
-        written.append(wanted.registry)
+    entries = missing_entries(folder, dependencies)
+    missing = [name for name, data in dependencies.files.items() if is_missing(folder, name, data)]
+    written = [name for name in missing if write_if_missing(folder, name, dependencies.files[name])]
+    if entries and registry_edits.add_entries(folder / dependencies.registry, entries):
+        written.append(dependencies.registry)
     # Last: a recipe that is there has all that it reads.
     atomic_write.create_file(target, _LAUNCH_COMMAND.sub(lambda command: command[1] + shell_quote(str(start)), text))
     return InstalledRecipe(target, tuple(folder / name for name in written), folder, start, own.notes if own else ())
@@ -75,9 +75,9 @@ def run_folder(target: Path) -> Path:
     """Return the folder from which to start a run of this recipe; its relative paths count from there. This is the
     working directory if it contains the recipe and already holds a data set registry or DeepSpeed files, else the
     recipe's own folder."""
-    own, here = target.parent.resolve(), Path.cwd()
-    project = (here / "data" / REGISTRY_FILE).exists() or (here / "deepspeed").is_dir()
-    return here if project and own.is_relative_to(here) else own
+    recipe_folder, cwd = target.parent.resolve(), Path.cwd()
+    project = (cwd / "data" / REGISTRY_FILE).exists() or (cwd / "deepspeed").is_dir()
+    return cwd if project and recipe_folder.is_relative_to(cwd) else recipe_folder
 
 
 def _require_no_space(start: Path, text: str) -> None:
@@ -121,9 +121,9 @@ def find_dependencies(values: Mapping[str, object], header: Mapping[str, object]
     folder = str(values.get("dataset_dir") or "data")
     if not (catalogue_root() / folder / REGISTRY_FILE).is_file():
         return RecipeDependencies(files)
-    known = read_json(str(catalogue_root() / folder / REGISTRY_FILE))
+    registry = read_json(str(catalogue_root() / folder / REGISTRY_FILE))
     names = [name.strip() for name in str(values.get("dataset") or "").split(",")]
-    entries = {name: known[name] for name in names if name in known}
+    entries = {name: registry[name] for name in names if name in registry}
     for name in (f"{folder}/{entry['file_name']}" for entry in entries.values() if "file_name" in entry):
         files[name] = (catalogue_root() / name).read_bytes()
     return RecipeDependencies(files, f"{folder}/{REGISTRY_FILE}", entries)
@@ -166,18 +166,18 @@ def _same_content(path: Path, content: bytes) -> bool:
         return False
 
 
-def _covers(there: object, entry: object) -> bool:
-    return isinstance(there, dict) and isinstance(entry, dict) and {**there, **entry} == there
+def _covers(present: object, entry: object) -> bool:
+    return isinstance(present, dict) and isinstance(entry, dict) and {**present, **entry} == present
 
 
-def missing_entries(folder: Path, wanted: RecipeDependencies) -> dict[str, object]:
+def missing_entries(folder: Path, dependencies: RecipeDependencies) -> dict[str, object]:
     """Return the entries that the registry lacks. An entry that has all of the catalogue's keys and more counts as
     present. Raises RecipeError if an entry of the same name differs."""
-    path = folder / wanted.registry
-    known = read_json(str(path)) if safe_read.path_kind(path) else {}
-    there = known if isinstance(known, dict) else {}
-    other = {name: entry for name, entry in wanted.entries.items() if not _covers(there.get(name), entry)}
-    missing = registry_edits.undefined_entries(path, other)
+    path = folder / dependencies.registry
+    content = read_json(str(path)) if safe_read.path_kind(path) else {}
+    present = content if isinstance(content, dict) else {}
+    conflicting = {name: entry for name, entry in dependencies.entries.items() if not _covers(present.get(name), entry)}
+    missing = registry_edits.undefined_entries(path, conflicting)
     if missing:
         _require_inside_folder(folder, path)
     return missing
@@ -227,16 +227,16 @@ def copy_recipe(name: str, dest: str, own: UserData | None = None) -> InstalledR
     return _with_adapter_recipe(replace(placed, notes=(*_row_count_notes(own, run), *placed.notes)), document.values)
 
 
-def _text_for_user_data(text: str, target: Path, own: UserData) -> str:
+def _text_for_user_data(text: str, target: Path, data: UserData) -> str:
     """Return the recipe's text for the user's data, with their number of rows and the prediction for them."""
-    dataset = f"dataset: {format_scalar(own.name)}"
+    dataset = f"dataset: {format_scalar(data.name)}"
     text = _DATASET_LINE.sub(lambda _: dataset, _DATA_DESCRIPTION_LINES.sub("", text))
-    text = _ROWS_LINE.sub(f"# rows: {own.rows}", text)
+    text = _ROWS_LINE.sub(f"# rows: {data.rows}", text)
     for written, instead in _STREAMING_REPLACEMENTS.items():
         text = re.sub(written, instead, text)
     run = resolve(parse_recipe(str(target), text))
     # No registry on the disk has them yet.
-    run = replace(run, workspace=replace(run.workspace, registry=own.registry))
+    run = replace(run, workspace=replace(run.workspace, registry=data.registry))
     prediction = stated_prediction(run)
     return _PREDICTED_LINE.sub(f"# predicted: {prediction_line(prediction)}\n", text) if prediction else text
 
@@ -244,39 +244,39 @@ def _text_for_user_data(text: str, target: Path, own: UserData) -> str:
 def _with_adapter_recipe(placed: InstalledRecipe, values: Mapping[str, object]) -> InstalledRecipe:
     """Write the recipe that trains the adapter from which this recipe starts, if the catalogue has one."""
     first = Path(str(values.get("adapter_name_or_path"))).name
-    beside = placed.recipe.with_name(f"{first}.yaml")
-    if first not in bundled_recipes.recipe_names() or safe_read.path_kind(beside):
+    adapter_recipe = placed.recipe.with_name(f"{first}.yaml")
+    if first not in bundled_recipes.recipe_names() or safe_read.path_kind(adapter_recipe):
         return placed
     document = load_recipe(str(bundled_recipes.recipe_path(first)))
-    brought = install_recipe(beside, with_origin(document.text, first), document.values)
-    note = f"train `{beside.name}` first: this recipe starts from the adapter that it saves"
+    brought = install_recipe(adapter_recipe, with_origin(document.text, first), document.values)
+    note = f"train `{adapter_recipe.name}` first: this recipe starts from the adapter that it saves"
     return replace(
-        placed, files=(*dict.fromkeys((*placed.files, beside, *brought.files)),), notes=(note, *placed.notes)
+        placed, files=(*dict.fromkeys((*placed.files, adapter_recipe, *brought.files)),), notes=(note, *placed.notes)
     )
 
 
-def _require_trained_stage(own: UserData, name: str, run: RunSettings) -> None:
+def _require_trained_stage(data: UserData, name: str, run: RunSettings) -> None:
     """Raise RecipeError if the recipe's stage does not train rows like the user's; the message names a recipe that
     does, or how to get one."""
-    wanted = own.form.stage
-    if run.task.stage in TRAINABLE_STAGES[wanted]:
+    stage = data.form.stage
+    if run.task.stage in TRAINABLE_STAGES[stage]:
         return
-    other = name.removesuffix(f"-{run.task.stage}") + ("" if wanted == "sft" else f"-{wanted}")
-    way = f"copy `{other}`"
-    if other not in bundled_recipes.recipe_names():
-        options = ["--model", run.model_name, "--machine", run.header.get("machine"), "--data", own.path]
+    other_recipe = name.removesuffix(f"-{run.task.stage}") + ("" if stage == "sft" else f"-{stage}")
+    way = f"copy `{other_recipe}`"
+    if other_recipe not in bundled_recipes.recipe_names():
+        options = ["--model", run.model_name, "--machine", run.header.get("machine"), "--data", data.path]
         way = f"`{shell_join(['lmf-recipes', 'plan', *map(str, options), '--write', 'FILE.yaml'])}`"
     raise RecipeError(
-        f"`{own.path}` holds {ROW_KINDS[wanted]}, which stage {run.task.stage} of `{name}` does not train; {way}"
+        f"`{data.path}` holds {ROW_KINDS[stage]}, which stage {run.task.stage} of `{name}` does not train; {way}"
     )
 
 
-def _row_count_notes(own: UserData, run: RunSettings) -> Iterator[str]:
+def _row_count_notes(data: UserData, run: RunSettings) -> Iterator[str]:
     """Yield a note if the user has fewer rows than the header block states, with the source of that number."""
-    if run.declared.samples and own.rows < run.declared.samples:
-        rows = f"{own.rows:,} {plural(own.rows, 'row')}"
+    if run.declared.samples and data.rows < run.declared.samples:
+        rows = f"{data.rows:,} {plural(data.rows, 'row')}"
         whose = run.guidance.whose(run.declared.samples) if run.guidance else None
-        yield f"`{own}` holds {rows}, the recipe is made for {run.declared.samples:,}{f', {whose}' if whose else ''}"
+        yield f"`{data}` holds {rows}, the recipe is made for {run.declared.samples:,}{f', {whose}' if whose else ''}"
 
 
 def with_origin(text: str, name: str) -> str:

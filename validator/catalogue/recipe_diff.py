@@ -76,16 +76,16 @@ def _output_dir_is_recipe_name(recipe: RunSettings) -> bool:
 def _setting_values(recipe: RunSettings, engine_too: bool) -> SettingValues:
     """Return the recipe's keys, the header fields that affect its verdict, and the values in its DeepSpeed file."""
     header = {f"(header) {field}": recipe.header[field] for field in _HEADER_FIELDS if field in recipe.header}
-    inside = _flatten(recipe.deepspeed.config) if recipe.deepspeed and engine_too else ()
-    return {**header, **recipe.args.values, **{f"(deepspeed file) {key}": value for key, value in inside}}
+    deepspeed_values = _flatten(recipe.deepspeed.config) if recipe.deepspeed and engine_too else ()
+    return {**header, **recipe.args.values, **{f"(deepspeed file) {key}": value for key, value in deepspeed_values}}
 
 
-def _flatten(config: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+def _flatten(config: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in config.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{above}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
-            yield f"{above}{key}", value
+            yield f"{prefix}{key}", value
 
 
 def _memory_summary(recipe: RunSettings) -> MemorySummary:

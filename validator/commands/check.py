@@ -72,7 +72,7 @@ def command(
         raise click.UsageError("--unsafe-fixes goes with --fix or --diff")
     if diff and form != "text":
         raise click.UsageError("--diff prints a plain diff; leave --format out")
-    given = frozenset(paths) if hook else None
+    staged = frozenset(paths) if hook else None
     if hook:
         from validator.check import find_files
 
@@ -85,7 +85,7 @@ def command(
 
             target = autofix.CheckOptions(machine, host_ram, trial)
             fix_and_exit(
-                paths, autofix.FixRequest(target, Selection(select, ignore), unsafe, diff, given), form, strict
+                paths, autofix.FixRequest(target, Selection(select, ignore), unsafe, diff, staged), form, strict
             )
         check_files.check_and_exit(paths, machine, host_ram, form, strict, select, ignore, trial)
 
@@ -99,8 +99,10 @@ def _default_paths() -> list[str]:
 def fix_and_exit(paths: Sequence[str], request: FixRequest, form: str, strict: bool) -> NoReturn:
     """Fix the files and print what is left to find. With `diff` print the changes only, and exit with 1 where there are
     any."""
-    seen: set[str] = set()
-    results = [each for path in paths for each in fix_subject(check_files.resolve_path_or_name(path), request, seen)]
+    fixed_paths: set[str] = set()
+    results = [
+        each for path in paths for each in fix_subject(check_files.resolve_path_or_name(path), request, fixed_paths)
+    ]
     if request.diff:
         sys.stdout.write("".join(format_diff(each.before, each.after) for each in results if each.before))
         sys.exit(1 if any(each.changed for each in results) else 0)

@@ -52,5 +52,5 @@ def format_diagnosis(diagnosis: Diagnosis) -> str:
 
 
 def _diagnosis_line(line: CheckResult, width: int) -> str:
-    wanted = f"wanted: {line.wanted}" if line.wanted else ""
-    return f"{line.state:<7}  {line.what:<{width}}  {'; '.join(filter(None, (line.found, wanted, line.remedy)))}"
+    wanted_text = f"wanted: {line.wanted}" if line.wanted else ""
+    return f"{line.state:<7}  {line.what:<{width}}  {'; '.join(filter(None, (line.found, wanted_text, line.remedy)))}"

@@ -49,18 +49,18 @@ def command(
     recipe, overrides = locate_recipe(recipe, overrides)
     with options.open_simulator(simulate, _MAX_SIMULATED_CHANGES) as trial:
         document = with_header_fields(load_with_overrides(recipe, overrides), network=network, price=price)
-        judged, run = check_recipe(document, machine, host_ram, trial)
+        report, run = check_recipe(document, machine, host_ram, trial)
         explanation = explain(
-            run, overrides, judged.diagnostics, options.simulation_of(run) if simulate else None, energy
+            run, overrides, report.diagnostics, options.simulation_of(run) if simulate else None, energy
         )
     if form == "json":
         explanation = explanation.rounded()
-    emit(explanation, form, lambda shown: _format_errors(judged) + explain_text.format_explanation(shown))
-    sys.exit(1 if judged.count(Severity.ERROR) else 0)
+    emit(explanation, form, lambda shown: _format_errors(report) + explain_text.format_explanation(shown))
+    sys.exit(1 if report.count(Severity.ERROR) else 0)
 
 
-def _format_errors(judged: FileReport) -> str:
+def _format_errors(report: FileReport) -> str:
     """Return the errors that would stop the run, as `check` prints them. Memory is left out, because the verdict states
     it."""
-    errors = [each for each in judged.diagnostics if each.severity is Severity.ERROR and each.code not in MEMORY_CODES]
-    return escaping.escape_lines(findings.finding_lines(FileReport(judged.path, errors, sources=judged.sources)))
+    errors = [each for each in report.diagnostics if each.severity is Severity.ERROR and each.code not in MEMORY_CODES]
+    return escaping.escape_lines(findings.finding_lines(FileReport(report.path, errors, sources=report.sources)))

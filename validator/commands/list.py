@@ -40,12 +40,14 @@ def format_catalogue(rows: Sequence[CatalogueRow], machine: str | None = None, m
     """Return the rows as a table. Raises RecipeError if no recipe is for the machine and the model asked for; the
     message names the command that plans one."""
     if not rows:
-        asked = [word for key, value in (("--model", model), ("--machine", machine)) if value for word in (key, value)]
-        plan = shell_join(["lmf-recipes", "plan", *asked, *(("--write", "FILE.yaml") if model else ())])
+        filters = [
+            word for key, value in (("--model", model), ("--machine", machine)) if value for word in (key, value)
+        ]
+        plan = shell_join(["lmf-recipes", "plan", *filters, *(("--write", "FILE.yaml") if model else ())])
         raise RecipeError(f"no recipe matches; `{plan}` makes one in a second, `lmf-recipes list` shows all there are")
     return escaping.escape_lines(format_table(COLUMNS, map(_row_cells, rows), OPTIONAL_COLUMNS))
 
 
 def _row_cells(row: CatalogueRow) -> list[object]:
-    told = {"hours": f"{two_digits(row.hours.low)}-{two_digits(row.hours.high)}" if row.hours else None}
-    return [told.get(title, getattr(row, title)) for title in COLUMNS]
+    hours = {"hours": f"{two_digits(row.hours.low)}-{two_digits(row.hours.high)}" if row.hours else None}
+    return [hours.get(title, getattr(row, title)) for title in COLUMNS]

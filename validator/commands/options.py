@@ -74,13 +74,13 @@ def _this_machine(context: click.Context) -> str:
     from validator.machine import this_machine  # runs the programs of the drivers: only where it is asked for
 
     try:
-        here = this_machine.require_machine()
+        machine = this_machine.require_machine()
     except RecipeError as err:
         raise NoAcceleratorError(f"--machine auto: {err}") from None
-    for line in (f"this machine: {here}", *(note.text for note in here.notes())):
+    for line in (f"this machine: {machine}", *(note.text for note in machine.notes())):
         print_lines(line, err=True)
-    context.meta[_HOST_RAM_KEY] = here.host_ram_gib
-    return here.machine
+    context.meta[_HOST_RAM_KEY] = machine.host_ram_gib
+    return machine.machine
 
 
 class NumberInRange(click.FloatRange):
@@ -131,8 +131,8 @@ def read_user_data(context: click.Context, _parameter: click.Parameter, path: st
     """Return the description of the user's data file or folder; None if the option is not given."""
     if path is None or context.resilient_parsing:
         return None
-    if own := user_data.read_user_data(Path(path)):
-        return own
+    if data := user_data.read_user_data(Path(path)):
+        return data
     dataset.require_packages(f"`{path}`")
     from validator.dataset.user_input import read_user_data
 
@@ -167,42 +167,42 @@ DATA_OPTION = click.option(
 _MISSING_PACKAGES = "--simulate needs {}, which this Python lacks; run `pip install torch llamafactory=={}`"
 
 
-def _require_simulation_packages(context: click.Context, _parameter: click.Parameter, wanted: bool) -> bool:
+def _require_simulation_packages(context: click.Context, _parameter: click.Parameter, simulate: bool) -> bool:
     """Return whether --simulate is given. Raises click.UsageError, with the command that installs them, if packages for
     it are missing."""
-    if wanted and not context.resilient_parsing:
+    if simulate and not context.resilient_parsing:
         from validator.knowledge import releases  # only where it is asked for
         from validator.simulation import session
 
-        if lacking := session.missing_packages():
-            raise click.UsageError(_MISSING_PACKAGES.format(", ".join(lacking), releases.newest_pair()[0]))
-    return wanted
+        if missing := session.missing_packages():
+            raise click.UsageError(_MISSING_PACKAGES.format(", ".join(missing), releases.newest_pair()[0]))
+    return simulate
 
 
 @contextmanager
-def open_session(wanted: bool, more: int = 0) -> Iterator[SimulationSession | None]:
-    """Yield a session that simulates a run and `more` variants; None if it is not wanted. The process that simulates
-    ends with the block."""
-    if not wanted:
+def open_session(simulate: bool, variants: int = 0) -> Iterator[SimulationSession | None]:
+    """Yield a session that simulates a run and so many `variants` of it; None if --simulate is not given. The process
+    that simulates ends with the block."""
+    if not simulate:
         yield None
         return
     from validator.simulation import session
 
-    with session.SimulationSession(lambda line: print_lines(line, err=True), more) as made:
-        yield made
+    with session.SimulationSession(lambda line: print_lines(line, err=True), variants) as simulations:
+        yield simulations
 
 
 @contextmanager
-def open_simulator(wanted: bool, more: int = 0) -> Iterator[Callable[[RunSettings], RunSettings] | None]:
-    """Yield a function that gives a run its simulations, from a session as `open_session` yields; None if it is not
-    wanted."""
-    with open_session(wanted, more) as made:
-        if made is None:
+def open_simulator(simulate: bool, variants: int = 0) -> Iterator[Callable[[RunSettings], RunSettings] | None]:
+    """Yield a function that gives a run its simulations, from a session as `open_session` yields; None if
+    --simulate is not given."""
+    with open_session(simulate, variants) as simulations:
+        if simulations is None:
             yield None
             return
         from validator.simulation import predict
 
-        yield lambda one: predict.with_simulations(one, made)
+        yield lambda one: predict.with_simulations(one, simulations)
 
 
 def simulation_of(run: RunSettings) -> SimulationFigures | None:
@@ -224,8 +224,8 @@ def complete_recipes(_context: click.Context, _parameter: click.Parameter, begun
 
 def complete_recipes_and_files(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the catalogue's recipes whose names begin with the text typed so far, and let the shell add files."""
-    named = [CompletionItem(name) for name in complete_recipes(context, parameter, begun)]
-    return [*named, CompletionItem(begun, type="file")]
+    recipes = [CompletionItem(name) for name in complete_recipes(context, parameter, begun)]
+    return [*recipes, CompletionItem(begun, type="file")]
 
 
 def complete_recipes_and_deepspeed_files(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:

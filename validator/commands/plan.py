@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from validator.run.user_data import UserData
 
 
-def next_commands(answer: Answer, given: Sequence[str]) -> list[str]:
+def next_commands(answer: Answer, option_words: Sequence[str]) -> list[str]:
     """Return commands that may follow: write the best plan as a recipe, or copy the catalogue's recipe for the same
-    model, method and machine. After a table of models: plan for the first of them. `given` are the options of this
-    call, as words of a command line."""
+    model, method and machine. After a table of models: plan for the first of them. `option_words` are the options of
+    this call, as words of a command line."""
     if answer.best is None:
         return []
-    draft, again = answer.best.draft, ["lmf-recipes", "plan", *given]
+    draft, plan_words = answer.best.draft, ["lmf-recipes", "plan", *option_words]
     if answer.model is None:
-        return [shell_join([*again, "--model", draft.model.name])]
-    commands = [[*again, "--write", f"{draft.name}.yaml"]]
+        return [shell_join([*plan_words, "--model", draft.model.name])]
+    commands = [[*plan_words, "--write", f"{draft.name}.yaml"]]
     if alike := matching_recipe(draft):
-        data = given.index("--data") if "--data" in given else len(given)
-        commands.append(["lmf-recipes", "copy", alike, ".", *given[data : data + 2]])
+        data = option_words.index("--data") if "--data" in option_words else len(option_words)
+        commands.append(["lmf-recipes", "copy", alike, ".", *option_words[data : data + 2]])
     return [shell_join(command) for command in commands]
 
 
@@ -143,8 +143,8 @@ def command(
         if data and answer.best:
             data.require_media(answer.best.draft.run)
         shown = answer_rows(answer)
-        again = _given_options(context, simulated=answer.planned is not None)
-        following = () if write or form == "json" else next_commands(answer, again)
+        options_given = _given_options(context, simulated=answer.planned is not None)
+        following = () if write or form == "json" else next_commands(answer, options_given)
         emit(shown, form, lambda rows: plan_text.format_plan(rows, following))
         if write:
             written = written_files.format_installed_recipe(

@@ -57,11 +57,11 @@ def require_no_errors(
 def _report(checks: Sequence[Check], run: RunSettings, context: CheckContext, dry: bool = False) -> None:
     """Print warnings and errors of the checks. The program ends here, with exit code 1, if one is an error and the run
     is not a dry one."""
-    lacking = [line for check in checks for line in check(run, context) if line.state != "ok"]
-    for line in lacking:
+    problems = [line for check in checks for line in check(run, context) if line.state != "ok"]
+    for line in problems:
         stops = dry and line.state == "error"
         print_lines(f"{'a run here would stop' if stops else f'this machine: {line.state}'}: {line.found}", err=True)
-    if any(line.state == "error" for line in lacking) and not dry:
+    if any(line.state == "error" for line in problems) and not dry:
         sys.exit(1)
 
 

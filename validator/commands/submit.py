@@ -76,8 +76,11 @@ def command(
     if recipe == "-":
         raise click.UsageError("the nodes read the recipe from a file; save it first")
     settings = load_or_ask_site(engine, site, ask=not dry_run)
-    wanted = _SubmitOptions(overrides, machine, host_ram, hours, settings)
-    runs = [_smoke_run(each, wanted) if smoke else _checked_run(each, wanted) for each in _recipe_paths(recipe)]
+    submit_options = _SubmitOptions(overrides, machine, host_ram, hours, settings)
+    runs = [
+        _smoke_run(each, submit_options) if smoke else _checked_run(each, submit_options)
+        for each in _recipe_paths(recipe)
+    ]
     run = _SCHEDULERS[engine](runs, settings)
     for note in run.notes:
         print_lines(note, err=True)
@@ -96,12 +99,12 @@ def _recipe_paths(recipe: str) -> Iterator[str]:
     if safe_read.path_kind(recipe) != "folder":
         yield recipe
         return
-    there = sorted(
+    recipes = sorted(
         path for path in checking.expand_path(recipe) if isinstance(path, str) and path.endswith(RECIPE_SUFFIXES)
     )
-    if not there:
+    if not recipes:
         raise RecipeError(f"`{recipe}` holds no recipe (.yaml)")
-    yield from there
+    yield from recipes
 
 
 class _SubmitOptions(NamedTuple):
@@ -117,34 +120,36 @@ class _SubmitOptions(NamedTuple):
         return resolve(load_with_overrides(path, overrides), self.machine, self.host_ram)
 
 
-def _checked_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:
+def _checked_run(recipe: str, submit_options: _SubmitOptions) -> RunToSubmit:
     """Return the run after the checks for its machine. The program ends here, with exit code 1, if a finding is an
     error."""
-    path, overrides = locate_recipe(recipe, wanted.overrides)
+    path, overrides = locate_recipe(recipe, submit_options.overrides)
     document = load_with_overrides(path, overrides)
-    preflight.require_no_errors(document, wanted.machine, wanted.host_ram, ("PAR007",))  # variables that the job sets
-    run = wanted.resolved(path, overrides)
+    preflight.require_no_errors(
+        document, submit_options.machine, submit_options.host_ram, ("PAR007",)
+    )  # variables that the job sets
+    run = submit_options.resolved(path, overrides)
     preflight.report_data(run)
-    return RunToSubmit(run, overrides, build_cluster_job(run, wanted.site, overrides, wanted.hours))
+    return RunToSubmit(run, overrides, build_cluster_job(run, submit_options.site, overrides, submit_options.hours))
 
 
-def _smoke_run(recipe: str, wanted: _SubmitOptions) -> RunToSubmit:
+def _smoke_run(recipe: str, submit_options: _SubmitOptions) -> RunToSubmit:
     """Return the run shortened to two steps; the checks were made for the whole run."""
-    whole = _checked_run(recipe, wanted)
-    overrides = (*whole.overrides, *smoking.smoke_overrides(whole.run))
-    run = wanted.resolved(whole.run.workspace.recipe, overrides)
-    short = build_cluster_job(run, wanted.site, overrides, wanted.hours)
-    limit = wanted.hours if wanted.hours or short.hours else _SMOKE_HOURS
+    checked = _checked_run(recipe, submit_options)
+    overrides = (*checked.overrides, *smoking.smoke_overrides(checked.run))
+    run = submit_options.resolved(checked.run.workspace.recipe, overrides)
+    short = build_cluster_job(run, submit_options.site, overrides, submit_options.hours)
+    limit = submit_options.hours if submit_options.hours or short.hours else _SMOKE_HOURS
     return RunToSubmit(run, overrides, replace(short, name=f"{short.name}-smoke", time_limit_h=limit, can_resume=False))
 
 
-def load_or_ask_site(engine: str, named: Path | None, *, ask: bool) -> Site:
+def load_or_ask_site(engine: str, file: Path | None, *, ask: bool) -> Site:
     """Return the site's settings from the file that is named, else from the usual file. If there is none and `ask` is
     true, ask the person at the terminal for SLURM's settings and save them; otherwise jobs contain no setting of a
     site. Raises RecipeError."""
     usual = sites.site_file_path()
-    if engine != "slurm" or named or (usual and usual.exists()):
-        return sites.read_site(named)
+    if engine != "slurm" or file or (usual and usual.exists()):
+        return sites.read_site(file)
     if not (usual and ask and sys.stdin.isatty() and sys.stderr.isatty()):
         places = f"{usual} or `--site FILE`" if usual else "`--site FILE`"
         print_lines(f"no partition, account or set-up line is known; {places} may hold them", err=True)

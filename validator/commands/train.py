@@ -106,12 +106,12 @@ def _train_and_exit(
     if smoke and code == 0:
         print_lines(smoking.smoke_summary(prepared.output, time.monotonic() - began))
     if code:
-        said = (_describe_exit(prepared.launch.words[0], code), None if smoke else resume.after_exit_message(run))
+        sentences = (_describe_exit(prepared.launch.words[0], code), None if smoke else resume.after_exit_message(run))
         with suppress(OutputError):  # the terminal may be gone
-            print_lines(f"lmf-recipes: {'; '.join(filter(None, said))}", err=True)
+            print_lines(f"lmf-recipes: {'; '.join(filter(None, sentences))}", err=True)
     sys.exit(code)
 
 
 def _describe_exit(name: str, code: int) -> str:
-    asked = {128 + number: number.name for number in END_SIGNALS}
-    return f"ended by {asked[code]}" if code in asked else f"{name} ended with exit code {code}"
+    signal_names = {128 + number: number.name for number in END_SIGNALS}
+    return f"ended by {signal_names[code]}" if code in signal_names else f"{name} ended with exit code {code}"

@@ -59,8 +59,8 @@ def _verdict_text(explanation: Explanation) -> str:
     memory, errors = _VERDICTS[explanation.verdict], explanation.errors
     if len({each.verdict for each in explanation.releases}) > 1:
         memory = f"depends on the release of transformers: {explanation.releases[0].verdict} with the newest"
-    if enough := explanation.enough_for_tokens:
-        memory = f"tight: fits while no sample is longer than {enough:,} tokens, as far as devices go"
+    if tokens := explanation.enough_for_tokens:
+        memory = f"tight: fits while no sample is longer than {tokens:,} tokens, as far as devices go"
     if not errors:
         return memory
     without = f", without {', '.join(explanation.left_out)}" if explanation.left_out else ""
@@ -89,24 +89,24 @@ def _memory(title: str, band: MemoryBand | DeviceMemoryBand | None, limit: float
 
 def _simulation_lines(explanation: Explanation) -> Iterator[str]:
     """Yield the figures of a simulation, and how far the formulas are from them if they know the model."""
-    if not (there := explanation.simulation):
+    if not (figures := explanation.simulation):
         return
     yield ""
     device = explanation.device_gib
     if explanation.simulated or not device:
-        yield f"  simulated: no formula knows the model; {there.allocated:.2f} GiB of live tensors in its real class"
+        yield f"  simulated: no formula knows the model; {figures.allocated:.2f} GiB of live tensors in its real class"
     else:
-        gap = there.allocated / device.allocated - 1
+        gap = figures.allocated / device.allocated - 1
         by_formula = f"{device.allocated:.2f} by the formulas ({gap:+.2%})"
-        yield f"  simulated: {there.allocated:.2f} GiB of live tensors, {by_formula}"
-    yield f"  with {', '.join(f'{name} {release}' for name, release in there.releases.items())}"
+        yield f"  simulated: {figures.allocated:.2f} GiB of live tensors, {by_formula}"
+    yield f"  with {', '.join(f'{name} {release}' for name, release in figures.releases.items())}"
 
 
 def _host_oom_warning(band: MemoryBand | None, ram: float | None) -> Iterator[str]:
     """Yield a warning if main memory is too small, and how much would do."""
     if band and ram and band.expected > ram:
-        enough = f"{band.expected:,.0f} GiB would do, {band.high:,.0f} with a margin"
-        yield f"  too little: the kernel would kill a process (exit code -9); {enough}"
+        sizes = f"{band.expected:,.0f} GiB would do, {band.high:,.0f} with a margin"
+        yield f"  too little: the kernel would kill a process (exit code -9); {sizes}"
 
 
 def _largest_memory_term(band: MemoryBand | DeviceMemoryBand) -> str:
@@ -213,15 +213,17 @@ def time_lines(explanation: Explanation) -> Iterator[str]:
         yield f"  by mean length: {'; '.join(runs)}"
     if time.few_measurements_of:
         yield f"  the band is wide: few times of {', '.join(time.few_measurements_of)} are public"
-    whole = time.step_seconds.expected
+    step_seconds = time.step_seconds.expected
+    digits = 2 if step_seconds >= 1 else 4
     for name, seconds in time.step_seconds.terms.items():
-        yield f"  {term_in_words(name):<24}{seconds:>8.{2 if whole >= 1 else 4}f}  {draw_bar(seconds, whole)}".rstrip()
+        bar = draw_bar(seconds, step_seconds)
+        yield f"  {term_in_words(name):<24}{seconds:>8.{digits}f}  {bar}".rstrip()
     yield _largest_time_term(time.step_seconds, time)
-    beside = [
+    parts = [
         f"{part} {format_duration(hours * _SECONDS_PER_HOUR)}" for part, hours in time.parts.items() if part != "steps"
     ]
-    if beside:
-        yield f"  beside the steps: {', '.join(beside)}"
+    if parts:
+        yield f"  beside the steps: {', '.join(parts)}"
     if sums := [*_total_amounts(explanation, time)]:
         yield f"  {'; '.join(sums)}"
 

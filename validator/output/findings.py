@@ -62,9 +62,9 @@ def _unjudged_summary(files: Sequence[FileReport]) -> str:
 def finding_lines(file: FileReport, summed: bool = False) -> Iterator[str]:
     """Yield each finding of a file with its source line. `summed`: leave out findings that the summary states once for
     all files."""
-    told = {gap.code for gap in file.unjudged} if summed else set()
+    codes_in_summary = {gap.code for gap in file.unjudged} if summed else set()
     for diagnostic in file.diagnostics:
-        if diagnostic.code in told:
+        if diagnostic.code in codes_in_summary:
             continue
         path = diagnostic.path or file.path
         where = f"{path}:{diagnostic.line}:{diagnostic.column}"
@@ -111,8 +111,8 @@ def _file_fields(file: FileReport) -> dict[str, object]:
     unjudged = [gap.reason for gap in file.unjudged]
     fixed = [_finding_fields(file, diagnostic) for diagnostic in file.fixed]
     left = [{**_finding_fields(file, diagnostic), "why": why} for diagnostic, why in file.not_fixed]
-    known = {"path": file.path, "diagnostics": diagnostics, "verdict": file.verdict, "unjudged": unjudged}
-    return {**known, "fixed": fixed, "left": left}
+    fields = {"path": file.path, "diagnostics": diagnostics, "verdict": file.verdict, "unjudged": unjudged}
+    return {**fields, "fixed": fixed, "left": left}
 
 
 def _finding_fields(file: FileReport, diagnostic: Diagnostic) -> dict[str, object]:

@@ -131,13 +131,13 @@ def _is_full_length(file: Path) -> bool:
     if not file.is_file():  # a pipe is not waited for
         return False
     with file.open("rb") as content:
-        told = int.from_bytes(content.read(8), "little")
-        if told > min(_MAX_HEAD_BYTES, file.stat().st_size):
+        header_length = int.from_bytes(content.read(8), "little")
+        if header_length > min(_MAX_HEAD_BYTES, file.stat().st_size):
             return False
-        head = content.read(told)
+        head = content.read(header_length)
     try:
         ends = [tensor["data_offsets"][1] for name, tensor in json.loads(head).items() if name != "__metadata__"]
-        return file.stat().st_size == 8 + told + max(ends, default=0)
+        return file.stat().st_size == 8 + header_length + max(ends, default=0)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return False
 
@@ -167,8 +167,8 @@ def main(output: str) -> None:
             try:
                 place = quarantine(folder)
             except OSError as err:
-                told = f"{folder} was not written to its end ({why}), and cannot be renamed"
-                sys.exit(f"lmf-recipes: {told}: {_os_reason(err)}")
+                message = f"{folder} was not written to its end ({why}), and cannot be renamed"
+                sys.exit(f"lmf-recipes: {message}: {_os_reason(err)}")
             if place:
                 sys.stderr.write(f"lmf-recipes: {folder} was not written to its end ({why}); it is now {place.name}\n")
 

@@ -107,10 +107,10 @@ class TrainerCheckpoint:
 def checkpoints_in(folder: Path) -> list[TrainerCheckpoint]:
     """Return the checkpoints in a folder, complete or not, in the order of their steps (transformers/trainer_utils.py,
     get_last_checkpoint); none if the folder cannot be read."""
-    named = (
+    numbered = (
         (checkpoint_integrity.CHECKPOINT_NAME.fullmatch(path.name), path) for path in safe_read.list_folder(folder)
     )
-    steps = {int(match[1]): path for match, path in named if match and safe_read.path_kind(path) == "folder"}
+    steps = {int(match[1]): path for match, path in numbered if match and safe_read.path_kind(path) == "folder"}
     return [TrainerCheckpoint(steps[step]) for step in sorted(steps)]
 
 
@@ -161,13 +161,13 @@ def result_files(run: RunSettings) -> list[str]:
 def resume_candidates(run: RunSettings) -> tuple[TrainerCheckpoint, ...]:
     """Return the checkpoints from which the run could resume, the last one first. The Trainer takes the first of them,
     complete or not."""
-    asked = run.args.get("resume_from_checkpoint")
+    resume_from = run.args.get("resume_from_checkpoint")
     if not run.task.trains or never_resumes(run):
         return ()
-    if isinstance(asked, str) and asked:
-        place = run.workspace.find(asked)
+    if isinstance(resume_from, str) and resume_from:
+        place = run.workspace.find(resume_from)
         return (TrainerCheckpoint(place[0]),) if place and safe_read.path_kind(place[0]) == "folder" else ()
-    return tuple(reversed(found_checkpoints(run))) if asked is True or resumes_unasked(run) else ()
+    return tuple(reversed(found_checkpoints(run))) if resume_from is True or resumes_unasked(run) else ()
 
 
 def half_written_checkpoints(run: RunSettings) -> tuple[TrainerCheckpoint, ...]:
@@ -175,8 +175,8 @@ def half_written_checkpoints(run: RunSettings) -> tuple[TrainerCheckpoint, ...]:
     stop at the last of them."""
     if isinstance(run.args.get("resume_from_checkpoint"), str):
         return ()
-    taken, saved = resume_checkpoint(run), resume_candidates(run)
-    return saved[: saved.index(taken)] if taken else saved
+    complete, saved = resume_checkpoint(run), resume_candidates(run)
+    return saved[: saved.index(complete)] if complete else saved
 
 
 def resume_checkpoint(run: RunSettings) -> TrainerCheckpoint | None:
@@ -198,10 +198,10 @@ def batch_counts(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] 
 def epoch_steps(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
     """Return the optimizer steps per epoch, in the checkpoint's run and in this one. None if the number of rows is not
     known, or how many of them fill a packed sequence."""
-    known = run.data.local_rows is not None and not (
+    rows_are_known = run.data.local_rows is not None and not (
         run.batch.packing or run.data.is_tokenized or run.args.flag("streaming")
     )
-    if saved.per_epoch is None or run.machine is None or not known:
+    if saved.per_epoch is None or run.machine is None or not rows_are_known:
         return None
     train = sample_counts(run).train
     return None if train is None else (saved.per_epoch, run.batch.steps_per_epoch(train))
@@ -221,8 +221,8 @@ def total_steps(run: RunSettings, saved: TrainerCheckpoint) -> int | None:
     checkpoint's run."""
     if run.args.number("max_steps") > 0:
         return int(run.args.number("max_steps"))
-    known = saved.per_epoch if has_same_steps(run, saved) else None
-    return math.ceil(run.args.number("num_train_epochs") * known) if known else None
+    steps_per_epoch = saved.per_epoch if has_same_steps(run, saved) else None
+    return math.ceil(run.args.number("num_train_epochs") * steps_per_epoch) if steps_per_epoch else None
 
 
 def is_at_end(run: RunSettings, saved: TrainerCheckpoint) -> bool:

@@ -29,8 +29,8 @@ class DataSources:
         value = self._args.get("dataset_dir")
         if isinstance(value, Mapping):
             return Registry(Path(), value)
-        named = self._args.is_set("dataset") or self._args.is_set("eval_dataset")
-        if not named or not isinstance(value, str) or value == "ONLINE" or value.startswith("REMOTE:"):
+        names_dataset = self._args.is_set("dataset") or self._args.is_set("eval_dataset")
+        if not names_dataset or not isinstance(value, str) or value == "ONLINE" or value.startswith("REMOTE:"):
             return None
         file = self._workspace.find(f"{value}/{dataset_registry.REGISTRY_FILE}")
         return dataset_registry.read_registry(
@@ -59,11 +59,11 @@ class DataSources:
         block's `rows`, its recommended number of samples, what is published of public data sets. None: not known."""
         if self.local_rows is None and self._declared.rows:
             return self._declared.rows
-        most = int(self._args.number("max_samples"))  # holds for each data set
+        max_samples = int(self._args.number("max_samples"))  # holds for each data set
         rows = self.local_rows if self.local_rows is not None else self._declared.samples
         if rows is None:
             return self.published_rows
-        return min(rows, most * max(len(self.datasets), 1)) if most > 0 else rows
+        return min(rows, max_samples * max(len(self.datasets), 1)) if max_samples > 0 else rows
 
     @property
     def published(self) -> list[Mapping[str, Any]]:
@@ -74,8 +74,8 @@ class DataSources:
     @property
     def published_rows(self) -> int | None:
         """Rows of the public data sets that the recipe names, after `max_samples`; None if they are not known."""
-        most = max(int(self._args.number("max_samples")), 0)
-        return sum(min(int(each["rows"]), most or int(each["rows"])) for each in self.published) or None
+        max_samples = max(int(self._args.number("max_samples")), 0)
+        return sum(min(int(each["rows"]), max_samples or int(each["rows"])) for each in self.published) or None
 
     @property
     def held_back_rows(self) -> int:

@@ -106,8 +106,12 @@ class Dataset:
         if not counted or split != "train" or any(rows is None for rows in counted):
             return None
         total = sum_rows(rows for rows in counted if rows)
-        wanted = self.entry.get("num_samples")
-        return total._replace(number=wanted, exact=True) if isinstance(wanted, int) and not total.problem else total
+        num_samples = self.entry.get("num_samples")
+        return (
+            total._replace(number=num_samples, exact=True)
+            if isinstance(num_samples, int) and not total.problem
+            else total
+        )
 
 
 class Registry(NamedTuple):

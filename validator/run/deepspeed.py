@@ -183,16 +183,16 @@ class DeepSpeedAlternatives(NamedTuple):
     def agreed(self) -> DeepSpeedConfig | None:
         """The configuration that stands for all: the one that needs most if none exceeds the device, or least if all
         exceed it; None if only some exceed it."""
-        told = {each.verdict for each in self.outcomes}
-        if "exceeds" in told and len(told) > 1:
+        verdicts = {each.verdict for each in self.outcomes}
+        if "exceeds" in verdicts and len(verdicts) > 1:
             return None
-        choose = min if told == {"exceeds"} else max
+        choose = min if verdicts == {"exceeds"} else max
         return choose(self.outcomes, key=lambda each: (each.verdict == "tight", each.most)).zero
 
 
 def stock_deepspeed() -> tuple[DeepSpeedConfig, ...]:
     """Return those of LLaMA-Factory's own configurations that shard in different ways."""
-    return tuple(there for name in _STOCK_FILES if (there := deepspeed_by_file_name(name)))
+    return tuple(config for name in _STOCK_FILES if (config := deepspeed_by_file_name(name)))
 
 
 def deepspeed_by_file_name(path: str) -> DeepSpeedConfig | None:
@@ -200,13 +200,13 @@ def deepspeed_by_file_name(path: str) -> DeepSpeedConfig | None:
     stage in the name, with offload if the name has that word. In stage 3 offload includes the parameters unless the
     name says `offload_optimizer`. None if the name tells no stage, or several."""
     name = Path(path.replace("\\", "/")).name.lower()
-    told = {int(stage) for stage in _STAGE_IN_NAME.findall(name)}
-    if len(told) != 1:
+    stages = {int(stage) for stage in _STAGE_IN_NAME.findall(name)}
+    if len(stages) != 1:
         return None
-    (stage,) = told
-    own = _STAGE_3_KEYS if stage == 3 else _BUCKET_KEYS
+    (stage,) = stages
+    auto_keys = _STAGE_3_KEYS if stage == 3 else _BUCKET_KEYS
     return DeepSpeedConfig(
-        {**_COMMON_KEYS, "zero_optimization": {"stage": stage, **own, **_offload_keys(name, stage)}}, assumed=True
+        {**_COMMON_KEYS, "zero_optimization": {"stage": stage, **auto_keys, **_offload_keys(name, stage)}}, assumed=True
     )
 
 

@@ -190,8 +190,8 @@ def read_batch(args: Arguments, lengths: HeaderLengths, machine: Machine | None)
         packing = args.flag("packing") if args.is_set("packing") else True
     else:
         packing = stage == "sft" and (args.flag("packing") or neat)
-    most = max(int(args.number("cutoff_len")), 1)
-    longest = most if lengths.longest is None or packing else min(most, padded_to_eight(lengths.longest))
+    cutoff_len = max(int(args.number("cutoff_len")), 1)
+    longest = cutoff_len if lengths.longest is None or packing else min(cutoff_len, padded_to_eight(lengths.longest))
     grouped = args.flag("group_by_length") or args.get("train_sampling_strategy") == "group_by_length"
     return BatchSettings(
         micro_batch=max(int(args.number("per_device_train_batch_size")), 1),
@@ -239,11 +239,11 @@ def read_activation_checkpointing(args: Arguments, fsdp: Fsdp | None) -> Activat
     On by default, unsloth's way with `use_unsloth_gc`. `disable_gradient_checkpointing` leaves it to the Trainer, which
     turns on the plain one for `gradient_checkpointing` (model_utils/checkpointing.py). FSDP2 turns re-entrance off
     (model_utils/checkpointing.py, prepare_model_for_training)."""
-    own: Checkpointing = "offloaded" if args.flag("use_unsloth_gc") else "layer"
+    mode: Checkpointing = "offloaded" if args.flag("use_unsloth_gc") else "layer"
     if args.flag("disable_gradient_checkpointing"):
-        own = "layer" if args.flag("gradient_checkpointing") else "off"
+        mode = "layer" if args.flag("gradient_checkpointing") else "off"
     return ActivationCheckpointing(
-        llamafactory_mode=own,
-        mode="layer" if own == "off" and fsdp and fsdp.recomputes else own,
+        llamafactory_mode=mode,
+        mode="layer" if mode == "off" and fsdp and fsdp.recomputes else mode,
         reentrant=args.flag("use_reentrant_gc") and not (fsdp and fsdp.version == 2),
     )

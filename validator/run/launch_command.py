@@ -88,8 +88,8 @@ class Launch:
     def nodes(self) -> int:
         """Nodes that the command is started on; 1 if no machine is named. Ray starts the processes of other nodes
         itself."""
-        alone = uses_ray() and not self.run.accelerate
-        return 1 if alone or self.run.machine is None else self.run.machine.nodes
+        starts_ray = uses_ray() and not self.run.accelerate
+        return 1 if starts_ray or self.run.machine is None else self.run.machine.nodes
 
     @property
     def devices(self) -> int:

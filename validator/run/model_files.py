@@ -57,9 +57,9 @@ def incomplete_downloads(folder: Path) -> Iterator[str]:
     name = next((name for name in _FIRST_FOUND if safe_read.path_kind(folder / name) is not None), "")
     if name.endswith(".index.json"):
         files = checkpoint_integrity.read_json_mapping(folder / name).get("weight_map")
-        named = set(map(str, files.values())) if isinstance(files, dict) else set()
-        if lacking := sorted(each for each in named if safe_read.path_kind(folder / each) is None):
-            yield f"{lacking[0]}, which {name} names ({len(lacking)} of {len(named)} files are missing)"
+        indexed = set(map(str, files.values())) if isinstance(files, dict) else set()
+        if missing := sorted(each for each in indexed if safe_read.path_kind(folder / each) is None):
+            yield f"{missing[0]}, which {name} names ({len(missing)} of {len(indexed)} files are missing)"
     if pointer := next(filter(_is_lfs_pointer, sorted(safe_read.glob_folder(folder, "*.safetensors"))), None):
         yield f"weights in {pointer.name}, a pointer of Git LFS (`git lfs pull`)"
 
@@ -76,21 +76,21 @@ def replacement_for_layout(name: str, classes: Sequence[str] | None) -> str | No
     checkpoint. Such a checkpoint is recognized by the classes in its config.json if the file is at hand, else by its
     name on the hub."""
     table = yaml_table("composites")
-    for own in (table[kind]["own_layout"] for kind in table.mention("own_layout:")):
+    for layout in (table[kind]["own_layout"] for kind in table.mention("own_layout:")):
         if classes is not None:
-            found = own["class"] in classes
+            found = layout["class"] in classes
         else:
-            found = bool(re.fullmatch(own["names"], name, re.IGNORECASE)) and not name.lower().endswith("-hf")
+            found = bool(re.fullmatch(layout["names"], name, re.IGNORECASE)) and not name.lower().endswith("-hf")
         if found:
-            return _converted_name(name, own)
+            return _converted_name(name, layout)
     return None
 
 
-def _converted_name(name: str, own: Mapping[str, Any]) -> str:
-    for pattern, published in own["converted"]:
+def _converted_name(name: str, layout: Mapping[str, Any]) -> str:
+    for pattern, published in layout["converted"]:
         if match := re.fullmatch(pattern, name, re.IGNORECASE):
             return f"`{match.expand(published)}`"
-    return str(own["instead"])
+    return str(layout["instead"])
 
 
 # Variables that decide where a hub name is loaded from, without tokens, which are secret, and this machine's caches.
@@ -150,9 +150,9 @@ def hub_datasets(run: RunSettings) -> Iterator[str]:
 def is_dataset_cached(name: str, folder: str | None) -> bool:
     """Return whether datasets has loaded the data set before. Its cache writes the name in snake case
     (datasets/load.py, CachedDatasetModuleFactory)."""
-    wanted = _letters_only(name.replace("/", "___"))
+    cache_name = _letters_only(name.replace("/", "___"))
     return any(
-        _letters_only(place.name) == wanted
+        _letters_only(place.name) == cache_name
         for place in safe_read.glob_folder(hub_caches.datasets_cache(folder), "*")
         if safe_read.path_kind(place) == "folder"
     )

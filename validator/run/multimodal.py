@@ -34,10 +34,10 @@ def tower_encodings(run: RunSettings, model: Model, datasets: Iterable[Dataset])
 def frozen_words(run: RunSettings, model: Model) -> tuple[str, ...]:
     """Return the words in the names of parameters that the recipe freezes (model_utils/visual.py,
     get_forbidden_modules)."""
-    asked = {"freeze_vision_tower": "vision_model_keys", "freeze_multi_modal_projector": "projector_keys",
+    parts = {"freeze_vision_tower": "vision_model_keys", "freeze_multi_modal_projector": "projector_keys",
              "freeze_language_model": "language_model_keys"}  # fmt: skip
     keys = _freeze_words(model)
-    return tuple(word for key, part in asked.items() if run.args.flag(key) for word in keys.get(part, ()))
+    return tuple(word for key, part in parts.items() if run.args.flag(key) for word in keys.get(part, ()))
 
 
 def is_decoder_trained(run: RunSettings, model: Model) -> bool:
@@ -51,8 +51,8 @@ def _freeze_words(model: Model) -> _FreezeWords:
     """Return the words by which LLaMA-Factory finds the parts to freeze. Empty for a model type whose parts
     LLaMA-Factory does not know: it freezes none of them."""
     entry = tables.yaml_table("composites")[model.kind] if model.modules else {}
-    known: Mapping[str, _FreezeWords] = tables.json_table("families")["composites"]
-    return known.get(entry.get("registered", model.kind), {})
+    composites: Mapping[str, _FreezeWords] = tables.json_table("families")["composites"]
+    return composites.get(entry.get("registered", model.kind), {})
 
 
 def _has_gradients_through_towers(run: RunSettings) -> bool:
@@ -82,9 +82,9 @@ def trained_parts(run: RunSettings, model: Model, tower: Tower, names: Mapping[s
 
 def _trained_tower_layers(run: RunSettings, model: Model, tower: Tower) -> int:
     """Return the number of tower layers whose numbers equal those of trained decoder layers (model/adapter.py)."""
-    asked, layers = int(run.args.number("freeze_trainable_layers")), model.arch.layers
-    first = max(layers - asked, 0) if asked > 0 else 0
-    last = layers if asked > 0 else min(-asked, layers)
+    trainable_layers, layers = int(run.args.number("freeze_trainable_layers")), model.arch.layers
+    first = max(layers - trainable_layers, 0) if trainable_layers > 0 else 0
+    last = layers if trainable_layers > 0 else min(-trainable_layers, layers)
     return max(min(last, tower.layers) - first, 0)
 
 
@@ -123,9 +123,9 @@ _DATASETS_WITH_IMAGES = frozenset(
 
 
 def with_images_up_to_cutoff(
-    run: RunSettings, model: Model, datasets: Iterable[Dataset], given: tuple[TowerWorkload, ...]
+    run: RunSettings, model: Model, datasets: Iterable[Dataset], encodings: tuple[TowerWorkload, ...]
 ) -> tuple[TowerWorkload, ...]:
-    """Return the encodings for samples with as many pictures as the longest sample can hold. Return `given` if the
+    """Return the encodings for samples with as many pictures as the longest sample can hold. Return `encodings` if the
     number of pictures is known: from rows at hand, from the registry's columns, or by the name of a published data
     set."""
     datasets = tuple(datasets)
@@ -135,12 +135,12 @@ def with_images_up_to_cutoff(
         or _media_of_fullest_row(run, datasets) is not None
         or _names_only(run, _text_only_names(datasets) | _DATASETS_WITH_IMAGES)
     ):
-        return given
+        return encodings
     return tuple(
         encoding._replace(tokens=run.batch.max_tokens * _tower_tokens_per_token(model, tower))
         if tower.patch_size
         else encoding
-        for tower, encoding in zip(model.arch.towers, given, strict=True)
+        for tower, encoding in zip(model.arch.towers, encodings, strict=True)
     )
 
 
@@ -151,8 +151,8 @@ def _text_only_names(datasets: Iterable[Dataset]) -> set[str]:
 
 def _names_only(run: RunSettings, names: Set[str]) -> bool:
     """True if the recipe names data sets, and all of them are in `names`."""
-    named = set(run.args.words("dataset"))
-    return bool(named) and named <= names
+    dataset_names = set(run.args.words("dataset"))
+    return bool(dataset_names) and dataset_names <= names
 
 
 def _media_of_fullest_row(run: RunSettings, datasets: Iterable[Dataset]) -> dict[str, int] | None:
@@ -174,11 +174,11 @@ def _tower_tokens(run: RunSettings, model: Model, tower: Tower, number: dict[str
     """Return the tower tokens of a sample, at most as many as `cutoff_len` admits, because a sample that is cut inside
     a picture cannot be trained. If the data are not at hand, a sample has one picture or one sound. A packed sequence
     may hold nothing but media."""
-    given = number or _ONE_OF_EACH
-    if not any(given.values()):  # a white picture or silence in each batch, so that all devices run it
-        return -(-_tokens_of_media(run, model, tower, given) // run.batch.micro_batch)
-    most = max(int(run.args.number("cutoff_len")), 1) * _tower_tokens_per_token(model, tower)
-    return most if run.batch.packing else min(_tokens_of_media(run, model, tower, given), most)
+    media = number or _ONE_OF_EACH
+    if not any(media.values()):  # a white picture or silence in each batch, so that all devices run it
+        return -(-_tokens_of_media(run, model, tower, media) // run.batch.micro_batch)
+    token_limit = max(int(run.args.number("cutoff_len")), 1) * _tower_tokens_per_token(model, tower)
+    return token_limit if run.batch.packing else min(_tokens_of_media(run, model, tower, media), token_limit)
 
 
 def _tower_tokens_per_token(model: Model, tower: Tower) -> int:
@@ -191,11 +191,11 @@ def _tower_tokens_per_token(model: Model, tower: Tower) -> int:
 def max_media_tokens(run: RunSettings, model: Model, datasets: Iterable[Dataset]) -> int:
     """Return the most decoder tokens that the pictures and films of the fullest of the first rows become; one picture's
     tokens if no row is at hand."""
-    given = _media_of_fullest_row(run, datasets) or _ONE_OF_EACH
-    if not given["images"] and not given["videos"]:
+    media = _media_of_fullest_row(run, datasets) or _ONE_OF_EACH
+    if not media["images"] and not media["videos"]:
         return 0
     read = (
-        _tokens_of_media(run, model, tower, given) // _tower_tokens_per_token(model, tower)
+        _tokens_of_media(run, model, tower, media) // _tower_tokens_per_token(model, tower)
         for tower in model.arch.towers
         if tower.patch_size
     )
@@ -211,7 +211,7 @@ def usual_media_tokens(
 
 
 def with_published_images(
-    run: RunSettings, model: Model, published: Sequence[PublishedFacts], given: tuple[TowerWorkload, ...]
+    run: RunSettings, model: Model, published: Sequence[PublishedFacts], encodings: tuple[TowerWorkload, ...]
 ) -> tuple[TowerWorkload, ...]:
     """Return the encodings for pictures of the size that is published for the data sets (`run.data.published`)."""
     share = _usual_share(run, published)
@@ -219,7 +219,7 @@ def with_published_images(
         encoding._replace(tokens=math.ceil(share * encoding.tokens))
         if tower.patch_size and not tower.fixed_tokens
         else encoding
-        for tower, encoding in zip(model.arch.towers, given, strict=True)
+        for tower, encoding in zip(model.arch.towers, encodings, strict=True)
     )
 
 
@@ -232,24 +232,24 @@ def _usual_share(run: RunSettings, published: Sequence[PublishedFacts]) -> float
     return min(1.0, pixels / max(run.args.number("image_max_pixels"), 1.0))
 
 
-def _tokens_of_media(run: RunSettings, model: Model, tower: Tower, given: Mapping[str, int]) -> int:
+def _tokens_of_media(run: RunSettings, model: Model, tower: Tower, media: Mapping[str, int]) -> int:
     """Return the most tower tokens that these numbers of pictures, films and sounds become."""
     if not tower.patch_size:
-        return int(max(given["audios"], 1) * tower.fixed_tokens)
+        return int(max(media["audios"], 1) * tower.fixed_tokens)
     if not tower.fixed_tokens:
-        return _patch_tokens(run, tower, given)
+        return _patch_tokens(run, tower, media)
     tiles = tower.max_tiles or _tiles_of_image(run, model)
-    pieces = max(given["images"], 1) * tiles + given["videos"] * int(run.args.number("video_maxlen"))
+    pieces = max(media["images"], 1) * tiles + media["videos"] * int(run.args.number("video_maxlen"))
     return int(pieces * tower.fixed_tokens)
 
 
-def _patch_tokens(run: RunSettings, tower: Tower, given: Mapping[str, int]) -> int:
+def _patch_tokens(run: RunSettings, tower: Tower, media: Mapping[str, int]) -> int:
     """Return the tower tokens of pictures as large as the recipe admits and of the longest films."""
     area = tower.patch_size**2
-    if not given["images"] and not given["videos"]:  # a white picture, by which all devices run it (data/collator.py)
+    if not media["images"] and not media["videos"]:  # a white picture, by which all devices run it (data/collator.py)
         return tower.min_pixels // area
-    pictures = given["images"] * int(run.args.number("image_max_pixels"))
-    films = given["videos"] * int(run.args.number("video_maxlen")) * int(run.args.number("video_max_pixels"))
+    pictures = media["images"] * int(run.args.number("image_max_pixels"))
+    films = media["videos"] * int(run.args.number("video_maxlen")) * int(run.args.number("video_max_pixels"))
     return -(-pictures // area) + -(-films // (area * tower.temporal_patch_size))
 
 

@@ -75,12 +75,12 @@ def absolute_path_overrides(run: RunSettings, form: Callable[[Path], Path]) -> I
             yield path_override(key.name, str(form(Path(path).absolute())))
 
 
-def _override_of_input(named: InputPath, form: Callable[[Path], Path]) -> str:
-    words = (str(form(place.absolute())) if place else word for word, place in named.pairs())
-    return path_override(named.key.name, ",".join(words))
+def _override_of_input(path_input: InputPath, form: Callable[[Path], Path]) -> str:
+    words = (str(form(place.absolute())) if place else word for word, place in path_input.pairs())
+    return path_override(path_input.key.name, ",".join(words))
 
 
 def unspaced_path(path: Path) -> Path:
     """Return the path from the working directory, if only that is free of spaces."""
-    here = Path.cwd()
-    return path.relative_to(here) if re.search(r"\s", str(here)) and path.is_relative_to(here) else path
+    cwd = Path.cwd()
+    return path.relative_to(cwd) if re.search(r"\s", str(cwd)) and path.is_relative_to(cwd) else path

@@ -32,20 +32,20 @@ def training_cpus(run: RunSettings, devices: int) -> int:
     """CPU cores of a node below which its devices wait: two for each process and one for each of its loader workers.
     An optimizer that updates the weights in main memory takes half of the devices' share of their usual server; a
     server of the user's may have fewer cores, and main memory is what it waits for."""
-    wanted = devices * (_CORES_PER_PROCESS + run.batch.dataloader_workers)
+    cores = devices * (_CORES_PER_PROCESS + run.batch.dataloader_workers)
     if run.machine is None:
-        return wanted
+        return cores
     rates = run.machine.device.rates(devices)
     if rates and optimizer_runs_on_host(run):
-        wanted = max(wanted, rates.cores // 2)
-    return limit_to_usual_server(wanted, run.machine.device, devices)
+        cores = max(cores, rates.cores // 2)
+    return limit_to_usual_server(cores, run.machine.device, devices)
 
 
-def limit_to_usual_server(wanted: int, device: Device, devices: int) -> int:
+def limit_to_usual_server(cores: int, device: Device, devices: int) -> int:
     """Return the cores that are wanted, but no more than the devices' usual server has, unless that is less than one
     for each device."""
     rates = device.rates(devices)
-    return min(wanted, max(rates.cores, devices)) if rates else wanted
+    return min(cores, max(rates.cores, devices)) if rates else cores
 
 
 class SharedMemory(NamedTuple):

@@ -40,7 +40,7 @@ def make_workload(
     length = run.batch.max_tokens
     # The data that take the place of those named here may be as many as recommended.
     rows = max(run.data.rows or 0, run.declared.samples or 0)
-    made = Workload(
+    workload = Workload(
         method=method,  # type: ignore[arg-type]
         precision=run.precision.mode,
         base_bytes=loaded_bytes(run.precision.compute_dtype, run.releases, model.dtype_bytes),
@@ -79,7 +79,7 @@ def make_workload(
         sharding=_make_sharding(run, model, engine),
     )
     old = run.releases.older_effects
-    return with_older_effects(made, old, run.task.stage) if old else made
+    return with_older_effects(workload, old, run.task.stage) if old else workload
 
 
 def with_older_effects(work: Workload, old: Collection[str], stage: str) -> Workload:
@@ -120,8 +120,8 @@ def adapted_roles(run: RunSettings, model: Model, fused: bool = True) -> tuple[s
     """Return the roles of the adapted modules. LoRA and OFT both read `lora_target`, where `all` alone means all linear
     modules (model/adapter.py). Names that the formulas do not know count as `all`."""
     names = () if run.task.targets_all_linear else run.args.words("lora_target")
-    known = tuple(role for name in names for role in model.family.roles.get(name, ()))
-    return known or linear_roles(model.arch, fused)
+    roles = tuple(role for name in names for role in model.family.roles.get(name, ()))
+    return roles or linear_roles(model.arch, fused)
 
 
 def optimizer_states(run: RunSettings, engine: DeepSpeedConfig | None) -> str:
@@ -132,8 +132,8 @@ def optimizer_states(run: RunSettings, engine: DeepSpeedConfig | None) -> str:
     chosen = optimizer_choice(name)
     if engine and (engine.steps_on_cpu or "optimizer" in engine.config):
         return "lion" if chosen.cpu_operator == "cpu_lion" else "adamw"
-    own = [OWN_OPTIMIZERS[key] for key in run.requested_optimizers]
-    states = next((each.states for each in own if not (run.task.uses_adapter and each.whole_weights)), "")
+    own_optimizers = [OWN_OPTIMIZERS[key] for key in run.requested_optimizers]
+    states = next((each.states for each in own_optimizers if not (run.task.uses_adapter and each.whole_weights)), "")
     return _galore_states(run, name) if states == "galore" else states or chosen.states
 
 
@@ -148,9 +148,9 @@ def _galore_states(run: RunSettings, name: str) -> str:
 
 def _updates_by_layer(run: RunSettings) -> bool:
     """True if each gradient is applied and freed as soon as it is computed."""
-    own = ((key, each.layerwise_key) for key, each in OWN_OPTIMIZERS.items() if each.layerwise_key)
+    layerwise_switches = ((key, each.layerwise_key) for key, each in OWN_OPTIMIZERS.items() if each.layerwise_key)
     return optimizer_choice(run.args.get("optim")).updates_by_layer or any(
-        run.args.flag(key) and run.args.flag(layerwise) for key, layerwise in own
+        run.args.flag(key) and run.args.flag(layerwise) for key, layerwise in layerwise_switches
     )
 
 

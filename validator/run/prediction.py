@@ -45,8 +45,8 @@ class Prediction:
     def unread(self) -> DeepSpeedAlternatives | None:
         """The run's outcomes under each of LLaMA-Factory's own DeepSpeed files, if the recipe's file does not exist and
         its name tells nothing. None otherwise, and if the run is not judged."""
-        judged = self.run.machine and self.run.model and not self.run.task.is_inference_only
-        if not (judged and self.run.deepspeed and self.run.deepspeed.missing):
+        can_be_judged = self.run.machine and self.run.model and not self.run.task.is_inference_only
+        if not (can_be_judged and self.run.deepspeed and self.run.deepspeed.missing):
             return None
         outcomes = []
         for zero in deepspeed.stock_deepspeed():
@@ -68,8 +68,8 @@ class Prediction:
         The band's lower end assumes that all sequences are of the typical length that the header block gives. If no
         data tell how many pictures a sample has, the expected value assumes one, and the upper end assumes as many as
         `cutoff_len` admits."""
-        many = self._crowded
-        return {name: one._replace(high=max(one.high, many[name].high)) if many else one
+        with_more_images = self._crowded
+        return {name: one._replace(high=max(one.high, with_more_images[name].high)) if with_more_images else one
                 for name, one in self._with_one_picture.items()}  # fmt: skip
 
     @cached_property
@@ -89,17 +89,17 @@ class Prediction:
         known."""
         if self.run.model is None or self.workload is None or not self.workload.towers:
             return {}
-        many = multimodal.with_images_up_to_cutoff(
+        encodings = multimodal.with_images_up_to_cutoff(
             self.run, self.run.model, self.run.data.datasets, self.workload.towers
         )
-        if many == self.workload.towers:
+        if encodings == self.workload.towers:
             return {}
-        return self._needed({name: work._replace(towers=many) for name, work in self.workloads.items()})
+        return self._needed({name: work._replace(towers=encodings) for name, work in self.workloads.items()})
 
     def _device_memories(self, length: int) -> Mapping[str, Estimate]:
         if self.run.memory_source and self.simulated:
-            there = self.run.memory_source.device_memories(self.run, length)
-            return {name: self._pooled(estimate) for name, estimate in there.items()}
+            simulated = self.run.memory_source.device_memories(self.run, length)
+            return {name: self._pooled(estimate) for name, estimate in simulated.items()}
         works = self.workloads.items()
         return self._needed({name: work._replace(length=length, eval_length=length) for name, work in works})
 
@@ -224,13 +224,13 @@ class Prediction:
         between."""
         if self.device_verdict != "exceeds" or self._exceeds(self.run.batch.certain_tokens):
             return None
-        enough, short = self.run.batch.certain_tokens, self.run.batch.max_tokens
+        fits_at, exceeds_at = self.run.batch.certain_tokens, self.run.batch.max_tokens
         if self.simulated:
-            return enough if self._device_memories(enough) else None
-        while short - enough > max(8, enough // 50):
-            middle = (enough + short) // 2
-            enough, short = (enough, middle) if self._exceeds(middle) else (middle, short)
-        return enough
+            return fits_at if self._device_memories(fits_at) else None
+        while exceeds_at - fits_at > max(8, fits_at // 50):
+            middle = (fits_at + exceeds_at) // 2
+            fits_at, exceeds_at = (fits_at, middle) if self._exceeds(middle) else (middle, exceeds_at)
+        return fits_at
 
     def _exceeds(self, length: int) -> bool:
         return _common_verdict(self._judged(self._device_memories(length))) == "exceeds"

@@ -93,8 +93,8 @@ def intended_value(key: str, value: Any) -> Any:
         number = finite_number(float(text))
     except ValueError:
         return None
-    whole = number is not None and number.is_integer()
-    return int(number or 0) if "int" in kinds and whole else number if "float" in kinds else None
+    is_whole = number is not None and number.is_integer()
+    return int(number or 0) if "int" in kinds and is_whole else number if "float" in kinds else None
 
 
 class HeaderLengths(NamedTuple):
@@ -119,9 +119,9 @@ class Declared(NamedTuple):
 def header_lengths(value: Any) -> HeaderLengths | None:
     """Return what the header's `lengths` says: the typical length, or a list of it and the longest; None if it is
     neither."""
-    given = value if isinstance(value, list) else [value]
-    numbers = [int(number) for each in given if (number := finite_number(each)) and number >= 1]
-    if len(numbers) != len(given) or not 1 <= len(given) <= 2 or numbers != sorted(numbers):
+    lengths = value if isinstance(value, list) else [value]
+    numbers = [int(number) for each in lengths if (number := finite_number(each)) and number >= 1]
+    if len(numbers) != len(lengths) or not 1 <= len(lengths) <= 2 or numbers != sorted(numbers):
         return None
     return HeaderLengths(*numbers)
 

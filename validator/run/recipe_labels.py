@@ -75,10 +75,10 @@ def device_label(device: str) -> str:
 def stated_prediction(run: RunSettings) -> dict[str, Any] | None:
     """Return the prediction for the header block: memory, and the ends of the 90 % band of hours to two digits, if they
     are known."""
-    memory, known = predicted_memory(run), predict_training_time(run)
-    if memory is None or known is None or known.hours is None:
+    memory, time = predicted_memory(run), predict_training_time(run)
+    if memory is None or time is None or time.hours is None:
         return memory
-    return {**memory, "hours": [float(f"{each:.2g}") for each in (known.hours.low, known.hours.high)]}
+    return {**memory, "hours": [float(f"{each:.2g}") for each in (time.hours.low, time.hours.high)]}
 
 
 def prediction_line(prediction: Mapping[str, Any]) -> str:

@@ -39,16 +39,16 @@ def log_normal_lengths(typical: float, sigma: float) -> tuple[float, ...]:
 
 def expected_longest(lengths: Sequence[float], count: float) -> float:
     """Return the expected longest of `count` samples drawn at random from equally likely ones."""
-    ordered, most = sorted(lengths), len(lengths)
-    shares: list[float] = [(at / most) ** count for at in range(most + 1)]
+    ordered, number = sorted(lengths), len(lengths)
+    shares: list[float] = [(at / number) ** count for at in range(number + 1)]
     return sum(length * (shares[at + 1] - shares[at]) for at, length in enumerate(ordered))
 
 
 def slowest_batch_length(lengths: Sequence[float], micro_batch: int, devices: int, waits: int) -> float:
     """Return the tokens per sequence of a batch that takes as long as a step. Every device has batches of its own and
     waits for the slowest once in `waits` batches, over which their lengths even out."""
-    own, slowest = expected_longest(lengths, micro_batch), expected_longest(lengths, micro_batch * devices)
-    return own + (slowest - own) / sqrt(waits)
+    own_longest, slowest = expected_longest(lengths, micro_batch), expected_longest(lengths, micro_batch * devices)
+    return own_longest + (slowest - own_longest) / sqrt(waits)
 
 
 # Bytes of text that are one token, about: 4.2 of English letters, 4.7 of Chinese characters, 3 of code (least squares
@@ -78,28 +78,30 @@ def estimate_sample_lengths(run: RunSettings, lengths: Sequence[int] | None = No
     longest = run.batch.max_tokens
     if lengths:
         return _known_lengths([min(each, longest) for each in lengths])
-    told = run.declared.lengths
-    if told.typical:
-        most = told.longest or longest
-        whole = spread_lengths(min(told.typical, most), most, told.longest is not None)
-        return _known_lengths([min(each, longest) for each in whole])
+    declared = run.declared.lengths
+    if declared.typical:
+        longest_sample = declared.longest or longest
+        spread = spread_lengths(min(declared.typical, longest_sample), longest_sample, declared.longest is not None)
+        return _known_lengths([min(each, longest) for each in spread])
     if rows := [*first_row_lengths(run)]:
         cut = [[min(factor * each, longest) for each in rows] for factor in _ESTIMATE_FACTORS]
         return SampleLengths(
             (cut[0], cut[1], cut[2]),
             (f"samples of some {sum(cut[1]) / len(rows):,.0f} tokens, estimated from the first rows",),
         )
-    least = min(_image_tokens(run), longest)
+    image_tokens = min(_image_tokens(run), longest)
     if run.declared.samples is None and (
         published := published_tokens(run)
     ):  # else the recipe is made for other data than it names
-        mean, top = float(published[0] + least), published[1] + least
-        whole = spread_lengths(min(mean, longest), min(top, longest), top <= longest)
-        cut = [[min(factor * each, longest) for each in whole] for factor in _ESTIMATE_FACTORS]
+        mean, top = float(published[0] + image_tokens), published[1] + image_tokens
+        spread = spread_lengths(min(mean, longest), min(top, longest), top <= longest)
+        cut = [[min(factor * each, longest) for each in spread] for factor in _ESTIMATE_FACTORS]
         return SampleLengths(
             (cut[0], cut[1], cut[2]), (f"samples of some {mean:,.0f} tokens, as published of the data sets",)
         )
-    short, usual = (spread_lengths(max(each, least), longest, told=False) for each in assumed_mean_lengths(longest))
+    short, usual = (
+        spread_lengths(max(each, image_tokens), longest, told=False) for each in assumed_mean_lengths(longest)
+    )
     mean = sum(usual) / len(usual)
     return SampleLengths(
         (short, usual, (float(longest),)),
@@ -111,8 +113,8 @@ def estimate_sample_lengths(run: RunSettings, lengths: Sequence[int] | None = No
 def assumed_mean_lengths(longest: int) -> tuple[float, float]:
     """Return mean lengths, tokens, of samples of which only the longest is known: the shortest possible mean, and the
     usual one."""
-    few, some = (share * longest for share in _CUTOFF_SHARES)
-    return min(few, _SHORT_MEAN), some
+    shortest, usual = (share * longest for share in _CUTOFF_SHARES)
+    return min(shortest, _SHORT_MEAN), usual
 
 
 def _known_lengths(lengths: Sequence[float]) -> SampleLengths:

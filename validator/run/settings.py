@@ -151,8 +151,8 @@ class RunSettings:
     def template(self) -> Mapping[str, Any] | None:
         """LLaMA-Factory's facts about the template (data/template.py); None if the recipe names none or an unknown
         one."""
-        known: Mapping[str, Mapping[str, Any]] = tables.json_table("templates")["templates"]
-        return known.get(str(self.args.get("template")))
+        templates: Mapping[str, Mapping[str, Any]] = tables.json_table("templates")["templates"]
+        return templates.get(str(self.args.get("template")))
 
     # Devices, and what shards over them.
 
@@ -185,8 +185,8 @@ class RunSettings:
         place, shipped = self.workspace.find(value), catalogue_root() / "deepspeed" / Path(value).name
         if place or safe_read.path_kind(shipped) == "file":
             return deepspeed_files.read_deepspeed(value, str(place[0] if place else shipped))
-        named = deepspeed_files.deepspeed_by_file_name(value)
-        return named or deepspeed_files.read_deepspeed(value, value)._replace(missing=True)
+        by_name = deepspeed_files.deepspeed_by_file_name(value)
+        return by_name or deepspeed_files.read_deepspeed(value, value)._replace(missing=True)
 
     @property
     def zero_stage(self) -> int:
@@ -239,22 +239,22 @@ class RunSettings:
         place = self.workspace.find(name)
         base = self.header.get("base")
         try:
-            there = trained_model.resolve_model(
+            model = trained_model.resolve_model(
                 self.args, self.hub_source, base, name, place[0] if place else None, self.workspace.recipe
             )
         except RecipeError as err:
             return None, str(err)
         new = sum(_word_count(self.args.get(key)) for key in ("add_tokens", "add_special_tokens"))
-        arch = there.arch._replace(vocab=there.arch.vocab + new)
-        if arch.mixer and not arch.mixer.kernels and self._has_kernels(arch.mixer, there.family):
+        arch = model.arch._replace(vocab=model.arch.vocab + new)
+        if arch.mixer and not arch.mixer.kernels and self._has_kernels(arch.mixer, model.family):
             arch = arch._replace(mixer=arch.mixer.with_kernels())
-        return there._replace(arch=arch), None
+        return model._replace(arch=arch), None
 
     def _has_kernels(self, mixer: Mixer, family: Family) -> bool:
         """True if a package provides kernels for the layer that replaces attention: the header block names the package,
         or LLaMA-Factory stops without it beside FlashAttention-2 (model/patcher.py)."""
-        asked = family.mixers_patched and self.args.get("flash_attn") == "fa2"
-        return self.on_gpu and (asked or self.declared.packages.issuperset(mixer.facts.packages))
+        requires_kernels = family.mixers_patched and self.args.get("flash_attn") == "fa2"
+        return self.on_gpu and (requires_kernels or self.declared.packages.issuperset(mixer.facts.packages))
 
     @property
     def model(self) -> Model | None:
@@ -263,8 +263,8 @@ class RunSettings:
     @property
     def model_name(self) -> Any:
         """The model's name in the catalogue, else what the recipe writes."""
-        known = self.model and self.model.id and not self.model.identified_by
-        return self.model.name if self.model and known else self.args.get("model_name_or_path")
+        is_listed = self.model and self.model.id and not self.model.identified_by
+        return self.model.name if self.model and is_listed else self.args.get("model_name_or_path")
 
     @property
     def model_problem(self) -> str | None:
@@ -334,17 +334,19 @@ def resolve(
     values = {key: intended_value(key, value) if key in refused else value for key, value in document.values.items()}
     values = {key: value for key, value in values.items() if value is not None or key not in refused}
     ram = host_ram_gib if host_ram_gib is not None else finite_number(header.get("host_ram_gib"))
-    there, problem = _machine_or_problem(machine or header.get("machine"), ram if ram and ram > 0 else None)
-    if there and ("network" in header or "price" in header):
-        there = there._replace(network=header.get("network"), price=header.get("price"))
+    target, problem = _machine_or_problem(machine or header.get("machine"), ram if ram and ram > 0 else None)
+    if target and ("network" in header or "price" in header):
+        target = target._replace(network=header.get("network"), price=header.get("price"))
     workspace = Workspace(document.path, tuple(search_folders(document.path)), untrusted)
-    named = header.get("accelerate")
-    place = workspace.find(named) if isinstance(named, str) else None
+    accelerate_file = header.get("accelerate")
+    place = workspace.find(accelerate_file) if isinstance(accelerate_file, str) else None
     return RunSettings(
         read_arguments(values, header),
         header,
-        there,
-        accelerate=read_accelerate(str(place[0] if place else named)) if isinstance(named, str) else None,
+        target,
+        accelerate=read_accelerate(str(place[0] if place else accelerate_file))
+        if isinstance(accelerate_file, str)
+        else None,
         workspace=workspace,
         machine_problem=problem,
         is_unmodified=machine is None and host_ram_gib is None and not document.overridden,
@@ -363,11 +365,11 @@ def run_of_values(
     return RunSettings(read_arguments(values, header), header, machine, workspace=workspace or Workspace())
 
 
-def _machine_or_problem(wanted: Any, ram: float | None) -> tuple[Machine | None, str | None]:
+def _machine_or_problem(name: Any, ram: float | None) -> tuple[Machine | None, str | None]:
     """Return the machine of this name, or why it is not known; neither if none is named."""
-    if not isinstance(wanted, str):
+    if not isinstance(name, str):
         return None, None
     try:
-        return devices.parse_machine(wanted, ram), None
+        return devices.parse_machine(name, ram), None
     except RecipeError as err:
         return None, str(err)

@@ -66,8 +66,8 @@ def _run_that_writes(file: Path, name: str) -> EarlierRun | None:
     values = load_recipe(str(file)).values
     written = values.get("output_dir" if values.get("do_train") else "export_dir")
     model = values.get("model_name_or_path")
-    whole = not values.get("export_quantization_bit") and not _saves_adapter(values)
-    if not isinstance(written, str) or not isinstance(model, str) or not whole:
+    writes_whole_model = not values.get("export_quantization_bit") and not _saves_adapter(values)
+    if not isinstance(written, str) or not isinstance(model, str) or not writes_whole_model:
         return None
     return (
         EarlierRun(file, model, values.get("template"))
@@ -96,8 +96,8 @@ def _recipes_by_output(folder: Path) -> dict[str, list[Path]]:
 
 def _recipes_around(folder: Path) -> Iterator[Path]:
     """Yield the recipes in a folder and in similar folders beside it."""
-    beside = sorted(safe_read.glob_folder(folder.parent, "*/")) if _SIBLING_FOLDER.match(folder.name) else []
-    folders = [folder, *(other for other in beside if _SIBLING_FOLDER.match(other.name) and other != folder)]
+    sibling_folders = sorted(safe_read.glob_folder(folder.parent, "*/")) if _SIBLING_FOLDER.match(folder.name) else []
+    folders = [folder, *(other for other in sibling_folders if _SIBLING_FOLDER.match(other.name) and other != folder)]
     files = (file for each in folders for file in sorted(safe_read.glob_folder(each, "*.y*ml")))
     return (file for file, _ in zip(files, range(_MAX_FILES), strict=False))
 
@@ -118,20 +118,20 @@ def resolve_model(
     config.json cannot be used."""
     if folder and safe_read.path_kind(folder / "config.json") == "file":
         return models.find_model(str(folder))
-    if there := models.find_known_model(name, *hub_source):
-        return there
-    if isinstance(base, str) and (there := models.find_known_model(base)):
-        return there._replace(identified_by="base")
+    if model := models.find_known_model(name, *hub_source):
+        return model
+    if isinstance(base, str) and (model := models.find_known_model(base)):
+        return model._replace(identified_by="base")
     from validator.knowledge import model_names  # its patterns take 6 ms to compile; known names need none
 
     if isinstance(base, str):
         raise RecipeError(unknown_models.unknown_base_message(base))
-    if there := model_names.guess_model(name, template := args.get("template")) or _model_of_earlier_run(
+    if model := model_names.guess_model(name, template := args.get("template")) or _model_of_earlier_run(
         recipe, name, template
     ):
-        return there
-    if there := _model_of_run_name(args, name, recipe):
-        return there
+        return model
+    if model := _model_of_run_name(args, name, recipe):
+        return model
     raise RecipeError(unknown_models.unknown_model_message(name))
 
 
@@ -140,14 +140,14 @@ def _model_of_run_name(args: Arguments, name: str, recipe: str) -> Model | None:
     another."""
     from validator.knowledge import model_names  # its patterns take 6 ms to compile; known names need none
 
-    own = name.rstrip("/").rpartition("/")[2]
-    if model_names.suggests_other_shapes(own) or unknown_models.not_a_model_message(name):
+    own_name = name.rstrip("/").rpartition("/")[2]
+    if model_names.suggests_other_shapes(own_name) or unknown_models.not_a_model_message(name):
         return None
     texts = {"the recipe's name": Path(recipe).stem} if recipe != "-" else {}
     texts |= {f"`{key}`": value for key in _RUN_NAME_KEYS if isinstance(value := args.get(key), str)}
     for how, text in texts.items():
-        if there := model_names.guess_model_of_run(text, args.get("template")):
-            return there._replace(identified_by="recipe", identified_from=how)
+        if model := model_names.guess_model_of_run(text, args.get("template")):
+            return model._replace(identified_by="recipe", identified_from=how)
     return None
 
 
@@ -158,11 +158,11 @@ def _model_of_earlier_run(recipe: str, name: str, template: object, depth: int =
     run = find_earlier_run(recipe, name)
     if run is None or run.template != template or not depth:
         return None
-    there = models.find_known_model(run.model) or model_names.guess_model(run.model, template)
-    there = there or _model_of_earlier_run(recipe, run.model, template, depth - 1)
+    model = models.find_known_model(run.model) or model_names.guess_model(run.model, template)
+    model = model or _model_of_earlier_run(recipe, run.model, template, depth - 1)
     return (
-        there._replace(identified_by="run", identified_from=run.recipe.name, template=None, base=False, hub=())
-        if there
+        model._replace(identified_by="run", identified_from=run.recipe.name, template=None, base=False, hub=())
+        if model
         else None
     )
 

@@ -76,17 +76,17 @@ def predict_training_time(
     device, assumed = _machine_rates(run, correction)
     if device is None or run.model is None or predict(run).workload is None:
         return None
-    known = estimate_sample_lengths(run, lengths)
+    samples = estimate_sample_lengths(run, lengths)
     slow = device._replace(network=device.network * SLOWER_NETWORK) if assumed else device
     short, usual, long = (
         _training_time_at(run, each, rates, sequences)
-        for each, rates in zip(known.lengths, (device, device, slow), strict=True)
+        for each, rates in zip(samples.lengths, (device, device, slow), strict=True)
     )
     step = usual.step._replace(low=min(short.step.low, usual.step.low), high=max(long.step.high, usual.step.high))
     run_time = usual.run
     if run_time and short.run and long.run:
         run_time = run_time._replace(low=min(short.run.low, run_time.low), high=max(long.run.high, run_time.high))
-    return TrainingTime(step, usual.tokens / step.expected, usual.steps, run_time, (*known.assumed, *assumed))
+    return TrainingTime(step, usual.tokens / step.expected, usual.steps, run_time, (*samples.assumed, *assumed))
 
 
 def hours_by_length(run: RunSettings, correction: float | None = None) -> dict[int, Band]:
@@ -151,9 +151,9 @@ def _machine_rates(run: RunSettings, correction: float | None = None) -> tuple[D
         rates = rates._replace(correction=correction)
     if rates is None or machine.nodes == 1:
         return rates, ()
-    told = _named_network(run)
-    joined = devices.parse_network(told or usual_network(device.id))
-    assumed = () if told else (f"{joined.name} between nodes (`network:` in the header block tells another)",)
+    network_name = _named_network(run)
+    joined = devices.parse_network(network_name or usual_network(device.id))
+    assumed = () if network_name else (f"{joined.name} between nodes (`network:` in the header block tells another)",)
     return rates._replace(network=joined.rate), assumed
 
 
@@ -201,19 +201,19 @@ def _run_course(
 ) -> RunCounts | None:
     """Return the counts of steps, evaluations and saves of the run, with samples of these lengths; None if the number
     of samples is not known."""
-    taken = sample_counts(run)
+    samples = sample_counts(run)
     mean = sum(lengths) / len(lengths)
-    if sequences is None and taken.train is not None:
-        sequences = math.ceil(taken.train * mean / run.batch.max_tokens) if run.batch.packing else taken.train
+    if sequences is None and samples.train is not None:
+        sequences = math.ceil(samples.train * mean / run.batch.max_tokens) if run.batch.packing else samples.train
     if sequences is None and run.args.number("max_steps") <= 0:
         return None
     plan = training_schedule(run, sequences or 1)
     batch = max(int(run.args.number("per_device_eval_batch_size")), 1) * run.batch.world_size
-    texts = (taken.train or 0) + taken.held
+    texts = (samples.train or 0) + samples.held
     return RunCounts(
         steps=plan.total,
-        evaluations=_evaluation_count(run, plan.total, plan.epochs) if taken.held else 0,
-        evaluation_batches=math.ceil(taken.held / batch),
+        evaluations=_evaluation_count(run, plan.total, plan.epochs) if samples.held else 0,
+        evaluation_batches=math.ceil(samples.held / batch),
         saves=plan.saves,
         checkpoint=predict(run).checkpoint,
         tokenized=0.0

@@ -47,13 +47,13 @@ class UserData:
 
     def require_media(self, run: RunSettings) -> None:
         """Raise RecipeError if the rows hold images, films or sound and the run's template takes none (PTH121)."""
-        held = (
+        media = (
             [part for part in MODALITIES if part in self.form.entry.get("columns", ())]
             if run.task.stage != "pt"
             else []
         )
-        taken = run.template.get("media", ()) if run.template else MODALITIES.values()
-        if refused := [part for part in held if MODALITIES[part] not in taken]:
+        accepted = run.template.get("media", ()) if run.template else MODALITIES.values()
+        if refused := [part for part in media if MODALITIES[part] not in accepted]:
             what = " and ".join(refused)
             raise RecipeError(f"`{self}` holds {what}, and {run.model_name} takes none; choose a model for {what}")
 
@@ -89,8 +89,8 @@ def infer_user_entry(path: Path, rows: Sequence[Row]) -> InferredEntry:
     try:
         return infer_entry(rows)
     except UnknownFormError as err:
-        said = f"the columns {', '.join(err.columns[:12])} are of no known form"
-        raise RecipeError(f"`{path}`: {said}: {err}") from None
+        columns = f"the columns {', '.join(err.columns[:12])} are of no known form"
+        raise RecipeError(f"`{path}`: {columns}: {err}") from None
 
 
 def _dataset_name(stem: str) -> str:
@@ -105,13 +105,13 @@ def list_data_files(path: Path) -> list[Path]:
     if safe_read.path_kind(path) is None:
         raise RecipeError(f"`{path}` does not exist; give a recipe (.yaml) or a data file")
     folder = safe_read.path_kind(path) == "folder"
-    held = (
+    files = (
         sorted(file for file in safe_read.list_folder(path) if safe_read.path_kind(file) == "file")
         if folder
         else [path]
     )
-    if not held:
+    if not files:
         raise RecipeError(f"`{path}` is a folder without files")
-    if fault := dataset_registry.file_type_fault(path, held):
+    if fault := dataset_registry.file_type_fault(path, files):
         raise RecipeError(fault)
-    return held
+    return files

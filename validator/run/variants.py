@@ -57,9 +57,12 @@ def _models_of_template(template: object) -> Iterator[Model]:
     short name for recipes, if there are any."""
     if not isinstance(template, str):
         return
-    own = template.removesuffix("_nothink")
-    mentions = (yaml_table("models").mention(f"\n  template: {name}\n") for name in (own, f"{own}_nothink"))
+    thinking_template = template.removesuffix("_nothink")
+    mentions = (
+        yaml_table("models").mention(f"\n  template: {name}\n")
+        for name in (thinking_template, f"{thinking_template}_nothink")
+    )
     all_keys = dict.fromkeys(chain.from_iterable(mentions))
     keys = [key for key in all_keys if yaml_table("models")[key]["short"]] or all_keys
-    known = {one.parameters: one for one in map(models.find_model, keys) if not one.quantized}
-    yield from (known[parameters] for parameters in sorted(known))
+    by_size = {one.parameters: one for one in map(models.find_model, keys) if not one.quantized}
+    yield from (by_size[parameters] for parameters in sorted(by_size))
