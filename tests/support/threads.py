@@ -43,8 +43,10 @@ _UNSET = (
 )  # fmt: skip
 _MIB = 1 << 20
 # What threads tell of; of folders and hubs they tell nothing.
-_ASKED = ("devices", "health", "main memory", "/dev/shm", "limits", "disk", "packages", "torch", "compiled packages",
-          "CANN", "operators", "locks", "Ray", "meeting", "interfaces", "InfiniBand", "proxy")  # fmt: skip
+_ASKED = (
+    "devices", "health", "main memory", "/dev/shm", "limits", "output folder", "packages", "torch", "compiled packages",
+    "CANN", "operators", "locks", "Ray", "meeting", "interfaces", "InfiniBand", "proxy",
+)  # fmt: skip
 _statvfs = os.statvfs
 
 

@@ -64,8 +64,7 @@ def check_devices(run: RunSettings | None, context: CheckContext) -> Iterator[Ch
         state: State = "ok" if alike else "warning" if run else "error"
         yield result(state, str(here), wanted)
         for line in here.unreachable:
-            remedy = "the device has left the bus: reboot, or reseat it"
-            yield result("warning" if run else "error", line, "", remedy)
+            yield result("warning" if run else "error", line, "", "the device has left the bus: reboot, or reseat it")
         for note in context.allocation.notes if context.allocation else here.notes():
             if note.kind == "other":  # the machine itself stands above, and check_processes tells who holds memory
                 yield ok(note.text)
@@ -135,9 +134,8 @@ def check_health(run: RunSettings | None, context: CheckContext) -> Iterator[Che
             yield _downgrade_if_unused(line, name, context)
     for bus, code in nvidia.read_xids():
         if meaning := known["xids"]["errors"].get(code):
-            found = f"Xid {code} on {bus} since the node was started: {meaning}"
             remedy = "unless it was reset since: reboot, and replace it where that comes back"
-            yield warning(found, "", remedy, what="Xid")
+            yield warning(f"Xid {code} on {bus} since the node was started: {meaning}", "", remedy, what="Xid")
 
 
 def _downgrade_if_unused(line: CheckResult, name: str, context: CheckContext) -> CheckResult:

@@ -37,7 +37,7 @@ CHECKS: dict[str, Check] = {
     "main memory": host_checks.check_main_memory,
     "/dev/shm": host_checks.check_shared_memory,
     "limits": host_checks.check_limits,
-    "disk": host_checks.check_disk,
+    "output folder": host_checks.check_disk,
     "packages": package_checks.check_packages,
     "torch": torch_build.check_torch,
     "compiled packages": torch_build.check_compiled_packages,

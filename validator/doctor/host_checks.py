@@ -188,9 +188,6 @@ def output_folder(run: RunSettings) -> Path | None:
     return expand_home(folder).absolute() if isinstance(folder, str) and run.task.trains else None
 
 
-_OUTPUT_FOLDER = "output folder"
-
-
 def check_disk_space(run: RunSettings | None, _context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line if checkpoints and the result do not fit on the disk of `output_dir`. How many checkpoints are kept
     is an estimate if `save_total_limit` is unset or the number of steps is an estimate; a resumed run replaces those
@@ -207,8 +204,7 @@ def check_disk_space(run: RunSettings | None, _context: CheckContext) -> Iterato
     each, most = prediction.checkpoint / GIB, prediction.output_bytes / GIB
     where = f"{free:.1f} GiB are free on the disk of {output}"
     if free < each:
-        text = f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`"
-        yield error(text, what=_OUTPUT_FOLDER)
+        yield error(f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`")
     elif free < most:
         kept, at_once = prediction.checkpoints
         counted = run.args.number("save_total_limit") > 0 and run.steps > 0 and not run.batch.packing
@@ -216,7 +212,7 @@ def check_disk_space(run: RunSettings | None, _context: CheckContext) -> Iterato
         beside = "and the result" if at_once == kept else "at once (a new one is written before the oldest is removed)"
         remedy = "free some, set another `output_dir` or a smaller `save_total_limit`"
         text = f"{where}, {at_once} checkpoints {beside} take {most:.1f}: {remedy}"
-        yield result("error" if certain else "warning", text, what=_OUTPUT_FOLDER)
+        yield result("error" if certain else "warning", text)
 
 
 # A file of this size, or of what is written in this time, shows how fast the disk is.
@@ -254,24 +250,20 @@ def _check_output_folder(run: RunSettings | None, context: CheckContext) -> Iter
     try:
         rate = _measure_write_rate(there)
     except OSError as err:
-        remedy = "set another `output_dir`" if run else ""
         found = f"{place}: {os_reason(err)}"
-        yield error(found, "a folder that can be written", remedy, what=_OUTPUT_FOLDER)
+        yield error(found, "a folder that can be written", "set another `output_dir`" if run else "")
         return
     short = [*check_disk_space(run, context)]
     yield _judge_write_rate(None if any(each.state == "error" for each in short) else run, place, rate)
     yield from short
     if under and under.kind == "overlay":
-        found = f"{there} is the container's own layer, which goes with it"
         remedy = "mount a folder of the host there, or set another `output_dir`"
-        yield warning(found, "", remedy, what=_OUTPUT_FOLDER)
+        yield warning(f"{there} is the container's own layer, which goes with it", "", remedy)
     if under and under.kind in ("tmpfs", "ramfs"):
-        found = f"{there} is main memory ({under.kind})"
-        yield warning(found, "", "set another `output_dir`", what=_OUTPUT_FOLDER)
+        yield warning(f"{there} is main memory ({under.kind})", "", "set another `output_dir`")
     disk = os.statvfs(there)
     if disk.f_files and disk.f_favail < _MIN_FREE_FILES:  # a file system that counts no files has 0 in all
-        found = f"{disk.f_favail} more files on it"
-        yield warning(found, f"{_MIN_FREE_FILES:,}", "remove some: `df -i`", what=_OUTPUT_FOLDER)
+        yield warning(f"{disk.f_favail} more files on it", f"{_MIN_FREE_FILES:,}", "remove some: `df -i`")
 
 
 def _measure_write_rate(folder: Path) -> float | None:
@@ -296,10 +288,10 @@ def _judge_write_rate(run: RunSettings | None, place: str, rate: float | None) -
     found = place if rate is None else f"{place}, {rate / 1e6:,.0f} MB/s"
     checkpoint = predict(run).checkpoint if run else 0.0
     if checkpoint < _MIN_CHECKPOINT_BYTES or rate is None:
-        return ok(found, what=_OUTPUT_FOLDER)
+        return ok(found)
     seconds = checkpoint / rate
     wanted = f"{checkpoint / GIB:.1f} GiB for a checkpoint, about {format_duration(seconds)}"
     if seconds < _SLOW_SECONDS:
-        return ok(found, wanted, what=_OUTPUT_FOLDER)
+        return ok(found, wanted)
     remedy = "all devices wait meanwhile: a faster disk, `save_only_model: true` or a larger `save_steps`"
-    return warning(found, wanted, remedy, what=_OUTPUT_FOLDER)
+    return warning(found, wanted, remedy)

@@ -67,13 +67,11 @@ def _check_address(address: str, port: int, context: CheckContext) -> CheckResul
     try:
         place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as err:
-        found = f"{where} does not resolve here: {err}"
-        return error(found, "an address or a name that all nodes know")
+        return error(f"{where} does not resolve here: {err}", "an address or a name that all nodes know")
     family, end = place[0], place[4]
     first = context.environment.get("NODE_RANK") == "0" and "RDZV_ID" not in context.environment
     if ipaddress.ip_address(str(end[0]).partition("%")[0]).is_loopback and not first:
-        found = f"{where} is {end[0]}, which every node takes for itself"
-        return error(found, "an address of node 0")
+        return error(f"{where} is {end[0]}, which every node takes for itself", "an address of node 0")
     # Another node of the run, which shares this address, may be where they meet, and it may have begun.
     elsewhere = context.environment.get("NODE_RANK", "0") != "0"
     if "RDZV_ID" in context.environment:
@@ -131,9 +129,8 @@ def _check_host_name() -> Iterator[CheckResult]:
         address = ""
     if not address or address.startswith("127."):
         found = f"the name of this machine, {name}, {f'is {address}' if address else 'does not resolve'} here"
-        wanted = "the address by which the other nodes reach it; they are told that name"
         remedy = f"export PET_LOCAL_ADDR=ADDRESS here, or a line `ADDRESS {name}` in /etc/hosts of every node"
-        yield warning(found, wanted, remedy)
+        yield warning(found, "the address by which the other nodes reach it; they are told that name", remedy)
 
 
 class CollectivesLibrary(NamedTuple):
@@ -239,16 +236,13 @@ def check_infiniband(run: RunSettings | None, context: CheckContext) -> Iterator
     slow = "NCCL falls back to sockets, several times slower"
     if is_infiniband_disabled(context.environment):
         if active:
-            found = f"{_DISABLE_VARIABLE}=1, and {rates} stay unused"
             remedy = f"unset {_DISABLE_VARIABLE}, unless they do not lead to the others"
-            yield warning(found, "NCCL over them", remedy)
+            yield warning(f"{_DISABLE_VARIABLE}=1, and {rates} stay unused", "NCCL over them", remedy)
     elif words and not meant:
         names = ", ".join(sorted({port.adapter for port in there})) or "none here"
-        found = f"{_ADAPTER_VARIABLE}={words} means no adapter: {slow}"
-        yield warning(found, names, f"unset {_ADAPTER_VARIABLE}")
+        yield warning(f"{_ADAPTER_VARIABLE}={words} means no adapter: {slow}", names, f"unset {_ADAPTER_VARIABLE}")
     elif meant and not active:
         found = f"no port of {', '.join(sorted({port.adapter for port in meant}))} is active: {slow}"
-        remedy = "`ibstat` says more; look after the cable or the subnet manager"
-        yield warning(found, "an active port", remedy)
+        yield warning(found, "an active port", "`ibstat` says more; look after the cable or the subnet manager")
     elif active:
         yield ok(rates)

@@ -78,8 +78,7 @@ def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Itera
         )
         if entry := next(lacking, None):
             found = f"torch {torch.release} has no kernels for compute capability {capability}: {entry['why']}"
-            wanted = "CUDA 12.8 or later" if capability >= 10 else "a build for CUDA 12.6"
-            yield error(found, wanted, _INSTALL_REMEDY)
+            yield error(found, "CUDA 12.8 or later" if capability >= 10 else "a build for CUDA 12.6", _INSTALL_REMEDY)
 
 
 def _check_rocm(torch: PackageBuild, context: CheckContext, run: RunSettings | None) -> Iterator[CheckResult]:
