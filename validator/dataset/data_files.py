@@ -28,14 +28,14 @@ from validator.rows.json_rows import Rows, read_json, read_json_lines
 from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry
 
-_CHUNK = 1 << 20
-_FIRST_LINE_BYTES = 1 << 20  # bytes of a first line that is looked at
-# What the libraries raise for packed bytes that cannot be unpacked; zipfile has no class of its own for all of it.
+_CHUNK = 1 << 20  # bytes that are read at once
+_FIRST_LINE_BYTES = 1 << 20  # a first line of more bytes is not taken for JSON
+# What the libraries raise for bytes that cannot be unpacked.
 _DAMAGE_ERRORS = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile)
 
 
 def _open_archive_member(packed: IO[bytes]) -> IO[bytes]:
-    """The one file of an archive."""
+    """Open the only file of a zip archive."""
     try:
         archive = zipfile.ZipFile(packed)
         members = [member for member in archive.infolist() if not member.is_dir()]
@@ -46,7 +46,7 @@ def _open_archive_member(packed: IO[bytes]) -> IO[bytes]:
         raise zipfile.BadZipFile(str(err)) from None
 
 
-# Of the packed files that the datasets library unpacks, it needs a further library for the rest.
+# The datasets library unpacks more kinds of files, but needs a further package for each.
 _UNPACKERS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
     "gzip": lambda packed: cast(IO[bytes], gzip.GzipFile(fileobj=packed)),
     "bzip2": bz2.BZ2File,
@@ -57,11 +57,11 @@ _UNPACKERS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
 
 @contextlib.contextmanager
 def open_raw(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a regular file as they are. Raises UnreadableError for anything else, also while it is read."""
+    """Open a regular file as it is. Raises UnreadableError for anything else, and for errors while it is read."""
     if safe_read.path_kind(path) not in ("file", None):
         raise UnreadableError(0, no_data_file_reason(path))
     try:
-        # It may have become something else since: such is opened without waiting for the other end.
+        # It may have become a pipe since; that would be waited for.
         descriptor = safe_read.open_without_waiting(path)
         with os.fdopen(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -72,7 +72,7 @@ def open_raw(path: Path) -> Iterator[IO[bytes]]:
 
 
 def no_data_file_reason(path: Path) -> str:
-    """Return why there is no file of data at a path."""
+    """Return why what lies at a path is no data file."""
     kind = safe_read.path_kind(path)
     if kind in (None, "folder"):
         return "is a folder that holds no file" if kind else "does not exist"
@@ -81,8 +81,8 @@ def no_data_file_reason(path: Path) -> str:
 
 @contextlib.contextmanager
 def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
-    """The file's bytes, unpacked as the datasets library does whatever the file is called. Raises UnreadableError, also
-    while it is read."""
+    """Open a file, unpacked as the datasets library does, whatever it is called. Raises UnreadableError, also for
+    errors while it is read."""
     with open_raw(path) as stream:
         head = stream.read(8)
         stream.seek(0)
@@ -101,7 +101,7 @@ def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
 
 
 def decompressed_size(path: Path, most: int) -> int:
-    """Return the bytes of a file, unpacked, or `most` if there are more. Raises UnreadableError."""
+    """Return the bytes of a file after unpacking, or `most` if there are more. Raises UnreadableError."""
     with open_decompressed(path) as stream:
         if isinstance(stream, io.BufferedReader) and isinstance(stream.raw, io.FileIO):
             return min(path.stat().st_size, most)
@@ -112,7 +112,7 @@ def decompressed_size(path: Path, most: int) -> int:
 
 
 def is_json_lines(path: Path) -> bool:
-    """Whether a file is JSON with one object on each line, not packed, so that it can be read in parts."""
+    """Return True if a file is JSON with one object on each line and not packed, so that it can be read in parts."""
     if path.suffix not in (".json", ".jsonl"):
         return False
     with open_raw(path) as stream:
@@ -122,8 +122,8 @@ def is_json_lines(path: Path) -> bool:
 
 def read_rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
     """Yield the rows of a file with their numbers: of the line in files of lines, else of the row. `span` is the part
-    of a file of lines to read, in bytes; numbers then count from its beginning. Raises UnreadableError, and RecipeError
-    for what is not looked into."""
+    of a file of lines to read, in bytes; numbers then count from its beginning. Raises UnreadableError, and
+    TooLargeError."""
     try:
         with open_decompressed(path) as stream:
             yield from read_json_lines(stream, orjson.loads, span) if span else _READERS[path.suffix[1:]](stream)
@@ -132,14 +132,14 @@ def read_rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
 
 
 def first_rows(paths: Iterable[Path], number: int) -> list[dict[str, Any]]:
-    """Return up to `number` rows of all files together, fewer if they are large, up to one that cannot be read; files
-    of no known type have none. Raises UnreadableError if not even the first row can be read."""
+    """Return the first rows of all files together: at most `number`, fewer if they are large, and up to one that cannot
+    be read. Files of no known type have none. Raises UnreadableError if not even the first row can be read."""
     rows = (row for path in paths if path.suffix[1:] in _READERS for _, row in read_rows(path))
     return next(reading_limits.blocks(rows, number, reading_limits.approximate_size), [])
 
 
 def count_rows(path: Path) -> int:
-    """How many rows a file has: what a parquet file says, else the rows that can be read. Raises UnreadableError."""
+    """Return the number of rows: as a Parquet file states it, else as counted. Raises UnreadableError."""
     if path.suffix != ".parquet":
         return sum(1 for _ in read_rows(path))
     with open_decompressed(path) as stream:

@@ -1,5 +1,5 @@
-"""One pass over the rows of a data set: outcome, hashes, token counts and text issues of each row. Large files of
-JSON lines are scanned in parts, on all cores."""
+"""One pass over the rows of a data set: outcome, hashes, token counts and text issues of each row. Large files of JSON
+lines are scanned in parts, on all cores."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ from validator.rows.outcomes import ENDS_RUN, NON_TEXT_TURN, TRAINED, row_status
 from validator.rows.reading_limits import UnreadableError
 
 BLOCK_ROWS = 1000  # rows that are counted together, fewer where they are large
-# What is kept of a row. `line` is its number in the file, `outcome` a code of rows/outcomes.py, `issues` are bits in
-# the order of TEXT_ISSUES. Tokens before and after `cutoff_len`; 0 for a row that is not trained.
+# What is kept of a row. `line` is its number in the file, `outcome` a code of rows/outcomes.py, `answers` 0, 1 or 2 for
+# more; `issues` are bits in the order of TEXT_ISSUES. `tokens` are those before `cutoff_len`, `kept_tokens` those
+# after. All but line, outcome and answers are 0 for a row that is not trained.
 ROW = np.dtype(
     [("line", "u8"), ("outcome", "u1"), ("answers", "u1"), ("sample_hash", "u8"), ("prompt_hash", "u8"),
      ("issues", "u1"), ("tokens", "u4"), ("kept_tokens", "u4"), ("answer_tokens", "u4"), ("cut_answer_tokens", "u4")]
 )  # fmt: skip
-_MAX_SHAPES = 1000  # combinations of columns and types that are remembered, so that a row like them is passed quickly
+_MAX_SHAPES = 1000  # combinations of columns and types that are remembered, so that a row like an earlier one is quick
 # Issues of the text of one row, and what each means for the training.
 TEXT_ISSUES = {
     "empty answers": "answers without text teach the model to stop at once",
@@ -44,23 +45,21 @@ TEXT_ISSUES = {
     "huge rows": "rows of more than a megabyte, most of which is cut off",
 }
 _EMPTY_ANSWER, _SHORT_ANSWER, _CONTROL_CHARACTERS, _GARBLED_TEXT, _HUGE_ROW = (1 << at for at in range(5))
-# Between the turns of a row: no text should hold it.
-TURN_SEPARATOR = "\x1e"
-_SHORT_ANSWER_CHARACTERS = 5  # characters of a very short answer are fewer
-_HUGE_ROW_BYTES = 1_000_000  # bytes of a huge row are more
-_BLANK_CHARACTERS = f"{TURN_SEPARATOR} \t\r\n"
-# All bytes but control characters; tab, line feed and carriage return are no trouble.
+_TURN_SEPARATOR = "\x1e"  # stands between the turns of a row where these are joined; no text should hold it
+_SHORT_ANSWER_CHARACTERS = 5  # an answer of fewer characters is very short
+_HUGE_ROW_BYTES = 1_000_000  # a row of more bytes is huge
+_BLANK_CHARACTERS = f"{_TURN_SEPARATOR} \t\r\n"
+# All bytes but control characters. Tab, line feed and carriage return do no harm.
 _PRINTABLE_BYTES = bytes(set(range(256)) - set(range(32)) - {127}) + b"\t\n\r"
 # The replacement character, and UTF-8 read as Latin-1, Windows-1252 or GBK.
 _WRONG_ENCODING = re.compile("\ufffd|锟斤拷|[ÃÂ][\u0080-\u00bf]|â€")
-_SEPARATOR_BYTES = TURN_SEPARATOR.encode()
-# What Arrow's JSON reader takes for a date, so that a column of nothing else is no text.
+# What Arrow's JSON reader takes for a date. A column that holds nothing else is not text.
 _ARROW_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d(:?\d\d(:?\d\d)?)?Z?)?")
 OnRows = Callable[[int], None]  # called with how many more rows are done
 
 
 class ScanSettings(NamedTuple):
-    """How rows are meant and counted."""
+    """How the rows of a data set are converted, judged and counted."""
 
     attr: DatasetAttr
     stage: str
@@ -73,10 +72,12 @@ class ScanSettings(NamedTuple):
 
 @dataclass
 class ScannedRows:
-    """What is known of the rows of a data set. Of `read` rows, numbered from 0, each `row_step`-th is kept: row n is at
-    n // row_step. `column_types` has for each column and type the number of the first such row, `fatal` why a row ends
-    the run; these rows take the place of the ones that would be kept. `files` begin at the rows given, `lines` is the
-    number of the last row in its file."""
+    """The rows of a data set. Of `read` rows, numbered from 0, every `row_step`-th is kept: row n is at n // row_step.
+
+    `column_types`: for each column, the number of the first row that shows a type. `fatal`: why a row ends the run, by
+    its number. Rows that these two name replace the kept row beside them. `not_dates`: columns with other values than
+    dates. `files`: each file with the number of its first row. `lines`: the line of the last row in its file.
+    `problems`: file, line and message of what cannot be read."""
 
     read: int = 0
     row_step: int = 1
@@ -101,12 +102,12 @@ class ScannedRows:
         return sum(map(len, self._blocks))
 
     def place(self, number: int) -> str:
-        """`file:line` of a row by its number."""
+        """Return `file:line` of a row by its number."""
         path = next(path for start, path in reversed(self.files) if start <= number)
         return f"{path}:{self.rows[number // self.row_step]['line']}"
 
     def count_row(self, row: dict[str, Any]) -> None:
-        """Count a row, and note its columns and their types; `add_rows` appends what else is known of it."""
+        """Count a row, and note its columns and their types. The rest of it follows with `add_rows`."""
         shape = (*row, *map(type, row.values()))
         if shape not in self._shapes:
             if len(self._shapes) < _MAX_SHAPES:
@@ -123,12 +124,13 @@ class ScannedRows:
             raise reading_limits.too_many_columns(len(self.column_types))
 
     def add_rows(self, rows: NDArray[Any]) -> None:
-        """Append the rows that were counted since the last time."""
+        """Append the rows that were counted since the last call."""
         self._blocks.append(rows)
-        self.lines = int(rows["line"][-1]) if len(rows) else self.lines
+        self.lines = int(rows["line"][-1])
 
     def extend(self, other: ScannedRows, lines_before: int = 0) -> None:
-        """Append another part, whose lines count from behind `lines_before` lines of its file."""
+        """Append the rows of another part of the data; `lines_before` are the lines of its file in front of the
+        part."""
         self.downsample(other.row_step)
         first, step = -self.read % self.row_step // other.row_step, self.row_step // other.row_step
         rows = other.rows
@@ -154,7 +156,8 @@ class ScannedRows:
             self.downsample(2 * self.row_step)
 
     def downsample(self, row_step: int) -> None:
-        """Keep each `row_step`-th row only, a power of two."""
+        """Keep only every `row_step`-th row; `row_step` is a power of two. A row that would end the run, or that shows
+        a column type for the first time, replaces the kept row before it, so that it is not lost."""
         while self.row_step < row_step:
             rows = self.rows
             firsts = (number for kinds in self.column_types.values() for number in kinds.values())
@@ -165,15 +168,16 @@ class ScannedRows:
             self.row_step *= 2
 
 
-def scan_span(path: Path, settings: ScanSettings, report: OnRows, span: tuple[int, int]) -> ScannedRows:
-    """Return the rows of a part of a file, in bytes, up to the first row that cannot be read."""
+def _scan_span(path: Path, settings: ScanSettings, span: tuple[int, int]) -> ScannedRows:
+    """Return the rows of a part of a file, in bytes, up to the first row that cannot be read. It reports no progress,
+    for only the first process has a terminal."""
     rows = ScannedRows()
-    for part in scan_blocks(path, settings, report, span):
+    for part in _scan_blocks(path, settings, lambda _rows: None, span):
         rows.extend(part)
     return rows
 
 
-def scan_blocks(
+def _scan_blocks(
     path: Path, settings: ScanSettings, report: OnRows, span: tuple[int, int] | None = None
 ) -> Iterator[ScannedRows]:
     """Yield the rows of one file, or of a part of it in bytes, in blocks, up to the first row that cannot be read."""
@@ -200,7 +204,8 @@ _ScannedRow = tuple[tuple[int, ...], Sample | None, int]
 def _scan_row(
     part: ScannedRows, line: int, row: dict[str, Any], convert: Callable[[Any], Sample], settings: ScanSettings
 ) -> _ScannedRow:
-    """Return the figures of a row and its sample; note in `part` its columns, and why it ends the run if it does."""
+    """Return the figures of a row, its sample and its size. Note in `part` its columns, and why it ends the run if it
+    does."""
     number = part.read
     part.count_row(row)
     sample: Sample | None = None
@@ -228,26 +233,26 @@ def _hashes_and_issues(sample: Sample) -> tuple[int, int, int, int]:
     """Return the 64-bit hashes of the whole text and of the prompt, the issues of the text as bits, and its bytes.
     Raises FatalRowError.
 
-    Among a million different texts, two have the same hash in one data set of 40 million."""
+    Of 40 million data sets of a million different texts each, one has two texts with the same hash."""
     try:
-        asked = TURN_SEPARATOR.join([content for _, content in sample.prompt])
-        answered = TURN_SEPARATOR.join([content for _, content in sample.answers])
+        asked = _TURN_SEPARATOR.join([content for _, content in sample.prompt])
+        answered = _TURN_SEPARATOR.join([content for _, content in sample.answers])
     except TypeError:
         raise FatalRowError(NON_TEXT_TURN) from None
     answers = len(sample.answers)
     turns = len(sample.prompt) + answers
     if sample.system:
-        asked, turns = f"{sample.system}{TURN_SEPARATOR}{asked}", turns + 1
+        asked, turns = f"{sample.system}{_TURN_SEPARATOR}{asked}", turns + 1
     prompt, answer = asked.encode("utf-8", "surrogatepass"), answered.encode("utf-8", "surrogatepass")
-    whole = prompt + _SEPARATOR_BYTES + answer if answers else prompt
+    whole = prompt + _TURN_SEPARATOR.encode() + answer if answers else prompt
     prompt_hash = xxh3_64_intdigest(prompt)
     sample_hash = xxh3_64_intdigest(answer, prompt_hash)
     return sample_hash, prompt_hash, _text_issues(asked, answered, whole, turns, answers), len(whole)
 
 
 def _text_issues(asked: str, answered: str, data: bytes, turns: int, answers: int) -> int:
-    """Return the issues of a row as bits, in the order of TEXT_ISSUES. `data`: question and answer in UTF-8; separators
-    stand between all turns."""
+    """Return the issues of a row as bits, in the order of TEXT_ISSUES. `data`: prompt and answers in UTF-8, with a
+    separator between all turns, so that of `turns` turns fewer than that many control characters are separators."""
     issues = 0
     if len(answered) < 2 * _SHORT_ANSWER_CHARACTERS and answers:
         bare = answered.strip(_BLANK_CHARACTERS)
@@ -263,7 +268,8 @@ def _text_issues(asked: str, answered: str, data: bytes, turns: int, answers: in
 
 
 def _is_garbled(text: str) -> bool:
-    """Whether the pattern is found; looked for only where one of its beginnings is, which is far quicker."""
+    """Return True if a text was read in a wrong encoding. The pattern is tried only where one of its beginnings is
+    found, which is far quicker."""
     hint = "\ufffd" in text or "Ã" in text or "Â" in text or "â€" in text or "锟斤拷" in text
     return hint and _WRONG_ENCODING.search(text) is not None
 
@@ -283,6 +289,8 @@ def _with_tokens(part: ScannedRows, block: list[_ScannedRow], settings: ScanSett
 
 
 def _template_texts(part: ScannedRows, number: int, sample: Sample, settings: ScanSettings) -> list[TurnTexts]:
+    """Return the texts of a sample that are tokenized, turn by turn; none if the template cannot take the sample, which
+    is noted in `part`."""
     if settings.stage == "pt":
         return [([sample.prompt[0][1]], 1)]
     answers = [answer for answer in sample.answers if answer[1]] if settings.stage == "kto" else sample.answers
@@ -301,6 +309,7 @@ def _template_texts(part: ScannedRows, number: int, sample: Sample, settings: Sc
 
 
 def _sample_lengths(sample: Sample, sizes: list[int], settings: ScanSettings) -> SampleLengths:
+    """Return the lengths of a sample; `sizes` are the tokens of its turns."""
     extra = int(settings.template.efficient_eos)
     if settings.stage == "pt":
         return sequence_lengths.text_lengths(sizes[0], settings.cutoff_len, settings.packing)
@@ -312,13 +321,14 @@ def _sample_lengths(sample: Sample, sizes: list[int], settings: ScanSettings) ->
     return sequence_lengths.answer_lengths(sum(sizes[:asked]), answers, settings.cutoff_len)
 
 
-# Objects made between two collections of cycles. Rows have no cycles; with Python's own threshold of 700, collections
-# that find nothing take a quarter of the time of tiny rows.
+# Objects made between two searches for garbage cycles. Rows have no cycles; with Python's own threshold of 700,
+# searches that find nothing take a quarter of the time of tiny rows.
 _GC_THRESHOLD = 20_000
 
 
 def scan_dataset(files: Sequence[Path], settings: ScanSettings, report: OnRows) -> ScannedRows:
-    """Return all rows of the files of a data set, up to the first problem: LLaMA-Factory then loads nothing."""
+    """Return all rows of the files of a data set, up to the first file or row that cannot be read: with one,
+    LLaMA-Factory loads nothing."""
     gc.set_threshold(_GC_THRESHOLD)
     rows = ScannedRows()
     for path in files:
@@ -332,16 +342,12 @@ def scan_dataset(files: Sequence[Path], settings: ScanSettings, report: OnRows) 
 
 
 def _scan_file(path: Path, settings: ScanSettings, report: OnRows) -> Iterator[tuple[ScannedRows, bool]]:
-    """Yield the parts of a file, and whether their lines count from the beginning of the part."""
-    # A real tokenizer keeps all cores busy by itself.
+    """Yield the parts of a file, and whether the lines of a part count from its own beginning. A real tokenizer keeps
+    all cores busy, so with one the file is read by this process."""
     spans = file_parts.line_spans(path) if isinstance(settings.counter, CharacterCounter) else []
     if len(spans) < 2:
-        yield from ((part, False) for part in scan_blocks(path, settings, report))
+        yield from ((part, False) for part in _scan_blocks(path, settings, report))
         return
-    for part in file_parts.results_in_order(scan_span, [(path, settings, _no_report, span) for span in spans]):
+    for part in file_parts.results_in_order(_scan_span, [(path, settings, span) for span in spans]):
         report(part.read)
         yield part, True
-
-
-def _no_report(_rows: int) -> None:
-    """Report nothing: only the first process has a terminal."""
