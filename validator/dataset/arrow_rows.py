@@ -15,12 +15,12 @@ from validator.rows import reading_limits
 from validator.rows.reading_limits import TOO_DEEP, UnreadableError
 
 _BATCH_ROWS = 1000  # rows
-_ARROW_FILE_MAGIC = b"ARROW1"  # of a file with a list of its batches; a stream has none
+_ARROW_FILE_MAGIC = b"ARROW1"  # begins a file that lists its batches; a stream of batches has no such mark
 _BUFFER_BYTES = 1 << 20  # bytes of a column that are read at once
 
 
 def read_table(kind: str, stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of a parquet or arrow file with their numbers. Raises UnreadableError, and TooLargeError."""
+    """Yield the rows of a Parquet or Arrow file with their numbers. Raises UnreadableError, and TooLargeError."""
     number = 0
     try:
         for batch in _bounded_batches(kind, stream):
@@ -32,7 +32,7 @@ def read_table(kind: str, stream: IO[bytes]) -> Iterator[tuple[int, dict[str, An
 
 
 def parquet_row_count(stream: IO[bytes]) -> int:
-    """How many rows a parquet file says that it has. Raises UnreadableError."""
+    """Return the number of rows that a Parquet file states. Raises UnreadableError."""
     try:
         rows: int = pq.ParquetFile(stream).metadata.num_rows
         return rows
@@ -41,7 +41,7 @@ def parquet_row_count(stream: IO[bytes]) -> int:
 
 
 def _table_error(kind: str, number: int, err: Exception) -> Exception:
-    """Return the error to raise for what pyarrow or Python raised behind so many rows."""
+    """Return the error to raise for what pyarrow or Python raised after `number` rows."""
     if isinstance(err, MemoryError):
         return reading_limits.batch_too_large(number + 1)
     if isinstance(err, UnicodeDecodeError):
@@ -49,12 +49,13 @@ def _table_error(kind: str, number: int, err: Exception) -> Exception:
     if isinstance(err, (pa.ArrowException, OSError)):
         said = str(err).splitlines()[0].lower() if str(err) else type(err).__name__
         return UnreadableError(number, f"is not a valid {kind} file: {said}")
-    # such as a date behind the year 9999, within a list
+    # such as a date after the year 9999, within a list
     return UnreadableError(number + 1, f"or one close behind it holds what Python has no value for: {err}")
 
 
 def _python_rows(batch: Any) -> Iterator[dict[str, Any]]:
-    """The rows as Python has them, which may be many times what the batch takes: values in it may be shared."""
+    """Yield the rows of a batch as dictionaries. They may take many times the memory of the batch, where rows share
+    values, so a batch that takes too much is halved."""
     try:
         with reading_limits.memory_limit(
             reading_limits.MAX_PYLIST_BYTES if batch.num_rows > 1 else reading_limits.MAX_ARROW_BATCH_BYTES
@@ -71,8 +72,8 @@ def _python_rows(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _bounded_batches(kind: str, stream: IO[bytes]) -> Iterator[Any]:
-    """Yield batches of a thousand rows, of fewer if they are large."""
-    pa.set_memory_pool(pa.system_memory_pool())  # the others ask the system for more than they use
+    """Yield batches of at most a thousand rows, fewer if the rows are large."""
+    pa.set_memory_pool(pa.system_memory_pool())  # other pools ask the system for more than they use
     batches = _parquet_batches(stream) if kind == "parquet" else _arrow_batches(stream)
     while True:
         with reading_limits.memory_limit(reading_limits.MAX_ARROW_BATCH_BYTES):
@@ -107,14 +108,15 @@ def _arrow_batches(stream: IO[bytes]) -> Iterator[Any]:
 
 
 def _memory_mapped(stream: IO[bytes]) -> Any:
-    """Return a file that is not packed as a memory map, so that its batches take no memory of this process."""
+    """Return a file that is not compressed as a memory map, so that its batches take no memory of this process; any
+    other stream as it is."""
     if not isinstance(getattr(stream, "raw", None), io.FileIO) or not os.fstat(stream.fileno()).st_size:
         return stream
     return pa.BufferReader(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _require_flat(schema: Any) -> None:
-    """Raises UnreadableError for types that are nested too deeply, and TooLargeError for too many columns."""
+    """Raise UnreadableError for types that are nested too deeply, and TooLargeError for too many columns."""
     if len(schema) > reading_limits.MAX_COLUMNS:
         raise reading_limits.too_many_columns(len(schema))
     level = list(schema.types)
@@ -125,8 +127,8 @@ def _require_flat(schema: Any) -> None:
 
 
 def _times_as_numbers(batch: Any) -> Any:
-    """Return the batch with times as numbers: they are no text to LLaMA-Factory, and Python has no dates beyond its
-    calendar."""
+    """Return the batch with times as numbers. LLaMA-Factory takes neither for text, and Python has no dates after the
+    year 9999."""
     held = batch.columns
     for index, column in enumerate(held):
         if pa.types.is_temporal(column.type):

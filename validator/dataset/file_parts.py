@@ -22,15 +22,16 @@ from validator.rows import reading_limits
 T = TypeVar("T")
 WORKER_COUNT = os.cpu_count() or 1
 _SPAN_BYTES = 16 << 20  # bytes; smaller parts cost more to hand over than they save
-_TASKS_AHEAD = 4 * WORKER_COUNT  # parts that are read before their turn
-# From Python 3.14 on a server would start them on Linux, which is not the process that they are to end with.
+_TASKS_AHEAD = 4 * WORKER_COUNT  # parts that are handed out before their results are asked for
+# From Python 3.14 on, the default on Linux is a server that starts the processes; they would end with it, not with this
+# process.
 _START_METHOD = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 
 
 def line_spans(path: Path) -> list[tuple[int, int]]:
-    """Split a file of JSON lines into parts, in bytes, that end with a line; none for a small file or one of another
-    kind."""
-    size = path.stat().st_size if path.is_file() else 0  # a pipe has none, and is told of where it is opened
+    """Return the parts of a large file of JSON lines, as positions in bytes; each ends with a line. None for a small
+    file or one of another kind."""
+    size = path.stat().st_size if path.is_file() else 0  # a pipe has no size, and is refused where it is opened
     if size <= _SPAN_BYTES or not data_files.is_json_lines(path):
         return []
     ends: list[tuple[int, int]] = []
@@ -43,8 +44,8 @@ def line_spans(path: Path) -> list[tuple[int, int]]:
 
 
 def results_in_order(work: Callable[..., T], tasks: Sequence[tuple[object, ...]]) -> Iterator[T]:
-    """Yield what the work makes of each task, in their order. Raises what the work raises, and RecipeError if a process
-    is killed."""
+    """Yield `work(*task)` of each task, in their order, done by several processes. Raises what the work raises, and
+    RecipeError if a process is killed."""
     left = iter(tasks)
     with ProcessPoolExecutor(WORKER_COUNT, _START_METHOD, initializer=_follow_parent) as workers:
         try:
@@ -62,7 +63,7 @@ def results_in_order(work: Callable[..., T], tasks: Sequence[tuple[object, ...]]
 
 
 def _follow_parent() -> None:
-    """Leave Ctrl-C to the process that started this one, and end with it."""
+    """Make this process leave Ctrl-C to the process that started it, and end with that one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):

@@ -26,7 +26,7 @@ from validator.rows.converter import Sample
 from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.outcomes import row_checker
 
-# A prompt in less than this share of the rows is no imbalance.
+# A prompt that less than this share of the rows have is no imbalance.
 _REPEATED_PROMPT_SHARE = 0.01
 NEAR_THRESHOLD = 0.8  # estimated share of word pairs that two texts have in common
 MIN_SHINGLES = 10  # word pairs; shorter texts are alike by chance
@@ -38,7 +38,7 @@ Pairs = Sequence[tuple[int, int]]  # positions of rows, each with that of an ear
 
 @dataclass(frozen=True)
 class QualityIssue:
-    """Rows of which something is wrong, their share of the rows looked at, and a few places or pairs of places."""
+    """Rows with one fault: their number, their share of the rows looked at, and a few places or pairs of places."""
 
     kind: str
     rows: int
@@ -118,7 +118,8 @@ def near_duplicates(
 
 
 class MinHashSignatures(NamedTuple):
-    """For each row: its bands as numbers, the lowest byte of each hash, and whether it is long enough to compare."""
+    """For each row: its bands as numbers, the lowest byte of each hash, and whether the text is long enough to
+    compare."""
 
     bands: Any
     hashes: Any
@@ -126,7 +127,8 @@ class MinHashSignatures(NamedTuple):
 
 
 def word_bigrams(text: str) -> list[str]:
-    """Pairs of neighbouring words; for Chinese, Japanese and Korean, of neighbouring characters."""
+    """Return the pairs of neighbouring words of a text; for Chinese, Japanese and Korean, of neighbouring
+    characters."""
     words = text.split() if text.isascii() else _WORDS.findall(text)
     return list(map(add, words, words[1:]))
 

@@ -1,17 +1,15 @@
-"""The data sets that a recipe names, each scanned, with the reasons for which LLaMA-Factory would stop at them: its
-entry, its files, the columns and their types, its rows."""
+"""The data sets that a recipe names, each scanned, with the reasons why LLaMA-Factory would stop at one: its entry, its
+files, its columns and their types, its rows."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 
 from validator.dataset import data_files, row_scan
 from validator.dataset.chat_template import ChatTemplate
-from validator.dataset.data_files import no_data_file_reason
 from validator.dataset.row_scan import OnRows, ScannedRows, ScanSettings
 from validator.dataset.token_counting import TokenCounter
 from validator.errors import RecipeError
@@ -33,7 +31,8 @@ _FIRST_PART_BYTES = 10 << 20  # bytes that the datasets library reads at once (p
 
 @dataclass(frozen=True)
 class FatalProblem:
-    """Why LLaMA-Factory stops; `place` is a file, with a row where one is to blame, `remedy` what to write instead."""
+    """Why LLaMA-Factory stops. `place`: a data set or a file, with the row if one is to blame; `remedy`: what to write
+    instead."""
 
     place: str
     message: str
@@ -45,7 +44,8 @@ class FatalProblem:
 
 @dataclass
 class LoadedDataset:
-    """One data set of a recipe. `note` says why a set without rows has none here."""
+    """A data set of a recipe with its rows. `evaluates`: it is named by `eval_dataset`. `note`: why a set that may be
+    fine has no rows here, such as one on a hub."""
 
     name: str
     evaluates: bool
@@ -68,13 +68,13 @@ class LoadedDataset:
             return ()
 
     def suggested_entry(self, stage: str) -> str:
-        """The entry that suits the rows; empty if it is there already, or not known."""
+        """Return what to write instead of the entry; empty if the entry suits the rows, or none is known that would."""
         return suggest_entry(self.name, self.dataset.entry, stage, self.first_rows()) if self.dataset else ""
 
 
 def load_datasets(run: RunSettings, counter: TokenCounter, report: OnRows) -> list[LoadedDataset]:
-    """Return every data set of the recipe, those trained on first. If one has too many rows, all keep the same share of
-    theirs."""
+    """Return every data set of the recipe, training sets first. If one has so many rows that only a share is kept, the
+    same share of all is kept."""
     loaded = [
         _load_dataset(run, name, key == "eval_dataset", counter, report)
         for key in ("dataset", "eval_dataset")
@@ -87,8 +87,8 @@ def load_datasets(run: RunSettings, counter: TokenCounter, report: OnRows) -> li
 
 
 def scan_settings(run: RunSettings, counter: TokenCounter, attr: DatasetAttr) -> ScanSettings:
-    """Return how the rows of a data set are meant and counted. Media paths count from `media_dir`, by default
-    `dataset_dir` (hparams/data_args.py)."""
+    """Return how the rows of a data set are converted, judged and counted. Paths of media count from `media_dir`, by
+    default `dataset_dir` (hparams/data_args.py)."""
     name, facts, system = str(run.args.get("template")), run.template or {}, run.args.get("default_system")
     template = ChatTemplate(
         tables.json_table("formats")["formats"].get(name, {}),
@@ -137,7 +137,8 @@ def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCo
 
 
 def explain_no_rows(run: RunSettings, one: LoadedDataset, otherwise: str) -> FatalProblem:
-    """Return why no row of a set is trained; `otherwise` if its first rows do not tell."""
+    """Return the problem that no row of a set is trained, with the reason that its first rows give, else
+    `otherwise`."""
     stage = run.task.stage
     why = why_none_trained(one.attr, stage, one.first_rows())
     return FatalProblem(one.name, f"no row is left to train on: {why or otherwise}", one.suggested_entry(stage))
@@ -152,74 +153,74 @@ def _refusals(run: RunSettings, name: str, dataset: Dataset) -> Iterator[FatalPr
     if fault := dataset_registry.formatting_fault(dataset.attr.formatting, run.releases):
         yield FatalProblem(name, fault)
     if dataset.source == "file" and not dataset.files:
-        yield FatalProblem(str(dataset.path), no_data_file_reason(dataset.path))
+        yield FatalProblem(str(dataset.path), data_files.no_data_file_reason(dataset.path))
     if fault := dataset_registry.file_type_fault(dataset.path, dataset.files):
         yield FatalProblem(name, fault)
 
 
 def _row_problems(one: LoadedDataset, where: str) -> Iterator[FatalProblem]:
-    """Yield why the rows of a data set stop the run, each of them apart from its outcome."""
+    """Yield why the files and columns of a data set stop the run. Single rows that do are in `ScannedRows.fatal`."""
     for path, line, why in one.rows.problems:
         yield FatalProblem(f"{path}:{line}" if line else str(path), f"row {line} {why}" if line else why)
     if one.rows.problems:
         return
     if not one.rows.read:
         yield FatalProblem(where, "holds no row")
-    for why in column_problems(one.rows, one.attr):
+    for why in _column_problems(one.rows, one.attr):
         yield FatalProblem(where, why)
     if (one.rows.rows["outcome"] == TURN_ORDER).all() and (why := missing_columns(one.attr, one.first_rows())):
         yield FatalProblem(where, why)
 
 
-def column_problems(scan: ScannedRows, attr: DatasetAttr) -> Iterator[str]:
-    """Yield why LLaMA-Factory cannot use the columns, with the row where it shows."""
+def _column_problems(scan: ScannedRows, attr: DatasetAttr) -> Iterator[str]:
+    """Yield why LLaMA-Factory cannot use the columns, with the row that shows it."""
     known, wanted = scan.column_types, dict.fromkeys(attr.required_columns())
     if None in wanted:
         yield "`columns` in dataset_info.json leaves out a column that this form needs"
     absent = [f"`{column}`" for column in wanted if column and column not in known]
     if absent and known:
-        single = (
-            "; it is one object, its rows stand inside: save that list alone"
-            if [[*kinds] for kinds in known.values()] == [[list]] and scan.read == 1
-            else ""
-        )
+        is_wrapped = [[*kinds] for kinds in known.values()] == [[list]] and scan.read == 1
+        single = "; it is one object, its rows stand inside: save that list alone" if is_wrapped else ""
         yield f"has no column {', '.join(absent)}; it has {', '.join([*known][:8])}{single}"
-    yield from islice(_type_conflicts(scan), 1)
-    yield from _late_columns(scan)
+    yield from filter(None, (_type_conflict(scan), _late_column(scan)))
     dated = [attr.columns.get(part) for part in ("prompt", "query")]
     for column in _date_columns(scan):
         if column in dated and attr.formatting == "alpaca":
             yield f"every value of `{column}` reads as a date, which is not text to the datasets library"
 
 
-def _type_conflicts(scan: ScannedRows) -> Iterator[str]:
-    first = {(number, column): kind for column, kinds in scan.column_types.items() for kind, number in kinds.items()}
-    known: dict[str, type] = {}
-    for number, column in sorted(first, key=lambda cell: cell[0]):
-        kind = first[number, column]
-        kind = float if kind is int else kind  # whole numbers and others are one type
-        if kind is not type(None) and (before := known.setdefault(column, kind)) is not kind:
-            found = f"`{column}` is {_type_in_words(kind)} at {scan.place(number)}, {_type_in_words(before)} before"
-            yield f"{found}; a column has one type"
+_TYPE_NAMES = {str: "text", float: "a number", bool: "true or false", list: "a list", dict: "an object"}
 
 
-def _late_columns(scan: ScannedRows) -> Iterator[str]:
-    """Yield the first column that holds nothing in the first part that the datasets library reads: later parts have no
-    columns besides, and a column that holds nothing there holds nothing at all."""
-    part_rows = _first_part_rows(scan)
+def _type_conflict(scan: ScannedRows) -> str:
+    """Return the first row whose value has another type than its column had before; empty if there is none."""
+    first = [(number, column, kind) for column, kinds in scan.column_types.items() for kind, number in kinds.items()]
+    known: dict[str, str] = {}
+    for number, column, kind in sorted(first, key=lambda each: each[0]):
+        name = _TYPE_NAMES.get(float if kind is int else kind, "mixed")  # whole numbers and others are one type
+        if kind is not type(None) and (before := known.setdefault(column, name)) != name:
+            return f"`{column}` is {name} at {scan.place(number)}, {before} before; a column has one type"
+    return ""
+
+
+def _late_column(scan: ScannedRows) -> str:
+    """Return the first column that holds nothing in the first part that the datasets library reads; empty if there is
+    none. The first part settles the columns and their types: later parts may have no further columns, and no values in
+    a column that has none there."""
     lines = scan.files[0][1].suffix in (".json", ".jsonl")
     for column, kinds in scan.column_types.items():
         numbers = [number for kind, number in kinds.items() if kind is not type(None) or not lines]
-        if numbers and min(numbers) >= part_rows:
-            yield (f"`{column}` holds nothing before {scan.place(min(numbers))}, and the first part that is read "
-                   "settles the columns and their types; write such a row first")  # fmt: skip
-            return
+        if numbers and min(numbers) >= _first_part_rows(scan):
+            return (f"`{column}` holds nothing before {scan.place(min(numbers))}, and the first part that is read "
+                    "settles the columns and their types; write such a row first")  # fmt: skip
+    return ""
 
 
 def _first_part_rows(scan: ScannedRows) -> int:
-    """Rows of the first part: the first file, of a file of lines its first 10 MB."""
+    """Return the rows of the part that the datasets library reads first: the first file that has rows, but of a file of
+    JSON lines only the first 10 MB."""
     rows = next((start for start, _ in scan.files if start), scan.read)
-    path = [path for start, path in scan.files if not start][-1]  # behind empty ones
+    path = [path for start, path in scan.files if not start][-1]
     if path.stat().st_size <= _FIRST_PART_BYTES or not data_files.is_json_lines(path):
         return rows
     with data_files.open_raw(path) as stream:
@@ -227,19 +228,15 @@ def _first_part_rows(scan: ScannedRows) -> int:
     return min(sum(1 for line in io.BytesIO(part) if line.strip()), rows)
 
 
-def _type_in_words(kind: type) -> str:
-    return {str: "text", float: "a number", bool: "true or false", list: "a list", dict: "an object"}.get(kind, "mixed")
-
-
 def _date_columns(scan: ScannedRows) -> list[str]:
-    """Columns of JSON lines that hold nothing but dates: Arrow makes timestamps of them."""
+    """Return the columns of JSON lines that hold nothing but dates, of which Arrow makes timestamps."""
     texts = {column for column, kinds in scan.column_types.items() if str in kinds}
     lines = all(data_files.is_json_lines(path) for _, path in scan.files)
     return sorted(texts - scan.not_dates) if lines else []
 
 
 def drop_date_answers(scan: ScannedRows, attr: DatasetAttr) -> None:
-    """Mark the rows whose answer is a date: they have none."""
+    """Mark all rows as without answer if every answer is a date, which is no text."""
     if attr.formatting == "alpaca" and attr.columns.get("response") in _date_columns(scan):
         outcome = scan.rows["outcome"]
         outcome[outcome == TRAINED] = DATE_ANSWER

@@ -1,5 +1,5 @@
-"""Tokens of a text: counted with the model's tokenizer.json where it is on this machine, else estimated from the
-characters."""
+"""Number of tokens of a text: counted with the model's tokenizer.json if it is on this machine, else estimated from
+the characters."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from validator.wording import relative_to_cwd
 # Non-negative least squares of relative errors against Qwen's own vocabulary (qwen.tiktoken of the dashscope 2.0.2
 # package, 151,643 entries) on 2,000 pieces each of English prose (licences, package descriptions), code (Python, C) and
 # Chinese (book reviews, news): totals within 3 %; half of the pieces within 6 %, nine of ten within 15 %.
-# What a byte of UTF-8 adds, in parts of a token: letters 0.239, digits 1.495, spaces 0.053, line breaks 0.464, other
-# marks 0.376, and each of the bytes beyond ASCII (a Chinese character is three) 0.213.
+# Tokens that a byte of UTF-8 adds: letters 0.239, digits 1.495, spaces 0.053, line breaks 0.464, other signs 0.376, and
+# each of the bytes beyond ASCII (a Chinese character is three) 0.213. They are stored in 155ths of a token, which fit a
+# byte.
 _PARTS_PER_TOKEN = 155
 _LETTER, _DIGIT, _SPACE, _BREAK, _MARK, _HIGH = 37, 232, 8, 72, 58, 33
 
@@ -42,21 +43,21 @@ _BYTE_TABLE = bytes(map(_byte_parts, range(256)))
 
 
 def estimate_tokens(text: str) -> int:
-    """Tokens a Qwen tokenizer would make of a text, about."""
+    """Return an estimate of the tokens that a Qwen tokenizer makes of a text."""
     return CharacterCounter().count([text])[0]
 
 
 class CharacterCounter:
-    """Estimates tokens from characters."""
+    """Estimates tokens from characters. `begins`: texts get a token `bos_token` in front."""
 
     name, exact, begins = "estimated from the script of the text", False, False
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, about."""
+        """Return an estimate of the tokens of each text."""
         data = [text.encode("utf-8", "surrogatepass") for text in texts]
         if not data:
             return []
-        # All texts at once. Behind each stands a byte that counts nothing, for numpy's sum of no bytes is not 0.
+        # All texts at once. A byte that counts nothing follows each text: numpy's sum of no bytes is not 0.
         parts = np.frombuffer(b"\x00".join(data).translate(_BYTE_TABLE) + b"\x00", np.uint8)
         starts = list(accumulate((len(one) + 1 for one in data[:-1]), initial=0))
         sums = np.add.reduceat(parts, starts, dtype=np.uint64)
@@ -64,16 +65,16 @@ class CharacterCounter:
         return tokens
 
 
-# Longer texts are estimated: a tokenizer takes minutes over them, and they are cut anyway.
+# Longer texts are estimated: a tokenizer takes minutes for one, and all of them are cut anyway.
 _MAX_TOKENIZED_CHARACTERS = 1_000_000
 _SUBWORD_PREFIX = "continuing_subword_prefix"
 _HAS_SUBWORD_PREFIX = re.compile(rf'"{_SUBWORD_PREFIX}"\s*:\s*"[^"]'.encode())
-_MAX_TOKENIZER_BYTES = 128 << 20  # bytes of a tokenizer.json; the largest there are have 35 MB
+_MAX_TOKENIZER_BYTES = 128 << 20  # bytes of a tokenizer.json; the largest known ones have 35 MB
 
 
 class TokenizerCounter:
-    """Counts tokens with a tokenizer.json, as transformers does without special tokens of its own. LLaMA-Factory adds
-    the stop words of the template to the vocabulary where it lacks them."""
+    """Counts tokens with a tokenizer.json, as transformers does without adding special tokens. `stops` are the stop
+    words of the template, which LLaMA-Factory adds to a vocabulary that lacks them."""
 
     exact = True
 
@@ -88,7 +89,7 @@ class TokenizerCounter:
         self.begins = safe_read.path_kind(settings) == "file" and bool(_tokenizer_settings(settings).get("bos_token"))
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text; on all cores."""
+        """Return the tokens of each text; all cores are used."""
         short = [_without_lone_surrogates(text) if len(text) < _MAX_TOKENIZED_CHARACTERS else "" for text in texts]
         counts = [len(one) for one in self._tokenizer.encode_batch_fast(short, add_special_tokens=False)]
         return [
@@ -98,15 +99,16 @@ class TokenizerCounter:
 
 
 def _without_lone_surrogates(text: str) -> str:
-    """The text without halves of surrogate pairs, which the real run leaves out: tokenizers 0.20 would count them, and
-    0.23 raises TypeError."""
+    """Return the text without halves of surrogate pairs, which the real run leaves out. tokenizers 0.20 would count
+    them, and 0.23 raises TypeError."""
     return text if text.isascii() else text.encode(errors="ignore").decode()
 
 
 def _refuse_panicking_model(path: Path) -> None:
-    """Raises ValueError for what the library would end this whole process over: pairs of a BPE model with a second half
-    that is shorter than the prefix which is cut off, or is cut within a letter (tokenizers, models/bpe/model.rs,
-    BpeBuilder::build, which panics; from 0.23 on nothing can be caught)."""
+    """Raise ValueError for a BPE model over which the tokenizers library would end this whole process.
+
+    It panics at a merge whose second half is shorter than the prefix that is cut off it, or is cut within a letter
+    (models/bpe/model.rs, BpeBuilder::build); from 0.23 on the panic cannot be caught."""
     with data_files.open_raw(path) as stream:
         text = stream.read(_MAX_TOKENIZER_BYTES)
     if not _HAS_SUBWORD_PREFIX.search(text):
@@ -123,8 +125,7 @@ TokenCounter = TokenizerCounter | CharacterCounter
 
 
 def best_counter(run: RunSettings) -> tuple[TokenCounter, str]:
-    """Return the best way to count tokens for a run, and why it is an estimate; empty if it is the model's
-    tokenizer."""
+    """Return the best counter of tokens for a run, and why it only estimates them; empty for the model's tokenizer."""
     path = next((place for place in _tokenizer_paths(run) if safe_read.path_kind(place) == "file"), None)
     if path is None:
         return CharacterCounter(), "the model's tokenizer.json is not on this machine"
@@ -133,7 +134,7 @@ def best_counter(run: RunSettings) -> tuple[TokenCounter, str]:
     try:
         template = tables.json_table("formats")["formats"].get(str(run.args.get("template")), {})
         return TokenizerCounter(path, template.get("stop_words", ())), ""
-    except BaseException as err:  # the library raises no narrower class, and none that is an Exception where it panics
+    except BaseException as err:  # a panic of the library is no Exception
         if isinstance(err, (KeyboardInterrupt, SystemExit, MemoryError)):
             raise
         return CharacterCounter(), f"`{path}` cannot be read: {err}"
