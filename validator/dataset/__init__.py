@@ -1,11 +1,10 @@
 """What the data sets of a recipe hold, and what LLaMA-Factory makes of their rows.
 
-Answers which entry of dataset_info.json rows need, what becomes of each row, how many tokens a run trains on and
-what is wrong with its data; all of it without loading a model. It knows nothing of memory or devices, except for
-the report, which asks the run for them.
+Answers what becomes of each row, how many tokens a run trains on and what is wrong with its data, without loading a
+model. It knows nothing of memory or devices, except for the report, which asks the run for them.
 
 Its modules import the compiled packages of the extra [data]. Only this one can be imported without them, so others
-come in through it: `require_packages` before they import a module, or `summarize_data`."""
+come in through it: they call `require_packages` before they import a module, or `summarize_data`."""
 
 from __future__ import annotations
 
@@ -20,13 +19,13 @@ _INSTALL = 'pip install "llamafactory-recipes[data]"'
 
 
 def _missing_packages() -> str:
-    """The packages that this Python lacks and the command that installs them; empty if it lacks none."""
+    """Return the packages that this Python lacks and the command that installs them; empty if it lacks none."""
     lacking = ", ".join(name for name in PACKAGES if find_spec(name) is None)
     return f"needs {lacking}, which this Python lacks; run `{_INSTALL}`" if lacking else ""
 
 
 def require_packages(asking: str) -> None:
-    """Raise RecipeError where the modules of this room cannot be imported; `asking` is what needs them."""
+    """Raise RecipeError if the modules of this room cannot be imported; `asking` is what needs them."""
     if lacking := _missing_packages():
         raise RecipeError(f"{asking} {lacking}")
 

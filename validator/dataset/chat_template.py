@@ -22,8 +22,8 @@ TurnTexts = tuple[list[str], int]
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A chat template (data/template.py). `slots` is its entry of formats.json, `thinking` and `preserve` are
-    `enable_thinking` and `preserve_thinking`, `system` is `default_system`."""
+    """A chat template with a recipe's settings for it (data/template.py). `slots` is its entry of formats.json.
+    `thinking` is the setting `enable_thinking`, `preserve` is `preserve_thinking`, `system` is `default_system`."""
 
     slots: Mapping[str, Any]
     counter: TokenCounter
@@ -34,7 +34,8 @@ class ChatTemplate:
     system: str | None = None
 
     def encode(self, turns: Sequence[Turn], system: Any, tools: Any, every_turn: bool) -> list[TurnTexts]:
-        """Return what each turn becomes. `every_turn`: all answers are trained (sft). Raises FatalRowError."""
+        """Return what each turn of a sample becomes. `every_turn`: all answers are trained, as in sft. Raises
+        FatalRowError."""
         if len(turns) == 2 and self._single_turn and not (system or tools):  # as most rows are
             (asks, question), (answers, answer) = turns
             if asks == "user" and answers == "assistant":
@@ -77,8 +78,7 @@ class ChatTemplate:
 
     @cached_property
     def _formats(self) -> dict[str, tuple[list[tuple[str, str]], int]]:
-        """For each kind of turn the texts before and after the content, and how many single tokens stand around
-        them."""
+        """For each kind of turn, the texts before and after the content, and the number of tokens around them."""
         assistant = self.slots.get("assistant") or ([_CONTENT] if self.efficient_eos else _CONTENT_THEN_EOS)
         user = self.slots.get("user") or [_CONTENT]
         usual = {"user": user, "assistant": assistant, "system": [_CONTENT], "function": assistant,
@@ -86,6 +86,7 @@ class ChatTemplate:
         return {turn: self._split(self.slots.get(turn) or slots) for turn, slots in usual.items()}
 
     def _split(self, slots: Sequence[Any]) -> tuple[list[tuple[str, str]], int]:
+        """Return the texts before and after each content of a turn's slots, and the number of its other tokens."""
         texts = [slot.partition(_CONTENT) for slot in slots if isinstance(slot, str)]
         tokens = [slot[0] for slot in slots if not isinstance(slot, str)]
         single = sum(name != "bos_token" or self.counter.begins for name in tokens)
@@ -103,7 +104,7 @@ class ChatTemplate:
 
     @cached_property
     def _opening(self) -> int:
-        """Tokens before the first turn where a row has no system prompt of its own."""
+        """Number of tokens before the first turn of a row without a system prompt of its own."""
         system = self._default
         described, more = self._piece("system", system) if system else ([], 0)
         return self._formats["prefix"][1] + self._tokens(described) + more
@@ -147,8 +148,8 @@ class ChatTemplate:
 
 
 def _without_spans(text: str, opens: str, closes: str, most: int = -1) -> str:
-    """Return the text without what stands between these two words, and without them, `most` times. A pattern would look
-    for the second word anew behind each first one."""
+    """Return a text without the first `most` spans from one word to another, or without all of them. A regular
+    expression would search the rest of the text again for each opening word, which takes long."""
     kept, position = [], 0
     while most and (begin := text.find(opens, position)) >= 0 and (end := text.find(closes, begin + len(opens))) >= 0:
         kept.append(text[position:begin])

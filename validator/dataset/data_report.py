@@ -39,7 +39,7 @@ from validator.wording import four_digits, plural
 
 @dataclass(frozen=True)
 class DatasetSummary:
-    """One data set: `role` is training or evaluation, `note` says why a set without rows has none here."""
+    """One data set. `role` is training or evaluation; `note` says why a set that may be fine has no rows here."""
 
     name: str
     role: str
@@ -53,7 +53,8 @@ class DatasetSummary:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows from the files to the run. `sequences` is what the Trainer counts as examples; `exact`: as in the run."""
+    """Numbers of rows, from the files to the run. `sequences` is what the Trainer counts as examples. `exact`: the run
+    has the same numbers."""
 
     read: int
     selected: int
@@ -66,7 +67,7 @@ class RowCounts:
 
 @dataclass(frozen=True)
 class DroppedRows:
-    """Rows that LLaMA-Factory leaves out for one reason, and a few places."""
+    """Rows that LLaMA-Factory drops for one reason, and the places of a few."""
 
     reason: str
     rows: int
@@ -75,7 +76,8 @@ class DroppedRows:
 
 @dataclass(frozen=True)
 class TokenTotals:
-    """Lengths before `cutoff_len`, and what it leaves of them. `source` is how they were counted."""
+    """Tokens of the samples before `cutoff_len`, and what it leaves of them. `source` says how they were counted; 95
+    and 99 of 100 samples have no more than `p95` and `p99`."""
 
     source: str
     exact: bool
@@ -94,7 +96,8 @@ class TokenTotals:
 
 @dataclass(frozen=True)
 class LongestBatchMemory:
-    """Device memory with the longest batch there is (`longest` tokens), and at `cutoff_len`; GiB of 2^30 bytes."""
+    """Device memory with the longest sample of the data in a batch (`longest` tokens), and with samples of
+    `cutoff_len`; GiB of 2^30 bytes."""
 
     longest: int
     longest_gib: float
@@ -113,7 +116,7 @@ class RunDuration:
 
 @dataclass(frozen=True)
 class DataReport:
-    """Everything that is said of a recipe's data; None: not known, or there is nothing to say."""
+    """What a run trains on. None: not known, or there is nothing to say."""
 
     path: str
     model: str | None
@@ -134,14 +137,15 @@ class DataReport:
     time: RunDuration | None
 
 
-_LENGTH_QUANTILES = 500  # equally likely lengths that stand for all
-# Near duplicates among more rows are looked for only when asked: they take most of the time.
+_LENGTH_QUANTILES = 500  # equally likely lengths that stand for those of all samples
+# Near duplicates among more rows are looked for only with --near, for that takes most of the time.
 MAX_NEAR_DUPLICATE_ROWS = 200_000
 
 
 def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataReport:
-    """Return the report on a run's data. `near`: look for near duplicates; None: if they are quick to find. Raises
-    RecipeError if there are no data to look at."""
+    """Return the report on a run's data. `near`: look for near duplicates; None: only if that is quick. `report` is
+    called with the number of rows that were read since its last call. Raises RecipeError if there are no data to look
+    at."""
     if run.data.is_tokenized:
         raise RecipeError(
             f"{run.workspace.recipe}: `tokenized_path` holds tokenized data, which is trained on as it is"
@@ -255,7 +259,8 @@ def _token_totals(run: RunSettings, selection: RowSelection, counter: TokenCount
 
 
 def _longest_batch_memory(run: RunSettings, selection: RowSelection, rows: Positions) -> LongestBatchMemory | None:
-    """Return the device memory with the longest batch there is, and with `cutoff_len`; None if it is not known."""
+    """Return the device memory with the longest sample of the data in a batch, and with samples of `cutoff_len`; None
+    if it is not known."""
     limit = int(run.args.number("cutoff_len"))
     most = int(selection.rows["kept_tokens"][rows].max(initial=0))
     longest = limit if run.batch.packing else min(most and padded_to_eight(most), limit)
@@ -292,13 +297,13 @@ def _run_duration(run: RunSettings, sequences: int, lengths: Sequence[int]) -> R
 
 _MAX_BYTES = 32 << 20  # bytes; more would keep the user waiting
 _MAX_PARQUET_ROWS = 200_000  # rows, of which a small parquet file can have any number
-# What a recipe or its data can be cured of. Repeated prompts and short answers may be meant.
+# Issues that are surely faults. Repeated prompts and short answers may be meant.
 _REPORTED_ISSUES = ("exact duplicates", "empty answers", "control characters", "garbled text", "answers cut",
          "evaluation rows in training")  # fmt: skip
 
 
 def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
-    """Return what to say of the run's data, and whether the run would stop at them; nothing where they are large."""
+    """Return what to say of the run's data, and whether the run would stop at them; nothing if they are large."""
     files = [path for dataset in run.data.datasets for path in dataset.files]
     try:
         if not all(map(_is_small, files)) or sum(path.stat().st_size for path in files) > _MAX_BYTES:
@@ -313,7 +318,8 @@ def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
 
 
 def _is_small(path: Path) -> bool:
-    """Whether a file is small unpacked, too; one that cannot be read is, as that is soon told."""
+    """Return True if a file is small after unpacking. A file that cannot be read counts as small: the report says so at
+    once."""
     try:
         if path.suffix == ".parquet" and data_files.count_rows(path) > _MAX_PARQUET_ROWS:
             return False
@@ -323,8 +329,9 @@ def _is_small(path: Path) -> bool:
 
 
 class _BlockBudget:
-    """Counts blocks in place of a progress bar, and raises TooLargeError after too many small ones: in a small file,
-    rows that share their values can be any number of gigabytes, and large rows come in blocks of few rows."""
+    """Stops a report that takes too long: called in place of a progress bar, it raises TooLargeError after too many
+    blocks of few rows. A small file can unpack to gigabytes if rows share their values, and large rows come in blocks
+    of few."""
 
     def __init__(self, files: int) -> None:
         self._left = files + _MAX_BYTES // reading_limits.MAX_BLOCK_BYTES

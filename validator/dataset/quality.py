@@ -50,8 +50,8 @@ class QualityIssue:
 def quality_issues(
     selection: RowSelection, positions: Positions, evaluated: Positions, again: Pairs, alike: Pairs
 ) -> Iterator[QualityIssue]:
-    """Yield all issues of the positions trained on and evaluated on, each once. `again` are the exact duplicates,
-    `alike` the near duplicates."""
+    """Yield all issues of the rows trained on (`positions`) and evaluated on. `again` are the exact duplicates, `alike`
+    the near duplicates."""
 
     def issue(kind: str, count: int, examples: list[str], message: str, total: int = len(positions)) -> QualityIssue:
         return QualityIssue(kind, count * selection.row_step, round(count / total, 6), examples, message)

@@ -31,7 +31,8 @@ _SPLIT_SLICE = re.compile(r"train(?:\[(-?\d+)?(%)?:(-?\d+)?(%)?\])?")
 
 
 def parse_split(split: str, count: int) -> range:
-    """Return the rows of a split such as `train[:20%]`. Raises RecipeError for one that is not understood."""
+    """Return the rows of a split such as `train[:20%]` of a set of `count` rows. Raises RecipeError for any other
+    form."""
     bounds = _SPLIT_SLICE.fullmatch(split)
     if bounds is None:
         raise RecipeError(f"the split `{split}` is not understood")
@@ -47,7 +48,8 @@ def _slice_bound(number: str | None, percent: str | None, count: int) -> int | N
 
 
 def draw_samples(counts: Sequence[tuple[range, int | None]], limit: int | None, seed: int) -> list[Positions]:
-    """Return for each set (its rows, `num_samples`) the rows that `num_samples` and `max_samples` leave."""
+    """Return the rows that `num_samples` and `max_samples` (`limit`) leave of each set; `counts` has a set's rows and
+    its `num_samples`."""
     generator = None
     left = []
     for rows, wanted in counts:
@@ -64,7 +66,8 @@ def draw_samples(counts: Sequence[tuple[range, int | None]], limit: int | None, 
 
 
 def mix_datasets(parts: Sequence[Positions], strategy: str, weights: Sequence[float] | None, seed: int) -> Positions:
-    """Return the rows of all sets in the order of training. Raises RecipeError for a strategy that the run refuses."""
+    """Return the rows of all sets, in the order in which they are trained on. Raises RecipeError for a strategy that
+    LLaMA-Factory refuses."""
     if len(parts) == 1:
         return parts[0]
     if strategy == "concat":
@@ -101,8 +104,8 @@ def _interleave_by_probability(
 
 
 def train_test_split(count: int, size: float, seed: int) -> tuple[Positions, Positions]:
-    """Return the positions trained on and those evaluated on, for `val_size` as a share or a number. Raises RecipeError
-    where nothing is left to train on."""
+    """Return the positions of `count` rows that are trained on, and those that are evaluated on. `size` is `val_size`,
+    a share or a number. Raises RecipeError if no row is left to train on."""
     if size <= 1e-6:
         return np.arange(count), _NO_ROWS
     if not size < max(count, 1):  # neither is .nan
@@ -117,8 +120,11 @@ _MAX_NUM_SAMPLES = 100_000_000  # rows that `num_samples` may ask for: 8 bytes e
 
 @dataclass
 class RowSelection:
-    """The rows of a run by their positions among all sets' rows one behind the other. `sequences` is what the Trainer
-    counts as examples; `inexact_because` says what keeps the figures from being exact."""
+    """The rows that a run trains and evaluates on. A position counts through the kept rows of all sets, one set after
+    the other.
+
+    `sequences`: what the Trainer counts as examples. `evaluated`: rows evaluated on. `drops`: dropped rows by the code
+    of rows/outcomes.py. `inexact_because`: what keeps the figures from being exact."""
 
     sets: list[LoadedDataset]
     train: Positions = field(default_factory=lambda: _NO_ROWS)
@@ -131,7 +137,7 @@ class RowSelection:
 
     @property
     def row_step(self) -> int:
-        """How many rows each position stands for."""
+        """Rows of the data that each position stands for."""
         return max((one.rows.row_step for one in self.sets), default=1)
 
     @cached_property
@@ -141,7 +147,7 @@ class RowSelection:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def find(self, position: int) -> tuple[LoadedDataset, int]:
-        """The set and the row in it that a position means."""
+        """Return the data set of a position, and the row's place in it."""
         for one in self.sets:
             if position < len(one.rows):
                 return one, position
@@ -149,7 +155,7 @@ class RowSelection:
         raise IndexError(position)
 
     def place(self, position: int) -> str:
-        """`file:line` of a position."""
+        """Return `file:line` of a position."""
         one, index = self.find(position)
         return one.rows.place(index * one.rows.row_step)
 
@@ -163,13 +169,13 @@ class RowSelection:
         return any(one.attr.has_media for one in self.sets)
 
     def trained(self, positions: Positions) -> Positions:
-        """Those of the positions that are not dropped, in order."""
+        """Return the positions whose rows are not dropped, in order."""
         kept: Positions = positions[self.rows["outcome"][positions] == TRAINED]
         return kept
 
 
 def select_rows(run: RunSettings, sets: list[LoadedDataset]) -> RowSelection:
-    """Return what is trained and evaluated on, in order, and why the run would stop."""
+    """Return the rows that are trained and evaluated on, in order, and why the run would stop."""
     selection = RowSelection(sets, problems=[problem for one in sets for problem in one.problems])
     if selection.problems:
         return selection
@@ -237,7 +243,7 @@ def _interleave_probs(run: RunSettings) -> list[float] | None:
 
 
 def _fatal_row_problems(run: RunSettings, selection: RowSelection) -> Iterator[FatalProblem]:
-    """Yield the rows that end the run, at most three."""
+    """Yield why rows end the run, for at most three rows."""
     taken = np.concatenate((selection.train, selection.evaluation))
     fatal = taken[selection.rows["outcome"][taken] == ENDS_RUN][:3]
     for position in fatal:
@@ -257,8 +263,8 @@ def packing_batches(run: RunSettings, rows: Positions) -> Iterator[Positions]:
 
 
 def _kto_row_without_turns(run: RunSettings, selection: RowSelection) -> int | None:
-    """The first row without an answer before one that is trained: KTO pairs each row with the answer of the one before
-    it in its batch, and fails without one."""
+    """Return the first row without an answer that precedes a trained row; None if there is none. KTO pairs each row
+    with the answer of the row before it in its batch, and fails if that row has none."""
     for batch in packing_batches(run, selection.train):
         before = np.roll(batch, 1)
         failing = (selection.rows["outcome"][batch] == TRAINED) & (selection.rows["answers"][before] == 0)

@@ -1,4 +1,4 @@
-"""Whether there are as many samples as the model and method call for, by public guidance."""
+"""Judges by public guidance whether there are enough samples for the model, the method and the stage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GUIDANCE_FIGURES = ("minimum", "useful", "good", "saturating")
 
 @dataclass(frozen=True)
 class RecommendedModelSize:
-    """A size of model in billions of parameters, and the samples recommended for it."""
+    """A model size in billions of parameters, and the number of samples recommended for it."""
 
     billions: float
     good: int
@@ -23,7 +23,7 @@ class RecommendedModelSize:
 
 @dataclass(frozen=True)
 class EpochGuidance:
-    """Epochs, samples seen in all, and whether the repetition does harm."""
+    """Epochs, samples seen in all of them together, and what the repetition does if it does harm."""
 
     epochs: float
     seen: int
@@ -32,10 +32,12 @@ class EpochGuidance:
 
 @dataclass(frozen=True)
 class SampleGuidance:
-    """The verdict on so many different samples, the figures it rests on and who each is from, and a model size that
-    suits them better. `minimum`: fewest with which form and style change; `useful`: with which a skill or a preference
-    does; `good`: where the range of public runs begins; `saturating`: more hardly helps; `recommended`: what the header
-    states, else would state. `unit`: what is counted."""
+    """The verdict on a number of different samples (`rows`), and the figures that it rests on.
+
+    `minimum`: fewest samples that changed form and style; `useful`: fewest that taught a skill or a preference; `good`:
+    where the range of public runs begins; `saturating`: more hardly help; `recommended`: what the header states, else
+    would state. `better_size`: a model size that suits the samples better. `sure`: who each figure is from. `unit`:
+    what is counted."""
 
     rows: int
     verdict: str
@@ -53,19 +55,19 @@ class SampleGuidance:
 
     @property
     def counted(self) -> str:
-        """The number with its noun, such as "about 3,000 samples"."""
+        """The number with its noun, such as "3,000 different samples"."""
         words = guidance.count_in_words(self.rows, self.unit)
         return words.replace(" ", " different ", 1) if self.unit == guidance.SAMPLE_UNIT else words
 
     def figures(self) -> dict[str, int]:
-        """The figures that are known, the smallest first."""
+        """Return the figures that are known, the smallest first."""
         figures = zip(GUIDANCE_FIGURES, (self.minimum, self.useful, self.good, self.saturating), strict=True)
         return {name: samples for name, samples in figures if samples}
 
 
 def judge_sample_count(run: RunSettings, rows: int, epochs: float) -> SampleGuidance:
-    """Judge whether there are enough samples for the run's stage, method and model. In pre-training, `rows` are blocks
-    of tokens."""
+    """Return the verdict on a number of samples for the run's stage, method and model. In pre-training, `rows` are
+    blocks of tokens."""
     known = run.guidance
     stated: dict[str, SampleFigure | None] = dict.fromkeys(GUIDANCE_FIGURES)
     if known:

@@ -7,13 +7,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Tokens of one sample: in all, what `cutoff_len` leaves, those of the answers, and how many of these are cut.
+# Tokens of one sample: in all, after `cutoff_len`, of its answers, and how many of the answers' tokens are cut.
 SampleLengths = tuple[int, int, int, int]
 
 
 def infer_seqlen(source: int, target: int, limit: int) -> tuple[int, int]:
-    """Tokens that are left of a prompt and of an answer under a limit (LLaMA-Factory's infer_seqlen): the shorter side
-    keeps more of itself."""
+    """Return the tokens that a limit leaves of a prompt and of an answer, as LLaMA-Factory's function of this name
+    does: the shorter of the two keeps a larger share."""
     if target * 2 < limit:
         most = limit
     elif source * 2 < limit:
@@ -25,9 +25,9 @@ def infer_seqlen(source: int, target: int, limit: int) -> tuple[int, int]:
 
 
 def turn_lengths(pairs: Sequence[tuple[int, int]], limit: int, extra: int, last_first: bool) -> SampleLengths:
-    """Lengths of several pairs of prompt and answer. `extra` is 1 for templates that end the whole text with one token;
-    `last_first`: `mask_history`, which fills from the end and trains the last answer only."""
-    if len(pairs) == 1 and (whole := sum(pairs[0]) + extra) < limit:  # the usual row, for speed
+    """Return the lengths of a conversation of pairs of prompt and answer. `extra` is 1 for templates that end the whole
+    text with one token. `last_first` is `mask_history`, which fills from the end and trains the last answer only."""
+    if len(pairs) == 1 and (whole := sum(pairs[0]) + extra) < limit:  # most rows are so, and go quicker here
         return whole, whole, pairs[0][1], 0
     trained = [pairs[-1]] if last_first else pairs
     total, kept_answer, ordered = extra, 0, pairs[::-1] if last_first else pairs
@@ -43,7 +43,7 @@ def turn_lengths(pairs: Sequence[tuple[int, int]], limit: int, extra: int, last_
 
 
 def answer_lengths(source: int, answers: Sequence[int], limit: int) -> SampleLengths:
-    """Lengths of a prompt with one answer, or with two: each pair is a sequence of its own, and the longer one
+    """Return the lengths of a prompt with one answer or two. Prompt and answer are a sequence; of two, the longer one
     counts."""
     target = max(answers)
     left_source, left_target = infer_seqlen(source, target, limit)
@@ -52,14 +52,15 @@ def answer_lengths(source: int, answers: Sequence[int], limit: int) -> SampleLen
 
 
 def text_lengths(tokens: int, limit: int, packed: bool) -> SampleLengths:
-    """Lengths of a text of pre-training with its end token. Packed texts are cut into blocks later and lose nothing
-    here."""
+    """Return the lengths of a text of pre-training, its end token included. Packed texts are cut into blocks later and
+    lose nothing here."""
     kept = tokens if packed else min(tokens, limit)
     return tokens, kept, tokens, tokens - kept
 
 
 def count_packed_sequences(lengths: Sequence[int], limit: int) -> int:
-    """Sequences of `limit` tokens that one batch of samples fills: the longest that fits goes first."""
+    """Return the number of sequences of `limit` tokens into which one batch of samples is packed: of the samples left,
+    the longest that fits goes next. Longer samples are dropped."""
     left, filled = sorted(length for length in lengths if length <= limit), 0
     while left:
         room, at = limit, len(left)
@@ -71,19 +72,19 @@ def count_packed_sequences(lengths: Sequence[int], limit: int) -> int:
 
 
 def count_text_blocks(lengths: Sequence[int], limit: int) -> int:
-    """Blocks of `limit` tokens of one batch of texts; what is left at its end is dropped."""
+    """Return the number of blocks of `limit` tokens into which one batch of texts is cut. The rest at its end is
+    dropped."""
     return sum(lengths) // limit
 
 
 _HISTOGRAM_BARS = 16
-# A length beyond which no more than one sample in 200 is cut.
-_UNCUT_SHARE = 0.995
+_UNCUT_SHARE = 0.995  # share of the samples that the recommended `cutoff_len` leaves whole
 _CUTOFF_STEP = 128  # tokens; recommended lengths are multiples of it
 
 
 @dataclass(frozen=True)
 class HistogramBar:
-    """So many rows of `from_` to `to` tokens, both included."""
+    """Rows of `from_` to `to` tokens, both included."""
 
     from_: int
     to: int
@@ -96,7 +97,8 @@ def length_quantile(ordered: Sequence[int], share: float) -> int:
 
 
 def recommend_cutoff_len(ordered: Sequence[int], positions: int | None) -> int:
-    """The smallest `cutoff_len` in steps of 128 that cuts at most one sample in 200, within the model's positions."""
+    """Return the smallest multiple of 128 that, as `cutoff_len`, cuts at most one sample in 200; at most the model's
+    `positions`."""
     wanted = -(-length_quantile(ordered, _UNCUT_SHARE) // _CUTOFF_STEP) * _CUTOFF_STEP
     return min(wanted, positions) if positions else wanted
 

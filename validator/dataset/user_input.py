@@ -1,5 +1,5 @@
-"""What a user hands to `data`: a recipe, or a data file or folder of their own. The command reports on it, or writes
-the entry for it into dataset_info.json."""
+"""Answers for what a user hands to `data`, a recipe or a data file or folder of their own: the report on it, or the
+entry for it, written into dataset_info.json."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ def report_on_source(
 
 
 def read_user_data(path: Path, name: str | None = None) -> UserData:
-    """Return what a file or folder of data holds; None as name: that of the file. Raises RecipeError."""
+    """Return what a file or folder of data holds. `name`: of the data set, None for the name of the file. Raises
+    RecipeError."""
     with naming_unreadable_file(path):
         rows = _first_rows(path)
     return describe_user_data(path, name, rows, partial(_count_rows, path))
 
 
 def _count_rows(path: Path) -> int:
-    """Rows of a file or folder; an estimate for large files. Raises RecipeError."""
+    """Return the number of rows of a file or folder, estimated for large files. Raises RecipeError."""
     counted = ((file, dataset_registry.count_rows(file)) for file in list_data_files(path))
     with naming_unreadable_file(path):
         return sum(rows.number if rows else data_files.count_rows(file) for file, rows in counted)
@@ -108,8 +109,8 @@ def _run_on_data(
 
 @dataclass(frozen=True)
 class Registration:
-    """An entry, the registry that holds it, and the keys of a recipe that trains on it. `added` is false where it was
-    there already; `drops` are rows of another form among the `rows` of the data."""
+    """An entry of dataset_info.json (`path`), and the keys of a recipe that trains on it. `added` is false if the entry
+    was there already; `drops` are rows that are not trained, among the `rows` of the data."""
 
     path: str
     name: str
