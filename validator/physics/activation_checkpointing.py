@@ -28,7 +28,8 @@ class LayerActivations(NamedTuple):
 
 
 def _oft_rotation_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """The orthogonal matrices of one layer, with two powers of the series that makes them, in fp32."""
+    """Bytes of the orthogonal matrices of one layer's adapters, with two powers of the series that computes them, in
+    fp32."""
     if step.work.method != "oft":
         return 0.0
     adapted = sum(linear.inputs for linear in layer.by_role(*step.work.adapter.targets))
@@ -48,13 +49,13 @@ def layer_activations(step: TrainingStep, layer: DecoderLayer) -> LayerActivatio
 
 
 def layer_checkpoint_bytes(step: TrainingStep) -> float:
-    """One layer's checkpoint: its input, in the precision of the residual stream."""
+    """Bytes of one layer's checkpoint: the layer's input, in the precision of the residual stream."""
     return step.sizes.residual * step.tokens * step.arch.hidden
 
 
 @lru_cache(maxsize=64)
 def saved_by_all_layers(step: TrainingStep) -> Mapping[DeviceTerm, float]:
-    """Bytes that all layers save. Checkpoints in main memory keep two in flight on the device."""
+    """Bytes that all layers save, by term. If checkpoints move to main memory, two are on the device at a time."""
     match step.checkpointing:
         case "layer":
             return {
@@ -70,25 +71,25 @@ def saved_by_all_layers(step: TrainingStep) -> Mapping[DeviceTerm, float]:
 
 
 def checkpoints_held_by_fsdp(step: TrainingStep) -> float:
-    """Checkpoints that FSDP keeps to the end of the backward pass, and their gradients.
+    """Bytes of checkpoints, and of their gradients, that FSDP keeps to the end of the backward pass.
 
     The hook that frees a unit without gradients keeps the graph nodes of its inputs (torch
     distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook); under reentrant checkpointing these
-    are the checkpoints. Of the gradients all but those of the first two layers are there by then."""
+    are the checkpoints. By then all gradients exist except those of the first two layers."""
     if not (step.strategy.fsdp and step.trains_adapter) or step.checkpointing != "layer":
         return 0.0
     return layer_checkpoint_bytes(step) * (2 * step.arch.layers - 3)
 
 
 def checkpoints_held_on_host(step: TrainingStep) -> float:
-    """Activation checkpoints moved to the host, of every device."""
+    """Bytes of activation checkpoints that all devices of a node have moved to main memory."""
     if step.checkpointing != "offloaded":
         return 0.0
     return step.sharding.devices_per_node * layer_checkpoint_bytes(step) * step.arch.layers
 
 
 def checkpoints_moved_to_host(step: TrainingStep) -> float:
-    """Bytes of checkpoints that leave and come back in each micro batch."""
+    """Bytes of checkpoints that leave the device and come back in one step."""
     if step.checkpointing != "offloaded":
         return 0.0
     return (

@@ -26,7 +26,7 @@ def _tower_tokens(step: TrainingStep) -> int:
 
 
 def cross_attention_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Bytes that one layer of cross-attention saves: for the tokens of the sequence, and for those of the towers."""
+    """Bytes that one layer of cross-attention saves, for the tokens of the sequence and for those of the towers."""
     attn, hidden, compute = step.arch.attn, step.arch.hidden, step.sizes.compute
     queries, output = attn.query_width, attn.output_width
     written = saved_input(step, hidden, layer.by_role("q")) + saved_by_norm(step, queries, 2)
@@ -38,7 +38,8 @@ def cross_attention_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> floa
 
 
 def cross_attention_backward_workspace(step: TrainingStep) -> float:
-    """Transients of its backward pass: gradients of queries, keys, values and the output, and an fp32 accumulator."""
+    """Temporary bytes of the backward pass of cross-attention: gradients of queries, keys, values and the output, and
+    an fp32 accumulator."""
     attn, compute = step.arch.attn, step.sizes.compute
     queries = attn.query_width
     written = compute * (queries + attn.output_width) + 2 * step.sizes.residual * step.arch.hidden + 4.0 * queries
@@ -59,9 +60,9 @@ _DEFAULT_SDPA_INPUTS = SdpaInputs()
 
 
 def attention_mask_bytes(step: TrainingStep) -> float:
-    """Attention masks of the whole model: one, and one more for sliding windows. Eager attention adds it to the
-    scores in the residual stream's precision, and so did sdpa once, with one for both; it reads booleans, and needs one
-    only for padding or a window that is reached."""
+    """Bytes of the attention masks of the whole model: one mask, and one more for sliding windows. Eager attention adds
+    the mask to the scores, in the precision of the residual stream; older releases did so for sdpa, with one mask for
+    both. sdpa reads booleans, and needs a mask only for padding or for a window that samples exceed."""
     work, windows = step.work, step.arch.attn.window > 0
     square = float(step.tokens * work.length)
     if step.attention_kernel == "eager":
@@ -74,9 +75,9 @@ def attention_mask_bytes(step: TrainingStep) -> float:
 
 
 def _saved_mask_share(step: TrainingStep, dense: float) -> float:
-    """Share of layers that keep a dense mask of their own: each that makes numbers of booleans, or brings them to
-    compute precision, and the sliding ones, which put their window into it (transformers of that time, models/gemma2,
-    Gemma2DecoderLayer)."""
+    """Share of layers that keep a dense mask of their own: layers that convert a boolean mask to numbers, or a mask to
+    compute precision, and in older releases layers with a sliding window, which write the window into it (transformers,
+    models/gemma2, Gemma2DecoderLayer)."""
     attn = step.arch.attn
     if not step.work.sdpa_inputs.additive_mask or step.sizes.residual != step.sizes.compute:
         return dense
@@ -84,7 +85,7 @@ def _saved_mask_share(step: TrainingStep, dense: float) -> float:
 
 
 def _core_saved_bytes(step: TrainingStep) -> float:
-    """Bytes saved between the projections and the output projection."""
+    """Bytes saved between the input projections and the output projection."""
     attn, count, compute = step.arch.attn, step.tokens, step.sizes.compute
     queries, output = attn.query_width, attn.output_width
     narrow = 2 * queries if attn.kv_repeated else attn.key_width + attn.value_width
@@ -130,7 +131,8 @@ def _softmax_is_fp32(step: TrainingStep) -> bool:
 
 
 def _latent_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Bytes per token of the low-rank steps of latent attention: their norms and the inputs of their second halves."""
+    """Bytes per token of the low-rank steps of latent attention: their norms, and the inputs of the second projection
+    of each."""
     kept = 0.0
     for rank, role in ((step.arch.attn.q_rank, "q_b"), (step.arch.attn.kv_rank, "kv_b")):
         if rank:
@@ -140,7 +142,7 @@ def _latent_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
 
 
 def _gate_saved_bytes(step: TrainingStep) -> float:
-    """Bytes per token of a gate: its sigmoid, and what it scales, where that had to be copied."""
+    """Bytes per token of an output gate: its sigmoid, and the scaled value if it had to be copied."""
     attn = step.arch.attn
     return step.sizes.compute * attn.output_width * (2 if attn.concatenated else 1)
 
@@ -185,9 +187,9 @@ def first_half_backward_workspace(step: TrainingStep, layer: DecoderLayer) -> fl
 
 
 def _attention_backward_workspace(step: TrainingStep) -> float:
-    """Transients of the attention backward: gradients of q, k, v and the output, of a gate and of what makes and takes
-    it, flash attention's fp32 accumulator and expanded key gradients (FlashAttention-2, arXiv 2307.08691); eager
-    attention holds three squares in fp32."""
+    """Temporary bytes of the backward pass of attention: gradients of q, k, v, the output and a gate; flash attention's
+    fp32 accumulator and expanded key gradients (FlashAttention-2, arXiv 2307.08691); for eager attention three fp32
+    squares of tokens x tokens."""
     attn, sizes = step.arch.attn, step.sizes
     if attn.cross_attention:
         return cross_attention_backward_workspace(step)

@@ -36,9 +36,9 @@ class Collective(NamedTuple):
 
 
 def slowest_link(device: DeviceRates, sharding: Sharding) -> tuple[TimeTerm, float]:
-    """The term of the link that a ring through all devices waits for, and its bytes a second. Of each byte that is
-    gathered, all but the last hop's share passes each link and each node's network, which its devices share. Devices
-    without links of their own share main memory."""
+    """Return the term of the link that a ring through all devices waits for, and its bytes a second. Each link carries
+    all gathered bytes but the last hop's share; so does each node's network, which its devices share. Devices without
+    links of their own share main memory."""
     link = device.link
     if not device.nvlink_switch:
         link = min(link, _SHARE_THROUGH_HOST_MEMORY * device.host_bandwidth / sharding.devices_per_node)
@@ -48,7 +48,8 @@ def slowest_link(device: DeviceRates, sharding: Sharding) -> tuple[TimeTerm, flo
 
 
 def collective_seconds(collective: Collective, device: DeviceRates, sharding: Sharding) -> float:
-    """Time of ring collectives over all devices (Patarasu and Yuan, Bandwidth optimal all-reduce algorithms, 2009)."""
+    """Seconds of ring collectives over all devices (Patarasu and Yuan, Bandwidth optimal all-reduce algorithms,
+    2009)."""
     world = sharding.world_size
     if world == 1:
         return 0.0
@@ -67,7 +68,7 @@ _DDP_BUCKET_BYTES = 25 * 2**20
 
 
 class OverlapWindow(NamedTuple):
-    """`times` equal parts of a step in which collectives run beside `behind` seconds of computation."""
+    """`times` equal parts of a step in which collectives overlap with `behind` seconds of computation."""
 
     times: int
     collectives: tuple[Collective, ...]
@@ -77,8 +78,8 @@ class OverlapWindow(NamedTuple):
 def communication_seconds(
     step: TrainingStep, device: DeviceRates, micro_batch: MicroBatchCosts
 ) -> Mapping[TimeTerm, float]:
-    """Seconds of a step for which the devices wait for each other's bytes: over the links of a node, or, where that is
-    slower, over the network between nodes."""
+    """Seconds of a step in which the devices wait for each other's bytes: over the links of a node, or over the network
+    between nodes if that is slower."""
     if step.sharding.world_size == 1:
         return {}
     term, _ = slowest_link(device, step.sharding)
@@ -100,7 +101,8 @@ def _overlap_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterat
 
 
 def _backward_seconds(step: TrainingStep, micro_batch: MicroBatchCosts) -> float:
-    """Seconds of the backward pass: twice the forward pass, once for frozen weights, and once more to compute again."""
+    """Seconds of the backward pass: twice the forward pass (once for frozen weights), and once more if layers are
+    recomputed."""
     products = (1 if step.trains_adapter else 2) + (0 if step.checkpointing == "off" else 1)
     share = products * _backward_layer_share(step)
     return (micro_batch.forward + micro_batch.backward) * share / (1 + share)
@@ -113,12 +115,12 @@ def _backward_layer_share(step: TrainingStep) -> float:
 
 
 def _reduction(step: TrainingStep, size: float, calls: float) -> Collective:
-    """The collective that reduces `size` bytes of gradients."""
+    """Return the collective that reduces `size` bytes of gradients."""
     return Collective(size, 2 if step.strategy.collective == "all_reduce" else 1, calls)
 
 
 def _ddp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
-    """One all-reduce of all gradients a step, beside the last backward pass."""
+    """Return the windows of DDP: one all-reduce of all gradients a step, which overlaps with the last backward pass."""
     size = trained_bytes(step, step.sizes.gradient)
     yield OverlapWindow(
         1, (_reduction(step, size, ceil(size / _DDP_BUCKET_BYTES)),), _backward_seconds(step, micro_batch)
@@ -126,8 +128,8 @@ def _ddp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[O
 
 
 def _zero_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
-    """Stages 0 to 2 of an engine: gradients all-reduced, beside the backward pass where communication overlaps; then
-    the updated weights gathered."""
+    """Return the windows of ZeRO stages 0 to 2: an all-reduce of gradients, which overlaps with the backward pass under
+    overlap_comm, then an all-gather of the updated weights."""
     sharding, strategy = step.sharding, step.strategy
     reduced = _reduction(
         step, trained_bytes(step, step.sizes.gradient), ceil(step.trained_elements / max(sharding.reduce_bucket, 1))
@@ -142,13 +144,14 @@ def _zero_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[
 
 def gathers_per_micro_batch(step: TrainingStep) -> float:
     """Number of times that a micro batch gathers the weights: once in each forward pass, and once more for the layers
-    that gradients visit. A layer that is computed again keeps what it gathered for that."""
+    that gradients visit. A layer that is recomputed keeps the gathered weights for that."""
     return forward_passes(step) + _backward_layer_share(step)
 
 
 def _zero3_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
-    """Weights gathered module by module, frozen ones too; the next ones travel beside the module at work. Gradients are
-    reduced and scattered after every micro batch, beside the backward pass where communication overlaps."""
+    """Return the windows of ZeRO-3: weights, also frozen ones, are gathered module by module, the next ones during the
+    module at work. Gradients are reduced and scattered after every micro batch, under overlap_comm during the backward
+    pass."""
     sharding, often = step.sharding, gathers_per_micro_batch(step)
     size = base_weight_bytes(step) + (trained_bytes(step, step.sizes.adapter) if step.trains_adapter else 0.0)
     bundles = min(_gathered_tensors(step), ceil(step.parameters / max(sharding.prefetch_bucket, 1)))
@@ -163,8 +166,8 @@ def _zero3_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator
 
 
 def _gathered_tensors(step: TrainingStep) -> int:
-    """Matrices of all layers, with the two of each adapter. The experts of a layer are gathered as one (LLaMA-Factory,
-    model_utils/moe.py, add_z3_leaf_module)."""
+    """Number of matrices of all layers, with two for each adapter. The experts of a layer are gathered as one
+    (LLaMA-Factory, model_utils/moe.py, add_z3_leaf_module)."""
     return sum(
         count * (1 if linear.routed else linear.number * (3 if step.is_adapted(linear) else 1))
         for count, layer in step.layers
@@ -173,8 +176,9 @@ def _gathered_tensors(step: TrainingStep) -> int:
 
 
 def _fsdp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
-    """Weights gathered layer by layer in the precision of the computation, once more for the backward pass where layers
-    give them back after the forward pass; gradients reduced and scattered beside the last backward pass alone."""
+    """Return the windows of FSDP: weights are gathered layer by layer in compute precision, once more for the backward
+    pass if layers release them after the forward pass; gradients are reduced and scattered during the last backward
+    pass alone."""
     times, layers = step.work.accumulation, step.arch.layers
     stored = base_weight_bytes(step) / (step.work.base_bytes * step.parameters) if step.work.quant_bits else 1.0
     often = 1.0 if step.strategy.keeps_gathered else gathers_per_micro_batch(step)

@@ -11,7 +11,7 @@ from validator.physics.training_step import TrainingStep
 
 
 def linear_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Seconds of the base model's linear modules that every token passes, with their adapters."""
+    """Seconds of the base model's linear modules that every token passes through, with their adapters."""
     size = step.sizes.compute
     base = [linear for linear in layer.linears if not linear.routed]
     once = sum(rates.product(step.tokens, each.inputs, each.outputs, size, each.number) for each in base)
@@ -21,26 +21,26 @@ def linear_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -
 
 
 def weight_gradient_products(step: TrainingStep) -> float:
-    """Products for gradients of weights that each product of the base brings: none where it is frozen; BAdam trains one
-    block of layers at a time (arXiv 2404.02827)."""
+    """Number of matrix products for weight gradients per product of the base model: none for frozen weights. BAdam
+    trains one block of layers at a time (arXiv 2404.02827)."""
     if step.trains_adapter:
         return 0.0
     return 1 / step.arch.layers if step.optimizer.states == "one layer" else 1.0
 
 
 def early_stop_savings(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> float:
-    """Seconds that checkpointing without re-entry saves: it stops once all tensors are there that gradients need (torch
-    utils/checkpoint.py, early_stop), and the last product's result is not one of them."""
+    """Seconds that non-reentrant checkpointing saves: recomputation stops once all saved tensors exist (torch
+    utils/checkpoint.py, early_stop), and the result of the last product is not one of them."""
     last = layer.down[-1:] if not (step.work.reentrant or layer.mixture) else ()
     plain = [each for each in last if not step.is_adapted(each)]
     return sum(rates.product(step.tokens, each.inputs, each.outputs, step.sizes.compute) for each in plain)
 
 
 def adapter_cost(step: TrainingStep, rates: AttainedRates, linear: Linear) -> PassCost:
-    """The adapter of one module. LoRA (arXiv 2106.09685): two products through the rank, and around them its input
-    brought to the adapter's precision, dropped out and brought back, its result scaled and added (peft,
-    tuners/lora/layer.py, Linear.forward); DoRA (2402.09353) scales the base's result once more and takes the norm of
-    the whole matrix. Orthogonal (2306.07280): blocks of the input are rotated before the base's product."""
+    """Seconds of the adapter of one module. LoRA (arXiv 2106.09685): two products through the rank; the input is cast
+    to the adapter's precision, goes through dropout and is cast back; the result is scaled and added (peft,
+    tuners/lora/layer.py, Linear.forward). DoRA (2402.09353) also scales the base's result and takes the norm of the
+    whole matrix. OFT (2306.07280) rotates blocks of the input before the base's product."""
     work, sizes, tokens = step.work, step.sizes, step.tokens
     if work.method == "oft":
         moved = linear.number * tokens * linear.inputs * (sizes.adapter + 2 * sizes.compute) / rates.bandwidth
@@ -58,8 +58,8 @@ def adapter_cost(step: TrainingStep, rates: AttainedRates, linear: Linear) -> Pa
 
 
 def _adapter_input_bytes(step: TrainingStep) -> float:
-    """Moved for each element of an adapted module's input: to the adapter's precision, through dropout, and back to
-    what autocast computes in."""
+    """Bytes moved per element of an adapted module's input: the cast to the adapter's precision, dropout, and the cast
+    back to autocast's precision."""
     sizes = step.sizes
     raised = sizes.adapter + sizes.compute if sizes.adapter != sizes.compute else 0.0
     dropped = 2 * sizes.adapter + 1 if step.work.adapter.dropout else 0.0
@@ -67,8 +67,8 @@ def _adapter_input_bytes(step: TrainingStep) -> float:
 
 
 def _dora_seconds(step: TrainingStep, rates: AttainedRates, linear: Linear) -> float:
-    """DoRA's norm of base and adapter together: their product made whole, and both read in fp32 (peft,
-    tuners/lora/dora.py)."""
+    """Seconds of DoRA's norm of base and adapter together: the adapter's product is materialized, and both matrices are
+    read in fp32 (peft, tuners/lora/dora.py)."""
     whole = rates.product(linear.inputs, step.work.adapter.rank, linear.outputs, step.sizes.adapter)
     moved = 6 * 4.0 * linear.inputs * linear.outputs + 3 * step.sizes.compute * step.tokens * linear.outputs
     return whole + moved / rates.bandwidth
@@ -119,8 +119,8 @@ def _score_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
 
 
 def _attended_tokens(step: TrainingStep, whole: bool) -> float:
-    """Tokens that one attends to: those of towers where layers read them; a kernel without a mask skips what comes
-    later, and what lies outside the window of the layers that have one."""
+    """Number of tokens that one token attends to: the towers' in layers that read them; else those of the sequence. A
+    kernel without a mask skips later tokens, and tokens outside the window of layers that have one."""
     length, attn = float(step.work.length), step.arch.attn
     if attn.cross_attention:
         return float(sum(encoding.tokens for encoding in step.work.towers))
@@ -143,7 +143,8 @@ def experts_reached(step: TrainingStep) -> float:
 
 
 def expert_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Products of the chosen experts, each by its share of the tokens; permuting tokens there and back."""
+    """Seconds of the products of the chosen experts, each with its share of the tokens, and of permuting tokens there
+    and back."""
     ffn, hidden, size = step.arch.ffn, step.arch.hidden, step.sizes.compute
     if not ffn.experts or not layer.mixture:
         return PassCost(TimeTerm.EXPERTS, 0.0, 0.0)
@@ -162,7 +163,7 @@ def expert_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -
 
 
 def _expert_adapter_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Adapters of routed experts that are linear modules: each sees its share of the tokens."""
+    """Seconds of the adapters of routed experts that are linear modules: each sees its share of the tokens."""
     costs = [adapter_cost(step, rates, each) for each in layer.linears if each.routed and step.is_adapted(each)]
     share = step.arch.ffn.experts_per_token / step.arch.ffn.experts
     return PassCost(
@@ -171,7 +172,8 @@ def _expert_adapter_cost(step: TrainingStep, rates: AttainedRates, layer: Decode
 
 
 def elementwise_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Memory-bound work of a layer: norms, activation, rotation, residual sums (as many of gradients), casts."""
+    """Seconds of a layer's memory-bound work: norms, activation, rotary embedding, residual sums and their gradients,
+    casts."""
     attn, traffic = step.arch.attn, norm_traffic(step)
     normed = step.arch.norms_per_layer * step.arch.hidden
     if layer.attends and (attn.qk_norm or attn.full_width_qk_norm):
@@ -190,8 +192,9 @@ def elementwise_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLay
 
 
 def norm_traffic(step: TrainingStep) -> tuple[float, float]:
-    """Bytes for each element of a norm, forward and backward. transformers writes RMSNorm out: to fp32, square, mean,
-    product, back, weight (LlamaRMSNorm.forward); LayerNorm and Liger's kernels are one kernel each way."""
+    """Bytes moved per element of a norm, in the forward and in the backward pass. transformers writes RMSNorm out: to
+    fp32, square, mean, product, back, weight (LlamaRMSNorm.forward); LayerNorm and Liger's kernels are one kernel in
+    each pass."""
     stream = step.sizes.residual
     if step.work.fused_kernels or NORMS[step.arch.norm].one_kernel:
         return 2 * stream, 4 * stream
@@ -200,7 +203,8 @@ def norm_traffic(step: TrainingStep) -> tuple[float, float]:
 
 
 def _activation_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float]:
-    """Bytes per token. A gated one is an activation and a product of two, whose gradients are three kernels."""
+    """Bytes moved per token by the activation. A gated activation also multiplies two values, whose gradients take
+    three kernels."""
     ffn, size = step.arch.ffn, step.sizes.compute
     width = (ffn.shared_width + ffn.experts_per_token * ffn.expert_width) if layer.mixture else ffn.width
     if step.work.fused_kernels and ffn.gated:
@@ -210,8 +214,8 @@ def _activation_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, f
 
 
 def _rotary_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float]:
-    """Bytes per token: queries and keys times cosine, halves exchanged, times sine, and their sum (transformers,
-    apply_rotary_pos_emb), or one kernel."""
+    """Bytes moved per token by rotary embeddings: queries and keys times cosine, halves exchanged, times sine, and the
+    sum (transformers, apply_rotary_pos_emb), or one kernel."""
     if not layer.attends or step.arch.attn.alibi:
         return 0.0, 0.0
     width = step.sizes.compute * (step.arch.attn.query_width + step.arch.attn.key_width)
@@ -220,7 +224,8 @@ def _rotary_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float
 
 
 def _cast_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float]:
-    """Bytes per token: autocast brings an fp32 hidden state to half precision for every module that reads it."""
+    """Bytes moved per token by casts: autocast converts an fp32 hidden state to half precision for every module that
+    reads it."""
     sizes = step.sizes
     if sizes.residual <= sizes.compute:
         return 0.0, 0.0
@@ -236,7 +241,7 @@ _DEQUANTIZATION_RATE = 1.0e11
 
 
 def dequantization_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Reads few bits and writes compute precision, in the forward and in the backward pass."""
+    """Seconds of dequantization, which reads quantized weights and writes compute precision in both passes."""
     bits = step.work.quant_bits
     if not bits:
         return PassCost(TimeTerm.QUANTIZATION, 0.0, 0.0)
@@ -248,16 +253,16 @@ def dequantization_cost(step: TrainingStep, rates: AttainedRates, layer: Decoder
 
 
 def _int8_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """LLM.int8() (arXiv 2208.07339): inputs are brought to 8 bits by row and by column and their outliers taken out,
-    results come as 32 bits; the backward pass makes the weights whole."""
+    """Seconds of LLM.int8() (arXiv 2208.07339) beside the products: inputs are quantized to 8 bits by row and by column
+    without their outliers, and results come as 32 bits; the backward pass dequantizes the weights."""
     moved = sum(each.number * (12 * each.inputs + 10 * each.outputs) for each in layer.linears) * step.tokens
     whole = layer.linear_elements / _DEQUANTIZATION_RATE
     return PassCost(TimeTerm.QUANTIZATION, moved / rates.bandwidth + whole, whole)
 
 
 def weight_update_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Autocast makes a half-precision copy of each for a pass, and brings its gradient back; with accumulation that is
-    added to an earlier one."""
+    """Seconds of autocast for trained weights: a half-precision copy of each for every pass, and the cast of its
+    gradient back, which accumulation adds to an earlier one."""
     if step.trains_adapter:
         return PassCost(TimeTerm.ELEMENTWISE, 0.0, 0.0)
     cast = (step.sizes.trained + 2.0) if step.sizes.autocast_copies else 0.0
@@ -270,7 +275,7 @@ LAYER_COST_FUNCTIONS = (linear_cost, attention_cost, expert_cost, elementwise_co
 
 
 def layer_costs(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> tuple[PassCost, ...]:
-    """Costs on the device, by term."""
+    """Return the costs of one layer on the device, by term."""
     inside = step.for_layer(layer)
     return tuple(part(inside, rates, layer) for part in LAYER_COST_FUNCTIONS)
 
@@ -282,7 +287,8 @@ _UPCAST_TRAFFIC, _SHIFTED_TRAFFIC, _FUSED_TRAFFIC = (18.0, 22.0), (26.0, 30.0), 
 
 
 def lm_head_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
-    """Final norm, product with the vocabulary and loss. A fused loss makes gradients in the forward pass."""
+    """Seconds of final norm, product with the vocabulary and loss. A fused loss makes its gradients in the forward
+    pass."""
     forward, backward = norm_traffic(step)
     moved = step.tokens * step.arch.hidden / rates.bandwidth
     final = PassCost(TimeTerm.HEAD, forward * moved, backward * moved)

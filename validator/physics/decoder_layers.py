@@ -21,9 +21,9 @@ from validator.physics.workload import DDP, Workload
 
 @dataclass(eq=False)
 class DecoderLayer:
-    """One kind of decoder layer. `experts` are elements of fused 3-D parameters, `vectors` norms, biases, sinks,
-    routers, convolutions; `mixture`: experts are chosen, fused or not; `mixer`: what it has in place of attention, or
-    beside it. Equal only to itself, so that looking up what was computed for it costs nothing."""
+    """One kind of decoder layer. `experts`: elements of experts that are 3-D parameters; `vectors`: elements of norms,
+    biases, sinks, routers, convolutions; `mixture`: a router chooses experts; `mixer`: what stands in place of
+    attention, or beside it. A layer equals only itself, so that caches find it without comparing its fields."""
 
     linears: tuple[Linear, ...]
     experts: int
@@ -60,7 +60,7 @@ class DecoderLayer:
 
     @cached_property
     def routed(self) -> DecoderLayer:
-        """The linear modules of routed experts alone; none where the experts are fused."""
+        """The linear modules of routed experts; empty if the experts are fused."""
         return DecoderLayer(tuple(linear for linear in self.linears if linear.routed), 0, 0)
 
     @cached_property
@@ -124,7 +124,8 @@ def _attention_vectors(attn: AttentionShape) -> int:
 
 
 def _attention_part(arch: Architecture, kind: LayerKind) -> tuple[list[Linear], int]:
-    """Linear modules of a layer before its feed-forward block, and elements of its norms and of all else there."""
+    """Return the linear modules of a layer before its feed-forward block, and the elements of all other parameters
+    there."""
     linears: list[Linear] = []
     vectors = arch.norms_per_layer * arch.norm_elements
     if arch.mixer and kind.mixes:
@@ -152,7 +153,8 @@ def _build_layer(arch: Architecture, kind: LayerKind, fused: bool) -> DecoderLay
 
 
 def _mixture_part(arch: Architecture, fused: bool) -> tuple[list[Linear], int, int]:
-    """Linear modules of a mixture, elements of experts in one tensor, and of a router that is none of the modules."""
+    """Return the linear modules of a mixture of experts, the elements of experts in one tensor, and those of a router
+    that is no linear module."""
     ffn, hidden = arch.ffn, arch.hidden
     experts = _expert_linears(hidden, ffn)
     router = ffn.experts * (hidden + (1 if ffn.router_bias else 0))
@@ -173,7 +175,7 @@ def _mixture_part(arch: Architecture, fused: bool) -> tuple[list[Linear], int, i
 
 
 def last_layers(layers: tuple[tuple[int, DecoderLayer], ...], number: int) -> tuple[tuple[int, DecoderLayer], ...]:
-    """The last `number` of layers that `build_layers` returns."""
+    """Return the last `number` of the layers that `build_layers` returns."""
     last: list[tuple[int, DecoderLayer]] = []
     for there, layer in reversed(layers):
         taken = min(there, number - sum(count for count, _ in last))
@@ -184,7 +186,8 @@ def last_layers(layers: tuple[tuple[int, DecoderLayer], ...], number: int) -> tu
 
 @lru_cache(maxsize=512)
 def build_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
-    """(how many, layer) for layers in a row that are alike, first layers first. `fused`: experts are 3-D parameters."""
+    """Return (number, layer) for each run of layers that are alike, first layers first. `fused`: experts are 3-D
+    parameters."""
     if arch.counted:
         return tuple(
             (each.number, DecoderLayer(tuple(Linear(*one) for one in each.linears), each.experts, each.vectors))
@@ -201,8 +204,9 @@ def build_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Dec
 
 @lru_cache(maxsize=64)
 def mtp_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
-    """(how many, layer), or nothing. Each is as the decoder's last, but joins a hidden state with an embedding before
-    that, and has a norm for either and one in the end (arXiv 2505.07608, MiMoMTPLayers of modeling_mimo.py)."""
+    """Return (number, layer) of the multi-token-prediction layers, or nothing. Each is like the decoder's last layer,
+    but first joins a hidden state with an embedding, and has a norm for both and one at the end (arXiv 2505.07608,
+    MiMoMTPLayers of modeling_mimo.py)."""
     if not arch.mtp_layers:
         return ()
     last = build_layers(arch, fused)[-1][1]
@@ -213,7 +217,7 @@ def mtp_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Decod
 
 
 def loaded_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
-    """(how many, layer) of all that are loaded, with those that run."""
+    """Return (number, layer) of all layers that are loaded, also of those that never run."""
     return (*build_layers(arch, fused), *mtp_layers(arch, fused))
 
 

@@ -45,7 +45,7 @@ COMMUNICATION_BYTES = 1.5 * GIB
 
 
 class DeviceRuntime(NamedTuple):
-    """Memory beside the tensors that the kind of device and its software need."""
+    """Memory that a kind of device and its software need beside the tensors."""
 
     context_gib: float = 0.5
     evidence: Literal["good", "thin"] = "good"
@@ -54,17 +54,17 @@ class DeviceRuntime(NamedTuple):
 
 
 def _unmergeable_share(runtime: DeviceRuntime) -> float:
-    """Share of what comes and goes that lies between blocks in use and cannot be given back."""
+    """Share of the transient bytes that lies between blocks in use and cannot be given back."""
     return FRAGMENTS_EXPANDABLE if runtime.expandable_segments else FRAGMENTS_EQUAL
 
 
 def _fragmentation_share(step: TrainingStep, runtime: DeviceRuntime) -> float:
-    """Share of what comes and goes that the allocator holds on top of it."""
+    """Share of the transient bytes that the allocator holds beyond them."""
     return _unmergeable_share(runtime) + (SECOND_STREAM_FRAGMENTS if step.strategy.shards_weights else 0.0)
 
 
 def reserved_unused(step: TrainingStep, transient: float, runtime: DeviceRuntime) -> float:
-    """Bytes the allocator holds beyond the live tensors, of which `passing` come and go within a step."""
+    """Bytes that the allocator holds beyond the live tensors, of which `passing` are transient within a step."""
     held = _fragmentation_share(step, runtime) * transient
     if not runtime.expandable_segments and step.work.loss != "fused":
         each = LEFTOVER_SHIFTED if step.work.loss == "shifted" else LEFTOVER_UPCAST
@@ -89,10 +89,11 @@ class LiveBytes(NamedTuple):
 def device_memory_band(
     step: TrainingStep, moments: Iterable[LiveBytes], fixed: float, runtime: DeviceRuntime
 ) -> tuple[float, float, float]:
-    """(low, expected, high) in bytes over all moments of a step. `fixed`: what stays through the whole of it.
+    """Return (low, expected, high) in bytes over all moments of a step. `fixed`: bytes that stay through the whole
+    step.
 
-    Cached blocks are given back before an allocation fails: only pieces between blocks in use are stuck, so slack alone
-    fills a device, but does not exceed it."""
+    Cached blocks are given back before an allocation fails, and only pieces between blocks in use are stuck. So the
+    cache alone fills a device, but does not exceed it."""
     lives = tuple(moments)
     allocated = max(live.total for live in lives)
     beside = runtime.context_gib * GIB + (COMMUNICATION_BYTES if step.sharding.world_size > 1 else 0.0)
@@ -123,19 +124,21 @@ def _live_bytes(terms: DeviceTerms) -> LiveBytes:
 
 
 def live_bytes_by_phase(step: TrainingStep) -> dict[str, LiveBytes]:
-    """Live tensors at every moment of a step. Bytes."""
+    """Bytes of live tensors at every moment of a step."""
     return {name: _live_bytes(terms_of(step)) for name, terms_of in PHASES.items()}
 
 
 def _low_end_with_kernels(arch: Architecture, workload: Workload, runtime: DeviceRuntime) -> float:
-    """The low end where the kernels of the layers beside attention are installed, though the recipe does not say so."""
+    """Low end of the band if fused kernels compute the layers beside attention, though the recipe does not ask for
+    them; infinity if this changes nothing."""
     if not arch.mixer or arch.mixer.kernels:
         return float("inf")
     return estimate_device_memory(arch._replace(mixer=arch.mixer.with_kernels()), workload, runtime).low
 
 
 def estimate_device_memory(arch: Architecture, workload: Workload, runtime: DeviceRuntime | None = None) -> Estimate:
-    """Peak of live tensors on the worst device, by term, and what the device's own tool would show. Bytes."""
+    """Predict the peak of live tensors on the worst device, bytes by term, and what the device's own tool would
+    show."""
     step, runtime = training_step(arch, workload), runtime or DeviceRuntime()
     moments = {name: terms_of(step) for name, terms_of in PHASES.items()}
     lives = {name: _live_bytes(terms) for name, terms in moments.items()}

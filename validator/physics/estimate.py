@@ -14,7 +14,7 @@ Growth = Literal["model", "trained", "batch", "processes", "samples"]
 
 
 class MemoryTerm(StrEnum):
-    """A row of the table: its name, what it grows with, and words that explain it after its name."""
+    """A row of the table: the term's name, what it grows with, and words that explain it after its name."""
 
     grows_with: Growth
     meaning: str
@@ -53,7 +53,7 @@ class DeviceTerm(MemoryTerm):
 
 
 class SharedTerm(MemoryTerm):
-    """A device's term where its memory is the host's, too."""
+    """A term of a device whose memory is the host's, too."""
 
     HOST = "host", "processes", "the run's host memory, which comes out of the device's"
 
@@ -82,7 +82,7 @@ class HostTerm(MemoryTerm):
 
 
 class DiskTerm(MemoryTerm):
-    """Terms of what a run reads and leaves on disk."""
+    """Terms of the files that a run reads and leaves on disk."""
 
     BASE = "base", "model", "weights of the base model"
     WEIGHTS = "weights", "trained", "trained weights, of every checkpoint and of the end"
@@ -95,13 +95,14 @@ _Terms = TypeVar("_Terms", bound=Mapping[Any, float])
 
 
 def largest(candidates: Iterable[_Terms]) -> _Terms:
-    """The terms with the largest sum, the first of equal ones."""
+    """Return the terms with the largest sum, the first of equal ones."""
     return max(candidates, key=lambda terms: sum(terms.values()))
 
 
 class Estimate(NamedTuple):
-    """A prediction in bytes. `terms` sum to `allocated`; `low` to `high` is the 90 % band of what the system's own tool
-    shows; `phase` is the point in time of the peak; `gaps` name what makes the band wide: "few measurements of ..."."""
+    """A prediction in bytes. `terms` sum to `allocated`; `low` to `high` is the 90 % band of the figure that the
+    system's own tool shows; `phase` is the moment of the peak; `gaps` name what makes the band wide: "few measurements
+    of ..."."""
 
     terms: Mapping[MemoryTerm, float]
     low: float
@@ -116,7 +117,7 @@ class Estimate(NamedTuple):
 
 
 class Described(StrEnum):
-    """A name, with words that explain it after it."""
+    """A name with words that explain it."""
 
     meaning: str
 
@@ -148,21 +149,21 @@ class TimeTerm(Described):
 
 
 class Band(NamedTuple):
-    """Around what is expected, the 90 % band."""
+    """An expected value with its 90 % band."""
 
     low: float
     expected: float
     high: float
 
     def times(self, factor: float) -> Band:
-        """The band of `factor` times as much."""
+        """Return the band of `factor` times as much."""
         return Band(*(factor * each for each in self))
 
 
 class EvidenceGap(NamedTuple):
-    """A property of a run that few published step times have, in words that follow "few measurements of", and how far a
-    step may be faster and slower for that. Networks and hosts fall behind their rates in many ways, and never surpass
-    them."""
+    """A property of a run that few published step times have, in words that follow "few measurements of", and the share
+    by which a step may be faster and slower for that. Networks and hosts fall behind their rates in many ways, and
+    never exceed them."""
 
     words: str
     faster: float

@@ -24,8 +24,8 @@ def feed_forward_width(step: TrainingStep, layer: DecoderLayer) -> int:
 
 
 def _dense_saved_bytes(step: TrainingStep, layer: DecoderLayer, width: int) -> float:
-    """Bytes per token: results of gate and up, the activation, and their product if `down` trains or is adapted. A
-    fused kernel makes the activation again (Liger Kernel 0.8, ops/swiglu.py)."""
+    """Bytes per token of a dense block: results of gate and up, the activation, and their product if `down` trains or
+    is adapted. A fused kernel recomputes the activation (Liger Kernel 0.8, ops/swiglu.py)."""
     parts = (2 if step.work.fused_kernels else 3) if step.arch.ffn.gated else 2 if step.arch.ffn.quick_gelu else 1
     kept = (
         _new_gelu_saved_bytes(step)
@@ -39,7 +39,7 @@ def _dense_saved_bytes(step: TrainingStep, layer: DecoderLayer, width: int) -> f
 
 
 def _new_gelu_saved_bytes(step: TrainingStep) -> float:
-    """Bytes per element of an activation that is written out (transformers, NewGELUActivation): what is cubed, the
+    """Bytes per element of an activation that is written out (transformers, NewGELUActivation): the cubed value, the
     hyperbolic tangent, and both factors. Under autocast all but one factor are fp32, as cubing is."""
     compute = step.sizes.compute
     return 3 * (4.0 if step.work.precision == "amp" else compute) + compute
@@ -52,9 +52,8 @@ def _attention_saves_input(step: TrainingStep, layer: DecoderLayer) -> bool:
 
 
 def _separate_experts_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Bytes per token of routed experts that are linear modules: for each chosen expert what a dense block keeps, its
-    result, the weighted result, which adding up by index keeps, and two indices; the router's input and fp32
-    probabilities."""
+    """Bytes per token of routed experts that are linear modules. Each chosen expert saves what a dense block saves, its
+    result, the weighted result and two indices; the router saves its input and fp32 probabilities."""
     ffn, hidden, routed = step.arch.ffn, step.arch.hidden, layer.routed
     kept = 4.0 * ffn.experts + saved_input(step, hidden, layer.by_role("router"))
     each = _dense_saved_bytes(step, routed, ffn.expert_width) + 2 * step.sizes.compute * hidden + 16.0
@@ -62,10 +61,10 @@ def _separate_experts_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> fl
 
 
 def _fused_experts_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Bytes per token of routed experts: results of both matrices, the activation, the router's fp32 probabilities;
-    clamped ones also the clamped results and the gate in two steps; those added up by index the weighted result and
-    three indices, and an adapted router its input; with trained experts also the router's input, its copy for each
-    chosen expert, and the product."""
+    """Bytes per token of routed experts in one tensor: results of both matrices, the activation, the router's fp32
+    probabilities. Clamped experts also save the clamped results and the gate in two steps; experts added up by index
+    the weighted result, three indices, and an adapted router's input. Trained experts also save the router's input, a
+    copy of it for each chosen expert, and the product."""
     ffn, hidden, compute = step.arch.ffn, step.arch.hidden, step.sizes.compute
     chosen = ffn.experts_per_token
     parts = (3 if ffn.gated else 2) + (3 if ffn.clamped_swiglu else 0)
@@ -94,8 +93,8 @@ def feed_forward_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
 
 
 def _scaled_router_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Bytes per token of the norms of a dense block's result, of what the experts read and of what they give, and of
-    the router's input, normed and twice scaled."""
+    """Bytes per token of a router with a norm and scales of its own: the norms of the dense block's result and of the
+    experts' input and output, and the router's input, normed and scaled twice."""
     hidden, made = step.arch.hidden, step.sizes.residual
     normed = 2 * saved_by_norm(step, hidden, 2) + saved_by_norm(step, hidden, made)
     return (
@@ -107,8 +106,8 @@ def _scaled_router_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float
 
 
 def _per_layer_input_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Bytes per token of what a layer does with an embedding of its own: the gate's input and result, the activation,
-    the product, and the norm of what is added."""
+    """Bytes per token of a layer's own embedding: input and result of the gate, the activation, the product, and the
+    norm of the result."""
     width, hidden = step.arch.per_layer_input_width, step.arch.hidden
     if not width:
         return 0.0
@@ -117,9 +116,9 @@ def _per_layer_input_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> flo
 
 
 def feed_forward_backward_workspace(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Transients of the feed-forward backward: gradients of product, activation and up while the product is freed, of
-    which a fused kernel writes all but the first over what it kept; or the fp32 temporaries of a norm on the block's
-    result."""
+    """Temporary bytes of the backward pass of the feed-forward block: gradients of product, activation and up (a fused
+    kernel writes all but the first over what it saved), or the fp32 temporaries of a norm on the block's result if
+    these are more."""
     hidden, sizes, fused = step.arch.hidden, step.sizes, step.work.fused_kernels
     chosen = sizes.compute * step.arch.ffn.experts_per_token * hidden if layer.mixture else 0.0
     inside = (1.0 if fused and not layer.mixture else 2.0) * sizes.compute * feed_forward_width(step, layer) + chosen

@@ -58,7 +58,7 @@ class GatedDeltaNet(Mixer):
 
     @property
     def repeated_key_width(self) -> int:
-        """Elements per token of the keys, one head for each of the values."""
+        """Elements per token of the keys, repeated for each head of the values."""
         return self.value_heads * self.key_dim
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
@@ -69,7 +69,7 @@ class GatedDeltaNet(Mixer):
         return (*(Linear(role, hidden, width) for role, width in inputs.items()), Linear("out", values, hidden))
 
     def vectors(self, _hidden: int) -> int:
-        """Elements of its convolution, decay and bias of each head, and a norm over one."""
+        """Elements of the convolution, decay and bias of each head, and a norm over one head."""
         convolved = 2 * self.key_width + self.value_width
         return self.kernel * convolved + 2 * self.value_heads + self.value_dim
 
@@ -86,8 +86,8 @@ class GatedDeltaNet(Mixer):
         )
 
     def _unfused_saved_bytes(self, step: TrainingStep) -> float:
-        """Bytes per token that torch's own operators save between the linear modules. Under autocast products keep
-        half-precision copies of fp32 factors, so that states are kept twice."""
+        """Bytes per token that torch's own operators save between the linear modules. Under autocast products save
+        half-precision copies of fp32 factors, so that states are saved twice."""
         mixed = step.work.precision == "amp"
         values, keys, compute = self.value_width, self.key_width, step.sizes.compute
         squares = _CHUNK_TOKENS * (18.0 if mixed else 24.0)
@@ -98,18 +98,17 @@ class GatedDeltaNet(Mixer):
         return convolved + inside + alike + self.value_heads * (_INVERSE_BYTES + squares + 44.0) + state
 
     def _fused_saved_bytes(self, step: TrainingStep) -> float:
-        """Bytes per token that fused kernels save between the linear modules: the convolution's input and result, keys
-        and queries of every head, a copy of the values, a triangle of each chunk, the output and its gate (fla,
-        ops/gated_delta_rule/chunk.py, save_for_backward)."""
+        """Bytes per token that fused kernels save between the linear modules (fla, ops/gated_delta_rule/chunk.py,
+        save_for_backward): input and result of the convolution, repeated keys and queries, a copy of the values, a
+        triangle of each chunk, the output and its gate."""
         values, keys = self.value_width, self.key_width
         wide = 2 * (2 * keys + values) + 2 * self.repeated_key_width + 3 * values + _CHUNK_TOKENS * self.value_heads
         return step.sizes.compute * wide
 
     def backward_workspace(self, step: TrainingStep) -> float:
-        """Bytes of the backward pass's transients: fp32 gradients of queries, keys, values, decayed keys and results of
-        all chunks, their sums over chunks in the making, and those of the triangles. Fused kernels hold what they
-        compute again (what a chunk's inverse makes of keys and values, values less what the states hold, the states)
-        and all gradients until they end, in half precision (fla, chunk_gated_delta_rule_bwd)."""
+        """Temporary bytes of the backward pass: fp32 gradients of queries, keys, values, decayed keys and results of
+        all chunks, and of the triangles. Fused kernels hold recomputed values and all gradients in compute precision
+        until they end (fla, chunk_gated_delta_rule_bwd)."""
         if self.kernels:
             states = self.value_heads * self.key_dim * self.value_dim / _CHUNK_TOKENS
             wide = step.sizes.compute * (5 * self.repeated_key_width + 5 * self.value_width + 2 * states)
@@ -123,15 +122,14 @@ class GatedDeltaNet(Mixer):
         return 2.0 * step.tokens * self.value_heads * pairs
 
     def matmul_element_size(self, step: TrainingStep) -> float:
-        """Bytes per element of these products: torch's own operators compute them in fp32."""
+        """Bytes per element of these products. torch's own operators compute them in fp32."""
         return step.sizes.compute if self.kernels else 4.0
 
     def traffic(self, step: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
-        """Memory traffic of one layer. The elements that fused kernels read and write per token in the forward pass,
-        fp32 elements twice, are: the convolution with the copy for its layout and its activation, heads repeated and
-        scaled to length one, then each chunk's triangle, its inverse, what the inverse makes of keys and values, the
-        states, the results, and the gated norm (transformers, models/qwen3_5/modeling_qwen3_5.py; fla,
-        ops/gated_delta_rule/chunk.py)."""
+        """Memory traffic of one layer. Fused kernels move per token (fp32 elements count twice): the convolution with a
+        copy for its layout and its activation, repeated and normalized heads, each chunk's triangle, its inverse and
+        the products with it, the states, the results, and the gated norm (transformers,
+        models/qwen3_5/modeling_qwen3_5.py; fla, ops/gated_delta_rule/chunk.py)."""
         if not self.kernels:
             return MixerTraffic(self.saved_bytes(step, layer))
         keys, values = self.repeated_key_width, self.value_width

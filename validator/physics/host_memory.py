@@ -37,7 +37,7 @@ def _partition_elements(step: TrainingStep) -> float:
 
 
 def _sub_group_gradient_bytes(step: TrainingStep) -> float:
-    """fp32 gradients of a partition: one tensor for each sub-group under ZeRO-3, else one."""
+    """Bytes of the fp32 gradients of a partition: one tensor for each sub-group under ZeRO-3, else one tensor."""
     elements = _partition_elements(step)
     group = step.sharding.sub_group_size if step.strategy == ZERO_3 else elements
     whole, rest = divmod(elements, max(group, 1))
@@ -45,10 +45,9 @@ def _sub_group_gradient_bytes(step: TrainingStep) -> float:
 
 
 def offloaded_state_terms(step: TrainingStep) -> Mapping[HostTerm, float]:
-    """Bytes that an offloaded optimizer keeps for this node's partitions (deepspeed, runtime/zero/stage3.py and
-    stage_1_and_2.py): fp32 master weights and moments, page-locked fp32 gradients, and one more copy in half precision:
-    of the gradients that arrive (stage 3), or of the weights on their way back and of accumulated gradients. FSDP moves
-    moments and gradients as they are."""
+    """Bytes of an offloaded optimizer for this node's partitions, by term (deepspeed, runtime/zero/stage3.py and
+    stage_1_and_2.py): fp32 master weights and moments, fp32 gradients, and half-precision copies of arriving gradients
+    (stage 3) or of returning weights and accumulated gradients. FSDP moves moments and gradients as they are."""
     sharding, devices, partition = step.sharding, step.sharding.devices_per_node, _partition_elements(step)
     if not sharding.offload_optimizer:
         return {HostTerm.MOMENTS: devices * paged_state_bytes(step) / optimizer_partitions(step)}
@@ -67,10 +66,10 @@ def offloaded_state_terms(step: TrainingStep) -> Mapping[HostTerm, float]:
 
 
 def _fsdp_shard_bytes(step: TrainingStep) -> float:
-    """Page-locked shards of the weights on this node. FSDP1 makes one tensor of each layer and one of the rest, and a
-    gradient of the same size beside each, whether or not it trains (torch, distributed/fsdp/_flat_param.py,
-    init_flat_param_attributes); those of weights that train are counted with the gradients. FSDP2 makes a tensor of
-    each parameter and no gradient before there is one (_fully_shard/_fsdp_param.py)."""
+    """Bytes of FSDP's page-locked weight shards on this node. FSDP1 has a tensor for each layer and one for the rest,
+    and a gradient of the same size for each, even of frozen weights (torch, distributed/fsdp/_flat_param.py,
+    init_flat_param_attributes); gradients of trained weights count elsewhere. FSDP2 has a tensor for each parameter and
+    no early gradients (_fully_shard/_fsdp_param.py)."""
     sharding, whole = step.sharding, shardable_weight_bytes(step)
     if sharding.upcasts_frozen_weights:
         return whole * TENSOR_ROUNDING / sharding.nodes
@@ -81,14 +80,15 @@ def _fsdp_shard_bytes(step: TrainingStep) -> float:
 
 
 def weights_after_loading(step: TrainingStep) -> float:
-    """Partitions of the weights as soon as the checkpoint is loaded. FSDP page-locks its shards in the first step."""
+    """Bytes of the offloaded weights as soon as the checkpoint is loaded. FSDP page-locks its shards in the first
+    step."""
     moved = step.strategy.fsdp and step.sharding.offload_parameters
     return shardable_weight_bytes(step) / step.sharding.nodes if moved else offloaded_weight_bytes(step)
 
 
 def offloaded_weight_bytes(step: TrainingStep) -> float:
-    """Partitions of the weights. Under ZeRO trained ones lie in one flat buffer, always page-locked, and page-locked
-    partitions made before it stay cached; frozen ones stay as they were made, tensor by tensor."""
+    """Bytes of the offloaded weights on this node. ZeRO keeps trained weights in one page-locked flat buffer, beside
+    cached page-locked partitions from loading; frozen weights stay tensor by tensor."""
     sharding = step.sharding
     if not sharding.offload_parameters:
         return 0.0
@@ -102,7 +102,7 @@ def offloaded_weight_bytes(step: TrainingStep) -> float:
 
 
 def offloaded_reference_bytes(step: TrainingStep) -> float:
-    """Frozen copies of the model follow the parameters."""
+    """Bytes of the frozen copies of the model, which are offloaded with the parameters."""
     if not step.sharding.offload_parameters:
         return 0.0
     return reference_weight_bytes(step) / step.sharding.nodes * (TENSOR_ROUNDING if step.sharding.pin_memory else 1.0)
@@ -122,15 +122,15 @@ def _process_bytes(step: TrainingStep) -> float:
 
 
 def _checkpoint_file_bytes(step: TrainingStep) -> float:
-    """The checkpoint while loading: mapped once for all processes of a node, or materialized by each of them."""
+    """Bytes of the checkpoint while loading: mapped once for all processes of a node, or read by each of them."""
     whole = step.work.base_bytes * step.parameters
     return whole if step.work.low_memory_load else whole * step.sharding.devices_per_node
 
 
 def _full_model_bytes(step: TrainingStep) -> float:
-    """FSDP that spreads the weights as they are read: the first process, or each, holds the whole model and its frozen
-    copies, quantized if so asked, until the shards are handed out. A checkpoint that is unpacked while it loads is held
-    whole by each process under ZeRO-3, too."""
+    """Bytes of whole models while weights are distributed. Under FSDP with sharded loading the first process, or each,
+    holds the model and its frozen copies until the shards are sent. Under ZeRO-3 each process holds a checkpoint that
+    is unpacked while it loads."""
     if step.strategy == ZERO_3 and step.work.unpacked:
         return step.sharding.devices_per_node * step.work.base_bytes * step.parameters
     spreads = step.strategy.fsdp and step.sharding.sharded_load
@@ -140,8 +140,8 @@ def _full_model_bytes(step: TrainingStep) -> float:
 
 
 def _merged_expert_bytes(step: TrainingStep) -> float:
-    """Under ZeRO-3 transformers 5 reads the whole checkpoint in every process, and makes one tensor of each layer's
-    experts, before the first of them is spread (integrations/deepspeed.py, _apply_weight_conversions_to_state_dict;
+    """Bytes of all experts, which transformers 5 merges to one tensor a layer in every process under ZeRO-3 before it
+    shards them (integrations/deepspeed.py, _apply_weight_conversions_to_state_dict;
     github.com/huggingface/transformers/issues/47514). Two processes that loaded 768 MiB of experts each held as much
     beside their shards."""
     if step.strategy != ZERO_3 or not step.work.experts_merged or step.work.quant_bits:
@@ -151,7 +151,7 @@ def _merged_expert_bytes(step: TrainingStep) -> float:
 
 
 def _saving_bytes(step: TrainingStep) -> float:
-    """Weights gathered on the first process for a save."""
+    """Bytes of the weights that the first process gathers for a save."""
     gathers = step.sharding.gather_on_save and step.strategy.shards_weights and not step.trains_adapter
     each = step.sizes.trained if step.strategy.fsdp else step.sizes.compute
     return each * step.parameters if gathers else 0.0
@@ -169,7 +169,7 @@ def _training_terms(step: TrainingStep) -> HostTerms:
 
 
 def host_phases(step: TrainingStep) -> dict[str, HostTerms]:
-    """The moments at which host memory can peak. Each gives bytes by term."""
+    """Return the moments at which host memory can peak, each with bytes by term."""
     processes, training = {HostTerm.PROCESSES: _process_bytes(step)}, _training_terms(step)
     loading = {
         HostTerm.PARAMETERS: weights_after_loading(step),
@@ -185,10 +185,10 @@ def host_phases(step: TrainingStep) -> dict[str, HostTerms]:
 
 
 def estimate_host_memory(arch: Architecture, workload: Workload) -> Estimate:
-    """Peak memory of one node: while loading, training or saving. Bytes by term.
+    """Predict the peak memory of one node while loading, training or saving, bytes by term.
 
     A mapped checkpoint file is page cache, which the kernel takes back when it must: it counts in `high` only, which
-    also allows for the buffers' temporary second copies and for heavier processes."""
+    also allows for temporary second copies of buffers and for heavier processes."""
     step = training_step(arch, workload)
     moment, peak = max(host_phases(step).items(), key=lambda pair: sum(pair[1].values()))
     terms: dict[MemoryTerm, float] = {term: size for term, size in peak.items() if size}
@@ -201,14 +201,13 @@ def estimate_host_memory(arch: Architecture, workload: Workload) -> Estimate:
 def disk_usage(
     arch: Architecture, workload: Workload, kept: int, at_once: int, *, save_optimizer: bool
 ) -> Mapping[DiskTerm, float]:
-    """Most bytes at once by term: the base weights read, weights and optimizer states of checkpoints, the final
-    weights, tokenized data.
+    """Return the most bytes on disk at once, by term: the base weights, weights and optimizer states of checkpoints,
+    the final weights, tokenized data.
 
-    A run that removes old checkpoints has `at_once` of them, one more than it has `kept`, while it writes one; at the
-    end it has those kept, and the final weights, which is never more. Where none is removed, both numbers are equal.
-    A ZeRO engine writes its own states (master weights and moments), below stage 3 with a copy of the trained weights
-    beside them. FSDP writes that copy, too (accelerate/utils/fsdp_utils.py, save_fsdp_model), where it saves whole
-    states; where it saves them in pieces it writes no other."""
+    A run that removes old checkpoints has `at_once` of them, one more than the `kept`, while it writes one; at the end
+    it has those kept and the final weights, which is never more. If none is removed, both numbers are equal. A ZeRO
+    engine writes master weights and moments, below stage 3 with a copy of the trained weights beside them. FSDP writes
+    that copy, too, if it saves whole states (accelerate/utils/fsdp_utils.py, save_fsdp_model)."""
     step = training_step(arch, workload)
     whole = step.sizes.trained * step.trained_elements + step.sizes.base * (step.parameters - step.trained_elements)
     saved = trained_bytes(step, step.sizes.adapter) if step.trains_adapter else whole

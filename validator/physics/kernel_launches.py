@@ -23,7 +23,7 @@ _DEQUANTIZATION_KERNELS, _ADAPTER_KERNELS, _KERNELS_PER_EXPERT = {4: 4, 8: 25}, 
 
 
 def launch_cost(step: TrainingStep, layer: DecoderLayer) -> PassCost:
-    """Starting all kernels of a layer; the backward pass has about two for each."""
+    """Seconds of the CPU to launch all kernels of a layer; the backward pass has about two for each forward kernel."""
     number = _layer_kernels(step, layer)
     return PassCost(TimeTerm.KERNEL_LAUNCHES, _LAUNCH_SECONDS * number, 2 * _BACKWARD_LAUNCH_SECONDS * number)
 
@@ -45,7 +45,8 @@ def _layer_kernels(step: TrainingStep, layer: DecoderLayer) -> float:
 
 
 def _expert_kernels(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Fused experts are one grouped product each (transformers 5, integrations/moe.py); separate ones go one by one."""
+    """Number of kernels of the routed experts. Fused experts are one grouped product for each matrix (transformers 5,
+    integrations/moe.py); separate experts run one by one."""
     if step.work.experts_fused:
         return 25.0
     adapted = sum(step.is_adapted(each) for each in layer.linears if each.routed)
@@ -63,7 +64,7 @@ _OTHER_MODULES, _ADAPTER_MODULES = 6, 4
 
 
 def hook_cost(step: TrainingStep, layer: DecoderLayer) -> PassCost:
-    """One pass forward, one backward through a layer."""
+    """Seconds of the CPU in the hooks of ZeRO-3 or FSDP, for one pass forward and one backward through a layer."""
     match step.strategy.gathers:
         case "module":
             number = _zero3_modules(step, layer)
@@ -80,7 +81,8 @@ def _zero3_modules(step: TrainingStep, layer: DecoderLayer) -> float:
 
 
 def _fsdp_parameters(step: TrainingStep, layer: DecoderLayer) -> float:
-    """FSDP gathers a layer at once, and makes each of its parameters anew (torch, distributed/fsdp/_flat_param.py)."""
+    """Number of a layer's parameters. FSDP gathers a layer at once, and makes a view of each of its parameters (torch,
+    distributed/fsdp/_flat_param.py)."""
     linears = sum(each.number * (1 + 2 * step.is_adapted(each)) for each in layer.linears)
     return step.arch.norms_per_layer + linears + (2 if layer.experts else 0)
 
@@ -92,7 +94,7 @@ _OVERLAP_EXPONENT = 3
 
 def launch_stalls(step: TrainingStep, worked: float) -> PassCost:
     """Seconds that the device waits, beside its own `worked` seconds, for a CPU that launches kernels slower than the
-    device ends them. The CPU runs ahead where it can."""
+    device ends them."""
     forward, backward = _cpu_seconds(step)
     whole = forward + backward
     share = ((worked**_OVERLAP_EXPONENT + whole**_OVERLAP_EXPONENT) ** (1 / _OVERLAP_EXPONENT) - worked) / whole

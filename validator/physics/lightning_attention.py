@@ -35,7 +35,7 @@ class LightningAttention(Mixer):
         return *inputs, Linear("out", self.width, hidden)
 
     def vectors(self, _hidden: int) -> int:
-        """Elements of the norm over its result."""
+        """Elements of the norm over the result."""
         return self.width
 
     @property
@@ -54,16 +54,16 @@ class LightningAttention(Mixer):
 
     def _core_saved_bytes(self, step: TrainingStep) -> float:
         """Bytes per token between the linear modules: queries, keys and values before and after their activation,
-        values without those of padding, the gate and what it scales, a square of each chunk and head, its state, and
-        decayed queries of all chunks but the first and keys of all but the last."""
+        unpadded values, the gate and the value it scales, a square of each chunk and head, its state, and decayed
+        queries of all chunks but the first and keys of all but the last."""
         chunk = min(self.chunk, step.work.length)
         fading = 2 * self.width * (1 - 1 / -(-step.work.length // chunk))
         squares, states = chunk * self.heads, self.width * self.head_dim / chunk
         return step.sizes.compute * (9 * self.width + fading + squares + states)
 
     def backward_workspace(self, step: TrainingStep) -> float:
-        """Bytes of the backward pass's transients: gradients of queries, keys and values, of the result and its gate,
-        and of a chunk's squares."""
+        """Temporary bytes of the backward pass: gradients of queries, keys and values, of the result and its gate, and
+        of a chunk's squares."""
         wide = step.sizes.compute * 6 * self.width
         return step.tokens * (wide + step.sizes.residual * step.arch.hidden)
 

@@ -53,7 +53,7 @@ class Mamba2(Mixer):
         return inputs, Linear("out", self.width, hidden, bias=self.bias)
 
     def vectors(self, _hidden: int) -> int:
-        """Elements of its convolution, three numbers of each head, and a norm."""
+        """Elements of the convolution, three numbers of each head, and a norm."""
         norm = self.width if self.normed else 0
         return (self.kernel + int(self.convolution_bias)) * self.convolved + 3 * self.heads + norm
 
@@ -61,7 +61,7 @@ class Mamba2(Mixer):
         return -(-step.work.length // self.chunk)
 
     def _padding_factor(self, step: TrainingStep) -> float:
-        """Tokens of all chunks, of which the last may be part empty, for each real one."""
+        """Tokens of all chunks, of which the last may be partly empty, for each real token."""
         return self._chunk_count(step) * self.chunk / step.work.length
 
     def saved_bytes(self, step: TrainingStep, layer: DecoderLayer) -> float:
@@ -74,9 +74,9 @@ class Mamba2(Mixer):
         )
 
     def _unfused_saved_bytes(self, step: TrainingStep) -> float:
-        """Bytes per token that torch's own operators save between the linear modules: what goes into and out of the
-        state for each head, three squares of each chunk and head, states before and after each chunk, one of which is
-        empty, and the values in five steps."""
+        """Bytes per token that torch's own operators save between the linear modules: B and C of each head, three
+        squares of each chunk and head, states before and after each chunk, one of them empty, and the values in five
+        steps."""
         expanded = self.heads * self.state
         squares = self.chunk * self.heads
         states = 2 * expanded * self.head_dim / self.chunk * (1 + 1 / self._chunk_count(step))
@@ -89,21 +89,20 @@ class Mamba2(Mixer):
         )
 
     def _gated_norm_saved_bytes(self, step: TrainingStep) -> float:
-        """Bytes per token of the gated result; the norm works on fp32 copies, and keeps its result if its weight
+        """Bytes per token of the gated result. The norm works on fp32 copies, and saves its result if its weight
         trains."""
         if not self.normed:
             return (_FP32 + step.sizes.compute) * self.width
         return _FP32 * self.width * (4 if step.trains_adapter else 5)
 
     def _fused_saved_bytes(self, step: TrainingStep) -> float:
-        """Bytes per token that the fused kernel saves: the results of the first matrix, and what the second reads
-        (mamba-ssm 2.2, ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn)."""
+        """Bytes per token that the fused kernel saves: the results of the first linear module, and the input of the
+        second (mamba-ssm 2.2, ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn)."""
         return step.sizes.compute * (2 * self.width + self.convolved + self.heads)
 
     def backward_workspace(self, step: TrainingStep) -> float:
-        """Bytes of the backward pass's transients: two gradients of what goes into the state times what comes out, of
-        all pairs of a chunk's tokens, before they are summed up; or of each channel's state at each token, where that
-        is more."""
+        """Temporary bytes of the backward pass: two gradients of the products of B and C, for all pairs of a chunk's
+        tokens, before they are summed up; or of each channel's state at each token, if that is more."""
         gradients = step.sizes.residual * step.arch.hidden
         if self.kernels:
             states = 2 * self.heads * self.state * self.head_dim / self.chunk
@@ -115,7 +114,7 @@ class Mamba2(Mixer):
 
 @dataclass(frozen=True)
 class Mamba(Mixer):
-    """Shapes of one Mamba layer (arXiv 2312.00752), with norms on what it selects by."""
+    """Shapes of one Mamba layer (arXiv 2312.00752), with norms on dt, B and C."""
 
     width: int
     state: int  # of each channel
@@ -135,13 +134,13 @@ class Mamba(Mixer):
         return first, *selecting, last
 
     def vectors(self, _hidden: int) -> int:
-        """Elements of its convolution, decay and bias of each channel, and three norms."""
+        """Elements of the convolution, decay and bias of each channel, and three norms."""
         convolution = self.kernel + int(self.convolution_bias)
         return self.width * (convolution + self.state + 1) + self.rank + 2 * self.state
 
     @property
     def _state_bytes(self) -> float:
-        """Bytes per token of a number for each state, in fp32."""
+        """Bytes per token of one fp32 number for each state."""
         return _FP32 * self.width * self.state
 
     def saved_bytes(self, step: TrainingStep, layer: DecoderLayer) -> float:
@@ -156,20 +155,20 @@ class Mamba(Mixer):
         )
 
     def _unfused_saved_bytes(self, step: TrainingStep) -> float:
-        """Bytes per token that torch's own operators save between the linear modules: both results of the first, those
-        of the convolution and of the step in time before and after their activations, the scan's and the gate's, the
-        values in fp32; of each state its decay, what enters it and itself, which the product that reads it casts."""
+        """Bytes per token that torch's own operators save between the linear modules: both results of the first, the
+        convolution and dt before and after their activations, the results of scan and gate, the values in fp32; and for
+        each state its decay, its input and itself, which the product that reads it casts."""
         compute = step.sizes.compute
         cast = compute * self.width * self.state if compute < _FP32 else 0.0
         return (7 * compute + _FP32) * self.width + 3 * self._state_bytes + cast
 
     def _fused_saved_bytes(self, step: TrainingStep) -> float:
-        """Bytes per token that the kernels save: both results of the first linear module, and of the convolution, the
-        step in time and the scan one (mamba-ssm 2.2, ops/selective_scan_interface.py, SelectiveScanFn)."""
+        """Bytes per token that the kernels save: both results of the first linear module, the convolution's, dt, and
+        the scan's result (mamba-ssm 2.2, ops/selective_scan_interface.py, SelectiveScanFn)."""
         return 6 * step.sizes.compute * self.width
 
     def backward_workspace(self, step: TrainingStep) -> float:
-        """Bytes of the backward pass's transients: for every state a gradient of its decay and of what enters it, and
-        of one token among them, as wide as all; with the kernels those of what they read and give."""
+        """Temporary bytes of the backward pass: for every state the gradients of its decay and its input, and of one
+        token among them, as wide as all; with the kernels only gradients of their inputs and outputs."""
         gradients = step.sizes.residual * step.arch.hidden + 6 * step.sizes.compute * self.width
         return step.tokens * (gradients + (0.0 if self.kernels else 3 * self._state_bytes))

@@ -17,7 +17,7 @@ from validator.physics.training_step import TrainingStep, forward_passes, layer_
 
 
 def tower_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
-    """Seconds of all towers with their projectors. There is no backward pass where nothing trains."""
+    """Seconds of all towers with their projectors. Without a trained parameter there is no backward pass."""
     costs = [_single_tower_cost(encoder, rates) for encoder in tower_steps(step) if encoder.workload.tokens]
     return PassCost(TimeTerm.TOWERS, sum(cost.forward for cost in costs), sum(cost.backward for cost in costs))
 
@@ -44,7 +44,7 @@ _STRAGGLER_SHARE = 0.01
 
 
 class MicroBatchCosts(NamedTuple):
-    """Costs of one micro batch on one device, behind which communication may hide. Recomputation is in the backward
+    """Costs of one micro batch on one device, with which communication may overlap. Recomputation is in the backward
     pass."""
 
     costs: tuple[PassCost, ...]

@@ -11,8 +11,8 @@ from .workload import DDP, EIGHT_BIT_SIZE, ZERO_3
 
 
 def gradient_bytes(step: TrainingStep) -> float:
-    """Bytes of all gradients at the end of the backward pass. Offloading the optimizer sends sharded gradients with
-    it."""
+    """Bytes of all gradients on one device at the end of the backward pass; offloading the optimizer also offloads
+    sharded gradients."""
     if step.work.layerwise_update or step.optimizer.states == "one layer":
         return 0.0
     whole = trained_bytes(step, step.sizes.gradient)
@@ -22,7 +22,7 @@ def gradient_bytes(step: TrainingStep) -> float:
 
 
 def accumulated_gradient_bytes(step: TrainingStep) -> float:
-    """Gradients while micro batches follow one another. FSDP spreads them only in the last one: until then every device
+    """Bytes of gradients between micro batches. FSDP shards them only in the last micro batch: before that every device
     has all of them, in the precision of its gathered weights (transformers and accelerate run the others under
     no_sync)."""
     strategy = step.strategy
@@ -32,15 +32,15 @@ def accumulated_gradient_bytes(step: TrainingStep) -> float:
 
 
 def gradients_before_backward(step: TrainingStep) -> float:
-    """Gradients there before the backward pass: those of earlier micro batches, and ZeRO-3's standing buffer."""
+    """Bytes of gradients before the backward pass: those of earlier micro batches, and ZeRO-3's permanent buffer."""
     return accumulated_gradient_bytes(step) if step.work.accumulation > 1 or step.strategy == ZERO_3 else 0.0
 
 
 def gradients_so_far(step: TrainingStep, done: float) -> float:
-    """Gradients when `done` base elements have theirs.
+    """Bytes of gradients once `done` elements of base weights have one.
 
-    ZeRO's sharded gradients have a buffer of their own from the start; with accumulation all are there, and a tied
-    output layer's new one waits for the embedding's."""
+    ZeRO's sharded gradients have a buffer of their own from the start. With accumulation all gradients exist, and the
+    new one of a tied output layer waits for the embedding's."""
     full, each, fsdp = accumulated_gradient_bytes(step), step.sizes.gradient, step.strategy.fsdp
     if step.strategy.has_gradient_buffer or not full:
         return full
@@ -56,7 +56,7 @@ def gradients_so_far(step: TrainingStep, done: float) -> float:
 
 
 def gradient_being_computed(step: TrainingStep, layer: DecoderLayer, elements: float) -> float:
-    """One weight gradient of `elements` that is being made: in compute precision, and in its own where it is added to
+    """Bytes of one weight gradient of `elements` in the making: in compute precision, and in its own if it is added to
     an earlier one. FSDP makes those of a whole layer."""
     if step.trains_adapter:
         return 0.0
@@ -68,9 +68,9 @@ def gradient_being_computed(step: TrainingStep, layer: DecoderLayer, elements: f
 
 
 def communication_bucket_bytes(step: TrainingStep) -> float:
-    """Communication buffers of the backward pass. Plain data parallel keeps every gradient a second time in its buckets
-    (PyTorch DistributedDataParallel without bucket views); ZeRO allocates whole reduce buckets, two if they overlap,
-    and beside them one gradient of the largest tensor when gradients leave for the host."""
+    """Bytes of communication buffers in the backward pass. DDP keeps every gradient a second time in its buckets
+    (PyTorch DistributedDataParallel without bucket views). ZeRO allocates whole reduce buckets, two under overlap_comm,
+    and a gradient of the largest tensor if gradients are offloaded."""
     sharding, strategy, gradient = step.sharding, step.strategy, step.sizes.gradient
     if strategy.fsdp or (sharding.world_size == 1 and not strategy.deepspeed):
         return 0.0
@@ -86,8 +86,8 @@ def communication_bucket_bytes(step: TrainingStep) -> float:
 
 
 def _low_rank_state_bytes(step: TrainingStep, moment: float) -> float:
-    """GaLore (arXiv 2403.03507), APOLLO (2412.05270): moments live in a rank-r space of the layers' linear modules,
-    beside the projection itself; everything else keeps ordinary moments."""
+    """Bytes of the states of GaLore (arXiv 2403.03507) and APOLLO (2412.05270): moments in a rank-r space of the
+    layers' linear modules with the projection itself; all other parameters keep ordinary moments."""
     projected, inside = 0.0, 0
     for count, layer in () if step.trains_adapter else step.backward_layers:
         for linear in layer.linears:
@@ -99,27 +99,27 @@ def _low_rank_state_bytes(step: TrainingStep, moment: float) -> float:
 
 
 def _adafactor_state_bytes(step: TrainingStep) -> float:
-    """Adafactor (arXiv 1804.04235): one fp32 row and one column of second moments for each matrix."""
+    """Bytes of Adafactor's states (arXiv 1804.04235): one fp32 row and one column of second moments for each matrix."""
     matrices = trained_matrices(step)
     vectors = step.trained_elements - sum(matrix.elements * matrix.number for matrix in matrices)
     return 4.0 * (sum((matrix.outputs + matrix.inputs) * matrix.number for matrix in matrices) + vectors)
 
 
 def _muon_state_bytes(step: TrainingStep, moment: float) -> float:
-    """Muon keeps one moment for hidden matrices; embeddings, output layer and vectors keep AdamW's two."""
+    """Bytes of Muon's states: one moment for hidden matrices; AdamW's two for embeddings, output layer and vectors."""
     hidden = (matrix for matrix in trained_matrices(step) if matrix.outputs != step.arch.vocab)
     return moment * (2 * step.trained_elements - sum(matrix.elements * matrix.number for matrix in hidden))
 
 
 def _elements_with_fp32_moments(step: TrainingStep) -> int:
-    """Elements of embeddings, whose moments stay in fp32 beside bitsandbytes' 8-bit ones (transformers' Trainer
+    """Elements of embeddings, whose moments stay in fp32 under bitsandbytes' 8-bit optimizers (transformers' Trainer
     registers the exception; an engine's partitions hide the embedding from it)."""
     return step.embedding_elements if step.trains_embedding and step.strategy == DDP else 0
 
 
 @lru_cache(maxsize=64)
 def optimizer_state_bytes(step: TrainingStep) -> float:
-    """Optimizer states of the whole model, without the engine's master weights."""
+    """Bytes of the optimizer states of the whole model, without the engine's master weights."""
     optimizer, moment = step.optimizer, step.optimizer.moment_size or step.sizes.moment
     match optimizer.states:
         case "low rank":
@@ -137,31 +137,32 @@ def optimizer_state_bytes(step: TrainingStep) -> float:
 
 
 def states_and_master_bytes(step: TrainingStep) -> float:
-    """Moments and the engine's master weights of the whole model."""
+    """Bytes of the moments and the engine's master weights of the whole model."""
     return optimizer_state_bytes(step) + step.sizes.master * step.trained_elements
 
 
 def optimizer_partitions(step: TrainingStep) -> int:
-    """Over how many devices the optimizer states are spread."""
+    """Number of devices over which the optimizer states are sharded."""
     return step.sharding.world_size if step.strategy.shards_optimizer_states else 1
 
 
 def paged_state_bytes(step: TrainingStep) -> float:
-    """Moments in memory that the driver moves to the host under pressure."""
+    """Bytes of moments in memory that the driver moves to the host under pressure."""
     return optimizer_state_bytes(step) if step.work.optimizer.startswith("paged_") else 0.0
 
 
 def optimizer_states_on_device(step: TrainingStep) -> float:
-    """Moments and master weights on one device. Paged moments are counted on the host; master weights are never
-    paged."""
+    """Bytes of moments and master weights on one device. Paged moments are counted on the host; master weights are
+    never paged."""
     if step.sharding.offload_optimizer:
         return 0.0
     return (states_and_master_bytes(step) - paged_state_bytes(step)) / optimizer_partitions(step)
 
 
 def optimizer_workspace(step: TrainingStep) -> float:
-    """A foreach step holds the root of every second moment at once; Adafactor holds the update and its square for the
-    largest matrix, and fp32 copies of gradient and parameter when these are half precision. Fused steps need none."""
+    """Temporary bytes of the optimizer step. A foreach step holds the root of every second moment at once; Adafactor
+    holds the update and its square for the largest matrix, and fp32 copies of a half-precision gradient and parameter.
+    Fused steps need none."""
     if step.sharding.offload_optimizer:
         return 0.0
     if step.strategy.deepspeed:
@@ -173,8 +174,8 @@ def optimizer_workspace(step: TrainingStep) -> float:
 
 
 def _deepspeed_workspace(step: TrainingStep) -> float:
-    """A ZeRO engine flattens this device's gradients, copies them to fp32 and updates; stage 3 one sub-group at a
-    time."""
+    """Temporary bytes of a ZeRO engine's step, which flattens this device's gradients, copies them to fp32 and updates;
+    stage 3 one sub-group at a time."""
     share, gradient = step.trained_elements / optimizer_partitions(step), step.sizes.gradient
     if step.strategy.shards_weights:
         share = min(share, step.sharding.sub_group_size)

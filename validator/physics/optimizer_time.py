@@ -26,7 +26,8 @@ _GALORE_INTERVAL, _SVD_RATE = 200, 2.5e10
 
 
 def device_update_seconds(step: TrainingStep, rates: AttainedRates) -> float:
-    """Gradients measured and clipped, states and weights read and written, on this device's share."""
+    """Seconds of the update on the device: gradients measured and clipped, states and weights of this device's share
+    read and written."""
     if step.sharding.offload_optimizer:
         return 0.0
     sizes, trained = step.sizes, float(step.trained_elements)
@@ -49,13 +50,14 @@ def _matmul_seconds(step: TrainingStep, rates: AttainedRates) -> float:
 
 
 def _muon_seconds(rates: AttainedRates, matrix: TrainedMatrix) -> float:
-    """Muon's iterations on one matrix."""
+    """Seconds of Muon's iterations on one matrix."""
     small, large = sorted((matrix.inputs, matrix.outputs))
     return _MUON_ITERATIONS * 3 * rates.product(large, small, small, 2.0)
 
 
 def _projection_seconds(step: TrainingStep, rates: AttainedRates, matrix: TrainedMatrix) -> float:
-    """A gradient on its way to a space of few dimensions and back, and GaLore's share of finding that."""
+    """Seconds of projecting a gradient to a space of few dimensions and back, and GaLore's share of computing the
+    projection."""
     moved = _PROJECTIONS * rates.product(matrix.inputs, matrix.outputs, step.work.optimizer_rank, 4.0)
     if step.optimizer.products == "random":
         return moved
@@ -81,7 +83,7 @@ _UNFUSED_FACTOR = 9.0
 
 
 def offload_seconds(step: TrainingStep, device: DeviceRates) -> Mapping[TimeTerm, float]:
-    """Seconds of a step for what lies in main memory. Copies wait for the device and it for them (deepspeed,
+    """Seconds of a step for offloaded states, by term. Copies and computation wait for each other (deepspeed,
     runtime/zero/stage3.py and stage_1_and_2.py, copy on the stream of the computation)."""
     moved = checkpoints_moved_to_host(step) + _weight_copy_bytes(step) + _state_copy_bytes(step)
     return {
@@ -91,22 +93,22 @@ def offload_seconds(step: TrainingStep, device: DeviceRates) -> Mapping[TimeTerm
 
 
 def _copy_rate(step: TrainingStep, device: DeviceRates) -> float:
-    """Bytes a second between one device and main memory, which all of the node share."""
+    """Bytes a second between one device and main memory, whose rate all devices of the node share."""
     link = device.host_link * (1.0 if step.sharding.pin_memory or step.strategy.fsdp else _PAGEABLE_SHARE)
     return min(link, _HOST_MEMORY_SHARE * device.host_bandwidth / step.sharding.devices_per_node)
 
 
 def _weight_copy_bytes(step: TrainingStep) -> float:
-    """Bytes of this device's part of the weights, fetched for each pass of each micro batch."""
+    """Bytes of this device's part of the weights that are fetched for each pass of each micro batch."""
     if not step.sharding.offload_parameters:
         return 0.0
     return step.work.accumulation * gathers_per_micro_batch(step) * base_weight_bytes(step) / step.sharding.world_size
 
 
 def _state_copy_bytes(step: TrainingStep) -> float:
-    """Bytes of this device's part of gradients and weights. Those of each micro batch of several, and always those of
-    stage 3, lie in main memory until the others are added: stage 3 takes them there and back, the others one way. In
-    the end gradients go there in fp32, and the updated weights come back. FSDP's gradients go there once."""
+    """Bytes of gradients and weights that this device copies in a step. Gradients of several micro batches, and always
+    those of stage 3, lie in main memory until the others are added: stage 3 copies them there and back, the others one
+    way. At the end gradients go there in fp32, and the updated weights come back. FSDP's gradients go there once."""
     sharding, times = step.sharding, step.work.accumulation
     if not sharding.offload_optimizer:
         return 0.0
@@ -118,8 +120,8 @@ def _state_copy_bytes(step: TrainingStep) -> float:
 
 
 def _cpu_update_seconds(step: TrainingStep, device: DeviceRates) -> float:
-    """Gradient and weight in fp32 and the moments, of all partitions of the node, are read, and all but the gradient
-    written. A process of several has one thread."""
+    """Seconds of the update on the CPU, over all partitions of the node: fp32 gradient, weight and moments are read,
+    and all but the gradient written. If a node has several processes, each has one thread."""
     if not step.sharding.offload_optimizer:
         return 0.0
     sharding = step.sharding

@@ -44,13 +44,13 @@ def per_layer_embedding_elements(arch: Architecture) -> int:
 
 
 def per_layer_projection_elements(arch: Architecture) -> int:
-    """Parameters of the linear module that turns the usual embedding into what is added to the layers' own inputs."""
+    """Parameters of the linear module that projects the usual embedding to the layers' own inputs."""
     return arch.hidden * arch.layers * arch.per_layer_input_width
 
 
 def linear_roles(arch: Architecture, fused: bool = True) -> tuple[str, ...]:
-    """Roles of all linear modules inside the layers, those that never run with them, and of the one that gives each of
-    them an input: what "all linear layers" means for an adapter."""
+    """Roles of all linear modules inside the layers (also of layers that never run) and of the module that gives each
+    layer an input: the meaning of "all linear layers" for an adapter."""
     inside = (linear.role for _, layer in decoder_layers.loaded_layers(arch, fused) for linear in layer.linears)
     return tuple(dict.fromkeys([*inside, *(["inputs"] if arch.per_layer_input_width else [])]))
 

@@ -56,13 +56,13 @@ def terms_of_both_passes(step: TrainingStep, where: weights.GatherPoint) -> Devi
 
 
 def _autocast_copies(step: TrainingStep) -> float:
-    """Autocast's copies of all trained matrices but the output layer's."""
+    """Bytes of autocast's copies of all trained matrices but the output layer's."""
     return weights.layer_autocast_copies(step) + towers.tower_autocast_copies(step)
 
 
 def last_layer_forward(step: TrainingStep) -> DeviceTerms:
-    """The end of the layers, when autocast's copies of all of them are there: results of `gate` and `up`, and a matrix
-    that is rebuilt."""
+    """Bytes by term at the end of the layers, when autocast's copies of all of them exist, with the results of `gate`
+    and `up` and a dequantized matrix."""
     layer = step.backward_layers[-1][1]
     results = 2 * step.sizes.compute * step.tokens * feed_forward_width(step, layer)
     return {
@@ -76,7 +76,7 @@ def last_layer_forward(step: TrainingStep) -> DeviceTerms:
 
 
 def _hidden_state_bytes(step: TrainingStep) -> float:
-    """A value head asks the model for the results of all its layers, checkpointed or not (trl,
+    """Bytes of the results of all layers, which a value head asks for, checkpointed or not (trl,
     modeling_value_head.py)."""
     if not step.work.value_head:
         return 0.0
@@ -104,7 +104,8 @@ def loss_forward(step: TrainingStep) -> DeviceTerms:
 
 
 def loss_backward(step: TrainingStep) -> DeviceTerms:
-    """Without checkpoints every layer still holds the half-precision weights that its backward pass will use."""
+    """Bytes by term in the loss's backward pass. Without checkpointing every layer still holds the half-precision
+    weights that its backward pass will use."""
     inside = _autocast_copies(step) if step.checkpointing == "off" else 0.0
     return {
         **terms_of_both_passes(step, "loss"),
@@ -117,6 +118,7 @@ def loss_backward(step: TrainingStep) -> DeviceTerms:
 
 
 def evaluation_phase(step: TrainingStep) -> DeviceTerms:
+    """Bytes by term in an evaluation; empty if there is none."""
     if not step.work.eval_batch:
         return {}
     return {
@@ -158,8 +160,8 @@ def _backward_points(step: TrainingStep, layer: DecoderLayer, inside: LayerActiv
 
 
 def _end_of_recomputation(step: TrainingStep, layer: DecoderLayer, inside: LayerActivations) -> BackwardPoint:
-    """The end of the forward pass of a layer, with everything kept: the last adapter's input in its own precision, and
-    the matrices that DoRA rebuilds."""
+    """Return the end of a layer's recomputed forward pass, with all activations saved: also the last adapter's input in
+    its own precision, and the matrices that DoRA makes."""
     work = step.work
     adapted = [each for each in layer.down if each.role in work.adapter.targets and work.method == "lora"]
     cast = 4.0 if work.precision == "amp" and not work.quant_bits else 0.0
@@ -194,7 +196,7 @@ def _terms_at(step: TrainingStep, layer: DecoderLayer, point: BackwardPoint, aro
 def _largest_terms_in_layer(
     step: TrainingStep, layer: DecoderLayer, around: RestOfModel, recomputes: bool
 ) -> DeviceTerms:
-    """At the point of this layer's backward pass that needs most."""
+    """Bytes by term at the point of this layer's backward pass that needs most."""
     inside = layer_activations(step, layer)
     points = [
         *_backward_points(step, layer, inside),
@@ -211,7 +213,7 @@ def last_layer_backward(step: TrainingStep) -> DeviceTerms:
 
 
 def _last_layer_terms(step: TrainingStep, place: LayerPosition) -> DeviceTerms:
-    """A layer when the backward pass has left those between it and the last."""
+    """Bytes by term in a layer once the backward pass is through with the layers after it."""
     others = sum(saved_by_all_layers(step).values())
     trains = place.elements + (step.lm_head_elements if step.work.method == "full" else 0)
     around = RestOfModel(terms_of_both_passes(step, "last layer"), trains)
@@ -233,7 +235,7 @@ def first_layer_backward(step: TrainingStep) -> DeviceTerms:
 
 
 def _first_layer_terms(step: TrainingStep, place: LayerPosition) -> DeviceTerms:
-    """A layer when those between it and the first are left to the backward pass."""
+    """Bytes by term in a layer while the layers before it still wait for the backward pass."""
     layer, checkpointed = place.layer, step.checkpointing != "off"
     done = sum(number * kind.elements for number, kind in step.backward_layers) - layer.elements - place.elements
     done += step.lm_head_elements if step.work.method == "full" else 0
@@ -248,8 +250,8 @@ def _first_layer_terms(step: TrainingStep, place: LayerPosition) -> DeviceTerms:
 
 
 def lm_head_gradient(step: TrainingStep) -> DeviceTerms:
-    """The output layer's weight gradient: in compute precision beside the gradient of the logits; then, when its weight
-    and that have gone, in its own precision, too."""
+    """Bytes by term when the output layer's weight gradient is made: in compute precision beside the gradient of the
+    logits, then in its own precision, when the half-precision weight and the logits' gradient are gone."""
     sizes = step.sizes
     if step.work.loss == "fused" or step.work.value_head or not step.trains_head:
         return {}
@@ -271,9 +273,9 @@ def lm_head_gradient(step: TrainingStep) -> DeviceTerms:
 
 
 def embedding_gradient(step: TrainingStep) -> DeviceTerms:
-    """The embedding's gradient is dense. Added to an earlier one it exists beside it; tied, beside the output
-    layer's, and in half precision beside their sum too: the output layer's is a transposed view, except from a fused
-    loss, that cannot be added to in place."""
+    """Bytes by term when the embedding's dense gradient is made. With accumulation an earlier gradient exists beside
+    it. If the embedding is tied, so does the output layer's gradient and, in half precision, the sum of both: the
+    output layer's is a transposed view (not from a fused loss), to which nothing can be added in place."""
     sizes, work = step.sizes, step.work
     copies = int(work.accumulation > 1 or step.strategy.has_gradient_buffer)
     if step.arch.tied and work.method == "full" and not work.value_head:
@@ -299,8 +301,8 @@ def _holds_full_model_first(step: TrainingStep) -> bool:
 
 
 def loading_phase(step: TrainingStep) -> DeviceTerms:
-    """A full fine-tune under ZeRO below stage 3 raises its weights to fp32 on the device before the engine takes
-    them."""
+    """Bytes by term while loading. A full fine-tune under ZeRO below stage 3 converts its weights to fp32 on the device
+    before the engine shards them."""
     if _holds_full_model_first(step):
         whole = weights.reference_weight_bytes(step) if step.strategy.fsdp else 0.0
         held = step.work.base_bytes * step.parameters if step.work.unpacked else weights.loaded_weight_bytes(step)
@@ -311,7 +313,7 @@ def loading_phase(step: TrainingStep) -> DeviceTerms:
 
 
 def optimizer_step(step: TrainingStep) -> DeviceTerms:
-    """ZeRO-3's reduce bucket stands; below stage 3 it is freed before the step."""
+    """Bytes by term in the optimizer step. ZeRO-3's reduce bucket stays; below stage 3 it is freed before the step."""
     standing = step.strategy == ZERO_3 or not step.strategy.deepspeed
     return {
         **resident_terms(step),
@@ -322,8 +324,8 @@ def optimizer_step(step: TrainingStep) -> DeviceTerms:
 
 
 def tower_forward(step: TrainingStep) -> DeviceTerms:
-    """Before the decoder, one tower after the other. ZeRO-3 gathers their layers and fetches ahead as it does in the
-    decoder; under FSDP the root unit holds the towers whole."""
+    """Bytes by term while the towers run, one after the other, before the decoder. ZeRO-3 gathers and prefetches their
+    layers like the decoder's; under FSDP the root unit holds the towers whole."""
     most = max((needed for needed, _ in towers.tower_peaks(step)), default=0.0)
     if not most:
         return {}

@@ -1,8 +1,8 @@
-"""What a device and its links do in a second: published rates, the rates that kernels attain, and the law by which
-matrix products and memory-bound work take time.
+"""Rates of a device and its links: as published, as kernels attain them, and the time that matrix products and
+memory-bound work take at these rates.
 
-The shares attained are all that was fitted; each says to what. The reference device is the A100; other kinds differ
-by their `attained` alone."""
+The attained shares are all that was fitted; each constant names its measurement. The reference device is the A100;
+other kinds differ by their `attained` alone."""
 
 from typing import Literal, NamedTuple
 
@@ -10,7 +10,7 @@ from validator.physics.estimate import TimeTerm
 
 
 class DeviceRates(NamedTuple):
-    """One accelerator and what joins it to others. All rates are a second's, links in one direction."""
+    """One accelerator and its links. All rates are per second, those of links in one direction."""
 
     half_flops: float  # FLOP of dense products in the half precision that runs train in, as the vendor publishes them
     fp32_flops: float  # FLOP of products of fp32 numbers, as PyTorch makes them by default: no TF32
@@ -32,7 +32,7 @@ class DeviceRates(NamedTuple):
 
 
 class PassCost(NamedTuple):
-    """Seconds that one term takes in the forward and in the backward pass, without what is computed again."""
+    """Seconds that one term takes in the forward and in the backward pass, without recomputation."""
 
     term: TimeTerm
     forward: float
@@ -47,8 +47,8 @@ BANDWIDTH_EFFICIENCY = 0.8
 
 
 class AttainedRates(NamedTuple):
-    """A second's work, as attained: FLOP of products in half and in single precision, bytes of memory; and the share of
-    the reference kind's efficiency that attention has."""
+    """Attained rates per second: FLOP of products in half and in single precision, bytes of memory; and attention's
+    efficiency relative to the reference kind."""
 
     half_flops: float
     fp32_flops: float
@@ -63,12 +63,12 @@ class AttainedRates(NamedTuple):
         return number * (flops / self.flops(size) + moved / self.bandwidth)
 
     def flops(self, size: float) -> float:
-        """FLOP of products whose elements have so many bytes."""
+        """FLOP per second of products whose elements have `size` bytes."""
         return self.fp32_flops if size >= 4 else self.half_flops
 
 
 def attained_rates(device: DeviceRates) -> AttainedRates:
-    """Rates that kernels reach on this device."""
+    """Return the rates that kernels reach on this device."""
     share = MATMUL_EFFICIENCY * device.matmul_efficiency
     return AttainedRates(
         share * device.half_flops,

@@ -70,7 +70,7 @@ class RunTime(NamedTuple):
 def estimate_run_time(
     step_time: StepTime, counts: RunCounts, architecture: Architecture, workload: Workload, device: DeviceRates
 ) -> RunTime:
-    """Seconds of a run of such steps."""
+    """Predict the seconds of a run of such steps, by part."""
     step, each = training_step(architecture, workload), Band(step_time.low, step_time.expected, step_time.high)
     evaluation = (
         _evaluation_batch_seconds(step, step_time, device) * counts.evaluation_batches / step_time.expected
@@ -89,20 +89,20 @@ def estimate_run_time(
 
 
 def checkpoint_write_time(checkpoint: float, workload: Workload, device: DeviceRates) -> Band:
-    """Seconds to write one checkpoint of so many bytes, of all nodes together. Nodes whose devices hold parts of it
-    write them at once."""
+    """Seconds to write one checkpoint of so many bytes, of all nodes together. Nodes whose devices hold shards of it
+    write them in parallel."""
     nodes = workload.sharding.nodes if workload.sharding.strategy.shards_optimizer_states else 1
     return _time_band(checkpoint / nodes / device.disk, _DISK_SHARE)
 
 
 def _startup_time(step: TrainingStep, device: DeviceRates) -> Band:
-    """The base model is read once for all processes of a node."""
+    """Seconds of starting a run. The base model is read once for all processes of a node."""
     read = _time_band(step.work.base_bytes * step.parameters / device.disk, _DISK_SHARE)
     return Band(*(own + more for own, more in zip(_STARTUP_SECONDS, read, strict=True)))
 
 
 def _evaluation_batch_seconds(step: TrainingStep, step_time: StepTime, device: DeviceRates) -> float:
-    """Seconds of a batch of an evaluation: a forward pass, and the gathering of weights that are spread for it."""
+    """Seconds of an evaluation batch: a forward pass, and the all-gather of sharded weights for it."""
     batch = training_step(step.arch, step.work._replace(micro_batch=max(step.work.eval_batch, 1)))
     gathers = step.strategy.shards_weights or step.sharding.offload_parameters
     traffic = sum(step_time.terms.get(term, 0.0) for term in _GATHER_TERMS) if gathers else 0.0

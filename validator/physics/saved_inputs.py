@@ -12,10 +12,11 @@ from validator.physics.training_step import TrainingStep
 
 
 def saved_by_norm(step: TrainingStep, width: int, entering: float) -> float:
-    """The fp32 input, and the normalized value if the norm's weight trains. `entering`: bytes per element of the input.
+    """Bytes per token of a norm: its fp32 input, and the normalized value if its weight trains. `entering`: bytes per
+    element of the input.
 
-    A kernel keeps its input as it is: that of nn.LayerNorm, which autocast gives fp32, and a fused one (Liger Kernel
-    0.8, ops/rms_norm.py). A LayerNorm that is written out keeps the centred input twice."""
+    A kernel saves its input as it is: nn.LayerNorm, whose input autocast makes fp32, and a fused norm (Liger Kernel
+    0.8, ops/rms_norm.py). A LayerNorm that is written out saves the centred input twice."""
     norm = NORMS[step.arch.norm]
     if norm.one_kernel:
         return width * (4.0 if step.work.precision == "amp" or not norm.vectors else entering)
@@ -26,7 +27,7 @@ def saved_by_norm(step: TrainingStep, width: int, entering: float) -> float:
 
 
 def saved_per_layer_inputs(step: TrainingStep) -> float:
-    """Bytes of a micro batch: what all layers read of embeddings of their own, and what the norm of it keeps
+    """Bytes of a micro batch that the layers' own embeddings save: the inputs of all layers, and the norm over them
     (transformers, models/gemma4/modeling_gemma4.py, project_per_layer_inputs)."""
     arch = step.arch
     width = arch.layers * arch.per_layer_input_width
@@ -34,8 +35,8 @@ def saved_per_layer_inputs(step: TrainingStep) -> float:
 
 
 def saved_by_half_layer_norms(step: TrainingStep, second: bool = False) -> float:
-    """Half a layer's norms: one on the hidden state, which parallel halves may share, and with four a layer one on the
-    result too. `second`: the feed-forward half."""
+    """Bytes per token of the norms of half a layer: one on the hidden state, which parallel halves may share, and with
+    four norms a layer one on the result, too. `second`: the feed-forward half."""
     hidden, number = step.arch.hidden, step.arch.norms_per_layer
     if number == 1 and second:
         return 0.0
@@ -44,7 +45,7 @@ def saved_by_half_layer_norms(step: TrainingStep, second: bool = False) -> float
 
 
 def saved_dropout_mask(step: TrainingStep) -> float:
-    """The mask of what a half of a layer adds."""
+    """Bytes per token of the dropout mask on the result of half a layer."""
     return float(step.arch.hidden) if step.arch.dropout else 0.0
 
 
@@ -59,8 +60,8 @@ def shares_inputs(step: TrainingStep) -> bool:
 def _saved_by_adapters(step: TrainingStep, width: int, modules: int, shared: bool) -> float:
     """Bytes per token that `modules` adapted modules save of one shared input of `width`.
 
-    Under autocast each casts to the adapter's fp32 and back: a half-precision copy each. Without autocast the fp32 copy
-    itself is kept. bitsandbytes modules and half-precision adapters share the input as it is."""
+    Under autocast each module casts to the adapter's fp32 and back, and saves a half-precision copy. Without autocast
+    it saves the fp32 copy. bitsandbytes modules and half-precision adapters share the input as it is."""
     if modules == 0:
         return 0.0
     if shared:
@@ -76,9 +77,9 @@ def saved_input(
     readers: tuple[Linear, ...],
     made_by: Literal["norm", "product", "attention", "first half"] = "norm",
 ) -> float:
-    """Kept as input of linear modules that read the same tensor. Results of products and of attention are already in
-    compute precision; what attention made it keeps itself, which the caller counts, and so does the first of two
-    parallel halves with what both read."""
+    """Bytes per token that linear modules save of the input they all read. Results of products and of attention are in
+    compute precision already. Attention saves its own result, which the caller counts, and the first of two parallel
+    halves saves the input of both."""
     sizes, work = step.sizes, step.work
     if not step.trains_adapter:
         normed_in_compute = NORMS[step.arch.norm].returns_input_dtype and sizes.residual == sizes.compute
@@ -95,15 +96,16 @@ def saved_input(
 
 
 def _saved_by_8bit_matmul(step: TrainingStep, width: int, adapted: int) -> float:
-    """The input that 8-bit products keep although their weight is frozen (bitsandbytes, MatMul8bitLt), where no
-    adapter keeps the same tensor."""
+    """Bytes per token of the input that 8-bit products save although their weight is frozen (bitsandbytes,
+    MatMul8bitLt), unless an adapter saves the same tensor."""
     shared = adapted > 0 and shares_inputs(step)
     eight = step.work.quant_bits == 8 and not step.work.quant_grouped
     return step.sizes.compute * width if eight and not shared else 0.0
 
 
 def saved_by_dora(step: TrainingStep, linears: tuple[Linear, ...]) -> float:
-    """Bytes per token that DoRA's magnitudes add: they scale the base's and the adapter's result, so both are saved."""
+    """Bytes per token that DoRA's magnitudes save: they scale the base's and the adapter's result, so both are
+    saved."""
     adapter = step.work.adapter
     if not adapter.dora:
         return 0.0

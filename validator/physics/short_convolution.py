@@ -38,5 +38,5 @@ class ShortConvolution(Mixer):
         return step.tokens * (per_token + 5 * step.sizes.compute * hidden)
 
     def backward_workspace(self, step: TrainingStep) -> float:
-        """Bytes of the backward pass's transients: gradients of the result, of both products and their factors."""
+        """Temporary bytes of the backward pass: gradients of the result, of both products and their factors."""
         return step.tokens * step.arch.hidden * (6 * step.sizes.compute + step.sizes.residual)

@@ -24,8 +24,8 @@ _PROCESSOR_RATE = 3.0e8
 
 
 def data_loading_seconds(step: TrainingStep, device: DeviceRates, micro_batch: MicroBatchCosts) -> float:
-    """Without workers the process that trains makes them itself; workers work beside the device, as many as there are
-    cores for."""
+    """Seconds that the device waits for pictures and sounds. Without workers the training process prepares them itself;
+    workers prepare them in parallel, limited by the number of cores."""
     work = step.work
     made = tower_input_bytes(step) / _PROCESSOR_RATE
     if not work.loader_workers:
@@ -53,7 +53,7 @@ class StepTime(NamedTuple):
 
 
 def estimate_step_time(architecture: Architecture, workload: Workload, device: DeviceRates) -> StepTime:
-    """Seconds of one optimizer step of this run on such devices, by what takes them."""
+    """Predict the seconds of one optimizer step on such devices, by term."""
     step = training_step(architecture, workload)
     seconds: defaultdict[TimeTerm, float] = defaultdict(float)
     for cost in micro_batch_costs(step, device).costs:

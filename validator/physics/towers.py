@@ -1,6 +1,6 @@
 """Memory of vision and audio towers on the worst device: saved activations, workspace and inputs.
 
-A layer of a tower is that of a decoder without a vocabulary, so the same formulas hold for it."""
+A tower's layer is a decoder layer without a vocabulary, so the same formulas apply."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INPUT_ELEMENT_SIZE = 4.0
 
 
 class TowerStep(NamedTuple):
-    """A tower at work: `step` is that of its layers."""
+    """A tower at work; `step` describes its layers."""
 
     step: TrainingStep
     tower: Tower
@@ -45,7 +45,7 @@ class TowerStep(NamedTuple):
 
 @lru_cache(maxsize=64)
 def tower_steps(step: TrainingStep) -> tuple[TowerStep, ...]:
-    """The towers of a run."""
+    """Return the towers of a run."""
     return tuple(
         TowerStep(_tower_training_step(step, *pair), *pair, DecoderLayer(pair[0].linears, 0, pair[0].vectors))
         for pair in step.towers
@@ -77,8 +77,8 @@ def _tower_training_step(step: TrainingStep, tower: Tower, encoding: TowerWorklo
 
 
 def _hidden_state_element_size(step: TrainingStep, tower: Tower, trains: bool) -> float:
-    """Bytes of hidden states between the layers: under autocast fp32 where a norm makes them, or embeddings that
-    train, or linear modules that return the dtype of their input (`TrainingStep.linear_returns_input_dtype`)."""
+    """Bytes per element of hidden states between the layers. Under autocast they are fp32 if norms, trained embeddings,
+    or linear modules that return the dtype of their input make them (`TrainingStep.linear_returns_input_dtype`)."""
     if step.work.precision != "amp":
         return step.sizes.compute
     turned = step.linear_returns_input_dtype and not tower.rms
@@ -86,8 +86,8 @@ def _hidden_state_element_size(step: TrainingStep, tower: Tower, trains: bool) -
 
 
 def tower_input_bytes(step: TrainingStep) -> float:
-    """Bytes that the processors hand over, of all micro batches of an optimizer step, which the Trainer fetches
-    together (transformers, trainer.py, get_batch_samples)."""
+    """Bytes of tower inputs of all micro batches of an optimizer step, which the Trainer fetches together
+    (transformers, trainer.py, get_batch_samples)."""
     each = sum(encoder.step.tokens * encoder.tower.input_values for encoder in tower_steps(step))
     return _INPUT_ELEMENT_SIZE * each * step.work.accumulation
 
@@ -114,8 +114,8 @@ def _layers_saved_bytes(encoder: TowerStep) -> float:
 
 
 def _tower_layer_activations(encoder: TowerStep) -> LayerActivations:
-    """One of its layers; where that makes cosines and sines of its own, attention keeps both in fp32, as wide as a
-    head, for queries and again for keys (modeling_qwen2_5_omni.py, apply_rotary_pos_emb_vision)."""
+    """Bytes that one layer of a tower saves. If layers compute cosines and sines of their own, attention saves both in
+    fp32, as wide as a head, for queries and again for keys (modeling_qwen2_5_omni.py, apply_rotary_pos_emb_vision)."""
     one = layer_activations(encoder.step, encoder.layer)
     angles = 4 * 4.0 * encoder.tower.head_dim * encoder.step.tokens if encoder.tower.own_rotary_tables else 0.0
     return one._replace(attention=one.attention + angles)
@@ -144,8 +144,8 @@ def _linears_saved_bytes(encoder: TowerStep, linears: tuple[Linear, ...], trains
 
 @lru_cache(maxsize=64)
 def frozen_layer_activations(step: TrainingStep) -> float:
-    """Bytes that the decoder's frozen layers save under freeze tuning for gradients on their way to towers: nothing
-    recomputes them."""
+    """Bytes that the decoder's frozen layers save under freeze tuning for the gradients that pass through them to the
+    towers; nothing recomputes them."""
     if step.work.method != "freeze" or not any(encoder.backward_in_projector for encoder in tower_steps(step)):
         return 0.0
     work = step.work._replace(method="lora", adapter=Adapter(targets=()), checkpointing="off")
@@ -154,7 +154,7 @@ def frozen_layer_activations(step: TrainingStep) -> float:
 
 
 def tower_autocast_copies(step: TrainingStep) -> float:
-    """Autocast's half-precision copies of trained towers."""
+    """Bytes of autocast's half-precision copies of trained towers."""
     trained = [encoder for encoder in tower_steps(step) if step.sizes.autocast_copies]
     towers = sum(encoder.tower.elements for encoder in trained if encoder.workload.trains)
     return 2.0 * (towers + sum(each.tower.projector_elements for each in trained if each.workload.projector))

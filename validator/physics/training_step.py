@@ -1,4 +1,4 @@
-"""A model and its workload together: the sizes that the formulas of this room start from, each computed once.
+"""A model and its workload together: the sizes from which the formulas of this room start, each computed once.
 
 Also lists the tensors that train, and how often a micro batch passes each kind of layer."""
 
@@ -29,7 +29,7 @@ LayerCounts = tuple[tuple[int, DecoderLayer], ...]
 
 
 class LayerPosition(NamedTuple):
-    """A layer, and how many layers and elements of them lie between it and the end that is counted from."""
+    """A layer, with the number of layers, and of their elements, between it and one end of the decoder."""
 
     layer: DecoderLayer
     layers_between: int
@@ -43,7 +43,7 @@ class TrainingStep:
     formulas with a cache are computed once."""
 
     def __init__(self, arch: Architecture, work: Workload, residual: float = 0.0) -> None:
-        """`residual`: bytes per element of hidden states between layers; 0: those that the precision gives."""
+        """`residual`: bytes per element of hidden states between layers; 0: as the precision gives."""
         self.arch, self.work, self.sharding, self._residual = arch, work, work.sharding, residual
         self.strategy = work.sharding.strategy
 
@@ -82,21 +82,21 @@ class TrainingStep:
 
     @cached_property
     def backward_layers(self) -> LayerCounts:
-        """The layers that the backward pass visits: below the first trained layer nothing is kept."""
+        """The layers that the backward pass visits. Below the first trained layer nothing is saved."""
         if self.work.method != "freeze":
             return self.layers
         return last_layers(self.layers, self.work.trainable_layers)
 
     @cached_property
     def first_in_backward(self) -> tuple[LayerPosition, ...]:
-        """Kinds of the layers, from the last, where the backward pass begins."""
+        """The position of each kind of layer that the backward pass reaches first, counted from the last layer."""
         return _first_position_of_each_kind(
             reversed(self.backward_layers) if self._mixed else self.backward_layers[-1:]
         )
 
     @cached_property
     def last_in_backward(self) -> tuple[LayerPosition, ...]:
-        """Kinds of the layers, from the first, where it ends."""
+        """The position of each kind of layer that the backward pass reaches last, counted from the first layer."""
         return _first_position_of_each_kind(self.backward_layers if self._mixed else self.backward_layers[:1])
 
     @cached_property
@@ -113,12 +113,13 @@ class TrainingStep:
         return {layer: runs[each] for (_, layer), each in zip(self.layers, decoders, strict=True)}
 
     def for_layer(self, layer: DecoderLayer) -> TrainingStep:
-        """The step of a decoder that has only such layers, for models whose layers differ in shape; else this step."""
+        """Return the step of a decoder that has only such layers if the model's layers differ in shape; else this
+        step."""
         return self._inner.get(layer, self)
 
     @cached_property
     def largest_layer(self) -> int:
-        """Elements."""
+        """Elements of the largest layer."""
         return max(layer.elements for _, layer in self.layers)
 
     @cached_property
@@ -151,7 +152,7 @@ class TrainingStep:
 
     @cached_property
     def lm_head_elements(self) -> int:
-        """Elements of the matrix that makes logits, whether or not it is the embedding's."""
+        """Elements of the output layer's matrix, whether or not it is the embedding's."""
         return self.embedding_elements if self.arch.tied else parameters.untied_lm_head_elements(self.arch)
 
     @cached_property
@@ -185,8 +186,8 @@ class TrainingStep:
 
     @cached_property
     def dense_mask_share(self) -> float:
-        """Share of layers in which scaled_dot_product_attention gets a dense mask: all with padding, those with a
-        sliding window once it is reached."""
+        """Share of layers in which scaled_dot_product_attention gets a dense mask: with padding all layers, else those
+        with a sliding window that samples exceed."""
         attn = self.arch.attn
         if self.work.attention != "sdpa":
             return 0.0
@@ -198,10 +199,10 @@ class TrainingStep:
     def attention_kernel(self) -> AttentionKernel:
         """The kernel that computes attention, as memory counts it.
 
-        eager materializes the scores of all pairs of tokens; so do biases by distance, and scaled_dot_product_attention
-        of models with sinks, which its kernels do not know. math materializes them in fp32: no kernel takes keys that
-        heads share by broadcasting, nor shared keys in heads wider than FlashAttention's; with a mask these are
-        repeated, which the efficient kernel takes (transformers pull request 46960)."""
+        eager materializes the scores of all pairs of tokens. So do biases by distance, and scaled_dot_product_attention
+        of models with sinks, which its kernels do not support. math materializes them in fp32: no other kernel accepts
+        keys that heads share by broadcasting, or shared keys in heads wider than FlashAttention's. With a mask these
+        keys are repeated, and the efficient kernel accepts them (transformers pull request 46960)."""
         attn, asked = self.arch.attn, self.work.attention
         if attn.alibi or asked == "eager" or (attn.sinks and asked == "sdpa"):
             return "eager"
@@ -212,8 +213,9 @@ class TrainingStep:
 
     @cached_property
     def timed_attention_kernel(self) -> AttentionKernel:
-        """The kernel whose seconds are counted. It differs from `attention_kernel`: math is not known here, nor the
-        dense mask of a window that is reached, and cross-attention counts as masked. The benchmarks have to decide."""
+        """The kernel whose seconds are counted. It differs from `attention_kernel`: it is never math, ignores the dense
+        mask of a window that samples exceed, and counts cross-attention as masked. Benchmarks have to decide which is
+        right."""
         if self.attention_kernel == "eager":
             return "eager"
         attn = self.arch.attn
@@ -222,7 +224,7 @@ class TrainingStep:
 
 
 def _first_position_of_each_kind(layers: Iterable[tuple[int, DecoderLayer]]) -> tuple[LayerPosition, ...]:
-    """The first position of each kind of layer."""
+    """Return the first position of each kind of layer."""
     first: dict[DecoderLayer, LayerPosition] = {}
     passed = elements = 0
     for number, layer in layers:
@@ -233,7 +235,8 @@ def _first_position_of_each_kind(layers: Iterable[tuple[int, DecoderLayer]]) -> 
 
 @lru_cache(maxsize=64)
 def training_step(arch: Architecture, workload: Workload) -> TrainingStep:
-    """The run of these two. Device, host and disk memory of a recipe ask for the same one."""
+    """Return the step of an architecture and a workload, the same object each time: device, host and disk memory of a
+    recipe ask for the same one."""
     return TrainingStep(arch, workload)
 
 
@@ -252,7 +255,7 @@ class TrainedMatrix(NamedTuple):
 
 @lru_cache(maxsize=64)
 def trained_matrices(step: TrainingStep) -> tuple[TrainedMatrix, ...]:
-    """Every trained two-dimensional tensor; what remains of the trained parameters are vectors."""
+    """Return every trained two-dimensional tensor; all other trained parameters are vectors."""
     if step.trains_adapter:
         return tuple(_adapter_matrices(step))
     inside = [
@@ -319,7 +322,7 @@ def largest_trained_tensor(step: TrainingStep) -> int:
 
 
 def trained_bytes(step: TrainingStep, each: float) -> float:
-    """Bytes of all trained elements at `each`, or less for modules that train whole in half precision."""
+    """Bytes of all trained elements at `each` bytes, or less for modules that train whole in half precision."""
     return (
         each * (step.trained_elements - step.modules_to_save)
         + min(each, step.sizes.modules_to_save) * step.modules_to_save
@@ -327,7 +330,7 @@ def trained_bytes(step: TrainingStep, each: float) -> float:
 
 
 class LayerPasses(NamedTuple):
-    """Layers of one kind: how many there are, and how many of them gradients visit."""
+    """Layers of one kind: their number, and how many of them gradients visit."""
 
     layer: DecoderLayer
     forward: int
@@ -345,11 +348,11 @@ def layer_passes(step: TrainingStep) -> Iterator[LayerPasses]:
 
 
 def forward_passes(step: TrainingStep) -> int:
-    """Number of forward passes of a micro batch: one, and those without gradients of a reference and of mismatched
+    """Number of forward passes of a micro batch: one, and those without gradients for a reference and for mismatched
     answers (KTO)."""
     return (1 + int(step.work.reference_logits)) * (2 if step.work.estimates_kl else 1)
 
 
 def recomputations(step: TrainingStep) -> int:
-    """Number of times that the layers which gradients visit are computed once more."""
+    """Number of times that the layers which gradients visit are recomputed."""
     return 0 if step.checkpointing == "off" else 1

@@ -1,4 +1,5 @@
-"""Which runs published measurements say little about, and how much wider the bands of memory and time are for them."""
+"""Properties of runs for which there are few published measurements, and how much they widen the bands of memory and
+time."""
 
 from __future__ import annotations
 
@@ -59,14 +60,15 @@ _EVIDENCE = (
 
 
 def memory_gaps(step: TrainingStep, device_measured: bool = True) -> tuple[str, ...]:
-    """Properties of this run that few published peaks of memory have, in words that follow "few measurements of"."""
+    """Return the properties of this run that few published peaks of memory have, in words that follow "few measurements
+    of"."""
     device = () if device_measured else ("this kind of device",)
     mixer = (step.arch.mixer.evidence.memory_gap,) if step.arch.mixer else ()
     return (*device, *(row.words for row in _EVIDENCE if row.memory and row.applies(step, True)), *mixer)
 
 
 def memory_spread(gaps: tuple[str, ...], device_measured: bool) -> float:
-    """Relative uncertainty of the live tensors."""
+    """Return the relative uncertainty of the live tensors."""
     if not device_measured:
         return SPREAD_UNMEASURED_DEVICE
     return SPREAD_UNMEASURED_RUN if gaps else SPREAD_MEASURED
@@ -101,7 +103,8 @@ _TOWER_SHARE = 0.1
 
 
 def step_time_band(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> tuple[float, float]:
-    """Seconds of the low and of the high end: terms err on their own, the device's rate for all of them."""
+    """Return the seconds of the low and of the high end. Terms err independently, the device's rate errs for all of
+    them."""
     whole, missing = sum(terms.values()), tuple(_time_gaps(step, device, terms))
     widths = _TERM_WIDTHS if device.nvlink_switch else {**_TERM_WIDTHS, TimeTerm.COMMUNICATION: _SHARED_LINK_WIDTH}
     alone = sum((widths[term] * seconds / whole) ** 2 for term, seconds in terms.items())
@@ -112,7 +115,8 @@ def step_time_band(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeT
 
 
 def step_time_gaps(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> tuple[str, ...]:
-    """Properties of this run that few published step times have, in words that follow "few measurements of"."""
+    """Return the properties of this run that few published step times have, in words that follow "few measurements
+    of"."""
     kind = () if device.evidence == "good" else ("this kind of device",)
     return (*kind, *(gap.words for gap in _time_gaps(step, device, terms)))
 

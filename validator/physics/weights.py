@@ -33,8 +33,9 @@ def _scale_element_size(workload: Workload) -> float:
 
 
 def _quantizable_elements(step: TrainingStep) -> int:
-    """Elements inside linear modules of layers, towers and projectors; embeddings, output layer, norms and fused
-    experts stay as they are, and in checkpoints that are quantized already the towers (vLLM pull request 10169)."""
+    """Elements inside linear modules of layers, towers and projectors. Embeddings, output layer, norms and fused
+    experts are not quantized, nor are the towers of checkpoints that are quantized already (vLLM pull request
+    10169)."""
     loaded = decoder_layers.loaded_layers(step.arch, step.work.experts_fused)
     inside = sum(count * layer.linear_elements for count, layer in loaded) + per_layer_projection_elements(step.arch)
     return inside + (0 if step.work.quant_grouped else sum(tower.linear_elements for tower in step.arch.towers))
@@ -42,7 +43,7 @@ def _quantizable_elements(step: TrainingStep) -> int:
 
 @lru_cache(maxsize=64)
 def base_weight_bytes(step: TrainingStep) -> float:
-    """The base model's weights, whole."""
+    """Bytes of the base model's weights, unsharded."""
     sizes, total, work = step.sizes, step.parameters, step.work
     if work.quant_bits and work.method != "full":
         linear = _quantizable_elements(step)
@@ -55,26 +56,26 @@ def base_weight_bytes(step: TrainingStep) -> float:
 
 
 def quantization_scale_bytes(step: TrainingStep) -> float:
-    """Scales of all 4-bit weights. They are no parameters (bitsandbytes, nn/modules.py, Params4bit.quant_state), so
-    neither FSDP nor ZeRO-3 spreads or offloads them, and every device keeps those of the whole model: seen in two
-    processes under FSDP, whose shards halve and whose scales do not."""
+    """Bytes of the scales of all 4-bit weights. They are no parameters (bitsandbytes, nn/modules.py,
+    Params4bit.quant_state), so FSDP and ZeRO-3 neither shard nor offload them: seen in two processes under FSDP."""
     return _scale_element_size(step.work) * _quantizable_elements(step) if step.work.method != "full" else 0.0
 
 
 def shardable_weight_bytes(step: TrainingStep) -> float:
-    """The base model's weights, whole, as far as they are parameters, which FSDP and ZeRO-3 spread."""
+    """Bytes of the base model's parameters, unsharded: its weights without scales."""
     return base_weight_bytes(step) - quantization_scale_bytes(step)
 
 
 def loaded_weight_bytes(step: TrainingStep) -> float:
-    """The base model's weights, whole, before FSDP2 raises frozen ones to fp32."""
+    """Bytes of the base model's weights, unsharded, before FSDP2 upcasts frozen ones to fp32."""
     lifted = step.trains_adapter and not step.work.quant_bits
     return base_weight_bytes(step) * (step.work.base_bytes / step.sizes.base if lifted else 1.0)
 
 
 def _persistent_bytes(step: TrainingStep) -> float:
-    """ZeRO-3 keeps parameters smaller than the threshold whole on every device: norms and biases, and small adapters.
-    At higher ranks their narrow matrices remain, counted as no less than what the rank at the threshold keeps."""
+    """Bytes of parameters that ZeRO-3 keeps whole on every device, as they are smaller than its threshold: norms,
+    biases, and small adapters. At higher ranks the adapters' narrow matrices stay, counted as no less than at the
+    threshold's rank."""
     if step.strategy != ZERO_3:
         return 0.0
     vectors = step.sizes.base * sum(count * layer.vectors for count, layer in step.layers)
@@ -90,7 +91,7 @@ def _sharded_bytes(step: TrainingStep, whole: float) -> float:
 
 
 def base_weights_on_device(step: TrainingStep) -> float:
-    """The base model's weights on one device."""
+    """Bytes of the base model's weights on one device."""
     held = 0.0
     if mixer := step.arch.mixer:  # buffers of all layers, whole on every device
         held = step.work.base_bytes * sum(count for count, layer in step.layers if layer.mixer) * mixer.buffer_elements
@@ -105,6 +106,7 @@ def base_weights_on_device(step: TrainingStep) -> float:
 
 
 def adapter_weights_on_device(step: TrainingStep) -> float:
+    """Bytes of the adapter's weights on one device."""
     if not step.trains_adapter:
         return 0.0
     whole = trained_bytes(step, step.sizes.adapter)
@@ -112,13 +114,13 @@ def adapter_weights_on_device(step: TrainingStep) -> float:
 
 
 def reference_weight_bytes(step: TrainingStep) -> float:
-    """Frozen copies of the model."""
+    """Bytes of the frozen copies of the model, unsharded."""
     return step.work.reference_copies * frozen_element_size(step.work) * step.parameters
 
 
 def reference_weights_on_device(step: TrainingStep) -> float:
-    """Only ZeRO-3 and FSDP spread the frozen copies, and offload them with the parameters: below stage 3 their engine
-    runs at stage 0 (trl prepare_deepspeed)."""
+    """Bytes of the frozen copies of the model on one device. Only ZeRO-3 and FSDP shard and offload them: below stage 3
+    their engine runs at stage 0 (trl prepare_deepspeed)."""
     whole = reference_weight_bytes(step)
     return _sharded_bytes(step, whole) if step.strategy.shards_weights else whole
 
@@ -134,7 +136,7 @@ def autocast_elements(step: TrainingStep, layer: DecoderLayer) -> float:
 
 @lru_cache(maxsize=64)
 def layer_autocast_copies(step: TrainingStep) -> float:
-    """Bytes of the copies of all the layers' trained matrices. Those of views die with their layer's results."""
+    """Bytes of the copies of all layers' trained matrices. Copies of views are freed with their layer's results."""
     if step.arch.recasts_weights and step.sizes.autocast_copies and step.checkpointing != "off":
         return 0.0
     return 2.0 * sum(number * autocast_elements(step, layer) for number, layer in step.backward_layers)
@@ -156,14 +158,14 @@ def largest_matrix(linears: Iterable[Linear]) -> int:
 
 
 def dequantized_bytes(step: TrainingStep, linears: Iterable[Linear]) -> float:
-    """The largest matrix in compute precision, rebuilt for its product and dropped again."""
+    """Bytes of the largest matrix in compute precision, which is dequantized for its product and freed again."""
     return 2.0 * largest_matrix(linears) if step.work.quant_bits else 0.0
 
 
 def dora_norm_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Bytes of DoRA's norm of an adapted matrix: an identity matrix of its inputs, with a copy in compute precision,
-    from which the adapter's product is made; the product and the scaled product; the base's matrix and the sum in the
-    adapter's precision (peft, tuners/lora/dora.py)."""
+    """Bytes of DoRA's norm of an adapted matrix (peft, tuners/lora/dora.py): an identity matrix of its inputs with a
+    copy in compute precision; the adapter's product, plain and scaled; the base's matrix and the sum in the adapter's
+    precision."""
     work, sizes = step.work, step.sizes
     if not work.adapter.dora or work.method != "lora":
         return 0.0
@@ -179,7 +181,7 @@ GatherPoint = Literal["loss", "last layer", "first layer", "embedding"]
 
 
 def gathered_weight_bytes(step: TrainingStep, where: GatherPoint) -> float:
-    """Whole parameters that a sharded run has on the device at this point of the step."""
+    """Bytes of gathered parameters on the device of a sharded run at this point of the step."""
     match step.strategy.gathers:
         case "module":
             return _gathered_zero3(step, where)
@@ -194,16 +196,16 @@ def _embedding_element_size(step: TrainingStep) -> float:
 
 
 def _layer_element_size(step: TrainingStep) -> float:
-    """Bytes per element of the layers that are gathered."""
+    """Bytes per element of the layers, as they are gathered."""
     return (shardable_weight_bytes(step) - _embedding_element_size(step) * step.vocabulary_elements) / (
         step.parameters - step.vocabulary_elements
     )
 
 
 def _gathered_zero3(step: TrainingStep, where: GatherPoint) -> float:
-    """ZeRO-3 gathers the module at work and a prefetch bucket, and keeps what it will use again within the reuse
-    distance: at the loss that is a third of it, since a checkpointed layer is used once going forward and twice
-    coming back, less the output layer, which is passed twice
+    """Bytes of the parameters that ZeRO-3 has gathered: the module at work, a prefetch bucket, and parameters that are
+    used again within the reuse distance. At the loss the latter are a third of the distance, as a checkpointed layer is
+    used once forward and twice backward, less the output layer, which is passed twice
     (deepspeed/runtime/zero/partitioned_param_coordinator.py)."""
     sharding, whole, per_table = step.sharding, shardable_weight_bytes(step), _embedding_element_size(step)
     per_layer = _layer_element_size(step)
@@ -218,10 +220,10 @@ def _gathered_zero3(step: TrainingStep, where: GatherPoint) -> float:
 
 
 def side_stream_pools(step: TrainingStep) -> float:
-    """What the allocator keeps for ZeRO-3's second streams beside what is live at the peak. With overlapping
-    communication parameters are gathered on a stream of their own (deepspeed, parameter_offload.py), and the
-    allocator keeps a pool for each stream: both tables and the layers within the reuse distance, at their largest.
-    Gradients of the tables on their way to the host take blocks of their own, twice: as made and as reduced.
+    """Bytes that the allocator keeps for ZeRO-3's other streams, beyond the live bytes at the peak. Under overlap_comm
+    parameters are gathered on a stream of their own (deepspeed, parameter_offload.py), whose pool holds embedding,
+    output layer and the layers within the reuse distance. Gradients of embedding and output layer that are offloaded
+    take blocks twice: as computed and as reduced.
 
     hiyouga/LLaMA-Factory#5977 and #7282 hold 11 and 25 GiB where 2 to 6 are live."""
     sharding = step.sharding
@@ -234,8 +236,8 @@ def side_stream_pools(step: TrainingStep) -> float:
 
 
 def _gathered_fsdp(step: TrainingStep) -> float:
-    """FSDP holds the root unit (embedding, output layer, towers) whole, and two layers: the one at work and the one
-    prefetched."""
+    """Bytes of the parameters that FSDP has gathered: the root unit (embedding, output layer, towers), and two layers,
+    the one at work and the one prefetched."""
     sizes = step.sizes
     if step.strategy.keeps_gathered:
         return sizes.compute * step.parameters

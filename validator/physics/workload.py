@@ -1,4 +1,4 @@
-"""How a model is trained: method, precision, adapter, batch, sharding; and the bytes per element of each kind of
+"""The way a model is trained: method, precision, adapter, batch, sharding; and the bytes per element of each kind of
 tensor that follow from them."""
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class SdpaInputs(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """One training run, as it really executes. `length` is tokens per sequence, `micro_batch` sequences per device."""
+    """One training run as it executes. `length` is tokens per sequence, `micro_batch` sequences per device."""
 
     method: Method = "lora"
     precision: Precision = "amp"
@@ -224,14 +224,15 @@ class ElementSizes(NamedTuple):
 
 
 def frozen_element_size(workload: Workload) -> float:
-    """Bytes per element of weights that do not train, once the run stands: those of the checkpoint, which FSDP2 raises
-    to fp32 where precision is mixed (accelerate, utils/fsdp_utils.py, fsdp2_prepare_model)."""
+    """Bytes per element of frozen weights during training: as in the checkpoint, or fp32 if FSDP2 upcasts them under
+    mixed precision (accelerate, utils/fsdp_utils.py, fsdp2_prepare_model)."""
     return 4.0 if workload.sharding.upcasts_frozen_weights and workload.precision == "amp" else workload.base_bytes
 
 
 def _full_training_sizes(workload: Workload) -> ElementSizes:
-    """Trained weights: autocast keeps them, their gradients and moments in fp32; a ZeRO engine keeps half-precision
-    weights and gradients beside fp32 master weights and moments; pure half precision has half-precision moments."""
+    """Return the sizes of full fine-tuning: autocast keeps weights, gradients and moments in fp32; a ZeRO engine keeps
+    half-precision weights and gradients beside fp32 master weights and moments; pure half precision has half-precision
+    moments."""
     base = frozen_element_size(workload)
     if (
         workload.sharding.strategy.fsdp and workload.precision == "amp"
@@ -261,11 +262,11 @@ def _full_training_sizes(workload: Workload) -> ElementSizes:
 
 
 def _adapter_training_sizes(workload: Workload) -> ElementSizes:
-    """Adapters are fp32 and train in fp32, except that a half-precision ZeRO engine casts them like everything else.
-    Modules that train whole beside them do so too, unless pure half precision leaves them as they were loaded
-    (LLaMA-Factory, model/adapter.py; peft casts adapters only).
+    """Return the sizes of adapter training. Adapters are fp32, except that a half-precision ZeRO engine casts them like
+    everything else. So are modules that train whole beside them, unless pure half precision leaves them as they were
+    loaded (LLaMA-Factory, model/adapter.py; peft casts adapters only).
 
-    An embedding that trains in fp32 hands fp32 hidden states from layer to layer."""
+    An embedding that trains in fp32 makes hidden states fp32 in all layers."""
     base = workload.base_bytes
     if workload.precision == "engine":
         return ElementSizes(2, 2, 2, 2, 2, 4, 4, 2, 2, autocast_copies=False)
