@@ -1,4 +1,5 @@
-"""One row as the turns that LLaMA-Factory makes of it (data/converter.py): prompt, answers, system prompt and tools."""
+"""Conversion of a row into turns, as LLaMA-Factory does it (data/converter.py): prompt, answers, system prompt and
+tools."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ Turn = tuple[str, Any]  # role (user, assistant, observation, function, system) 
 
 
 class Sample(NamedTuple):
-    """A row as LLaMA-Factory has it: the turns before the answer, and one answer, or two for preference data. It skips
-    a row that is `broken`."""
+    """A row after conversion: the turns before the answer, and one answer, or two for preference data. A row that is
+    `broken` is dropped."""
 
     prompt: list[Turn]
     answers: list[Turn]
@@ -24,11 +25,11 @@ class Sample(NamedTuple):
 
 
 class FatalRowError(Exception):
-    """A row that LLaMA-Factory does not skip: the run ends with a Python error."""
+    """A row that ends the run with a Python error; the message says why."""
 
 
 def row_converter(attr: DatasetAttr) -> Callable[[Row], Sample]:
-    """Return the function that makes a sample of a row."""
+    """Return the function that converts a row. It raises FatalRowError."""
     if attr.formatting == "alpaca":
         return _alpaca_converter(attr)
     return _conversation_converter(attr)
@@ -59,7 +60,7 @@ def _history_turns(turns: Any) -> list[Turn]:
 
 
 def _alpaca_answers(row: Row, attr: DatasetAttr, response: Any) -> list[Turn]:
-    """The answers of an alpaca row: none where there is no text."""
+    """Return the answers of an alpaca row; none if the answer is no text."""
     if not attr.has_two_answers:
         return [("assistant", response)] if isinstance(response, str) else []
     label = _kto_label(row, attr)
@@ -155,7 +156,7 @@ def _role_of_tag(role: Any, attr: DatasetAttr, where: str = "") -> str:
 
 
 def _is_incomplete(turns: list[Turn], attr: DatasetAttr) -> bool:
-    """Whether the last turn is missing: an answer, or the question if two answers follow in columns of their own."""
+    """Return True if the last turn is missing: an answer, or the question if two answers have columns of their own."""
     return len(turns) % 2 != int(attr.ranking)
 
 
@@ -175,7 +176,7 @@ def _conversation_sample(row: Row, attr: DatasetAttr, turns: list[Turn], broken:
 
 
 def _openai_system_and_tools(system: Any, tools: Any) -> tuple[Any, Any]:
-    """Return the system prompt and the tools: with `openai`, LLaMA-Factory writes a system prompt of its own."""
+    """Return the system prompt and the tools with what LLaMA-Factory adds to them under formatting `openai`."""
     if isinstance(tools, (dict, list)):
         tools = json.dumps(tools, ensure_ascii=False)
     words = "detailed thinking off"

@@ -36,7 +36,7 @@ def read_csv(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _cell_parser(value: str, before: Callable[[str], Any] | None) -> Callable[[str], Any]:
-    """Parser for a column that holds `value`, and above it only values for which `before` is the parser."""
+    """Return the parser for a column that holds `value`, where `before` is the parser for the values above it."""
     if value in _TRUTH_VALUES:
         return _TRUTH_VALUES.__getitem__ if before in (None, _TRUTH_VALUES.__getitem__) else str
     try:
@@ -93,7 +93,7 @@ def _text_rows(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, str | None]]]
 
 
 def _column_names(header: list[str]) -> list[str]:
-    """Names of the columns; pandas numbers those that repeat and names those that are empty."""
+    """Return the names of the columns; pandas numbers names that repeat, and names columns without one."""
     if len(header) > reading_limits.MAX_COLUMNS:
         raise reading_limits.too_many_columns(len(header))
     names: dict[str, int] = {}

@@ -1,5 +1,5 @@
-"""One entry of dataset_info.json with LLaMA-Factory's defaults filled in (data/parser.py): the columns and tags of a
-data set."""
+"""Entries of dataset_info.json with LLaMA-Factory's defaults filled in (data/parser.py): the columns and tags of a data
+set, and what is wrong with an entry."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Entry = Mapping[str, Any]
 
 
 DataSource = Literal["hub", "script", "cloud", "file"]
-# Where an entry may say that its data are, in the order in which LLaMA-Factory looks (data/parser.py).
+# Keys that say where the data are, in the order in which LLaMA-Factory looks for them (data/parser.py).
 SOURCE_OF_KEY: dict[str, DataSource] = {
     "hf_hub_url": "hub", "ms_hub_url": "hub", "om_hub_url": "hub", "script_url": "script", "cloud_file_name": "cloud",
     "file_name": "file",
 }  # fmt: skip
 FORMATTINGS = ("alpaca", "sharegpt", "openai")
-# Columns of media, and what a template that reads them calls such input (data/mm_plugin.py).
+# Columns of media, and the name of such input in a template that reads it (data/mm_plugin.py).
 MODALITIES = {"images": "image", "videos": "video", "audios": "audio"}
-# Parts of a sample that an entry can name a column for.
+# Parts of a sample for which an entry can name a column.
 SAMPLE_PARTS = (
     *("prompt", "query", "response", "history", "messages", "system", "tools", "chosen", "rejected", "kto_tag"),
     *MODALITIES,
@@ -40,7 +40,7 @@ _DEFAULT_COLUMNS = {"prompt": "instruction", "query": "input", "response": "outp
 
 @dataclass(frozen=True)
 class DatasetAttr:
-    """Names of columns and tags; None: LLaMA-Factory looks for no such column."""
+    """The form of a data set: names of its columns and tags. None: LLaMA-Factory looks for no such column."""
 
     formatting: str
     ranking: bool
@@ -49,7 +49,8 @@ class DatasetAttr:
 
     @classmethod
     def from_entry(cls, entry: Entry) -> DatasetAttr:
-        """Return the attributes of an entry. Once `columns` or `tags` is there, what it leaves out is None."""
+        """Return the form that an entry describes. An entry with `columns` or `tags` gets no defaults for the names
+        that these leave out."""
         columns, tags = entry.get("columns"), entry.get("tags")
         return cls(
             str(entry.get("formatting", "alpaca")),
@@ -95,13 +96,13 @@ class DatasetAttr:
 
 
 def _text_names(given: Mapping[str, object], parts: Iterable[str]) -> Mapping[str, str | None]:
-    """The name that is given for each part; None where it is no text, which rule PTH118 reports."""
+    """Return the name given for each part; None if it is no text, which rule PTH118 reports."""
     return {part: name if isinstance(name := given.get(part), str) else None for part in parts}
 
 
 def entry_faults(entry: Entry) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the keys that lead to each value which LLaMA-Factory cannot use, and what is wrong with it. A column or tag
-    that is false is none (data/converter.py)."""
+    """Yield each value that LLaMA-Factory cannot use, as the keys that lead to it, and what is wrong with it. A column
+    or tag that is false counts as left out (data/converter.py)."""
     source = next((key for key in SOURCE_OF_KEY if key in entry), None)
     if source and not (isinstance(entry[source], str) and (entry[source] or source == "file_name")):
         yield (source,), f"`{source}` in dataset_info.json must be text, not {json.dumps(entry[source])}"
@@ -119,5 +120,5 @@ def entry_faults(entry: Entry) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def entry_as_json(name: str, entry: Entry) -> str:
-    """A member of dataset_info.json as text."""
+    """Return a member of dataset_info.json as text."""
     return f"{json.dumps(name, ensure_ascii=False)}: {json.dumps(entry, ensure_ascii=False)}"

@@ -16,7 +16,7 @@ from validator.rows.outcomes import conversation_turns, count_trained
 PROMPT_NAMES = ("instruction", "prompt", "question", "query", "problem", "input")
 QUERY_NAMES = ("input", "context", "输入")
 RESPONSE_NAMES = ("output", "response", "answer", "completion", "solution")
-# A question and an answer by names that mean nothing each without the other.
+# Names of question and answer that mean nothing each without the other.
 PROMPT_RESPONSE_NAMES = (
     *(("human", "gpt"), ("human", "assistant"), ("user", "assistant"), ("inputs", "targets"), ("source", "target")),
     *(("问题", "答案"), ("问题", "回答"), ("指令", "输出")),
@@ -33,14 +33,14 @@ MEDIA_NAMES = {"images": ("images", "image"), "videos": ("videos", "video"), "au
 
 
 def columns_named(row: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
-    """Return the columns of these names, in any case."""
+    """Return the columns with these names, in upper or lower case."""
     columns = {str(column).lower(): column for column in row}
     return (columns[name] for name in names if name in columns)
 
 
 # Stages that rows of a form can be trained in; the first is the usual one.
 TRAINABLE_STAGES = {"sft": ("sft", "ppo", "pt"), "dpo": ("dpo", "rm"), "kto": ("kto",), "pt": ("pt",)}
-# What messages call them.
+# Names of these forms in messages.
 ROW_KINDS = {
     "sft": "prompts with one answer",
     "dpo": "preference pairs",
@@ -63,7 +63,7 @@ _DEFAULT_ALPACA_COLUMNS = {"prompt": "instruction", "query": "input", "response"
 
 
 class InferredEntry(NamedTuple):
-    """An entry without its source, and the stage that such rows are for: sft, dpo, kto or pt."""
+    """An entry without its source, and the stage that its rows are for: sft, dpo, kto or pt."""
 
     entry: dict[str, Any]
     stage: str
@@ -102,7 +102,7 @@ def infer_entry(rows: Sequence[Row]) -> InferredEntry:
 
 
 def _first_values(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return a row of all columns, each with its first value that is not empty."""
+    """Return one row that has all columns, each with its first value that is not empty."""
     example: dict[str, Any] = {}
     for row in rows:
         for name, value in row.items():
@@ -172,7 +172,7 @@ def _with_preference(entry: dict[str, Any], example: Row, pair: tuple[str, str])
 
 
 def _shared_columns(example: Row, *more: tuple[str, Sequence[str]]) -> dict[str, str]:
-    """Return columns that rows of every form may have: the system prompt, media."""
+    """Return the columns that rows of every form may have, the system prompt and media, and those of `more` parts."""
     parts = (("system", SYSTEM_NAMES), *more, *MEDIA_NAMES.items())
     return {
         part: name
@@ -286,7 +286,7 @@ def _missing_parts_message(example: Row) -> str:
     )
 
 
-# What rows that look like samples of sft must have beside that for the others.
+# What to do for another stage with rows that look like those of sft.
 _OTHER_STAGE_REMEDIES = {
     "dpo": "map the two answers as `chosen` and `rejected`",
     "kto": "map the column of true and false as `kto_tag`",
@@ -295,8 +295,8 @@ _FORM_KEYS = ("formatting", "ranking", "columns", "tags")
 
 
 def suggest_entry(name: str, entry: Entry, stage: str, rows: Sequence[Row]) -> str:
-    """Return what to do: the entry to write and the stage to set for these rows; empty if they are set, or not
-    known."""
+    """Return the entry to write and the stage to set for these rows, in words; empty if both are as they should be, or
+    no entry is known."""
     try:
         form, suits = infer_entry(rows)
     except UnknownFormError:
@@ -312,7 +312,7 @@ _SENTENCE_WORDS = 4  # text of so many words is more than a name or an address
 
 
 def recipe_notes(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield what a recipe for these rows should heed: template, tool calls, media, columns that are not used."""
+    """Yield notes for a recipe on these rows: on template, tool calls, media, columns that are not used."""
     attr, text = inferred.attr, "\n".join(map(str, rows))
     if attr.formatting == "openai":
         yield "formatting openai is known from LLaMA-Factory 0.9.4 on, and alone reads `tool_calls`"

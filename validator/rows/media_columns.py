@@ -1,4 +1,4 @@
-"""Image, video and audio files of a row, and the placeholders in its text, one for each file."""
+"""Checks of the image, video and audio files of a row, and of the placeholders in its text, one for each file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PLACEHOLDERS = {"images": "<image>", "videos": "<video>", "audios": "<audio>"}
 
 
 class MediaSupport(NamedTuple):
-    """What a template reads beside text (None: not known), the folder that paths in the data count from, and the name
-    of the template."""
+    """The kinds of media that a template reads (None: not known), the folder that paths in the data count from, and the
+    name of the template."""
 
     kinds: frozenset[str] | None
     folder: str
@@ -42,7 +42,7 @@ def media_fault(attr: DatasetAttr, media: MediaSupport, row: Row, sample: Sample
 
 
 def missing_media_files(value: object, folder: str) -> Iterator[str]:
-    """Paths in a column of media that are neither in the folder nor in the working directory."""
+    """Yield the paths in a column of media that are neither in the folder nor in the working directory."""
     return (path for path in media_paths(value) if not _is_file(Path(folder, path)) and not _is_file(Path(path)))
 
 
@@ -54,7 +54,7 @@ def _is_file(path: Path) -> bool:
 
 
 def media_paths(value: object) -> Iterator[str]:
-    """Paths in a column of media: of files, or of the frames of films."""
+    """Yield the paths in a column of media, of files or of the frames of a video."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -74,8 +74,8 @@ def first_media_fault(attr: DatasetAttr, stage: str, rows: Sequence[Row], part: 
 
 
 def _placeholder_mismatch(sample: Sample, part: str, mark: str, files: int) -> str:
-    """Return how many files and placeholders there are; empty if their numbers agree for each answer with the turns
-    before it. The empty answer of a labelled pair is left out."""
+    """Return the numbers of files and of placeholders; empty if they agree for each answer with the turns before it.
+    The empty answer of a labelled pair is left out."""
     answers: list[Any] = [text for _, text in sample.answers if text] or [""]
     asked = sum(text.count(mark) for _, text in sample.prompt)
     for answer in answers:
@@ -85,5 +85,5 @@ def _placeholder_mismatch(sample: Sample, part: str, mark: str, files: int) -> s
 
 
 def _file_count(value: object) -> int:
-    """How many files a column names: a list of them, one, or none."""
+    """Return the number of files that a column names: a list of them, one, or none."""
     return len(value) if isinstance(value, list) else int(value is not None)

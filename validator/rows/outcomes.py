@@ -1,5 +1,5 @@
-"""What becomes of rows under an entry of dataset_info.json: trained, dropped for a reason, or the run ends. Also why
-none of them would be trained."""
+"""Outcomes of rows under an entry of dataset_info.json: a row is trained, dropped for a reason, or ends the run. Also
+why none of the rows would be trained."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from validator.rows.converter import FatalRowError, Row, Sample, row_converter
 from validator.rows.dataset_attr import DatasetAttr
 
 TRAINED = 0
-NON_TEXT_TURN = "a turn holds something other than text"  # which ends the run
-# Reasons, by code. The processors of LLaMA-Factory (data/processor/*.py) log each such row and go on.
+NON_TEXT_TURN = "a turn holds something other than text"  # it ends the run
+# What each code means. LLaMA-Factory's processors (data/processor/*.py) log a row that they drop, and go on.
 STATUS_REASONS = (
     "trained",
     "no answer: null, missing, or not text",
@@ -26,7 +26,7 @@ NO_ANSWER, TURN_ORDER, INCOMPLETE_PAIR, NO_LABEL, TWO_ANSWERS, DATE_ANSWER, ENDS
 
 
 def row_status(sample: Sample, stage: str) -> int:
-    """Return the code of what becomes of a sample in a training stage. Raises FatalRowError."""
+    """Return the code of a sample's outcome in a training stage. Raises FatalRowError if it ends the run."""
     if stage == "pt":
         if not sample.prompt:
             raise FatalRowError("no turn; pre-training reads the first one")
@@ -41,7 +41,7 @@ def row_status(sample: Sample, stage: str) -> int:
 
 
 class RowOutcome(NamedTuple):
-    """What becomes of a row: the sample if it is trained, else why it is dropped or why it ends the run."""
+    """Outcome of a row: its sample if it is trained, else why it is dropped or why it ends the run."""
 
     sample: Sample | None = None
     dropped: str = ""
@@ -49,7 +49,7 @@ class RowOutcome(NamedTuple):
 
 
 def row_checker(attr: DatasetAttr, stage: str) -> Callable[[Row], RowOutcome]:
-    """Return the function that says what becomes of a row in a training stage."""
+    """Return the function that tells the outcome of a row in a training stage."""
     convert = row_converter(attr)
 
     def check(row: Row) -> RowOutcome:
@@ -100,8 +100,8 @@ def why_none_trained(attr: DatasetAttr, stage: str, rows: Sequence[Row]) -> str:
 
 
 def missing_columns(attr: DatasetAttr, rows: Sequence[Row]) -> str:
-    """Return which columns or tags no row has although the run looks them up, which is a KeyError; empty if there are
-    all."""
+    """Return the columns or tags that no row has although the run looks them up, which raises a KeyError; empty if none
+    is missing."""
     names = dict.fromkeys(name for row in rows for name in row)
     absent = [name for name in dict.fromkeys(attr.required_columns()) if name and name not in names]
     if absent and rows:
@@ -112,7 +112,7 @@ def missing_columns(attr: DatasetAttr, rows: Sequence[Row]) -> str:
 
 
 def conversation_turns(attr: DatasetAttr, rows: Sequence[Row]) -> Iterator[Row]:
-    """The turns of all conversations; none of rows of another form."""
+    """Yield the turns of all conversations; none of rows in another form."""
     column = attr.columns.get("messages") if attr.formatting != "alpaca" else None
     for row in rows if column else ():
         held = row.get(column or "")

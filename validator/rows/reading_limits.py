@@ -1,5 +1,5 @@
-"""How much of a data set is read and held at once: whatever is in a file, reading it takes less than a gibibyte of
-memory. Also the errors for files and rows that are beyond a limit or cannot be read."""
+"""Limits on what of a data set is read and held at once, so that reading takes less than a gibibyte of memory whatever
+is in a file. Also the errors for files and rows that are beyond a limit or cannot be read."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ T = TypeVar("T")
 # Bytes of one row as text, unpacked: more than the longest context of any model. A row as dense as JSON allows
 # (`[{},{},…`) takes 30 times as much when it is read.
 MAX_ROW_BYTES = 8 << 20
-# Bytes of rows that are worked on together: what has been read and not yet counted.
+# Bytes of rows that have been read and not yet counted.
 MAX_BLOCK_BYTES = 4 << 20
-# Rows of a data set of which anything is kept. Of more, each second, fourth … one stands for those behind it.
+# Rows of a data set that are kept. Of more, only every second, fourth … is kept and stands for those after it.
 MAX_SCANNED_ROWS = 2 << 20
 # Columns of a data set. The datasets library makes a column of every key that any row has.
 MAX_COLUMNS = 10_000
 # Levels of lists and objects in a row, the row itself among them: Arrow cannot describe more ("Recursion level in
 # ArrowSchema struct exceeded", tried with pyarrow and datasets).
 MAX_NESTING = 63
-# Bytes that Arrow may take for one batch of a table: packed and repeated values are unpacked there.
+# Bytes that Arrow may take for one batch of a table, in which compressed and repeated values are expanded.
 MAX_ARROW_BATCH_BYTES = 512 << 20
-# Bytes that the rows of a batch may take as Python has them; of more, half as many are made at once.
+# Bytes that the rows of a batch may take as dictionaries; a batch that takes more is halved.
 MAX_PYLIST_BYTES = 96 << 20
 
 
 class TooLargeError(RecipeError):
-    """A file that LLaMA-Factory may well read, and that is not looked into."""
+    """A file that LLaMA-Factory may well read, but that is too large to be looked into."""
 
 
 def in_mebibytes(size: int) -> str:
-    """Bytes in MiB."""
+    """Return a number of bytes in words."""
     return f"{size >> 20} MiB"
 
 
 def row_too_large(number: int) -> TooLargeError:
-    """The error for a row of more than MAX_ROW_BYTES."""
+    """Return the error for a row of more than MAX_ROW_BYTES."""
     return TooLargeError(
         f"row {number:,} is larger than {in_mebibytes(MAX_ROW_BYTES)}, the most that is read; split it, or take it out"
     )
 
 
 def batch_too_large(number: int) -> TooLargeError:
-    """The error for rows that take more than MAX_ARROW_BATCH_BYTES."""
+    """Return the error for rows that take more than MAX_ARROW_BATCH_BYTES."""
     return TooLargeError(
         f"rows from {number:,} on take more than {in_mebibytes(MAX_ARROW_BATCH_BYTES)} unpacked, "
         f"the most that is read; "
@@ -56,14 +56,15 @@ def batch_too_large(number: int) -> TooLargeError:
 
 
 def too_many_columns(count: int) -> TooLargeError:
-    """The error for rows with more than MAX_COLUMNS columns."""
+    """Return the error for rows with more than MAX_COLUMNS columns."""
     said = f"the rows have {count:,} columns and more, at most {MAX_COLUMNS:,} are read"
     return TooLargeError(f"{said}; each key of a row is one: write what varies as text")
 
 
 @contextmanager
 def memory_limit(most: int) -> Iterator[None]:
-    """Limit this process to `most` bytes beyond what it has now (RLIMIT_DATA; Linux only, elsewhere no limit)."""
+    """Limit this process to `most` bytes beyond what it has now (RLIMIT_DATA, on Linux; elsewhere there is no
+    limit)."""
     try:
         status = Path("/proc/self/status").read_text()
         held = int(status.partition("VmData:")[2].split()[0]) << 10
@@ -81,7 +82,7 @@ def memory_limit(most: int) -> Iterator[None]:
 
 
 def approximate_size(value: object) -> int:
-    """Estimate the size of a value read from JSON in bytes: its characters, and 50 for each item."""
+    """Return an estimate of the bytes of a value read from JSON: its characters, and 50 for each item."""
     total, left = 0, [value]
     while left:
         one = left.pop()
@@ -94,8 +95,8 @@ def approximate_size(value: object) -> int:
 
 
 def blocks(items: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield the items in lists of `most`, fewer where their sizes together exceed MAX_BLOCK_BYTES. What comes before an
-    UnreadableError is yielded first."""
+    """Yield the items in lists of `most`, of fewer if their sizes together exceed MAX_BLOCK_BYTES. Items before an
+    UnreadableError are yielded before it is raised."""
     held, weight = list[T](), 0
     try:
         for item in items:
