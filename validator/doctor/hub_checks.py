@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import Any
 from urllib.parse import urlsplit
 
 from validator.doctor.check_result import CheckContext, CheckResult, error, ok, result, warning
@@ -36,8 +36,6 @@ from validator.run.model_files import (
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 
-_MODEL = "model"
-
 
 def check_downloads(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Yield a line for each model or data set that the run cannot load from its hub or cache, or that it would load in
@@ -47,46 +45,51 @@ def check_downloads(run: RunSettings | None, context: CheckContext) -> Iterator[
     yield from _other_shapes(run)
     if node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
         if hub_env(run) and "modelscope" not in find_installed(context.site_packages).versions(["modelscope"]):
-            text = "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
-            yield error(text, what=_MODEL)
+            found = "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
+            yield error(found, what="model")
     elif not node_environment.is_env_enabled("USE_OPENMIND_HUB"):
         if cause := offline_variable():
             yield from _missing_downloads(run, cause)
             return
-        for name in hub_models(run):
-            if (remedy := _modelscope_remedy(run, name)) and not any(cached_folders(run, name)):
-                yield warning(f"`{name}` is downloaded from Hugging Face: {remedy}", what=_MODEL)
+        for name in _missing_models(run):
+            if remedy := _modelscope_remedy(run, name):
+                yield warning(f"`{name}` is downloaded from Hugging Face: {remedy}", what="model")
+
+
+def _missing_models(run: RunSettings) -> list[str]:
+    """Return the names of models and adapters that are not in the hub's cache."""
+    return [name for name in hub_models(run) if not any(cached_folders(run, name))]
+
+
+def _missing_datasets(run: RunSettings) -> list[str]:
+    """Return the names of data sets that are not in the cache of datasets."""
+    return [name for name in hub_datasets(run) if not is_dataset_cached(name, run.hub_source[1])]
 
 
 def _other_shapes(run: RunSettings) -> Iterator[CheckResult]:
     """Yield a warning if the download of the model has other shapes than the catalogue."""
-    if (
-        run.model
-        and run.model.id
-        and not run.model.identified_by
-        and (there := hub_caches.cached_model(run.model.name, "config.json", *run.hub_source))
-    ):
+    if run.model is None or not run.model.id or run.model.identified_by:
+        return
+    if there := hub_caches.cached_model(run.model.name, "config.json", *run.hub_source):
         with suppress(RecipeError):  # a config of images and text, which the catalogue knows by the text's part
             if models.find_model(str(there.folder)).parameters != run.model.parameters:
                 shapes = f"the config.json in the {there.hub} cache has other shapes than the catalogue"
                 remedy = f"judge it by `explain` with model_name_or_path={there.folder}"
-                yield warning(f"{shapes}; {remedy}", what=_MODEL)
+                yield warning(f"{shapes}; {remedy}", what="model")
 
 
 def _missing_downloads(run: RunSettings, cause: str) -> Iterator[CheckResult]:
     """Yield what a run without network would not find; `cause` is the variable that takes the network away."""
-    for name in hub_models(run):
-        if not any(cached_folders(run, name)):
-            folders = [*hub_caches.huggingface_folders(name, *run.hub_source)]
-            known = any(safe_read.path_kind(place / "config.json") == "file" for place in folders)
-            what = "has a config.json in the cache, and no weights" if known else "is in no folder and not in the cache"
-            other = "name a folder that holds it, or download it where there is a network"
-            remedy = _modelscope_remedy(run, name) or other
-            yield error(f"{cause} is set, and `{name}` {what}: {remedy}", what=_MODEL)
-    for name in hub_datasets(run):
-        if not is_dataset_cached(name, run.hub_source[1]):
-            text = f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
-            yield warning(text, what=_MODEL)
+    for name in _missing_models(run):
+        folders = hub_caches.huggingface_folders(name, *run.hub_source)
+        known = any(safe_read.path_kind(place / "config.json") == "file" for place in folders)
+        state = "has a config.json in the cache, and no weights" if known else "is in no folder and not in the cache"
+        other = "name a folder that holds it, or download it where there is a network"
+        remedy = _modelscope_remedy(run, name) or other
+        yield error(f"{cause} is set, and `{name}` {state}: {remedy}", what="model")
+    for name in _missing_datasets(run):
+        found = f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
+        yield warning(found, what="model")
 
 
 def _modelscope_remedy(run: RunSettings, name: str) -> str:
@@ -103,10 +106,7 @@ _MODELSCOPE_URL = "https://www.modelscope.cn"
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Follows no redirection: any answer of the hub will do."""
 
-    def redirect_request(
-        self, _request: urllib.request.Request, _file: IO[bytes], _code: int, _message: str,
-        _headers: http.client.HTTPMessage, _address: str,
-    ) -> None:  # fmt: skip
+    def redirect_request(self, *_words: Any, **_more: Any) -> None:
         return None
 
 
@@ -117,11 +117,10 @@ def check_hub(run: RunSettings | None, context: CheckContext) -> Iterator[CheckR
     """
     if run is None or offline_variable() or node_environment.is_env_enabled("USE_OPENMIND_HUB"):
         return
-    names = [name for name in hub_models(run) if not any(cached_folders(run, name))]
-    sets = [name for name in hub_datasets(run) if not is_dataset_cached(name, run.hub_source[1])]
-    sets = [] if node_environment.is_env_enabled("USE_MODELSCOPE_HUB") else sets
+    names, modelscope = _missing_models(run), node_environment.is_env_enabled("USE_MODELSCOPE_HUB")
+    sets = [] if modelscope else _missing_datasets(run)
     yield from _ask_hub([*((name, name) for name in names), *((name, f"datasets/{name}") for name in sets)], context)
-    if run.args.get("model_name_or_path") in names:
+    if run.args.get("model_name_or_path") in names and not modelscope:
         yield from _check_cache_space(run)
 
 
@@ -144,17 +143,14 @@ def _ask_hub(wanted: list[tuple[str, str]], context: CheckContext) -> Iterator[C
             remedy = "set HF_ENDPOINT to a mirror or https_proxy to a proxy, or name a folder that holds it"
             yield error(f"{endpoint} {answer}", f"{left}, not here yet", remedy)
             return
-        yield _describe_status(name, endpoint, answer)
-
-
-def _describe_status(name: str, endpoint: str, status: int) -> CheckResult:
-    wanted = f"`{name}`, not here yet"
-    if status in (401, 403):
-        remedy = "accept its licence on the hub and `hf auth login`, unless that is done or the name is wrong"
-        return warning(f"{endpoint} gives it to known users alone", wanted, remedy)
-    if status == 404:
-        return warning(f"{endpoint} does not know it", wanted, "correct the name")
-    return ok(f"{endpoint} answers", wanted)
+        download = f"`{name}`, not here yet"
+        if answer in (401, 403):
+            remedy = "accept its licence on the hub and `hf auth login`, unless that is done or the name is wrong"
+            yield warning(f"{endpoint} gives it to known users alone", download, remedy)
+        elif answer == 404:
+            yield warning(f"{endpoint} does not know it", download, "correct the name")
+        else:
+            yield ok(f"{endpoint} answers", download)
 
 
 def _request_status(address: str) -> int | str:
@@ -183,9 +179,8 @@ def _send_head_request(address: str) -> int:
 def _check_cache_space(run: RunSettings) -> Iterator[CheckResult]:
     """Compare free disk with the weights that go into the cache of Hugging Face."""
     folder, disk = hub_caches.hub_cache(run.hub_source[1]), predict(run).disk
-    weights = disk[DiskTerm.BASE] / GIB if disk else 0.0
-    free = host.free_disk_gib(Path(folder))
-    if free is not None and weights and not node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
+    weights, free = disk[DiskTerm.BASE] / GIB if disk else 0.0, host.free_disk_gib(Path(folder))
+    if free is not None and weights:
         short = free < weights
         found, wanted = f"{free:.1f} GiB free at {folder}", f"{weights:.1f} GiB of weights"
         remedy = "free some, or set HF_HOME to another disk" if short else ""
@@ -256,13 +251,7 @@ def _matches_no_proxy(host: str, words: str) -> bool:
     for word in (one.strip().lstrip(".") for one in words.split(",")):
         if word == "*" or (word and (host == word or host.endswith(f".{word}"))):
             return True
-        if "/" in word and _is_in_network(host, word):
-            return True
+        with suppress(ValueError):
+            if ipaddress.ip_address(host) in ipaddress.ip_network(word, strict=False):
+                return True
     return False
-
-
-def _is_in_network(host: str, network: str) -> bool:
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
-    except ValueError:
-        return False
