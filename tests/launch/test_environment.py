@@ -31,7 +31,7 @@ def device(name: str) -> Device:
 def test_an_entry_is_whole(vendor: str) -> None:
     entry = yaml_table("nodes")[vendor]
     needed = {"slurm", "kubernetes", "collectives", "source"}
-    assert needed <= set(entry) <= {*needed, "driver", "variables", "waiting", "container", "setup"}
+    assert needed <= set(entry) <= {*needed, "driver", "python_ops", "variables", "waiting", "container", "setup"}
     parts = [entry, *entry.get("variables", {}).values(), *(entry[part] for part in entry if part in PARTS)]
     assert all(address.startswith("https://") for part in parts for address in part["source"])
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from validator.doctor.check_result import CheckContext, CheckResult, error, ok, result
+from validator.knowledge.node_environment import node_needs
 from validator.knowledge.optimizers import optimizer_choice
 from validator.machine.installed_packages import find_installed
 from validator.recipe.safe_read import expand_home
@@ -42,16 +43,11 @@ def operators_to_build(run: RunSettings, context: CheckContext) -> set[str]:
         names.add("cpu_adam" if offloads else "fused_adam")
     if zero.nvme:
         names.add("async_io")
-    ascend = run.machine is not None and run.machine.device.vendor == "ascend"
-    return names - ({"fused_adam"} if ascend else set()) - _prebuilt_operators(context)
-
-
-def _prebuilt_operators(context: CheckContext) -> set[str]:
-    """Return the operators that were built when DeepSpeed was installed (`DS_BUILD_OPS`)."""
-    row = _INSTALLED_OPS_LINE.search(
-        find_installed(context.site_packages).read_file("deepspeed/git_version_info_installed.py")
-    )
-    return {name for name, there in _OPERATOR_ENTRY.findall(row[1] if row else "") if there == "True"}
+    # Those that were built when DeepSpeed was installed (`DS_BUILD_OPS`).
+    installed = find_installed(context.site_packages).read_file("deepspeed/git_version_info_installed.py")
+    row = _INSTALLED_OPS_LINE.search(installed)
+    prebuilt = {name for name, there in _OPERATOR_ENTRY.findall(row[1] if row else "") if there == "True"}
+    return names.difference(prebuilt, node_needs(run.machine.device).python_ops if run.machine else ())
 
 
 def extension_folders(context: CheckContext) -> list[Path]:

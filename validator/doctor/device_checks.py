@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
@@ -12,7 +13,6 @@ from validator.knowledge.node_environment import vendor_drivers
 from validator.knowledge.tables import yaml_table
 from validator.machine import ascend, nvidia
 from validator.machine.driver import process_owner
-from validator.machine.nvidia import NvidiaDevice
 from validator.machine.this_machine import read_processes
 from validator.physics.estimate import GIB
 from validator.run.prediction import predict
@@ -126,7 +126,11 @@ def check_health(run: RunSettings | None, context: CheckContext) -> Iterator[Che
         return
     known = yaml_table("device_faults")
     for index, device in enumerate(nvidia.read_devices()):
-        yield from (_downgrade_if_unused(line, device.uuid, context) for line in _nvidia_faults(str(index), device))
+        for fault, (fact, value) in product(known["facts"], device.facts.items()):
+            if re.fullmatch(fault["fact"], fact) and re.fullmatch(fault["values"], value):
+                found, remedy = f"device {index}: {fact}: {value}; {fault['means']}", fault["remedy"]
+                line = result(fault["state"], found, "", remedy.format(index=index))
+                yield _downgrade_if_unused(line, device.uuid, context)
     for name, word in ascend.read_health().items():
         if word in known["states"]:
             remedy = f"`npu-smi info -t health -i {name}` says more"
@@ -144,11 +148,3 @@ def _downgrade_if_unused(line: CheckResult, name: str, context: CheckContext) ->
     if taken and not any(name in device.visible_ids for device in taken):
         return line._replace(state="warning")
     return line
-
-
-def _nvidia_faults(index: str, device: NvidiaDevice) -> Iterator[CheckResult]:
-    for fault in yaml_table("device_faults")["facts"]:
-        for fact, value in device.facts.items():
-            if re.fullmatch(fault["fact"], fact) and re.fullmatch(fault["values"], value):
-                found = f"device {index}: {fact}: {value}; {fault['means']}"
-                yield result(fault["state"], found, "", fault["remedy"].format(index=index))

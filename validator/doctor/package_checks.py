@@ -51,20 +51,15 @@ def check_packages(run: RunSettings | None, context: CheckContext) -> Iterator[C
     problems: list[str] = []
     with suppress(RecipeError):  # a release of somebody's own, which no range means
         problems += run.releases.excluded(there.all_versions) if run else ()
-    faults = [*(error(problem) for problem in problems), *_package_faults(there)]
-    yield from faults
-    if not any(line.state == "error" for line in faults):
+    # Each package once: as LLaMA-Factory stops for it, or as known to fail, or as another package requires it.
+    faults: dict[str, CheckResult] = {}
+    for name, line in (*_startup_requirements(there), *_known_failures(there), *_metadata_requirements(there)):
+        faults.setdefault(name, line)
+    lines = [*map(error, problems), *faults.values()]
+    yield from lines
+    if not any(line.state == "error" for line in lines):
         shown = (f"{name} {there.all_versions[name]}" for name in _SHOWN_PACKAGES if name in there.all_versions)
         yield ok(", ".join(shown))
-
-
-def _package_faults(there: InstalledPackages) -> Iterator[CheckResult]:
-    """Yield each package that does not fit once: as LLaMA-Factory stops for it, or as known to fail, or as required."""
-    told: set[str] = set()
-    for name, line in (*_startup_requirements(there), *_known_failures(there), *_metadata_requirements(there)):
-        if name not in told:
-            told.add(name)
-            yield line
 
 
 def _startup_requirements(there: InstalledPackages) -> Iterator[tuple[str, CheckResult]]:
@@ -98,12 +93,10 @@ def _unmet_requirement(
 
 def _known_failures(there: InstalledPackages) -> Iterator[tuple[str, CheckResult]]:
     for pair in yaml_table("together")["fails"]["pairs"]:
-        release, other = there.all_versions.get(pair["what"]), there.all_versions.get(pair["beside"])
-        if (
-            release
-            and other
-            and installed_packages.satisfies_range(pair["at"], release)
-            and installed_packages.satisfies_range(pair["of"], other)
+        releases_there = {name: there.all_versions.get(name, "") for name in (pair["what"], pair["beside"])}
+        ranges = (pair["at"], pair["of"])
+        if all(map(installed_packages.satisfies_range, ranges, releases_there.values())) and all(
+            releases_there.values()
         ):
-            found = f"{pair['what']} {release} beside {pair['beside']} {other}: {pair['why']}"
-            yield pair["what"], error(found, f"not {pair['what']}{pair['at']}")
+            first, second = (f"{name} {release}" for name, release in releases_there.items())
+            yield pair["what"], error(f"{first} beside {second}: {pair['why']}", f"not {pair['what']}{pair['at']}")

@@ -41,13 +41,14 @@ class VendorSetup(NamedTuple):
 
 class NodeNeeds(NamedTuple):
     """`slurm` and `kubernetes`: what they call the devices; None: none are to be asked for. `collectives`: the library
-    by which processes exchange tensors; None: not known. `variables` are for every node, `variables_between` for nodes
-    that meet others. `devices` (`{}` stands for each number from 0) and `files` are what a container mounts,
-    `files_between` where nodes meet."""
+    by which processes exchange tensors; None: not known. `python_ops`: operators of DeepSpeed that are not built for
+    these devices. `variables` are for every node, `variables_between` for nodes that meet others. `devices` (`{}`
+    stands for each number from 0) and `files` are what a container mounts, `files_between` where nodes meet."""
 
     slurm: str | None = "gpu"
     kubernetes: str | None = "nvidia.com/gpu"
     collectives: Literal["nccl", "hccl", "gloo"] | None = None
+    python_ops: tuple[str, ...] = ()
     variables: Mapping[str, str] = {}
     variables_between: Mapping[str, str] = {}
     waiting: TimeoutVariable | None = None
@@ -68,6 +69,7 @@ def node_needs(device: Device) -> NodeNeeds:
         slurm=entry["slurm"],
         kubernetes=entry["kubernetes"],
         collectives=entry["collectives"],
+        python_ops=tuple(entry.get("python_ops", ())),
         variables={name: str(each["value"]) for name, each in variables.items() if not each.get("several")},
         variables_between={name: str(each["value"]) for name, each in variables.items() if each.get("several")},
         waiting=TimeoutVariable(wait["name"], wait["default"], wait["most"].get(device.id)) if wait else None,
