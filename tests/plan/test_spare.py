@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -89,13 +88,7 @@ def test_what_is_bought(
 
 
 def test_every_sentence_is_among_them() -> None:
-    # The second half of the module: what free memory buys.
-    text = Path(changes.__file__).read_text("utf-8")
-    tree = ast.parse(text[text.index("def uses_of_free_memory") :])
-    said = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and " " in str(node.value)}
-    docs = {ast.get_docstring(node, clean=False) for node in ast.walk(tree)
-            if isinstance(node, (ast.Module, ast.FunctionDef))}  # fmt: skip
-    assert said - docs == {
+    assert following.sentences(for_free_memory=True) == {
         note.removesuffix("; same effective batch in smaller steps") for row in BOUGHT for note in row[4]
     }
 

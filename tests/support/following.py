@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from validator.advise.changes import Change
 from validator.check import checking
 from validator.commands import copy
 from validator.finding import FileReport, Severity
+from validator.levers import options, search
 from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import load_recipe
 from validator.run.launch_command import Launch
@@ -113,3 +115,18 @@ def is_as_promised(after: RunSettings, change: Change) -> None:
     assert change.host_gib == pytest.approx(host_memory.expected / GIB, abs=0.005), change
     variables = Launch(after).start_env
     assert (change.environment or {}).items() <= variables.items()
+
+
+def sentences(for_free_memory: bool) -> set[str]:
+    """Every text that an option can say: of those that use free memory, or of the others."""
+    uses = {lever.__name__ for lever in search.USES_OF_MEMORY} | {options._sharding_gain.__name__}
+    tree = ast.parse(Path(options.__file__).read_text("utf-8"))
+    chosen = [
+        node for node in tree.body if (isinstance(node, ast.FunctionDef) and node.name in uses) == for_free_memory
+    ]
+    nodes = [node for top in chosen for node in ast.walk(top)]
+    documented = (ast.FunctionDef, ast.ClassDef)
+    docs = {ast.get_docstring(node, clean=False) for node in [tree, *nodes]
+            if isinstance(node, (ast.Module, *documented))}  # fmt: skip
+    said = {node.value for node in nodes if isinstance(node, ast.Constant) and " " in str(node.value)}
+    return said - docs - {"; "}

@@ -12,6 +12,7 @@ from validator.knowledge import guidance, models, tables
 from validator.knowledge.devices import Machine
 from validator.knowledge.guidance import SampleAmounts, memory_savers
 from validator.knowledge.models import Model
+from validator.levers.options import can_fuse_loss
 from validator.recipe.known_folders import catalogue_root
 from validator.run import dataset_registry, multimodal, recipe_labels
 from validator.run.dataset_registry import Registry
@@ -92,12 +93,8 @@ class NewRecipe:
 
     @property
     def liger_helps(self) -> bool:
-        """True if Liger's fused loss, which never holds all logits, can be used: on GPUs, in stages that need no logits
-        (llamafactory/model/model_utils/liger_kernel.py, require_logits). For a simulated model, only if the simulation
-        can fuse the loss too."""
-        if self.planned and not self.planned.fuses:
-            return False
-        return self.machine.device.vendor in ("nvidia", "amd", "unknown") and self.stage in ("sft", "pt")
+        """True if Liger's fused loss can be used; for a simulated model, only if the simulation can fuse it, too."""
+        return can_fuse_loss(self.machine.device, self.stage) and (self.planned is None or self.planned.fuses)
 
     @cached_property
     def run(self) -> RunSettings:

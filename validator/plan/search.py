@@ -16,6 +16,8 @@ from math import log2
 
 from validator.knowledge import releases
 from validator.knowledge.guidance import memory_savers, supports_memory_savers
+from validator.levers.options import MAX_MICRO_BATCH, SHARDING_FILES, sharding_files
+from validator.levers.search import promising
 from validator.physics import Band, RunPart, TimeTerm
 from validator.physics.estimate import GIB, HostTerm
 from validator.plan import new_recipe
@@ -42,15 +44,6 @@ _OVERHEAD_TERMS = (
 )
 # So many times as long as the soonest is about as long: less than the models of time tell apart.
 _ABOUT_EQUAL_RATIO = 1.25
-# More samples at once than this no longer fill a device better.
-_MAX_MICRO_BATCH = 8
-# Of the page-locked and the unlocked file the faster comes first.
-_OFFLOAD_FILES = {
-    "slow": ("ds_z2_offload.json", "ds_z3_offload.json", "ds_z3_offload_nopin.json"),
-    "slowest": ("ds_z3_offload_all.json", "ds_z3_offload_all_nopin.json"),
-}
-
-
 _ONE_TENTH = 0.1
 # Shares of a run from one checkpoint to the next.
 _SAVE_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
@@ -210,7 +203,7 @@ def _fastest_plans(start: NewRecipe, begin: str = "fastest") -> Iterator[Plan]:
         best = next((with_rarer_checkpoints(Plan(member, speed)) for member in fitting_runs(start, speed)), None)
         if best and (crowded is None or best.is_clearly_sooner(crowded)):
             yield best
-            ways = ["bf16"] if speed in _OFFLOAD_FILES else []
+            ways = ["bf16"] if speed in ("slow", "slowest") else []
         if crowded or (best and speed != "fastest" and (speed != "fast" or best.draft.micro_batch > 1)):
             break
         crowded = best if speed == "fast" else None
@@ -262,18 +255,21 @@ def _takes_a_tenth(plan: Plan, part: RunPart) -> bool:
 def fitting_runs(start: NewRecipe, speed: str) -> Iterator[NewRecipe]:
     """Yield the runs of a speed class that fit and pass `check`. Runs without Liger come first, because Liger is one
     more package to install."""
-    liger = start.liger_helps
+    for member in promising(_groups(start, speed), lambda member: member.fits):
+        if member.fits and not _errors_and_warnings(member := with_best_micro_batch(member)):
+            yield member
+
+
+def _groups(start: NewRecipe, speed: str) -> Iterator[tuple[list[NewRecipe], list[NewRecipe]]]:
+    """Yield a group of runs for each ZeRO file of a speed class: the run with Liger, which never needs more memory, and
+    the runs without and with it."""
     for engine in _deepspeed_files(start, speed):
-        most = replace(start, sharding=engine, liger=liger, recompute=speed != "fastest")
+        most = replace(start, sharding=engine, liger=start.liger_helps, recompute=speed != "fastest")
         if predict(most.run).host_verdict in ("tight", "exceeds") and predict(most.run).device_verdict == "fits":
             most = replace(most, workers=1)  # each process that loads samples takes host memory
         if not most.fits:
             most = replace(most, no_evaluation=EVALUATION_TOO_LARGE)
-        if not most.fits:
-            continue  # liger never needs more memory, so nothing fits without it
-        for member in (replace(most, liger=False), most) if liger else (most,):
-            if member.fits and not _errors_and_warnings(member := with_best_micro_batch(member)):
-                yield member
+        yield [most], [replace(most, liger=False), most] if most.liger else [most]
 
 
 def first_to_simulate(start: NewRecipe) -> NewRecipe:
@@ -308,36 +304,36 @@ def find_tight_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
 
 
 def _deepspeed_files(start: NewRecipe, speed: str) -> tuple[str | None, ...]:
-    """Return the ZeRO files of a speed class. Adapters have little optimizer state to shard or to offload. 4-bit
-    weights need bitsandbytes, are unpacked at every use, and stay on the device. Offload gains nothing if device and
-    host share their memory."""
-    several, full, packed = start.machine.world > 1, start.method == "full", start.method == "qlora"
+    """Return the ZeRO files of a speed class; None stands for no DeepSpeed. Adapters have little optimizer state to
+    shard or to offload. 4-bit weights need bitsandbytes, are unpacked at every use, and stay on the device."""
+    several, packed = start.machine.world > 1, start.method == "qlora"
     if packed and (start.model.quantized or 4 not in start.machine.device.bitsandbytes):
         return ()
     if start.optimizer:
         return (None,) if speed in ("fastest", "fast") and _can_use_optimizer(start) else ()
     if start.sharding == "fsdp":
-        return (
-            ("fsdp",)
-            if speed == "medium" and several and not packed and new_recipe.can_wrap_layers(start.model)
-            else ()
-        )
-    if speed in ("fastest", "fast"):
-        return () if packed and speed == "fastest" else _files_with_whole_weights(start, several, full, speed)
-    if speed == "medium":
-        return ("ds_z3.json",) if several else ()
-    unjudged = start.machine.host_ram_gib is None or start.machine.device.shared_memory
-    return () if unjudged or packed or (speed == "slow" and not full) else _OFFLOAD_FILES[speed]
+        possible = several and not packed and new_recipe.can_wrap_layers(start.model)
+        return ("fsdp",) if speed == "medium" and possible else ()
+    left_out = [*_files_left_out(start, speed)]
+    asked = "fast" if speed == "fastest" else speed
+    return tuple(
+        each.name for each in sharding_files(start.machine) if each.speed == asked and each.name not in left_out
+    )
 
 
-def _files_with_whole_weights(start: NewRecipe, several: bool, full: bool, speed: str) -> tuple[str | None, ...]:
-    """Return the ZeRO files with which every device keeps all weights; None stands for no DeepSpeed. ZeRO-2 shards
-    gradients and optimizer states, for adapters only if they do not fit otherwise. On one device ZeRO-2 shards nothing,
-    but its launch through torchrun makes LLaMA-Factory turn on PyTorch's expandable segments, and batches of varied
-    lengths then need less memory. A catalogue recipe for one device starts without torchrun."""
-    if several and full:
-        return ("ds_z2.json",)
-    return (None, "ds_z2.json") if speed == "fast" and (several or not start.public) else (None,)
+def _files_left_out(start: NewRecipe, speed: str) -> Iterator[str | None]:
+    """Yield the ZeRO files of a speed class that plans do not use. Full fine-tuning on several devices shards at least
+    its optimizer states; adapters shard them only if they do not fit otherwise. A catalogue recipe for one device
+    starts without torchrun, and so without ZeRO-2. Offload is not planned for a host whose memory is not known. Before
+    unlocked memory with ZeRO-2 comes ZeRO-3."""
+    several, full, packed = start.machine.world > 1, start.method == "full", start.method == "qlora"
+    if (several and full) or (packed and speed == "fastest"):
+        yield None
+    if (speed == "fastest" and not (several and full)) or (start.public and not several):
+        yield "ds_z2.json"
+    yield "ds_z2_offload_nopin.json"
+    if start.machine.host_ram_gib is None or packed or (speed == "slow" and not full):
+        yield from (file.name for file in SHARDING_FILES if file.offloads)
 
 
 def _can_use_optimizer(start: NewRecipe) -> bool:
@@ -354,7 +350,7 @@ def with_best_micro_batch(start: NewRecipe) -> NewRecipe:
     """Return the draft with the fastest micro batch that fits and does not exceed the usual effective batch. If several
     are equally fast, take the largest. A larger micro batch fills a device better, but pads more. With `neat_packing`
     flash attention takes one sequence at a time (rule TRA608)."""
-    most = 1 if start.run.batch.neat_packing else min(_MAX_MICRO_BATCH, start.batch // start.machine.world)
+    most = 1 if start.run.batch.neat_packing else min(MAX_MICRO_BATCH, start.batch // start.machine.world)
     sizes = [1 << power for power in reversed(range(1, max(most, 1).bit_length()))]
     lengths = start.lengths
     soonest = sorted([*(replace(start, micro_batch=micro) for micro in sizes), start],

@@ -1,0 +1,364 @@
+"""The options of each lever: settings to write, and what they cost or bring.
+
+Options that save memory come in the order in which a practitioner tries them, each saving more than the one before it;
+options that use more memory come the other way round, the one that uses most first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from validator.knowledge.devices import Device, Machine
+from validator.knowledge.guidance import memory_savers, supports_memory_savers
+from validator.run import deepspeed
+from validator.run.settings import RunSettings
+from validator.run.variants import ArgumentChanges, ArgumentValue, with_arguments
+
+# Levers that an option may move beside its own, so that two options of different functions exclude each other.
+SHARDING, MICRO_BATCH, LENGTH, WEIGHTS, TRAINED = "sharding", "micro batch", "length", "weights", "trained parameters"
+
+
+class Option(NamedTuple):
+    """Settings to write, and what they cost or bring. Two options that move the same lever exclude each other."""
+
+    set: ArgumentChanges
+    note: str
+    moves: frozenset[str] = frozenset()
+
+
+# Yields options of one lever for a run.
+Options = Callable[[RunSettings], Iterator[Option]]
+
+
+# Micro batch: the effective batch stays.
+
+# More samples at once than this no longer fill a device better; nor do more tokens than those of as many samples of the
+# length that `plan` usually takes.
+MAX_MICRO_BATCH = 8
+_MAX_BATCH_TOKENS = MAX_MICRO_BATCH * 2048
+# A device is hardly given more samples at once than this, so larger micro batches are not tried when one is halved.
+_MAX_HALVED_BATCH = 64
+
+
+def smaller_micro_batch(run: RunSettings) -> Iterator[Option]:
+    """Yield halved micro batches, each with more accumulation."""
+    micro, accumulation = run.batch.micro_batch, run.batch.accumulation
+    while micro > 1:
+        by = 2 if micro % 2 == 0 else micro
+        micro, accumulation = micro // by, accumulation * by
+        if micro <= _MAX_HALVED_BATCH:
+            yield _batch_option(micro, accumulation, "same effective batch in smaller steps")
+
+
+def larger_micro_batch(run: RunSettings) -> Iterator[Option]:
+    """Yield larger micro batches with less accumulation, the largest first."""
+    each = run.batch.kept_tokens * (2 if run.task.uses_preference_pairs else 1)
+    for by in (8, 4, 2):
+        micro = run.batch.micro_batch * by
+        if run.batch.accumulation % by == 0 and micro <= MAX_MICRO_BATCH and micro * each <= _MAX_BATCH_TOKENS:
+            yield _batch_option(micro, run.batch.accumulation // by, "same effective batch in fewer, fuller passes")
+
+
+def _batch_option(micro: int, accumulation: int, note: str) -> Option:
+    settings = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation}
+    return Option(settings, note, frozenset({MICRO_BATCH}))
+
+
+# Sharding and offload.
+
+
+class ShardingFile(NamedTuple):
+    """A DeepSpeed file of the catalogue; None stands for no DeepSpeed. `speed`: the class of `plan`, by the work that
+    sharding and offload add to a step. `cost`: what a run gives up for it."""
+
+    name: str | None
+    speed: str
+    cost: str = ""
+
+    @property
+    def offloads(self) -> bool:
+        """True if states lie in host memory."""
+        return self.name is not None and "offload" in self.name
+
+
+# From the least sharding to the most. Of page-locked and unlocked host memory the faster comes first.
+SHARDING_FILES = (
+    ShardingFile(None, "fast"),
+    ShardingFile("ds_z2.json", "fast", "shards optimizer state and gradients"),
+    ShardingFile("ds_z3.json", "medium", "shards the weights too; more communication"),
+    ShardingFile("ds_z2_offload.json", "slow", "optimizer state in host memory; slower steps"),
+    ShardingFile("ds_z2_offload_nopin.json", "slow", "optimizer state in unlocked host memory; slower still"),
+    ShardingFile("ds_z3_offload.json", "slow", "weights sharded, optimizer state in host memory; slower steps"),
+    ShardingFile("ds_z3_offload_nopin.json", "slow",
+                 "weights sharded, optimizer state in unlocked host memory; slower still"),
+    ShardingFile("ds_z3_offload_all.json", "slowest", "weights and optimizer state in host memory; very slow steps"),
+    ShardingFile("ds_z3_offload_all_nopin.json", "slowest",
+                 "the same in unlocked host memory, of which it needs least; the slowest"),
+)  # fmt: skip
+
+
+def sharding_files(machine: Machine | None) -> list[ShardingFile]:
+    """Return the files that bring something on the machine. One device shards nothing, but ZeRO-2's launch through
+    torchrun makes LLaMA-Factory set PyTorch's expandable segments, which only CUDA reads (launcher.py). Offload gains
+    nothing if device and host share their memory."""
+    several = machine is not None and machine.world > 1
+    left_out = [] if several else ["ds_z3.json"]
+    if not several and not (machine and machine.device.vendor == "nvidia"):
+        left_out.append("ds_z2.json")
+    shared = machine is not None and machine.device.shared_memory
+    return [each for each in SHARDING_FILES if each.name not in left_out and not (each.offloads and shared)]
+
+
+def zero2(run: RunSettings) -> Iterator[Option]:
+    """Yield ZeRO-2 for a run that shards less, or that offloads."""
+    if (run.zero_stage < 2 or _uses_offload(run)) and not run.fsdp:
+        alone = "shards nothing on one device, but torchrun turns on PyTorch's expandable segments"
+        yield from _files_of_speed(run, "fast", "" if run.batch.world_size > 1 else alone)
+
+
+def zero3(run: RunSettings) -> Iterator[Option]:
+    """Yield ZeRO-3 for a run that shards less, or that offloads."""
+    if run.zero_stage < 3 or _uses_offload(run):
+        yield from _files_of_speed(run, "medium")
+
+
+def optimizer_offloaded(run: RunSettings) -> Iterator[Option]:
+    """Yield files that keep the optimizer state in host memory. ZeRO-2 is left out if it would keep the gradients of
+    many micro batches there, and ZeRO-3 on one device unless ZeRO-2 is left out."""
+    whole = run.batch.accumulation <= deepspeed.MICRO_BATCHES_KEPT_OFFLOADED
+    sharded = run.batch.world_size > 1 or not whole
+    for option in _files_of_speed(run, "slow"):
+        if whole if "ds_z2" in str(option.set["deepspeed"]) else sharded:
+            yield option
+
+
+def everything_offloaded(run: RunSettings) -> Iterator[Option]:
+    """Yield the files that keep weights and optimizer state in host memory."""
+    yield from _files_of_speed(run, "slowest")
+
+
+def _files_of_speed(run: RunSettings, speed: str, note: str = "") -> Iterator[Option]:
+    """Yield the DeepSpeed files of a speed class, except an offloading one that the run has already."""
+    own = str(run.deepspeed.path) if run.deepspeed else ""
+    for file in sharding_files(run.machine):
+        if file.name and file.speed == speed and not (file.offloads and own.endswith(f"/{file.name}")):
+            yield _deepspeed_option(run, file.name, note or file.cost)
+
+
+def _deepspeed_option(run: RunSettings, name: str, note: str) -> Option:
+    return Option({**_without_other_engines(run), "deepspeed": f"deepspeed/{name}"}, note, frozenset({SHARDING}))
+
+
+def less_sharding(run: RunSettings) -> Iterator[Option]:
+    """Yield files that shard less than the run's, the least first, if need be with a smaller micro batch. On one device
+    nothing is sharded, so only offload is worth leaving. Stages 1 and 2 keep the weights whole and send as much as
+    plain data parallelism (ZeRO, arXiv 1910.02054, section 7), so leaving them gains nothing."""
+    several, degree = run.batch.world_size > 1, _sharding_degree(run)
+    offloads = degree > _DEGREES.index("ds_z3.json")
+    for name in _DEGREES[:degree] if degree > 1 else ():
+        if name == "ds_z2_offload.json" and run.batch.accumulation > deepspeed.MICRO_BATCHES_KEPT_OFFLOADED:
+            continue
+        if several or (offloads and name != "ds_z3.json"):
+            settings = {"deepspeed": name and f"deepspeed/{name}"}
+            file = Option(settings, _sharding_gain(name, offloads), frozenset({SHARDING}))
+            yield file
+            for batch in smaller_micro_batch(run):
+                yield Option({**settings, **batch.set}, f"{file.note}; {batch.note}", file.moves | batch.moves)
+
+
+# Files from the least sharding to the most, without those for unlocked memory and without offloaded weights.
+_DEGREES = tuple(file.name for file in SHARDING_FILES if file.speed != "slowest" and "nopin" not in str(file.name))
+
+
+def _sharding_degree(run: RunSettings) -> int:
+    """Return the index of the run's sharding in `_DEGREES`, or its length if weights are in host memory, too."""
+    if not run.zero_stage or run.deepspeed is None:
+        return 0
+    if run.deepspeed.stage == 3 and run.deepspeed.offload("offload_param"):
+        return len(_DEGREES)
+    return (3 if run.deepspeed.offloads else 1) + int(run.deepspeed.stage == 3)
+
+
+def _sharding_gain(name: str | None, offloads: bool) -> str:
+    if name and "offload" in name:
+        return "only the optimizer state in host memory; faster steps"
+    return (
+        "nothing in host memory; much faster steps" if offloads else "weights whole on every device; less communication"
+    )
+
+
+def _uses_offload(run: RunSettings) -> bool:
+    return run.deepspeed is not None and run.deepspeed.offloads
+
+
+def _without_other_engines(run: RunSettings) -> dict[str, ArgumentValue]:
+    """Return settings that remove whatever excludes DeepSpeed: FSDP, layer-wise optimizers and `pure_bf16`."""
+    gone = _without_optimizer(run) | {key: None for key in ("fsdp", "fsdp_config") if run.args.is_set(key)}
+    if run.args.flag("pure_bf16"):
+        gone |= {"pure_bf16": False, "bf16": True}
+    return gone
+
+
+def _without_optimizer(run: RunSettings) -> dict[str, ArgumentValue]:
+    """Return settings that turn off the optimizers that LLaMA-Factory refuses with adapters, and mostly with
+    DeepSpeed."""
+    return {key: False for key in ("use_galore", "use_apollo", "use_badam") if run.args.flag(key)}
+
+
+# Liger's kernels, recomputation, loader workers.
+
+
+def can_fuse_loss(device: Device | None, stage: str) -> bool:
+    """True if Liger's fused loss, which never holds all logits, can be used: on GPUs, in stages that need no logits
+    (model_utils/liger_kernel.py, require_logits)."""
+    return stage in ("sft", "pt") and (device is None or device.vendor != "ascend")
+
+
+def liger_kernel(run: RunSettings) -> Iterator[Option]:
+    """Yield Liger's fused loss and kernels, if LLaMA-Factory has them for the model."""
+    there = run.model is not None and run.model.family.liger and not run.args.flag("enable_liger_kernel")
+    if there and can_fuse_loss(run.machine and run.machine.device, run.task.stage):
+        yield Option({"enable_liger_kernel": True}, "fuses the loss; needs the liger-kernel package")
+
+
+def recomputation(run: RunSettings) -> Iterator[Option]:
+    """Yield activation checkpointing for a run that keeps all activations."""
+    if run.activation_checkpointing.mode == "off":
+        yield Option({"disable_gradient_checkpointing": False}, "activations computed twice, about a third slower")
+
+
+def no_recomputation(run: RunSettings) -> Iterator[Option]:
+    """Yield the run without activation checkpointing."""
+    off: dict[str, ArgumentValue] = {"disable_gradient_checkpointing": True}
+    if with_arguments(run, off).activation_checkpointing.mode != "off":  # the Trainer's own key turns it on again
+        off["gradient_checkpointing"] = False
+    if run.activation_checkpointing.mode != "off":
+        yield Option(off, "activations computed once: a quarter to a third less time for a step")
+
+
+def fewer_loader_workers(run: RunSettings) -> Iterator[Option]:
+    """Yield one process that loads samples: each of them takes host memory."""
+    if run.args.number("dataloader_num_workers") > 1 and run.machine and run.machine.host_ram_gib:
+        yield Option({"dataloader_num_workers": 1}, "fewer processes on the host; samples may come slower")
+
+
+# Length of the samples.
+
+# Samples of fewer tokens than this are hardly worth training on.
+_MIN_LENGTH = 512
+
+
+def half_as_long_samples(run: RunSettings) -> Iterator[Option]:
+    """Yield samples that are cut at half the length."""
+    yield from _shorter_samples(run, 2)
+
+
+def much_shorter_samples(run: RunSettings) -> Iterator[Option]:
+    """Yield samples that are cut at a quarter and at an eighth of the length."""
+    yield from _shorter_samples(run, 4, 8)
+
+
+def _shorter_samples(run: RunSettings, *parts: int) -> Iterator[Option]:
+    length = int(run.args.number("cutoff_len"))
+    for part in parts:
+        if length >= part * _MIN_LENGTH:
+            yield Option({"cutoff_len": length // part}, "longer samples are cut", frozenset({LENGTH}))
+
+
+def longer_samples(run: RunSettings) -> Iterator[Option]:
+    """Yield longer `cutoff_len`, up to the model's positions, the longest first."""
+    most = run.model.positions if run.model else None
+    lengths = [int(run.args.number("cutoff_len")) << by for by in (3, 2, 1)]
+    yield from (Option({"cutoff_len": length}, "fewer samples are cut") for length in lengths if length <= (most or 0))
+
+
+# Bits of the base weights.
+
+
+def four_bits(run: RunSettings) -> Iterator[Option]:
+    """Yield base weights in 4 bits under an adapter."""
+    if run.task.method == "lora" and _can_quantize(run) and not run.args.flag("use_dora"):
+        note = "base weights in 4 bit; slower, slightly less accurate; needs the bitsandbytes package"
+        yield Option({"quantization_bit": 4}, note, frozenset({WEIGHTS}))
+
+
+def unquantized_for_zero3(run: RunSettings) -> Iterator[Option]:
+    """Yield unquantized weights: ZeRO-3 shards them while it reads them, but quantized weights only afterwards."""
+    if run.task.method == "lora" and run.quantization.asked and run.batch.world_size > 1:
+        note = "base weights in half precision, which ZeRO-3 spreads while it reads them"
+        yield Option({"quantization_bit": None}, note, frozenset({WEIGHTS}))
+
+
+def unquantized_weights(run: RunSettings) -> Iterator[Option]:
+    """Yield base weights that are not quantized."""
+    if run.task.method == "lora" and run.quantization.works:
+        yield Option({"quantization_bit": None}, "base weights in half precision: faster and more accurate")
+
+
+def _can_quantize(run: RunSettings) -> bool:
+    """True if bitsandbytes can load the base weights in 4 bits, and they are not quantized yet."""
+    bits = run.machine.device.bitsandbytes if run.machine else (4, 8)
+    return 4 in bits and not run.quantization.is_quantized
+
+
+# Method, and optimizers of full fine-tuning.
+
+
+def takes_memory_savers(device: Device, method: str, stage: str) -> bool:
+    """True if a run may train in 16 bits, with AdamW or with an optimizer that needs less memory (data/savers.yaml)."""
+    return supports_memory_savers(device) and method == "full" and stage in ("sft", "pt")
+
+
+def pure_bf16(run: RunSettings) -> Iterator[Option]:
+    """Yield training in 16 bits, with AdamW's states in 16 bits, too."""
+    if _takes_other_optimizer(run) and not run.precision.trains_in_16_bit:
+        note = "weights and AdamW's states in 16 bits; small updates may be lost"
+        yield Option(_pure_bf16_settings(run), note, frozenset({SHARDING, TRAINED}))
+
+
+def memory_saving_optimizers(run: RunSettings) -> Iterator[Option]:
+    """Yield the memory-saving optimizers of `plan`. BAdam keeps the batch; layer-wise GaLore and APOLLO cannot
+    accumulate gradients."""
+    if not _takes_other_optimizer(run):
+        return
+    for name, note in _OPTIMIZER_NOTES.items():
+        layerwise = f"{name}_layerwise" in memory_savers()[name].settings
+        batch = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 1} if layerwise else {}
+        moves = {SHARDING, TRAINED, *([MICRO_BATCH] if layerwise else [])}
+        yield Option({**_pure_bf16_settings(run), **memory_savers()[name].settings, **batch}, note, frozenset(moves))
+
+
+_OPTIMIZER_NOTES: Mapping[str, str] = {
+    "badam": "one layer trained at a time",
+    "galore": "gradients projected to rank 128; an optimizer step for each sample",
+    "apollo": "gradients projected to rank 128; an optimizer step for each sample",
+}
+
+
+def _takes_other_optimizer(run: RunSettings) -> bool:
+    device = run.machine.device if run.machine else None
+    return (
+        device is not None
+        and not run.requested_optimizers
+        and takes_memory_savers(device, run.task.method, run.task.stage)
+    )
+
+
+def _pure_bf16_settings(run: RunSettings) -> dict[str, ArgumentValue]:
+    gone: dict[str, ArgumentValue] = {key: None for key in ("deepspeed", "fsdp", "fsdp_config") if run.args.is_set(key)}
+    return gone | {"pure_bf16": True} | {key: False for key in ("bf16", "fp16") if run.args.flag(key)}
+
+
+def adapters(run: RunSettings) -> Iterator[Option]:
+    """Yield LoRA instead of full training, first without the offload that full training needed."""
+    targets = run.model.family.targets if run.model and run.model.refused else "all"
+    settings = {**_without_optimizer(run), "finetuning_type": "lora", "lora_target": targets}
+    note = "trains adapters instead of all weights, at about ten times the learning rate"
+    if _uses_offload(run):
+        file = "ds_z3.json" if run.zero_stage == 3 else "ds_z2.json"
+        kept = _deepspeed_option(run, file, "").set if run.batch.world_size > 1 else {"deepspeed": None}
+        faster = f"{note}; nothing offloaded: much faster steps"
+        yield Option({**settings, **kept}, faster, frozenset({TRAINED, SHARDING}))
+    yield Option(settings, note, frozenset({TRAINED}))
+    if _can_quantize(run):
+        yield Option({**settings, "quantization_bit": 4}, f"{note}; base weights in 4 bit", frozenset({TRAINED}))

@@ -1,0 +1,190 @@
+"""One search over the options of levers: downwards for what needs less memory, cheapest first, and upwards for what
+free memory would buy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+from typing import TypeVar
+
+from validator.finding import Verdict
+from validator.levers import options
+from validator.levers.options import SHARDING, Option, Options
+from validator.run.prediction import predict
+from validator.run.sample_lengths import estimate_sample_lengths
+from validator.run.settings import RunSettings
+from validator.run.training_time import time_ratio
+from validator.run.variants import ArgumentChanges, ArgumentValue, with_arguments
+
+Candidate = TypeVar("Candidate")
+
+# What keeps the training as it is. Each costs more than all before it together, here and below.
+_SAME_TRAINING: tuple[Options, ...] = (
+    options.smaller_micro_batch,
+    options.zero2,
+    options.liger_kernel,
+    options.recomputation,
+    options.fewer_loader_workers,
+)
+# What changes the samples or the numbers, or makes the run slow.
+_FOR_ADAPTERS: tuple[Options, ...] = (
+    options.half_as_long_samples,
+    options.four_bits,
+    options.unquantized_for_zero3,
+    options.zero3,
+    options.everything_offloaded,
+    options.much_shorter_samples,
+)
+_FOR_WEIGHTS: tuple[Options, ...] = (
+    options.zero3,
+    options.half_as_long_samples,
+    options.optimizer_offloaded,
+    options.everything_offloaded,
+    options.adapters,
+    options.much_shorter_samples,
+)
+_FOR_WEIGHTS_ON_ONE_DEVICE: tuple[Options, ...] = (
+    options.half_as_long_samples,
+    options.pure_bf16,
+    options.adapters,
+    options.memory_saving_optimizers,
+    options.optimizer_offloaded,
+    options.everything_offloaded,
+    options.much_shorter_samples,
+)
+# What free memory may buy; what makes steps fastest comes first.
+USES_OF_MEMORY: tuple[Options, ...] = (
+    options.less_sharding,
+    options.no_recomputation,
+    options.unquantized_weights,
+    options.larger_micro_batch,
+    options.longer_samples,
+)
+# So many trials for further options, where one was found already: they cost about 0.3 ms each.
+_MAX_FURTHER_TRIALS = 150
+VERDICT_RANKS: dict[Verdict, int] = {"fits": 0, "tight": 1, "exceeds": 2, "unknown": 3}
+
+
+def promising(
+    groups: Iterable[tuple[Iterable[Candidate], Iterable[Candidate]]], fits: Callable[[Candidate], bool]
+) -> Iterator[Candidate]:
+    """Yield the candidates that are worth a trial. A group is its most frugal candidates, and all of its candidates: if
+    none of the former fits, none of the latter does."""
+    for frugal, candidates in groups:
+        if any(map(fits, frugal)):
+            yield from candidates
+
+
+def reaches_verdict(run: RunSettings, option: Option, wanted: Verdict) -> bool:
+    """True if the run with the option reaches the verdict, or a better one, with samples of the longest length."""
+    return VERDICT_RANKS[predict(with_arguments(run, option.set)).worst] <= VERDICT_RANKS[wanted]
+
+
+def cheapest_options(run: RunSettings, wanted: Verdict, accepts: Callable[[Option], bool]) -> Iterator[Option]:
+    """Yield options that reach the verdict and are accepted, cheapest first, without those that hold all keys of a
+    cheaper one. Each option that changes the training is combined with all combinations of options that do not."""
+    found: list[ArgumentChanges] = []
+
+    def reaches(option: Option) -> bool:
+        return reaches_verdict(run, option, wanted)
+
+    for trial, option in enumerate(promising(_groups(run, found), reaches)):
+        if found and trial > _MAX_FURTHER_TRIALS:
+            return
+        if reaches(option) and accepts(option):
+            found.append(option.set)
+            yield option
+
+
+def _groups(run: RunSettings, found: list[ArgumentChanges]) -> Iterator[tuple[Iterator[Option], Iterator[Option]]]:
+    """Yield a group of options for each combination of options that change the training. Options that hold all keys of
+    something in `found` are left out; a combination that was part of a result is added to `found`."""
+    easy = [*_combinations(run, _SAME_TRAINING)]
+    for hard in _combinations(run, _changing_training(run)):
+        if _holds_any(hard.set, found):
+            continue
+        combined = filter(None, (_combine((each, hard)) for each in easy))
+        yield (
+            _most_frugal(run, hard, found),
+            (each for each in combined if each.set and not _holds_any(each.set, found)),
+        )
+        if hard.set and any(hard.set.items() <= settings.items() for settings in found):
+            found.append(hard.set)
+
+
+def most_frugal_options(run: RunSettings) -> Iterator[Option]:
+    """Yield each combination of options that change the training, with all options that do not."""
+    for hard in _combinations(run, _changing_training(run)):
+        yield from _most_frugal(run, hard)
+
+
+def options_keeping_training(run: RunSettings) -> Iterator[Option]:
+    """Yield each option that saves memory and keeps the training as it is, by itself."""
+    for lever in _SAME_TRAINING:
+        yield from _available(run, lever)
+
+
+def _changing_training(run: RunSettings) -> tuple[Options, ...]:
+    """Return what changes the training, by what the run trains: adapters, or weights of the model itself."""
+    if run.task.method not in ("full", "freeze"):
+        return _FOR_ADAPTERS
+    return _FOR_WEIGHTS if run.batch.world_size > 1 else _FOR_WEIGHTS_ON_ONE_DEVICE
+
+
+def _available(run: RunSettings, lever: Options) -> list[Option]:
+    """Return the lever's options for the run. If an accelerate file decides the sharding, the recipe cannot."""
+    return [option for option in lever(run) if not (run.accelerate and SHARDING in option.moves)]
+
+
+def _combine(chosen: Iterable[Option]) -> Option | None:
+    """Return all options as one; None if two move the same lever."""
+    settings: dict[str, ArgumentValue] = {}
+    notes: list[str] = []
+    moved: list[str] = []
+    for option in chosen:
+        settings |= option.set
+        notes += [option.note] if option.note else []
+        moved += option.moves
+    moves = frozenset(moved)
+    return Option(settings, "; ".join(notes), moves) if len(moves) == len(moved) else None
+
+
+def _combinations(run: RunSettings, levers: Sequence[Options]) -> Iterator[Option]:
+    """Yield combinations of at most one option of each lever, cheapest first: each lever costs more than all before it
+    together."""
+    choices = [(Option({}, ""), *_available(run, lever)) for lever in reversed(levers)]
+    yield from filter(None, (_combine(reversed(chosen)) for chosen in product(*choices)))
+
+
+def _most_frugal(run: RunSettings, hard: Option, found: Sequence[ArgumentChanges] = ()) -> Iterator[Option]:
+    """Yield the option with the last option of every lever that keeps the training, except those in `found`: once with
+    and once without another DeepSpeed file, which may need more memory than it saves."""
+    last = (choices[-1] for lever in _SAME_TRAINING if (choices := _available(run, lever)))
+    easy = [option for option in last if not _holds_any(option.set, found)]
+    for sharding_kept in (False, True):
+        moved = hard.moves | ({SHARDING} if sharding_kept else set())
+        if option := _combine([*(each for each in easy if not each.moves & moved), hard]):
+            yield option
+
+
+def _holds_any(settings: ArgumentChanges, others: Sequence[ArgumentChanges]) -> bool:
+    return any(other.keys() <= settings.keys() for other in others)
+
+
+def time_ratio_of(run: RunSettings, after: RunSettings) -> float | None:
+    """Return time of `after` over time of `run` on the same samples of usual lengths; None if not known."""
+    return time_ratio(run, after, estimate_sample_lengths(run).lengths[1])
+
+
+def best_use_of_memory(run: RunSettings, lever: Options) -> Option | None:
+    """Return the option that uses most memory among those with which the run still fits; None if there is none, or if
+    its micro batch makes the run no faster, as a larger one pads more."""
+
+    def fits(option: Option) -> bool:
+        return predict(with_arguments(run, option.set)).verdict == "fits"
+
+    best = next(filter(fits, lever(run)), None)
+    if best and options.MICRO_BATCH in best.moves:
+        ratio = time_ratio_of(run, with_arguments(run, best.set))
+        return None if ratio is not None and ratio >= 1 else best
+    return best
