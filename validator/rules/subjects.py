@@ -71,12 +71,10 @@ def accelerate_file(run: RunSettings) -> Iterator[tuple[AccelerateFile]]:
 def datasets(run: RunSettings) -> Iterator[tuple[PlaceIn, Dataset]]:
     """Yield each data set that is named and defined, with the function that gives places in its entry: `at("columns",
     "prompt")`."""
-    if run.data.registry is None or run.data.is_tokenized:
+    if run.data.is_tokenized:
         return
-    for key in ("dataset", "eval_dataset"):
-        for name in dict.fromkeys(run.args.words(key)):
-            if dataset := run.data.registry.get(name):
-                yield partial(in_registry_entry, run, key, dataset), dataset
+    for key, sets in (("dataset", run.data.datasets), ("eval_dataset", run.data.evaluation_datasets)):
+        yield from ((partial(in_registry_entry, run, key, dataset), dataset) for dataset in sets)
 
 
 def checkpoint(run: RunSettings) -> Iterator[tuple[TrainerCheckpoint]]:

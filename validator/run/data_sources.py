@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,16 @@ class DataSources:
     @cached_property
     def datasets(self) -> tuple[Dataset, ...]:
         """The data sets trained on that the registry defines."""
-        names = dict.fromkeys(self._args.words("dataset")) if self.registry else {}
-        return tuple(one for name in names if self.registry and (one := self.registry.get(name)))
+        return self._defined(self._args.words("dataset"))
+
+    @cached_property
+    def evaluation_datasets(self) -> tuple[Dataset, ...]:
+        """The data sets that `eval_dataset` names and the registry defines."""
+        return self._defined(self._args.words("eval_dataset"))
+
+    def _defined(self, names: Sequence[str]) -> tuple[Dataset, ...]:
+        found = (self.registry.get(name) for name in dict.fromkeys(names)) if self.registry else ()
+        return tuple(filter(None, found))
 
     @cached_property
     def local_rows(self) -> int | None:

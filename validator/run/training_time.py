@@ -235,14 +235,8 @@ def sample_counts(run: RunSettings) -> SampleCounts:
     recommended number."""
     if run.data.rows is None:
         return SampleCounts(None, 0)
-    return SampleCounts(run.data.rows - run.data.held_back_rows, run.data.held_back_rows + _evaluation_only_rows(run))
-
-
-def _evaluation_only_rows(run: RunSettings) -> int:
-    """Return the rows of data sets for evaluation alone, as far as they can be counted."""
-    names = dict.fromkeys(run.args.words("eval_dataset")) if run.data.registry else {}
-    sets = [one for name in names if run.data.registry and (one := run.data.registry.get(name))]
-    return sum(one.rows.number for one in sets if one.rows)
+    evaluated = sum(one.rows.number for one in run.data.evaluation_datasets if one.rows)
+    return SampleCounts(run.data.rows - run.data.held_back_rows, run.data.held_back_rows + evaluated)
 
 
 def _evaluation_count(run: RunSettings, total: int, epochs: float) -> float:

@@ -108,10 +108,8 @@ def _launcher_words(
 
 def _dataset_files(run: RunSettings, places: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     """Yield the files of data sets, and the folder of their pictures and sounds if there are any."""
-    names = dict.fromkeys([*run.args.words("dataset"), *run.args.words("eval_dataset")])
-    sets = [
-        one for name in names if run.data.registry and (one := run.data.registry.get(name)) and one.source == "file"
-    ]
+    named = {one.name: one for one in (*run.data.datasets, *run.data.evaluation_datasets)}
+    sets = [one for one in named.values() if one.source == "file"]
     for one in sets:
         yield posixpath.join(places["dataset_dir"], str(one.entry.get("file_name"))), one.path
     media = "media_dir" if "media_dir" in places else "dataset_dir"
