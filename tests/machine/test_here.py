@@ -142,7 +142,7 @@ def test_sizes_that_are_none(name: str, prints: str, says: str, tmp_path: Path) 
 def test_taken_memory_of_a_device_that_shows_no_size() -> None:
     busy = Accelerator("NVIDIA X", None, 3.0, ("0",))
     assert (
-        ThisMachine("48g", (busy,), (), None, (), ()).memory_use_note()
+        ThisMachine("nvidia", "48g", (busy,), (), None, ()).memory_use_note()
         == "other processes hold memory of device 0: up to 3.0 GiB"
     )
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
-from validator.knowledge import devices, releases
+from validator.knowledge import releases
 from validator.knowledge.tables import yaml_table
-from validator.machine import driver, installed_packages, nvidia
+from validator.machine import ascend, installed_packages, nvidia
 from validator.machine.installed_packages import InstalledPackages, find_installed
 from validator.machine.nvidia import NvidiaDriver
 from validator.run.settings import RunSettings
@@ -53,8 +53,12 @@ def check_torch(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
     if torch is None:
         return
     driver = None if run and run.on_cpu else nvidia.read_driver()
-    faults = [*_check_for_driver(torch, driver), *_check_rocm(torch, context, run), *_check_companions(torch, there)]
-    faults += _check_bitsandbytes(torch, there, run)
+    faults = [*_check_for_driver(torch, driver)]
+    # The wheels of the package index are for CUDA, which AMD's devices do not run.
+    if context.machine and context.machine.vendor == "amd" and not torch.hip and not (run and run.on_cpu):
+        found = f"torch {torch.release} is built for {_kind(torch)}, and the devices are AMD's"
+        faults.append(error(found, "a build for ROCm", _INSTALL_REMEDY))
+    faults += [*_check_companions(torch, there), *_check_bitsandbytes(torch, there, run)]
     yield from faults
     if driver and not faults:
         yield ok(f"torch {torch.release} with driver {driver.release}")
@@ -73,21 +77,10 @@ def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Itera
         other = f", or a build of torch for CUDA {newest}" if newest else ""
         yield error(f"driver {driver.release}", wanted, f"a newer driver{other}", what="driver")
     for capability in sorted(set(driver.capabilities)):
-        lacking = (
-            entry for entry in yaml_table("together")["kernels"]["lacking"] if _lacks_kernels(torch, capability, entry)
-        )
-        if entry := next(lacking, None):
+        entries = yaml_table("together")["kernels"]["lacking"]
+        if entry := next((each for each in entries if _lacks_kernels(torch, capability, each)), None):
             found = f"torch {torch.release} has no kernels for compute capability {capability}: {entry['why']}"
             yield error(found, "CUDA 12.8 or later" if capability >= 10 else "a build for CUDA 12.6", _INSTALL_REMEDY)
-
-
-def _check_rocm(torch: PackageBuild, context: CheckContext, run: RunSettings | None) -> Iterator[CheckResult]:
-    """The wheels of the package index are for CUDA, which AMD's devices do not run."""
-    if context.machine is None or context.machine.device not in devices.device_ids() or (run and run.on_cpu):
-        return
-    if devices.find_device(context.machine.device)[0].vendor == "amd" and not torch.hip:
-        found = f"torch {torch.release} is built for {_kind(torch)}, and the devices are AMD's"
-        yield error(found, "a build for ROCm", _INSTALL_REMEDY)
 
 
 def _lacks_kernels(torch: PackageBuild, capability: float, entry: dict[str, Any]) -> bool:
@@ -227,21 +220,16 @@ def check_cann(run: RunSettings | None, context: CheckContext) -> Iterator[Check
     there = find_installed(context.site_packages)
     if "torch-npu" not in there.all_versions:
         torch = there.all_versions.get("torch", "").partition("+")[0]
-        if torch and not (run and run.on_cpu) and driver.run_tool("npu-smi", "info"):
+        if torch and not (run and run.on_cpu) and ascend.has_driver():
             found = "torch_npu is not installed: torch would run on the processors"
             yield error(found, f"torch_npu {torch}", f'pip install "torch-npu~={torch}"', what="torch_npu")
         return
-    yield from _check_torch_npu(there)
-    yield from _check_cann_release(there.all_versions["torch-npu"], context)
-
-
-def _check_torch_npu(there: InstalledPackages) -> Iterator[CheckResult]:
-    """Check torch against torch_npu, whose first three numbers are those of the torch that it is built for."""
     npu, torch = there.all_versions["torch-npu"], there.all_versions.get("torch", "none")
-    wanted = re.match(r"\d+\.\d+\.\d+", npu)
+    wanted = re.match(r"\d+\.\d+\.\d+", npu)  # the torch that it is built for
     if wanted and torch.partition("+")[0] != wanted[0]:
         remedy = f"install torch {wanted[0]} for CPUs, as pytorch.org/get-started says"
         yield error(f"torch_npu {npu} beside torch {torch}", f"torch {wanted[0]}", remedy, what="torch_npu")
+    yield from _check_cann_release(npu, context)
 
 
 def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult]:
@@ -249,7 +237,14 @@ def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult
     home = next((Path(context.environment[name]) for name in _HOME_VARIABLES if context.environment.get(name)), None)
     if home is None:
         folder = next((place for name in _DEFAULT_FOLDERS if (place := context.root / name).is_dir()), None)
-        yield _missing_variables(folder, wanted or f"the CANN that torch_npu {npu} was released for")
+        if folder is None:
+            remedy = "install its toolkit and the kernels of the device"
+            yield error("no CANN", wanted or f"the CANN that torch_npu {npu} was released for", remedy)
+            return
+        # Without its variables CANN's libraries are not found, and torch_npu is not imported.
+        script = (folder.parent if folder.name == "latest" else folder) / "set_env.sh"
+        found = f"CANN {_read_version(folder)} is there, and its variables are not set"
+        yield error(found, _HOME_VARIABLES[0], f"source {script}")
         return
     version = _read_version(home)
     # 8.0 of 8.0.RC3 and of 8.0.0.alpha002: releases of one series go together.
@@ -258,15 +253,6 @@ def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult
         yield warning(f"CANN {version}", f"{wanted}, for which torch_npu {npu} was released", remedy)
     else:
         yield ok(f"CANN {version or 'of an unknown release'} with torch_npu {npu}")
-
-
-def _missing_variables(folder: Path | None, wanted: str) -> CheckResult:
-    """Return the error for missing variables of CANN: its libraries are not found, and torch_npu is not imported."""
-    if folder is None:
-        return error("no CANN", wanted, "install its toolkit and the kernels of the device")
-    script = (folder.parent if folder.name == "latest" else folder) / "set_env.sh"
-    found = f"CANN {_read_version(folder)} is there, and its variables are not set"
-    return error(found, _HOME_VARIABLES[0], f"source {script}")
 
 
 def _read_version(home: Path) -> str:

@@ -22,6 +22,11 @@ def read_accelerators() -> DriverReading | None:
     return DriverReading(dies)
 
 
+def has_driver() -> bool:
+    """Return whether npu-smi is installed and prints something."""
+    return bool(driver.run_tool("npu-smi", "info"))
+
+
 def read_health() -> dict[str, str]:
     """Read the driver's word on each device, such as OK or Alarm, by index; none if npu-smi is not installed."""
     pairs = _die_rows(driver.run_tool("npu-smi", "info") or "")

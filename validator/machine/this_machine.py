@@ -47,15 +47,20 @@ class Note(NamedTuple):
 @dataclass(frozen=True)
 class ThisMachine:
     """This machine. `device` is an id of the catalogue, or the memory of a device that the catalogue lacks (`48g`);
-    `accelerators` of this kind can be used by a run, `other_accelerators` are of other kinds. `variables` hide devices
-    from a run, in order of precedence; `unreachable`: the driver's lines on devices that it cannot reach."""
+    `accelerators` of this kind can be used by a run, `other_accelerators` are of other kinds. `unreachable`: the
+    driver's lines on devices that it cannot reach."""
 
+    vendor: str
     device: str
     accelerators: tuple[Accelerator, ...]
     other_accelerators: tuple[Accelerator, ...]
     host_ram_gib: float | None
-    variables: Sequence[str]
     unreachable: tuple[str, ...]
+
+    @property
+    def variables(self) -> Sequence[str]:
+        """The variables that hide devices from a run, in order of precedence."""
+        return vendor_drivers()[self.vendor].variables
 
     @property
     def machine(self) -> str:
@@ -134,7 +139,7 @@ def detect_machine(remedy: str = _DRIVER_REMEDY) -> ThisMachine | None:
             faults.append(err.finding)
             continue
         if reading is not None:
-            return _from_reading(reading, vendor_drivers()[vendor].variables)
+            return _from_reading(reading, vendor)
     if faults:
         raise DriverError(faults[0], remedy)
     return None
@@ -145,7 +150,8 @@ def read_processes() -> list[DeviceProcess]:
     return nvidia.read_processes() or ascend.read_processes() or amd.read_processes()
 
 
-def _from_reading(reading: DriverReading, variables: Sequence[str]) -> ThisMachine:
+def _from_reading(reading: DriverReading, vendor: str) -> ThisMachine:
+    variables = vendor_drivers()[vendor].variables
     left = visible_accelerators(reading.accelerators, variables)
     if not left:
         there = _count_products(reading.accelerators)
@@ -161,7 +167,7 @@ def _from_reading(reading: DriverReading, variables: Sequence[str]) -> ThisMachi
     device, usable = max(kinds.items(), key=lambda kind: _usable_gib_and_count(kind[1]))
     taken = usable[:1] if usable[0].is_mig_slice else usable
     others = tuple(accelerator for accelerator in left if accelerator not in usable)
-    return ThisMachine(device, tuple(taken), others, host.memory_gib(), variables, reading.unreachable)
+    return ThisMachine(vendor, device, tuple(taken), others, host.memory_gib(), reading.unreachable)
 
 
 def _usable_gib_and_count(alike: Sequence[Accelerator]) -> tuple[float, int]:
