@@ -25,7 +25,7 @@ def _autocast_inputs(*tensors: Tensor) -> list[Tensor]:
     return [tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor for tensor in tensors]
 
 
-# Width of the heads that FlashAttention takes at most.
+# The widest heads that FlashAttention accepts.
 _MAX_FLASH_HEAD_DIM = 256
 
 

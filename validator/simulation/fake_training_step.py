@@ -48,7 +48,8 @@ def follow_steps(request: SimulationRequest, real: bool = False) -> FollowedStep
     enabled = torch.is_autocast_enabled
 
     def is_autocast_enabled(_device_type: str | None = None) -> bool:
-        """Tell the CPU's state to PEFT, bitsandbytes and checkpointing, which ask for CUDA's."""
+        """True if the CPU's autocast is on. PEFT, bitsandbytes and checkpointing ask for the state of CUDA's, which the
+        CPU's stands for."""
         return bool(enabled("cpu"))
 
     with (
@@ -154,7 +155,7 @@ class _TrainingRun:
         ]
 
     def _micro_step(self, step: int, media: dict[str, torch.Tensor]) -> None:
-        """Forward and backward pass of one micro batch."""
+        """Run the forward and backward pass of one micro batch."""
         readable: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if not self.real:
             readable = (
@@ -186,8 +187,8 @@ def _allocated_bytes(tensor: torch.Tensor) -> int:
 
 
 def _wrap_in_autocast(model: Any) -> None:
-    """Do what accelerate.Accelerator.prepare_model does with mixed_precision="bf16". The CPU's lists of operators agree
-    with CUDA's for those of these models."""
+    """Do what accelerate.Accelerator.prepare_model does with mixed_precision="bf16". For the operators of these models
+    the CPU's autocast lists agree with CUDA's."""
     autocast = torch.autocast("cpu", dtype=torch.bfloat16)
     model.forward = types.MethodType(convert_outputs_to_fp32(autocast(model.forward.__func__)), model)
 
@@ -209,8 +210,8 @@ _MIN_QUANTIZED_ELEMENTS, _MOMENT_BLOCK = 4096, 256
 
 
 class _AdamW8bit(torch.optim.Optimizer):
-    """The states of bitsandbytes' 8-bit AdamW: two uint8 moments and an fp32 scale for each block; fp32 moments for
-    small tensors and for embeddings, which transformers' Trainer excepts (`precise`: their ids). The update works in
+    """The states of bitsandbytes' 8-bit AdamW: two uint8 moments with an fp32 scale for each block; fp32 moments for
+    small tensors and for embeddings, which transformers' Trainer excludes (`precise`: their ids). The update works in
     place."""
 
     def __init__(self, trained: Iterable[torch.Tensor], precise: set[int]) -> None:

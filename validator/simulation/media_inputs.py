@@ -1,9 +1,8 @@
-"""Inputs of models that see or hear: one image and one sound in each sequence, as LLaMA-Factory's collator hands
-them over.
+"""Inputs of multimodal models: one image and one sound in each sequence, as LLaMA-Factory's collator hands them over.
 
-What the classes compute from the grids of patches decides shapes, so these small tensors keep their values (see
-`fake_tensors`). Where an image stands in a sequence does not: a mask of its tokens is taken to select as many as
-there are."""
+The classes compute shapes from the grids of patches, so these small tensors keep their values (see `fake_tensors`). The
+place of an image in its sequence decides no shape: a mask of its tokens is taken to select as many tokens as there
+are."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ from validator.simulation.fake_tensors import keep_small_int_values
 
 Tensors = dict[str, torch.Tensor]
 InputShapes = dict[str, Sequence[int]]
-# Pieces of a picture at most, with the whole of it (Llama4ImageProcessor, max_patches).
+# Tiles of an image at most, with the whole image (Llama4ImageProcessor, max_patches).
 _MAX_TILES = 17
-# Tokens that a picture becomes at most where its patches are pooled (Gemma4ImageProcessor, max_soft_tokens).
+# Tokens of an image at most, if its patches are pooled (Gemma4ImageProcessor, max_soft_tokens).
 _MAX_SOFT_TOKENS = 280
 
 
 def image_inputs(config: Any, pixels: int, sequences: int, length: int) -> Tensors:
-    """Return the tensors of a batch beside its tokens: one picture of so many pixels in each sequence."""
+    """Return the tensors of a batch beside its tokens: one image of so many pixels in each sequence."""
     seen = config.vision_config
     if hasattr(seen, "max_num_tiles"):
         return _tile_inputs(seen, sequences, length)
@@ -46,14 +45,14 @@ def image_inputs(config: Any, pixels: int, sequences: int, length: int) -> Tenso
 
 
 def _patch_inputs(config: Any, pixels: int, sequences: int) -> Tensors:
-    """Tensors of a picture that is resized to a grid of patches, to rows of them, or to one size."""
+    """Return the tensors of an image that is resized to a grid of patches, to rows of patches, or to one size."""
     seen = config.vision_config
     if hasattr(seen, "spatial_merge_size"):
         shaped = _patch_grid(seen, pixels)
     else:
         shaped = _padded_patches(config) if hasattr(seen, "num_patches") else _fixed_size(seen)
     with keep_small_int_values(0):
-        # A tuple is the shape of all pictures' tensor, a list the values of a row for each.
+        # A tuple is the shape of a tensor for all images, a list holds the values of a row for each image.
         return {
             name: torch.empty((sequences * described[0], *described[1:]))
             if isinstance(described, tuple)
@@ -63,14 +62,15 @@ def _patch_inputs(config: Any, pixels: int, sequences: int) -> Tensors:
 
 
 def _image_token_marks(config: Any) -> tuple[str, int] | None:
-    """Return the batch's name for the marks of a picture's tokens, and how many these are."""
+    """Return the batch's name for the marks of an image's tokens, and the number of these tokens."""
     if hasattr(config, "mm_tokens_per_image"):
         return "token_type_ids", config.mm_tokens_per_image
     return ("mm_token_type_ids", _MAX_SOFT_TOKENS) if hasattr(config.vision_config, "pooling_kernel_size") else None
 
 
 def _tile_inputs(seen: Any, pictures: int, length: int) -> Tensors:
-    """Tensors of as many tiles as a picture may have, which the decoder's layers attend to (processing_mllama.py)."""
+    """Return the tensors of as many tiles as an image may have, which the decoder's layers attend to
+    (processing_mllama.py)."""
     tiles, size = seen.max_num_tiles, seen.image_size
     return {
         "pixel_values": torch.empty((pictures, 1, tiles, seen.num_channels, size, size)),
@@ -81,7 +81,8 @@ def _tile_inputs(seen: Any, pictures: int, length: int) -> Tensors:
 
 
 def _pooled_inputs(seen: Any, pictures: int) -> Tensors:
-    """Tensors of as many patches as a picture may have, with their places (image_processing_gemma4.py pads to that)."""
+    """Return the tensors of as many patches as an image may have, with their positions (image_processing_gemma4.py pads
+    to that number)."""
     patches = _MAX_SOFT_TOKENS * seen.pooling_kernel_size**2
     return {
         "pixel_values": torch.empty((pictures, patches, 3 * seen.patch_size**2)),
@@ -90,7 +91,8 @@ def _pooled_inputs(seen: Any, pictures: int) -> Tensors:
 
 
 def _padded_patches(config: Any) -> InputShapes:
-    """Rows of patches, of as many as a picture has at most (transformers, image_processing_lfm2_vl.py)."""
+    """Return the shapes of rows of patches, padded to the most that an image has (transformers,
+    image_processing_lfm2_vl.py)."""
     seen, side = config.vision_config, 16 * config.downsample_factor
     inputs = seen.num_channels * _patch_side(seen) ** 2
     return {"pixel_values": (1, side * side, inputs), "spatial_shapes": [side, side],
@@ -98,7 +100,8 @@ def _padded_patches(config: Any) -> InputShapes:
 
 
 def _patch_grid(seen: Any, pixels: int) -> InputShapes:
-    """Rows of patches and their grid, whose sides are multiples of the patches merged along them."""
+    """Return the shapes of rows of patches and their grid, whose sides are multiples of the number of patches merged
+    along them."""
     step = seen.patch_size * seen.spatial_merge_size
     side = max(int(math.sqrt(pixels)) // step, 1) * seen.spatial_merge_size
     inputs = seen.in_channels * getattr(seen, "temporal_patch_size", 1) * seen.patch_size**2
@@ -106,14 +109,14 @@ def _patch_grid(seen: Any, pixels: int) -> InputShapes:
 
 
 def _fixed_size(seen: Any) -> InputShapes:
-    """The shape of pictures that are resized to one size."""
+    """Return the shape of images that are resized to one size."""
     size = seen.image_size if isinstance(seen.image_size, int) else seen.image_size[0]
     tiles = _MAX_TILES if hasattr(seen, "pixel_shuffle_ratio") else 1
     return {"pixel_values": (tiles, getattr(seen, "num_channels", 3), size, size)}
 
 
 def image_tokens(config: Any, given: Tensors) -> int:
-    """Tokens that stand for the pictures of a batch."""
+    """Return the number of tokens that stand for the images of a batch."""
     pictures = int(given["pixel_values"].shape[0])
     if "image_position_ids" in given:
         return pictures * _MAX_SOFT_TOKENS
@@ -134,7 +137,7 @@ def _patches_per_token(config: Any) -> int:
     return int(1 / ratio**2)
 
 
-# Of one second, and the most that a sound has (transformers, WhisperFeatureExtractor).
+# Frames of one second, and of a sound at most (transformers, WhisperFeatureExtractor).
 _FRAMES_PER_SECOND, _MAX_FRAMES = 100, 3000
 
 

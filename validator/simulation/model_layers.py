@@ -1,5 +1,5 @@
-"""The decoder's layers, found on the model class itself: which there are, how they repeat, what each holds, which
-shallow copies stand for all of them, and which layer is at work during a step."""
+"""The decoder's layers, found on the model class itself: their number, how they repeat, their modules, the shallow
+copies that stand for all of them, and the layer at work during a step."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from validator.simulation.tracker import Tracker
 
 
 class ModelShape(NamedTuple):
-    """`kinds`: a number for each layer, equal for layers that are alike. `counted`: what a layer of each run of alike
-    layers holds. Elements of the whole model, of its embedding, of an output layer of its own, and of a hidden
-    state."""
+    """`kinds`: a number for each layer, equal for layers that are alike. `counted`: the modules of a layer, for each
+    run of layers that are alike. Elements of the whole model, of its embedding, of an output layer of its own, and of a
+    hidden state."""
 
     kinds: list[int]
     counted: list[LayerGroup]

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -29,6 +30,9 @@ try:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 except ImportError:  # older releases build masks in each class
     masking_utils = None
+if find_spec("liger_kernel") and find_spec("triton"):
+    from liger_kernel.ops import fused_linear_cross_entropy
+    from triton.runtime.jit import KernelInterface
 
 # Keys of config.json that say nothing about shapes, or name code that is not transformers'.
 _IGNORED_KEYS = ("architectures", "torch_dtype", "dtype", "transformers_version", "_name_or_path", "auto_map",
@@ -188,7 +192,7 @@ def _model_with_adapter(request: SimulationRequest, made: Any, real: bool) -> tu
 def _apply_to_data(
     self: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
 ) -> nn.Module:
-    """nn.Module._apply by setting the data of parameters, as fake parameters cannot be swapped."""
+    """Do what nn.Module._apply does by setting the data of parameters, as fake parameters cannot be swapped."""
     for module in self.modules() if recurse else [self]:
         for parameter in filter(None.__ne__, module._parameters.values()):
             with torch.no_grad():
@@ -201,9 +205,7 @@ def _apply_to_data(
 @functools.cache
 def _patch_liger_kernels() -> None:
     """Make Liger's kernels compute nothing. Their callers allocate what a run allocates, on CUDA's path."""
-    from liger_kernel.ops import fused_linear_cross_entropy as fused  # optional, as triton is
-    from triton.runtime.jit import KernelInterface
-
+    fused = fused_linear_cross_entropy
     KernelInterface.__getitem__ = lambda _kernel, _grid: lambda *_, **__: None
     fused._can_use_mm_out = lambda *_: True
     source = inspect.getsource(fused.fused_linear_cross_entropy_forward).replace("out_dtype=torch.float32,", "")
@@ -217,11 +219,11 @@ _ATTENTION_IMPLEMENTATIONS = {"sdpa": "sdpa", "eager": "eager", "fa2": "simulate
 
 
 def _install_attention(attention: str, padded: bool) -> str:
-    """Register the kernels with transformers, and return its name of the implementation.
+    """Register the kernels with transformers, and return transformers' name of the implementation.
 
     transformers takes a fake tensor for a trace and would build a mask. A real run without padding passes no mask and
-    sets `is_causal`; a run with a mask does not search for packed sequences. Older releases build masks in each class;
-    there the tracker answers, and no class leaves the mask out for the simulator's flash attention."""
+    sets `is_causal`; a run with a mask does not search for packed sequences. Older releases build masks in each class.
+    There the tracker answers their questions, and the simulator's flash attention gets a mask that it ignores."""
     name = _ATTENTION_IMPLEMENTATIONS[attention]
     if masking_utils is None:
         return name

@@ -127,8 +127,8 @@ def _counted_model(name: str, source: ConfigSource, step: SimulatedStep) -> Mode
 
 class PlanSimulations(Simulation):
     """The simulations of a plan. `model` is a placeholder until its layers are counted; no request depends on it.
-    `failed`: by method, why its simulation failed; that method is not tried again. `closed`: nothing more is simulated.
-    """
+    `failed`: reasons why simulations of a method failed, by method, which is then not tried again. `closed`: nothing
+    more is simulated."""
 
     def __init__(self, model: Model, source: ConfigSource, session: SimulationSession) -> None:
         super().__init__(session)
@@ -143,7 +143,7 @@ class PlanSimulations(Simulation):
 
     @property
     def used_up(self) -> int | None:
-        """How many simulations were made, if no more are allowed; else None."""
+        """The number of simulations made, if no more are allowed; else None."""
         return self.session.made if self.session.spent else None
 
     @property

@@ -28,8 +28,8 @@ from validator.simulation.simulation_request import SimulationRequest
 _REQUIRED_PACKAGES = ("torch", "transformers", "peft", "llamafactory")
 # Seconds for one answer; the first one waits for the imports, too.
 ANSWER_TIMEOUT_SECONDS = 600
-# Of the child process: nothing is imported from the working folder, where Python looks first by default, nothing is
-# asked of a hub, and a few threads more would not make fake tensors faster.
+# The child process imports nothing from the working folder, where Python looks first by default, and asks no hub for
+# anything; more threads would not make fake tensors faster.
 _CHILD_ENVIRONMENT = {
     "PYTHONSAFEPATH": "1",
     "HF_HUB_OFFLINE": "1",
@@ -110,7 +110,8 @@ class SimulatorProcess:
 
 
 def _serve_requests(connection: Connection) -> None:
-    """Answer until nobody asks any more. Output of libraries is dropped: standard output is the caller's."""
+    """Answer requests until the parent closes the connection. Output of libraries is dropped: standard output is the
+    parent's."""
     processes.die_with_parent()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):

@@ -1,7 +1,7 @@
-"""The result of a simulation, live bytes at each phase of a step, and how it becomes a prediction of device memory.
+"""The result of a simulation: live bytes at each phase of a step, and the prediction of device memory that follows.
 
-On one device every byte is the simulation's. Over several, or where an engine runs the step, bytes that come and go
-with the batch are the simulation's, and weights, gradients and states are divided by the formulas of `physics`."""
+On one device all bytes are simulated. Over several devices, or under DeepSpeed, only transient bytes are simulated;
+weights, gradients and optimizer states come from the formulas of `physics`, which shard them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from validator.physics.training_step import TrainingStep, training_step
 from validator.physics.uncertainty import memory_gaps
 from validator.physics.weights import GatherPoint, gathered_weight_bytes
 
-# Kinds of bytes that stay from one micro batch to the next; all others come and go.
+# Categories that stay from one micro batch to the next; all others are transient.
 STATE_CATEGORIES = ("param", "grad", "optim")
-# Whose releases decide an answer.
+# Packages whose releases decide an answer.
 DECISIVE_PACKAGES = ("torch", "transformers", "peft", "trl", "llamafactory", "bitsandbytes", "liger-kernel")
 
 
@@ -41,7 +41,8 @@ class LinearModules(NamedTuple):
 
 
 class LayerGroup(NamedTuple):
-    """`number` layers that are alike: their linear modules, elements of experts in one tensor, and of all else."""
+    """`number` layers that are alike. Of each: its linear modules, elements of experts in one tensor, and of all other
+    parameters."""
 
     number: int
     linears: list[LinearModules]
@@ -50,8 +51,8 @@ class LayerGroup(NamedTuple):
 
 
 class PhasePeak(NamedTuple):
-    """Bytes of live tensors at the largest moment of a part of a step, by what they are; and the most that comes and
-    goes at any time of it."""
+    """Bytes of live tensors at the largest moment of a phase, also by category, and the most transient bytes at any
+    time of the phase."""
 
     size: int
     categories: dict[str, int]
@@ -59,8 +60,8 @@ class PhasePeak(NamedTuple):
 
 
 class SimulatedStep(NamedTuple):
-    """Live tensors at each moment of a step, counts of elements, the layers. `whole`: all layers were stepped
-    through, not two shallow copies."""
+    """Live tensors at each phase of a step, counts of elements, the layers. `whole`: all layers ran, not two shallow
+    copies."""
 
     moments: dict[str, PhasePeak]
     parameters: int
@@ -73,7 +74,7 @@ class SimulatedStep(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """Bytes of live tensors at the largest moment."""
+        """Bytes of live tensors at the largest phase."""
         return max(moment.size for moment in self.moments.values())
 
 
@@ -102,7 +103,8 @@ _TRANSIENT_TERMS = {"logits": DeviceTerm.LOGITS, "weight_cast": DeviceTerm.WEIGH
 def estimate_from_step(
     arch: Architecture, work: Workload, answer: SimulatedStep, stepped: bool, runtime: DeviceRuntime | None
 ) -> Estimate:
-    """The band around the simulated moments, bytes. `stepped`: the simulation holds the optimizer's states, too."""
+    """Return the prediction from the simulated phases, bytes. `stepped`: the simulation holds the optimizer's states,
+    too."""
     run, runtime = training_step(arch, work), runtime or DeviceRuntime()
     alone = work.sharding.world_size == 1 and not work.sharding.strategy.deepspeed
     moments = {
@@ -128,7 +130,7 @@ def estimate_from_step(
 
 
 def resident_bytes(arch: Architecture, work: Workload) -> float:
-    """Bytes that are there all the time, without simulation: no peak is lower."""
+    """Bytes that are on the device all the time, by the formulas: no peak is lower."""
     return sum(resident_terms(training_step(arch, work)).values())
 
 
@@ -142,9 +144,8 @@ def _single_device_terms(run: TrainingStep, moment: PhasePeak, stepped: bool, na
 
 
 def _sharded_terms(run: TrainingStep, moment: PhasePeak, name: str, answer: SimulatedStep) -> DeviceTerms:
-    """Terms of a phase over several devices. Transient bytes are the most at any time of the phase, since states of
-    another size may move the peak. Gradients are all there while they are made, but for plain data parallelism's share.
-    """
+    """Terms of a phase over several devices. Transient bytes are the most at any time of the phase, since sharded
+    states may move the peak. With a gradient buffer all gradients count; without one, the simulated share of them."""
     if name == "opt":
         return {**formulas.optimizer_step(run), **_transient_terms(moment.categories, moment.transient)}
     return {

@@ -1,4 +1,6 @@
-"""Follows every tensor's storage from allocation to release, and finds the peak of each phase and layer in that log."""
+"""Follows every tensor's storage from allocation to release, and finds the peak of each phase and layer in that log.
+
+torch.distributed._tools.mem_tracker was considered: it has no categories for logits or weight casts, and is private."""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ from validator.simulation.simulated_memory import STATE_CATEGORIES
 
 
 def allocated_size(size: int) -> int:
-    """Bytes that an allocation of `size` takes."""
+    """Bytes that the allocator hands out for `size` bytes."""
     return -(-size // 512) * 512
 
 
 @dataclass
 class Allocation:
-    """One storage: its bytes, what it is (param, grad, optim, act, logits, weight_cast, workspace), which operator made
-    it, and the phase and the decoder layer (`segment`) at work when it was made."""
+    """One storage: its bytes, its category (param, grad, optim, act, logits, weight_cast, workspace), the operator that
+    made it, and the phase and decoder layer (`segment`) at that time."""
 
     size: int
     category: str
@@ -35,12 +37,13 @@ class Allocation:
     segment: str
 
 
-# Where a storage is known under: the number of its allocation, None where another took its bytes over.
+# The number of a storage's allocation (None if another storage took its bytes over), and the storage.
 _StorageEntry = tuple[int | None, "weakref.ref[torch.UntypedStorage]"]
 
 
 class Tracker(TorchDispatchMode):
-    """The log holds the number of a allocation plus one, negative at its death."""
+    """A dispatch mode that logs allocations. The log holds the number of an allocation plus one, negative at its
+    release."""
 
     def __init__(self, vocab: int | None = None, padded: bool = False) -> None:
         super().__init__()
@@ -142,7 +145,7 @@ class Tracker(TorchDispatchMode):
         )
 
     def _reuses(self, old: torch.Tensor, new: torch.Tensor) -> bool:
-        """`new` takes over the bytes of `old`, which the autograd engine refuses to do only because these tensors are a
+        """True if `new` takes over the bytes of `old`, as the autograd engine does for all tensors but those of a
         subclass."""
         number, before, after = self._number(old), old.untyped_storage(), new.untyped_storage()
         if number is None or before.nbytes() != after.nbytes() or after._cdata in self._alive:
@@ -160,7 +163,7 @@ StepPart = tuple[str, str]
 
 class PartPeak(NamedTuple):
     """Bytes by category at the moment when a part of a step holds most, the operator that reached it, and the most
-    bytes that come and go at any time of the part."""
+    transient bytes at any time of the part."""
 
     size: int
     categories: BytesByCategory
@@ -169,14 +172,14 @@ class PartPeak(NamedTuple):
 
 
 def allocation_events(tracker: Tracker) -> Iterator[tuple[int, Allocation, int]]:
-    """(number of the allocation, the allocation, bytes that come or go)"""
+    """Yield (number of the allocation, the allocation, bytes that come or go) for each event of the log."""
     for event in tracker.log:
         allocation = tracker.allocations[abs(event) - 1]
         yield abs(event) - 1, allocation, allocation.size if event > 0 else -allocation.size
 
 
 def peaks_by_part(tracker: Tracker) -> dict[StepPart, PartPeak]:
-    """The peak of every (phase, segment)."""
+    """Return the peak of every (phase, segment)."""
     now = transient = 0
     categories, peaks = BytesByCategory(), dict[StepPart, PartPeak]()
     for _, allocation, change in allocation_events(tracker):

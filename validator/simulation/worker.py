@@ -27,11 +27,11 @@ class StepPeaks(NamedTuple):
 
     @property
     def highest(self) -> StepPart:
-        """The part that reaches the peak."""
+        """The part with the largest peak."""
         return max(self.parts, key=lambda part: self.parts[part].size)
 
     def moments(self) -> dict[str, PhasePeak]:
-        """The highest part of each phase of a step, with the most transient bytes at any time of that phase."""
+        """Return the highest part of each phase of a step, with the most transient bytes at any time of that phase."""
         moments: dict[str, PhasePeak] = {}
         for (phase, segment), part in self.parts.items():
             if phase.startswith("s"):
