@@ -12,7 +12,7 @@ import pytest
 
 from validator.dataset import quality, row_selection, sample_guidance, sequence_lengths
 from validator.dataset.data_report import DataReport, DroppedRows, RowCounts
-from validator.dataset.token_counting import estimate_tokens
+from validator.dataset.token_counting import CharacterCounter
 from validator.dataset.user_input import report_on_source
 from validator.run.settings import run_of_values
 
@@ -185,7 +185,7 @@ def test_texts_of_pretraining_are_counted_in_blocks(tmp_path: Path) -> None:
     ],
 )
 def test_estimated_tokens(text: str, low: int, high: int) -> None:
-    assert low <= estimate_tokens(text) <= high
+    assert low <= CharacterCounter().count([text])[0] <= high
 
 
 def test_histogram_holds_every_sample_once() -> None:
@@ -199,7 +199,6 @@ def test_histogram_holds_every_sample_once() -> None:
 
 def test_packing_fills_sequences() -> None:
     assert sequence_lengths.count_packed_sequences([5, 5, 5, 11], 10) == 2
-    assert sequence_lengths.count_text_blocks([7, 7, 7], 10) == 2
     run = run_of_values({"preprocessing_batch_size": 2, "preprocessing_num_workers": 2})
     assert [list(batch) for batch in row_selection.packing_batches(run, np.arange(5))] == [[0, 1], [2], [3, 4]]
 

@@ -129,8 +129,9 @@ def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCo
     elif not one.problems:
         one.rows = row_scan.scan_dataset(one.files, scan_settings(run, counter, one.attr), report)
         one.problems += _row_problems(one, str(one.dataset.path))
-        if not one.rows.problems:
-            drop_date_answers(one.rows, one.attr)
+        if one.attr.formatting == "alpaca" and one.attr.columns.get("response") in _date_columns(one.rows):
+            outcome = one.rows.rows["outcome"]  # dates are no text, so no row has an answer
+            outcome[outcome == TRAINED] = DATE_ANSWER
     if one.problems and not one.rows.problems:
         one.problems[0] = replace(one.problems[0], remedy=one.suggested_entry(run.task.stage))
     return one
@@ -231,12 +232,6 @@ def _first_part_rows(scan: ScannedRows) -> int:
 def _date_columns(scan: ScannedRows) -> list[str]:
     """Return the columns of JSON lines that hold nothing but dates, of which Arrow makes timestamps."""
     texts = {column for column, kinds in scan.column_types.items() if str in kinds}
-    lines = all(data_files.is_json_lines(path) for _, path in scan.files)
-    return sorted(texts - scan.not_dates) if lines else []
-
-
-def drop_date_answers(scan: ScannedRows, attr: DatasetAttr) -> None:
-    """Mark all rows as without answer if every answer is a date, which is no text."""
-    if attr.formatting == "alpaca" and attr.columns.get("response") in _date_columns(scan):
-        outcome = scan.rows["outcome"]
-        outcome[outcome == TRAINED] = DATE_ANSWER
+    if scan.problems or not all(data_files.is_json_lines(path) for _, path in scan.files):
+        return []
+    return sorted(texts - scan.not_dates)

@@ -311,8 +311,9 @@ def _template_texts(part: ScannedRows, number: int, sample: Sample, settings: Sc
 def _sample_lengths(sample: Sample, sizes: list[int], settings: ScanSettings) -> SampleLengths:
     """Return the lengths of a sample; `sizes` are the tokens of its turns."""
     extra = int(settings.template.efficient_eos)
-    if settings.stage == "pt":
-        return sequence_lengths.text_lengths(sizes[0], settings.cutoff_len, settings.packing)
+    if settings.stage == "pt":  # packed texts are cut into blocks later and lose nothing here
+        kept = sizes[0] if settings.packing else min(sizes[0], settings.cutoff_len)
+        return sizes[0], kept, sizes[0], sizes[0] - kept
     if settings.stage == "sft":
         pairs = [(sizes[0], sizes[1])] if len(sizes) == 2 else list(zip(sizes[::2], sizes[1::2], strict=True))
         return sequence_lengths.turn_lengths(pairs, settings.cutoff_len, extra, settings.template.mask_history)

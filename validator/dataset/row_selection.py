@@ -276,11 +276,14 @@ def _kto_row_without_turns(run: RunSettings, selection: RowSelection) -> int | N
 def _count_sequences(run: RunSettings, selection: RowSelection) -> int:
     if not run.batch.packing:
         return len(selection.train) - selection.drops.total()
-    fill = sequence_lengths.count_text_blocks if run.task.stage == "pt" else sequence_lengths.count_packed_sequences
-    return sum(
-        fill(selection.rows["kept_tokens"][selection.trained(batch)].tolist(), max(run.batch.kept_tokens, 1))
-        for batch in packing_batches(run, selection.train)
-    )
+    limit, sequences = max(run.batch.kept_tokens, 1), 0
+    for batch in packing_batches(run, selection.train):
+        lengths = selection.rows["kept_tokens"][selection.trained(batch)].tolist()
+        if run.task.stage == "pt":  # the rest of a batch, shorter than a block, is dropped
+            sequences += sum(lengths) // limit
+        else:
+            sequences += sequence_lengths.count_packed_sequences(lengths, limit)
+    return sequences
 
 
 def _nothing_to_train(run: RunSettings, selection: RowSelection) -> FatalProblem:

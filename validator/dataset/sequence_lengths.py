@@ -51,13 +51,6 @@ def answer_lengths(source: int, answers: Sequence[int], limit: int) -> SampleLen
     return source + target, left_source + left_target, sum(answers), lost
 
 
-def text_lengths(tokens: int, limit: int, packed: bool) -> SampleLengths:
-    """Return the lengths of a text of pre-training, its end token included. Packed texts are cut into blocks later and
-    lose nothing here."""
-    kept = tokens if packed else min(tokens, limit)
-    return tokens, kept, tokens, tokens - kept
-
-
 def count_packed_sequences(lengths: Sequence[int], limit: int) -> int:
     """Return the number of sequences of `limit` tokens into which one batch of samples is packed: of the samples left,
     the longest that fits goes next. Longer samples are dropped."""
@@ -69,12 +62,6 @@ def count_packed_sequences(lengths: Sequence[int], limit: int) -> int:
             at = bisect_right(left, room)
         filled += 1
     return filled
-
-
-def count_text_blocks(lengths: Sequence[int], limit: int) -> int:
-    """Return the number of blocks of `limit` tokens into which one batch of texts is cut. The rest at its end is
-    dropped."""
-    return sum(lengths) // limit
 
 
 _HISTOGRAM_BARS = 16

@@ -42,11 +42,6 @@ def _byte_parts(byte: int) -> int:
 _BYTE_TABLE = bytes(map(_byte_parts, range(256)))
 
 
-def estimate_tokens(text: str) -> int:
-    """Return an estimate of the tokens that a Qwen tokenizer makes of a text."""
-    return CharacterCounter().count([text])[0]
-
-
 class CharacterCounter:
     """Estimates tokens from characters. `begins`: texts get a token `bos_token` in front."""
 
@@ -90,18 +85,13 @@ class TokenizerCounter:
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens of each text; all cores are used."""
-        short = [_without_lone_surrogates(text) if len(text) < _MAX_TOKENIZED_CHARACTERS else "" for text in texts]
-        counts = [len(one) for one in self._tokenizer.encode_batch_fast(short, add_special_tokens=False)]
-        return [
-            estimate_tokens(text) if len(text) >= _MAX_TOKENIZED_CHARACTERS else n
-            for text, n in zip(texts, counts, strict=True)
-        ]
-
-
-def _without_lone_surrogates(text: str) -> str:
-    """Return the text without halves of surrogate pairs, which the real run leaves out. tokenizers 0.20 would count
-    them, and 0.23 raises TypeError."""
-    return text if text.isascii() else text.encode(errors="ignore").decode()
+        # Halves of surrogate pairs are left out by the real run: tokenizers 0.20 would count them, 0.23 raises
+        # TypeError.
+        short = [text if text.isascii() else text.encode(errors="ignore").decode()
+                 for text in texts if len(text) < _MAX_TOKENIZED_CHARACTERS]  # fmt: skip
+        counts = iter(map(len, self._tokenizer.encode_batch_fast(short, add_special_tokens=False)))
+        return [next(counts) if len(text) < _MAX_TOKENIZED_CHARACTERS else CharacterCounter().count([text])[0]
+                for text in texts]  # fmt: skip
 
 
 def _refuse_panicking_model(path: Path) -> None:
