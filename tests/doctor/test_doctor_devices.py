@@ -94,7 +94,7 @@ def test_for_a_recipe(
     folder: str, machine: str | None, states: list[str], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(RECORDED / folder))
-    lines = list(device_checks.check_devices(*diagnosis.job_and_context(load_recipe(RECIPE), machine)))
+    lines = list(device_checks.check_devices(*diagnosis.run_and_context(load_recipe(RECIPE), machine)))
     assert [line.state for line in lines] == states
     assert lines[0].wanted == "8xa100-80g"
     assert says in lines[-1].found
@@ -102,7 +102,7 @@ def test_for_a_recipe(
 
 def test_a_recipe_for_the_cpu_wants_no_device() -> None:
     tiny = str(Path(RECIPE).with_name("tiny-cpu-lora.yaml"))
-    (line,) = device_checks.check_devices(*diagnosis.job_and_context(load_recipe(tiny), None))
+    (line,) = device_checks.check_devices(*diagnosis.run_and_context(load_recipe(tiny), None))
     assert (line.state, line.wanted) == ("ok", "")
 
 

@@ -96,7 +96,7 @@ def _run(machine: Mapping[str, Any], text: str | None, node: CheckContext) -> tu
     document = parse_recipe("recipe.yaml", text)
     if "recording" not in machine:
         return resolve(document), node
-    job, there = diagnosis.job_and_context(document, machine["recipe"]["machine"])
+    job, there = diagnosis.run_and_context(document, machine["recipe"]["machine"])
     return job, there._replace(root=node.root, environment=node.environment, site_packages=node.site_packages)
 
 

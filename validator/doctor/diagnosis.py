@@ -4,7 +4,7 @@ itself."""
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
@@ -88,27 +88,27 @@ class Diagnosis:
 def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
     """Diagnose this machine; with a recipe, for its run, which gets the devices that `train` would give it. `machine`
     names the machine that the run is meant for, or, without a recipe, that this one should be."""
+    lines: list[CheckResult] = []
     if document is None:
-        context = CheckContext(recipe_machine=devices.parse_machine(machine) if machine else None)
-        return _build_diagnosis(None, None, [*run_checks(None, with_devices(context))])
-    run, context = job_and_context(document, machine)
-    allocation = context.allocation or DeviceAllocation()
-    judged = allocation.machine or machine
-    if context.allocation and context.machine and run.machine and not run.on_cpu:
-        # As many of the devices here as the run takes, of whatever kind.
-        judged = f"{run.machine.nodes}x{run.machine.devices}x{context.machine.device}"
-    recipe_lines = start_checks.check_recipe(document, judged, allocation.host_ram_gib)
-    return _build_diagnosis(document, run, [*recipe_lines, *start_checks.check_data(run), *run_checks(run, context)])
-
-
-def _build_diagnosis(document: Document | None, run: RunSettings | None, lines: Sequence[CheckResult]) -> Diagnosis:
+        assumed = devices.parse_machine(machine) if machine else None
+        run, context = None, with_devices(CheckContext(recipe_machine=assumed))
+    else:
+        run, context = run_and_context(document, machine)
+        allocation = context.allocation or DeviceAllocation()
+        judged = allocation.machine or machine
+        if context.allocation and context.machine and run.machine and not run.on_cpu:
+            # As many of the devices here as the run takes, of whatever kind.
+            judged = f"{run.machine.nodes}x{run.machine.devices}x{context.machine.device}"
+        lines += start_checks.check_recipe(document, judged, allocation.host_ram_gib)
+        lines += start_checks.check_data(run)
+    lines += run_checks(run, context)
     states = [line.state for line in lines]
-    name = str(run.machine) if run and run.machine else None
     path = document.path if document else None
+    name = str(run.machine) if run and run.machine else None
     return Diagnosis(platform.node(), path, name, tuple(lines), states.count("error"), states.count("warning"))
 
 
-def job_and_context(document: Document, machine: str | None) -> tuple[RunSettings, CheckContext]:
+def run_and_context(document: Document, machine: str | None) -> tuple[RunSettings, CheckContext]:
     """Return the run as it would run here, and the context with what the run gets of the devices, or why it gets
     none."""
     run = resolve(document, machine)

@@ -20,9 +20,13 @@ from validator.submit.site_file import Site
 _SCRIPT_FOLDER = Path(__file__).parent / "script"
 
 
-def script_lines(name: str) -> list[str]:
-    """Return the lines of a file in script/. The variables that it reads are set above it."""
-    return (_SCRIPT_FOLDER / f"{name}.sh").read_text("utf-8").splitlines()
+def script_lines(name: str, **values: object) -> list[str]:
+    """Return the lines of a file in script/, with each value in place of its name between two @. A line that becomes
+    empty is left out. The bash variables that the file reads are set above it."""
+    text = (_SCRIPT_FOLDER / f"{name}.sh").read_text("utf-8")
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", str(value))
+    return [line for line in text.splitlines() if line]
 
 
 def _python_function(name: str, file: Path, argument: str) -> list[str]:
@@ -84,29 +88,15 @@ def container_mounts(device: Device, count: int, nodes: int = 1) -> ContainerMou
 def device_setup_lines(device: Device, count: int = 1, nodes: int = 1) -> list[str]:
     """Return what devices and network need, to run after the site's own lines and before the run. `set -eu` may be on.
     MASTER_ADDR is set where several nodes meet."""
-    lines = [
-        "# Loaders take many open files, network adapters much locked memory; without end, files cost time, too",
-        f'ulimit -S -n {MAX_OPEN_FILES} 2>/dev/null || ulimit -S -n "$(ulimit -H -n)"',
-        'ulimit -S -l "$(ulimit -H -l)"',
-    ]
-    if setup := node_needs(device).setup:  # the vendor's file appends to variables that may not be set: no `set -u`
-        lines += [
-            "# The vendor's paths, unless the image or the site has set them",
-            f"for file in {' '.join(setup.files)}; do",
-            f'  [ -z "${{{setup.unless}:-}}" ] && [ -r "$file" ] || continue',
-            '  flags=$-; set +u; . "$file" || true; case $flags in *u*) set -u ;; esac',
-            "done",
-        ]
+    needs, lines = node_needs(device), script_lines("limits", max_open_files=MAX_OPEN_FILES)
+    if needs.setup:  # the vendor's file appends to variables that may not be set, which `set -u` forbids
+        lines += script_lines("vendor", files=" ".join(needs.setup.files), unless=needs.setup.unless)
     if lacks_p2p(device, count, nodes):
-        query = "nvidia-smi --query-gpu=driver_version --format=csv,noheader --id=0"
-        first = f"printf '%s\\n' {P2P_MIN_DRIVER} \"$({query})\" | sort -V | head -n 1"
-        lines += [
-            f"# accelerate refuses several of these cards with a driver before {P2P_MIN_DRIVER}, unless both are off",
-            f'if [ "$({first})" != {P2P_MIN_DRIVER} ]; then',
-            f"  export {' '.join(f'{name}=1' for name in P2P_VARIABLES)}",
-            "fi",
-        ]
+        lines += script_lines("peers", driver=P2P_MIN_DRIVER, variables=" ".join(f"{name}=1" for name in P2P_VARIABLES))
     return lines + _own_address_lines(device) if nodes > 1 else lines
+
+
+_HCCL_ADDRESS = '  if [ -n "${HCCL_SOCKET_IFNAME:-}" ]; then unset HCCL_IF_IP; else export HCCL_IF_IP="$address"; fi'
 
 
 def _own_address_lines(device: Device) -> list[str]:
@@ -118,24 +108,11 @@ def _own_address_lines(device: Device) -> list[str]:
     name, which on another node may lead elsewhere (CANN, HCCL_IF_IP). NCCL finds its way by itself. An address that the
     job has brought along is of another node, and does not count. Where a container starts before the cluster knows the
     first node's name, it waits a minute."""
-    told = [
-        'export PET_LOCAL_ADDR="$address"',
-        "interface=$(ip -o addr show to \"$address\" 2>/dev/null | awk 'NR == 1 { print $2 }') || true",
-        '[ -z "$interface" ] || export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-$interface}"',
-    ]
-    if node_needs(device).collectives == "hccl":
-        told.append('if [ -n "${HCCL_SOCKET_IFNAME:-}" ]; then unset HCCL_IF_IP; else export HCCL_IF_IP="$address"; fi')
+    own_interface = node_needs(device).collectives == "hccl"
     return [
         "# The address by which this node and the first one meet: names and first interfaces may lead elsewhere",
         *local_address_lines(),
-        "for attempt in {1..30}; do",
-        '  address=$(reach "$MASTER_ADDR" 2>/dev/null) && break',
-        "  sleep 2",
-        "done",
-        ': "${address:?the first node, $MASTER_ADDR, is not known here}"',
-        "case $address in 127.* | ::1) ;; *)",
-        *indent_lines(told),
-        "esac",
+        *script_lines("meet", hccl=_HCCL_ADDRESS if own_interface else ""),
     ]
 
 
@@ -164,20 +141,6 @@ def torchrun_env_lines(work: ClusterJob) -> list[str]:
         "# torchrun must not restart by itself: restarts can hang, and skip the clean-up below",
         "unset MIN_NNODES MAX_NNODES MAX_RESTARTS",
         f"export FORCE_TORCHRUN=1 NNODES={work.nodes} NPROC_PER_NODE={work.devices}",
-    ]
-
-
-def doctor_lines(work: ClusterJob) -> list[str]:
-    """Return lines that end the job where `lmf-recipes doctor`, if it is installed, finds the node unfit."""
-    return [
-        "# Is this node fit for the run? The doctor ends with 1 where it is not; any other end is its own",
-        "if command -v lmf-recipes >/dev/null; then",
-        f'  if lmf-recipes doctor --machine {work.machine} "${{arguments[@]}}"; then code=0; else code=$?; fi',
-        '  if [ "$code" -eq 1 ]; then',
-        '    echo "lmf-recipes: not started for the errors above; if they are wrong, take doctor out of the job" >&2',
-        "    exit 1",
-        "  fi",
-        "fi",
     ]
 
 
@@ -228,7 +191,7 @@ def build_node_script(
         "",
         f"output={shell_quote(str(work.output))}",
         *array_lines("arguments", [str(work.recipe), *work.overrides, *([_KEEP_OUTPUT] if starts_clean else [])]),
-        *doctor_lines(work),
+        *script_lines("doctor", machine=work.machine),
         "",
         *quarantine_function_lines(),
         *clean_up,

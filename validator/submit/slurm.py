@@ -294,7 +294,7 @@ def node_lines(work: ClusterJob) -> list[str]:
         *node_script.node_setup_lines(work),
         f"command -v {work.starter[0]} >/dev/null ||",
         f'  fail "{work.starter[0]} is not in the path of $SLURMD_NODENAME; setup in the site file takes lines for it"',
-        *node_script.doctor_lines(work),
+        *node_script.script_lines("doctor", machine=work.machine),
         f"exec {node_script.launch_line(work)}",
     ]
     return ["# What each node does", "read -r -d '' node <<'NODE' || true", *lines, "NODE"]
