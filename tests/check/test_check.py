@@ -160,7 +160,7 @@ def test_manual_by_any_case_and_an_unknown_code() -> None:
     assert page.fix.startswith("`lmf-recipes explain` lists")
     assert page.why.endswith("on every rank.")
     assert all_rules.rule_page("LOA004").name == "key_twice"
-    with pytest.raises(RecipeError, match="no rule `XYZ`"):
+    with pytest.raises(RecipeError, match="rule `XYZ` is not known"):
         all_rules.rule_page("XYZ")
 
 

@@ -182,7 +182,7 @@ def test_files_of_the_repository_are_quoted(
     case = outside.Case("", {}, {"deepspeed": str(tmp_path / zero)})
     (tmp_path / recipe).write_text(outside.laid_out(case, tmp_path))
     monkeypatch.chdir(tmp_path / here)
-    assert f"`{outside.WORD}` is not a key of DeepSpeed" in outside.shown(tmp_path / recipe)
+    assert f"DeepSpeed key `{outside.WORD}` is not known" in outside.shown(tmp_path / recipe)
 
 
 def test_who_starts_a_recipe_is_told_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_who_starts_a_recipe_is_told_everything(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path / "repo")
     case = outside.Case("", {"ds.json": f'{{"{outside.WORD}": 1}}'}, {"deepspeed": f"{outside.OUT}/ds.json"})
     Path("x.yaml").write_text(outside.laid_out(case, tmp_path))
-    assert f"`{outside.WORD}` is not a key of DeepSpeed" in said("train", "x.yaml", "--dry-run")
+    assert f"DeepSpeed key `{outside.WORD}` is not known" in said("train", "x.yaml", "--dry-run")
 
 
 ADDRESS = f"http://{outside.WORD}:{outside.WORD}@127.0.0.1:9"

@@ -56,8 +56,8 @@ def test_reads_what_it_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("slurm: {partiton: gpu}", "`slurm.partiton` is no setting of a site; did you mean `partition`?"),
-        ("queue: gpu", "`queue` is no setting of a site; there are environment, setup, slurm"),
+        ("slurm: {partiton: gpu}", "`slurm` setting `partiton` is not known; did you mean `partition`?"),
+        ("queue: gpu", "site setting `queue` is not known; known are environment, setup, slurm"),
         ("slurm: gpu", "`slurm` is `gpu`; it holds keys: partition, account"),
         ("slurm: {partition: 3}", "`slurm.partition` is `3`; it takes a text of one line"),
         ("slurm: {partition: [a, b]}", "`slurm.partition` is a list; it takes a text"),
@@ -73,7 +73,7 @@ def test_reads_what_it_holds(tmp_path: Path) -> None:
         ("environment: {HF_HUB_OFFLINE: yes}", "`environment.HF_HUB_OFFLINE` is `True`; it takes a text"),
         ("skypilot: {resources: a100}", "`skypilot.resources` is `a100`; it takes a mapping"),
         ("skypilot: {managed: 1}", "`skypilot.managed` is `1`; it takes true or false"),
-        ("kubernetes: {claims: data}", "`kubernetes.claims` is no setting of a site; did you mean `claim`?"),
+        ("kubernetes: {claims: data}", "`kubernetes` setting `claims` is not known; did you mean `claim`?"),
         ("kubernetes: {tolerations: {key: gpu}}", "`kubernetes.tolerations` is a mapping; it takes a list of mappings"),
         ("kubernetes: {tolerations: [gpu]}", "`kubernetes.tolerations[0]` is `gpu`; it takes a mapping"),
         ("- slurm", "the file is a list; it holds keys: environment"),

@@ -14,10 +14,9 @@ from typing import NamedTuple
 from validator.errors import RecipeError
 from validator.finding import Diagnostic, Report, Severity
 from validator.recipe.recipe_file import Document
-from validator.recipe.suggestions import suggest
+from validator.recipe.suggestions import suggest, unknown_name
 from validator.rules import all_rules
 from validator.rules.rule import MAX_FINDINGS
-from validator.wording import clip
 
 # What a comment that suppresses findings begins with.
 _COMMENT_MARK = "lmf-recipes:"
@@ -92,7 +91,7 @@ def _useless_comments(
         if not one.code:
             text = "the comment names no code; write one such as `# lmf-recipes: ignore TRA009`"
         elif one.code not in known:
-            text = f"`{clip(one.code)}` is no rule, so the comment suppresses nothing{suggest(one.code, codes)}"
+            text = unknown_name("rule", one.code, codes, ", so the comment suppresses nothing")
         elif as_written and one.mark not in met:
             text = f"`{one.code}` suppresses nothing here; remove it"
         else:

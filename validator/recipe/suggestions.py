@@ -1,4 +1,4 @@
-""" "Did you mean X?": the known name that is nearest to a mistyped one."""
+""" "Did you mean X?": the known name that is nearest to a mistyped one, and the message on a name that is not known."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
+from validator.wording import clip
+
 # Of names like no other the longest is long enough to be no slip of the hand.
 _LONGEST_NAME = 80
 _SHORT_NAME = 3
 # To compare with more names than that takes longer than all the rest of a check.
 _TOO_MANY_NAMES = 5_000
 _LIKENESS = 0.7
+_MAX_NAMES_LISTED = 20
+
+
+def unknown_name(what: str, name: str, known: Iterable[str], effect: str = "") -> str:
+    """Return the message that a name is not known: `what` it is a name of, the `effect`, and as a remedy the nearest
+    known name, else all known names if they are few."""
+    names = list(known)
+    few = f"known are {', '.join(names)}" if names else "there is none"
+    remedy = suggest(name, names) or (f"; {few}" if len(names) <= _MAX_NAMES_LISTED else "")
+    return f"{what} `{clip(name)}` is not known{effect}{remedy}"
 
 
 def suggest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str:

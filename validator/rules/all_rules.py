@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from validator.errors import RecipeError
 from validator.finding import ManualPage, Severity
 from validator.knowledge import releases, tables
-from validator.recipe.suggestions import suggest
+from validator.recipe.suggestions import unknown_name
 from validator.rules import (
     adapters,
     data_processing,
@@ -67,7 +67,7 @@ def rule_page(code: str) -> ManualPage:
     for rule in RULES:
         if rule.code == wanted:
             return _parse_page(rule.name, rule.severity, rule.manual or _docstring_in_source(rule))
-    raise RecipeError(f"no rule `{code}`{suggest(wanted, all_codes())}")
+    raise RecipeError(unknown_name("rule", code, all_codes()))
 
 
 def _docstring_in_source(rule: Rule) -> str:

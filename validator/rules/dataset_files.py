@@ -13,7 +13,7 @@ from typing import Any
 from validator.escaping import shell_quote
 from validator.finding import Place
 from validator.recipe import safe_read
-from validator.recipe.suggestions import suggest
+from validator.recipe.suggestions import suggest, unknown_name
 from validator.rows import entry_inference
 from validator.rows.dataset_attr import SAMPLE_PARTS, SOURCE_OF_KEY
 from validator.rules import file_paths, subjects
@@ -127,7 +127,7 @@ def entry_key_ignored(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findi
     parts = [(("columns",), key, SAMPLE_PARTS) for key in columns] if isinstance(columns, Mapping) else []
     for route, key, known in (*own, *parts):
         if key not in known:
-            text = f"`{dataset.name}`: `{key}` in dataset_info.json is ignored{suggest(key, known)}"
+            text = unknown_name(f"`{dataset.name}`: dataset_info.json key", key, known, " and is ignored")
             yield at(*route, key, at_key=True), text
 
 

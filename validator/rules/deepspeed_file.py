@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from validator.knowledge.tables import json_table
-from validator.recipe.suggestions import suggest
+from validator.recipe.suggestions import unknown_name
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.rules.subjects import PlaceIn
@@ -221,8 +221,7 @@ def scheduler_parameters(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) 
         return
     for name in given if known else ():
         if name not in known:
-            place = at("scheduler.params", name, at_key=True)
-            yield place, f"scheduler {kind} takes no parameter `{name}`{suggest(name, known)}"
+            yield at("scheduler.params", name, at_key=True), unknown_name(f"{kind} parameter", name, known)
     for name in table["needed"].get(kind, ()):
         if name not in given:
             yield at("scheduler.params"), f"scheduler {kind} needs the parameter `{name}`"
@@ -243,9 +242,9 @@ def scheduler_unknown(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> F
     kind = _block_type(zero, "scheduler")
     wrapped = zero.stage > 0 or run.precision.compute_dtype  # else a class of torch gets torch's own
     if isinstance(block, Mapping) and kind not in known and (wrapped or kind is None):
-        what = f"DeepSpeed has no scheduler {kind}{suggest(kind, known)}" if kind else "the scheduler has no `type`"
-        place = at("scheduler.type" if kind else "scheduler", at_key=not kind)
-        yield place, f"{what}; without the block `lr_scheduler_type` applies"
+        missing = "the scheduler block has no `type`; add it, or remove the block, so that `lr_scheduler_type` applies"
+        text = unknown_name("DeepSpeed scheduler", kind, known) if kind else missing
+        yield at("scheduler.type" if kind else "scheduler", at_key=not kind), text
 
 
 @rule("PAR118", ERROR, about=subjects.deepspeed_file)
@@ -262,8 +261,8 @@ def optimizer_parameter_unknown(_run: RunSettings, at: PlaceIn, zero: DeepSpeedC
     if (_block_type(zero, "optimizer") or "").lower() in ("adam", "adamw") and isinstance(given, Mapping):
         for name in given:
             if name not in ADAM_PARAMETERS:
-                place = at("optimizer.params", name, at_key=True)
-                yield place, f"Adam takes no parameter `{name}`{suggest(name, ADAM_PARAMETERS)}"
+                text = unknown_name("Adam parameter", name, sorted(ADAM_PARAMETERS))
+                yield at("optimizer.params", name, at_key=True), text
 
 
 @rule("PAR119", ERROR, about=subjects.deepspeed_file)

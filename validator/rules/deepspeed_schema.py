@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from validator.knowledge.tables import json_table
-from validator.recipe.suggestions import suggest
+from validator.recipe.suggestions import suggest, unknown_name
 from validator.rules import subjects
 from validator.rules.recipe_schema import TYPE_WORDS
 from validator.rules.rule import ERROR, WARNING, Findings, rule
@@ -100,13 +100,14 @@ def key_ignored(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findin
     top: Mapping[str, Any] = json_table("deepspeed")["keys"]
     for key, value in zero.config.items():
         if key not in top and not key.startswith(_COMMENT_STARTS) and value != "auto":
-            hint = _where_key_belongs(key) or suggest(key, top)
-            yield at("", key, at_key=True), f"`{key}` is not a key of DeepSpeed and is ignored{hint}"
+            belongs = _where_key_belongs(key)
+            wrong = f"DeepSpeed does not read `{key}` at the top; it belongs into `{belongs}`" if belongs else ""
+            yield at("", key, at_key=True), wrong or unknown_name("DeepSpeed key", key, top, " and is ignored")
     for path, block, facts in _known_blocks(zero):
         for key in block if facts["unknown"] == "ignored" else ():
             if key not in facts["fields"]:
-                hint = suggest(key, facts["fields"])
-                yield at(path, key, at_key=True), f"`{path}.{key}` is ignored by DeepSpeed{hint}"
+                text = unknown_name(f"`{path}` key", key, facts["fields"], " to DeepSpeed and is ignored")
+                yield at(path, key, at_key=True), text
 
 
 @rule("PAR102", ERROR, about=subjects.deepspeed_file)
@@ -122,7 +123,7 @@ def key_refused(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findin
         known = _field_names(facts)
         for key in block if facts["unknown"] == "error" else ():
             if key not in known and block[key] != "auto":
-                text = f"`{path}.{key}` is not known, DeepSpeed stops at it{suggest(key, known)}"
+                text = unknown_name(f"`{path}` key", key, known, ", and DeepSpeed stops at it")
                 yield at(path, key, at_key=True), text
 
 
@@ -173,8 +174,8 @@ def auto_not_filled(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fi
     for route in _auto_routes(zero.config):
         path = ".".join(route)
         if path not in _FILLED_KEYS:
-            near = "" if route[-1] in known else suggest(path, _FILLED_KEYS)
-            yield at("", *route), f'`{path}` is "auto", which nothing fills in; write a value or remove it{near}'
+            remedy = ("" if route[-1] in known else suggest(path, _FILLED_KEYS)) or "; write a value, or remove the key"
+            yield at("", *route), f'`{path}` is "auto", which nothing fills in{remedy}'
 
 
 def _auto_routes(block: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -201,8 +202,8 @@ def _field_names(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _where_key_belongs(key: str) -> str:
-    """Where a key belongs that stands at the top by mistake."""
+    """Return the block that a key belongs into which stands at the top by mistake; empty if there is none."""
     for path, facts in json_table("deepspeed")["blocks"].items():
         if key in _field_names(facts) and "." not in path and key != "enabled":
-            return f"; it belongs into `{path}`"
+            return str(path)
     return ""

@@ -12,7 +12,7 @@ from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
 from validator.recipe import safe_read
 from validator.recipe.safe_read import read_json
-from validator.recipe.suggestions import suggest
+from validator.recipe.suggestions import suggest, unknown_name
 from validator.rules import subjects
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.rules.subjects import in_accelerate_file, in_fsdp_config, in_json_setting
@@ -35,8 +35,8 @@ def fsdp_word_unknown(run: RunSettings) -> Findings:
     value = run.args.get("fsdp")
     for word in value.split() if isinstance(value, str) else ():
         if word not in _FSDP_WORDS:
-            remedy = "; separate the words by spaces" if "," in word else suggest(word, _FSDP_WORDS)
-            yield "fsdp", f"`{word}` is none of {', '.join(_FSDP_WORDS)}{remedy}"
+            commas = f"`fsdp` word `{word}` is not known; separate the words by spaces" if "," in word else ""
+            yield "fsdp", commas or unknown_name("`fsdp` word", word, _FSDP_WORDS)
 
 
 @rule("PAR011", ERROR)
@@ -184,8 +184,8 @@ def accelerate_file_unusable(run: RunSettings, file: AccelerateFile) -> Findings
         yield in_accelerate_file(run, "distributed_type"), f"`distributed_type` {wrong}; write `distributed_type: FSDP`"
     for key in map(str, file.config):
         if key not in known["keys"]:
-            place = in_accelerate_file(run, key, at_key=True)
-            yield place, f"accelerate does not know `{key}` and stops{suggest(key, known['keys'])}"
+            text = unknown_name("accelerate key", key, known["keys"], ", and accelerate stops at it")
+            yield in_accelerate_file(run, key, at_key=True), text
 
 
 @rule("PAR302", ERROR, about=subjects.accelerate_file)

@@ -10,7 +10,7 @@ from validator.errors import RecipeError
 from validator.finding import Place
 from validator.knowledge import devices
 from validator.recipe.known_folders import catalogue_root
-from validator.recipe.suggestions import suggest
+from validator.recipe.suggestions import unknown_name
 from validator.rules.rule import WARNING, Findings, rule
 from validator.run.recipe_arguments import finite_number, header_lengths, parse_price
 from validator.run.recipe_labels import catalogue_name, predicted_memory
@@ -37,8 +37,7 @@ def header_field_unknown(run: RunSettings) -> Findings:
     """
     for field in run.header:
         if field not in _HEADER_FIELDS:
-            hint = suggest(str(field), _HEADER_FIELDS)
-            yield Place((str(field),), at_key=True), f"header field `{field}` is not known{hint}"
+            yield Place((str(field),), at_key=True), unknown_name("header field", str(field), _HEADER_FIELDS)
 
 
 @rule("LOA011", WARNING)

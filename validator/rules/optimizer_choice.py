@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from validator.finding import Place
 from validator.knowledge import releases
 from validator.knowledge.optimizers import OWN_OPTIMIZERS, optimizer_choice
-from validator.recipe.suggestions import suggest
+from validator.recipe.suggestions import unknown_name
 from validator.rules.rule import ERROR, WARNING, Findings, rename_key, rule
 from validator.run.schedule import WARMUP_SHARES_SINCE, warmup_steps
 from validator.run.settings import RunSettings
@@ -199,9 +199,8 @@ def schedule_arguments_refused(run: RunSettings) -> Findings:
         return
     unknown = sorted(set(given) - known)
     if unknown:
-        hint = suggest(unknown[0], known) or f"; it takes {', '.join(sorted(known)) or 'none'}"
         place = Place(("lr_scheduler_kwargs", unknown[0]), at_key=True)
-        yield place, f"schedule {name} does not take `{unknown[0]}`{hint}"
+        yield place, unknown_name(f"{name} schedule argument", unknown[0], sorted(known))
     elif known >= _ARGUMENTS_WITH_MIN_RATE:
         floors = [key for key in ("min_lr", "min_lr_rate") if given.get(key) is not None]
         if len(floors) != 1:

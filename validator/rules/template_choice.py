@@ -9,13 +9,12 @@ from typing import Any
 from validator.errors import RecipeError
 from validator.knowledge import models, tables
 from validator.knowledge.chat_templates import thought_words
-from validator.recipe.suggestions import nearest_name, suggest
+from validator.recipe.suggestions import nearest_name, unknown_name
 from validator.rows.converter import FatalRowError, row_converter
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
 from validator.run.dataset_registry import Dataset
 from validator.run.settings import RunSettings
 
-_TEMPLATE_LIST_HINT = "; see the list of templates in LLaMA-Factory's README"
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 
 
@@ -56,10 +55,9 @@ def template_unknown(run: RunSettings) -> Findings:
     name = str(run.args.get("template"))
     if run.args.is_set("template") and name not in known:
         own = _own_template(run)
-        remedy = f"; the model's is `{own}`" if own else suggest(name, known) or _TEMPLATE_LIST_HINT
-        to = own or nearest_name(name, known)
-        fix = set_value("template", to, safe=False) if to else None
-        yield "template", f"template `{name}` does not exist{remedy}", fix
+        better = f"template `{name}` is not known; the model's is `{own}`" if own else ""
+        text, to = better or unknown_name("template", name, known), own or nearest_name(name, known)
+        yield "template", text, set_value("template", to, safe=False) if to else None
 
 
 @rule("TRA602", ERROR)
@@ -87,8 +85,7 @@ def tool_format_unknown(run: RunSettings) -> Findings:
     known = tables.json_table("templates")["names"]["tool_formats"]
     name = run.args.get("tool_format")
     if isinstance(name, str) and name not in known:
-        near = suggest(name, known) or f"; one of {', '.join(known)}"
-        yield "tool_format", f"tool format `{name}` does not exist{near}"
+        yield "tool_format", unknown_name("tool format", name, known)
 
 
 @rule("TRA604", ERROR)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from validator.knowledge.path_keys import PATH_KEY_NAMES
-from validator.recipe.suggestions import suggest
+from validator.recipe.suggestions import unknown_name
 from validator.rules.recipe_schema import belongs_to_other_command
 from validator.rules.rule import ERROR, NOTE, WARNING, FailsAt, Findings, remove_keys, rule, set_value
 from validator.run.settings import RunSettings
@@ -117,11 +117,11 @@ def report_target_unknown(run: RunSettings) -> Findings:
             fix = set_value("report_to", several) if set(several) <= {*_LOGGERS} else None
             yield "report_to", f"`report_to: {name}` is read as one name; write a list: [{name}]", fix
         elif name not in _LOGGERS:
-            shown = "null" if name is None else name
-            hint = suggest(str(name), _LOGGERS) or "; for no report write none"
+            none = "`report_to` is null, which names no tool; write `report_to: none`" if name is None else ""
+            text = none or unknown_name("`report_to` tool", str(name), _LOGGERS)
             only = str(name).lower() if name is value and str(name).lower() in _LOGGERS else None
             fix = set_value("report_to", only) if only else None
-            yield "report_to", f"`report_to` holds `{shown}`, which transformers does not know{hint}", fix
+            yield "report_to", text, fix
 
 
 @rule("TRA011", NOTE)

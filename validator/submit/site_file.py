@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from validator.errors import RecipeError
 from validator.recipe import known_folders, safe_read
 from validator.recipe.safe_read import read_yaml
-from validator.recipe.suggestions import suggest
+from validator.recipe.suggestions import unknown_name
 from validator.recipe.yaml_writer import YamlValue, yaml_document
 
 _FILE_HEADER = """\
@@ -136,8 +136,7 @@ def _parse_section(kind: type[Part], value: Any, route: str) -> Part:
         )
     for key in value:
         if key not in known:
-            near = suggest(str(key), known) or f"; there are {', '.join(known)}"
-            raise RecipeError(f"`{_join_route(route, key)}` is no setting of a site{near}")
+            raise RecipeError(unknown_name(f"`{route}` setting" if route else "site setting", str(key), known))
     return kind(**{key: _parse_value(known[key], value[key], _join_route(route, key)) for key in value})
 
 
