@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from validator.errors import RecipeError
-from validator.launch.supervisor import lock_output_dir
+from validator.launch.local_launch import lock_output_dir
 
 
 def test_a_second_run_is_refused_as_long_as_the_first_goes_on(tmp_path: Path) -> None:

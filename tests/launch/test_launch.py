@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from validator.errors import RecipeError
-from validator.launch import local_launch, supervisor
+from validator.launch import local_launch
 from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
 from validator.run.launch_command import Launch, ProcessSpec
@@ -140,7 +140,7 @@ def test_an_elastic_launch_needs_no_rank(bare: Path, monkeypatch: pytest.MonkeyP
 
 
 def ran(process: ProcessSpec) -> int:
-    return supervisor.run_supervised(process, 60.0, Path("out"))
+    return local_launch.run_supervised(process, 60.0, Path("out"))
 
 
 @pytest.mark.process

@@ -20,8 +20,8 @@ import pytest
 
 from validator import processes
 from validator.errors import RecipeError
-from validator.launch import guard, supervisor
-from validator.launch.supervisor import lock_output_dir
+from validator.launch import guard, local_launch
+from validator.launch.local_launch import lock_output_dir
 from validator.processes import PR_SET_CHILD_SUBREAPER, prctl
 from validator.run.launch_command import ProcessSpec
 
@@ -123,7 +123,7 @@ def program(folder: Path, words: tuple[str, ...], grace: float, hangup: signal.H
         os.chdir(folder)
         with lock_output_dir(Path("out")) as lock:
             spec = ProcessSpec([*PYTHON, *words], dict(os.environ))
-            os._exit(supervisor.run_supervised(spec, grace, Path("out"), lock))
+            os._exit(local_launch.run_supervised(spec, grace, Path("out"), lock))
     except BaseException:
         os.write(2, traceback.format_exc().encode())
     finally:
@@ -188,7 +188,7 @@ def test_what_does_not_heed_it_is_killed_after_the_grace(stand_in: tuple[str, ..
 
 @pytest.mark.parametrize("first", [INT, TERM])
 def test_another_ctrl_c_kills_at_once(first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_REPEAT_SECONDS", 0.0)
+    monkeypatch.setattr(local_launch, "_REPEAT_SECONDS", 0.0)
     with started(tmp_path, RANKS, STUBBORN) as run:
         run.heard("ready", 2)
         run.send(first)

@@ -14,7 +14,7 @@ from validator.commands import options, preflight
 from validator.errors import RecipeError
 from validator.escaping import shell_quote
 from validator.launch import device_allocation as targets
-from validator.launch import local_launch, short_run, supervisor, trainer_log
+from validator.launch import local_launch, short_run, trainer_log
 from validator.launch.trainer_log import MeasuredSteps
 from validator.output.terminal import format_table, print_lines
 from validator.recipe.atomic_write import scratch_folder
@@ -91,7 +91,7 @@ def _time_steps(
         if run.machine is None or Launch(run).nodes > 1:
             raise RecipeError("steps are timed on one node; of a run on several give the first one's log: --log FILE")
         prepared = local_launch.build_launch(run, words, target.device_env)
-        supervisor.check_can_start(run, prepared)
+        local_launch.check_can_start(prepared)
         return run, short_run.run_timed_steps(prepared, number)
 
 

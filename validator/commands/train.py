@@ -14,11 +14,10 @@ from validator.catalogue.bundled_recipes import locate_recipe
 from validator.commands import options, preflight
 from validator.entry import OutputError
 from validator.launch import device_allocation as targets
-from validator.launch import local_launch, resume, supervisor
+from validator.launch import local_launch, resume
 from validator.launch import short_run as smoking
 from validator.launch.device_allocation import DeviceAllocation
-from validator.launch.local_launch import LocalLaunch
-from validator.launch.supervisor import lock_output_dir
+from validator.launch.local_launch import LocalLaunch, lock_output_dir
 from validator.output.terminal import print_lines
 from validator.processes import END_SIGNALS
 from validator.recipe.recipe_file import Document, load_with_overrides
@@ -100,7 +99,7 @@ def _train_and_exit(
 ) -> NoReturn:
     """Train, print where the results are, and end the program with the trainer's exit code."""
     began = time.monotonic()
-    code = supervisor.run_training(run, prepared, grace, lock)
+    code = local_launch.run_training(prepared, grace, lock)
     for path in local_launch.result_files(prepared.output) if code == 0 else ():
         print_lines(f"saved: {path}")
     if smoke and code == 0:

@@ -1,20 +1,33 @@
 """The launch of a run on this machine: its command with absolute paths, the variables that depend on this host,
-whether it can start here, and the files that it leaves."""
+whether it can start here, and the files that it leaves; the lock of its output folder, and the trainer behind its
+guard, to which signals are passed on once.
+
+The trainer is in a session of its own. Otherwise a terminal's Ctrl-C would reach it at the same time as this program,
+in the middle of a save; in a mere process group it would be stopped as soon as it asks something at the terminal. It
+can still write to the terminal and read from it: the kernel has background rules for a session's own terminal only."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import FrameType, MappingProxyType
+from typing import IO
 
 from validator.errors import RecipeError
+from validator.knowledge import releases
 from validator.machine import host, nvidia
 from validator.machine.installed_packages import find_installed
-from validator.recipe import safe_read
-from validator.run import checkpoints, launch_command
+from validator.processes import handle_end_signals
+from validator.recipe import atomic_write, safe_read
+from validator.run import checkpoints, launch_command, training_time
 from validator.run.launch_command import RENDEZVOUS_VARIABLES, Launch, ProcessSpec
 from validator.run.settings import RunSettings
 
@@ -94,3 +107,115 @@ def check_launchable(launch: Launch, nodes: int) -> None:
         raise RecipeError(f"{needed}; `lmf-recipes submit` has a scheduler start all nodes")
     if nodes > 1 and "MASTER_ADDR" not in known:
         raise RecipeError(f"a run on {nodes} nodes needs MASTER_ADDR, the address of node 0, in the environment")
+
+
+@contextmanager
+def lock_output_dir(folder: Path) -> Iterator[int | None]:
+    """Make the output folder and lock it against other runs. Yield its file descriptor: the folder stays locked until
+    every process that has inherited the descriptor ends. Raises RecipeError if another run has locked it. A folder on a
+    file system without locks is shared, and None is yielded if it cannot be made or opened: the run says why."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield None
+        return
+    try:
+        with suppress(OSError):
+            if not atomic_write.try_lock(opened):
+                own = "give this one a folder of its own: output_dir=DIR"
+                raise RecipeError(f"another run writes to `{folder}`; wait for its end, or {own}")
+        yield opened
+    finally:
+        os.close(opened)
+
+
+# The guard sees no folder but that of this package, whatever the variables say.
+_GUARD_CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from validator.launch.guard import main; main()"
+_PACKAGE_PARENT = Path(__file__).parents[2]
+# Seconds between two signals that count as two: `timeout --signal=INT` sends each to the process and to its group.
+_REPEAT_SECONDS = 0.1
+
+
+def run_supervised(process: ProcessSpec, grace: float, output: Path, lock: int | None = None) -> int:
+    """Run the process at this terminal, and return its exit code, or 128 + n for signal n. On a signal to this process
+    the trainer ends within `grace` seconds, after a save into `output` that is in progress. `lock` is the descriptor of
+    `lock_output_dir`. Raises RecipeError if the process cannot be started."""
+    trainer = TrainingProcess(process, grace, output, lock=lock)
+    with trainer.forward_signals():
+        return trainer.wait()
+
+
+class TrainingProcess:
+    """A trainer behind its guard. It ends within `grace` seconds after it is told to, and with this process at the
+    latest. Without `output` a save is not waited for. `first_signal` is the first one that this process got; 0: none.
+    Raises RecipeError if it cannot be started."""
+
+    first_signal = 0
+
+    def __init__(
+        self, process: ProcessSpec, grace: float, output: Path | None = None, *, lock: int | None = None,
+        stdout: IO[str] | None = None,
+    ) -> None:  # fmt: skip
+        name = process.words[0]
+        if shutil.which(name, path=process.env.get("PATH", os.defpath)) is None:
+            raise RecipeError(f"{name} cannot be started: it is not on PATH")
+        theirs, self._commands = os.pipe()
+        told = [str(theirs), str(grace), str(output or "")]
+        inherited = (theirs,) if lock is None else (theirs, lock)
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-c", _GUARD_CODE, str(_PACKAGE_PARENT), *told, *process.words],
+            env=process.env, stdout=stdout, pass_fds=inherited, start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+
+    def send_signal(self, number: int) -> None:
+        """Have the guard send a signal: INT, TERM and HUP end the trainer when a save is over, KILL at once."""
+        with suppress(BrokenPipeError):
+            os.write(self._commands, bytes([number]))
+
+    def poll(self) -> int | None:
+        """The exit code; None while the trainer runs."""
+        return self._guard.poll()
+
+    def wait(self) -> int:
+        """Wait until no process is left, and return the exit code."""
+        code = self._guard.wait()
+        os.close(self._commands)
+        return code if code >= 0 else 128 - code
+
+    @contextmanager
+    def forward_signals(self) -> Iterator[None]:
+        """Pass the signals that would end this process on to the trainer. A second Ctrl-C kills it."""
+        came: dict[int, float] = {}
+
+        def end(number: int, _frame: FrameType | None) -> None:
+            self.first_signal = self.first_signal or number
+            same = time.monotonic() - came.get(number, 0.0) < _REPEAT_SECONDS
+            self.send_signal(signal.SIGKILL if number == signal.SIGINT and came and not same else number)
+            came.setdefault(number, time.monotonic())
+
+        with handle_end_signals(end):
+            yield
+
+
+# Seconds to end in beside a save: torchrun takes 30 of them where a process does not heed it.
+SHUTDOWN_SECONDS = 60.0
+
+
+def run_training(prepared: LocalLaunch, grace: float | None = None, lock: int | None = None) -> int:
+    """Run the recipe and return the exit code; 128 + n if signal n ended it within `grace` seconds, by default the
+    longest time to write a checkpoint, and a minute. Raises RecipeError as `check_can_start` does."""
+    check_can_start(prepared)
+    if grace is None:
+        grace = training_time.checkpoint_write_seconds(prepared.launch.run) + SHUTDOWN_SECONDS
+    return run_supervised(prepared.process, grace, prepared.output, lock)
+
+
+def check_can_start(prepared: LocalLaunch) -> None:
+    """Raise RecipeError if the packages installed here are not of the recipe's releases, or if this machine cannot
+    start it."""
+    run = prepared.launch.run
+    for problem in run.releases.excluded(find_installed().versions(releases.RELEASE_FIELDS)):
+        raise RecipeError(problem)
+    check_launchable(prepared.launch, prepared.launch.nodes)

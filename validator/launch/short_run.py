@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from validator.errors import RecipeError
-from validator.launch.local_launch import LocalLaunch
-from validator.launch.supervisor import TrainingProcess
+from validator.launch.local_launch import LocalLaunch, TrainingProcess
 from validator.launch.trainer_log import UNTIMED_STEPS, MeasuredSteps, read_last_step, read_measured_steps
 from validator.recipe import safe_read
 from validator.recipe.recipe_file import path_override

@@ -16,7 +16,7 @@ from validator.errors import RecipeError
 from validator.escaping import shell_join, shell_quote
 from validator.knowledge.node_environment import node_needs
 from validator.knowledge.tables import yaml_table
-from validator.launch import supervisor
+from validator.launch import local_launch
 from validator.recipe.safe_read import read_text
 from validator.recipe.yaml_writer import Commented, YamlValue, comment_lines, yaml_document
 from validator.submit import cluster_job, node_script, scheduler_client
@@ -301,7 +301,7 @@ def _train_job(inputs: _PodInputs) -> YamlValue:
 
 def _pytorch_job(inputs: _PodInputs) -> YamlValue:
     work, (volumes, mounts) = inputs.work, _volumes_and_mounts(inputs)
-    grace_s = round(work.checkpoint_write_s + supervisor.SHUTDOWN_SECONDS)
+    grace_s = round(work.checkpoint_write_s + local_launch.SHUTDOWN_SECONDS)
     container: YamlValue = {
         "name": "pytorch",
         "image": inputs.image,
