@@ -13,7 +13,7 @@ from time import time
 import pytest
 from support.installed_packages import site
 
-from validator.doctor import deepspeed_ops, stale_locks
+from validator.doctor import deepspeed_ops, hub_checks
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.recipe.recipe_file import load_with_overrides
 from validator.run.settings import RunSettings, resolve
@@ -160,9 +160,8 @@ def locked(home: Path, seconds: float, name: str = "cpu_adam") -> Path:
 
 
 def found(run: RunSettings | None, home: Path, **environment: str) -> list[CheckResult]:
-    return list(
-        stale_locks.check_locks(run, CheckContext(home, {"HOME": str(home), **environment}, site_packages=("/none",)))
-    )
+    context = CheckContext(home, {"HOME": str(home), **environment}, site_packages=("/none",))
+    return [*deepspeed_ops.check_build_locks(run, context), *hub_checks.check_download_locks(run, context)]
 
 
 HOUR = 3600.0

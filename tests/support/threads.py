@@ -45,7 +45,7 @@ _MIB = 1 << 20
 # What threads tell of; of folders and hubs they tell nothing.
 _ASKED = (
     "devices", "health", "main memory", "/dev/shm", "limits", "output folder", "packages", "torch", "compiled packages",
-    "CANN", "operators", "locks", "Ray", "meeting", "interfaces", "InfiniBand", "proxy",
+    "CANN", "operators", "stale lock", "hub lock", "Ray", "meeting", "interfaces", "InfiniBand", "proxy",
 )  # fmt: skip
 _statvfs = os.statvfs
 

@@ -1,4 +1,5 @@
-"""Operators that DeepSpeed compiles when a run starts, and the compilers and headers that this takes."""
+"""Operators that DeepSpeed compiles when a run starts, the compilers and headers that this takes, and locks that an
+earlier build has left."""
 
 from __future__ import annotations
 
@@ -8,13 +9,17 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from time import time
 
-from validator.doctor.check_result import CheckContext, CheckResult, error, ok, result
+from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result
+from validator.escaping import shell_quote
 from validator.knowledge.node_environment import node_needs
 from validator.knowledge.optimizers import optimizer_choice
+from validator.machine import host
 from validator.machine.installed_packages import find_installed
 from validator.recipe.safe_read import expand_home
 from validator.run.settings import RunSettings
+from validator.wording import format_duration
 
 # DeepSpeed asks nvcc for its release as it is imported (ops/op_builder/fp_quantizer.py, is_compatible;
 # hiyouga/LLaMA-Factory issue 9270).
@@ -22,6 +27,7 @@ _NVCC_CALL = "installed_cuda_version()"
 _INSTALLED_OPS_LINE = re.compile(r"^installed_ops=\{(.*)\}", re.MULTILINE)
 _OPERATOR_ENTRY = re.compile(r"'(\w+)': (\w+)")
 _INCLUDE_FOLDERS = ("usr/include", "usr/local/include")
+_MAX_BUILD_SECONDS = 15 * 60  # seconds that no operator takes to build: cpu_adam takes 95 on two cores
 
 
 def operators_to_build(run: RunSettings, context: CheckContext) -> set[str]:
@@ -119,3 +125,40 @@ def _has_nvcc(context: CheckContext) -> bool:
         return Path(home, "bin/nvcc").is_file()
     found = shutil.which("nvcc", path=context.environment.get("PATH", ""))
     return found is not None or (context.root / "usr/local/cuda/bin/nvcc").is_file()
+
+
+def check_build_locks(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+    """Locks of processes that build an operator, for whose end a run would wait.
+
+    torch makes a file `lock` beside an operator that it builds, and
+    waits for the end of such a file, whether or not the process that made it lives (torch, utils/file_baton.py): the
+    run stands still after "Using … as PyTorch extensions root" (huggingface/transformers issue 26015, OpenRLHF 208)."""
+    names = operators_to_build(run, context) if run else None
+    for lock in (lock for folder in extension_folders(context) for lock in sorted(folder.glob("*/lock"))):
+        name = lock.parent.name
+        if names is None or name in names:
+            yield _describe_build_lock(lock, name, context.root, run is not None)
+
+
+def _describe_build_lock(lock: Path, name: str, root: Path, wanted: bool) -> CheckResult:
+    age = max(time() - lock.stat().st_mtime, 0.0)
+    found = f"{lock} is {format_duration(age)} old"
+    if builder := _find_builder(lock.parent, root):
+        return ok(f"{found}; process {builder} builds {name}")
+    state: State = "error" if wanted and age > _MAX_BUILD_SECONDS else "warning"
+    nobody = "nobody builds here" if age > _MAX_BUILD_SECONDS else "nobody builds here, perhaps another node does"
+    waits = f"DeepSpeed waits for {name} without end"
+    return result(state, f"{found}, and {nobody}; {waits}", "", f"`rm {shell_quote(str(lock))}`")
+
+
+def _find_builder(folder: Path, root: Path) -> int | None:
+    """Return the process that builds in the folder, where torch runs ninja."""
+    for process in (root / "proc").glob("[0-9]*"):
+        if host.read_first_line(process / "comm") == "ninja":
+            try:
+                there = (process / "cwd").readlink()
+            except OSError:  # another user's
+                continue
+            if there == folder.resolve():
+                return int(process.name)
+    return None

@@ -15,7 +15,6 @@ from validator.doctor import (
     hub_checks,
     network_checks,
     package_checks,
-    stale_locks,
     start_checks,
     torch_build,
 )
@@ -43,7 +42,8 @@ CHECKS: dict[str, Check] = {
     "compiled packages": torch_build.check_compiled_packages,
     "CANN": torch_build.check_cann,
     "operators": deepspeed_ops.check_operators,
-    "locks": stale_locks.check_locks,
+    "stale lock": deepspeed_ops.check_build_locks,
+    "hub lock": hub_checks.check_download_locks,
     "start": start_checks.check_start,
     "hub": hub_checks.check_hub,
     "Ray": start_checks.check_ray,

@@ -1,5 +1,5 @@
-"""Can the run get its model and data: caches, the hub's answer, disk space for the download, proxies of the
-environment."""
+"""Can the run get its model and data: caches, the hub's answer, disk space for the download, locks of other downloads,
+proxies of the environment."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +22,7 @@ from validator.knowledge import hub_caches, models, node_environment
 from validator.machine import host
 from validator.machine.installed_packages import find_installed
 from validator.physics.estimate import GIB, DiskTerm
-from validator.recipe import safe_read
+from validator.recipe import atomic_write, safe_read
 from validator.run import launch_command
 from validator.run.model_files import (
     cached_folders,
@@ -185,6 +186,35 @@ def _check_cache_space(run: RunSettings) -> Iterator[CheckResult]:
         found, wanted = f"{free:.1f} GiB free at {folder}", f"{weights:.1f} GiB of weights"
         remedy = "free some, or set HF_HOME to another disk" if short else ""
         yield result("error" if short else "ok", found, wanted, remedy, what="hub cache")
+
+
+def check_download_locks(run: RunSettings | None, _context: CheckContext) -> Iterator[CheckResult]:
+    """Locks of processes that download the model, for whose end a run would wait.
+
+    One for each model. The run waits for a download that has begun (huggingface_hub,
+    utils/_fixes.py, WeakFileLock). The kernel frees the lock of a process that is gone, but on a file system without
+    locks the mere file counts."""
+    if run is None:
+        return
+    for name in hub_models(run):
+        folder = hub_caches.hub_cache(run.hub_source[1]) / ".locks" / hub_caches.huggingface_entry(name)
+        yield from islice(filter(None, map(_check_download_lock, sorted(folder.glob("*.lock")))), 1)
+
+
+def _check_download_lock(lock: Path) -> CheckResult | None:
+    """Try to share the lock for a moment: a process that downloads holds it alone."""
+    waits = "the run waits until it is free"
+    try:
+        with lock.open() as file:
+            if atomic_write.try_lock(file.fileno(), shared=True):
+                return None
+    except OSError as err:
+        if err.errno not in atomic_write.NO_LOCKS:
+            return None
+        words = f"{lock} is on a file system without locks, where the file alone counts, and {waits}"
+        return warning(words, "", f"if nobody downloads: `rm {shell_quote(str(lock))}`")
+    remedy = f"`fuser -v {shell_quote(str(lock))}` names the process that downloads; end it if it hangs"
+    return warning(f"{lock} is held, and {waits}", "", remedy)
 
 
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
