@@ -294,7 +294,7 @@ def workload_of(facts: Mapping[str, str], stack: Stack, model: Architecture) -> 
         accumulation=int(facts["grad_accum"] or 1),
         checkpointing="layer" if facts["grad_checkpointing"] == "yes" else "off",
         attention=_attention(facts),
-        padded=not packed or stack.bins,
+        pads_batches=not packed or stack.bins,
         loss=stack.loss,
         fused_kernels=stack.fused_kernels and stack.loss == "fused",
         low_memory_load=facts["zero_stage"] != "3",  # whose initialization reads checkpoint files whole

@@ -46,7 +46,7 @@ def workload(facts: Mapping[str, str], model: Architecture) -> Workload:
         accumulation=int(facts["grad_accum"]),
         checkpointing="layer" if facts["checkpointing"] == "True" else "off",
         attention="eager" if facts["attention"] == "disabled" else "sdpa",
-        padded=facts["padded"] == "True",
+        pads_batches=facts["padded"] == "True",
         loss="fused" if facts["liger"] == "True" and not dpo else "upcast",
         needs_full_logits=dpo,
         reference_logits=dpo,

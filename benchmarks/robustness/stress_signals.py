@@ -94,7 +94,7 @@ class Run:
     def goes_on(self) -> bool:
         """Whether `train` names the last whole checkpoint, if there is one, as what it goes on from: with one process,
         as several on the CPU cannot load an optimizer (PTH024)."""
-        whole = [each.name for each in checkpoints.checkpoints_in(self.output) if not each.flaw]
+        whole = [each.name for each in checkpoints.checkpoints_in(self.output) if not each.problem]
         words = [*self.words, "--dry-run", "--machine=1xcpu"]
         said = subprocess.run(words, cwd=self.output.parent, env=self.environment,
                               capture_output=True, text=True, check=False).stderr  # fmt: skip
@@ -102,7 +102,7 @@ class Run:
 
     def whole(self) -> bool:
         """Whether all checkpoints are."""
-        return not any(each.flaw for each in checkpoints.checkpoints_in(self.output))
+        return not any(each.problem for each in checkpoints.checkpoints_in(self.output))
 
 
 def _read(place: Path) -> str:

@@ -368,7 +368,7 @@ def workload(row: dict[str, str]) -> Workload:
         accumulation=int(row["grad_accum"]),
         checkpointing="layer" if row["grad_ckpt"] == "True" else "off",
         attention={"fa2": "flash", "sdpa": "sdpa", "eager": "eager"}[row["attn"]],  # type: ignore[arg-type]
-        padded=row["padded"] == "True",
+        pads_batches=row["padded"] == "True",
         fused_kernels=row["liger"] == "True",
         loss="fused" if row["liger"] == "True" and stage == "sft" else "upcast",
         sequences_per_sample=2 if stage in PAIRED else 1,

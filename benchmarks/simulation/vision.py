@@ -107,7 +107,7 @@ def workload(row: dict[str, str]) -> Workload:
         trainable_layers=int(row["freeze_layers"]) * decoder,
         length=int(row["seq_len"]),
         checkpointing="layer" if row["grad_ckpt"] == "True" else "off",
-        padded=False,
+        pads_batches=False,
         towers=_encodings(settings, model, int(row["seconds"])),
     )
 

@@ -77,7 +77,7 @@ def _workload(row: Mapping[str, str]) -> Workload:
         accumulation=int(row["accumulation"]),
         checkpointing="layer" if row["checkpointing"] == "layer" else "off",
         attention="flash" if row["attention"] == "flash" else "sdpa",
-        padded=row["varying"] == "yes",
+        pads_batches=row["varying"] == "yes",
         loss="fused" if fused else stack.loss,
         fused_kernels=fused,
         towers=tuple(_encoding(row, tower) for tower in arch.towers),

@@ -27,7 +27,7 @@ FACTS = {facts["id"]: facts for facts in rows.read(rows.EVIDENCE / "published.cs
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("fms-018", {"method": "full", "precision": "pure", "optimizer": "adamw_foreach", "padded": False}),
+        ("fms-018", {"method": "full", "precision": "pure", "optimizer": "adamw_foreach", "pads_batches": False}),
         ("fms-050", {"method": "lora", "precision": "pure", "loss": "shifted", "micro_batch": 4, "length": 4096}),
         ("fms-123", {"quant_bits": 4, "quant_grouped": False, "attention": "flash"}),
         ("fms-167", {"quant_bits": 4, "quant_grouped": True}),
@@ -35,7 +35,7 @@ FACTS = {facts["id"]: facts for facts in rows.read(rows.EVIDENCE / "published.cs
         ("fms-480", {"method": "full", "precision": "amp", "loss": "fused"}),
         ("swiftex-023", {"precision": "engine", "loss": "fused", "accumulation": 2, "length": 16384}),
         ("swiftex-025", {"loss": "upcast", "checkpointing": "layer"}),
-        ("peftmm-033", {"checkpointing": "off", "padded": True, "attention": "sdpa"}),
+        ("peftmm-033", {"checkpointing": "off", "pads_batches": True, "attention": "sdpa"}),
         ("lithub-021", {"checkpointing": "off", "precision": "engine"}),
     ],
 )

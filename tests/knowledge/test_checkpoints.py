@@ -57,10 +57,21 @@ def cut(path: Path) -> None:
 
 def test_a_whole_checkpoint_tells_of_its_run(tmp_path: Path) -> None:
     saved = whole(tmp_path, 8, epoch=0.16)
-    assert (saved.flaw, saved.step, saved.per_epoch, saved.processes) == (None, 8, 50, 1)
-    assert (saved.adapts, saved.engine, saved.schedules, saved.shards) == (True, False, True, ())
+    assert (saved.problem, saved.step, saved.steps_per_epoch, saved.process_count) == (None, 8, 50, 1)
+    assert (saved.is_adapter, saved.has_deepspeed_states, saved.restores_optimizer, saved.optimizer_shards) == (
+        True,
+        False,
+        True,
+        (),
+    )
     zero = sharded(tmp_path / "zero", 2)
-    assert (zero.flaw, zero.processes, len(zero.shards), zero.engine, zero.splits_weights) == (None, 2, 2, True, False)
+    assert (
+        zero.problem,
+        zero.process_count,
+        len(zero.optimizer_shards),
+        zero.has_deepspeed_states,
+        zero.has_weight_shards,
+    ) == (None, 2, 2, True, False)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +88,7 @@ def test_a_whole_checkpoint_tells_of_its_run(tmp_path: Path) -> None:
     ],
 )
 def test_steps_of_an_epoch_whose_last_one_is_short(step: int, epoch: object, steps: int | None, tmp_path: Path) -> None:
-    assert whole(tmp_path, step, epoch=epoch).per_epoch == steps
+    assert whole(tmp_path, step, epoch=epoch).steps_per_epoch == steps
 
 
 @pytest.mark.parametrize(
@@ -91,9 +102,9 @@ def test_steps_of_an_epoch_whose_last_one_is_short(step: int, epoch: object, ste
 def test_a_file_that_is_cut_off(name: str, flaw: str, tmp_path: Path) -> None:
     file = whole(tmp_path).path / name
     file.write_bytes(file.read_bytes()[:12])
-    assert TrainerCheckpoint(file.parent).flaw == flaw
+    assert TrainerCheckpoint(file.parent).problem == flaw
     file.write_bytes(b"")
-    assert TrainerCheckpoint(file.parent).flaw == flaw
+    assert TrainerCheckpoint(file.parent).problem == flaw
 
 
 @pytest.mark.parametrize(
@@ -110,7 +121,7 @@ def test_a_file_that_is_cut_off(name: str, flaw: str, tmp_path: Path) -> None:
 def test_a_file_that_is_not_there(name: str, flaw: str | None, tmp_path: Path) -> None:
     saved = whole(tmp_path)
     (saved.path / name).unlink()
-    assert saved.flaw == flaw
+    assert saved.problem == flaw
 
 
 def brackets(path: Path) -> None:
@@ -128,20 +139,20 @@ def endless(path: Path) -> None:
 def test_weights_that_nobody_can_read(spoil: Callable[[Path], None], flaw: str, tmp_path: Path) -> None:
     saved = whole(tmp_path, 8)
     spoil(saved.path / "adapter_model.safetensors")
-    assert saved.flaw == flaw
+    assert saved.problem == flaw
 
 
 @pytest.mark.parametrize(("name", "flaw"), [("trainer_state.json", "no trainer_state.json"), ("optimizer.pt", "cut")])
 def test_a_pipe_is_not_waited_for(name: str, flaw: str, tmp_path: Path) -> None:
     saved = whole(tmp_path, 8)
     endless(saved.path / name)
-    assert flaw in str(saved.flaw)
+    assert flaw in str(saved.problem)
 
 
 def test_the_mark_of_a_checkpoint_at_the_last_moment(tmp_path: Path) -> None:
     saved = whole(tmp_path)
     (saved.path / "checkpoint-is-incomplete.txt").touch()
-    assert saved.flaw == "its checkpoint-is-incomplete.txt is still there"
+    assert saved.problem == "its checkpoint-is-incomplete.txt is still there"
 
 
 @pytest.mark.parametrize(
@@ -158,13 +169,13 @@ def test_the_mark_of_a_checkpoint_at_the_last_moment(tmp_path: Path) -> None:
 def test_what_deepspeed_misses(name: str, flaw: str | None, tmp_path: Path) -> None:
     saved = sharded(tmp_path, 3)
     (saved.path / name).unlink()
-    assert saved.flaw == flaw
+    assert saved.problem == flaw
 
 
 def test_a_state_of_one_process_that_is_cut_off(tmp_path: Path) -> None:
     file = next(sharded(tmp_path, 2).path.glob("global_step8/*rank_1*"))
     cut(file)
-    assert TrainerCheckpoint(file.parents[1]).flaw == f"{file.name} is cut off"
+    assert TrainerCheckpoint(file.parents[1]).problem == f"{file.name} is cut off"
 
 
 def test_files_of_the_index(tmp_path: Path) -> None:
@@ -172,7 +183,7 @@ def test_files_of_the_index(tmp_path: Path) -> None:
     index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (saved.path / "model.safetensors.index.json").write_text(json.dumps(index))
     (saved.path / "model-00001-of-00002.safetensors").write_bytes(tensors())
-    assert saved.flaw == "model-00002-of-00002.safetensors is missing"
+    assert saved.problem == "model-00002-of-00002.safetensors is missing"
 
 
 def test_weights_that_fsdp_has_spread(tmp_path: Path) -> None:
@@ -181,14 +192,14 @@ def test_weights_that_fsdp_has_spread(tmp_path: Path) -> None:
         (saved.path / name).unlink()
     for name in ("pytorch_model_fsdp_0", "optimizer_0"):
         (saved.path / name).mkdir()
-    assert (saved.flaw, saved.adapts, saved.schedules) == (None, None, True)
+    assert (saved.problem, saved.is_adapter, saved.restores_optimizer) == (None, None, True)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"weight_map": 3}'])
 def test_an_index_that_is_none(text: str, tmp_path: Path) -> None:
     saved = whole(tmp_path)
     (saved.path / "model.safetensors.index.json").write_text(text)
-    assert saved.flaw == "model.safetensors.index.json is cut off"
+    assert saved.problem == "model.safetensors.index.json is cut off"
 
 
 def test_the_last_one_is_last_and_what_is_set_aside_is_none(tmp_path: Path) -> None:

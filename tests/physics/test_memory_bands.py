@@ -48,7 +48,7 @@ def test_slack_alone_never_exceeds_a_device() -> None:
 
 def test_varied_lengths_fill_the_cache_only_without_expandable_segments() -> None:
     def expected(padded: bool, expandable: bool) -> float:
-        work = WORK._replace(padded=padded, attention="flash")
+        work = WORK._replace(pads_batches=padded, attention="flash")
         return estimate_device_memory(QWEN_32B, work, DeviceRuntime(expandable_segments=expandable)).expected
 
     assert expected(True, False) > expected(False, False) > expected(False, True) == expected(True, True)

@@ -122,7 +122,7 @@ def runs(draw: st.DrawFn) -> tuple[Architecture, Workload]:
         checkpointing=draw(st.sampled_from(["layer", "off", "offloaded"])),
         attention=draw(st.sampled_from(["sdpa", "flash", "eager"])),
         sdpa_inputs=draw(st.builds(SdpaInputs, st.booleans(), st.booleans(), st.booleans())),
-        padded=draw(st.booleans()),
+        pads_batches=draw(st.booleans()),
         loss=draw(st.sampled_from(["upcast", "shifted", "fused"])),
         logits_upcast=draw(st.booleans()),
         fused_kernels=draw(st.booleans()),

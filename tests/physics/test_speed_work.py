@@ -39,7 +39,7 @@ MIXTURE = Architecture(
 )
 SMALL = Architecture(512, 4, 32000, AttentionShape(8, 8, 64), FeedForwardShape(1024))
 TOWER = Tower(1280, 32, 16, 80, 5120, (Linear("qkv", 1280, 3840), Linear("up", 1280, 5120)), 2560, input_values=1176)
-FULL = Workload(method="full", precision="pure", micro_batch=4, length=4096, padded=False, attention="flash")
+FULL = Workload(method="full", precision="pure", micro_batch=4, length=4096, pads_batches=False, attention="flash")
 LORA = FULL._replace(method="lora", precision="amp")
 ZERO3 = Sharding(1, 8, ZERO_3)
 
@@ -87,7 +87,9 @@ def test_checkpointing_computes_layers_again(work: Workload, share: float) -> No
 
 def test_a_kernel_without_mask_skips_what_comes_later() -> None:
     kinds: tuple[AttentionImplementation, ...] = ("flash", "sdpa", "eager")
-    flash, masked, eager = (seconds(TimeTerm.ATTENTION, FULL._replace(attention=kind, padded=True)) for kind in kinds)
+    flash, masked, eager = (
+        seconds(TimeTerm.ATTENTION, FULL._replace(attention=kind, pads_batches=True)) for kind in kinds
+    )
     assert 2 * flash < masked < eager
 
 

@@ -149,7 +149,7 @@ def test_no_two_of_the_nearest_need_the_same_of_what_is_exceeded() -> None:
 
 def test_it_is_said_where_the_best_are_tight() -> None:
     before = resolved("1xrtx-3090", "lora", 16, "cutoff_len: 8192\n")
-    assert predict(before).worst == "exceeds"
+    assert predict(before).verdict_at_longest == "exceeds"
     assert predict(before).host_verdict == "tight"
     assert {change.verdict for change in changes.nearest_changes(before)} == {"tight"}
     assert changes.change_advice(before).startswith(
@@ -365,7 +365,7 @@ def test_data_sets_that_are_not_here_do_not_stand_against_a_change(
     before = resolve(
         parse_recipe("x.yaml", f"{text}finetuning_type: lora\nper_device_train_batch_size: 8\n"), "1xa100-40g"
     )
-    assert predict(before).worst == "exceeds"
+    assert predict(before).verdict_at_longest == "exceeds"
     assert [change.verdict for change in changes.nearest_changes(before, limit=1)] == ["fits"]
 
 
@@ -395,7 +395,7 @@ def test_the_release_with_which_four_bits_reach_the_experts_comes_first(
     after = resolve(parse_recipe("x.yaml", MIXTURE.format(release="4.57.1", bits=bits)))
     said = changes.change_advice(before)
     assert said.startswith("write `# transformers: 4.57.1` into the header block and install it (") is named
-    assert (predict(after).worst == "fits") is named
+    assert (predict(after).verdict_at_longest == "fits") is named
     memory = predict(after).device_memory
     if named and memory:
         assert f"({memory.expected / GIB:.1f} GiB per device)" in said

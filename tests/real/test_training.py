@@ -115,7 +115,7 @@ def test_the_demo_recipe_learns_and_plots_its_loss(tmp_path: Path) -> None:
 
 def predicted_checkpoint(overrides: tuple[str, ...]) -> float:
     """Bytes of one checkpoint of the demo recipe with overrides."""
-    return predict(resolve(with_overrides(load_recipe(str(RECIPE)), overrides))).checkpoint
+    return predict(resolve(with_overrides(load_recipe(str(RECIPE)), overrides))).checkpoint_bytes
 
 
 def written(checkpoint: Path) -> int:
@@ -164,7 +164,7 @@ def test_a_checkpoint_is_written_before_the_oldest_is_removed(
     lay_there = [len(line.split()) for line in removed.read_text().splitlines()]
     assert max(lay_there) == at_once
     monkeypatch.chdir(ROOT)
-    assert predict(resolve(with_overrides(load_recipe(str(RECIPE)), overrides))).checkpoints == (kept, at_once)
+    assert predict(resolve(with_overrides(load_recipe(str(RECIPE)), overrides))).checkpoint_counts == (kept, at_once)
 
 
 @pytest.mark.sample(one_in=3, whole_for=TRAINED_BY)

@@ -55,7 +55,7 @@ def test_device_memory_around_its_limits() -> None:
         packed = {**values, "packing": True}
         assert (
             set(fit("1xa100-40g", 1024, **packed))
-            in codes[predict(resolve(document(**packed), "1xa100-40g", 1024)).worst]
+            in codes[predict(resolve(document(**packed), "1xa100-40g", 1024)).verdict_at_longest]
         )
         seen |= said
     assert seen == {"FIT002", "FIT011"}

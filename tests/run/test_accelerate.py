@@ -54,7 +54,7 @@ def test_what_cannot_be_read_is_a_problem_and_no_exception(text: str, tmp_path: 
     path.write_text(text)
     for file in (read_accelerate(str(path)), read_accelerate(str(tmp_path)), read_accelerate(str(tmp_path / "none"))):
         assert file.problem
-        assert not file.judged
+        assert not file.is_judged
         assert file.fsdp is None
 
 
@@ -86,8 +86,8 @@ def test_fsdp_is_resolved_as_accelerate_does(settings: dict[str, Any], fsdp: Fsd
 
 def test_a_file_of_another_kind_is_no_fsdp() -> None:
     assert AccelerateFile("f.yaml", {"distributed_type": "MULTI_GPU"}).fsdp is None
-    assert AccelerateFile("f.yaml", {"distributed_type": "MULTI_GPU"}).judged
-    assert not AccelerateFile("f.yaml", {"distributed_type": "DEEPSPEED"}).judged
+    assert AccelerateFile("f.yaml", {"distributed_type": "MULTI_GPU"}).is_judged
+    assert not AccelerateFile("f.yaml", {"distributed_type": "DEEPSPEED"}).is_judged
 
 
 def term(job: RunSettings, name: DeviceTerm | HostTerm) -> float:
@@ -228,7 +228,7 @@ def test_no_deepspeed_file_is_advised_beside_an_accelerate_file(tmp_path: Path) 
     """The header block names it, which no key of the recipe takes away."""
     for settings, engines in (({}, False), (None, True)):
         large = job(tmp_path, settings, per_device_train_batch_size=16, cutoff_len=4096)
-        assert predict(large).worst == "exceeds"
+        assert predict(large).verdict_at_longest == "exceeds"
         assert any("deepspeed" in change.set for change in changes.nearest_changes(large)) == engines
 
 

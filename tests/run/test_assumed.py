@@ -31,7 +31,7 @@ from validator.run.settings import RunSettings, resolve
 def test_a_name_that_tells_the_stage(name: str, words: str) -> None:
     told = deepspeed.deepspeed_by_file_name(name)
     assert told is not None
-    assert (told.words, told.assumed, told.problem) == (words, True, None)
+    assert (told.words, told.is_assumed, told.problem) == (words, True, None)
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_a_name_that_does_not(name: str) -> None:
 def test_a_file_that_is_there_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     one = resolve(parse_recipe("-", "deepspeed: my_zero3.json"))
-    assert (one.zero_stage, one.deepspeed and one.deepspeed.assumed) == (3, True)
+    assert (one.zero_stage, one.deepspeed and one.deepspeed.is_assumed) == (3, True)
     Path("my_zero3.json").write_text('{"zero_optimization": {"stage": 2}}')
     one = resolve(parse_recipe("-", "deepspeed: my_zero3.json"))
-    assert (one.zero_stage, one.deepspeed and one.deepspeed.assumed) == (2, False)
+    assert (one.zero_stage, one.deepspeed and one.deepspeed.is_assumed) == (2, False)
     one = resolve(parse_recipe("-", "deepspeed: elsewhere/ds_z3.json"))
     assert one.deepspeed is not None
     assert one.deepspeed.path == str(catalogue_root() / "deepspeed" / "ds_z3.json")
@@ -61,7 +61,7 @@ def test_a_file_that_nothing_tells_of() -> None:
         return resolve(parse_recipe("-", recipe + rest), machine, 512)
 
     fits = judged("lora", "8xa100-80g")
-    fits_unread = predict(fits).unread
+    fits_unread = predict(fits).outcomes_of_missing_file
     assert fits_unread is not None
     assert fits_unread.agreed is not None
     assert (predict(fits).verdict, set(fits_unread.verdicts.values()), fits.zero_stage) == (
@@ -70,11 +70,11 @@ def test_a_file_that_nothing_tells_of() -> None:
         0,
     )
     exceeds = judged("full", "1xrtx-2080ti")
-    exceeds_unread = predict(exceeds).unread
+    exceeds_unread = predict(exceeds).outcomes_of_missing_file
     assert exceeds_unread is not None
     assert (predict(exceeds).verdict, set(exceeds_unread.verdicts.values())) == ("exceeds", {"exceeds"})
     differ = judged("full", "8xa100-80g")
-    differ_unread = predict(differ).unread
+    differ_unread = predict(differ).outcomes_of_missing_file
     assert differ_unread is not None
     assert (predict(differ).verdict, differ_unread.agreed, predict(differ).device_memory) == (
         "unknown",
@@ -83,7 +83,7 @@ def test_a_file_that_nothing_tells_of() -> None:
     )
     assert (differ_unread.verdicts["ZeRO-0"], differ_unread.verdicts["ZeRO-3"]) == ("exceeds", "fits")
     for unjudged in (judged("lora", None), judged("lora\ndo_train: false\ndo_predict: true", "8xa100-80g")):
-        assert predict(unjudged).unread is None
+        assert predict(unjudged).outcomes_of_missing_file is None
     launched = replace(fits, accelerate=fsdp.AccelerateFile("a.yaml", {"distributed_type": "DEEPSPEED"}))
-    assert (predict(launched).unread, predict(launched).verdict) == (None, "unknown")
+    assert (predict(launched).outcomes_of_missing_file, predict(launched).verdict) == (None, "unknown")
     assert [training_time.predict_training_time(each) for each in (fits, differ)] == [None, None]

@@ -83,12 +83,12 @@ BEST = {"metric_for_best_model": "eval_loss", "eval_strategy": "steps", "val_siz
 def test_checkpoints(more: dict[str, Any], kept: int, at_once: int) -> None:
     """The run has 100 steps, 90 where a tenth of the samples is held back."""
     values = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "num_train_epochs": 2.0, **more}
-    assert predict(resolved("1xa100-80g", header={"samples": 100}, **values)).checkpoints == (kept, at_once)
+    assert predict(resolved("1xa100-80g", header={"samples": 100}, **values)).checkpoint_counts == (kept, at_once)
 
 
 def test_a_run_of_unknown_length_is_taken_to_remove_checkpoints() -> None:
-    assert predict(resolved("1xa100-80g", save_total_limit=2)).checkpoints == (2, 3)
-    assert predict(resolved("1xa100-80g")).checkpoints == (1, 1)
+    assert predict(resolved("1xa100-80g", save_total_limit=2)).checkpoint_counts == (2, 3)
+    assert predict(resolved("1xa100-80g")).checkpoint_counts == (1, 1)
 
 
 def test_the_verdict_is_the_worse_of_device_and_host() -> None:

@@ -67,13 +67,17 @@ def test_the_longest_sequence(header: str, cutoff: int, more: str, reached: int,
 
 def test_where_lengths_decide_and_are_not_known_the_verdict_is_tight() -> None:
     one = resolved()
-    assert (predict(one).verdict, predict(one).worst, predict(one).device_verdict) == ("tight", "exceeds", "exceeds")
-    enough_for = predict(one).enough_for
+    assert (predict(one).verdict, predict(one).verdict_at_longest, predict(one).device_verdict) == (
+        "tight",
+        "exceeds",
+        "exceeds",
+    )
+    enough_for = predict(one).fitting_length
     assert enough_for is not None
     assert ORDINARY_TOKENS <= enough_for < 16384
     # and the length named is one at which it does not exceed, while little more does
-    assert predict(resolved(f"lengths: [1, {enough_for}]")).worst != "exceeds"
-    assert predict(resolved(f"lengths: [1, {enough_for * 11 // 10}]")).worst == "exceeds"
+    assert predict(resolved(f"lengths: [1, {enough_for}]")).verdict_at_longest != "exceeds"
+    assert predict(resolved(f"lengths: [1, {enough_for * 11 // 10}]")).verdict_at_longest == "exceeds"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,7 @@ def test_where_lengths_decide_and_are_not_known_the_verdict_is_tight() -> None:
 )  # fmt: skip
 def test_what_is_known_makes_it_firm(header: str, more: str, verdict: str) -> None:
     one = resolved(header, more=more)
-    assert (predict(one).verdict, predict(one).enough_for) == (verdict, None)
+    assert (predict(one).verdict, predict(one).fitting_length) == (verdict, None)
 
 
 def test_a_typical_length_widens_the_band_downwards() -> None:

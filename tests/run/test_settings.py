@@ -241,7 +241,7 @@ def test_quantized_weights(
 ) -> None:
     model = models.find_model("qwen7b")._replace(quantized=checkpoint, quantized_bits=4 if checkpoint else 0)
     answer: Quantization = resolve_quantization(Arguments(values), ReleaseRange(), model)
-    assert (answer.loads, answer.works, answer.kept, answer.weights) == (loads, works, kept, weights)
+    assert (answer.quantizes_at_load, answer.works, answer.kept_method, answer.weights) == (loads, works, kept, weights)
 
 
 # Where the answer to a question about these keys stands. Reading one elsewhere is a second answer.

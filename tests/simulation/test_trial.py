@@ -181,7 +181,7 @@ def test_what_an_unknown_type_sees_and_hears_is_not_simulated(
 
 def test_a_type_that_no_formula_knows_is_counted_and_judged(told: list[SimulationRequest], tmp_path: Path) -> None:
     there = job(tmp_path)
-    assert (there.model_problem, predict(there).verdict, predict(there).simulated) == (None, "fits", True)
+    assert (there.model_problem, predict(there).verdict, predict(there).is_simulated) == (None, "fits", True)
     assert there.model
     assert there.model.parameters == ANSWER.parameters
     memory = predict(there).device_memory
@@ -346,7 +346,7 @@ def test_a_model_that_formulas_know_stays_theirs(told: list[SimulationRequest], 
     memory = predict(there).device_memory
     assert memory
     assert memory.allocated > GIB
-    assert (predict(there).simulated, len(told)) == (False, 0)
+    assert (predict(there).is_simulated, len(told)) == (False, 0)
     shown = figures(there)
     assert shown
     assert shown.allocated == 3000 / GIB
@@ -380,7 +380,7 @@ def test_a_second_length_that_is_not_simulated_makes_nothing_fit(
     monkeypatch.setattr(Told, "answer", HUGE)
     monkeypatch.setattr(Told, "fails_at", ORDINARY_TOKENS)
     there = job(tmp_path, "cutoff_len: 4096")
-    assert (predict(there).device_verdict, predict(there).enough_for, predict(there).verdict) == (
+    assert (predict(there).device_verdict, predict(there).fitting_length, predict(there).verdict) == (
         "exceeds",
         None,
         "exceeds",

@@ -71,7 +71,7 @@ def checkpoint(
 def test_a_half_written_checkpoint_gets_another_name(tmp_path: Path, how: dict[str, bool], stays: bool) -> None:
     checkpoint(tmp_path / "checkpoint-100")
     checkpoint(tmp_path / "checkpoint-200", **how)  # type: ignore[arg-type]
-    assert (TrainerCheckpoint(tmp_path / "checkpoint-200").flaw is None) is stays, "the node judges as `train` does"
+    assert (TrainerCheckpoint(tmp_path / "checkpoint-200").problem is None) is stays, "the node judges as `train` does"
     ended = run([*node_script.quarantine_function_lines(), "set_aside"], output=tmp_path)
     assert (tmp_path / "checkpoint-100").is_dir()
     assert (tmp_path / "checkpoint-200").is_dir() is stays

@@ -106,7 +106,7 @@ def _follow(folder: Path, text: str, change: Change) -> None:
 
 def is_as_promised(after: RunSettings, change: Change) -> None:
     """The job after the change needs what was promised."""
-    assert predict(after).worst == change.verdict, change
+    assert predict(after).verdict_at_longest == change.verdict, change
     memory = predict(after).device_memory
     assert memory, change
     host_memory = predict(after).host_memory
@@ -128,5 +128,5 @@ def sentences(for_free_memory: bool) -> set[str]:
     documented = (ast.FunctionDef, ast.ClassDef)
     docs = {ast.get_docstring(node, clean=False) for node in [tree, *nodes]
             if isinstance(node, (ast.Module, *documented))}  # fmt: skip
-    said = {node.value for node in nodes if isinstance(node, ast.Constant) and " " in str(node.value)}
+    said = {str(node.value) for node in nodes if isinstance(node, ast.Constant) and " " in str(node.value)}
     return said - docs - {"; "}

@@ -56,9 +56,10 @@ def evaluate_change(run: RunSettings, settings: ArgumentChanges, note: str) -> C
     """Return the change that the settings make, with the memory and the verdict of the changed run."""
     after = with_arguments(run, settings)
     prediction = predict(after)
-    device, host = prediction.device_memory, prediction.host_memory
-    return Change(settings, device.expected / GIB if device else 0.0, host.expected / GIB if host else 0.0,
-                  prediction.worst, note, _copy_commands(run, settings), _new_variables(run, after))  # fmt: skip
+    memories = prediction.device_memory, prediction.host_memory
+    device_gib, host_gib = (memory.expected / GIB if memory else 0.0 for memory in memories)
+    verdict, copies = prediction.verdict_at_longest, _copy_commands(run, settings)
+    return Change(settings, device_gib, host_gib, verdict, note, copies, _new_variables(run, after))
 
 
 def _copy_commands(run: RunSettings, settings: ArgumentChanges) -> list[str]:
@@ -103,14 +104,14 @@ def memory_on_older_release(run: RunSettings) -> ReleaseMemory | None:
     """Return memory with the last transformers 4, or None unless the run fits there and not here. transformers 4 stores
     experts as linear modules, which bitsandbytes can quantize."""
     mixture = run.model is not None and run.model.arch.ffn.experts > 0
-    if not (mixture and run.quantization.loads and predict(run).worst in ("tight", "exceeds")):
+    if not (mixture and run.quantization.quantizes_at_load and predict(run).verdict_at_longest in ("tight", "exceeds")):
         return None
     version = releases.previous_major_pair()[1]
     there = predict(run.with_header({**run.header, "transformers": version}))
     memory = there.device_memory
-    if memory is None or there.worst != "fits":
+    if memory is None or there.verdict_at_longest != "fits":
         return None
-    return ReleaseMemory(version, memory.low / GIB, memory.expected / GIB, memory.high / GIB, there.worst)
+    return ReleaseMemory(version, memory.low / GIB, memory.expected / GIB, memory.high / GIB, there.verdict_at_longest)
 
 
 def with_time_ratios(run: RunSettings, changes: Sequence[Change]) -> list[Change]:
@@ -126,9 +127,9 @@ def nearest_changes(run: RunSettings, limit: int = 5) -> list[Change]:
     changes that are tight; else those that come nearest. For a run that fits, or whose verdict is unknown, return
     changes that save memory and keep the training. No change brings an error that the run does not have."""
     prediction = predict(run)
-    if prediction.worst not in ("tight", "exceeds"):
+    if prediction.verdict_at_longest not in ("tight", "exceeds"):
         return list(islice(_changes_keeping_training(run), limit))
-    better: tuple[Verdict, ...] = ("fits", "tight") if prediction.worst == "exceeds" else ("fits",)
+    better: tuple[Verdict, ...] = ("fits", "tight") if prediction.verdict_at_longest == "exceeds" else ("fits",)
     for wanted in better:
         if found := list(islice(_cheapest_changes(run, wanted), limit)):
             return found
@@ -137,7 +138,7 @@ def nearest_changes(run: RunSettings, limit: int = 5) -> list[Change]:
 
 def change_advice(run: RunSettings) -> str:
     """Return what to do about a run that does not fit, as the end of a message."""
-    if predict(run).simulated:
+    if predict(run).is_simulated:
         return f"`lmf-recipes explain {shell_quote(run.workspace.recipe)} --simulate` tries changes"
     if cure := memory_on_older_release(run):
         written = f"write `# transformers: {cure.transformers}` into the header block and install it"

@@ -299,7 +299,7 @@ def explain(
     if problem := run.model_problem or run.machine_problem or missing:
         raise RecipeError(f"{run.workspace.recipe}: {problem}")
     stopped = any(each.severity is Severity.ERROR for each in diagnostics)
-    settled = prediction.simulated and prediction.verdict in (
+    settled = prediction.is_simulated and prediction.verdict in (
         "fits",
         "unknown",
     )  # each change would take a simulation
@@ -310,7 +310,7 @@ def explain(
         machine=_target_machine(run),
         model=_model_size(run),
         verdict=prediction.verdict,
-        enough_for_tokens=prediction.enough_for,
+        enough_for_tokens=prediction.fitting_length,
         device_gib=_device_band(prediction.device_memory),
         host_gib=_host_band(prediction.host_memory),
         disk_gib=_disk_use(run),
@@ -322,14 +322,14 @@ def explain(
             run.guidance.whose(run.declared.samples) if run.guidance else None,
         ),
         changes=[] if settled else changes.with_time_ratios(run, changes.nearest_changes(run)),
-        spare=() if prediction.simulated else changes.with_time_ratios(run, changes.uses_of_free_memory(run)),
+        spare=() if prediction.is_simulated else changes.with_time_ratios(run, changes.uses_of_free_memory(run)),
         command=started.commands,
         diagnostics=[each._replace(path=each.path or run.workspace.recipe) for each in diagnostics],
         left_out=_ignored_keys(run, diagnostics),
         command_problem=started.problem,
         releases=list(_memory_by_release(run)),
         older=changes.memory_on_older_release(run),
-        simulated=prediction.simulated,
+        simulated=prediction.is_simulated,
         simulation=simulation,
     )
 
@@ -398,7 +398,9 @@ def _disk_use(run: RunSettings) -> DiskUse | None:
         None
         if prediction.disk is None
         else DiskUse(
-            _in_gib(prediction.checkpoint), prediction.checkpoints.at_once, _in_gib(sum(prediction.disk.values()))
+            _in_gib(prediction.checkpoint_bytes),
+            prediction.checkpoint_counts.at_once,
+            _in_gib(sum(prediction.disk.values())),
         )
     )
 

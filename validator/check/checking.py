@@ -212,7 +212,7 @@ _NO_MACHINE = "no machine named: give --machine 8xa100-80g"
 def reasons_not_judged(run: RunSettings, tried: bool = False) -> Iterator[NotJudged]:
     """Yield why memory was not judged. An unknown model is described in full only if no finding (FIT005) does so. After
     a simulation that failed, each file has a finding with the reason, so that files are not summed up."""
-    engine = predict(run).sharded_by
+    engine = predict(run).judged_deepspeed
     if run.machine_problem:
         yield NotJudged("machine not known", "machine not known")
     elif not run.machine:
@@ -227,5 +227,5 @@ def reasons_not_judged(run: RunSettings, tried: bool = False) -> Iterator[NotJud
         yield NotJudged("nothing is trained", "nothing is trained: the formulas are of training")
     if engine and engine.problem:
         yield NotJudged("DeepSpeed file not read", "DeepSpeed file not read")
-    if run.accelerate and not run.accelerate.judged:
+    if run.accelerate and not run.accelerate.is_judged:
         yield NotJudged("accelerate file not understood", "accelerate file not understood")

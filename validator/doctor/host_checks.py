@@ -201,12 +201,12 @@ def check_disk_space(run: RunSettings | None, _context: CheckContext) -> Iterato
     free = host.free_disk_gib(output)
     if free is None:
         return
-    each, most = prediction.checkpoint / GIB, prediction.output_bytes / GIB
+    each, most = prediction.checkpoint_bytes / GIB, prediction.output_bytes / GIB
     where = f"{free:.1f} GiB are free on the disk of {output}"
     if free < each:
         yield error(f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`")
     elif free < most:
-        kept, at_once = prediction.checkpoints
+        kept, at_once = prediction.checkpoint_counts
         counted = run.args.number("save_total_limit") > 0 and run.steps > 0 and not run.batch.packing
         certain = counted and not any(glob_folder(output, "checkpoint-*"))
         beside = "and the result" if at_once == kept else "at once (a new one is written before the oldest is removed)"
@@ -286,7 +286,7 @@ def _measure_write_rate(folder: Path) -> float | None:
 
 def _judge_write_rate(run: RunSettings | None, place: str, rate: float | None) -> CheckResult:
     found = place if rate is None else f"{place}, {rate / 1e6:,.0f} MB/s"
-    checkpoint = predict(run).checkpoint if run else 0.0
+    checkpoint = predict(run).checkpoint_bytes if run else 0.0
     if checkpoint < _MIN_CHECKPOINT_BYTES or rate is None:
         return ok(found)
     seconds = checkpoint / rate

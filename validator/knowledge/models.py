@@ -312,7 +312,7 @@ def counted_architecture(layers: Sequence[CountedLayers], size: CountedSizes) ->
         _PLACEHOLDER_ATTENTION,
         _PLACEHOLDER_FEED_FORWARD,
         not size.head,
-        counted=(*outside, *layers),
+        counted_layers=(*outside, *layers),
     )
 
 

@@ -17,18 +17,18 @@ def resume_messages(run: RunSettings, *, dry: bool) -> Iterator[str]:
     Unless `dry`, half-written checkpoints are renamed, and nothing is lost. Raises RecipeError if one may be complete
     on another node's disk: that node would resume from it, and this one would not."""
     for saved in checkpoints.half_written_checkpoints(run):
-        if saved.adapts is None and run.machine and run.machine.nodes > 1 and not dry:
+        if saved.is_adapter is None and run.machine and run.machine.nodes > 1 and not dry:
             raise RecipeError(
                 f"`{saved.path}` holds no weights on this node; share the folder or save with `save_on_each_node: "
                 "true`, else rename it on all nodes"
             )
         try:
-            place = saved.aside if dry else checkpoint_integrity.quarantine(saved.path)
+            place = saved.quarantine_path if dry else checkpoint_integrity.quarantine(saved.path)
         except OSError as err:
-            why = f"is half-written ({saved.flaw}) and cannot be renamed: {os_reason(err)}"
+            why = f"is half-written ({saved.problem}) and cannot be renamed: {os_reason(err)}"
             raise RecipeError(f"`{saved.path}` {why}; rename or remove it") from None
         if place:
-            yield f"{saved.name} is half-written ({saved.flaw}): {'would be ' if dry else ''}renamed to {place.name}"
+            yield f"{saved.name} is half-written ({saved.problem}): {'would be ' if dry else ''}renamed to {place.name}"
     taken, there = checkpoints.resume_checkpoint(run), checkpoints.found_checkpoints(run)
     if done := finished_message(run):
         yield done
@@ -67,7 +67,7 @@ def _name_with_step(run: RunSettings, saved: TrainerCheckpoint) -> str:
 
 
 def _why_not_resumed(run: RunSettings, there: list[TrainerCheckpoint]) -> str:
-    last = next((saved for saved in reversed(there) if not saved.flaw), None)
+    last = next((saved for saved in reversed(there) if not saved.problem), None)
     if checkpoints.never_resumes(run):
         return f"stage {run.task.stage} with {run.task.method} never resumes"
     if last and run.args.flag("overwrite_output_dir"):

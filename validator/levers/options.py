@@ -284,7 +284,7 @@ def four_bits(run: RunSettings) -> Iterator[Option]:
 
 def unquantized_for_zero3(run: RunSettings) -> Iterator[Option]:
     """Yield unquantized weights: ZeRO-3 shards them while it reads them, but quantized weights only afterwards."""
-    if run.task.method == "lora" and run.quantization.asked and run.batch.world_size > 1:
+    if run.task.method == "lora" and run.quantization.is_requested and run.batch.world_size > 1:
         note = "base weights in half precision, which ZeRO-3 spreads while it reads them"
         yield Option({"quantization_bit": None}, note, frozenset({WEIGHTS}))
 

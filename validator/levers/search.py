@@ -77,7 +77,7 @@ def promising(
 
 def reaches_verdict(run: RunSettings, option: Option, wanted: Verdict) -> bool:
     """True if the run with the option reaches the verdict, or a better one, with samples of the longest length."""
-    return VERDICT_RANKS[predict(with_arguments(run, option.set)).worst] <= VERDICT_RANKS[wanted]
+    return VERDICT_RANKS[predict(with_arguments(run, option.set)).verdict_at_longest] <= VERDICT_RANKS[wanted]
 
 
 def cheapest_options(run: RunSettings, wanted: Verdict, accepts: Callable[[Option], bool]) -> Iterator[Option]:

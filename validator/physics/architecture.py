@@ -323,7 +323,7 @@ class Architecture(NamedTuple):
     recasts_weights: bool = False  # autocast copies the weights of linear modules anew for each product
     logit_softcap: bool = False
     towers: tuple[Tower, ...] = ()  # encoders of images, video or sound before the decoder
-    counted: tuple[CountedLayers, ...] = ()  # layers of an unknown model, in place of `attn` and `ffn`
+    counted_layers: tuple[CountedLayers, ...] = ()  # layers of an unknown model, in place of `attn` and `ffn`
     mixer: Mixer | None = None  # of some layers, in place of `attn` or beside it
     kinds: tuple[LayerKind, ...] = ()  # of each layer; none: all attend, and all but the first have experts if any do
     layer_groups: tuple[tuple[int, Architecture], ...] = ()  # (layers, decoder of such layers), if shapes differ

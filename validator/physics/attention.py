@@ -70,7 +70,7 @@ def attention_mask_bytes(step: TrainingStep) -> float:
     if work.attention != "sdpa":
         return 0.0
     reached = windows and work.length >= step.arch.attn.window
-    number = int(work.padded or step.arch.attn.always_masked) + int(reached)
+    number = int(work.pads_batches or step.arch.attn.always_masked) + int(reached)
     return square * (min(number, 1) * step.sizes.residual if work.sdpa_inputs.additive_mask else number)
 
 

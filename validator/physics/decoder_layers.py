@@ -188,10 +188,10 @@ def last_layers(layers: tuple[tuple[int, DecoderLayer], ...], number: int) -> tu
 def build_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
     """Return (number, layer) for each run of layers that are alike, first layers first. `fused`: experts are 3-D
     parameters."""
-    if arch.counted:
+    if arch.counted_layers:
         return tuple(
             (each.number, DecoderLayer(tuple(Linear(*one) for one in each.linears), each.experts, each.vectors))
-            for each in arch.counted
+            for each in arch.counted_layers
         )
     if arch.layer_groups:
         one = {each: build_layers(each, fused)[0][1] for each in dict.fromkeys(each for _, each in arch.layer_groups)}

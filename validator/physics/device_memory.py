@@ -102,7 +102,7 @@ def device_memory_band(
     spread = uncertainty.memory_spread(uncertainty.memory_gaps(step, measured), measured)
     low = allocated * (1 - spread) + beside / 2
     expected, high = allocated + held + beside, allocated * (1 + spread) + SLACK_HIGH * held + 1.5 * beside
-    if step.work.padded and not runtime.expandable_segments:
+    if step.work.pads_batches and not runtime.expandable_segments:
         reuses = step.work.method == "full" and not step.sharding.offload_optimizer
         usual, most = (CACHE_FACTOR_FULL, CACHE_FACTOR_FULL_HIGH) if reuses else (CACHE_FACTOR, CACHE_FACTOR_HIGH)
         expected = max(expected, beside + max(live.with_cache(usual) for live in lives))

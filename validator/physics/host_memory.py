@@ -131,7 +131,7 @@ def _full_model_bytes(step: TrainingStep) -> float:
     """Bytes of whole models while weights are distributed. Under FSDP with sharded loading the first process, or each,
     holds the model and its frozen copies until the shards are sent. Under ZeRO-3 each process holds a checkpoint that
     is unpacked while it loads."""
-    if step.strategy == ZERO_3 and step.work.unpacked:
+    if step.strategy == ZERO_3 and step.work.dequantized_at_load:
         return step.sharding.devices_per_node * step.work.base_bytes * step.parameters
     spreads = step.strategy.fsdp and step.sharding.sharded_load
     return (

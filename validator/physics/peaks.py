@@ -296,7 +296,7 @@ def _holds_full_model_first(step: TrainingStep) -> bool:
     get_init_context, and quantizer_bnb_4bit.update_device_map), after which DeepSpeed's engine moves it to the device;
     and FSDP that starts after loading finds the model on the device."""
     sharding, work = step.sharding, step.work
-    quantized = (work.quant_bits > 0 and not work.quant_grouped) or work.unpacked
+    quantized = (work.quant_bits > 0 and not work.quant_grouped) or work.dequantized_at_load
     return (step.strategy == ZERO_3 and quantized) or (step.strategy.fsdp and not sharding.sharded_load)
 
 
@@ -305,7 +305,11 @@ def loading_phase(step: TrainingStep) -> DeviceTerms:
     before the engine shards them."""
     if _holds_full_model_first(step):
         whole = weights.reference_weight_bytes(step) if step.strategy.fsdp else 0.0
-        held = step.work.base_bytes * step.parameters if step.work.unpacked else weights.loaded_weight_bytes(step)
+        held = (
+            step.work.base_bytes * step.parameters
+            if step.work.dequantized_at_load
+            else weights.loaded_weight_bytes(step)
+        )
         return {DeviceTerm.WEIGHTS: held, DeviceTerm.REFERENCE: whole}
     if step.work.method != "full" or step.work.precision != "engine" or step.strategy == ZERO_3:
         return {}

@@ -69,7 +69,7 @@ def _tower_training_step(step: TrainingStep, tower: Tower, encoding: TowerWorklo
         method="full" if trains else "lora",
         adapter=step.work.adapter._replace(targets=encoding.targets, full_embedding=False, full_head=False),
         length=max(encoding.tokens, 1),
-        padded=False,
+        pads_batches=False,
         fused_kernels=False,
         towers=(),
     )

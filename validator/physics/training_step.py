@@ -191,7 +191,7 @@ class TrainingStep:
         attn = self.arch.attn
         if self.work.attention != "sdpa":
             return 0.0
-        if self.work.padded or attn.always_masked:
+        if self.work.pads_batches or attn.always_masked:
             return 1.0
         return attn.window_share if attn.window and self.work.length >= attn.window else 0.0
 
@@ -219,7 +219,7 @@ class TrainingStep:
         if self.attention_kernel == "eager":
             return "eager"
         attn = self.arch.attn
-        masked = self.work.padded or attn.always_masked or attn.cross_attention
+        masked = self.work.pads_batches or attn.always_masked or attn.cross_attention
         return "efficient" if self.work.attention == "sdpa" and masked else "flash"
 
 

@@ -52,7 +52,7 @@ _EVIDENCE = (
                 True, 0.2, 0.2),
     EvidenceRow("checkpoints on the host", lambda step, _: step.work.checkpointing == "offloaded", True, 0.2, 0.4),
     EvidenceRow(f"samples over {_LONGEST_MEASURED} tokens", lambda step, _: step.work.length > _LONGEST_MEASURED),
-    EvidenceRow("models that no formula knows", lambda step, _: bool(step.arch.counted), True, 0.4, 0.6),
+    EvidenceRow("models that no formula knows", lambda step, _: bool(step.arch.counted_layers), True, 0.4, 0.6),
     EvidenceRow("mixtures of experts", lambda step, _: step.arch.ffn.experts > 0, True, 0.4, 0.6),
     EvidenceRow("models that see or hear", lambda step, _: bool(step.arch.towers)),
     EvidenceRow("latent attention", lambda step, _: step.arch.attn.kv_rank > 0),

@@ -168,7 +168,7 @@ class Workload(NamedTuple):
     precision: Precision = "amp"
     base_bytes: float = 2.0  # stored bytes per element of unquantized frozen weights
     quant_bits: int = 0  # 0: none; 4 or 8: linear layers are quantized
-    unpacked: bool = False  # the checkpoint is quantized, and unpacked while it loads
+    dequantized_at_load: bool = False  # the checkpoint is quantized, and unpacked while it loads
     double_quant: bool = True
     quant_grouped: bool = False  # GPTQ/AWQ style groups instead of bitsandbytes blocks
     experts_fused: bool = True  # experts are 3-D parameters: neither adapters nor quantization reach them
@@ -187,7 +187,7 @@ class Workload(NamedTuple):
     reentrant: bool = True  # checkpointing computes layers again as a whole, else up to the last tensor that is needed
     attention: AttentionImplementation = "sdpa"
     sdpa_inputs: SdpaInputs = SdpaInputs()
-    padded: bool = True  # batches hold padding, so sdpa may need a dense mask
+    pads_batches: bool = True  # batches hold padding, so sdpa may need a dense mask
     loss: LossKind = "upcast"
     logits_upcast: bool = False  # the output layer's result is made fp32 at once
     fused_kernels: bool = False  # norms and gated activations are one kernel each, which keeps its inputs only

@@ -297,7 +297,11 @@ def find_tight_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
     for method in methods:
         for plan in most_frugal_runs(replace(start, method=method)):
             found = predict(plan.draft.run)
-            is_tight = found.host_verdict != "exceeds" and found.worst == "tight" and found.device_verdict != "unknown"
+            is_tight = (
+                found.host_verdict != "exceeds"
+                and found.verdict_at_longest == "tight"
+                and found.device_verdict != "unknown"
+            )
             if is_tight and not blocking_findings(plan.draft):
                 return plan
     return None
@@ -374,6 +378,6 @@ _NOT_AGAINST_PLANS = ("PTH", "DAT", "TRA620", "TRA92", "TRA42", "TRA114")
 def _errors_and_warnings(start: NewRecipe, judge_memory: bool = True) -> list[Problem]:
     """Return the run's errors and warnings that count against a plan. Memory findings are left out for the user's own
     data, because no registry has these yet. Nothing is simulated here: a run that fits was simulated before."""
-    settled = replace(start, planned=start.planned.settled) if start.planned else start
+    settled = replace(start, planned=start.planned.without_new_ones) if start.planned else start
     memory = () if judge_memory and not start.own_datasets else ("FIT",)
     return find_problems(settled.run, but=(*_NOT_AGAINST_PLANS, *memory))

@@ -159,7 +159,7 @@ def new_tokens(run: RunSettings) -> Findings:
     Fix: none needed; `lmf-recipes explain` shows the memory.
     """
     for key in ("add_tokens", "add_special_tokens", "new_special_tokens_config"):
-        if run.task.method == "lora" and run.args.is_set(key) and not run.quantization.asked:
+        if run.task.method == "lora" and run.args.is_set(key) and not run.quantization.is_requested:
             yield key, "new tokens make embedding and head trainable in fp32, both even where they are tied"
 
 

@@ -62,7 +62,7 @@ def quantization_bits_unsupported(run: RunSettings, device: Device) -> Findings:
 def bnb_bits(run: RunSettings) -> int:
     """Bits that bitsandbytes quantizes to while loading; 0 where it does not."""
     asked = run.quantization
-    return asked.bits if run.task.uses_adapter and asked.loads and asked.method == "bnb" else 0
+    return asked.bits if run.task.uses_adapter and asked.quantizes_at_load and asked.method == "bnb" else 0
 
 
 @rule("DEV010", WARNING, about=subjects.device)

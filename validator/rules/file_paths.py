@@ -57,10 +57,10 @@ def deepspeed_missing(run: RunSettings) -> Findings:
 def assumption(run: RunSettings, key: str) -> str:
     """Return `; judged as` and the substitute for a missing DeepSpeed file or model; empty if there is none."""
     prediction = predict(run)
-    if key == "deepspeed" and run.deepspeed and run.deepspeed.assumed:
+    if key == "deepspeed" and run.deepspeed and run.deepspeed.is_assumed:
         return f"; judged as {run.deepspeed.words}, as its name says"
-    if key == "deepspeed" and prediction.unread:
-        return _verdicts_by_stock_file(prediction.unread.verdicts)
+    if key == "deepspeed" and prediction.outcomes_of_missing_file:
+        return _verdicts_by_stock_file(prediction.outcomes_of_missing_file.verdicts)
     return f"; judged as {guessed}" if key == "model_name_or_path" and (guessed := assumed_model(run)) else ""
 
 
@@ -99,7 +99,7 @@ def registry_missing_too(run: RunSettings) -> str | None:
 def _deepspeed_file_remedy(run: RunSettings, name: str) -> str:
     """How to get a DeepSpeed file that is not there: from the catalogue, or by another name."""
     file, zero = Path(name).name, run.deepspeed
-    if zero and zero.assumed:  # the catalogue's file of the same stage and offload
+    if zero and zero.is_assumed:  # the catalogue's file of the same stage and offload
         offload = "_offload_all" if zero.offload("offload_param") else "_offload" if zero.offloads else ""
         file = f"ds_z{zero.stage}{offload}.json"
     if safe_read.path_kind(catalogue_root() / "deepspeed" / file) == "file":

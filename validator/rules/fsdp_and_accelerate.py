@@ -294,7 +294,7 @@ def accelerate_not_judged(run: RunSettings, file: AccelerateFile) -> Findings:
     Source: own (the header block)
     Fix: for DeepSpeed name its JSON file by `deepspeed` in the recipe, and no accelerate file.
     """
-    if not file.problem and not file.judged and file.kind in yaml_table("accelerate")["kinds"]:
+    if not file.problem and not file.is_judged and file.kind in yaml_table("accelerate")["kinds"]:
         place = in_accelerate_file(run, "distributed_type")
         text = "FSDP, MULTI_GPU and MULTI_NPU are, and DeepSpeed by the recipe's `deepspeed`"
         yield place, f"memory is not judged under `distributed_type: {file.kind}`; {text}"

@@ -67,7 +67,7 @@ def device_memory_exceeded(run: RunSettings) -> Findings:
     deepspeed=FILE`, or `# accelerate: FILE` in the header block for `accelerate launch`.
     """
     prediction = predict(run)
-    if prediction.device_verdict == "exceeds" and not prediction.enough_for:
+    if prediction.device_verdict == "exceeds" and not prediction.fitting_length:
         hints = f"{_not_sharded_hint(run)}{_quantized_loading_hint(run)}"
         yield _key_for_device_memory(run), f"needs {_device_need_and_limit(run)}{hints}"
 
@@ -84,7 +84,7 @@ def _quantized_loading_hint(run: RunSettings) -> str:
     (run/fsdp.py, copies); else empty."""
     prediction = predict(run)
     loads = prediction.device_memory is not None and prediction.device_memory.phase == "loading"
-    if not (loads and run.fsdp and run.fsdp.lazy and run.quantization.asked):
+    if not (loads and run.fsdp and run.fsdp.lazy and run.quantization.is_requested):
         return ""
     instead = f"`transformers: {releases.previous_major_pair()[1]}` does not"
     return f"; transformers 5 loads all 4-bit weights on every device, {instead}"
@@ -106,7 +106,7 @@ def device_memory_tight(run: RunSettings) -> Findings:
     if prediction.device_verdict == "tight":
         by_release = _depends_on_release(prediction.device_verdicts)
         why = "name the release in the header block" if by_release else "thin margin"
-        if prediction.enough_for_one_picture:
+        if prediction.fits_with_one_image:
             why = "fits if no sample has more than one picture; have the data at hand, or a shorter `cutoff_len`"
         yield _key_for_device_memory(run), f"may need {_device_need_and_limit(run)}: {why}"
 
@@ -122,7 +122,7 @@ def device_memory_for_short_samples(run: RunSettings) -> Findings:
     `lengths: [800, 3000]` (typical and longest, in tokens), and the verdict is firm. Else a shorter `cutoff_len`, or
     make room as for FIT001.
     """
-    if tokens := predict(run).enough_for:
+    if tokens := predict(run).fitting_length:
         unit = int("1".ljust(len(str(tokens)) - 1, "0"))  # two digits of it, rounded down
         enough = f"enough for samples of {tokens // unit * unit:,}"
         yield _key_for_device_memory(run), f"needs {_device_need_and_limit(run)}: {enough}"
@@ -296,7 +296,7 @@ def checkpoints_without_limit(run: RunSettings) -> Findings:
     prediction = predict(run)
     if run.args.number("save_total_limit") > 0 or run.args.get("save_strategy") == "no":
         return
-    total, kept = prediction.output_bytes / GIB, prediction.checkpoints.kept
+    total, kept = prediction.output_bytes / GIB, prediction.checkpoint_counts.kept
     if total > 500 and kept > 2:
         found = f"{kept} checkpoints of this run take {total:,.0f} GiB, and no limit is set"
         yield "save_steps", f"{found}; set `save_total_limit: 2`"

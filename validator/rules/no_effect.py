@@ -40,7 +40,7 @@ def _has_towers(run: RunSettings) -> bool:
 
 
 def _quantizes(run: RunSettings) -> bool:
-    return run.quantization.asked
+    return run.quantization.is_requested
 
 
 def _uses_ray(_run: RunSettings) -> bool:

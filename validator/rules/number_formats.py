@@ -150,7 +150,7 @@ def quantized_weights_trained(run: RunSettings) -> Findings:
     Source: llamafactory/hparams/parser.py:_verify_model_args
     Fix: `finetuning_type: lora`, or remove `quantization_bit`.
     """
-    if run.quantization.asked and not run.task.uses_adapter:
+    if run.quantization.is_requested and not run.task.uses_adapter:
         yield "quantization_bit", f"quantized weights need `finetuning_type: lora` or oft, not {run.task.method}"
 
 
@@ -162,7 +162,7 @@ def quantization_conflict(run: RunSettings) -> Findings:
     Source: llamafactory/hparams/parser.py:_verify_model_args, llamafactory/hparams/parser.py:get_train_args
     Fix: remove the setting, or `quantization_bit`.
     """
-    if not (run.quantization.asked and run.task.uses_adapter):
+    if not (run.quantization.is_requested and run.task.uses_adapter):
         return
     if run.args.flag("pissa_init") and run.task.method == "lora":
         yield "pissa_init", "PiSSA cannot be initialized on quantized weights; use scripts/pissa_init.py once"
@@ -198,7 +198,7 @@ def bits_refused(run: RunSettings) -> Findings:
     """
     asked = run.quantization
     allowed = ON_LOAD_BITS.get(asked.method)
-    if asked.loads and run.task.uses_adapter and allowed and asked.bits not in allowed:
+    if asked.quantizes_at_load and run.task.uses_adapter and allowed and asked.bits not in allowed:
         known = ", ".join(str(bits) for bits in allowed)
         yield "quantization_bit", f"{asked.method} quantizes to {known} bits, not {asked.bits}"
 
@@ -212,7 +212,7 @@ def quantization_not_sharded(run: RunSettings) -> Findings:
     Fix: `quantization_bit: 4` with bnb, or ZeRO-2.
     """
     way, asked = _sharding_name(run), run.quantization
-    known = asked.loads and asked.bits in ON_LOAD_BITS.get(asked.method, ())
+    known = asked.quantizes_at_load and asked.bits in ON_LOAD_BITS.get(asked.method, ())
     if way and known and run.task.uses_adapter and (asked.method, asked.bits) != ("bnb", 4):
         text = f"{way} cannot shard {asked.bits}-bit {asked.method} weights; use 4-bit bnb, or ZeRO-2"
         yield "quantization_bit", text
@@ -226,7 +226,7 @@ def checkpoint_not_sharded(run: RunSettings) -> Findings:
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: ZeRO-2 or plain data parallel, or the unquantized model with `quantization_bit: 4`.
     """
-    kind, way = run.quantization.kept, _sharding_name(run)
+    kind, way = run.quantization.kept_method, _sharding_name(run)
     if kind and way:
         yield "model_name_or_path", f"the checkpoint is {kind}-quantized, which {way} cannot shard; use ZeRO-2 or none"
 
@@ -239,7 +239,7 @@ def quantized_checkpoint_trained(run: RunSettings) -> Findings:
     Source: llamafactory/model/adapter.py:init_adapter
     Fix: `finetuning_type: lora`, or the unquantized model.
     """
-    kind = run.quantization.kept if run.task.trains and not run.quantization.asked else None
+    kind = run.quantization.kept_method if run.task.trains and not run.quantization.is_requested else None
     if kind and not run.task.uses_adapter:
         yield "finetuning_type", f"the checkpoint is {kind}-quantized, so its weights cannot be trained; use lora"
     elif kind and run.args.flag("pissa_init"):
@@ -259,11 +259,11 @@ def nothing_quantized(run: RunSettings) -> Findings:
     transformers 5.2.
     """
     asked = run.quantization
-    if asked.loads and not asked.works:
+    if asked.quantizes_at_load and not asked.works:
         key = "quantization_method" if "quantization_method" in run.args.values else "quantization_bit"
         text = f"`quantization_method: {asked.method}` quantizes nothing while loading; use bnb"
         yield key, text, set_value("quantization_method", "bnb", safe=False)
-    elif asked.works and asked.spared and run.model:
+    elif asked.works and asked.skipped_by_bnb and run.model:
         found = f"this transformers quantizes no linear layer of {run.model.kind}"
         yield "quantization_bit", f"{found}; install transformers 5.2.0, which does"
 
@@ -277,7 +277,7 @@ def quantized_twice(run: RunSettings) -> Findings:
     Fix: remove it.
     """
     kind = run.quantization.checkpoint
-    if kind and run.quantization.asked and run.task.uses_adapter:
+    if kind and run.quantization.is_requested and run.task.uses_adapter:
         yield "quantization_bit", f"the checkpoint is {kind}-quantized already; `quantization_bit` has no effect"
 
 
@@ -290,7 +290,7 @@ def dora_on_quantized(run: RunSettings) -> Findings:
     Source: llamafactory/model/adapter.py:_setup_lora_tuning
     Fix: LoRA without `use_dora`, or unquantized weights.
     """
-    quantized = run.quantization.works or run.quantization.kept
+    quantized = run.quantization.works or run.quantization.kept_method
     if run.task.method == "lora" and run.args.flag("use_dora") and quantized:
         yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove one"
 
@@ -306,7 +306,9 @@ def experts_not_quantized(run: RunSettings, model: Model) -> Findings:
     checkpoint that is quantized already.
     """
     fused = model.arch.ffn.experts and model.family.fuses(run.releases) and not _has_quantized_router(run)
-    if fused and run.quantization.loads and run.quantization.method == "bnb":  # TRA313 and TRA314 say worse of a router
+    if (
+        fused and run.quantization.quantizes_at_load and run.quantization.method == "bnb"
+    ):  # TRA313 and TRA314 say worse of a router
         older = model.family.forms(ReleaseRange()).get(False)
         cures = [f"install transformers {older}, which quantizes them"] if older else []
         if run.machine is None or run.batch.world_size > 1:  # else ZeRO-3 has nothing to shard over
@@ -355,5 +357,5 @@ def router_rounded(run: RunSettings) -> Findings:
 
 
 def _has_quantized_router(run: RunSettings) -> bool:
-    quantized = run.quantization.loads and run.quantization.method == "bnb"
+    quantized = run.quantization.quantizes_at_load and run.quantization.method == "bnb"
     return quantized and run.task.trains and run.model is not None and run.model.family.router == "linear"

@@ -42,7 +42,7 @@ class Keys(NamedTuple):
     """The keys and values of a recipe, the releases that it is judged by, newest first, and all that it admits."""
 
     values: Mapping[str, Any]
-    judged: list[ReleasePair]
+    judged_releases: list[ReleasePair]
     admitted: list[ReleasePair]
 
 
@@ -80,11 +80,11 @@ def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
     """SCH001: keys that one of the releases does not take. Those of one origin are one mistake."""
     shared: dict[str, list[str]] = {_BELONGS_IN_REGISTRY: [], _FORK_HINT: []}
     compared = tables.json_table("arguments")["arguments"] if 0 < len(unknown) <= _MAX_KEYS_WITH_HINT else ()
-    known = [name for name in compared if argument_entry(name, recipe.judged)]
+    known = [name for name in compared if argument_entry(name, recipe.judged_releases)]
     for key in unknown:
         near = nearest_name(key, known, _MIN_SIMILARITY)
         guess = f"; did you mean `{near}`?" if near else _FORK_HINT
-        lacking = _newest_release_without(key, recipe.judged)
+        lacking = _newest_release_without(key, recipe.judged_releases)
         remedy = _taken_by_other_release(key, lacking) or _intended_key(key) or guess
         if remedy in shared:
             shared[remedy].append(key)
@@ -95,7 +95,7 @@ def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
         if keys:
             verb = "is not a key" if len(keys) == 1 else "are not keys"
             remedy = remedy if len(keys) == 1 else remedy.replace("is it", "are they")
-            release = _newest_release_without(keys[0], recipe.judged)[0]
+            release = _newest_release_without(keys[0], recipe.judged_releases)[0]
             text = f"{_quoted_names(keys)} {verb} of LLaMA-Factory {release}{remedy}"
             yield _key_violation("SCH001", Severity.ERROR, keys[0], text)
 
@@ -149,7 +149,7 @@ def _fix_renamed_key(key: str, recipe: Keys) -> Fix | None:
     if change.get("leave") or ("as" in change and value is False):
         return remove_keys(key, safe=not affected)
     now = change.get("now")
-    if now is None or now in recipe.values or argument_entry(now, recipe.judged) is None:
+    if now is None or now in recipe.values or argument_entry(now, recipe.judged_releases) is None:
         return None
     safe = all(_takes_replacement(pair, change) for pair in affected)
     if "as" in change:
@@ -177,7 +177,7 @@ def find_removed_and_foreign_keys(accepted: Mapping[str, ArgumentEntry], recipe:
         if text := _deprecation_note(key, recipe):
             change = tables.yaml_table("renamed").get(key, {})
             since = str(change.get("deprecated") or change.get("removed") or "")
-            reached = all(releases.is_at_least(pair, since) for pair in recipe.judged)
+            reached = all(releases.is_at_least(pair, since) for pair in recipe.judged_releases)
             fix = _fix_renamed_key(key, recipe) if reached else None
             yield _key_violation("SCH006", Severity.NOTE, key, text, fix)
         elif command := _other_command(key, argument):
@@ -210,7 +210,7 @@ def _deprecation_note(key: str, recipe: Keys) -> str:
         return f"`{key}` is gone since {gone}, so the recipe ends with the older releases it names{remedy}"
     going = change.get("deprecated")
     misread = "below" in change and not all(_takes_replacement(pair, change) for pair in recipe.admitted)
-    if misread or not going or not any(releases.is_at_least(pair, going) for pair in recipe.judged):
+    if misread or not going or not any(releases.is_at_least(pair, going) for pair in recipe.judged_releases):
         return ""
     remedy = _replacement_advice(change).replace("{}", clip(str(recipe.values[key])))
     return f"`{key}` will go ({going} warns about it); {remedy}"

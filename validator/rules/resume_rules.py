@@ -77,9 +77,9 @@ def checkpoint_missing(run: RunSettings) -> Findings:
             yield "resume_from_checkpoint", "there is no checkpoint in `output_dir` to resume from; leave the key out"
     elif isinstance(value, str) and not run.workspace.find(value) and not has_variable(value):
         yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
-    elif (named := next(iter(checkpoints.resume_candidates(run)), None)) and named.flaw:
+    elif (named := next(iter(checkpoints.resume_candidates(run)), None)) and named.problem:
         where = at_checkpoint_key(run, "resume_from_checkpoint")
-        yield where, f"`{value}` is no whole checkpoint ({named.flaw}); name another"
+        yield where, f"`{value}` is no whole checkpoint ({named.problem}); name another"
 
 
 @rule("PTH015", ERROR, about=subjects.checkpoint)
@@ -124,8 +124,8 @@ def checkpoint_incomplete(run: RunSettings) -> Findings:
     """
     for saved in checkpoints.half_written_checkpoints(run):
         before = checkpoints.resume_checkpoint(run)
-        remedy = f"rename it to {saved.aside.name}{f', and {before.name} is taken' if before else ''}"
-        yield _checkpoint_place(run), f"`{saved.path}` is half-written ({saved.flaw}); {remedy}"
+        remedy = f"rename it to {saved.quarantine_path.name}{f', and {before.name} is taken' if before else ''}"
+        yield _checkpoint_place(run), f"`{saved.path}` is half-written ({saved.problem}); {remedy}"
 
 
 @rule("PTH019", ERROR, about=subjects.checkpoint)
@@ -137,7 +137,7 @@ def states_of_other_processes(run: RunSettings, saved: TrainerCheckpoint) -> Fin
     Source: deepspeed/runtime/engine.py:DeepSpeedEngine._load_zero_checkpoint
     Fix: as many devices as before; or start anew from the weights of the checkpoint.
     """
-    zero, machine, shards = run.deepspeed, run.machine, len(saved.shards) if saved.engine else 0
+    zero, machine, shards = run.deepspeed, run.machine, len(saved.optimizer_shards) if saved.has_deepspeed_states else 0
     if zero is None or machine is None or zero.value("checkpoint.load_universal"):
         return
     apart = machine.nodes > 1 and shards == machine.devices  # on disks of their own nodes see what they wrote
@@ -163,14 +163,14 @@ def states_of_another_kind(run: RunSettings, saved: TrainerCheckpoint) -> Findin
 
 def _deepspeed_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | None:
     """Return why DeepSpeed cannot load the checkpoint; None if it can."""
-    if not saved.engine:
+    if not saved.has_deepspeed_states:
         return "holds no states of DeepSpeed (saved without it, or with `save_only_model`)"
-    stage, half = run.zero_stage, all(name.startswith("bf16_") for name in saved.shards)
-    if bool(stage) != bool(saved.shards):
-        return f"is of ZeRO-{'1 to 3' if saved.shards else 0}, the run of ZeRO-{stage}"
-    if (stage == 3) != saved.splits_weights:
-        return f"is of ZeRO-{3 if saved.splits_weights else '1 or 2'}, the run of ZeRO-{stage}"
-    if saved.shards and half != (run.precision.compute_dtype == "bf16"):
+    stage, half = run.zero_stage, all(name.startswith("bf16_") for name in saved.optimizer_shards)
+    if bool(stage) != bool(saved.optimizer_shards):
+        return f"is of ZeRO-{'1 to 3' if saved.optimizer_shards else 0}, the run of ZeRO-{stage}"
+    if (stage == 3) != saved.has_weight_shards:
+        return f"is of ZeRO-{3 if saved.has_weight_shards else '1 or 2'}, the run of ZeRO-{stage}"
+    if saved.optimizer_shards and half != (run.precision.compute_dtype == "bf16"):
         return f"was saved {'with' if half else 'without'} bf16, the run is {'without' if half else 'with'} it"
     return None
 
@@ -191,8 +191,8 @@ def other_parameters(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
 
 def _parameter_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | None:
     config = saved.adapter
-    if saved.adapts not in (None, run.task.uses_adapter):
-        return f"holds {'an adapter' if saved.adapts else 'all weights'}, the run trains by {run.task.method}"
+    if saved.is_adapter not in (None, run.task.uses_adapter):
+        return f"holds {'an adapter' if saved.is_adapter else 'all weights'}, the run trains by {run.task.method}"
     if not config or run.task.method != "lora":
         return None
     rank, layers = config.get("r"), config.get("target_modules")
@@ -229,7 +229,7 @@ def weights_thrown_back(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     Source: deepspeed/runtime/engine.py:DeepSpeedEngine.load_checkpoint
     Fix: start anew, with ZeRO-1; or DeepSpeed before 0.18.
     """
-    stage_0 = saved.engine and not saved.shards and run.deepspeed and run.zero_stage == 0
+    stage_0 = saved.has_deepspeed_states and not saved.optimizer_shards and run.deepspeed and run.zero_stage == 0
     if stage_0 and run.precision.compute_dtype == "bf16":
         found = f"from {saved.name} DeepSpeed's stage 0 with bf16 loads no 32-bit weights"
         yield _checkpoint_place(run), f"{found}, and the first step undoes the training so far; start anew, with ZeRO-1"
@@ -245,7 +245,7 @@ def several_on_the_cpu(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     Fix: set the variable, on every node.
     """
     told = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
-    if saved.schedules and run.on_cpu and run.batch.world_size > 1 and not run.deepspeed and not told:
+    if saved.restores_optimizer and run.on_cpu and run.batch.world_size > 1 and not run.deepspeed and not told:
         text = f"{run.batch.world_size} processes on the CPU cannot load {saved.name}; set ACCELERATE_TORCH_DEVICE=cpu"
         yield _checkpoint_place(run), text
 
@@ -259,9 +259,9 @@ def optimizer_anew(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     Source: transformers/trainer.py:Trainer._load_optimizer_and_scheduler
     Fix: leave `save_only_model` out in runs that may be interrupted, and keep DeepSpeed on or off.
     """
-    if not run.deepspeed and (saved.engine or not saved.schedules):
+    if not run.deepspeed and (saved.has_deepspeed_states or not saved.restores_optimizer):
         none = "no states of optimizer and learning rate"
-        held = "states of DeepSpeed, which this run is without" if saved.engine else none
+        held = "states of DeepSpeed, which this run is without" if saved.has_deepspeed_states else none
         yield _checkpoint_place(run), f"{saved.name} holds {held}: both begin anew, with warm-up"
 
 

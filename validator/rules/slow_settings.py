@@ -55,12 +55,12 @@ def sharded_without_need(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     Source: own (the time model)
     Fix: the file that the message names; `lmf-recipes explain` shows memory and time of both.
     """
-    if zero.assumed or run.accelerate or not (zero.stage == 3 or zero.offloads):
+    if zero.is_assumed or run.accelerate or not (zero.stage == 3 or zero.offloads):
         return
     for stage in range(2, min(zero.stage, 3) + int(zero.offloads)):
         name = f"deepspeed/ds_z{stage}.json"
         other = with_arguments(run, {"deepspeed": name})
-        if predict(other).worst == "fits" and (longer := _time_ratio(run, other)) > _MIN_TIME_RATIO:
+        if predict(other).verdict_at_longest == "fits" and (longer := _time_ratio(run, other)) > _MIN_TIME_RATIO:
             took = f"a step takes {longer:.1f} times as long as with {name}, which fits ({_device_gib(other)})"
             yield "deepspeed", f"{took}; set `deepspeed: {name}`"
             return
@@ -104,7 +104,7 @@ def micro_batch_small(run: RunSettings) -> Findings:
     if timed is None or timed.run is None or not timed.run.is_long:
         return
     waits = timed.step.terms.get(TimeTerm.KERNEL_LAUNCHES, 0.0) > _MIN_WAITING_SHARE * timed.step.expected
-    if waits and predict(other).worst == "fits" and (longer := _time_ratio(run, other)) > _MIN_TIME_RATIO:
+    if waits and predict(other).verdict_at_longest == "fits" and (longer := _time_ratio(run, other)) > _MIN_TIME_RATIO:
         settings = ", ".join(f"`{key}: {value}`" for key, value in sizes.items())
         less = f"takes {1 - 1 / longer:.0%} less time, and fits ({_device_gib(other)})"
         yield "per_device_train_batch_size", f"devices wait for kernels to start: {settings} {less}"
@@ -182,4 +182,4 @@ def _total_checkpoint_bytes(run: RunSettings) -> float:
     if not rows or not every:
         return 0.0
     steps = rows * run.args.number("num_train_epochs") / run.batch.effective_batch
-    return predict(run).checkpoint * (steps / every if every >= 1 else 1 / every)
+    return predict(run).checkpoint_bytes * (steps / every if every >= 1 else 1 / every)

@@ -27,13 +27,13 @@ class TrainerCheckpoint:
         return self.path.name
 
     @property
-    def aside(self) -> Path:
+    def quarantine_path(self) -> Path:
         """The path to which an incomplete checkpoint is renamed. Neither the Trainer nor LLaMA-Factory takes a folder
         of this name for a checkpoint."""
         return checkpoint_integrity.quarantine_path(self.path)
 
     @cached_property
-    def flaw(self) -> str | None:
+    def problem(self) -> str | None:
         """The reason why the checkpoint is incomplete, in words; None if it is complete."""
         return checkpoint_integrity.integrity_problem(self.path)
 
@@ -49,7 +49,7 @@ class TrainerCheckpoint:
         return step if isinstance(step, int) else int(name[1]) if name else 0
 
     @property
-    def per_epoch(self) -> int | None:
+    def steps_per_epoch(self) -> int | None:
         """Optimizer steps per epoch. The Trainer's `epoch` counts micro batches, of which the last step may have
         fewer."""
         epoch = self.state.get("epoch")
@@ -58,7 +58,7 @@ class TrainerCheckpoint:
         return math.ceil(self.step / epoch - 1e-6)
 
     @cached_property
-    def processes(self) -> int | None:
+    def process_count(self) -> int | None:
         """Number of processes that wrote the checkpoint, counted by their files of random states; None if there are no
         such files, as with `save_only_model`."""
         if safe_read.path_kind(self.path / "rng_state.pth") == "file":
@@ -66,29 +66,29 @@ class TrainerCheckpoint:
         return len([*safe_read.glob_folder(self.path, "rng_state_*.pth")]) or None
 
     @cached_property
-    def engine(self) -> bool:
+    def has_deepspeed_states(self) -> bool:
         """True if the checkpoint holds states of DeepSpeed."""
         return any(safe_read.glob_folder(self.path, "global_step*"))
 
     @cached_property
-    def shards(self) -> tuple[str, ...]:
+    def optimizer_shards(self) -> tuple[str, ...]:
         """File names of the optimizer states that each process wrote under ZeRO; empty for stage 0."""
         return tuple(sorted(each.name for each in safe_read.glob_folder(self.path, "global_step*/*_optim_states.pt")))
 
     @property
-    def splits_weights(self) -> bool:
+    def has_weight_shards(self) -> bool:
         """True if the weights are sharded, too (ZeRO stage 3)."""
         return any(safe_read.glob_folder(self.path, "global_step*/*zero_pp_rank_*_model_states.pt"))
 
     @property
-    def schedules(self) -> bool:
+    def restores_optimizer(self) -> bool:
         """True if optimizer and learning rate are restored. The Trainer loads both or neither, and does not report
         it."""
-        optimizer = self.engine or any(safe_read.glob_folder(self.path, "optimizer*"))
+        optimizer = self.has_deepspeed_states or any(safe_read.glob_folder(self.path, "optimizer*"))
         return optimizer and safe_read.path_kind(self.path / "scheduler.pt") == "file"
 
     @property
-    def adapts(self) -> bool | None:
+    def is_adapter(self) -> bool | None:
         """True if the weights are an adapter's, False if they are a model's; None if FSDP has sharded them."""
         if any(safe_read.glob_folder(self.path, "adapter_model.*")):
             return True
@@ -181,18 +181,18 @@ def half_written_checkpoints(run: RunSettings) -> tuple[TrainerCheckpoint, ...]:
 
 def resume_checkpoint(run: RunSettings) -> TrainerCheckpoint | None:
     """Return the last complete checkpoint from which the run could resume."""
-    return next((saved for saved in resume_candidates(run) if not saved.flaw), None)
+    return next((saved for saved in resume_candidates(run) if not saved.problem), None)
 
 
 def batch_counts(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
     """Return the samples that all processes take at once, in the checkpoint's run and in this one. None if that is not
     known; nodes with disks of their own see the processes of one node only."""
     machine, batch = run.machine, saved.state.get("train_batch_size")
-    if machine is None or saved.processes is None or not isinstance(batch, int):
+    if machine is None or saved.process_count is None or not isinstance(batch, int):
         return None
-    if machine.nodes > 1 and saved.processes == machine.devices:
+    if machine.nodes > 1 and saved.process_count == machine.devices:
         return None
-    return batch * saved.processes, run.batch.micro_batch * run.batch.world_size
+    return batch * saved.process_count, run.batch.micro_batch * run.batch.world_size
 
 
 def epoch_steps(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
@@ -201,10 +201,10 @@ def epoch_steps(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] |
     rows_are_known = run.data.local_rows is not None and not (
         run.batch.packing or run.data.is_tokenized or run.args.flag("streaming")
     )
-    if saved.per_epoch is None or run.machine is None or not rows_are_known:
+    if saved.steps_per_epoch is None or run.machine is None or not rows_are_known:
         return None
     train = sample_counts(run).train
-    return None if train is None else (saved.per_epoch, run.batch.steps_per_epoch(train))
+    return None if train is None else (saved.steps_per_epoch, run.batch.steps_per_epoch(train))
 
 
 def has_same_steps(run: RunSettings, saved: TrainerCheckpoint) -> bool:
@@ -221,7 +221,7 @@ def total_steps(run: RunSettings, saved: TrainerCheckpoint) -> int | None:
     checkpoint's run."""
     if run.args.number("max_steps") > 0:
         return int(run.args.number("max_steps"))
-    steps_per_epoch = saved.per_epoch if has_same_steps(run, saved) else None
+    steps_per_epoch = saved.steps_per_epoch if has_same_steps(run, saved) else None
     return math.ceil(run.args.number("num_train_epochs") * steps_per_epoch) if steps_per_epoch else None
 
 

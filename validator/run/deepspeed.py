@@ -29,8 +29,8 @@ class DeepSpeedConfig(NamedTuple):
     config: Mapping[str, Any] = MappingProxyType({})
     path: str | None = None
     problem: str | None = None
-    assumed: bool = False
-    missing: bool = False
+    is_assumed: bool = False
+    is_missing: bool = False
 
     @property
     def words(self) -> str:
@@ -166,7 +166,7 @@ class DeepSpeedOutcome(NamedTuple):
 
     zero: DeepSpeedConfig
     verdict: Verdict
-    most: float
+    high_bytes: float
 
 
 class DeepSpeedAlternatives(NamedTuple):
@@ -187,7 +187,7 @@ class DeepSpeedAlternatives(NamedTuple):
         if "exceeds" in verdicts and len(verdicts) > 1:
             return None
         choose = min if verdicts == {"exceeds"} else max
-        return choose(self.outcomes, key=lambda each: (each.verdict == "tight", each.most)).zero
+        return choose(self.outcomes, key=lambda each: (each.verdict == "tight", each.high_bytes)).zero
 
 
 def stock_deepspeed() -> tuple[DeepSpeedConfig, ...]:
@@ -206,7 +206,8 @@ def deepspeed_by_file_name(path: str) -> DeepSpeedConfig | None:
     (stage,) = stages
     auto_keys = _STAGE_3_KEYS if stage == 3 else _BUCKET_KEYS
     return DeepSpeedConfig(
-        {**_COMMON_KEYS, "zero_optimization": {"stage": stage, **auto_keys, **_offload_keys(name, stage)}}, assumed=True
+        {**_COMMON_KEYS, "zero_optimization": {"stage": stage, **auto_keys, **_offload_keys(name, stage)}},
+        is_assumed=True,
     )
 
 

@@ -98,7 +98,7 @@ class AccelerateFile(NamedTuple):
         return str(self.config.get("distributed_type", ""))
 
     @property
-    def judged(self) -> bool:
+    def is_judged(self) -> bool:
         """True if the states that each process holds are known: sharded by FSDP, or a whole copy in each process."""
         return self.kind in ("FSDP", "MULTI_GPU", "MULTI_NPU")
 

@@ -45,9 +45,9 @@ def make_workload(
         precision=run.precision.mode,
         base_bytes=loaded_bytes(run.precision.compute_dtype, run.releases, model.dtype_bytes),
         quant_bits=weights.weights,
-        unpacked=weights.unpacked,
+        dequantized_at_load=weights.dequantized_at_load,
         double_quant=run.args.flag("double_quantization"),
-        quant_grouped=weights.kept in ("gptq", "awq"),
+        quant_grouped=weights.kept_method in ("gptq", "awq"),
         experts_fused=experts_fused,
         experts_merged=experts_fused and model.family.merges,
         upcast_norms=run.args.flag("upcast_layernorm"),
@@ -63,7 +63,7 @@ def make_workload(
         checkpointing=run.activation_checkpointing.mode,
         reentrant=run.activation_checkpointing.reentrant,
         attention=_ATTENTION_KERNEL.get(str(run.args.get("flash_attn")), "sdpa"),
-        padded=not run.batch.packing or run.batch.neat_packing,
+        pads_batches=not run.batch.packing or run.batch.neat_packing,
         loss="fused" if fused and run.task.stage in ("pt", "sft") else "upcast",
         fused_kernels=fused,
         needs_full_logits=run.task.stage in ("dpo", "kto", "ppo") or run.task.uses_asft_loss,
@@ -159,6 +159,6 @@ def _make_sharding(run: RunSettings, model: Model, engine: DeepSpeedConfig | Non
     if engine:
         return deepspeed.deepspeed_sharding(engine, nodes, devices, model.arch.hidden)
     if run.fsdp:
-        copies = fsdp.host_copies(run.fsdp, devices, run.quantization.asked, run.releases)
+        copies = fsdp.host_copies(run.fsdp, devices, run.quantization.is_requested, run.releases)
         return fsdp.fsdp_sharding(run.fsdp, nodes, devices, copies)
     return Sharding(nodes, devices)

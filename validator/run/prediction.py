@@ -26,8 +26,8 @@ class Prediction:
         """Workloads for the memory formulas by release of transformers, newest first. Several releases are listed only
         if the recipe admits releases that store the experts of a mixture in different ways. Empty if nothing is
         trained, if the model is not known, or if the DeepSpeed or accelerate file cannot be judged."""
-        engine = self.sharded_by
-        unknown = (engine and engine.problem) or (self.run.accelerate and not self.run.accelerate.judged)
+        engine = self.judged_deepspeed
+        unknown = (engine and engine.problem) or (self.run.accelerate and not self.run.accelerate.is_judged)
         if self.run.model is None or unknown or self.run.task.is_inference_only:
             return {}
         forms = self.run.model.family.forms(self.run.releases) if self.run.model.arch.ffn.experts else {True: ""}
@@ -42,11 +42,11 @@ class Prediction:
         return next(iter(self.workloads.values()), None)
 
     @cached_property
-    def unread(self) -> DeepSpeedAlternatives | None:
+    def outcomes_of_missing_file(self) -> DeepSpeedAlternatives | None:
         """The run's outcomes under each of LLaMA-Factory's own DeepSpeed files, if the recipe's file does not exist and
         its name tells nothing. None otherwise, and if the run is not judged."""
         can_be_judged = self.run.machine and self.run.model and not self.run.task.is_inference_only
-        if not (can_be_judged and self.run.deepspeed and self.run.deepspeed.missing):
+        if not (can_be_judged and self.run.deepspeed and self.run.deepspeed.is_missing):
             return None
         outcomes = []
         for zero in deepspeed.stock_deepspeed():
@@ -57,10 +57,10 @@ class Prediction:
         return deepspeed.DeepSpeedAlternatives(tuple(outcomes)) if outcomes else None
 
     @property
-    def sharded_by(self) -> DeepSpeedConfig | None:
+    def judged_deepspeed(self) -> DeepSpeedConfig | None:
         """The DeepSpeed configuration to judge: the recipe's own, or, if its file does not exist and its name tells
         nothing, one of LLaMA-Factory's own that stands for all of them."""
-        return (self.unread and self.unread.agreed) or self.run.deepspeed
+        return (self.outcomes_of_missing_file and self.outcomes_of_missing_file.agreed) or self.run.deepspeed
 
     @cached_property
     def device_memories(self) -> Mapping[str, Estimate]:
@@ -68,7 +68,7 @@ class Prediction:
         The band's lower end assumes that all sequences are of the typical length that the header block gives. If no
         data tell how many pictures a sample has, the expected value assumes one, and the upper end assumes as many as
         `cutoff_len` admits."""
-        with_more_images = self._crowded
+        with_more_images = self._with_more_images
         return {name: one._replace(high=max(one.high, with_more_images[name].high)) if with_more_images else one
                 for name, one in self._with_one_picture.items()}  # fmt: skip
 
@@ -84,7 +84,7 @@ class Prediction:
         return {name: one._replace(low=min(one.low, typical[name].low)) for name, one in longest.items()}
 
     @property
-    def _crowded(self) -> Mapping[str, Estimate]:
+    def _with_more_images(self) -> Mapping[str, Estimate]:
         """Predicted peaks with as many pictures in a sample as `cutoff_len` admits; empty if the number of pictures is
         known."""
         if self.run.model is None or self.workload is None or not self.workload.towers:
@@ -94,16 +94,16 @@ class Prediction:
         )
         if encodings == self.workload.towers:
             return {}
-        return self._needed({name: work._replace(towers=encodings) for name, work in self.workloads.items()})
+        return self._estimates({name: work._replace(towers=encodings) for name, work in self.workloads.items()})
 
     def _device_memories(self, length: int) -> Mapping[str, Estimate]:
-        if self.run.memory_source and self.simulated:
+        if self.run.memory_source and self.is_simulated:
             simulated = self.run.memory_source.device_memories(self.run, length)
-            return {name: self._pooled(estimate) for name, estimate in simulated.items()}
+            return {name: self._with_shared_host_memory(estimate) for name, estimate in simulated.items()}
         works = self.workloads.items()
-        return self._needed({name: work._replace(length=length, eval_length=length) for name, work in works})
+        return self._estimates({name: work._replace(length=length, eval_length=length) for name, work in works})
 
-    def _needed(self, works: Mapping[str, Workload]) -> Mapping[str, Estimate]:
+    def _estimates(self, works: Mapping[str, Workload]) -> Mapping[str, Estimate]:
         if self.run.model is None or not works:
             return {}
         runtime = (
@@ -112,11 +112,11 @@ class Prediction:
             else None
         )
         return {
-            name: self._pooled(estimate_device_memory(self.run.model.arch, work, runtime))
+            name: self._with_shared_host_memory(estimate_device_memory(self.run.model.arch, work, runtime))
             for name, work in works.items()
         }
 
-    def _pooled(self, estimate: Estimate) -> Estimate:
+    def _with_shared_host_memory(self, estimate: Estimate) -> Estimate:
         """Return a device's estimate. If device and host share one memory pool, add the device's part of the host's
         peak. The page cache counts in `high`: CUDA takes it for memory in use
         (github.com/vllm-project/vllm/issues/35313)."""
@@ -138,9 +138,9 @@ class Prediction:
         return next(iter(self.device_memories.values()), None)
 
     @property
-    def simulated(self) -> bool:
+    def is_simulated(self) -> bool:
         """True if device memory comes from a simulation: no formula knows the model, and its layers were counted."""
-        return self.run.model is not None and bool(self.run.model.arch.counted)
+        return self.run.model is not None and bool(self.run.model.arch.counted_layers)
 
     @cached_property
     def host_memories(self) -> Mapping[str, Estimate]:
@@ -162,12 +162,12 @@ class Prediction:
         return disk_usage(
             self.run.model.arch,
             self.workload,
-            *self.checkpoints,
+            *self.checkpoint_counts,
             save_optimizer=not self.run.args.flag("save_only_model"),
         )
 
     @property
-    def checkpoint(self) -> float:
+    def checkpoint_bytes(self) -> float:
         """Bytes of one checkpoint; 0 if they are not known."""
         if self.run.model is None or self.workload is None:
             return 0.0
@@ -182,7 +182,7 @@ class Prediction:
         return self.disk[DiskTerm.WEIGHTS] + self.disk[DiskTerm.OPTIMIZER] if self.disk else 0.0
 
     @cached_property
-    def checkpoints(self) -> CheckpointCounts:
+    def checkpoint_counts(self) -> CheckpointCounts:
         """Numbers of checkpoints that the run keeps, and that are on disk at once."""
         return count_checkpoints(self.run)
 
@@ -191,11 +191,11 @@ class Prediction:
         """The worse verdict of device and host; `unknown` without a model or machine. The device's verdict is `tight`
         if the devices suffice for the lengths that samples are known to have, but not for the longest possible one."""
         return max(
-            "tight" if self.enough_for else self.device_verdict, self.host_verdict, key=_VERDICTS_BY_BADNESS.index
+            "tight" if self.fitting_length else self.device_verdict, self.host_verdict, key=_VERDICTS_BY_BADNESS.index
         )
 
     @property
-    def worst(self) -> Verdict:
+    def verdict_at_longest(self) -> Verdict:
         """The worse verdict of device and host with samples of the longest length."""
         return max(self.device_verdict, self.host_verdict, key=_VERDICTS_BY_BADNESS.index)
 
@@ -209,33 +209,33 @@ class Prediction:
         """Verdict on the device by release like `workloads`."""
         if self.run.memory_source and self.run.memory_source.exceeds_at_rest(self.run):
             return {"": "exceeds"}
-        return self._judged(self.device_memories)
+        return self._verdicts(self.device_memories)
 
     @property
-    def enough_for_one_picture(self) -> bool:
+    def fits_with_one_image(self) -> bool:
         """True if the number of pictures in a sample is not known, and the devices suffice for one, but not for as many
         as `cutoff_len` admits."""
-        return self.device_verdict == "tight" and _common_verdict(self._judged(self._with_one_picture)) == "fits"
+        return self.device_verdict == "tight" and _common_verdict(self._verdicts(self._with_one_picture)) == "fits"
 
     @cached_property
-    def enough_for(self) -> int | None:
+    def fitting_length(self) -> int | None:
         """Tokens per sample up to which the devices are expected to suffice, if they do not suffice for the longest
         length and samples are not known to reach it; None otherwise. A simulated run is not tried at lengths in
         between."""
-        if self.device_verdict != "exceeds" or self._exceeds(self.run.batch.certain_tokens):
+        if self.device_verdict != "exceeds" or self._exceeds_at(self.run.batch.certain_tokens):
             return None
         fits_at, exceeds_at = self.run.batch.certain_tokens, self.run.batch.max_tokens
-        if self.simulated:
+        if self.is_simulated:
             return fits_at if self._device_memories(fits_at) else None
         while exceeds_at - fits_at > max(8, fits_at // 50):
             middle = (fits_at + exceeds_at) // 2
-            fits_at, exceeds_at = (fits_at, middle) if self._exceeds(middle) else (middle, exceeds_at)
+            fits_at, exceeds_at = (fits_at, middle) if self._exceeds_at(middle) else (middle, exceeds_at)
         return fits_at
 
-    def _exceeds(self, length: int) -> bool:
-        return _common_verdict(self._judged(self._device_memories(length))) == "exceeds"
+    def _exceeds_at(self, length: int) -> bool:
+        return _common_verdict(self._verdicts(self._device_memories(length))) == "exceeds"
 
-    def _judged(self, memories: Mapping[str, Estimate]) -> Mapping[str, Verdict]:
+    def _verdicts(self, memories: Mapping[str, Estimate]) -> Mapping[str, Verdict]:
         usable = self.run.machine.device.usable_gib if self.run.machine else None
         return {name: judge_estimate(estimate, usable) for name, estimate in memories.items()}
 

@@ -21,42 +21,48 @@ class Quantization(NamedTuple):
     recipe asks. `spared`: the model's linear layers are of a class of their own, which bitsandbytes does not
     replace."""
 
-    asked: bool
+    is_requested: bool
     method: str
     bits: int
     checkpoint: str | None = None
     checkpoint_bits: int = 0
-    spared: bool = False
+    skipped_by_bnb: bool = False
 
     @property
     def is_quantized(self) -> bool:
         """True if the base weights are quantized already, or the recipe asks for it."""
-        return self.asked or self.checkpoint is not None
+        return self.is_requested or self.checkpoint is not None
 
     @property
-    def loads(self) -> bool:
+    def quantizes_at_load(self) -> bool:
         """True if the recipe asks for quantizing while loading, and the checkpoint is not quantized already."""
-        return self.asked and not self.checkpoint
+        return self.is_requested and not self.checkpoint
 
     @property
     def works(self) -> bool:
         """True if weights are really quantized while loading: the other methods are for checkpoints."""
-        return self.loads and self.method in ON_LOAD_BITS
+        return self.quantizes_at_load and self.method in ON_LOAD_BITS
 
     @property
-    def unpacked(self) -> bool:
+    def dequantized_at_load(self) -> bool:
         """True if the checkpoint is quantized, and loading converts its weights to 16 bits."""
         return self.checkpoint in _DEQUANTIZED
 
     @property
-    def kept(self) -> str | None:
+    def kept_method(self) -> str | None:
         """The checkpoint's quantization method, if its weights stay quantized in the run."""
-        return None if self.unpacked else self.checkpoint
+        return None if self.dequantized_at_load else self.checkpoint
 
     @property
     def weights(self) -> int:
         """Bits of the frozen linear layers in the run; 0 if they are not quantized."""
-        return (self.checkpoint_bits or 4) if self.kept else max(self.bits, 0) if self.works and not self.spared else 0
+        return (
+            (self.checkpoint_bits or 4)
+            if self.kept_method
+            else max(self.bits, 0)
+            if self.works and not self.skipped_by_bnb
+            else 0
+        )
 
 
 def resolve_quantization(args: Arguments, releases: ReleaseRange, model: Model | None) -> Quantization:
@@ -67,7 +73,7 @@ def resolve_quantization(args: Arguments, releases: ReleaseRange, model: Model |
         int(args.number("quantization_bit")),
         model.quantized if model else None,
         model.quantized_bits if model else 0,
-        spared=method == "bnb" and model is not None and _is_skipped_by_bnb(model, releases),
+        skipped_by_bnb=method == "bnb" and model is not None and _is_skipped_by_bnb(model, releases),
     )
 
 

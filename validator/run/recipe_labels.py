@@ -60,7 +60,7 @@ def _variant_words(run: RunSettings) -> Iterator[str]:
 def method_name(run: RunSettings) -> str:
     """Return the method as file names and lists write it: qlora for a quantized base, with the stage if it is not
     sft."""
-    quantized = "q" if run.quantization.asked else ""
+    quantized = "q" if run.quantization.is_requested else ""
     stage = "" if run.task.stage == "sft" else f"-{run.task.stage}"
     return f"{quantized}{run.task.method}{stage}"
 
@@ -96,5 +96,5 @@ def predicted_memory(run: RunSettings) -> dict[str, Any] | None:
     return {
         "device_gib": round(device.expected / GIB, 1),
         "host_gib": round(host.expected / GIB, 1),
-        "checkpoint_gib": round(prediction.checkpoint / GIB, 1),
+        "checkpoint_gib": round(prediction.checkpoint_bytes / GIB, 1),
     }

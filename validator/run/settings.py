@@ -186,7 +186,7 @@ class RunSettings:
         if place or safe_read.path_kind(shipped) == "file":
             return deepspeed_files.read_deepspeed(value, str(place[0] if place else shipped))
         by_name = deepspeed_files.deepspeed_by_file_name(value)
-        return by_name or deepspeed_files.read_deepspeed(value, value)._replace(missing=True)
+        return by_name or deepspeed_files.read_deepspeed(value, value)._replace(is_missing=True)
 
     @property
     def zero_stage(self) -> int:

@@ -55,7 +55,7 @@ class PlanSimulations(Protocol):
         ...
 
     @property
-    def settled(self) -> PlanSimulations:
+    def without_new_ones(self) -> PlanSimulations:
         """The same simulations, without making further ones."""
         ...
 

@@ -209,13 +209,13 @@ def _run_course(
         return None
     plan = training_schedule(run, sequences or 1)
     batch = max(int(run.args.number("per_device_eval_batch_size")), 1) * run.batch.world_size
-    texts = (samples.train or 0) + samples.held
+    texts = (samples.train or 0) + samples.held_back
     return RunCounts(
         steps=plan.total,
-        evaluations=_evaluation_count(run, plan.total, plan.epochs) if samples.held else 0,
-        evaluation_batches=math.ceil(samples.held / batch),
+        evaluations=_evaluation_count(run, plan.total, plan.epochs) if samples.held_back else 0,
+        evaluation_batches=math.ceil(samples.held_back / batch),
         saves=plan.saves,
-        checkpoint=predict(run).checkpoint,
+        checkpoint=predict(run).checkpoint_bytes,
         tokenized=0.0
         if run.data.is_tokenized or run.args.flag("streaming")
         else texts * mean * (2 if run.task.uses_preference_pairs else 1),
@@ -227,7 +227,7 @@ class SampleCounts(NamedTuple):
     """Samples trained on, None if not known; and samples evaluated, as far as known."""
 
     train: int | None
-    held: int
+    held_back: int
 
 
 def sample_counts(run: RunSettings) -> SampleCounts:
@@ -260,8 +260,8 @@ def checkpoint_write_seconds(run: RunSettings) -> float:
     prediction = predict(run)
     rates = run.machine.device.rates(run.machine.devices) if run.machine else None
     if rates is None or prediction.workload is None:
-        return prediction.checkpoint / _SLOW_DISK
-    return checkpoint_write_time(prediction.checkpoint, prediction.workload, rates).high
+        return prediction.checkpoint_bytes / _SLOW_DISK
+    return checkpoint_write_time(prediction.checkpoint_bytes, prediction.workload, rates).high
 
 
 def seconds_between_checkpoints(run: RunSettings) -> float | None:

@@ -152,7 +152,7 @@ class PlanSimulations(Simulation):
         return self.model.family.liger and find_spec("liger_kernel") is not None
 
     @property
-    def settled(self) -> PlanSimulations:
+    def without_new_ones(self) -> PlanSimulations:
         """The same simulations, without making further ones."""
         closed = PlanSimulations(self.model, self.source, self.session)
         closed.failed, closed.closed = self.failed, True

@@ -116,7 +116,7 @@ def request_for(
     # States of an engine, or over several devices, follow from the formulas.
     if run.uses_deepspeed or run.batch.world_size > 1 or optimizer not in SIMULATED_OPTIMIZERS:
         optimizer = "sgd"
-    quantized = quantization.asked and run.task.method == "lora"
+    quantized = quantization.is_requested and run.task.method == "lora"
     loss = str(run.args.get("pref_loss")) if run.task.stage == "dpo" else ""
     return SimulationRequest(
         model=config,
@@ -159,7 +159,7 @@ def _unsupported(run: RunSettings, config: Mapping[str, Any], quantization: Quan
         yield "a checkpoint that is quantized already"
     if any(part in config for part in families.COMPOSITE_PARTS) and not _has_formula(config):
         yield "pictures and sounds of a type that the formulas do not know"
-    if quantization.asked and (quantization.method != "bnb" or quantization.bits not in (4, 8)):
+    if quantization.is_requested and (quantization.method != "bnb" or quantization.bits not in (4, 8)):
         yield f"quantization by {quantization.method} to {quantization.bits} bits"
     yield from (f"`{key}`" for key in _UNSUPPORTED_KEYS if run.args.flag(key))
     if liger and find_spec("liger_kernel") is None:
