@@ -61,7 +61,8 @@ def workload(machine: str = "8xa100-80g", model: str = "Qwen/Qwen2.5-7B-Instruct
         ({**GALORE, "galore_target": "self_attn"}, "optimizer", "adamw"),
         ({**GALORE, "galore_layerwise": True}, "layerwise_update", True), (GALORE, "layerwise_update", False),
         ({"optim": "lomo", "finetuning_type": "full"}, "layerwise_update", True),
-        ({"packing": True}, "pads_batches", False), ({"stage": "pt"}, "pads_batches", False), ({}, "pads_batches", True),
+        ({"packing": True}, "pads_batches", False), ({"stage": "pt"}, "pads_batches", False),
+        ({}, "pads_batches", True),
         ({"packing": True, "stage": "dpo"}, "pads_batches", True), ({"neat_packing": True}, "pads_batches", True),
         # The ASFT loss holds the logits of a reference beside the model's own.
         ({"use_asft_loss": True, "finetuning_type": "full"}, "reference_copies", 1),
