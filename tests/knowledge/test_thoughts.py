@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from validator.knowledge import tables
-from validator.knowledge.chat_templates import thought_words
+from validator.knowledge.chat_templates import known_templates, template_slots, thought_words
 
-THINKING = [name for name, facts in tables.json_table("templates")["templates"].items() if facts.get("reasoning")]
+THINKING = [name for name, facts in known_templates().items() if facts.get("reasoning")]
 TALK = [{"role": role, "content": text} for role, text in [("user", "2 + 2?"), ("assistant", "4"), ("user", "3 + 3?"),
                                                            ("assistant", "6")]]  # fmt: skip
 
@@ -61,7 +60,7 @@ def test_an_empty_thought_is_in_the_loss_only_where_thinking_is_enabled(name: st
 @pytest.mark.parametrize("name", THINKING)
 def test_null_trains_the_thoughts_that_are_there_and_false_removes_them(name: str) -> None:
     pytest.importorskip("llamafactory.data.template")
-    opens, closes = thought_words(tables.json_table("formats")["formats"][name])
+    opens, closes = thought_words(template_slots()[name])
     thought = f"{opens}hm{closes}"
     for enable_thinking, kept in ((None, True), (True, True), (False, False)):
         (_, answer), _ = encoded(name, enable_thinking, f"{thought}4")[0]
@@ -74,7 +73,7 @@ def test_null_trains_the_thoughts_that_are_there_and_false_removes_them(name: st
 def test_thoughts_in_other_words_are_trained_as_the_answer_after_an_empty_thought(name: str) -> None:
     """What TRA621 warns of, whatever `enable_thinking` says."""
     pytest.importorskip("llamafactory.data.template")
-    opens, _ = thought_words(tables.json_table("formats")["formats"][name])
+    opens, _ = thought_words(template_slots()[name])
     other = "<think>hm</think>4" if "<think>" not in opens else "<seed:think>hm</seed:think>4"
     for enable_thinking in (True, False, None):
         ((prompt, answer), *_), empty = encoded(name, enable_thinking, other)
@@ -97,4 +96,4 @@ def test_a_recipe_says_how_to_prompt_a_model_whose_answers_had_no_thoughts(name:
 
 
 def test_the_empty_thought_of_glm_4_5_is_not_the_one_of_its_own_template() -> None:
-    assert thought_words(tables.json_table("formats")["formats"]["glm4_moe"]) != ("<think>", "</think>")
+    assert thought_words(template_slots()["glm4_moe"]) != ("<think>", "</think>")

@@ -13,7 +13,7 @@ from validator.dataset.chat_template import ChatTemplate
 from validator.dataset.row_scan import OnRows, ScannedRows, ScanSettings
 from validator.dataset.token_counting import TokenCounter
 from validator.errors import RecipeError
-from validator.knowledge import tables
+from validator.knowledge.chat_templates import template_slots
 from validator.recipe.suggestions import suggest
 from validator.rows import reading_limits
 from validator.rows.converter import Row
@@ -91,7 +91,7 @@ def scan_settings(run: RunSettings, counter: TokenCounter, attr: DatasetAttr) ->
     default `dataset_dir` (hparams/data_args.py)."""
     name, facts, system = str(run.args.get("template")), run.template or {}, run.args.get("default_system")
     template = ChatTemplate(
-        tables.json_table("formats")["formats"].get(name, {}),
+        template_slots().get(name, {}),
         counter,
         efficient_eos=bool(facts.get("efficient_eos")),
         thinking=run.args.get("enable_thinking"),

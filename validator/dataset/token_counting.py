@@ -14,7 +14,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from validator.dataset import data_files
-from validator.knowledge import hub_caches, tables
+from validator.knowledge import hub_caches
+from validator.knowledge.chat_templates import template_slots
 from validator.recipe import safe_read
 from validator.rows.reading_limits import UnreadableError
 from validator.run.settings import RunSettings
@@ -122,7 +123,7 @@ def best_counter(run: RunSettings) -> tuple[TokenCounter, str]:
     if path.stat().st_size > _MAX_TOKENIZER_BYTES:
         return CharacterCounter(), f"`{path}` is larger than {_MAX_TOKENIZER_BYTES >> 20} MiB"
     try:
-        template = tables.json_table("formats")["formats"].get(str(run.args.get("template")), {})
+        template = template_slots().get(str(run.args.get("template")), {})
         return TokenizerCounter(path, template.get("stop_words", ())), ""
     except BaseException as err:  # a panic of the library is no Exception
         if isinstance(err, (KeyboardInterrupt, SystemExit, MemoryError)):

@@ -44,10 +44,22 @@ class ChatTemplate(NamedTuple):
     hub: tuple[str, ...] = ()
 
 
+def known_templates() -> Mapping[str, Mapping[str, Any]]:
+    """Return LLaMA-Factory's facts about each of its templates, by name (data/template.py)."""
+    templates: Mapping[str, Mapping[str, Any]] = json_table("templates")["templates"]
+    return templates
+
+
+def template_slots() -> Mapping[str, Mapping[str, Any]]:
+    """Return the texts that each of LLaMA-Factory's templates writes around turns, by name (data/template.py)."""
+    slots: Mapping[str, Mapping[str, Any]] = json_table("formats")["formats"]
+    return slots
+
+
 def folder_template(folder: Path, config: Config, family: Family) -> ChatTemplate:
     """Return the template of the model in a folder."""
     name, (text, file) = model_name_of_path(folder.absolute()), _own_chat_template(folder)
-    speaks = frozenset(each for each in json_table("formats")["formats"] if text and _has_turns_of(each, text))
+    speaks = frozenset(each for each in template_slots() if text and _has_turns_of(each, text))
     sisters = list(_models_of_same_shapes(config))
     if published := _published_name(sisters, name, str(config.get("_name_or_path", ""))):
         hub, entry = published
@@ -94,7 +106,7 @@ def model_name_of_path(path: PurePath) -> str:
 
 def _choose_template(candidates: list[str], thinks: bool) -> str | None:
     """Return the first candidate that reasons, or does not, like the chat template; else the first."""
-    facts = json_table("templates")["templates"]
+    facts = known_templates()
     return min(candidates, key=lambda name: bool(facts[name].get("reasoning")) != thinks, default=None)
 
 
@@ -128,7 +140,7 @@ def _has_turns_of(name: str, text: str) -> bool:
 
 
 def _turn_marks(name: str) -> set[str]:
-    known = json_table("formats")["formats"][name]
+    known = template_slots()[name]
     slots = (slot for part in ("user", "assistant") for slot in known.get(part, ()))
     return {mark for slot in slots for mark in _TURN_MARK.findall(slot if isinstance(slot, str) else slot[0])}
 

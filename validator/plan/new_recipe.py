@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
-from validator.knowledge import guidance, models, tables
+from validator.knowledge import guidance, models
+from validator.knowledge.chat_templates import known_templates
 from validator.knowledge.devices import Machine
 from validator.knowledge.guidance import SampleAmounts, memory_savers
 from validator.knowledge.models import Model
@@ -327,8 +328,8 @@ class NewRecipe:
         if template and self.stage != "pt":
             yield "template", template
             yield from self.model.family.settings.items()
-        if self.stage != "pt" and tables.json_table("templates")["templates"].get(template, {}).get("reasoning"):
-            yield "enable_thinking", None  # right for answers with and without thoughts (rules TRA618 and TRA619)
+            if known_templates().get(template, {}).get("reasoning"):
+                yield "enable_thinking", None  # right for answers with and without thoughts (rules TRA618 and TRA619)
         yield "cutoff_len", self.length
         yield "preprocessing_num_workers", 16
         yield "dataloader_num_workers", self.workers

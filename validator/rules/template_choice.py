@@ -8,7 +8,7 @@ from typing import Any
 
 from validator.errors import RecipeError
 from validator.knowledge import models, tables
-from validator.knowledge.chat_templates import thought_words
+from validator.knowledge.chat_templates import known_templates, template_slots, thought_words
 from validator.recipe.suggestions import nearest_name, unknown_name
 from validator.rows.converter import FatalRowError, row_converter
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
@@ -51,7 +51,7 @@ def template_unknown(run: RunSettings) -> Findings:
     Source: llamafactory/data/template.py:get_template_and_fix_tokenizer
     Fix: one of LLaMA-Factory's templates, such as qwen, qwen3, llama3, mistral, gemma3.
     """
-    known = tables.json_table("templates")["templates"]
+    known = known_templates()
     name = str(run.args.get("template"))
     if run.args.is_set("template") and name not in known:
         own = _own_template(run)
@@ -100,7 +100,7 @@ def template_needs_images(run: RunSettings) -> Findings:
         return
     family = _family_template(run)
     local = run.model is not None and run.model.id is None
-    medialess = family and not local and not tables.json_table("templates")["templates"].get(family, {}).get("media")
+    medialess = family and not local and not known_templates().get(family, {}).get("media")
     if medialess or _lacks_processor(run):
         hint = f"; write `template: {family}`" if family else ""
         text = f"template {run.args.get('template')} needs an image processor, which this model has not{hint}"
@@ -120,7 +120,7 @@ def _may_suit_model(run: RunSettings, template: str) -> bool:
     model = run.model
     if model is None or model.id is not None:
         return False
-    turns = str(tables.json_table("formats")["formats"][template].get("user"))
+    turns = str(template_slots()[template].get("user"))
     return model.base or not model.speaks or template in model.speaks or not ("<" in turns or "[INST]" in turns)
 
 
@@ -139,7 +139,7 @@ def template_of_another_family(run: RunSettings) -> Findings:
     if str(name).removesuffix("_nothink") == own.removesuffix("_nothink") or _may_suit_model(run, str(name)):
         return
     media = "image" in (run.template or {}).get("media", ())
-    if not (media and not tables.json_table("templates")["templates"].get(own, {}).get("media")):
+    if not (media and not known_templates().get(own, {}).get("media")):
         text = f"template {name} is not the one of {run.args.get('model_name_or_path')}; write `template: {own}`"
         yield "template", text, set_value("template", own, safe=False)
 
@@ -249,14 +249,14 @@ def _template_thought_words(run: RunSettings) -> tuple[str, str] | None:
     reasons = run.template is not None and run.template.get("reasoning")
     if not reasons or run.task.stage not in _STAGES_WITH_TEMPLATE or run.data.is_tokenized or not run.task.trains:
         return None
-    opens, closes = thought_words(tables.json_table("formats")["formats"][str(run.args.get("template"))])
+    opens, closes = thought_words(template_slots()[str(run.args.get("template"))])
     return opens.strip(), closes.strip()
 
 
 def _other_template_word(dataset: Dataset, opens: str) -> str | None:
     """The word of another template that opens thoughts in more than a few of the answers; None where there is none."""
     if dataset.rows and dataset.rows.head:
-        others = {thought_words(slots)[0].strip() for slots in tables.json_table("formats")["formats"].values()}
+        others = {thought_words(slots)[0].strip() for slots in template_slots().values()}
         answers = [*_last_answers(dataset)][:_MAX_ROWS_READ]
         counts = {each: sum(each in text for text in answers) for each in sorted(others - {opens})}
         return next((each for each, count in counts.items() if count > _IGNORED_SHARE * len(answers)), None)

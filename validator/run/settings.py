@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from validator.errors import RecipeError
-from validator.knowledge import devices, guidance, tables
+from validator.knowledge import devices, guidance
+from validator.knowledge.chat_templates import known_templates
 from validator.knowledge.devices import Machine
 from validator.knowledge.families import Family
 from validator.knowledge.guidance import SampleAmounts
@@ -151,8 +152,7 @@ class RunSettings:
     def template(self) -> Mapping[str, Any] | None:
         """LLaMA-Factory's facts about the template (data/template.py); None if the recipe names none or an unknown
         one."""
-        templates: Mapping[str, Mapping[str, Any]] = tables.json_table("templates")["templates"]
-        return templates.get(str(self.args.get("template")))
+        return known_templates().get(str(self.args.get("template")))
 
     # Devices, and what shards over them.
 
