@@ -43,7 +43,7 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
                                "a.jsonl:2: error: row 2 is not UTF-8 text (byte 0xe9 at column 18); save it as UTF-8"),
     "invalid UTF-8 in a list": ("a.json", f"[{ROW}, ".encode() + b'{"instruction": "\xe9"}]',
                                 "a.json:2: error: row 2 is not UTF-8 text (byte 0xe9); save it as UTF-8"),
-    "BOM": ("a.json", f"[{ROW}]".encode("utf-8-sig"), "a.json: error: is a list behind a byte order mark"),
+    "BOM": ("a.json", f"[{ROW}]".encode("utf-8-sig"), "a.json: error: is a list after a byte order mark"),
     "UTF-16": ("a.json", "[]".encode("utf-16"), "a.json: error: is UTF-16 text"),
     "nested nulls": ("a.jsonl", f'{TALK}\n{{"conversations": [null]}}\n'.encode(),
                      "a.jsonl:2: error: `conversations` is not a list of turns"),
@@ -53,7 +53,7 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
     "an empty list": ("a.json", b"[]", "a.json: error: holds no row"),
     "a list that does not end": ("a.json", f"[{ROW}".encode(), "a.json:2: error: row 2 is missing"),
     "a comma too many": ("a.json", f"[{ROW},]".encode(), "a.json:2: error: row 2 is not valid JSON: a comma too many"),
-    "numbers": ("a.jsonl", b"1\n2\n", "a.jsonl:1: error: row 1 is no object of columns"),
+    "numbers": ("a.jsonl", b"1\n2\n", "a.jsonl:1: error: row 1 is no JSON object"),
     "gzip cut off": ("a.jsonl", gzip.compress(ROW.encode() * 50)[:60], "a.jsonl: error: is a damaged gzip file"),
     "no parquet": ("a.parquet", b"PAR1", "a.parquet: error: is not a valid parquet file"),
     "no arrow": ("a.arrow", b"xx", "a.arrow: error: is not a valid arrow file"),
@@ -79,8 +79,8 @@ def test_broken_input_gets_one_clear_message(name: str, tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("file", "held", "said"),
     [
-        ("a.json", f'{{"data": [{ROW}]}}', "its rows stand in `data`"),
-        ("a.json", f'\n{{"data": [{ROW}\n]}}', "its rows stand in `data`"),
+        ("a.json", f'{{"data": [{ROW}]}}', "its rows are in `data`"),
+        ("a.json", f'\n{{"data": [{ROW}\n]}}', "its rows are in `data`"),
         ("a.jsonl.gz", "x", "is no data file"),
         ("a.jsonl", '{"x": 1, "y": 2}\n', "the columns x, y are of no known form"),
     ],
@@ -155,7 +155,7 @@ def test_the_form_of_a_file_is_told_from_its_first_row(row: str, stage: str, for
          "a.jsonl: error: the turns have no `from`, `value` (they have role, content); LLaMA-Factory stops;",
          '"tags": {'),
         (TALK.replace("human", "user"), {"formatting": "sharegpt"},
-         "mine: error: no row is left to train on: the turns are of `user`, and the tags are human, gpt,",
+         "mine: error: no row is left to train on: the turns have the roles `user`, and the tags name human, gpt,",
          '"user_tag": "user", "assistant_tag": "gpt"'),
         (TALK, {}, "a.jsonl: error: has no column `instruction`, `input`, `output`; it has conversations",
          '"formatting": "sharegpt"}'),
@@ -193,7 +193,7 @@ def test_local_rows_are_judged_beside_a_hub_data_set(tmp_path: Path) -> None:
     found = json.loads(run(str(tmp_path / "r.yaml"), "--format", "json").stdout)
     assert found["quality"][0]["kind"] == "exact duplicates"
     assert (found["steps"], found["amount"]["rows"], found["rows"]["exact"]) == (None, 0, False)
-    assert "without the rows of hub, which are not on this machine" in found["notes"]
+    assert "the rows of hub are not counted, because they are not on this machine" in found["notes"]
 
 
 def test_a_name_that_the_registry_lacks_ends_the_run(tmp_path: Path) -> None:

@@ -345,11 +345,11 @@ def test_the_real_converter_takes_none_out_of_turn(turns: list[dict[str, Any]], 
     ([{"question": "q", "answer": 3}], "nor an answer as text (output, response, answer, completion)"),
     ([{"chosen": "a", "rejected": "b"}], "nor a prompt as text"),
     ([{"prompt": "q", "chosen": TALK, "rejected": TALK}], "`chosen` holds a whole conversation"),
-    ([{"prompt": TALK[:1], "completion": TALK[1:]}], "the turns stand in `prompt` and `completion`; join them"),
+    ([{"prompt": TALK[:1], "completion": TALK[1:]}], "the turns are spread over `prompt` and `completion`; join them"),
     ([{"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]}, TALK[1]]}], "holds a list of parts"),
     *[(chat(turns), f"in the first conversation {words}") for turns, words in OUT_OF_TURN],
-    ([{"data": [{"instruction": "q"}]}], "its rows stand in `data`: save that list alone"),
-    ([{"version": "1.1", "data": [{"instruction": "q"}]}], "its rows stand in `data`: save that list alone"),
+    ([{"data": [{"instruction": "q"}]}], "its rows are in `data`: save that list alone"),
+    ([{"version": "1.1", "data": [{"instruction": "q"}]}], "its rows are in `data`: save that list alone"),
     ([{"prompt": "q", "completion": "a", "label": 1}, {"prompt": "q", "completion": "a", "label": 0}],
      "`label` holds labels that are neither true nor false: write true in place of 1, false in place of 0"),
     ([{"messages": TALK, "kto_tag": "true"}, {"messages": TALK, "kto_tag": "False"}], "`kto_tag` holds labels"),
@@ -366,7 +366,7 @@ def test_what_is_of_no_known_form_says_what_is_missing(rows: list[dict[str, Any]
 @pytest.mark.parametrize("name", ["", " my", "a,b"])
 def test_names_that_a_recipe_cannot_hold_are_refused(name: str) -> None:
     path = write(Path(), FORMS["alpaca"])
-    with pytest.raises(RecipeError, match="cannot be named in a recipe"):
+    with pytest.raises(RecipeError, match="cannot be the name of a data set"):
         user_input.register_data(path, name)
 
 
@@ -385,7 +385,7 @@ MIXED = [*chat(TALK, TALK), *FORMS["alpaca"].rows[:1]]
 @pytest.mark.parametrize(("rows", "words"), [
     (MIXED, "row 3 ends the run: `messages` is not a list of turns"),
     ([*FORMS["alpaca"].rows * 2000, {"instruction": "q", "input": "", "output": 5}],
-     "`output` is a number at my.jsonl:4001, text before; a column has one type; LLaMA-Factory stops"),
+     "`output` is a number at my.jsonl:4001 and text before; a column has only one type; LLaMA-Factory stops"),
     ([*chat(TALK) * 1200, {"messages": None}], "my.jsonl:1201: `messages` is not a list of turns; LLaMA-Factory stops"),
 ])  # fmt: skip
 def test_rows_that_stop_the_run_are_refused(rows: list[dict[str, Any]], words: str) -> None:
@@ -423,10 +423,10 @@ def test_where_no_columns_help_none_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("rows", "words"), [
-    (FORMS["messages with tool calls"].rows, "alone reads `tool_calls`"),
-    (FORMS["sharegpt with tools"].rows, "calls of tools are written as `template` has them"),
+    (FORMS["messages with tool calls"].rows, "no other formatting reads `tool_calls`"),
+    (FORMS["sharegpt with tools"].rows, "calls of tools are written in the format of `template`"),
     (FORMS["images in messages"].rows, "files in `images` are looked for in `media_dir`"),
-    ([{"instruction": "<image>q", "output": "a"}], "the rows hold <image> and no column `images`"),
+    ([{"instruction": "<image>q", "output": "a"}], "rows hold <image> and no column `images`"),
     ([{"instruction": "q", "output": "<think>b</think>a"}], "answers hold <think>"),
     ([{"prompt": "q", "response": "a", "rejected_response": "b"}], "not used: `rejected_response`"),
     ([{"instruction": "q", "output": "a", "reasoning_content": "one two three four", "url": "u", "id": "7"}],

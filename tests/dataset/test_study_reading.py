@@ -208,7 +208,7 @@ def test_rows_of_more_columns_than_a_table_has(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps({"instruction": "a", "output": "b", f"k{n}": n}) + "\n" for n in range(10_001)))
     done = data(path)
     assert done.code == 1
-    assert "the rows have 10,001 columns and more, at most 10,000 are read" in done.said
+    assert "the rows have 10,001 columns or more, and at most 10,000 are read" in done.said
 
 
 def test_what_is_no_file_is_never_waited_for(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_figures_are_those_of_all_rows(tmp_path: Path, monkeypatch: pytest.Monke
     assert thin.drops[0].rows == pytest.approx(whole.drops[0].rows, rel=0.3)
     assert thin.tokens.per_epoch == pytest.approx(whole.tokens.per_epoch, rel=0.1)
     assert not thin.rows.exact
-    assert "of 5,000 rows one in 32 is looked at closely, and counted 32 times" in thin.notes
+    assert "one in 32 of 5,000 rows was examined, and the counts are multiplied by 32" in thin.notes
 
 
 @pytest.mark.usefixtures("few")

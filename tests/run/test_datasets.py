@@ -52,7 +52,7 @@ def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, colum
     [
         ("half.json", b'[{"a": 1},', "the list is not closed"),
         ("half.jsonl", b'{"a": 1}\n{"a"\n', "ends in the middle"),
-        ("numbers.json", b"[1, 2]", "is no object of columns"),
+        ("numbers.json", b"[1, 2]", "is no JSON object"),
         ("digits.json", b'[{"a": ' + b"9" * 5000 + b"}]", "which is too large"),
         ("twice.jsonl", b'{"a": 1, "a": 2}\n', "has the key `a` twice"),
         ("deep.json", b'[{"a": ' + b"[" * 200 + b"]" * 200 + b"}]", "is nested deeper than 63 levels"),

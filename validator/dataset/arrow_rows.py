@@ -45,12 +45,12 @@ def _table_error(kind: str, number: int, err: Exception) -> Exception:
     if isinstance(err, MemoryError):
         return reading_limits.batch_too_large(number + 1)
     if isinstance(err, UnicodeDecodeError):
-        return UnreadableError(number + 1, "or one close behind it is not UTF-8 text")
+        return UnreadableError(number + 1, "or one of the next rows is not UTF-8 text")
     if isinstance(err, (pa.ArrowException, OSError)):
         said = str(err).splitlines()[0].lower() if str(err) else type(err).__name__
         return UnreadableError(number, f"is not a valid {kind} file: {said}")
     # such as a date after the year 9999, within a list
-    return UnreadableError(number + 1, f"or one close behind it holds what Python has no value for: {err}")
+    return UnreadableError(number + 1, f"or one of the next rows holds a value that Python cannot represent: {err}")
 
 
 def _python_rows(batch: Any) -> Iterator[dict[str, Any]]:

@@ -92,7 +92,9 @@ def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
             yield stream
             return
         if name not in _UNPACKERS:
-            raise UnreadableError(0, f"is packed with {name}, which takes a library of its own; unpack it")
+            raise UnreadableError(
+                0, f"is packed with {name}, for which the datasets library needs another package; unpack it"
+            )
         try:
             with io.BufferedReader(cast(io.RawIOBase, _UNPACKERS[name](stream)), _CHUNK) as unpacked:
                 yield cast(IO[bytes], unpacked)

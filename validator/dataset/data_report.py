@@ -148,7 +148,7 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
     at."""
     if run.data.is_tokenized:
         raise RecipeError(
-            f"{run.workspace.recipe}: `tokenized_path` holds tokenized data, which is trained on as it is"
+            f"{run.workspace.recipe}: `tokenized_path` holds tokenized data, whose rows cannot be examined"
         )
     counter, reason = token_counting.best_counter(run)
     chosen = recipe_datasets.load_datasets(run, counter, report)
@@ -275,9 +275,9 @@ def _longest_batch_memory(run: RunSettings, selection: RowSelection, rows: Posit
 def _why_near_duplicates_skipped(near: bool | None, rows: int, row_step: int) -> str:
     """Return why near duplicates are not looked for; empty if they are."""
     if near is not False and row_step > 1:
-        return f"near duplicates are looked for among {reading_limits.MAX_SCANNED_ROWS:,} rows at most; these are more"
+        return f"near duplicates were not looked for: these are more than {reading_limits.MAX_SCANNED_ROWS:,} rows"
     if near is None and rows > MAX_NEAR_DUPLICATE_ROWS:
-        return f"near duplicates among {rows:,} rows take a while; --near looks for them"
+        return f"near duplicates were not looked for: among {rows:,} rows that takes a while; --near does it"
     return "near duplicates were not looked for, as asked" if near is False else ""
 
 
@@ -339,7 +339,7 @@ class _BlockBudget:
     def __call__(self, rows: int) -> None:
         self._left -= rows < BLOCK_ROWS
         if self._left < 0:
-            raise TooLargeError("it is large when unpacked; `lmf-recipes data` takes its time for it")
+            raise TooLargeError("the data are large when unpacked; `lmf-recipes data` examines them")
 
 
 def _report_lines(study: DataReport) -> Iterator[str]:

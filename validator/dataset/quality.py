@@ -62,7 +62,7 @@ def quality_issues(
     rows = selection.rows[positions]
     if again:
         yield issue("exact duplicates", len(again), pairs(again),
-                    "rows that are there before, word for word; each epoch trains the same again")  # fmt: skip
+                    "rows that repeat an earlier row word for word; each epoch trains on them again")  # fmt: skip
     prompts, first, counts = np.unique(rows["prompt_hash"], return_index=True, return_counts=True)
     most = int(counts.max(initial=0))
     if most > max(_REPEATED_PROMPT_SHARE * len(positions), 2):
@@ -89,7 +89,7 @@ def quality_issues(
                     len(evaluated))  # fmt: skip
     if alike:
         yield issue("near duplicates", len(alike), pairs(alike),
-                    f"rows that share {NEAR_THRESHOLD:.0%} of their word pairs with one before")  # fmt: skip
+                    f"rows that share {NEAR_THRESHOLD:.0%} of their word pairs with an earlier row")  # fmt: skip
 
 
 def exact_duplicates(selection: RowSelection, positions: Positions) -> tuple[Positions, Pairs]:

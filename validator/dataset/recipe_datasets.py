@@ -117,7 +117,7 @@ def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCo
         one.problems.append(FatalProblem(name, fault))
         return one
     if not isinstance(registry.entries[name], Mapping):
-        one.problems.append(FatalProblem(name, "its entry in dataset_info.json is no object of settings"))
+        one.problems.append(FatalProblem(name, "its entry in dataset_info.json is not a JSON object"))
         return one
     one.problems += [FatalProblem(name, fault) for _, fault in entry_faults(one.dataset.entry)]
     if one.problems:
@@ -177,11 +177,11 @@ def _column_problems(scan: ScannedRows, attr: DatasetAttr) -> Iterator[str]:
     """Yield why LLaMA-Factory cannot use the columns, with the row that shows it."""
     known, wanted = scan.column_types, dict.fromkeys(attr.required_columns())
     if None in wanted:
-        yield "`columns` in dataset_info.json leaves out a column that this form needs"
+        yield "`columns` in dataset_info.json leaves out a column that rows of this form need"
     absent = [f"`{column}`" for column in wanted if column and column not in known]
     if absent and known:
         is_wrapped = [[*kinds] for kinds in known.values()] == [[list]] and scan.read == 1
-        single = "; it is one object, its rows stand inside: save that list alone" if is_wrapped else ""
+        single = "; the file is one object that holds the rows: save that list alone" if is_wrapped else ""
         yield f"has no column {', '.join(absent)}; it has {', '.join([*known][:8])}{single}"
     yield from filter(None, (_type_conflict(scan), _late_column(scan)))
     dated = [attr.columns.get(part) for part in ("prompt", "query")]
@@ -200,7 +200,7 @@ def _type_conflict(scan: ScannedRows) -> str:
     for number, column, kind in sorted(first, key=lambda each: each[0]):
         name = _TYPE_NAMES.get(float if kind is int else kind, "mixed")  # whole numbers and others are one type
         if kind is not type(None) and (before := known.setdefault(column, name)) != name:
-            return f"`{column}` is {name} at {scan.place(number)}, {before} before; a column has one type"
+            return f"`{column}` is {name} at {scan.place(number)} and {before} before; a column has only one type"
     return ""
 
 
@@ -212,8 +212,9 @@ def _late_column(scan: ScannedRows) -> str:
     for column, kinds in scan.column_types.items():
         numbers = [number for kind, number in kinds.items() if kind is not type(None) or not lines]
         if numbers and min(numbers) >= _first_part_rows(scan):
-            return (f"`{column}` holds nothing before {scan.place(min(numbers))}, and the first part that is read "
-                    "settles the columns and their types; write such a row first")  # fmt: skip
+            found = f"column `{column}` first has a value at {scan.place(min(numbers))}"
+            why = "the datasets library takes columns and types from the first part that it reads"
+            return f"{found}; {why}, so move a row that has `{column}` to the top"
     return ""
 
 

@@ -41,7 +41,7 @@ TEXT_ISSUES = {
     "empty answers": "answers without text teach the model to stop at once",
     "very short answers": "answers of fewer than 5 characters; right for labels, poor for conversation",
     "control characters": "invisible control characters, which the model learns to write",
-    "garbled text": "text that was read in a wrong encoding once",
+    "garbled text": "text that was once read in a wrong encoding",
     "huge rows": "rows of more than a megabyte, most of which is cut off",
 }
 _EMPTY_ANSWER, _SHORT_ANSWER, _CONTROL_CHARACTERS, _GARBLED_TEXT, _HUGE_ROW = (1 << at for at in range(5))

@@ -181,7 +181,9 @@ def select_rows(run: RunSettings, sets: list[LoadedDataset]) -> RowSelection:
         return selection
     absent = [one.name for one in sets if one.note]
     if absent:  # which rows are drawn cannot be told
-        selection.inexact_because.append(f"without the rows of {', '.join(absent)}, which are not on this machine")
+        selection.inexact_because.append(
+            f"the rows of {', '.join(absent)} are not counted, because they are not on this machine"
+        )
         selection.train = np.arange(sum(len(one.rows) for one in sets if not one.evaluates))
     else:
         try:
@@ -197,7 +199,7 @@ def select_rows(run: RunSettings, sets: list[LoadedDataset]) -> RowSelection:
     if selection.row_step > 1:  # each row stands for several
         read, step = sum(one.rows.read for one in sets), selection.row_step
         selection.inexact_because.append(
-            f"of {read:,} rows one in {step} is looked at closely, and counted {step} times"
+            f"one in {step} of {read:,} rows was examined, and the counts are multiplied by {step}"
         )
         selection.drops = Tally({code: rows * step for code, rows in selection.drops.items()})
         selection.sequences, selection.evaluated = selection.sequences * step, selection.evaluated * step
@@ -251,7 +253,7 @@ def _fatal_row_problems(run: RunSettings, selection: RowSelection) -> Iterator[F
         number = max(number for number in one.rows.fatal if number // one.rows.row_step == index)
         yield FatalProblem(one.rows.place(number), one.rows.fatal[number])
     if run.task.stage == "kto" and not len(fatal) and (at := _kto_row_without_turns(run, selection)) is not None:
-        yield FatalProblem(selection.place(at), "has no turns, and the row behind it is compared with its answer (kto)")
+        yield FatalProblem(selection.place(at), "has no turns; stage kto pairs the row after it with its answer")
 
 
 def packing_batches(run: RunSettings, rows: Positions) -> Iterator[Positions]:

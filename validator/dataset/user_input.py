@@ -126,7 +126,7 @@ def register_data(path: Path, name: str, folder: Path | None = None) -> Registra
     """Write the entry for a file or folder of data under this name. `folder` is the recipe's `dataset_dir`; None: that
     of the file if it holds a registry, else `data`. Raises RecipeError, and writes nothing then."""
     if not name.strip() or "," in name or name != name.strip():
-        raise RecipeError(f"`{name}` cannot be named in a recipe, where commas part the names of data sets")
+        raise RecipeError(f"`{name}` cannot be the name of a data set: in a recipe, commas separate names")
     folder = folder or (
         path.parent if safe_read.path_kind(path.parent / dataset_registry.REGISTRY_FILE) else Path(_DEFAULT_DATASET_DIR)
     )

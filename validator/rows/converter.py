@@ -151,7 +151,7 @@ def _role_of_tag(role: Any, attr: DatasetAttr, where: str = "") -> str:
     names."""
     known = attr.roles.get(role) if isinstance(role, str | None) else None
     if known is None:
-        raise FatalRowError(f"the role `{role}`{where} is none that `tags` names")
+        raise FatalRowError(f"the role `{role}`{where} is not named by `tags`")
     return known
 
 

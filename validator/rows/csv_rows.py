@@ -63,7 +63,7 @@ class _BoundedLines:
                 self.quotes += line.count('"')
                 yield line
         except UnicodeDecodeError as err:
-            why = f"or one close behind it is not UTF-8 text ({err.reason}); save it as UTF-8"
+            why = f"or one of the next rows is not UTF-8 text ({err.reason}); save it as UTF-8"
             raise UnreadableError(self.number + 1, why) from None
         finally:
             with contextlib.suppress(ValueError):  # the stream is closed already

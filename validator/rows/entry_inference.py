@@ -223,7 +223,7 @@ def _unknown_form_message(example: Row, single: bool) -> str:
     talks = [name for name, value in example.items() if any(_role_and_content_keys(value))]
     held = next((name for name, value in example.items() if _turns_in(value)), None)
     if single and held and not talks:
-        return f"the file is one object; its rows stand in `{held}`: save that list alone"
+        return f"the file is one object; its rows are in `{held}`: save that list alone"
     turns = "no turns (objects with role and content)"
     if held and not talks:
         keys = ", ".join(_turns_in(example[held])[0])
@@ -237,9 +237,9 @@ def _conversation_faults(example: Row, talks: Sequence[str]) -> Iterator[str]:
         if isinstance(_turns_in(example[name])[0][_role_and_content_keys(example[name])[1]], list):
             yield f"a turn of `{name}` holds a list of parts; write text with <image>, and the files as `images`"
         if any(name.lower() in pair for pair in CHOSEN_REJECTED_NAMES):
-            yield f"`{name}` holds a whole conversation; write its last turn alone, the ones before it as `messages`"
+            yield f"`{name}` holds a whole conversation; write its last turn alone, the turns before it as `messages`"
     if len(talks) > 1:
-        yield f"the turns stand in `{'` and `'.join(talks)}`; join them to one list `messages`"
+        yield f"the turns are spread over `{'` and `'.join(talks)}`; join them to one list `messages`"
     for name in talks:
         why = _turn_order_fault(_turns_in(example[name]), *_role_and_content_keys(example[name]))
         first = f"; in the first conversation {why}" if why else ""
@@ -315,10 +315,10 @@ def recipe_notes(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
     """Yield notes for a recipe on these rows: on template, tool calls, media, columns that are not used."""
     attr, text = inferred.attr, "\n".join(map(str, rows))
     if attr.formatting == "openai":
-        yield "formatting openai is known from LLaMA-Factory 0.9.4 on, and alone reads `tool_calls`"
-        yield "rows without tools get the system prompt 'detailed thinking off' with it"
+        yield "formatting openai needs LLaMA-Factory 0.9.4 or later; no other formatting reads `tool_calls`"
+        yield "with formatting openai, rows without tools get the system prompt 'detailed thinking off'"
     if attr.columns.get("tools"):
-        yield "calls of tools are written as `template` has them: take the model's own"
+        yield "calls of tools are written in the format of `template`: take the model's own template"
     if unused := [*_unused_columns(inferred, rows)]:
         yield f"not used: {', '.join(f'`{name}`' for name in unused)}"
     for part, mark in PLACEHOLDERS.items():
@@ -327,7 +327,7 @@ def recipe_notes(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
             if why := first_media_fault(attr, inferred.stage, rows, part):
                 yield f"{why}: LLaMA-Factory stops"
         elif mark in text:  # llamafactory/data/mm_plugin.py:_validate_messages
-            yield f"the rows hold {mark} and no column `{part}`: a template that takes {part} stops the run there"
+            yield f"rows hold {mark} and no column `{part}`: a template that takes {part} stops the run at such a row"
     if "<think>" in text:
         yield "answers hold <think>: `template` must be one that reasons, such as qwen3 or deepseekr1"
 

@@ -47,7 +47,9 @@ def read_json(stream: IO[bytes], parse_line: ParseLine | None = None) -> Rows:
         yield from read_json_lines(stream, parse_line)
         return
     if marked:
-        raise UnreadableError(0, "is a list behind a byte order mark, which the run refuses; save it without")
+        raise UnreadableError(
+            0, "is a list after a byte order mark, which LLaMA-Factory cannot read; save it without the mark"
+        )
     for number, value in enumerate(JsonStream(stream, is_list=True), 1):
         if value is None:
             raise UnreadableError(number, "is null; each row of a list is an object")
@@ -137,9 +139,9 @@ def _require_object(row: Any, number: int, begun: bool = True) -> dict[str, Any]
     if row is None and begun:  # a row without values
         return {}
     if row is None:  # tried with pyarrow 24 and 26
-        raise UnreadableError(number, "is null, and Arrow crashes where the first row is; take it out")
+        raise UnreadableError(number, "is null, and Arrow crashes if the first row is; remove it")
     if not isinstance(row, dict):
-        raise UnreadableError(number, "is no object of columns; each row is one")
+        raise UnreadableError(number, "is no JSON object; each row must be one")
     if len(row) > reading_limits.MAX_COLUMNS:
         raise reading_limits.too_many_columns(len(row))
     return row
@@ -202,7 +204,7 @@ class JsonStream:
             while not (behind := self._text[self._position :].strip()) and self._read_more(_CHUNK):
                 self._position = 0
             if behind:
-                raise UnreadableError(0, "goes on behind the end of its list")
+                raise UnreadableError(0, "goes on after the end of its list")
 
     def _find_next(self) -> bool:
         """Move to the next value; False if there is none. A list has one comma between its values, others have none."""

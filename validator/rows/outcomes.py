@@ -95,7 +95,7 @@ def why_none_trained(attr: DatasetAttr, stage: str, rows: Sequence[Row]) -> str:
     tags = [tag for name, tag in attr.tags.items() if name not in ("role_tag", "content_tag")]
     roles = dict.fromkeys(str(turn.get(attr.tags["role_tag"])) for turn in conversation_turns(attr, rows))
     if unnamed := [role for role in roles if role not in tags]:
-        return f"the turns are of `{'`, `'.join(unnamed)}`, and the tags are {', '.join(filter(None, tags))}"
+        return f"the turns have the roles `{'`, `'.join(unnamed)}`, and the tags name {', '.join(filter(None, tags))}"
     return first.dropped or first.stops
 
 

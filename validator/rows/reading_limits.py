@@ -57,8 +57,8 @@ def batch_too_large(number: int) -> TooLargeError:
 
 def too_many_columns(count: int) -> TooLargeError:
     """Return the error for rows with more than MAX_COLUMNS columns."""
-    said = f"the rows have {count:,} columns and more, at most {MAX_COLUMNS:,} are read"
-    return TooLargeError(f"{said}; each key of a row is one: write what varies as text")
+    said = f"the rows have {count:,} columns or more, and at most {MAX_COLUMNS:,} are read"
+    return TooLargeError(f"{said}; each key of a row is a column, so write keys that vary as text")
 
 
 @contextmanager
