@@ -31,7 +31,11 @@ def device(name: str) -> Device:
 def test_an_entry_is_whole(vendor: str) -> None:
     entry = yaml_table("nodes")[vendor]
     needed = {"slurm", "kubernetes", "collectives", "source"}
-    assert needed <= set(entry) <= {*needed, "driver", "python_ops", "variables", "waiting", "container", "setup"}
+    assert (
+        needed
+        <= set(entry)
+        <= {*needed, "driver", "image", "pip_torch", "python_ops", "variables", "waiting", "container", "setup"}
+    )
     parts = [entry, *entry.get("variables", {}).values(), *(entry[part] for part in entry if part in PARTS)]
     assert all(address.startswith("https://") for part in parts for address in part["source"])
 
@@ -47,7 +51,8 @@ def test_every_vendor_of_accelerators_has_an_entry() -> None:
 
 
 def test_only_known_devices_are_named() -> None:
-    assert set(yaml_table("nodes")["ascend"]["waiting"]["most"]) <= set(devices.device_ids())
+    for part in (yaml_table("nodes")["ascend"]["waiting"]["most"], yaml_table("nodes")["ascend"]["image"]):
+        assert set(part) <= set(devices.device_ids())
 
 
 @pytest.mark.parametrize(

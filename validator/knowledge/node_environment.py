@@ -41,13 +41,17 @@ class VendorSetup(NamedTuple):
 
 class NodeNeeds(NamedTuple):
     """`slurm` and `kubernetes`: what they call the devices; None: none are to be asked for. `collectives`: the library
-    by which processes exchange tensors; None: not known. `python_ops`: operators of DeepSpeed that are not built for
-    these devices. `variables` are for every node, `variables_between` for nodes that meet others. `devices` (`{}`
-    stands for each number from 0) and `files` are what a container mounts, `files_between` where nodes meet."""
+    by which processes exchange tensors; None: not known. `pip_torch`: the PyTorch that pip installs runs on these
+    devices. `image_tag_end`: what the name of LLaMA-Factory's image ends with; None: there is none. `python_ops`:
+    operators of DeepSpeed that are not built for these devices. `variables` are for every node, `variables_between` for
+    nodes that meet others. `devices` (`{}` stands for each number from 0) and `files` are what a container mounts,
+    `files_between` where nodes meet."""
 
     slurm: str | None = "gpu"
     kubernetes: str | None = "nvidia.com/gpu"
     collectives: Literal["nccl", "hccl", "gloo"] | None = None
+    pip_torch: bool = False
+    image_tag_end: str | None = None
     python_ops: tuple[str, ...] = ()
     variables: Mapping[str, str] = {}
     variables_between: Mapping[str, str] = {}
@@ -64,11 +68,13 @@ def node_needs(device: Device) -> NodeNeeds:
     if entry is None:
         return NodeNeeds()
     variables, container = entry.get("variables", {}), entry.get("container", {})
-    wait, setup = entry.get("waiting"), entry.get("setup")
+    wait, setup, images = entry.get("waiting"), entry.get("setup"), entry.get("image", {})
     return NodeNeeds(
         slurm=entry["slurm"],
         kubernetes=entry["kubernetes"],
         collectives=entry["collectives"],
+        pip_torch=entry.get("pip_torch", False),
+        image_tag_end=images.get(device.id, images.get("default")),
         python_ops=tuple(entry.get("python_ops", ())),
         variables={name: str(each["value"]) for name, each in variables.items() if not each.get("several")},
         variables_between={name: str(each["value"]) for name, each in variables.items() if each.get("several")},

@@ -185,19 +185,17 @@ def _resume_overrides(run: RunSettings) -> Iterator[str]:
 
 
 _IMAGE_REPOSITORY = "hiyouga/llamafactory"
-# What the names of release images for Ascend end with (LLaMA-Factory at v0.9.5, .github/workflows/docker.yml).
-_ASCEND_TAG_ENDS = {"ascend-910b-32g": "-npu-a2", "ascend-910b-64g": "-npu-a2", "ascend-910c-64g": "-npu-a3"}
-# Of PyTorch 2.6 for CUDA 12.4 (docker/docker-cuda/Dockerfile), which has no kernels for Blackwell.
+# Of the image's PyTorch 2.6 for CUDA 12.4 (docker/docker-cuda/Dockerfile), which has no kernels for Blackwell.
 _MAX_CAPABILITY = 9.0
 
 
 def published_image(work: ClusterJob) -> str | None:
     """Return the image that LLaMA-Factory publishes for its release and this device; None if there is none."""
     release = next(word.partition("==")[2] for word in work.pip_requirements if word.startswith("llamafactory=="))
-    device = work.device
-    if device.vendor in ("nvidia", "cpu"):
-        return f"{_IMAGE_REPOSITORY}:{release}" if (device.capability or _MAX_CAPABILITY) <= _MAX_CAPABILITY else None
-    return f"{_IMAGE_REPOSITORY}:{release}{_ASCEND_TAG_ENDS[device.id]}" if device.id in _ASCEND_TAG_ENDS else None
+    end = node_environment.node_needs(work.device).image_tag_end
+    if end is None or (work.device.capability or 0.0) > _MAX_CAPABILITY:
+        return None
+    return f"{_IMAGE_REPOSITORY}:{release}{end}"
 
 
 def pip_command(work: ClusterJob) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from validator.errors import RecipeError
+from validator.knowledge.node_environment import node_needs
 from validator.knowledge.tables import yaml_table
 from validator.recipe import atomic_write
 from validator.recipe.atomic_write import scratch_folder
@@ -60,9 +61,8 @@ def _task_accelerators(work: ClusterJob, section: SkyPilot) -> dict[str, YamlVal
     """Return SkyPilot's names for the device, of which any will do."""
     if work.device.vendor == "cpu":
         return {}
-    names = (
-        [section.accelerator] if section.accelerator else yaml_table("engines").get(work.device.id, {}).get("skypilot")
-    )
+    known = yaml_table("engines").get(work.device.id, {}).get("skypilot")
+    names = [section.accelerator] if section.accelerator else known
     if not names:
         raise RecipeError(
             f"SkyPilot knows no {work.device.name}; submit it `--to slurm` or `--to kubernetes`, or name under "
@@ -71,8 +71,6 @@ def _task_accelerators(work: ClusterJob, section: SkyPilot) -> dict[str, YamlVal
     return {"accelerators": dict.fromkeys(names, work.devices)}
 
 
-# Vendors whose PyTorch is the one that pip installs.
-_PIP_VENDORS = ("nvidia", "cpu")
 # Beginnings of `infra` for machines of one's own.
 _OWN_INFRA = ("k8s", "kubernetes", "ssh", "slurm")
 
@@ -156,7 +154,7 @@ def _header_lines(work: ClusterJob, site: Site) -> Iterator[str]:
 
 
 def _setup_script(work: ClusterJob, site: Site) -> str:
-    if work.device.vendor not in _PIP_VENDORS:
+    if not node_needs(work.device).pip_torch:
         raise RecipeError(
             f"pip brings no PyTorch for {work.device.name}; name an image under `skypilot: resources: image_id:` of "
             "the site file"

@@ -55,8 +55,7 @@ def limit_notes(work: ClusterJob, limit: float) -> Iterator[str]:
 
 
 def _format_hours(hours: Band) -> str:
-    low, expected, high = (each * _SECONDS_PER_HOUR for each in hours)
-    return format_duration_band(low, expected, high)
+    return format_duration_band(*(each * _SECONDS_PER_HOUR for each in hours))
 
 
 _NO_SBATCH_REMEDY = "run this where jobs are submitted, or take the script there: `--write FILE`"
@@ -72,18 +71,18 @@ _ERROR_HINTS = {
 }
 
 
-def queue_job(run: str) -> str:
+def queue_job(job: str) -> str:
     """Submit a job and return the number that sbatch gives it. Raises RecipeError with sbatch's own words, and what
     helps."""
     try:
         # A site with EnforcePartLimits=NO, SLURM's default, queues a job that no node can ever run. What else a trial
         # refuses may pass.
         try:
-            scheduler_client.run_client(("sbatch", "--test-only"), run, _NO_SBATCH_REMEDY)
+            scheduler_client.run_client(("sbatch", "--test-only"), job, _NO_SBATCH_REMEDY)
         except RecipeError as err:
             if "configuration" in str(err):
                 raise
-        return scheduler_client.run_client(("sbatch", "--parsable"), run, _NO_SBATCH_REMEDY).partition(";")[0]
+        return scheduler_client.run_client(("sbatch", "--parsable"), job, _NO_SBATCH_REMEDY).partition(";")[0]
     except RecipeError as err:
         hint = next((hint for words, hint in _ERROR_HINTS.items() if words in str(err).lower()), "")
         raise RecipeError(f"{err}{hint and f'; {hint}'}") from None
@@ -93,17 +92,13 @@ def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
     """Return a batch script for one run, or an array job for several, without runs that are finished already. Raises
     RecipeError as `batch_script` does."""
     # The nodes see the output folder that this machine does.
-    resumed = [
-        f"{each.work.name} {line}"
-        for each in runs
-        if each.work.can_resume
-        for line in resume.resume_messages(each.run, dry=True)
-    ]
+    going_on = [each for each in runs if each.work.can_resume]
+    resumed = [f"{each.work.name} {line}" for each in going_on for line in resume.resume_messages(each.run, dry=True)]
     works = [each.work for each in runs if not (each.work.can_resume and resume.finished_message(each.run))]
     if not works:
         return Submission(batch_script([each.work for each in runs], site), resumed, lambda: ["nothing is submitted"])
-    run = batch_script(works, site)
-    return Submission(run, [*resumed, *submission_notes(works, site)], lambda: _submit_script(run, works, site))
+    job = batch_script(works, site)
+    return Submission(job, [*resumed, *submission_notes(works, site)], lambda: _submit_script(job, works, site))
 
 
 def batch_script(works: Sequence[ClusterJob], site: Site) -> str:
@@ -114,19 +109,13 @@ def batch_script(works: Sequence[ClusterJob], site: Site) -> str:
     several = len(works) if len(works) > 1 else 0
     run_lines = _run_lines(most, most)
     if several:
-        cases = [
-            line
-            for number, work in enumerate(works)
-            for line in (f"{number})", *node_script.indent_lines([*_run_lines(work, most), ";;"]))
-        ]
-        run_lines = ['case "$SLURM_ARRAY_TASK_ID" in', *cases, "esac"]
+        run_lines = ['case "$SLURM_ARRAY_TASK_ID" in']
+        for number, work in enumerate(works):
+            run_lines += [f"{number})", *node_script.indent_lines([*_run_lines(work, most), ";;"])]
+        run_lines.append("esac")
     login = " -l" if site.slurm.modules else ""  # which defines `module`
     parts = [
-        [
-            f"#!/bin/bash{login}",
-            *directive_lines(most, site.slurm, hours, several),
-            *_header_lines(works, hours),
-        ],
+        [f"#!/bin/bash{login}", *directive_lines(most, site.slurm, hours, several), *_header_lines(works, hours)],
         ["# What the site asks for", *node_script.site_setup_lines(site, site.slurm.setup, site.slurm.modules)],
         ["# The run", *run_lines],
         rendezvous_lines(most),
@@ -150,11 +139,11 @@ def submission_notes(works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
                     yield f"`{path}` is in no mount of the container; add its folder to `slurm.mounts` of the site file"
 
 
-def _submit_script(run: str, works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
+def _submit_script(job: str, works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
     most = cluster_job.merge_into_array(works)
     log = log_path(most, site.slurm, len(works) if len(works) > 1 else 0)
     atomic_write.make_folder(log.parent)  # SLURM makes none, and without one a job fails and says nothing
-    number = queue_job(run)
+    number = queue_job(job)
     file = str(log).replace("%x", most.name).replace("%j", number).replace("%A", number).replace("%a", "0")
     yield f"job {number} is queued: {shell_join(('squeue', '--job', number))}"
     yield f"log: tail -F {shell_quote(file)}"
@@ -190,11 +179,9 @@ def _run_lines(work: ClusterJob, most: ClusterJob) -> list[str]:
 def requeue_notice_s(work: ClusterJob, limit: float) -> int:
     """Seconds before the time limit (`limit`, hours) that are enough to write another checkpoint; ten minutes if that
     is not known; a third of the limit at most."""
-    wanted = (
-        600.0
-        if work.checkpoint_interval_s is None or math.isinf(work.checkpoint_interval_s)
-        else work.checkpoint_interval_s + work.checkpoint_write_s + 60
-    )
+    interval = work.checkpoint_interval_s
+    known = interval is not None and not math.isinf(interval)
+    wanted = (interval or 0.0) + work.checkpoint_write_s + 60 if known else 600.0
     return int(min(wanted, limit * _SECONDS_PER_HOUR / 3))
 
 
@@ -244,17 +231,11 @@ def log_path(work: ClusterJob, slurm: Slurm, several: int = 0) -> Path:
 def rendezvous_lines(work: ClusterJob) -> list[str]:
     """Return lines that say where the nodes meet. The port depends on the job, as a node may run several; ports from
     32768 on are given away by the kernel."""
-    address = (
-        [*node_script.local_address_lines(), *node_script.script_lines("address")]
-        if work.nodes > 1
-        else ["address=127.0.0.1"]
-    )
-    port = "$((10000 + SLURM_JOB_ID % 20000))"
-    return [
-        *address,
-        f"export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT={port}",
-        *node_script.torchrun_env_lines(work),
-    ]
+    lines = ["address=127.0.0.1"]
+    if work.nodes > 1:
+        lines = [*node_script.local_address_lines(), *node_script.script_lines("address")]
+    lines.append("export RDZV_ID=$SLURM_JOB_ID MASTER_ADDR=$address MASTER_PORT=$((10000 + SLURM_JOB_ID % 20000))")
+    return lines + node_script.torchrun_env_lines(work)
 
 
 def clean_up_lines(work: ClusterJob) -> list[str]:

@@ -15,7 +15,7 @@ from validator.recipe import safe_read
 from validator.recipe.recipe_file import path_override
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.launch_command import Launch
-from validator.run.named_paths import InputPath, find_inputs
+from validator.run.named_paths import find_inputs
 from validator.run.settings import RunSettings
 from validator.submit.cluster_job import ClusterJob, RunToSubmit
 from validator.wording import relative_to_cwd
@@ -40,7 +40,9 @@ def collect_uploads(to_submit: RunToSubmit, seen: Iterable[str] = ()) -> tuple[C
     place."""
     run, overrides, work = to_submit
     way = _NodePaths(tuple(seen))
-    inputs = [*_inputs_to_bring(run)]
+    # Inputs that are on this machine; where a file belongs, without what is none.
+    inputs = [each for each in find_inputs(run, _INPUT_KEYS)
+              if each.key.kind != "file" or safe_read.path_kind(str(each.places[0])) == "file"]  # fmt: skip
     places = {
         each.key.name: ",".join(way.place(word) if path else word for word, path in each.pairs()) for each in inputs
     }
@@ -48,17 +50,18 @@ def collect_uploads(to_submit: RunToSubmit, seen: Iterable[str] = ()) -> tuple[C
     changed = {key: place for key, place in places.items() if place != run.args.get(key)}
     kept = [word for word in overrides if word.partition("=")[0] not in changed]
     words = (*kept, *(path_override(key, place) for key, place in changed.items()))
-    recipe, (starter, engine) = way.place(run.workspace.recipe), _launcher_words(run, work, way)
+    recipe, starter = way.place(run.workspace.recipe), work.starter
     if problem := Launch(run).split_problem((recipe, *words)):
         raise RecipeError(f"{problem}; use a path without")
+    small = [(recipe, Path(run.workspace.recipe))]
+    if run.accelerate:
+        place = way.place(str(run.header.get("accelerate")))
+        starter = tuple(place if word == run.accelerate.path else word for word in starter)
+        small.append((place, Path(run.accelerate.path)))
     output = Path(places[_OUTPUT_KEY])
     there = replace(work, recipe=Path(recipe), overrides=words, starter=starter, output=output)
     parts = [(each.key.kind, way.place(word), path) for each in inputs for word, path in each.pairs() if path]
-    small = [
-        (recipe, Path(run.workspace.recipe)),
-        *engine,
-        *((place, path) for kind, place, path in parts if kind == "file"),
-    ]
+    small += [(place, path) for kind, place, path in parts if kind == "file"]
     # Of the folders of data sets the files that are read are found one by one.
     large = [(place, path) for kind, place, path in parts if kind not in ("file", "data")]
     if run.data.registry and not run.data.registry.problem and "dataset_dir" in places:
@@ -86,24 +89,6 @@ class _NodePaths:
         if not normal.startswith(("/", "~", "../")) and normal != "..":
             return normal
         return str(relative_to_cwd(Path(os.path.abspath(safe_read.expand_home(path)))))  # noqa: PTH100 (links stay)
-
-
-def _inputs_to_bring(run: RunSettings) -> Iterator[InputPath]:
-    """Yield the inputs that are on this machine; where a file belongs, without what is none."""
-    for each in find_inputs(run, _INPUT_KEYS):
-        if each.key.kind != "file" or safe_read.path_kind(str(each.places[0])) == "file":
-            yield each
-
-
-def _launcher_words(
-    run: RunSettings, work: ClusterJob, way: _NodePaths
-) -> tuple[tuple[str, ...], list[tuple[str, Path]]]:
-    """Return the words before the recipe, and the accelerate file that is among them."""
-    if not run.accelerate:
-        return work.starter, []
-    place = way.place(str(run.header.get("accelerate")))
-    words = tuple(place if word == run.accelerate.path else word for word in work.starter)
-    return words, [(place, Path(run.accelerate.path))]
 
 
 def _dataset_files(run: RunSettings, places: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
