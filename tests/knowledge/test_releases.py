@@ -40,6 +40,8 @@ from validator.run.settings import run_of_values
         (">=0.9.3, <0.9.5", "0.9.5", False),
         (4.57, "4.57.0", True),
         (">=5.0.0rc1", "5.0.0", True),
+        (">=0.9.4", "0.9.6.dev0", True),
+        ("<0.9.6", "0.9.6.dev0+g1a2b3c", False),
     ],
 )
 def test_a_range_holds(wanted: object, version: str, held: bool) -> None:

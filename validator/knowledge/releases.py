@@ -13,6 +13,7 @@ from validator.knowledge import tables
 from validator.wording import clip
 
 RELEASE_FIELDS = ("llamafactory", "transformers")
+_DEVELOPMENT_SUFFIX = re.compile(r"\.(?:dev|post)\d*(?=\+|$)")
 _LEADING_DIGITS = re.compile(r"(?:^|\.)(\d*)")  # of each part of a version
 _MAX_DIGITS = 10  # digits, which no part of a version has
 # Comparison -> how a version may be ordered to its limit: below (-1), equal or above (1). None means equal.
@@ -242,8 +243,9 @@ def _transformers_by_release() -> dict[str, list[str]]:
 
 
 def _version_numbers(version: str, wanted: Any) -> tuple[int, ...]:
-    """Return the numbers of a version; a part such as 0rc1 counts as its leading number."""
-    digits: list[str] = _LEADING_DIGITS.findall(version.strip())
+    """Return the numbers of a version. A part such as 0rc1 counts as its leading number, and a development version, as
+    LLaMA-Factory's main branch has, as the release that it leads to."""
+    digits: list[str] = _LEADING_DIGITS.findall(_DEVELOPMENT_SUFFIX.sub("", version.strip()))
     if not all(0 < len(each) < _MAX_DIGITS for each in digits):
         raise _unreadable_range_error(wanted)
     return tuple(int(digit) for digit in digits)
