@@ -9,12 +9,10 @@ from collections.abc import Sequence
 
 import click
 
-from validator import __version__, dataset
-from validator.check import checking
-from validator.check.suppression import IGNORED_AT_LAUNCH, Selection
+from validator import dataset
 from validator.doctor import start_checks
 from validator.doctor.check_result import Check, CheckContext
-from validator.finding import Report, Severity
+from validator.finding import Severity
 from validator.launch.device_allocation import DeviceAllocation
 from validator.output import findings as reports
 from validator.output.terminal import print_lines
@@ -46,8 +44,7 @@ def require_no_errors(
 ) -> None:
     """Print the findings, without those of rules in `passed`, and why memory was not judged. The program ends here,
     with exit code 1, if one is an error."""
-    report = Report(__version__, [checking.check_document(document, machine, host_ram_gib, guarded=False)])
-    Selection(ignore=(*IGNORED_AT_LAUNCH.ignore, *passed)).apply(report)
+    report = start_checks.judge_recipe(document, machine, host_ram_gib, passed)
     if report.files[0].diagnostics or report.files[0].unjudged:
         click.echo(reports.format_findings(report), nl=False, err=True)
     if report.count(Severity.ERROR):

@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any
 
 from validator.doctor.check_result import CheckContext, CheckResult, error, ok, result, warning
 from validator.errors import os_reason
@@ -133,20 +133,6 @@ def _check_host_name() -> Iterator[CheckResult]:
         yield warning(found, "the address by which the other nodes reach it; they are told that name", remedy)
 
 
-class CollectivesLibrary(NamedTuple):
-    """A library of collectives: the variable that names interfaces, and how it orders those that nothing names."""
-
-    name: str
-    variable: str
-    alphabetic: bool
-
-
-# NCCL takes them as the kernel counts them, HCCL by the alphabet, both docker's last and the loop after it (NCCL,
-# src/misc/socket.cc, ncclFindInterfaces; CANN, HCCL_SOCKET_IFNAME).
-_NCCL = CollectivesLibrary("NCCL", "NCCL_SOCKET_IFNAME", alphabetic=False)
-_HCCL = CollectivesLibrary("HCCL", "HCCL_SOCKET_IFNAME", alphabetic=True)
-
-
 def check_interfaces(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The network interface over which NCCL, HCCL or Gloo meet.
 
@@ -155,12 +141,12 @@ def check_interfaces(run: RunSettings | None, context: CheckContext) -> Iterator
     """
     if run and run.batch.world_size == 1 and node_count(run, context) == 1:
         return
-    library = _HCCL if run and run.machine and node_needs(run.machine.device).collectives == "hccl" else _NCCL
-    there, words = list_interfaces(context.root), context.environment.get(library.variable, "")
+    library = "HCCL" if run and run.machine and node_needs(run.machine.device).collectives == "hccl" else "NCCL"
+    there, words = list_interfaces(context.root), context.environment.get(f"{library}_SOCKET_IFNAME", "")
     yield from _check_gloo(run, context.environment.get("GLOO_SOCKET_IFNAME", ""), there)
     if run and run.on_cpu:
         return
-    if library is _HCCL and (address := context.environment.get("HCCL_IF_IP")):
+    if library == "HCCL" and (address := context.environment.get("HCCL_IF_IP")):
         # HCCL heeds this address before any interface (CANN, HCCL_IF_IP).
         if bind_error(socket.AF_INET6 if ":" in address else socket.AF_INET, (address, 0)) == 0:
             yield ok(f"HCCL meets at HCCL_IF_IP={address}", what="HCCL")
@@ -187,35 +173,37 @@ def _check_gloo(run: RunSettings | None, words: str, there: Sequence[Interface])
         yield result("error" if used else "warning", found, wanted, "unset GLOO_SOCKET_IFNAME", what="Gloo")
 
 
-def chosen_interfaces(library: CollectivesLibrary, there: Sequence[Interface], words: str) -> list[Interface]:
-    """Return the interfaces that the library takes; it meets over the first of them."""
+def chosen_interfaces(library: str, there: Sequence[Interface], words: str) -> list[Interface]:
+    """Return the interfaces that the library takes; it meets over the first of them. NCCL takes InfiniBand's, else all
+    as the kernel counts them, HCCL all by the alphabet, both docker's last and the loop after it (NCCL,
+    src/misc/socket.cc, ncclFindInterfaces; CANN, HCCL_SOCKET_IFNAME)."""
     if words:
         return [one for one in there if matches_interface_filter(words, one.name)]
     usual = [one for one in there if not one.name.startswith("docker")] or list(there)
-    cards = [one for one in usual if one.name.startswith("ib")] if library is _NCCL else []
-    return cards or (sorted(usual, key=lambda one: one.name) if library.alphabetic else usual)
+    cards = [one for one in usual if one.name.startswith("ib")] if library == "NCCL" else []
+    return cards or (sorted(usual, key=lambda one: one.name) if library == "HCCL" else usual)
 
 
-def _no_interface(library: CollectivesLibrary, words: str, there: Sequence[Interface]) -> CheckResult:
+def _no_interface(library: str, words: str, there: Sequence[Interface]) -> CheckResult:
     if not words:
-        return error("no interface is up but the loop", "one that leads to the other nodes", what=library.name)
+        return error("no interface is up but the loop", "one that leads to the other nodes", what=library)
     names = ", ".join(one.name for one in there) or "none"
     real = next((one.name for one in there if not one.virtual), "")
-    remedy = f"export {library.variable}=={real}" if real else f"unset {library.variable}"
-    return error(f"{library.variable}={words} means none of the interfaces here", names, remedy, what=library.name)
+    remedy = f"export {library}_SOCKET_IFNAME=={real}" if real else f"unset {library}_SOCKET_IFNAME"
+    return error(f"{library}_SOCKET_IFNAME={words} means none of the interfaces here", names, remedy, what=library)
 
 
-def _judge_interface(library: CollectivesLibrary, one: Interface, words: str, leading: Interface | None) -> CheckResult:
+def _judge_interface(library: str, one: Interface, words: str, leading: Interface | None) -> CheckResult:
     speed = f" ({one.mbit_s / 1000:g} Gbit/s)" if one.mbit_s else ""
-    chosen = f", as {library.variable}={words} says" if words else ""
-    found = f"{library.name} meets over {one.name}{speed}{chosen}"
+    chosen = f", as {library}_SOCKET_IFNAME={words} says" if words else ""
+    found = f"{library} meets over {one.name}{speed}{chosen}"
     if leading and leading.name != one.name:
         wanted = f"{leading.name}, which leads to MASTER_ADDR"
-        return warning(found, wanted, f"export {library.variable}=={leading.name}", what=library.name)
+        return warning(found, wanted, f"export {library}_SOCKET_IFNAME=={leading.name}", what=library)
     if one.virtual:
         wanted = "a card that joins the nodes: this one is a bridge, a tunnel or a container's"
-        return warning(found, wanted, f"export {library.variable}==NAME", what=library.name)
-    return ok(found, what=library.name)
+        return warning(found, wanted, f"export {library}_SOCKET_IFNAME==NAME", what=library)
+    return ok(found, what=library)
 
 
 _ADAPTER_VARIABLE, _DISABLE_VARIABLE = "NCCL_IB_HCA", "NCCL_IB_DISABLE"

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from validator import __version__, dataset
 from validator.check import checking
@@ -54,7 +54,12 @@ def check_ray(run: RunSettings | None, context: CheckContext) -> Iterator[CheckR
     if run is None or not launch_command.uses_ray():
         return
     cpus = host.usable_cpus(context.root)  # as Ray counts them
-    lacking = [*_missing_ray_packages(run, context), *_second_launcher(run), *_missing_ray_cpus(run, cpus)]
+    lacking = [*_missing_ray_packages(run, context)]
+    second = "torchrun" if node_environment.is_env_enabled("FORCE_TORCHRUN") else run.accelerate and "accelerate"
+    if second:
+        found = f"USE_RAY is set, and {second} starts the processes, each of which would start Ray"
+        lacking.append(error(found))
+    lacking += _missing_ray_cpus(run, cpus)
     yield from lacking
     if not lacking:
         reserved = f"of which {launch_command.RAY_CPUS} are reserved for each device"
@@ -74,23 +79,12 @@ def _missing_ray_packages(run: RunSettings, context: CheckContext) -> Iterator[C
         yield error(f'{found}: pip install "ray[default]", or set `master_addr`')
 
 
-def _second_launcher(run: RunSettings) -> Iterator[CheckResult]:
-    """Yield an error if torchrun or accelerate would start the processes, too."""
-    name = "accelerate" if run.accelerate else None
-    if node_environment.is_env_enabled("FORCE_TORCHRUN"):
-        name = "torchrun"
-    if name:
-        yield error(f"USE_RAY is set, and {name} starts the processes, each of which would start Ray")
-
-
 def _missing_ray_cpus(run: RunSettings, cpus: int) -> Iterator[CheckResult]:
     """Yield a line if this node has fewer CPUs than Ray reserves on it. A node that has joined a cluster may have
     promised more. Without a device LLaMA-Factory counts CPUs as devices and reserves ten each (tried: it waited)."""
     if run.on_cpu:
-        found = (
-            "on CPUs alone each counts as a device, for which Ray reserves 10: it would wait for ever; unset USE_RAY"
-        )
-        yield error(found)
+        reserved = "each counts as a device, for which Ray reserves 10"
+        yield error(f"on CPUs alone {reserved}: it would wait for ever; unset USE_RAY")
     devices = run.machine.devices if run.machine and not run.on_cpu else 0
     wanted = launch_command.RAY_CPUS * devices
     if cpus >= wanted or launch_command.declared_ray_cpus(run) is not None:  # a promise that is too small is PAR206
@@ -134,23 +128,28 @@ def _check_model(run: RunSettings, context: CheckContext) -> Iterator[CheckResul
         yield ok(f"`{name}` lies in {there}" if str(there) != name else f"`{name}` is there", what="model")
 
 
-_RECIPE = "recipe"
-# check_main_memory (host_checks.py) asks for the main memory of this machine, and what is free of it.
-_RULES_TO_ASK = Selection(ignore=(*IGNORED_AT_LAUNCH.ignore, "FIT003", "FIT004"))
+def judge_recipe(
+    document: Document, machine: str | None, host_ram_gib: float | None, ignore: Sequence[str] = ()
+) -> Report:
+    """Return what `check` finds in the recipe for a run here, without the rules to `ignore` and those that other checks
+    before a start take the place of."""
+    report = Report(__version__, [checking.check_document(document, machine, host_ram_gib, guarded=False)])
+    Selection(ignore=(*IGNORED_AT_LAUNCH.ignore, *ignore)).apply(report)
+    return report
 
 
 def check_recipe(document: Document, machine: str | None, host_ram_gib: float | None) -> Iterator[CheckResult]:
     """Yield each error, and the number of warnings."""
-    report = Report(__version__, [checking.check_document(document, machine, host_ram_gib, guarded=False)])
-    _RULES_TO_ASK.apply(report)
+    # check_main_memory (host_checks.py) asks for the main memory of this machine, and what is free of it.
+    report = judge_recipe(document, machine, host_ram_gib, ("FIT003", "FIT004"))
     errors = [each for each in report.files[0].diagnostics if each.severity is Severity.ERROR]
-    yield from (error(f"{each.message} [{each.code}]", what=_RECIPE) for each in errors)
+    yield from (error(f"{each.message} [{each.code}]", what="recipe") for each in errors)
     warnings = report.count(Severity.WARNING)
     if warnings:
         told = f"`lmf-recipes check {shell_quote(document.path)}` shows them" if document.path != "-" else ""
-        yield ok(f"{warnings} {plural(warnings, 'warning')} of `check`", "", told, what=_RECIPE)
+        yield ok(f"{warnings} {plural(warnings, 'warning')} of `check`", "", told, what="recipe")
     elif not errors:
-        yield ok("nothing is wrong with it", what=_RECIPE)
+        yield ok("nothing is wrong with it", what="recipe")
 
 
 def check_data(run: RunSettings) -> Iterator[CheckResult]:

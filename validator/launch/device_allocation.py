@@ -4,7 +4,7 @@ assumes."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from validator.errors import RecipeError
@@ -21,8 +21,8 @@ _SIMILAR_RAM_SHARE = 0.95
 @dataclass(frozen=True)
 class DeviceAllocation:
     """The devices of this machine that a run gets. The recipe is judged by `machine` and `host_ram_gib`, as `check`
-    takes them; None: by its own. The run takes `accelerators`, `variables` hide all others from it, and `notes` say so.
-    `here` is this machine with all its devices; None if it shows none."""
+    takes them; None: by its own. The run takes `accelerators`, `device_env` hides all others from it, and `notes` say
+    so. `this_machine` has all devices; None if it shows none."""
 
     machine: str | None = None
     host_ram_gib: float | None = None
@@ -79,12 +79,15 @@ def _allocate_here(here: ThisMachine, run: RunSettings, dry: bool) -> DeviceAllo
     _require_devices(count, there, f"NPROC_PER_NODE={count}")
     taken, variables = here.select_devices(count)
     nodes = f"{run.machine.nodes}x" if run.machine and run.machine.nodes > 1 else ""
-    notes = [
-        *_compare_machines(here, run, dry),
-        *here.notes(),
-        *_batch_size_note(run, assumed, count),
-        *_unused_devices_note(here, taken),
-    ]
+    notes = [_compare_machines(here, run, dry), *here.notes()]
+    if count != assumed:
+        before, samples = run.batch.effective_batch, run.batch.micro_batch * (run.batch.world_size // assumed) * count
+        keep = f"; gradient_accumulation_steps={before // samples} keeps it" if before % samples == 0 else ""
+        steps = f"{samples * run.batch.accumulation} samples a step instead of {before}{keep}"
+        notes.append(Note(f"runs on {_count_devices(count)} instead of {assumed}: {steps}"))
+    if count < there:
+        names = ", ".join(device.visible_ids[0] for device in taken)
+        notes.append(Note(f"runs on {count} of the {there} devices ({names}); NPROC_PER_NODE={there} takes all"))
     return DeviceAllocation(f"{nodes}{count}x{here.device}", here.host_ram_gib, taken, variables, notes, here)
 
 
@@ -98,34 +101,13 @@ def _count_devices(count: int) -> str:
     return f"{count} {plural(count, 'device')}"
 
 
-def _compare_machines(here: ThisMachine, run: RunSettings, dry: bool) -> Iterator[Note]:
-    """Yield what this machine is, and what the recipe assumes if that is another machine or more."""
-    assumed = run.machine
-    if assumed is None:
-        yield Note(f"this machine: {here}", "machine")
-        return
+def _compare_machines(here: ThisMachine, run: RunSettings, dry: bool) -> Note:
+    """Return what this machine is, and what the recipe assumes if that is another machine or more."""
+    if (assumed := run.machine) is None:
+        return Note(f"this machine: {here}", "machine")
     ram = assumed.host_ram_gib
     less = ram and here.host_ram_gib and here.host_ram_gib < ram * _SIMILAR_RAM_SHARE
     alike = assumed.device.id == here.device and assumed.devices <= len(here.accelerators) and not less
     size = f" with {ram:.0f} GiB of RAM" if ram else ""
     hint = f" (`--machine {assumed}` judges by that)" if dry else ""
-    other = f"; the recipe assumes {assumed}{size}{hint}"
-    yield Note(f"this machine: {here}{'' if alike else other}", "machine")
-
-
-def _batch_size_note(run: RunSettings, assumed: int, count: int) -> Iterator[Note]:
-    """Yield what another number of devices means for the batch size."""
-    if count == assumed:
-        return
-    before, samples = run.batch.effective_batch, run.batch.micro_batch * (run.batch.world_size // assumed) * count
-    keep = f"; gradient_accumulation_steps={before // samples} keeps it" if before % samples == 0 else ""
-    batch = samples * run.batch.accumulation
-    steps = f"{batch} samples a step instead of {before}{keep}"
-    yield Note(f"runs on {_count_devices(count)} instead of {assumed}: {steps}")
-
-
-def _unused_devices_note(here: ThisMachine, taken: Sequence[Accelerator]) -> Iterator[Note]:
-    there = len(here.accelerators)
-    if len(taken) < there:
-        names = ", ".join(device.visible_ids[0] for device in taken)
-        yield Note(f"runs on {len(taken)} of the {there} devices ({names}); NPROC_PER_NODE={there} takes all")
+    return Note(f"this machine: {here}{'' if alike else f'; the recipe assumes {assumed}{size}{hint}'}", "machine")
