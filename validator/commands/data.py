@@ -47,12 +47,12 @@ def command(
     if html:
         data_page.require_page_target(Path(html))
     path, overrides = locate_recipe(source)
-    studied = user_input.report_on_source(path, model, near, overrides, machine)
+    report = user_input.report_on_source(path, model, near, overrides, machine)
     try:
         if html:
             # Names of files need not be UTF-8; a page shows such characters as numbers.
-            page = data_page.format_page(studied).encode("utf-8", "xmlcharrefreplace")
+            page = data_page.format_page(report).encode("utf-8", "xmlcharrefreplace")
             atomic_write.replace_own_file(Path(html), page, data_page.is_own_page, data_page.NO_OWN_PAGE)
     finally:  # what took minutes is shown, also where the page finds no room
-        emit(studied, form, data_text.format_study)
-    sys.exit(1 if studied.problems else 0)
+        emit(report, form, data_text.format_report)
+    sys.exit(1 if report.problems else 0)

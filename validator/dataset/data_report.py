@@ -308,13 +308,13 @@ def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
     try:
         if not all(map(_is_small, files)) or sum(path.stat().st_size for path in files) > _MAX_BYTES:
             return [], False
-        study = build_report(run, False, _BlockBudget(len(files)))
+        found = build_report(run, False, _BlockBudget(len(files)))
     except TooLargeError as err:
         return [f"data: not looked into: {err}"], False
     except (RecipeError, OSError):
         return [], False
     # Streamed rows are read while training; the run may end before the one that is to blame.
-    return list(_report_lines(study)), bool(study.problems) and not run.args.flag("streaming")
+    return list(_report_lines(found)), bool(found.problems) and not run.args.flag("streaming")
 
 
 def _is_small(path: Path) -> bool:
@@ -342,17 +342,17 @@ class _BlockBudget:
             raise TooLargeError("the data are large when unpacked; `lmf-recipes data` examines them")
 
 
-def _report_lines(study: DataReport) -> Iterator[str]:
-    yield from map(str, study.problems)
-    rows, steps, tokens = study.rows, study.steps, study.tokens
-    if not steps or study.problems:
+def _report_lines(report: DataReport) -> Iterator[str]:
+    yield from map(str, report.problems)
+    rows, steps, tokens = report.rows, report.steps, report.tokens
+    if not steps or report.problems:
         return
     about = "" if tokens.exact else "about "
     total = f"{steps.total:,} {plural(steps.total, 'step')}"
     yield (f"data: {rows.trained:,} of {rows.read:,} rows trained in {total}, "
            f"{about}{tokens.per_epoch:,} tokens an epoch")  # fmt: skip
-    for drop in study.drops:
+    for drop in report.drops:
         yield f"data: {drop.rows:,} {plural(drop.rows, 'row')} dropped: {drop.reason} ({drop.examples[0]})"
-    for one in study.quality:
+    for one in report.quality:
         if one.kind in _REPORTED_ISSUES:
             yield f"data: {one.kind}: {one.rows:,} ({one.share:.1%}), such as {one.examples[0]}"

@@ -13,7 +13,7 @@ from validator.rows.dataset_attr import entry_as_json
 from validator.wording import format_duration, format_duration_range, plural
 
 
-def format_study(report: DataReport) -> str:
+def format_report(report: DataReport) -> str:
     """Return the answer of `data` as lines of text."""
     parts = (_head(report), map(str, report.problems), _rows(report), _lengths(report), _amount(report.amount),
              _quality(report), _notes(report))  # fmt: skip

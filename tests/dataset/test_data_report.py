@@ -26,8 +26,8 @@ def clean(count: int) -> list[dict[str, Any]]:
              "output": " ".join(draw.choices(WORDS, k=60))} for _ in range(count)]  # fmt: skip
 
 
-def studied(folder: Path, rows: list[dict[str, Any]], *, model: str = "qwen3-8b", **keys: Any) -> DataReport:
-    """The study of a recipe on these rows."""
+def report_on(folder: Path, rows: list[dict[str, Any]], *, model: str = "qwen3-8b", **keys: Any) -> DataReport:
+    """The report on a recipe on these rows."""
     (folder / "rows.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
     info = {"rows": {"file_name": "rows.jsonl"}, "other": {"file_name": "other.jsonl"}}
     (folder / "dataset_info.json").write_text(json.dumps(info))
@@ -42,7 +42,7 @@ def kinds(result: DataReport) -> dict[str, int]:
 
 
 def test_nothing_is_found_in_a_clean_set(tmp_path: Path) -> None:
-    assert kinds(studied(tmp_path, clean(2000))) == {}
+    assert kinds(report_on(tmp_path, clean(2000))) == {}
 
 
 def test_all_that_is_planted_is_found(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_all_that_is_planted_is_found(tmp_path: Path) -> None:
     for at in range(80, 95):
         rows[at]["instruction"] = "Write something."
     rows[100]["output"] = "word " * 5000
-    result = studied(tmp_path, rows)
+    result = report_on(tmp_path, rows)
     assert kinds(result) == {
         "exact duplicates": 10,
         "near duplicates": 30,
@@ -82,7 +82,7 @@ def test_evaluation_rows_in_training_are_found(tmp_path: Path) -> None:
     rows = clean(50)
     other = [*clean(60)[50:], rows[3], rows[4]]
     (tmp_path / "other.jsonl").write_text("".join(json.dumps(row) + "\n" for row in other))
-    result = studied(tmp_path, rows, eval_dataset="other")
+    result = report_on(tmp_path, rows, eval_dataset="other")
     assert kinds(result) == {"evaluation rows in training": 2}
     assert result.quality[0].examples[0] == f"{tmp_path}/other.jsonl:11 like {tmp_path}/rows.jsonl:4"
 
@@ -93,25 +93,25 @@ def test_chinese_near_duplicates_are_found(tmp_path: Path) -> None:
     texts = ["".join(draw.choices(signs, k=90)) for _ in range(50)]
     rows = [{"instruction": text[:30], "input": "", "output": text} for text in texts]
     rows.append({**rows[7], "output": rows[7]["output"][:-1] + "好"})
-    assert kinds(studied(tmp_path, rows)) == {"near duplicates": 1}
+    assert kinds(report_on(tmp_path, rows)) == {"near duplicates": 1}
 
 
 def test_a_sign_beyond_ascii_hides_no_near_duplicate(tmp_path: Path) -> None:
     rows = [{**row, "output": row["output"].replace(" ", ", ")} for row in clean(50)]
     rows.append({**rows[7], "output": rows[7]["output"] + " “café”"})
-    assert kinds(studied(tmp_path, rows)) == {"near duplicates": 1}
+    assert kinds(report_on(tmp_path, rows)) == {"near duplicates": 1}
 
 
 def test_drops_name_reason_and_rows(tmp_path: Path) -> None:
     rows = clean(20)
     rows[4]["output"] = None
-    result = studied(tmp_path, rows)
+    result = report_on(tmp_path, rows)
     assert result.drops == [DroppedRows("no answer: null, missing, or not text", 1, [f"{tmp_path}/rows.jsonl:5"])]
     assert result.rows == RowCounts(read=20, selected=20, dropped=1, trained=19, evaluated=0, sequences=19, exact=True)
 
 
 def test_the_longest_batch_needs_less_than_cutoff_len(tmp_path: Path) -> None:
-    result = studied(tmp_path, clean(50), cutoff_len=8192)
+    result = report_on(tmp_path, clean(50), cutoff_len=8192)
     assert result.memory
     assert result.memory.longest < 512
     assert result.memory.longest_gib < result.memory.cutoff_gib
@@ -170,7 +170,7 @@ def test_each_stage_has_a_verdict_that_its_marks_show(stage: str, rows: int, ver
 
 
 def test_texts_of_pretraining_are_counted_in_blocks(tmp_path: Path) -> None:
-    result = studied(tmp_path, clean(500), stage="pt", packing=False)
+    result = report_on(tmp_path, clean(500), stage="pt", packing=False)
     assert 0 <= result.amount.rows - result.tokens.per_epoch / 2048 < 1
     assert result.amount.counted == f"{result.amount.rows} blocks of 2,048 tokens"
 

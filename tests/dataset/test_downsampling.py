@@ -21,7 +21,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_limits, "MAX_SCANNED_ROWS", 300)
 
 
-def study(folder: Path, rows: list[object]) -> DataReport:
+def report_on(folder: Path, rows: list[object]) -> DataReport:
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return user_input.report_on_source(str(path), None, False)
@@ -34,9 +34,9 @@ def row(number: int) -> dict[str, object]:
 
 def test_figures_are_those_of_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[object] = [row(number // 7) for number in range(ROWS)]
-    whole = study(tmp_path, rows)
+    whole = report_on(tmp_path, rows)
     monkeypatch.setattr(reading_limits, "MAX_SCANNED_ROWS", 300)
-    thin = study(tmp_path, rows)
+    thin = report_on(tmp_path, rows)
     assert thin.rows.read == whole.rows.read == ROWS
     assert thin.rows.trained == pytest.approx(whole.rows.trained, rel=0.05)
     assert thin.drops[0].rows == pytest.approx(whole.drops[0].rows, rel=0.3)
@@ -50,11 +50,11 @@ def test_figures_are_those_of_all_rows(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_row_that_stops_the_run_is_told_at_its_place(at: int, tmp_path: Path) -> None:
     rows: list[object] = [row(number) for number in range(ROWS)]
     rows[at] = {"instruction": ["no text"], "output": "b"}
-    told = str(study(tmp_path, rows).problems[0])
+    told = str(report_on(tmp_path, rows).problems[0])
     assert f"rows.jsonl:{at + 1}" in told
 
 
 @pytest.mark.usefixtures("few")
 def test_a_row_that_cannot_be_read_is_told_at_its_place(tmp_path: Path) -> None:
-    thin = study(tmp_path, [*[row(number) for number in range(ROWS)], "no object"])
+    thin = report_on(tmp_path, [*[row(number) for number in range(ROWS)], "no object"])
     assert f"rows.jsonl:{ROWS + 1}" in str(thin.problems[0])
