@@ -1,5 +1,5 @@
-"""Names and files of the recipes and DeepSpeed files that come with the package, and which file RECIPE on a command
-line stands for."""
+"""Names and files of the recipes and DeepSpeed files that come with the package (the catalogue), and the file for which
+the argument RECIPE of a command stands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from validator.run.settings import RunSettings, resolve
 
 
 class HoursRange(NamedTuple):
-    """Ends of the 90 % band of hours."""
+    """Lower and upper end of the 90 % band of a run's hours."""
 
     low: float
     high: float
@@ -34,8 +34,8 @@ class HoursRange(NamedTuple):
 
 @dataclass(frozen=True)
 class CatalogueRow:
-    """One recipe; the fields are the keys of `list --format json`. GiB (2^30 bytes) are the expected need, hours are
-    those that its header block states for its samples."""
+    """One recipe of the catalogue; the fields are the keys of `list --format json`. `device_gib`, `host_gib`: expected
+    memory in GiB (2^30 bytes). `hours`: the hours that the recipe's header block states for its number of samples."""
 
     name: str
     summary: str | None
@@ -50,13 +50,14 @@ class CatalogueRow:
 
 
 def recipe_names() -> list[str]:
-    """Return the names of all recipes, sorted."""
+    """Return the names of all recipes of the catalogue, without suffix, sorted."""
     with os.scandir(catalogue_root() / "recipes") as entries:
         return sorted(each.name.removesuffix(".yaml") for each in entries if each.name.endswith(".yaml"))
 
 
 def recipe_path(name: str) -> Path:
-    """Return the file of a recipe. Raises RecipeError with a hint if there is none."""
+    """Return the file of the catalogue recipe with this name. Raises RecipeError with a suggestion if there is no such
+    recipe."""
     stem = name.removesuffix(".yaml")
     if stem not in recipe_names():
         raise RecipeError(f"no recipe `{stem}` in the catalogue{hint_for_unknown_name(stem, deepspeed_file_names())}")
@@ -64,8 +65,9 @@ def recipe_path(name: str) -> Path:
 
 
 def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
-    """Return a hint for a name that no recipe has: the recipes of the model of that name, the nearest recipe (or one of
-    the other names), or the list."""
+    """Return a hint to append to the message for an unknown recipe name. If a model has this name, the hint is the
+    command that lists its recipes; otherwise the most similar recipe or name of `other_names`, or else the command that
+    lists all recipes."""
     try:
         if models.find_model_by_any_name(name).id:
             return f"; it is a model: see `lmf-recipes list --model {name}`"
@@ -75,7 +77,8 @@ def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
 
 
 def resolved_recipes(host_ram_gib: float | None = None) -> Iterator[RunSettings]:
-    """Yield every recipe as a run, by name, on its own machine; the main memory of a node may be set."""
+    """Yield the run of every catalogue recipe on its own machine, in the order of the recipes' names. `host_ram_gib`:
+    main memory per node; None means the machine's usual memory."""
     for each in recipe_names():
         yield resolve(load_recipe(str(catalogue_root() / "recipes" / f"{each}.yaml")), host_ram_gib=host_ram_gib)
 
@@ -86,8 +89,9 @@ def catalogue_rows(
     method: str | None = None,
     host_ram_gib: float | None = None,
 ) -> list[CatalogueRow]:
-    """Return one row for each recipe that passes the filters, judged for this main memory if given. Raises RecipeError
-    for an unknown machine or model."""
+    """Return one row for each catalogue recipe that passes the filters; a filter that is None passes all. `machine`:
+    recipes for this device that need no more devices. `method`: a method such as qlora, or a variant such as dpo or
+    offload. `host_ram_gib`: judge for this main memory per node. Raises RecipeError for an unknown machine or model."""
     target = devices.parse_machine(machine) if machine else None
     wanted_model = models.find_model_by_any_name(model) if model else None
     return [
@@ -100,13 +104,14 @@ def catalogue_rows(
 
 
 def _name_variants(recipe: RunSettings) -> list[str]:
-    """Return the words of a recipe's name after its method: dpo, fsdp, offload, 32k, an optimizer, tools."""
+    """Return the words that follow the method in a recipe's name, such as dpo, fsdp, offload, 32k, an optimizer or
+    tools."""
     stage = method_name(recipe).split("-")[1:]
     return stage + Path(recipe.workspace.recipe).stem.removeprefix(catalogue_name(recipe) or "").split("-")[1:]
 
 
 def _runs_on(recipe: RunSettings, target: Machine) -> bool:
-    """True if the recipe is for the same device as the target, and for no more devices and nodes."""
+    """True if the recipe is for the target's device, and needs no more nodes and devices than the target has."""
     machine = recipe.machine
     return (
         machine is not None
@@ -144,27 +149,29 @@ DEEPSPEED_FOLDER = "deepspeed"
 
 
 def deepspeed_file_names() -> list[str]:
-    """Return the names of all DeepSpeed files, sorted."""
+    """Return the names of all DeepSpeed files of the catalogue, sorted."""
     return sorted(path.name for path in (catalogue_root() / DEEPSPEED_FOLDER).glob("*.json"))
 
 
 def find_deepspeed_file(name: str) -> str | None:
-    """Return the name of the file that `ds_z2`, `ds_z2.json` or `deepspeed/ds_z2.json` means; None if there is none."""
+    """Return the name of the catalogue's DeepSpeed file that `ds_z2`, `ds_z2.json` or `deepspeed/ds_z2.json` means;
+    None if the catalogue has no such file."""
     file_name = name.removeprefix(f"{DEEPSPEED_FOLDER}/").removesuffix(".json") + ".json"
     return file_name if file_name in deepspeed_file_names() else None
 
 
 class LocatedRecipe(NamedTuple):
-    """A recipe's file, and overrides: first those that make a catalogue recipe's relative paths absolute, then the
-    user's."""
+    """The file of a recipe, and the overrides for it. For a catalogue recipe the overrides begin with those that make
+    its relative paths absolute; the user's overrides follow."""
 
     path: str
     overrides: tuple[str, ...]
 
 
 def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
-    """Return the file that exists, else the recipe of that name. A path that is neither is returned as it is; its
-    reader reports it. Raises RecipeError with a hint for a bare word that is neither."""
+    """Return the file for which the argument RECIPE of a command stands: an existing file, or else the catalogue recipe
+    of that name. Any other path is returned unchanged; whoever reads it reports that it does not exist. Raises
+    RecipeError with a hint if a word without suffix, or a name similar to a recipe's, is neither."""
     if recipe == "-" or os.access(recipe, os.F_OK):
         return LocatedRecipe(recipe, tuple(overrides))
     name = recipe.removesuffix(".yaml")
@@ -181,7 +188,8 @@ def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
 
 
 def open_recipe(recipe: str) -> Document:
-    """Return the recipe's document. Never raises: faults are in its `problems`."""
+    """Return the recipe for which the argument RECIPE of a command stands. Never raises: `problems` of the document
+    says what is wrong."""
     try:
         path, overrides = locate_recipe(recipe)
     except RecipeError as err:
@@ -190,8 +198,8 @@ def open_recipe(recipe: str) -> Document:
 
 
 def _absolute_path_overrides(file: Path, overrides: Sequence[str]) -> Iterator[str]:
-    """Yield overrides that make the catalogue recipe's relative paths absolute. If the user overrides `dataset`,
-    `dataset_dir` is left alone."""
+    """Yield overrides that make the relative paths in a catalogue recipe absolute. Keys that the user overrides are
+    left out, and `dataset_dir`, too, if the user overrides `dataset`."""
     values = load_recipe(str(file)).values
     overridden = {text.partition("=")[0] for text in overrides}
     overridden |= {"dataset_dir"} if "dataset" in overridden else set()

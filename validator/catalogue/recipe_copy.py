@@ -1,4 +1,5 @@
-"""`copy`: writes a recipe into the user's folder with the DeepSpeed file, data and registry entries that it needs."""
+"""The command `copy`: writes a catalogue recipe into the user's folder, together with the DeepSpeed file, data files
+and dataset_info.json entries that it needs."""
 
 from __future__ import annotations
 
@@ -37,8 +38,9 @@ _LAUNCH_COMMAND = re.compile(r"(?m)^(# +.*(?:llamafactory-cli train|llamafactory
 
 @dataclass(frozen=True)
 class InstalledRecipe:
-    """A recipe that was written: the files written or extended for it, the folder to start a run from, and the recipe's
-    path from there. `notes` are sentences about what the user should know."""
+    """A recipe that was written. `files`: files that were written or extended for it. `folder`: the folder from which
+    to start the run. `start`: the recipe's path relative to that folder. `notes`: sentences that the user should
+    read."""
 
     recipe: Path
     files: tuple[Path, ...]
@@ -50,10 +52,10 @@ class InstalledRecipe:
 def install_recipe(
     target: Path, text: str, values: Mapping[str, object], own: UserData | None = None
 ) -> InstalledRecipe:
-    """Write the recipe, and into the folder that a run starts from the DeepSpeed file, accelerate file and data sets of
-    the catalogue that it names. `own` is the user's data, which replaces those data sets. Files that exist with the
-    same content stay. Raises RecipeError, before anything is written, if the target exists, if its name cannot stand in
-    a command line, or if an existing file has other content."""
+    """Write a recipe and the catalogue files that it names: DeepSpeed file, accelerate file and data sets. These files
+    are written into the folder from which the run is started. `own`: the user's data, which replace the recipe's data
+    sets. Existing files with the same content are left as they are. Raises RecipeError before anything is written if
+    the target exists, if its path cannot stand in a command line, or if an existing file has other content."""
     atomic_write.require_new_file(target)
     header = parse_recipe(str(target), text).header
     folder, dependencies = run_folder(target), find_dependencies({**values, "dataset": ""} if own else values, header)
@@ -72,22 +74,24 @@ def install_recipe(
 
 
 def run_folder(target: Path) -> Path:
-    """Return the folder from which to start a run of this recipe; its relative paths count from there. This is the
-    working directory if it contains the recipe and already holds a data set registry or DeepSpeed files, else the
-    recipe's own folder."""
+    """Return the folder from which to start a run of this recipe, to which the recipe's relative paths refer. This is
+    the working directory if it contains the recipe and already holds a dataset_info.json or DeepSpeed files; otherwise
+    the recipe's own folder."""
     recipe_folder, cwd = target.parent.resolve(), Path.cwd()
     project = (cwd / "data" / REGISTRY_FILE).exists() or (cwd / "deepspeed").is_dir()
     return cwd if project and recipe_folder.is_relative_to(cwd) else recipe_folder
 
 
 def _require_no_space(start: Path, text: str) -> None:
-    """Raise RecipeError if a space in the path would split it on torchrun's command line (rule PTH012)."""
+    """Raise RecipeError if torchrun starts this recipe and a space in its path would split the path on torchrun's
+    command line (rule PTH012)."""
     if problem := Launch(resolve(parse_recipe(str(start), text))).split_problem([str(start)]):
         raise RecipeError(f"{problem}; choose another name")
 
 
 def _path_from_folder(target: Path, folder: Path) -> Path:
-    """Return the recipe's path relative to the folder. Raises RecipeError if a command line cannot contain it."""
+    """Return the recipe's path relative to the folder. Raises RecipeError if the path contains characters that cannot
+    be printed in a command."""
     path = target.parent.resolve().relative_to(folder) / target.name
     if not str(path).isprintable():
         raise RecipeError(f"`{target}` holds characters that a command cannot show; choose another name")
@@ -99,8 +103,8 @@ _DEMO_MODEL = "demo/tiny-qwen3"  # the one that is trained to try it out
 
 @dataclass(frozen=True)
 class RecipeDependencies:
-    """Files and data set entries of the catalogue that a recipe reads. All paths count from the folder that a run is
-    started from."""
+    """The catalogue's files and dataset_info.json entries that a recipe reads. All paths are relative to the folder
+    from which the run is started."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     registry: str = f"data/{REGISTRY_FILE}"
@@ -108,7 +112,8 @@ class RecipeDependencies:
 
 
 def find_dependencies(values: Mapping[str, object], header: Mapping[str, object]) -> RecipeDependencies:
-    """Collect the files of the catalogue that a recipe names by relative path, in its values and header block."""
+    """Return the catalogue's files and dataset_info.json entries that a recipe names by a relative path, in its keys or
+    its header block."""
     files: dict[str, bytes] = {}
     if values.get("model_name_or_path") == _DEMO_MODEL:
         files |= {
@@ -130,7 +135,8 @@ def find_dependencies(values: Mapping[str, object], header: Mapping[str, object]
 
 
 def is_missing(folder: Path, name: str, content: bytes) -> bool:
-    """True if the file does not exist yet. Raises RecipeError if another file of that name exists."""
+    """True if the file `name` does not exist in the folder; False if it exists with this content. Raises RecipeError if
+    a file of that name with other content exists."""
     path = folder / name
     if safe_read.path_kind(path) is None:
         _require_inside_folder(folder, path)
@@ -143,8 +149,8 @@ def is_missing(folder: Path, name: str, content: bytes) -> bool:
 
 
 def write_if_missing(folder: Path, name: str, content: bytes) -> bool:
-    """Write a file that does not exist yet; return False if another process wrote it first. Raises RecipeError like
-    `is_missing`."""
+    """Write the file `name` if it does not exist, and return True if it was written. Raises RecipeError if a file of
+    that name with other content exists, or if the file cannot be written."""
     written = []
 
     def new(_: bytes | None) -> bytes | None:
@@ -157,7 +163,7 @@ def write_if_missing(folder: Path, name: str, content: bytes) -> bool:
 
 
 def _same_content(path: Path, content: bytes) -> bool:
-    """True if the file has this content; JSON may be formatted differently."""
+    """True if the file has this content. JSON files are compared by value, so their formatting may differ."""
     if path.suffix == ".json":
         return bool(read_json(str(path)) == json.loads(content))
     try:
@@ -171,8 +177,9 @@ def _covers(present: object, entry: object) -> bool:
 
 
 def missing_entries(folder: Path, dependencies: RecipeDependencies) -> dict[str, object]:
-    """Return the entries that the registry lacks. An entry that has all of the catalogue's keys and more counts as
-    present. Raises RecipeError if an entry of the same name differs."""
+    """Return the entries that the dataset_info.json in the folder does not have. An existing entry with all of the
+    catalogue's keys, and perhaps more, counts as the same entry. Raises RecipeError if an entry of the same name
+    differs."""
     path = folder / dependencies.registry
     content = read_json(str(path)) if safe_read.path_kind(path) else {}
     present = content if isinstance(content, dict) else {}
@@ -184,7 +191,8 @@ def missing_entries(folder: Path, dependencies: RecipeDependencies) -> dict[str,
 
 
 def _require_inside_folder(folder: Path, path: Path) -> None:
-    """Raise RecipeError if a symbolic link leads out of the folder, so that nothing is written anywhere else."""
+    """Raise RecipeError if the path leads out of the folder through a symbolic link, so that nothing is written
+    elsewhere."""
     if not path.resolve().is_relative_to(folder.resolve()):
         raise RecipeError(
             f"a link leads from `{path}` out of `{folder}`; nothing is written there, choose another folder"
@@ -207,10 +215,10 @@ _STREAMING_REPLACEMENTS = {
 
 
 def copy_recipe(name: str, dest: str, own: UserData | None = None) -> InstalledRecipe:
-    """Write the recipe and the files that it reads to a file or folder, and the recipe that trains the adapter it
-    starts from. `own` is the user's data, which replaces the recipe's. A copy under another name saves its results
-    under that name. Raises RecipeError instead of overwriting anything, and if the recipe's stage does not train rows
-    like the user's."""
+    """Write a catalogue recipe and the files that it reads. If it continues the training of an adapter, also write the
+    recipe that trains this adapter. `dest`: a file or a folder. `own`: the user's data, which replace the recipe's data
+    sets. A copy under another name gets an `output_dir` of that name. Raises RecipeError if a file with other content
+    is in the way, or if the recipe's stage or template cannot train on the user's rows."""
     source = bundled_recipes.recipe_path(name)
     target = _target_path(dest, source.name)
     document = load_recipe(str(source))
@@ -228,7 +236,8 @@ def copy_recipe(name: str, dest: str, own: UserData | None = None) -> InstalledR
 
 
 def _text_for_user_data(text: str, target: Path, data: UserData) -> str:
-    """Return the recipe's text for the user's data, with their number of rows and the prediction for them."""
+    """Return the recipe's text for the user's data: with their name, their number of rows, and the memory and time
+    predicted for them."""
     dataset = f"dataset: {format_scalar(data.name)}"
     text = _DATASET_LINE.sub(lambda _: dataset, _DATA_DESCRIPTION_LINES.sub("", text))
     text = _ROWS_LINE.sub(f"# rows: {data.rows}", text)
@@ -242,7 +251,8 @@ def _text_for_user_data(text: str, target: Path, data: UserData) -> str:
 
 
 def _with_adapter_recipe(placed: InstalledRecipe, values: Mapping[str, object]) -> InstalledRecipe:
-    """Write the recipe that trains the adapter from which this recipe starts, if the catalogue has one."""
+    """Write the recipe that trains the adapter from which this recipe starts, if the catalogue has one and it is not
+    written yet. Return `placed` with the further files and a note on which recipe to run first."""
     first = Path(str(values.get("adapter_name_or_path"))).name
     adapter_recipe = placed.recipe.with_name(f"{first}.yaml")
     if first not in bundled_recipes.recipe_names() or safe_read.path_kind(adapter_recipe):
@@ -256,8 +266,8 @@ def _with_adapter_recipe(placed: InstalledRecipe, values: Mapping[str, object]) 
 
 
 def _require_trained_stage(data: UserData, name: str, run: RunSettings) -> None:
-    """Raise RecipeError if the recipe's stage does not train rows like the user's; the message names a recipe that
-    does, or how to get one."""
+    """Raise RecipeError if the recipe's stage cannot train on rows of the user's kind. The message names a recipe that
+    can, or the `plan` command that makes one."""
     stage = data.form.stage
     if run.task.stage in TRAINABLE_STAGES[stage]:
         return
@@ -272,7 +282,8 @@ def _require_trained_stage(data: UserData, name: str, run: RunSettings) -> None:
 
 
 def _row_count_notes(data: UserData, run: RunSettings) -> Iterator[str]:
-    """Yield a note if the user has fewer rows than the header block states, with the source of that number."""
+    """Yield a note if the user has fewer rows than the number of samples in the recipe's header block. The note names
+    the source of that number."""
     if run.declared.samples and data.rows < run.declared.samples:
         rows = f"{data.rows:,} {plural(data.rows, 'row')}"
         whose = run.guidance.whose(run.declared.samples) if run.guidance else None
@@ -280,7 +291,8 @@ def _row_count_notes(data: UserData, run: RunSettings) -> Iterator[str]:
 
 
 def with_origin(text: str, name: str) -> str:
-    """Return the recipe's text with its catalogue name and version in the header block."""
+    """Return the recipe's text with a line in its header block that names the catalogue recipe and the package's
+    version."""
     lines = [line for line in text.splitlines() if not line.startswith("# origin:")]
     lines.insert(lines.index(_HEADER_END), f"# origin: {name} of llamafactory-recipes {__version__}")
     return "\n".join(lines) + "\n"
@@ -295,8 +307,8 @@ def _target_path(dest: str, name: str) -> Path:
 
 @dataclass(frozen=True)
 class CopiedFile:
-    """A DeepSpeed file in a folder: its path, whether it was written just now, and the path by which recipes started
-    from there name it."""
+    """A DeepSpeed file in the user's folder. `written`: False if the same file existed before. `folder`: the folder
+    from which runs are started. `name`: the value with which recipes in that folder name the file."""
 
     path: Path
     written: bool
@@ -305,8 +317,8 @@ class CopiedFile:
 
 
 def copy_deepspeed_file(name: str, dest: str) -> CopiedFile:
-    """Write the file into the folder's deepspeed/, unless the same file is there. Raises RecipeError if another file of
-    that name is there, or if the target is named like a file."""
+    """Write a DeepSpeed file of the catalogue into the subfolder deepspeed/ of the folder `dest`, unless the same file
+    exists there. Raises RecipeError if another file of that name exists, or if `dest` ends with .json."""
     folder = expand_home(dest)
     if folder.suffix == ".json":
         raise RecipeError(

@@ -1,4 +1,4 @@
-"""The command `diff`: two recipes compared, setting by setting, with the memory that each of them needs."""
+"""The command `diff`: compares two recipes, setting by setting, and shows the memory that each of them needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SettingValues = dict[str, object]
 
 @dataclass(frozen=True)
 class MemorySummary:
-    """Expected memory of a device and of a node, in GiB (2^30 bytes); None if not known."""
+    """Memory verdict of a recipe, with the expected memory of a device and of a node in GiB (2^30 bytes); None if it
+    cannot be predicted."""
 
     verdict: Verdict
     device_gib: float | None
@@ -30,7 +31,8 @@ class MemorySummary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Settings that the copy changes, adds and removes. The fields are the keys of `diff --format json`."""
+    """The settings that the second recipe changes, adds and removes, and the memory of each recipe. The fields are the
+    keys of `diff --format json`."""
 
     recipe: str
     path: str
@@ -42,8 +44,8 @@ class Comparison:
 
 
 def compare_recipes(name: str, path: str) -> Comparison:
-    """Return the differences between two recipes, each a file or a name of the catalogue. Raises RecipeError for bad
-    input."""
+    """Return the differences between two recipes, each given as a file or as a name of the catalogue. Raises
+    RecipeError if a recipe does not exist or cannot be read."""
     before, after = _resolve_as_written(name), _resolve_as_written(path)
     same_file = before.args.get("deepspeed") == after.args.get("deepspeed")
     old, new = _setting_values(before, same_file), _setting_values(after, same_file)
@@ -61,7 +63,8 @@ def compare_recipes(name: str, path: str) -> Comparison:
 
 
 def _resolve_as_written(recipe: str) -> RunSettings:
-    """Return the run of a recipe; a recipe of the catalogue reads the catalogue's DeepSpeed file."""
+    """Return the run of a recipe, without making its paths absolute. A recipe of the catalogue reads the catalogue's
+    DeepSpeed file."""
     resolved = resolve(load_valid_recipe(locate_recipe(recipe).path))
     if Path(resolved.workspace.recipe).absolute().parent == catalogue_root() / "recipes":
         return replace(resolved, workspace=replace(resolved.workspace, folders=(catalogue_root(),)))
@@ -69,12 +72,13 @@ def _resolve_as_written(recipe: str) -> RunSettings:
 
 
 def _output_dir_is_recipe_name(recipe: RunSettings) -> bool:
-    """True if `output_dir` is the catalogue's default for the recipe, saves/ with the recipe's name."""
+    """True if the recipe's `output_dir` is saves/ followed by the recipe's own name, as in the catalogue."""
     return bool(recipe.args.get("output_dir") == f"saves/{Path(recipe.workspace.recipe).stem}")
 
 
 def _setting_values(recipe: RunSettings, engine_too: bool) -> SettingValues:
-    """Return the recipe's keys, the header fields that affect its verdict, and the values in its DeepSpeed file."""
+    """Return the values to compare: the recipe's keys, the header fields that affect its verdict and, if `engine_too`,
+    the values in its DeepSpeed file."""
     header = {f"(header) {field}": recipe.header[field] for field in _HEADER_FIELDS if field in recipe.header}
     deepspeed_values = _flatten(recipe.deepspeed.config) if recipe.deepspeed and engine_too else ()
     return {**header, **recipe.args.values, **{f"(deepspeed file) {key}": value for key, value in deepspeed_values}}

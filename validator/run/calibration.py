@@ -16,7 +16,8 @@ _MAX_RATIO = 1e9
 
 
 class Calibration(NamedTuple):
-    """Steps of one recipe on one machine. `expected`: the seconds that were predicted for them, uncorrected."""
+    """Measured steps of one recipe on one machine. `seconds`: the measured time of all `steps` together; `expected`:
+    the time that was predicted for the same steps, without correction."""
 
     machine: str
     recipe: str
@@ -31,13 +32,14 @@ class Calibration(NamedTuple):
 
 
 def calibration_file() -> Path | None:
-    """Return the file's path; None for a user without a home folder."""
+    """Return the path of measured.json in the user's data folder; None if the user has no home folder."""
     base = known_folders.user_folder("XDG_DATA_HOME", ".local/share")
     return base and base / "lmf-recipes" / "measured.json"
 
 
 def load_calibrations() -> list[Calibration]:
-    """Load all measurements, oldest first; none if there is no file. Raises RecipeError if it cannot be read."""
+    """Return all saved measurements, oldest first; an empty list if the file does not exist. Raises RecipeError if the
+    file cannot be read or has another form."""
     path = calibration_file()
     if path is None:
         return []
@@ -67,25 +69,28 @@ def _parse_calibration(row: dict[str, object]) -> Calibration:
 
 
 def time_correction(machine: str) -> float | None:
-    """Return measured over predicted seconds on this machine, the geometric mean of its recipes; None: not measured."""
+    """Return measured seconds divided by predicted seconds on this machine: the geometric mean over its measured
+    recipes. None if nothing was measured on the machine."""
     ratios = [kept.ratio for kept in load_calibrations() if kept.machine == machine]
     return exp(sum(map(log, ratios)) / len(ratios)) if ratios else None
 
 
 def save_calibration(measured: Calibration) -> None:
-    """Save a measurement in place of an older one of the same recipe and machine. Raises RecipeError."""
+    """Save a measurement. An older measurement of the same recipe and machine is replaced. Raises RecipeError if there
+    is no home folder, or the file cannot be read or written."""
     path, run = _writable_file(), (measured.machine, measured.recipe)
     atomic_write.make_folder(path.parent)
 
     def add(_: bytes | None) -> str:
-        others = (kept for kept in load_calibrations() if (kept.machine, kept.recipe) != run)
-        return _calibrations_json([*others, measured])
+        other_calibrations = (kept for kept in load_calibrations() if (kept.machine, kept.recipe) != run)
+        return _calibrations_json([*other_calibrations, measured])
 
     atomic_write.edit_file(path, add)
 
 
 def remove_calibrations(machine: str) -> int:
-    """Remove the measurements of a machine, and return how many there were. Raises RecipeError."""
+    """Remove the saved measurements of a machine, and return how many were removed. Raises RecipeError if the file
+    cannot be read or written."""
     number = sum(each.machine == machine for each in load_calibrations())
     if number:
         atomic_write.edit_file(

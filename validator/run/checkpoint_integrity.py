@@ -1,6 +1,6 @@
-"""Tests of whether a checkpoint was written completely. `python3 - FOLDER` renames the incomplete checkpoints in a
-folder. Jobs carry this file to nodes, where only Python's own library (3.8 or later) is sure to be installed, so it
-imports nothing of this package. Sources: transformers/trainer.py, Trainer._save_checkpoint;
+"""Tests of whether a checkpoint was written completely. `python3 - FOLDER`, with this file on standard input, renames
+the incomplete checkpoints in a folder. Jobs carry this file to nodes, where only Python's own library (3.8 or later) is
+sure to be installed, so it imports nothing of this package. Sources: transformers/trainer.py, Trainer._save_checkpoint;
 deepspeed/runtime/engine.py, save_checkpoint."""
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _MAX_HEAD_BYTES, _MAX_JSON_BYTES = 100_000_000, 1 << 28
 
 
 def integrity_problem(folder: Path) -> str | None:
-    """Return why a checkpoint is incomplete, in words; None if it is complete."""
+    """Return the first reason why a checkpoint is incomplete, as text for a message; None if the checkpoint is
+    complete."""
     try:
         return next(_integrity_problems(folder), None)
     except OSError as err:
@@ -43,8 +44,8 @@ def integrity_problem(folder: Path) -> str | None:
 
 
 def result_problem(folder: Path) -> str | None:
-    """Return which weight file in the folder itself, where a run leaves its result, is cut off or missing, in words;
-    None if all are complete."""
+    """Return which weight file directly in the output folder is cut off or missing, as text for a message. A run saves
+    its final model there. None if all weight files are complete."""
     try:
         return next(_result_problems(folder), None)
     except OSError as err:
@@ -52,12 +53,13 @@ def result_problem(folder: Path) -> str | None:
 
 
 def _os_reason(err: OSError) -> str:
-    """Return the system's reason of an error, like errors.os_reason, which nodes do not have."""
+    """Return the operating system's text for an error. Repeats `errors.os_reason`, because this package is not
+    installed on the nodes of a job."""
     return (err.strerror or str(err)).lower()
 
 
 def read_json_mapping(file: Path) -> Mapping[str, Any]:
-    """Return the object in a JSON file; empty if the file cannot be read or holds something else."""
+    """Return the object in a JSON file; an empty mapping if the file cannot be read or does not hold a JSON object."""
     try:
         if not file.is_file() or file.stat().st_size > _MAX_JSON_BYTES:  # a pipe is not waited for
             return {}
@@ -68,16 +70,16 @@ def read_json_mapping(file: Path) -> Mapping[str, Any]:
 
 
 def quarantine_path(folder: Path) -> Path:
-    """Return a free name for an incomplete checkpoint. Neither LLaMA-Factory nor the Trainer counts a folder of this
-    name; a name that begins with `checkpoint-` would take a place of `save_total_limit` (transformers/trainer_utils.py,
-    sort_checkpoints)."""
+    """Return a free path to which an incomplete checkpoint can be renamed. Its name begins with `incomplete-`, so
+    neither LLaMA-Factory nor the Trainer takes the folder for a checkpoint. A name that begins with `checkpoint-` would
+    count towards `save_total_limit` (transformers/trainer_utils.py, sort_checkpoints)."""
     places = (folder.with_name(f"incomplete-{folder.name}{f'-{n}' if n else ''}") for n in itertools.count())
     return next(place for place in places if not os.path.lexists(place))
 
 
 def quarantine(folder: Path) -> Path | None:
-    """Rename a checkpoint to its quarantine path and return the path; None if another node was faster. Raises
-    OSError."""
+    """Rename a checkpoint to its quarantine path and return that path; None if another node has already renamed the
+    checkpoint. Raises OSError if the folder cannot be renamed."""
     while True:
         place = quarantine_path(folder)
         try:
@@ -90,8 +92,8 @@ def quarantine(folder: Path) -> Path | None:
 
 
 def _integrity_problems(folder: Path) -> Iterator[str]:
-    """Yield the reasons why a checkpoint is incomplete. The Trainer writes its state last; if the node itself died,
-    files can be shorter than they were written."""
+    """Yield the reasons why a checkpoint is incomplete. The Trainer writes trainer_state.json last, but a node that
+    lost power may have left files shorter than they were written."""
     if (folder / _INCOMPLETE_MARK).exists():
         yield f"its {_INCOMPLETE_MARK} is still there"
     if not read_json_mapping(folder / TRAINER_STATE):
@@ -117,7 +119,7 @@ def _result_problems(folder: Path) -> Iterator[str]:
 
 
 def _missing_weight_files(folder: Path) -> Iterator[str]:
-    """Yield a problem for each file that the index names and the folder lacks."""
+    """Yield a problem for each weight file that model.safetensors.index.json lists and that is not in the folder."""
     files = read_json_mapping(folder / WEIGHTS_INDEX).get("weight_map")
     if not isinstance(files, dict):
         yield f"{WEIGHTS_INDEX} is cut off"
@@ -126,8 +128,8 @@ def _missing_weight_files(folder: Path) -> Iterator[str]:
 
 
 def _is_full_length(file: Path) -> bool:
-    """True if a safetensors file is as long as its head says: eight bytes for the head's length, the head, the
-    tensors."""
+    """True if a safetensors file has the length that its header states: eight bytes for the header's length, the
+    header, and the tensors."""
     if not file.is_file():  # a pipe is not waited for
         return False
     with file.open("rb") as content:
@@ -147,8 +149,9 @@ def _is_whole_archive(file: Path) -> bool:
 
 
 def _shard_problems(folder: Path) -> Iterator[str]:
-    """Yield what is missing of DeepSpeed's states. `latest` is written when all processes are done. If nodes have disks
-    of their own, each disk has only some of the files."""
+    """Yield what is missing of the states that DeepSpeed saved. DeepSpeed writes the file `latest` after all processes
+    have saved. A node with its own disk has only the files of its own processes, so only gaps between the ranks found
+    count as missing."""
     if not (folder / "latest").is_file():
         yield "no file `latest`"
     files = folder.glob("global_step*/*_optim_states.pt")
@@ -159,8 +162,8 @@ def _shard_problems(folder: Path) -> Iterator[str]:
 
 
 def main(output: str) -> None:
-    """Rename the incomplete checkpoints in the output folder. Exit if a checkpoint cannot be renamed, because the run
-    would resume from it."""
+    """Rename the incomplete checkpoints in the output folder. Exits with a message if a checkpoint cannot be renamed,
+    because the run would resume from that checkpoint."""
     for folder in Path(output).glob("checkpoint-*"):
         why = integrity_problem(folder) if CHECKPOINT_NAME.fullmatch(folder.name) and folder.is_dir() else None
         if why:

@@ -1,6 +1,6 @@
-"""Checkpoints of a run in the Trainer's format: the facts that a checkpoint holds about its run, and the checkpoint
-from which LLaMA-Factory would resume by its own rules (hparams/parser.py, get_train_args). Sources:
-transformers/trainer.py, Trainer._save_checkpoint; deepspeed/runtime/engine.py, save_checkpoint."""
+"""Checkpoints in the Trainer's format: what a checkpoint tells about the run that wrote it, and the checkpoint from
+which LLaMA-Factory would resume by its own rules (hparams/parser.py, get_train_args). Sources: transformers/trainer.py,
+Trainer._save_checkpoint; deepspeed/runtime/engine.py, save_checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from validator.run.training_time import sample_counts
 
 
 class TrainerCheckpoint:
-    """The folder of a checkpoint. Files are read when they are first asked for."""
+    """A checkpoint folder written by the Trainer. Each property reads its files when it is first used."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,19 +39,21 @@ class TrainerCheckpoint:
 
     @cached_property
     def state(self) -> Mapping[str, Any]:
-        """Contents of trainer_state.json, which is written last; empty if the file cannot be read."""
+        """Contents of trainer_state.json, which the Trainer writes last; empty if the file cannot be read."""
         return checkpoint_integrity.read_json_mapping(self.path / checkpoint_integrity.TRAINER_STATE)
 
     @property
     def step(self) -> int:
-        """Optimizer steps that were done when the checkpoint was written."""
+        """Optimizer steps that were done when the checkpoint was written. Without a readable trainer_state.json, the
+        number in the folder's name; else 0."""
         step, name = self.state.get("global_step"), checkpoint_integrity.CHECKPOINT_NAME.fullmatch(self.name)
         return step if isinstance(step, int) else int(name[1]) if name else 0
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Optimizer steps per epoch. The Trainer's `epoch` counts micro batches, of which the last step may have
-        fewer."""
+        """Optimizer steps per epoch in the run that wrote the checkpoint; None if trainer_state.json does not tell. The
+        Trainer's `epoch` counts micro batches, and the last step of an epoch may have fewer micro batches, so the
+        quotient is rounded up."""
         epoch = self.state.get("epoch")
         if not isinstance(epoch, (int, float)) or not epoch > 0 or not self.step:
             return None
@@ -59,8 +61,8 @@ class TrainerCheckpoint:
 
     @cached_property
     def process_count(self) -> int | None:
-        """Number of processes that wrote the checkpoint, counted by their files of random states; None if there are no
-        such files, as with `save_only_model`."""
+        """Number of processes that wrote the checkpoint, counted by their rng_state files; None if there are no
+        rng_state files, as with `save_only_model`."""
         if safe_read.path_kind(self.path / "rng_state.pth") == "file":
             return 1
         return len([*safe_read.glob_folder(self.path, "rng_state_*.pth")]) or None
@@ -77,19 +79,20 @@ class TrainerCheckpoint:
 
     @property
     def has_weight_shards(self) -> bool:
-        """True if the weights are sharded, too (ZeRO stage 3)."""
+        """True if the checkpoint holds sharded weights in addition to sharded optimizer states (ZeRO stage 3)."""
         return any(safe_read.glob_folder(self.path, "global_step*/*zero_pp_rank_*_model_states.pt"))
 
     @property
     def restores_optimizer(self) -> bool:
-        """True if optimizer and learning rate are restored. The Trainer loads both or neither, and does not report
-        it."""
+        """True if a resumed run restores the optimizer and the learning rate schedule. The Trainer loads both or
+        neither, and reports nothing if it loads neither."""
         optimizer = self.has_deepspeed_states or any(safe_read.glob_folder(self.path, "optimizer*"))
         return optimizer and safe_read.path_kind(self.path / "scheduler.pt") == "file"
 
     @property
     def is_adapter(self) -> bool | None:
-        """True if the weights are an adapter's, False if they are a model's; None if FSDP has sharded them."""
+        """True if the saved weights are an adapter's, False if they are a whole model's; None if neither kind of weight
+        file exists, as with weights that FSDP has sharded."""
         if any(safe_read.glob_folder(self.path, "adapter_model.*")):
             return True
         return (
@@ -106,7 +109,7 @@ class TrainerCheckpoint:
 
 def checkpoints_in(folder: Path) -> list[TrainerCheckpoint]:
     """Return the checkpoints in a folder, complete or not, in the order of their steps (transformers/trainer_utils.py,
-    get_last_checkpoint); none if the folder cannot be read."""
+    get_last_checkpoint); an empty list if the folder cannot be read."""
     numbered = (
         (checkpoint_integrity.CHECKPOINT_NAME.fullmatch(path.name), path) for path in safe_read.list_folder(folder)
     )
@@ -120,37 +123,40 @@ DEFAULT_OUTPUT_DIR = "trainer_output"
 
 
 def never_resumes(run: RunSettings) -> bool:
-    """True if runs of this stage and method start anew even if the recipe asks to resume."""
+    """True if LLaMA-Factory starts this run from step 0 even if the recipe asks to resume: stages rm and ppo with
+    method full or freeze."""
     return run.task.stage in ("rm", "ppo") and run.task.method in ("full", "freeze")
 
 
 def resumes_unasked(run: RunSettings) -> bool:
-    """True if LLaMA-Factory looks for a checkpoint in the output folder by itself."""
+    """True if LLaMA-Factory looks for a checkpoint in the output folder although the recipe does not set
+    `resume_from_checkpoint`."""
     return run.task.trains and not (
         run.args.is_set("resume_from_checkpoint") or run.args.flag("overwrite_output_dir") or never_resumes(run)
     )
 
 
 def output_dir(run: RunSettings) -> Path:
-    """Return the absolute path of the folder that the run writes to."""
+    """Return the absolute path of the folder that the run writes to. The folder need not exist."""
     return safe_read.expand_home(str(run.args.get("output_dir") or DEFAULT_OUTPUT_DIR)).absolute()
 
 
 def output_folder(run: RunSettings) -> Path | None:
-    """Return the output folder; None if it does not exist."""
+    """Return the folder that the run writes to, as the recipe names it; None if the folder does not exist."""
     folder = safe_read.expand_home(str(run.args.get("output_dir") or DEFAULT_OUTPUT_DIR))
     location = run.workspace.find(str(folder))
     return folder if location and location[1] and safe_read.path_kind(location[0]) == "folder" else None
 
 
 def found_checkpoints(run: RunSettings) -> list[TrainerCheckpoint]:
-    """Return the checkpoints in the output folder, in the order of their steps."""
+    """Return the checkpoints in the output folder, complete or not, in the order of their steps."""
     folder = output_folder(run)
     return [] if folder is None else checkpoints_in(folder)
 
 
 def result_files(run: RunSettings) -> list[str]:
-    """Return the names of the weight files in the output folder itself, which a run leaves at its end."""
+    """Return the names of the weight files that lie directly in the output folder. A run saves them there at its
+    end."""
     folder = output_folder(run)
     if folder is None:
         return []
@@ -159,8 +165,8 @@ def result_files(run: RunSettings) -> list[str]:
 
 @lru_cache(maxsize=1)
 def resume_candidates(run: RunSettings) -> tuple[TrainerCheckpoint, ...]:
-    """Return the checkpoints from which the run could resume, the last one first. The Trainer takes the first of them,
-    complete or not."""
+    """Return the checkpoints from which the run could resume, latest first; empty if the run does not resume. The
+    Trainer takes the first of them, complete or not."""
     resume_from = run.args.get("resume_from_checkpoint")
     if not run.task.trains or never_resumes(run):
         return ()
@@ -171,8 +177,8 @@ def resume_candidates(run: RunSettings) -> tuple[TrainerCheckpoint, ...]:
 
 
 def half_written_checkpoints(run: RunSettings) -> tuple[TrainerCheckpoint, ...]:
-    """Return the incomplete checkpoints in the output folder that are later than the last complete one. The run would
-    stop at the last of them."""
+    """Return the incomplete checkpoints in the output folder that are later than the last complete checkpoint. The run
+    would try to resume from the latest of them, and stop."""
     if isinstance(run.args.get("resume_from_checkpoint"), str):
         return ()
     complete, saved = resume_checkpoint(run), resume_candidates(run)
@@ -180,13 +186,15 @@ def half_written_checkpoints(run: RunSettings) -> tuple[TrainerCheckpoint, ...]:
 
 
 def resume_checkpoint(run: RunSettings) -> TrainerCheckpoint | None:
-    """Return the last complete checkpoint from which the run could resume."""
+    """Return the last complete checkpoint from which the run could resume; None if no checkpoint is complete or the run
+    does not resume."""
     return next((saved for saved in resume_candidates(run) if not saved.problem), None)
 
 
 def batch_counts(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
-    """Return the samples that all processes take at once, in the checkpoint's run and in this one. None if that is not
-    known; nodes with disks of their own see the processes of one node only."""
+    """Return two numbers of samples: how many all processes take per forward pass in the checkpoint's run, and how many
+    in this run. None if either number is not known. If every node has its own disk, a node sees the checkpoint files of
+    its own processes only, so the first number is not known."""
     machine, batch = run.machine, saved.state.get("train_batch_size")
     if machine is None or saved.process_count is None or not isinstance(batch, int):
         return None
@@ -196,8 +204,8 @@ def batch_counts(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] 
 
 
 def epoch_steps(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
-    """Return the optimizer steps per epoch, in the checkpoint's run and in this one. None if the number of rows is not
-    known, or how many of them fill a packed sequence."""
+    """Return the optimizer steps per epoch as two numbers: in the checkpoint's run and in this run. None if the number
+    of rows is not known, or if packing, tokenized data or streaming hides how many sequences the rows make."""
     rows_are_known = run.data.local_rows is not None and not (
         run.batch.packing or run.data.is_tokenized or run.args.flag("streaming")
     )
@@ -208,8 +216,8 @@ def epoch_steps(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] |
 
 
 def has_same_steps(run: RunSettings, saved: TrainerCheckpoint) -> bool:
-    """True if a resumed run would make the same optimizer steps, as far as is known. Tokenizing may drop a few rows, so
-    a small difference is ignored."""
+    """True if a resumed run would make the same optimizer steps as the checkpoint's run, or if that cannot be told.
+    Tokenizing may drop a few rows, so a small difference is ignored."""
     if steps := epoch_steps(run, saved):
         return abs(steps[0] - steps[1]) <= max(1, _DROPPED_SHARE * steps[0])
     batches = batch_counts(run, saved)
@@ -217,8 +225,8 @@ def has_same_steps(run: RunSettings, saved: TrainerCheckpoint) -> bool:
 
 
 def total_steps(run: RunSettings, saved: TrainerCheckpoint) -> int | None:
-    """Return the optimizer steps of the whole run; None if an epoch may have another number of steps than in the
-    checkpoint's run."""
+    """Return the optimizer steps of the run from its first step to its last; None if an epoch of the resumed run may
+    have another number of steps than an epoch of the checkpoint's run."""
     if run.args.number("max_steps") > 0:
         return int(run.args.number("max_steps"))
     steps_per_epoch = saved.steps_per_epoch if has_same_steps(run, saved) else None
@@ -226,14 +234,15 @@ def total_steps(run: RunSettings, saved: TrainerCheckpoint) -> int | None:
 
 
 def is_at_end(run: RunSettings, saved: TrainerCheckpoint) -> bool:
-    """True if the checkpoint is at the end of the run."""
+    """True if the checkpoint was written at the run's last step; False if the number of steps is not known."""
     steps = total_steps(run, saved)
     return steps is not None and saved.step >= steps
 
 
 def is_finished(run: RunSettings, saved: TrainerCheckpoint) -> bool:
-    """True if the checkpoint is at the end of the run and the run has left its complete result. A run that was told to
-    stop early may have left a result, too; a run that was killed while it wrote the result has not."""
+    """True if the checkpoint was written at the run's last step and the output folder holds a complete final model. The
+    weights alone do not prove the end: a run that was stopped early may have saved a model, too. The checkpoint alone
+    does not prove it either: a run may have been killed while it saved the final model."""
     folder = output_folder(run)
     if folder is None or not is_at_end(run, saved) or not result_files(run):
         return False

@@ -16,14 +16,15 @@ from validator.run.workspace import Workspace
 
 
 class DataSources:
-    """The data sets of a run. Files are read when they are first asked for."""
+    """The data sets that a recipe names. Each property reads its files when it is first used."""
 
     def __init__(self, args: Arguments, declared: Declared, evaluation: Evaluation, workspace: Workspace) -> None:
         self._args, self._declared, self._evaluation, self._workspace = args, declared, evaluation, workspace
 
     @cached_property
     def registry(self) -> Registry | None:
-        """The data sets that `dataset_dir` defines; None if it is not a folder, or no data set is named."""
+        """The data sets that dataset_info.json in `dataset_dir` defines. None if `dataset_dir` is not a local folder,
+        or the recipe names no data set."""
         if self._workspace.registry != "on disk":
             return self._workspace.registry
         value = self._args.get("dataset_dir")
@@ -39,12 +40,14 @@ class DataSources:
 
     @cached_property
     def datasets(self) -> tuple[Dataset, ...]:
-        """The data sets trained on that the registry defines."""
+        """The data sets of the recipe's `dataset` key, without names that the registry (dataset_info.json) does not
+        define."""
         return self._defined(self._args.words("dataset"))
 
     @cached_property
     def evaluation_datasets(self) -> tuple[Dataset, ...]:
-        """The data sets that `eval_dataset` names and the registry defines."""
+        """The data sets of the recipe's `eval_dataset` key, without names that the registry (dataset_info.json) does
+        not define."""
         return self._defined(self._args.words("eval_dataset"))
 
     def _defined(self, names: Sequence[str]) -> tuple[Dataset, ...]:
@@ -53,7 +56,8 @@ class DataSources:
 
     @cached_property
     def local_rows(self) -> int | None:
-        """Rows of the local data sets that the recipe names; None if one of them is elsewhere or cannot be read."""
+        """Number of rows of the training data sets; None if a data set has no local file, or its rows cannot be
+        counted."""
         counted = [dataset.rows for dataset in self.datasets]
         if not counted or len(counted) < len(set(self._args.words("dataset"))):
             return None
@@ -63,8 +67,9 @@ class DataSources:
 
     @cached_property
     def rows(self) -> int | None:
-        """Rows that the run takes from its data sets, by the first of these that is known: local files, the header
-        block's `rows`, its recommended number of samples, what is published of public data sets. None: not known."""
+        """Number of rows that the run takes from its data sets; None if it is not known. The first known number of
+        these counts: rows of the local files, `rows` in the recipe's header block, the header block's recommended
+        number of samples, published rows of public data sets."""
         if self.local_rows is None and self._declared.rows:
             return self._declared.rows
         max_samples = int(self._args.number("max_samples"))  # holds for each data set
@@ -75,26 +80,30 @@ class DataSources:
 
     @property
     def published(self) -> list[Mapping[str, Any]]:
-        """The entries of data/sets.yaml for the data sets that the recipe names; empty if one of them has none."""
+        """The entries of data/sets.yaml for the data sets that the recipe names; an empty list if any of these data
+        sets has no entry."""
         found = [entry for one in self.datasets if (entry := one.published)]
         return found if len(found) == len(set(self._args.words("dataset"))) else []
 
     @property
     def published_rows(self) -> int | None:
-        """Rows of the public data sets that the recipe names, after `max_samples`; None if they are not known."""
+        """Number of rows that the run takes from public data sets, as published and limited by `max_samples`; None if a
+        data set of the recipe has no published number."""
         max_samples = max(int(self._args.number("max_samples")), 0)
         return sum(min(int(each["rows"]), max_samples or int(each["rows"])) for each in self.published) or None
 
     @property
     def held_back_rows(self) -> int:
-        """Rows that `val_size` keeps for evaluation (data/data_utils.py, split_dataset); 0 if rows are not known."""
+        """Number of training rows that `val_size` keeps for evaluation (data/data_utils.py, split_dataset); 0 if the
+        number of training rows is not known."""
         value = self._args.number("val_size") if self._evaluation.splits_validation_set else 0.0
         rows = self.rows or 0
         return max(0, min(int(value if value >= 1 else rows * value), rows - 1))
 
     @cached_property
     def is_tokenized(self) -> bool:
-        """True if LLaMA-Factory loads tokenized data and looks at no other data setting (extras/misc.py)."""
+        """True if the folder at `tokenized_path` exists and is not empty. LLaMA-Factory then loads tokenized data from
+        this folder and ignores the other data settings (extras/misc.py)."""
         value = self._args.get("tokenized_path")
         folder = self._workspace.find(value) if isinstance(value, str) and value else None
         return folder is not None and folder[1] and any(safe_read.list_folder(folder[0]))

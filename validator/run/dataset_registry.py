@@ -1,4 +1,5 @@
-"""Local data sets: the registry (dataset_info.json), the files that its entries name, and how many rows these hold."""
+"""Local data sets: the registry (dataset_info.json), the files that its entries name, and the number of rows in these
+files."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,8 +36,9 @@ PACKED_FILE_MARKS = {
 
 
 class Rows(NamedTuple):
-    """Number of rows of a data set. `columns` is None unless every row was read; `problem` says why no row can be read;
-    `head` holds the first rows, enough to tell their form."""
+    """The rows of a data set: their `number`, which is an estimate unless `exact`. `columns`: names of all columns,
+    None unless every row was read. `problem`: why no row can be read. `head`: the first rows, enough to tell their
+    format."""
 
     number: int = 0
     exact: bool = True
@@ -49,13 +51,14 @@ class Rows(NamedTuple):
 
     @property
     def samples(self) -> str:
-        """The number with its noun, such as "about 3,000 samples"."""
+        """The number with its noun for a message, such as "about 3,000 samples"."""
         return f"{self} {plural(self.number, 'sample')}"
 
 
 @dataclass(eq=False)
 class Dataset:
-    """One entry of a registry. `folder` is `dataset_dir`, which file names are relative to."""
+    """One entry of a dataset_info.json. `folder`: the recipe's `dataset_dir`; file names in the entry are relative to
+    it."""
 
     name: str
     entry: Mapping[str, Any]
@@ -63,7 +66,8 @@ class Dataset:
 
     @property
     def source(self) -> DataSource | None:
-        """The place that LLaMA-Factory takes the data from: a hub wins over a file."""
+        """Where LLaMA-Factory takes the data from. If the entry names both a hub and a file, the hub counts. None if
+        the entry names no source."""
         return next((kind for key, kind in SOURCE_OF_KEY.items() if key in self.entry), None)
 
     @property
@@ -72,13 +76,13 @@ class Dataset:
 
     @cached_property
     def present(self) -> bool:
-        """True if the file or folder that `file_name` gives exists."""
+        """True if the path in the entry's `file_name` exists."""
         return safe_read.path_kind(self.path) is not None
 
     @cached_property
     def files(self) -> tuple[Path, ...]:
-        """The local files. Files of a folder are those at its first level, in the order in which the system lists them
-        and LLaMA-Factory reads them. Empty if nothing exists."""
+        """The local data files of the entry; empty if nothing exists. For a folder: the files at its first level, in
+        the order in which the system lists them and LLaMA-Factory reads them."""
         if self.source != "file" or not self.present:
             return ()
         if safe_read.path_kind(self.path) == "folder":
@@ -87,20 +91,21 @@ class Dataset:
 
     @cached_property
     def attr(self) -> DatasetAttr:
-        """The entry with LLaMA-Factory's defaults."""
+        """The entry as LLaMA-Factory's DatasetAttr, with default values for the keys that the entry leaves out."""
         return DatasetAttr.from_entry(self.entry)
 
     @property
     def published(self) -> Mapping[str, Any] | None:
-        """The entry of data/sets.yaml for a public data set (thoughts, tokens, and rows after `num_samples`); None if
-        there is no entry."""
+        """The data set's entry in data/sets.yaml, the table of public data sets (thoughts, tokens, and rows, which
+        `num_samples` replaces); None if data/sets.yaml does not list the data set."""
         subset, drawn = self.entry.get("subset"), self.entry.get("num_samples")
         found = tables.yaml_table("sets").get(f"{self.entry.get('hf_hub_url')}{f'#{subset}' if subset else ''}")
         return {**found, "rows": drawn} if found and isinstance(drawn, int) else found
 
     @cached_property
     def rows(self) -> Rows | None:
-        """The rows that LLaMA-Factory reads; None if they cannot be counted here."""
+        """The rows that LLaMA-Factory reads from the entry's local files. None if a file has a format that the standard
+        library cannot count, if there is no local file, or if the entry's split is not "train"."""
         counted = [count_rows(path) for path in self.files]
         split = self.entry.get("split", "train")
         if not counted or split != "train" or any(rows is None for rows in counted):
@@ -115,7 +120,7 @@ class Dataset:
 
 
 class Registry(NamedTuple):
-    """The entries of a dataset_info.json by name; `problem` says why there are none."""
+    """The entries of a dataset_info.json by name. `problem`: why the file could not be read; None if it could."""
 
     folder: Path
     entries: Mapping[str, Any] = MappingProxyType({})
@@ -123,7 +128,7 @@ class Registry(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """The file that holds the entries."""
+        """The path of the dataset_info.json that holds the entries."""
         return self.folder / REGISTRY_FILE
 
     @property
@@ -132,7 +137,7 @@ class Registry(NamedTuple):
         return any(one.attr.has_images for name in self.entries if (one := self.get(name)))
 
     def get(self, name: str) -> Dataset | None:
-        """Return the data set of this name; None if the registry does not define it."""
+        """Return the data set of this name; None if dataset_info.json does not define it."""
         if name not in self.entries:
             return None
         entry = self.entries[name]
@@ -140,7 +145,8 @@ class Registry(NamedTuple):
 
 
 def read_registry(path: Path) -> Registry:
-    """Return the registry in a file. Never raises."""
+    """Return the registry in a dataset_info.json. Never raises: `problem` of the result says why the file could not be
+    read."""
     try:
         entries = safe_read.read_json(str(path))
     except RecipeError as err:
@@ -151,13 +157,14 @@ def read_registry(path: Path) -> Registry:
 
 
 def readable_suffixes() -> Mapping[str, str]:
-    """Return the file name endings that LLaMA-Factory reads, with the reader of each."""
+    """Return the file name suffixes that LLaMA-Factory reads, each with the name of the `datasets` loader for it."""
     kinds: Mapping[str, str] = tables.json_table("templates")["names"]["file_types"]
     return kinds
 
 
 def formatting_fault(formatting: object, releases: ReleaseRange) -> str:
-    """Return why the LLaMA-Factory of a recipe has no converter for `formatting`; empty if it has one."""
+    """Return why LLaMA-Factory has no converter for the value `formatting` of a dataset_info.json entry; an empty
+    string if it has one. `releases`: the package releases that the recipe may run with."""
     if formatting not in FORMATTINGS:
         return f"formatting `{formatting}` is none of {', '.join(FORMATTINGS)}"
     if formatting == "openai" and releases.requires(until="llamafactory 0.9.4"):
@@ -166,19 +173,21 @@ def formatting_fault(formatting: object, releases: ReleaseRange) -> str:
 
 
 def file_type_fault(path: Path, files: Sequence[Path]) -> str:
-    """Return why LLaMA-Factory does not read these files of one data set (its path) together; empty if it does."""
+    """Return why LLaMA-Factory cannot load these files as one data set; an empty string if it can. `path`: the folder
+    or file that the entry names, for the message."""
     kinds = {readable_suffixes().get(file.suffix[1:]): file for file in files}
-    if wrong := kinds.get(None):
-        lower = wrong.suffix.lower()
-        remedy = f"; rename it to `{wrong.with_suffix(lower)}`" if lower[1:] in readable_suffixes() else ""
+    if unreadable_file := kinds.get(None):
+        lower = unreadable_file.suffix.lower()
+        remedy = f"; rename it to `{unreadable_file.with_suffix(lower)}`" if lower[1:] in readable_suffixes() else ""
         remedy = remedy or ("; save it as csv" if lower in (".tsv", ".tab", ".xlsx", ".xls") else "")
-        return f"`{wrong}` is no data file; LLaMA-Factory reads {', '.join(readable_suffixes())}{remedy}"
+        return f"`{unreadable_file}` is no data file; LLaMA-Factory reads {', '.join(readable_suffixes())}{remedy}"
     mixed = ", ".join(file.suffix for file in kinds.values())
     return f"`{path}` mixes {mixed}; keep one type in a folder" if len(kinds) > 1 else ""
 
 
 def count_rows(path: Path) -> Rows | None:
-    """Return the rows of one file; None for formats whose rows cannot be counted with the standard library."""
+    """Return the rows of one file. None for a packed file, for a row beyond the reading limits, and for a format that
+    the standard library cannot count. A large file is estimated from its beginning."""
     if path.suffix[1:] not in _MAX_WHOLE_BYTES or safe_read.path_kind(path) != "file":
         return None
     try:
@@ -191,12 +200,12 @@ def count_rows(path: Path) -> Rows | None:
 @lru_cache(maxsize=1024)
 def _count_in_file(path: str, size: int, _changed: int) -> Rows | None:
     kind = Path(path).suffix[1:]
-    whole = size <= _MAX_WHOLE_BYTES[kind]
+    is_complete = size <= _MAX_WHOLE_BYTES[kind]
     with Path(path).open("rb") as stream:
-        data = stream.read(size if whole else _HEAD_BYTES)
+        data = stream.read(size if is_complete else _HEAD_BYTES)
     if data.startswith(tuple(PACKED_FILE_MARKS.values())):
         return None
-    if not whole:
+    if not is_complete:
         data = data[: data.rfind(b"\n") + 1] or data
     rows, problem = [], ""
     try:
@@ -207,7 +216,7 @@ def _count_in_file(path: str, size: int, _changed: int) -> Rows | None:
     except TooLargeError:
         return None
     head = tuple(rows[:_HEAD_ROWS])
-    if not whole:  # cut in the middle of a list, which is no problem of the file
+    if not is_complete:  # cut in the middle of a list, which is no problem of the file
         return Rows(round(len(rows) * size / len(data)), exact=False, head=head) if rows else None
     if problem or not rows:
         return Rows(problem=problem or None)
@@ -215,7 +224,7 @@ def _count_in_file(path: str, size: int, _changed: int) -> Rows | None:
 
 
 def sum_rows(parts: Iterable[Rows]) -> Rows:
-    """Return the rows of several files together."""
+    """Return the rows of several files as the rows of one data set."""
     total = Rows(columns=frozenset())
     for part in parts:
         both = total.columns is not None and part.columns is not None

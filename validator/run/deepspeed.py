@@ -1,5 +1,6 @@
-"""DeepSpeed configurations and how they shard states. For a DeepSpeed file that does not exist, the likely
-configuration by the file's name, or else the outcome of the run under each of LLaMA-Factory's own files."""
+"""DeepSpeed configurations, and how they shard weights, gradients and optimizer states. If the file that a recipe names
+does not exist, the configuration is guessed from the file's name; failing that, the run is judged under each of
+LLaMA-Factory's own files."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ _ZERO_STAGES = (0, 1, 2, 3)
 
 
 class DeepSpeedConfig(NamedTuple):
-    """A DeepSpeed configuration. `path` is None if the configuration stands in the recipe; `problem` says why `config`
-    is empty; `assumed`: the file does not exist, and `config` is guessed by its name; `missing`: the file does not
-    exist, and its name tells nothing."""
+    """A DeepSpeed configuration. `path`: its file; None if the configuration stands in the recipe. `problem`: why the
+    file could not be read; `config` is then empty. `is_assumed`: the file does not exist, and `config` is guessed from
+    its name. `is_missing`: the file does not exist, and its name gives no ZeRO stage."""
 
     config: Mapping[str, Any] = MappingProxyType({})
     path: str | None = None
@@ -34,7 +35,7 @@ class DeepSpeedConfig(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The stage and what is offloaded, for a message."""
+        """The ZeRO stage and what is offloaded, for a message, such as "ZeRO-3 with optimizer offloaded"."""
         kept = {"offload_optimizer": "optimizer", "offload_param": "weights"}
         offloaded = " and ".join(word for name, word in kept.items() if self.offload(name))
         return f"ZeRO-{self.stage}{f' with {offloaded} offloaded' if offloaded else ''}"
@@ -46,8 +47,8 @@ class DeepSpeedConfig(NamedTuple):
 
     @property
     def stage(self) -> int:
-        """The ZeRO stage as pydantic reads it: "3" and 3.0 are 3. A value that DeepSpeed refuses (PAR103) counts as 0.
-        For "auto" accelerate writes its default, 2 (utils/dataclasses.py, DeepSpeedPlugin)."""
+        """The ZeRO stage as pydantic reads the value: "3" and 3.0 are 3. A value that DeepSpeed refuses (PAR103) counts
+        as 0. "auto" counts as 2, the default that accelerate fills in (utils/dataclasses.py, DeepSpeedPlugin)."""
         value = self.block.get("stage", 0)
         if value == "auto":
             return 2
@@ -64,28 +65,28 @@ class DeepSpeedConfig(NamedTuple):
         return value
 
     def offload(self, name: str) -> bool:
-        """True if `offload_optimizer` or `offload_param`, whichever `name` says, names a device."""
+        """True if the block `name` (`offload_optimizer` or `offload_param`) names a device, cpu or nvme."""
         return self._offload_block(name).get("device", "none") in ("cpu", "nvme")
 
     @property
     def offloads(self) -> bool:
-        """True if any state is kept in main memory or on NVMe."""
+        """True if optimizer states or parameters are kept in main memory or on NVMe."""
         return self.offload("offload_optimizer") or self.offload("offload_param")
 
     @property
     def nvme(self) -> bool:
-        """True if any state is kept on NVMe."""
+        """True if optimizer states or parameters are kept on NVMe."""
         return "nvme" in [self._offload_block(name).get("device") for name in ("offload_optimizer", "offload_param")]
 
     @property
     def steps_on_cpu(self) -> bool:
-        """True if accelerate hands the optimizer's work to one of DeepSpeed's CPU optimizers, whatever `optim` names
+        """True if accelerate replaces the optimizer that `optim` names by one of DeepSpeed's CPU optimizers
         (accelerate, accelerator.py, _prepare_deepspeed)."""
         forced = self.config.get("zero_force_ds_cpu_optimizer", True) is not False
         return self.stage > 0 and self.offload("offload_optimizer") and "optimizer" not in self.config and forced
 
     def pinned(self) -> bool:
-        """True if any offloaded state is in page-locked memory."""
+        """True if the optimizer states or parameters that are offloaded are in page-locked memory."""
         return any(self._offload_block(n).get("pin_memory") is True for n in ("offload_optimizer", "offload_param"))
 
     def _offload_block(self, name: str) -> Mapping[str, Any]:
@@ -94,9 +95,8 @@ class DeepSpeedConfig(NamedTuple):
 
 
 def read_deepspeed(value: Any, path: str | None) -> DeepSpeedConfig:
-    """Return the configuration that `deepspeed:` names: a mapping, a JSON text, or the file at `path`.
-
-    Never raises: `problem` says what is wrong."""
+    """Return the configuration that the recipe's `deepspeed` key gives: `value` itself if it is a mapping or a JSON
+    text, else the file at `path`. Never raises: `problem` of the result says what is wrong."""
     if isinstance(value, Mapping):
         return DeepSpeedConfig(_with_text_keys(value))
     try:
@@ -109,15 +109,17 @@ def read_deepspeed(value: Any, path: str | None) -> DeepSpeedConfig:
 
 
 def _with_text_keys(value: Any) -> Any:
-    """Return a value of the recipe with texts for keys: YAML admits other keys, JSON does not."""
+    """Return a value of the recipe with every mapping key turned into text, at all depths. YAML allows keys of other
+    types, JSON does not."""
     if isinstance(value, Mapping):
         return {str(key): _with_text_keys(inner) for key, inner in value.items()}
     return [_with_text_keys(each) for each in value] if isinstance(value, list) else value
 
 
 def deepspeed_sharding(zero: DeepSpeedConfig, nodes: int, devices: int, hidden: int) -> Sharding:
-    """Return how states are sharded. `hidden` resolves "auto" sizes like transformers does for stage 3
-    (integrations/deepspeed.py, trainer_config_finalize): hidden^2, 0.9 hidden^2 and 10 hidden elements."""
+    """Return how a DeepSpeed configuration shards and offloads states. `hidden`: the model's hidden size. In stage 3
+    transformers computes "auto" sizes from it (integrations/deepspeed.py, trainer_config_finalize): hidden^2, 0.9
+    hidden^2 and 10 hidden elements."""
     stage, block = zero.stage, zero.block
 
     def size(name: str, default: int, auto: int) -> int:
@@ -162,7 +164,8 @@ _STOCK_FILES = ("ds_z0.json", "ds_z2.json", "ds_z2_offload.json", "ds_z3.json", 
 
 
 class DeepSpeedOutcome(NamedTuple):
-    """The outcome of a run under one configuration: the verdict, and the most bytes that a device may need."""
+    """The memory verdict of a run under one DeepSpeed configuration. `high_bytes`: the most bytes that a device may
+    need."""
 
     zero: DeepSpeedConfig
     verdict: Verdict
@@ -170,19 +173,21 @@ class DeepSpeedOutcome(NamedTuple):
 
 
 class DeepSpeedAlternatives(NamedTuple):
-    """The outcomes of a run under each of LLaMA-Factory's own files."""
+    """The memory verdicts of a run under each of LLaMA-Factory's own DeepSpeed files."""
 
     outcomes: tuple[DeepSpeedOutcome, ...]
 
     @property
     def verdicts(self) -> Mapping[str, Verdict]:
-        """Verdicts by stage and offload of each file, in words."""
+        """The verdict for each file; the keys name the file's ZeRO stage and offload, such as "ZeRO-2 with optimizer
+        offloaded"."""
         return {each.zero.words: each.verdict for each in self.outcomes}
 
     @property
     def agreed(self) -> DeepSpeedConfig | None:
-        """The configuration that stands for all: the one that needs most if none exceeds the device, or least if all
-        exceed it; None if only some exceed it."""
+        """The configuration that can stand for all files, because the files lead to the same conclusion. If no file
+        exceeds the device, the one that needs most memory; if all exceed it, the one that needs least. None if only
+        some exceed the device."""
         verdicts = {each.verdict for each in self.outcomes}
         if "exceeds" in verdicts and len(verdicts) > 1:
             return None
@@ -191,14 +196,15 @@ class DeepSpeedAlternatives(NamedTuple):
 
 
 def stock_deepspeed() -> tuple[DeepSpeedConfig, ...]:
-    """Return those of LLaMA-Factory's own configurations that shard in different ways."""
+    """Return LLaMA-Factory's own DeepSpeed configurations, without those that shard like another one: ZeRO 0, 2 and 3,
+    the last two also with offload."""
     return tuple(config for name in _STOCK_FILES if (config := deepspeed_by_file_name(name)))
 
 
 def deepspeed_by_file_name(path: str) -> DeepSpeedConfig | None:
-    """Return the configuration that a file of this name most likely holds: LLaMA-Factory's own configuration of the
-    stage in the name, with offload if the name has that word. In stage 3 offload includes the parameters unless the
-    name says `offload_optimizer`. None if the name tells no stage, or several."""
+    """Return the configuration that a file of this name most likely holds: LLaMA-Factory's own configuration for the
+    ZeRO stage in the name, with offload if the name contains "offload". In stage 3 offload includes the parameters
+    unless the name says `offload_optimizer`. None if the name contains no stage, or several."""
     name = Path(path.replace("\\", "/")).name.lower()
     stages = {int(stage) for stage in _STAGE_IN_NAME.findall(name)}
     if len(stages) != 1:

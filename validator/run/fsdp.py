@@ -1,5 +1,5 @@
-"""FSDP and how it shards states, whether the recipe's own keys ask for it or the accelerate file that the header block
-names; and the settings that `accelerate launch` reads from that file. Sources:
+"""FSDP and how it shards weights, gradients and optimizer states, as set by the recipe's own keys or by the accelerate
+file that the recipe's header block names; and the settings that `accelerate launch` reads from that file. Sources:
 accelerate/commands/config/config_args.py, commands/launch.py, utils/launch.py and utils/dataclasses.py."""
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from validator.recipe.safe_read import read_yaml
 class Fsdp(NamedTuple):
     """FSDP's settings for a run. `resharded`: layers free their gathered weights after the forward pass. `hybrid`:
     states are sharded within a node and replicated across nodes. `lazy`: each process keeps the weights in main memory
-    until they are sharded; otherwise every device loads the whole weights. `gathers`: a save collects all weights in
-    one process. `recomputes`: FSDP itself checkpoints activations."""
+    until they are sharded; otherwise every device loads the whole model. `gathers`: a save collects all weights in one
+    process. `recomputes`: FSDP itself checkpoints activations."""
 
     version: int = 1
     shards: bool = True
@@ -29,10 +29,9 @@ class Fsdp(NamedTuple):
 
 
 def fsdp_of_words(words: tuple[str, ...]) -> Fsdp:
-    """Return the FSDP settings of the recipe's own `fsdp` key. The Trainer sets ACCELERATE_USE_FSDP only after the
-    model is loaded, so every device has loaded the whole model by then (patcher.py, device_map;
-    transformers/integrations/fsdp.py); only `accelerate launch` sets the variable before. Without auto_wrap the whole
-    model is one unit."""
+    """Return the FSDP settings that the recipe's own `fsdp` key gives. Every device loads the whole model, because the
+    Trainer sets ACCELERATE_USE_FSDP only after loading (patcher.py, device_map; transformers/integrations/fsdp.py);
+    only `accelerate launch` sets the variable before. Without auto_wrap FSDP treats the whole model as one unit."""
     return Fsdp(
         shards="no_shard" not in words,
         resharded="auto_wrap" in words and not {"shard_grad_op", "hybrid_shard_zero2"} & set(words),
@@ -42,12 +41,12 @@ def fsdp_of_words(words: tuple[str, ...]) -> Fsdp:
 
 
 def host_copies(fsdp: Fsdp, devices: int, quantized: bool, releases: ReleaseRange) -> int:
-    """Return how many processes of a node keep the whole model in main memory until it is sharded; 0 if all devices
-    load it.
+    """Return how many processes of a node keep the whole model in main memory until FSDP shards it; 0 if every device
+    loads the whole model instead. `devices`: devices per node. `quantized`: the model is quantized while it loads.
 
-    Every process does so, not only the first: the others allocate zeros of the same size, which LLaMA-Factory raises to
-    fp32 if they are trained (transformers, modeling_utils._move_missing_keys_from_meta_to_device; model/adapter.py;
-    seen in a run of two processes).
+    Unquantized, every process of the node keeps the model, not only the first: the other processes allocate zeros of
+    the same size, which LLaMA-Factory raises to fp32 if they are trained (transformers,
+    modeling_utils._move_missing_keys_from_meta_to_device; model/adapter.py; seen in a run of two processes).
 
     A model that is quantized while it loads goes whole to every device with transformers 5.0 and later, at least up to
     5.6: LLaMA-Factory names no device_map under FSDP, so the quantizer takes the current device
@@ -63,8 +62,9 @@ def host_copies(fsdp: Fsdp, devices: int, quantized: bool, releases: ReleaseRang
 
 
 def fsdp_sharding(fsdp: Fsdp, nodes: int, devices: int, copies: int) -> Sharding:
-    """Return how states are sharded. Hybrid sharding counts as the sharding of one node, because every node has the
-    same."""
+    """Return how FSDP shards and offloads states. `copies`: processes per node that keep the whole model in main memory
+    while it loads (`host_copies`). Hybrid sharding is described as sharding within one node, because every node holds
+    the same shards."""
     if not fsdp.shards:
         return Sharding(nodes, devices)
     return Sharding(
@@ -86,7 +86,8 @@ FSDP_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "H
 
 
 class AccelerateFile(NamedTuple):
-    """An accelerate file. `problem` says why `config` is empty."""
+    """A configuration file of `accelerate launch`. `problem`: why the file could not be read; `config` is then
+    empty."""
 
     path: str
     config: Mapping[str, Any] = MappingProxyType({})
@@ -94,58 +95,64 @@ class AccelerateFile(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The kind of distributed run: FSDP, MULTI_GPU, MULTI_NPU, DEEPSPEED, NO …"""
+        """The file's `distributed_type`: FSDP, MULTI_GPU, MULTI_NPU, DEEPSPEED, NO …"""
         return str(self.config.get("distributed_type", ""))
 
     @property
     def is_judged(self) -> bool:
-        """True if the states that each process holds are known: sharded by FSDP, or a whole copy in each process."""
+        """True if memory can be predicted for this kind of file, because the states that each process holds are known:
+        FSDP shards them, or each process has a whole copy (MULTI_GPU, MULTI_NPU)."""
         return self.kind in ("FSDP", "MULTI_GPU", "MULTI_NPU")
 
     @property
     def half(self) -> Literal["bf16", "fp16"] | None:
-        """The format of mixed precision if the recipe names none (transformers, training_args.py)."""
+        """The 16-bit format of the file's `mixed_precision`, which counts if the recipe sets neither bf16 nor fp16
+        (transformers, training_args.py). None if the file sets no such format."""
         formats: dict[str, Literal["bf16", "fp16"]] = {"bf16": "bf16", "fp8": "bf16", "fp16": "fp16"}
         return formats.get(str(self.config.get("mixed_precision")).lower())
 
     @property
     def written(self) -> Mapping[str, str]:
-        """The names of FSDP's settings as the file writes them, by their full names: the prefix may be left out."""
+        """The spelling of each FSDP setting in the file, by the setting's full name. The file may leave out the prefix
+        `fsdp_`."""
         block = self.config.get("fsdp_config")
         names = [str(name) for name in block] if isinstance(block, Mapping) else []
         return {name if name.startswith("fsdp") else FSDP_PREFIX + name: name for name in names}
 
     def setting(self, name: str) -> Any:
-        """Return a setting of FSDP by its full name; None if the file leaves it out."""
+        """Return the value of an FSDP setting. `name`: the full name, with `fsdp_`. None if the file leaves the setting
+        out."""
         block = self.config.get("fsdp_config")
         return block.get(self.written.get(name)) if isinstance(block, Mapping) else None
 
     def on(self, name: str, default: bool = False) -> bool:
-        """True if a switch of FSDP is on. Texts count as accelerate reads them (utils/environment.py, str_to_bool)."""
+        """True if a boolean FSDP setting is on; `default` if the file leaves the setting out. Strings are read as
+        accelerate reads them (utils/environment.py, str_to_bool)."""
         value = self.setting(name)
         return default if value is None else str(value).lower() in ("y", "yes", "t", "true", "on", "1")
 
     @property
     def version(self) -> int:
-        """FSDP's version; 1 if the file does not say."""
+        """FSDP's version, 1 or 2; 1 if the file does not name a version."""
         return 2 if str(self.setting("fsdp_version")) == "2" else 1
 
     @property
     def strategy(self) -> str:
-        """FSDP1's sharding strategy; the file may give its number instead of its name."""
+        """The name of FSDP1's sharding strategy. The file may give the strategy's number instead of its name; the
+        default is FULL_SHARD."""
         value = str(self.setting("fsdp_sharding_strategy") or FSDP_STRATEGIES[0]).upper()
         return FSDP_STRATEGIES[int(value) - 1] if value in ("1", "2", "3", "4", "5") else value
 
     @property
     def whole_states(self) -> bool:
-        """True if a save collects all weights. FSDP2 leaves the weights sharded unless the file asks for the full
-        ones."""
+        """True if a save collects all weights in one state dict. FSDP2 leaves the weights sharded unless the file sets
+        FULL_STATE_DICT."""
         value = self.setting("fsdp_state_dict_type") or ("FULL_STATE_DICT" if self.version == 1 else "")
         return str(value).upper() in ("FULL_STATE_DICT", "1")
 
     @property
     def fsdp(self) -> Fsdp | None:
-        """The FSDP settings of the file; None if the file is of another kind. Wrapping by size is counted as no
+        """The FSDP settings of the file; None if `distributed_type` is not FSDP. Wrapping by size counts as no
         wrapping."""
         if self.kind != "FSDP":
             return None
@@ -165,7 +172,7 @@ class AccelerateFile(NamedTuple):
 
 
 def read_accelerate(path: str) -> AccelerateFile:
-    """Return the accelerate file at `path`. Never raises: `problem` says what is wrong."""
+    """Return the accelerate file at `path`. Never raises: `problem` of the result says what is wrong."""
     try:
         config = read_yaml(path)
     except RecipeError as err:

@@ -1,8 +1,8 @@
-"""Stage, method, evaluation, batch, precision and activation checkpointing of a run: groups of `RunSettings`, each
-made by one function.
+"""The groups of `RunSettings` that follow from the recipe's keys alone: stage and method, evaluation, batch, precision
+and activation checkpointing. One function makes each group.
 
-Sources are the releases of data/seen.yaml unless a line says otherwise. What reading leaves open was settled by
-the real parser and trainers (tests/run/test_settings.py holds what they answered)."""
+Sources are the releases of data/seen.yaml unless a line says otherwise. Where the source code leaves a question open,
+the real parser and trainers were run (tests/run/test_settings.py holds their answers)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _LEAST_VAL_SIZE = 1e-6
 
 
 class Task(NamedTuple):
-    """Stage and method, and what follows from them. Each field says LLaMA-Factory's reason at its definition below."""
+    """Stage and method of a run, and what follows from them. `read_task` gives LLaMA-Factory's reason for each
+    field."""
 
     stage: str
     method: str
@@ -37,7 +38,7 @@ class Task(NamedTuple):
 
 class Evaluation(NamedTuple):
     """Evaluation of a run. `strategy`: no, steps or epoch. `best_checkpoint_metric`: the metric, without `eval_`, by
-    which transformers compares checkpoints; None if it compares none."""
+    which transformers compares checkpoints; None if transformers compares no checkpoints."""
 
     strategy: str
     while_training: bool
@@ -53,10 +54,11 @@ class Evaluation(NamedTuple):
 def read_evaluation(args: Arguments) -> Evaluation:
     """Return when and how a run is evaluated.
 
-    A strategy turns `do_eval` on (transformers, training_args.py), which evaluates once more at the end
-    (train/*/workflow.py). Text is written only in stage sft (train/sft/trainer.py, prediction_step). Part of the
-    training data is split off by `val_size` (hparams/data_args.py). Checkpoints are compared where a metric is named,
-    the best one is loaded, or the learning rate follows the evaluation (transformers, training_args.py)."""
+    An evaluation strategy turns `do_eval` on (transformers, training_args.py), which evaluates once more at the end
+    (train/*/workflow.py). Only stage sft generates text (train/sft/trainer.py, prediction_step). `val_size` splits off
+    a part of the training data for evaluation (hparams/data_args.py). Checkpoints are compared if a metric is named, if
+    the best checkpoint is loaded at the end, or if the learning rate follows the evaluation (transformers,
+    training_args.py)."""
     strategy = str(args.get("eval_strategy"))
     while_training = strategy in ("steps", "epoch")
     runs, predicts = args.flag("do_eval") or while_training, args.flag("do_predict")
@@ -80,8 +82,8 @@ def read_evaluation(args: Arguments) -> Evaluation:
 
 
 def read_task(args: Arguments, evaluation: Evaluation) -> Task:
-    """Return the task of a run. `trains` is false by default (train/*/workflow.py); PPO always trains
-    (train/ppo/workflow.py)."""
+    """Return the stage and method of a run and what follows from them. `trains` is `do_train`, which is false by
+    default (train/*/workflow.py). PPO always trains (train/ppo/workflow.py), which `has_work` includes."""
     stage, method = str(args.get("stage")), str(args.get("finetuning_type"))
     trains = args.flag("do_train")
     has_work = trains or evaluation.runs or evaluation.predicts or stage == "ppo"
@@ -121,13 +123,13 @@ ComputeDtype = Literal["bf16", "fp16"]
 
 
 class BatchSettings(NamedTuple):
-    """Sizes of the batches that samples are put into. `micro_batch`: samples of one forward pass of one device;
-    `accumulation`: passes whose gradients are added up for one optimizer step; `world_size`: processes of the run, 1 if
-    no machine is named.
+    """Sizes of the batches that a run makes of its samples. `micro_batch`: samples per device and forward pass.
+    `accumulation`: forward passes whose gradients are added up for one optimizer step. `world_size`: processes of the
+    run; 1 if no machine is named.
 
-    `kept_tokens`: tokens kept of a sample, or of a packed sequence. `max_tokens`: tokens of the longest sequence.
-    `certain_tokens`: tokens that the longest sequence has at least. `neat_packing`: packed samples do not attend to
-    each other. `dataloader_workers`: processes that load batches for each device."""
+    `kept_tokens`: length to which a sample or a packed sequence is cut. `max_tokens`: the most tokens that the longest
+    sequence may have. `certain_tokens`: tokens that the longest sequence has at least. `neat_packing`: packed samples
+    do not attend to each other. `dataloader_workers`: processes that load batches for each device."""
 
     micro_batch: int
     accumulation: int
@@ -146,15 +148,16 @@ class BatchSettings(NamedTuple):
         return self.micro_batch * self.accumulation * self.world_size
 
     def steps_per_epoch(self, samples: int) -> int:
-        """Return the optimizer steps of a pass over `samples` samples; the last step may be short (transformers,
-        trainer.py)."""
+        """Return the optimizer steps of one epoch of `samples` samples. The last step may have fewer samples
+        (transformers, trainer.py)."""
         return -(-samples // self.effective_batch)
 
 
 class PrecisionSettings(NamedTuple):
-    """Number formats. `compute_dtype`: the 16-bit format of matrix products, None if they are in 32 bits. `autocast`:
-    products are computed in one format whatever their factors have. `trains_in_16_bit`: trained weights stay in 16
-    bits. `mode`: how mixed precision is done: not at all in 32 or in 16 bits, by autocast, or by DeepSpeed."""
+    """Number formats of a run. `compute_dtype`: the 16-bit format of matmuls; None if they are computed in 32 bits.
+    `autocast`: matmuls are computed in `compute_dtype` even if their operands have another format. `trains_in_16_bit`:
+    trained weights stay in 16 bits. `mode`: the kind of mixed precision: none with 32-bit weights ("fp32"), none with
+    16-bit weights ("pure"), by autocast ("amp"), or by DeepSpeed ("engine")."""
 
     compute_dtype: ComputeDtype | None
     autocast: bool
@@ -163,8 +166,9 @@ class PrecisionSettings(NamedTuple):
 
 
 class ActivationCheckpointing(NamedTuple):
-    """Activation checkpointing. `llamafactory_mode`: LLaMA-Factory's own part; `mode`: the result with FSDP's part.
-    `reentrant`: torch's variant that computes whole layers again."""
+    """Activation checkpointing of a run. `llamafactory_mode`: what LLaMA-Factory turns on. `mode`: the same, or FSDP's
+    own checkpointing if only FSDP turns it on. `reentrant`: torch's reentrant variant, which computes whole layers
+    again."""
 
     llamafactory_mode: Checkpointing
     mode: Checkpointing
@@ -172,19 +176,19 @@ class ActivationCheckpointing(NamedTuple):
 
 
 def padded_to_eight(tokens: float) -> int:
-    """Return the tokens of a batch whose longest sample has `tokens` (a mean need not be whole): batches are padded to
-    a multiple of 8 (data/collator.py)."""
+    """Return the length to which a batch is padded: `tokens`, the length of its longest sample, rounded up to a
+    multiple of 8 (data/collator.py). `tokens` may be a mean and need not be an integer."""
     return math.ceil(max(tokens, 1) / 8) * 8
 
 
 def read_batch(args: Arguments, lengths: HeaderLengths, machine: Machine | None) -> BatchSettings:
-    """Return how samples become batches; `lengths` are those that the header block declares.
+    """Return the batch sizes of a run. `lengths`: the sample lengths that the recipe's header block declares.
 
-    Only two stages pack: pt unless `packing` is false, sft if either switch is on (hparams/data_args.py, parser.py;
-    data/loader.py, _get_dataset_processor). A sample keeps one token less than `cutoff_len` if packing is written, also
-    in stages that do not pack (hparams/data_args.py); the tensors stay as long as `cutoff_len`, as batches are padded.
-    Batches are grouped by length with `group_by_length`, or under the name that it has since transformers 5.2
-    (trainer.py, _get_train_sampler)."""
+    Only two stages pack: pt unless `packing` is false, sft if either switch (`packing`, `neat_packing`) is on
+    (hparams/data_args.py, parser.py; data/loader.py, _get_dataset_processor). If either switch is on, samples are cut
+    to one token less than `cutoff_len`, also in stages that do not pack (hparams/data_args.py). The tensors still have
+    `cutoff_len` tokens, because batches are padded. Samples are grouped by length with `group_by_length`, which
+    transformers 5.2 and later call `train_sampling_strategy` (trainer.py, _get_train_sampler)."""
     stage, neat = args.get("stage"), args.flag("neat_packing")
     if stage == "pt":
         packing = args.flag("packing") if args.is_set("packing") else True
@@ -212,11 +216,12 @@ def read_precision(
 ) -> PrecisionSettings:
     """Return the number formats of a run.
 
-    The recipe's format wins over the accelerate file's. `fp8` alone changes nothing: the Trainer hands accelerate the
-    precision before LLaMA-Factory names fp8, but for Transformer Engine, whose patch forces it, with bf16 around
-    (train/fp8_utils.py; seen in a real run: "fp8_enabled=False"). On a CPU fp16 does not autocast. Trained weights stay
-    in 16 bits as model/adapter.py, init_adapter, says; if precision is mixed, FSDP raises them to 32 bits whatever was
-    asked (accelerate, accelerator.py, prepare_model)."""
+    The recipe's format wins over that of the accelerate file. `fp8` alone changes nothing, because the Trainer hands
+    accelerate the precision before LLaMA-Factory names fp8 (train/fp8_utils.py; seen in a real run:
+    "fp8_enabled=False"). The exception is the Transformer Engine backend, whose patch forces fp8, with bf16 around it.
+    On a CPU fp16 does not autocast. Trained weights stay in 16 bits under the conditions of model/adapter.py,
+    init_adapter. With mixed precision FSDP raises trained weights to 32 bits in any case (accelerate, accelerator.py,
+    prepare_model)."""
     engine_fp8 = args.flag("fp8") and args.get("fp8_backend") == "te" and args.get("stage") in ("pt", "sft")
     dtype: ComputeDtype | None = accelerate.half if accelerate else None
     if args.flag("bf16") or engine_fp8:
@@ -234,10 +239,11 @@ def read_precision(
 
 
 def read_activation_checkpointing(args: Arguments, fsdp: Fsdp | None) -> ActivationCheckpointing:
-    """Return which activations are recomputed.
+    """Return which activations are recomputed in the backward pass.
 
-    On by default, unsloth's way with `use_unsloth_gc`. `disable_gradient_checkpointing` leaves it to the Trainer, which
-    turns on the plain one for `gradient_checkpointing` (model_utils/checkpointing.py). FSDP2 turns re-entrance off
+    Checkpointing of whole layers is on by default; `use_unsloth_gc` selects unsloth's variant, which offloads.
+    `disable_gradient_checkpointing` leaves the decision to the Trainer, which checkpoints layers if
+    `gradient_checkpointing` is true (model_utils/checkpointing.py). FSDP2 turns the reentrant variant off
     (model_utils/checkpointing.py, prepare_model_for_training)."""
     mode: Checkpointing = "offloaded" if args.flag("use_unsloth_gc") else "layer"
     if args.flag("disable_gradient_checkpointing"):

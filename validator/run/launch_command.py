@@ -1,6 +1,6 @@
-"""How a run is started, by its settings and the environment alone: what starts its processes, with which command and
-variables, and whether a space in a path breaks it. Ray, which USE_RAY puts in the place of torchrun
-(llamafactory/train/tuner.py, _ray_training_function): how many CPUs it reserves."""
+"""How a run is started: the program that starts its processes, the command and environment variables, and whether a
+space in a path breaks the command. For Ray, which USE_RAY puts in the place of torchrun (llamafactory/train/tuner.py,
+_ray_training_function), also the number of CPUs that it reserves."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ RAY_CPUS = 10
 
 
 def uses_ray() -> bool:
-    """True if the environment hands the run to Ray."""
+    """True if the environment variable USE_RAY makes LLaMA-Factory train with Ray."""
     return is_env_enabled("USE_RAY")
 
 
 def ray_workers(run: RunSettings) -> int:
-    """Return the number of processes that train."""
+    """Return the number of processes that train under Ray (`ray_num_workers`)."""
     return max(int(run.args.number("ray_num_workers")), 1)
 
 
 def declared_ray_cpus(run: RunSettings) -> int | None:
-    """Return the CPUs that the recipe tells Ray it has; None if Ray counts them itself."""
+    """Return the number of CPUs that the recipe declares to Ray (`num_cpus` in `ray_init_kwargs`); None if Ray counts
+    the CPUs itself."""
     count = (run.args.mapping("ray_init_kwargs") or {}).get("num_cpus")
     return count if isinstance(count, int) else None
 
 
 def joins_ray_cluster(run: RunSettings) -> bool:
-    """True if the run joins an existing cluster; otherwise Ray starts a cluster for the run on this node."""
+    """True if Ray joins a cluster that runs already (`address` in the recipe, or RAY_ADDRESS). Otherwise Ray starts a
+    cluster for the run on this node."""
     options = run.args.mapping("ray_init_kwargs") or {}
     return bool(options.get("address") or os.environ.get("RAY_ADDRESS"))
 
@@ -60,7 +62,7 @@ _ACCELERATE_MODULE = "llamafactory.launcher"  # started as a module it trains, a
 
 
 class ProcessSpec(NamedTuple):
-    """Words and whole environment of the process that starts a run."""
+    """The command line (`words`) and the complete environment of the process that starts a run."""
 
     words: list[str]
     env: dict[str, str]
@@ -68,15 +70,17 @@ class ProcessSpec(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """How a run is started: by one command on each of `nodes`, which starts a process for each of `devices`."""
+    """How a run is started: one command on each of `nodes` nodes, which starts one process for each of the node's
+    `devices`."""
 
     run: RunSettings
 
     @cached_property
     def launcher(self) -> Launcher:
-        """What starts the processes that train. The accelerate file that the header block names does, or Ray if USE_RAY
-        is set. Otherwise LLaMA-Factory starts torchrun for several processes, and for DeepSpeed and FORCE_TORCHRUN even
-        for one (launcher.py); else Python, which runs llamafactory-cli, is the one process that trains."""
+        """The program that starts the training processes. accelerate, if the recipe's header block names an accelerate
+        file; else Ray, if USE_RAY is set. Otherwise LLaMA-Factory starts torchrun for several processes, and even for
+        one process with DeepSpeed or FORCE_TORCHRUN (launcher.py). In all other cases "python": llamafactory-cli itself
+        is the one process that trains."""
         if self.run.accelerate:
             return "accelerate"
         if uses_ray():
@@ -86,20 +90,20 @@ class Launch:
 
     @property
     def nodes(self) -> int:
-        """Nodes that the command is started on; 1 if no machine is named. Ray starts the processes of other nodes
-        itself."""
+        """Number of nodes on which a user starts the command; 1 if no machine is named. With Ray this is 1, because Ray
+        starts the processes of the other nodes itself."""
         starts_ray = uses_ray() and not self.run.accelerate
         return 1 if starts_ray or self.run.machine is None else self.run.machine.nodes
 
     @property
     def devices(self) -> int:
-        """Devices of each node; 1 if no machine is named."""
+        """Number of devices of each node; 1 if no machine is named."""
         return self.run.machine.devices if self.run.machine else 1
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words before the recipe. accelerate is given all numbers, as they override those of its file (accelerate,
-        commands/launch.py)."""
+        """The words of the command before the recipe. For accelerate they include the numbers of processes and nodes,
+        which override those of its file (accelerate, commands/launch.py)."""
         if self.run.accelerate is None:
             return _LLAMAFACTORY_CLI
         rank, address, port = RENDEZVOUS_VARIABLES
@@ -110,8 +114,8 @@ class Launch:
 
     @property
     def start_env(self) -> dict[str, str]:
-        """The variables by which LLaMA-Factory knows what to start. NODE_RANK and MASTER_ADDR differ by node and are
-        the user's to set."""
+        """The environment variables that tell LLaMA-Factory which launcher to start, with how many processes. NODE_RANK
+        and MASTER_ADDR are not included: they differ by node, and the user sets them."""
         if self.launcher == "ray":
             return {"USE_RAY": "1"}
         if self.launcher != "torchrun":
@@ -120,26 +124,29 @@ class Launch:
         return {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": str(self.devices), **several}
 
     def node_env(self, cores: int | None = None) -> dict[str, str]:
-        """Return the variables that the processes of every node want, by the vendor of their devices and for an
-        optimizer in main memory. `cores`: those of a node; None: the node's shell counts them."""
+        """Return the environment variables that the processes of every node need: those for the vendor of the devices,
+        and OMP_NUM_THREADS for an optimizer in main memory. `cores`: CPU cores of a node; None lets the node's shell
+        count them."""
         machine = self.run.machine
         wait = self.run.args.number("ddp_timeout") if self.run.batch.world_size > 1 else 0.0
         return {**(vendor_env(machine.device, machine.nodes, wait) if machine else {}), **omp_threads(self.run, cores)}
 
     @property
     def env(self) -> dict[str, str]:
-        """All variables that a run's processes want, those that differ by host left to the shell."""
+        """All environment variables that the run's processes need. Values that differ by host are left for the host's
+        shell to compute."""
         return {**self.start_env, **self.node_env(), **model_files.hub_env(self.run)}
 
     def split_problem(self, words: Iterable[str]) -> str | None:
-        """Return what is wrong with the first word that has a space, if torchrun is started: LLaMA-Factory joins its
-        command line with spaces and splits it again (launcher.py). None if no word is split."""
+        """Return what is wrong with the first of the words that contains a space, if torchrun is started; None if no
+        word does. LLaMA-Factory joins torchrun's command line with spaces and splits it again (launcher.py)."""
         spaced = next((word for word in words if re.search(r"\s", word)), None) if self.launcher == "torchrun" else None
         return spaced and f"`{spaced}` holds a space, at which LLaMA-Factory splits the torchrun command"
 
     def absolute_words(self, overrides: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
-        """Return the recipe's path, and the overrides with those that make the paths in the recipe absolute. If a space
-        would split a path, it is given from the working directory. Raises RecipeError if that has a space, too."""
+        """Return the recipe's path, and the overrides with further overrides that make the paths in the recipe
+        absolute. If torchrun is started, a path with a space is given relative to the working directory. Raises
+        RecipeError if the relative path has a space, too."""
         form = unspaced_path if self.launcher == "torchrun" else Path.absolute
         recipe = form(Path(self.run.workspace.recipe).absolute())
         words = (*overrides, *absolute_path_overrides(self.run, form))
@@ -155,26 +162,27 @@ class Launch:
         rendezvous: Mapping[str, str] = MappingProxyType({}),
         words: Sequence[str] = (),
     ) -> list[str]:
-        """Return a shell line for each node, with the variables of `env` before the command. `rendezvous`: those of
-        RENDEZVOUS_VARIABLES that are known; with a rank only that node's line. `words` replace those before the
-        recipe."""
+        """Return a shell line for each node, with the variables of `env` before the command. `rendezvous`: known values
+        of RENDEZVOUS_VARIABLES; if NODE_RANK is among them, only that node's line is returned. `words`: the words
+        before the recipe; if empty, `self.words`."""
         lines = []
         for rank in [rendezvous["NODE_RANK"]] if "NODE_RANK" in rendezvous else range(self.nodes):
             unknown = zip(RENDEZVOUS_VARIABLES, (str(rank), "ADDRESS_OF_NODE_0", DEFAULT_MASTER_PORT), strict=True)
             place = {**dict(unknown), **rendezvous} if self.nodes > 1 else {}
             # llamafactory-cli reads its rank and where nodes meet from variables
             before = env if self.launcher == "accelerate" else {**env, **place}
-            named = (place.get(word, word) for word in words or self.words)
+            command_words = (place.get(word, word) for word in words or self.words)
             variables = (f"{key}={_shell_value(value)}" for key, value in before.items())
-            lines.append(" ".join([*variables, *map(shell_quote, (*named, recipe, *overrides))]))
+            lines.append(" ".join([*variables, *map(shell_quote, (*command_words, recipe, *overrides))]))
         return lines
 
     def printed_commands(self, recipe: str, overrides: Sequence[str]) -> list[str]:
-        """Return a shell line for each node as a person would write it: `recipe` is the path that stands in it, and the
-        accelerate file is named as in the header block if that leads to it from the working directory."""
-        named, words = str(self.run.header.get("accelerate")), self.words
-        if (file := self.run.accelerate) and Path(named).absolute() == Path(file.path).absolute():
-            words = tuple(named if word == file.path else word for word in words)
+        """Return a shell line for each node as a person would write it. `recipe`: the recipe's path as it shall stand
+        in the line. The accelerate file is written as in the recipe's header block if that path is valid from the
+        working directory."""
+        accelerate_path, words = str(self.run.header.get("accelerate")), self.words
+        if (file := self.run.accelerate) and Path(accelerate_path).absolute() == Path(file.path).absolute():
+            words = tuple(accelerate_path if word == file.path else word for word in words)
         return self.commands(recipe, overrides, self.env, words=words)
 
     def process(
@@ -184,9 +192,9 @@ class Launch:
         host_env: Mapping[str, str] = MappingProxyType({}),
         device_env: Mapping[str, str] = MappingProxyType({}),
     ) -> ProcessSpec:
-        """Return the process that starts the run. The user's environment overrides the launch's and `host_env`, and
-        `device_env` overrides all. MASTER_PORT is set for several nodes, as LLaMA-Factory would draw another port on
-        each."""
+        """Return the command line and environment of the process that starts the run. The user's environment overrides
+        the launch's variables and `host_env`; `device_env` overrides everything. MASTER_PORT is set if the run has
+        several nodes, because otherwise LLaMA-Factory would draw a different port on each node."""
         meeting = {"MASTER_PORT": DEFAULT_MASTER_PORT} if "NNODES" in self.start_env else {}
         env = {**meeting, **self.env, **host_env, **os.environ, **device_env}
         place = {name: env.get(name, DEFAULT_MASTER_PORT) for name in RENDEZVOUS_VARIABLES}
@@ -194,7 +202,8 @@ class Launch:
 
 
 def _shell_value(value: str) -> str:
-    """Quote a value for the shell, but leave `$((…))` for the shell to compute."""
+    """Return the value quoted for the shell. An arithmetic expression `$((…))` stays unquoted, so that the shell
+    computes it."""
     return value if value.startswith("$((") else shell_quote(value)
 
 
@@ -206,20 +215,21 @@ P2P_VARIABLES = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE")
 
 
 def vendor_env(device: Device, nodes: int = 1, wait: float = 0.0) -> dict[str, str]:
-    """Return the environment that every node wants. `wait`: seconds that processes may wait for each other
-    (`ddp_timeout`); HCCL ends the wait by its own limit, whatever the process group's is (torch_npu,
-    ProcessGroupHCCL.cpp)."""
-    wanted = node_needs(device)
+    """Return the environment variables that devices of this vendor need on every node. `wait`: seconds that processes
+    may wait for each other (`ddp_timeout`). HCCL ends the wait at a limit of its own, whatever the process group's
+    timeout is (torch_npu, ProcessGroupHCCL.cpp), so its variable is raised if `wait` is longer than its default."""
+    needs = node_needs(device)
     limits = {}
-    if (waiting := wanted.waiting) and wait > waiting.usual:
+    if (waiting := needs.waiting) and wait > waiting.usual:
         limits[waiting.name] = str(int(min(wait, waiting.most or wait)))
-    return {**wanted.variables, **(wanted.variables_between if nodes > 1 else {}), **limits}
+    return {**needs.variables, **(needs.variables_between if nodes > 1 else {}), **limits}
 
 
 def omp_threads(run: RunSettings, cores: int | None = None) -> dict[str, str]:
-    """Return OMP_NUM_THREADS if the optimizer updates the weights in main memory: each process gets its share of the
-    node's cores, as torchrun would give each of several processes one thread (torch, distributed/run.py). A single
-    process has all cores, and a worker of Ray those reserved for it. Without `cores` the node's shell counts them."""
+    """Return OMP_NUM_THREADS if the optimizer updates weights in main memory; otherwise an empty mapping. Each process
+    gets its share of the node's cores, because torchrun would give each of several processes one thread (torch,
+    distributed/run.py). A single process has all cores, and a Ray worker the cores that are reserved for it. `cores`:
+    cores of the node; None lets the node's shell count them."""
     processes = run.machine.devices if run.machine else 1
     if processes == 1 or uses_ray() or not optimizer_runs_on_host(run):
         return {}
@@ -227,17 +237,19 @@ def omp_threads(run: RunSettings, cores: int | None = None) -> dict[str, str]:
 
 
 def optimizer_runs_on_host(run: RunSettings) -> bool:
-    """Return whether the CPUs update the weights."""
+    """Return whether the CPUs update the weights, because DeepSpeed or FSDP offloads the optimizer."""
     return bool(run.deepspeed and run.deepspeed.offload("offload_optimizer")) or bool(run.fsdp and run.fsdp.offload)
 
 
 def p2p_disable_env(driver: str) -> dict[str, str]:
-    """Return what accelerate wants set for cards without peer access, by the release of the driver."""
+    """Return the environment variables that accelerate requires for GPUs without peer-to-peer access. Empty if the
+    driver's release is new enough to know that these GPUs have no peer-to-peer access."""
     return {} if releases.range_admits(f">={P2P_MIN_DRIVER}", driver) else dict.fromkeys(P2P_VARIABLES, "1")
 
 
 def lacks_p2p(device: Device, count: int, nodes: int) -> bool:
-    """Return whether accelerate may ask for the driver's release: for some cards, if the machine has several of them,
-    of which a run may take one. Nodes with one card each keep InfiniBand."""
+    """Return whether the device may be a GPU without peer-to-peer access (RTX 40 series), for which accelerate checks
+    the driver's release. `count`: devices per node that the run uses. A run on one device of a single node counts, too,
+    because the machine may have several devices. Nodes with one GPU each do not count, so that they keep InfiniBand."""
     products = yaml_table("devices").get(device.id, {}).get("products", ())
     return (count > 1 or nodes == 1) and any(_NO_P2P_CARDS in product for product in products)

@@ -1,5 +1,5 @@
-"""Files of models on the disk and what a run would load from a hub: what a folder lacks, and layouts that
-LLaMA-Factory does not load."""
+"""Model files on disk and the names that a run would load from a hub: files that a folder lacks, and checkpoint layouts
+that LLaMA-Factory does not load."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 def has_weights(folder: Path) -> bool:
-    """True if the folder holds weights of a model."""
+    """True if the folder holds weights of a whole model; weights of an adapter do not count."""
     files = (file for pattern in _WEIGHT_PATTERNS for file in safe_read.glob_folder(folder, pattern))
     return any(not file.name.startswith(_OTHER_FILES) for file in files)
 
 
 def missing_files(folder: Path, *, scratch: bool = False) -> Iterator[str]:
-    """Yield what a run needs and the folder lacks, with the names of the files that would hold it. A model that is
-    trained from `scratch` needs no weights."""
+    """Yield what a run needs and the folder does not hold, weights or tokenizer, with the usual file names. `scratch`:
+    the model is trained from scratch and needs no weights."""
     if not scratch and not has_weights(folder):
         yield "weights (*.safetensors)"
     if not any(file for pattern in _TOKENIZER_PATTERNS for file in safe_read.glob_folder(folder, pattern)):
@@ -51,8 +51,8 @@ def missing_files(folder: Path, *, scratch: bool = False) -> Iterator[str]:
 
 
 def incomplete_downloads(folder: Path) -> Iterator[str]:
-    """Yield weights of an unfinished download: files that the index names and the folder lacks, and Git LFS pointers in
-    place of files. transformers takes the first file of `_FIRST_FOUND` that exists (modeling_utils.py,
+    """Yield weights of an unfinished download: files that the index lists and the folder does not hold, and Git LFS
+    pointers in place of files. transformers takes the first file of `_FIRST_FOUND` that exists (modeling_utils.py,
     _get_resolved_checkpoint_files)."""
     name = next((name for name in _FIRST_FOUND if safe_read.path_kind(folder / name) is not None), "")
     if name.endswith(".index.json"):
@@ -72,9 +72,9 @@ def _is_lfs_pointer(file: Path) -> bool:
 
 
 def replacement_for_layout(name: str, classes: Sequence[str] | None) -> str | None:
-    """Return what to use instead of a checkpoint in its own repository's layout, in words; None for any other
-    checkpoint. Such a checkpoint is recognized by the classes in its config.json if the file is at hand, else by its
-    name on the hub."""
+    """Return what to use instead of a checkpoint in its publisher's own layout, which transformers does not load, as
+    text for a message. None for any other checkpoint. `classes`: the model classes of its config.json; None if the file
+    is not on this machine, and the hub name decides."""
     table = yaml_table("composites")
     for layout in (table[kind]["own_layout"] for kind in table.mention("own_layout:")):
         if classes is not None:
@@ -99,20 +99,20 @@ _HUB_VARIABLES = ("HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_D
 
 
 def hub_env(run: RunSettings) -> dict[str, str]:
-    """Return the hub variables of this environment that a printed command or a job must carry; none for a run that
-    needs no hub. A name and password in an address are left out."""
+    """Return the hub variables of this environment (HF_ENDPOINT and others) that a printed command or a job must carry.
+    Empty for a run that loads nothing from a hub. Name and password are removed from addresses."""
     if not any((*hub_models(run), *hub_datasets(run))):
         return {}
     return {name: without_credentials(os.environ[name]) for name in _HUB_VARIABLES if os.environ.get(name)}
 
 
 def without_credentials(address: str) -> str:
-    """Return an address without the name and password that it may hold (RFC 3986, userinfo)."""
+    """Return an address with any name and password removed (RFC 3986, userinfo)."""
     return re.sub(r"(?<=://)[^/?#]*@", "", address)
 
 
 def cached_folders(run: RunSettings, name: str) -> Iterator[Path]:
-    """Return the folders of the hub's cache that hold the weights of a model or adapter."""
+    """Yield the folders of the local hub cache that hold the weights of the model or adapter `name`."""
     folders = (
         hub_caches.modelscope_folders
         if node_environment.is_env_enabled("USE_MODELSCOPE_HUB")
@@ -122,34 +122,35 @@ def cached_folders(run: RunSettings, name: str) -> Iterator[Path]:
 
 
 def holds_weights(folder: Path) -> bool:
-    """Return whether a folder holds weights of a model or an adapter."""
+    """Return whether a folder holds weights of a whole model or of an adapter."""
     return has_weights(folder) or next(safe_read.glob_folder(folder, "adapter_model.*"), None) is not None
 
 
 def offline_variable() -> str | None:
-    """Return the variable that keeps Hugging Face's libraries offline; None if they are online. Only the first variable
-    that is set counts (huggingface_hub/constants.py)."""
+    """Return the environment variable that keeps Hugging Face's libraries offline; None if they may go online. Only the
+    first variable that is set counts (huggingface_hub/constants.py)."""
     name = next((each for each in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE") if os.environ.get(each)), None)
     return name if name and os.environ[name].upper() in ("1", "ON", "YES", "TRUE") else None
 
 
 def hub_models(run: RunSettings) -> Iterator[str]:
-    """Yield models and adapters that are no local folders, and may be names of a hub."""
+    """Yield the models and adapters of the recipe that are not local folders, and so may be hub names."""
     for _, name in named_paths(run, (*MODEL_KEYS, *ADAPTER_KEYS)):
         if not is_local_name(name) and not run.workspace.find(name):
             yield name
 
 
 def hub_datasets(run: RunSettings) -> Iterator[str]:
-    """Yield the data sets of Hugging Face; none if the data are tokenized already."""
+    """Yield the Hugging Face names of the recipe's data sets; nothing if the data are tokenized already."""
     for one in () if run.data.is_tokenized else run.data.datasets:
         if isinstance(name := one.entry.get("hf_hub_url"), str):
             yield name
 
 
 def is_dataset_cached(name: str, folder: str | None) -> bool:
-    """Return whether datasets has loaded the data set before. Its cache writes the name in snake case
-    (datasets/load.py, CachedDatasetModuleFactory)."""
+    """Return whether the datasets library has loaded the data set `name` before. `folder`: the recipe's cache folder;
+    None means the library's own. The cache writes names in snake case (datasets/load.py,
+    CachedDatasetModuleFactory)."""
     cache_name = _letters_only(name.replace("/", "___"))
     return any(
         _letters_only(place.name) == cache_name

@@ -1,4 +1,5 @@
-"""Vision and audio towers of a run's model: tokens that each tower reads of a sample, and the parts that train."""
+"""Vision and audio towers of a run's model: the tokens that each tower reads for one sample, and the parts of the model
+that train."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ PublishedFacts = Mapping[str, Any]
 
 
 def tower_encodings(run: RunSettings, model: Model, datasets: Iterable[Dataset]) -> tuple[TowerWorkload, ...]:
-    """Return the workload of each tower of the model."""
+    """Return the workload of each tower of the model: its tokens per sample and its trained parts."""
     number, watched = _media_of_fullest_row(run, datasets), _has_gradients_through_towers(run)
     return tuple(
         trained_parts(run, model, tower, names)._replace(
@@ -32,8 +33,8 @@ def tower_encodings(run: RunSettings, model: Model, datasets: Iterable[Dataset])
 
 
 def frozen_words(run: RunSettings, model: Model) -> tuple[str, ...]:
-    """Return the words in the names of parameters that the recipe freezes (model_utils/visual.py,
-    get_forbidden_modules)."""
+    """Return the words that mark the parameters which the recipe's `freeze_…` keys freeze: a parameter whose name
+    contains one of the words is frozen (model_utils/visual.py, get_forbidden_modules)."""
     parts = {"freeze_vision_tower": "vision_model_keys", "freeze_multi_modal_projector": "projector_keys",
              "freeze_language_model": "language_model_keys"}  # fmt: skip
     keys = _freeze_words(model)
@@ -41,15 +42,16 @@ def frozen_words(run: RunSettings, model: Model) -> tuple[str, ...]:
 
 
 def is_decoder_trained(run: RunSettings, model: Model) -> bool:
-    """True if any part of the decoder trains."""
+    """True unless `freeze_language_model` freezes the decoder."""
     place = tables.yaml_table("composites")[model.kind].get("decoder", "model.language_model") if model.modules else ""
     words = _freeze_words(model).get("language_model_keys", ())
     return not (run.args.flag("freeze_language_model") and any(word in place for word in words))
 
 
 def _freeze_words(model: Model) -> _FreezeWords:
-    """Return the words by which LLaMA-Factory finds the parts to freeze. Empty for a model type whose parts
-    LLaMA-Factory does not know: it freezes none of them."""
+    """Return the words by which LLaMA-Factory finds the towers, the projector and the decoder to freeze, by
+    LLaMA-Factory's name for the part. Empty for a model type whose parts LLaMA-Factory does not know and so never
+    freezes."""
     entry = tables.yaml_table("composites")[model.kind] if model.modules else {}
     composites: Mapping[str, _FreezeWords] = tables.json_table("families")["composites"]
     return composites.get(entry.get("registered", model.kind), {})
@@ -59,13 +61,14 @@ def _has_gradients_through_towers(run: RunSettings) -> bool:
     """True if gradients also run through frozen towers. If layers are checkpointed and nothing is quantized, peft asks
     for gradients of the embeddings' output (peft_model.py, prepare_model_for_gradient_checkpointing). Since
     transformers 5 that includes the towers' embeddings (modeling_utils.py, enable_input_require_grads). LLaMA-Factory
-    recomputes no layer without trained weights."""
+    does not recompute layers that have no trained weights."""
     plain = run.quantization.weights == 0 and run.activation_checkpointing.llamafactory_mode != "off"
     return run.task.uses_adapter and plain and run.releases.requires("transformers 5.0.0")
 
 
 def trained_parts(run: RunSettings, model: Model, tower: Tower, names: Mapping[str, str]) -> TowerWorkload:
-    """Return the trained parts of a tower. `names` are the names of its linear modules."""
+    """Return a workload that tells which parts of a tower train: adapted modules, layers, projector or the whole tower.
+    `names`: the role of each linear module of the tower, by the module's name."""
     if run.task.uses_adapter:
         return TowerWorkload(targets=_adapted_tower_roles(run, model, names))
     registered = bool(_freeze_words(model))
@@ -81,7 +84,8 @@ def trained_parts(run: RunSettings, model: Model, tower: Tower, names: Mapping[s
 
 
 def _trained_tower_layers(run: RunSettings, model: Model, tower: Tower) -> int:
-    """Return the number of tower layers whose numbers equal those of trained decoder layers (model/adapter.py)."""
+    """Return how many tower layers the method freeze trains. LLaMA-Factory selects the numbers of the trained decoder
+    layers, and every tower layer with one of these numbers trains, too (model/adapter.py)."""
     trainable_layers, layers = int(run.args.number("freeze_trainable_layers")), model.arch.layers
     first = max(layers - trainable_layers, 0) if trainable_layers > 0 else 0
     last = layers if trainable_layers > 0 else min(-trainable_layers, layers)
@@ -89,10 +93,10 @@ def _trained_tower_layers(run: RunSettings, model: Model, tower: Tower) -> int:
 
 
 def _adapted_tower_roles(run: RunSettings, model: Model, names: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the roles of the adapted linear modules. `all` means the last parts of the names of all linear modules
-    that are neither in the projector nor in a frozen tower. Any module with one of these words anywhere in its name is
-    adapted, unless it is frozen (model_utils/misc.py, find_all_linear_modules; model_utils/visual.py,
-    patch_target_modules)."""
+    """Return the roles of the linear modules of a tower that get an adapter. `all` in `lora_target` stands for the last
+    parts of the names of all linear modules that are neither in the projector nor in a frozen tower. Any module whose
+    name contains one of the target words gets an adapter, unless the module is frozen (model_utils/misc.py,
+    find_all_linear_modules; model_utils/visual.py, patch_target_modules)."""
     keys = _freeze_words(model)
     targets = (
         tuple(_all_linear_targets(run, model, keys)) if run.task.targets_all_linear else run.args.words("lora_target")
@@ -125,9 +129,9 @@ _DATASETS_WITH_IMAGES = frozenset(
 def with_images_up_to_cutoff(
     run: RunSettings, model: Model, datasets: Iterable[Dataset], encodings: tuple[TowerWorkload, ...]
 ) -> tuple[TowerWorkload, ...]:
-    """Return the encodings for samples with as many pictures as the longest sample can hold. Return `encodings` if the
-    number of pictures is known: from rows at hand, from the registry's columns, or by the name of a published data
-    set."""
+    """Return the tower workloads for samples with as many images as a sequence of the longest length can hold. Return
+    `encodings` unchanged if the number of images is known: from rows on this machine, from the registry's columns, or
+    from the name of a published data set."""
     datasets = tuple(datasets)
     crossed = tables.yaml_table("composites")[model.kind].get("crossed", False)
     if (
@@ -145,19 +149,19 @@ def with_images_up_to_cutoff(
 
 
 def _text_only_names(datasets: Iterable[Dataset]) -> set[str]:
-    """Return the names of the data sets whose columns hold no pictures, films or sounds."""
+    """Return the names of the data sets that have no column of images, videos or audio."""
     return {one.name for one in datasets if not one.attr.has_media}
 
 
 def _names_only(run: RunSettings, names: Set[str]) -> bool:
-    """True if the recipe names data sets, and all of them are in `names`."""
+    """True if the recipe names at least one data set, and all data sets that it names are in `names`."""
     dataset_names = set(run.args.words("dataset"))
     return bool(dataset_names) and dataset_names <= names
 
 
 def _media_of_fullest_row(run: RunSettings, datasets: Iterable[Dataset]) -> dict[str, int] | None:
-    """Return the most pictures, films and sounds that one of the first rows has. If no row is at hand: zeros if no data
-    set has a column for them, else None."""
+    """Return the most images, videos and audios that any of the first rows has. If no row can be read: zeros if no data
+    set has a column for media, else None."""
     datasets = tuple(datasets)
     rows = [(one, row) for one in datasets if one.rows for row in one.rows.head]
     if rows:
@@ -171,9 +175,10 @@ def _media_in_row(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
 
 
 def _tower_tokens(run: RunSettings, model: Model, tower: Tower, number: dict[str, int] | None) -> int:
-    """Return the tower tokens of a sample, at most as many as `cutoff_len` admits, because a sample that is cut inside
-    a picture cannot be trained. If the data are not at hand, a sample has one picture or one sound. A packed sequence
-    may hold nothing but media."""
+    """Return the tower tokens of one sample, or of one packed sequence. `number`: images, videos and audios of the
+    sample; None means one image or one audio. The result is limited to the tokens that fit in `cutoff_len`, because a
+    sample that is cut inside an image cannot be trained. A packed sequence may consist of media only and counts as
+    full."""
     media = number or _ONE_OF_EACH
     if not any(media.values()):  # a white picture or silence in each batch, so that all devices run it
         return -(-_tokens_of_media(run, model, tower, media) // run.batch.micro_batch)
@@ -182,15 +187,14 @@ def _tower_tokens(run: RunSettings, model: Model, tower: Tower, number: dict[str
 
 
 def _tower_tokens_per_token(model: Model, tower: Tower) -> int:
-    """Return the tower tokens that become one token of the decoder, by the tower's own merging or by the
-    projector's."""
+    """Return how many tower tokens become one token of the decoder, because the tower or the projector merges them."""
     pooled: int = tables.yaml_table("composites")[model.kind].get("pooled", 1)
     return tower.merge * pooled
 
 
 def max_media_tokens(run: RunSettings, model: Model, datasets: Iterable[Dataset]) -> int:
-    """Return the most decoder tokens that the pictures and films of the fullest of the first rows become; one picture's
-    tokens if no row is at hand."""
+    """Return the most decoder tokens that the images and videos of one sample become. The sample has as many as the
+    fullest of the data sets' first rows, or one image if no row can be read."""
     media = _media_of_fullest_row(run, datasets) or _ONE_OF_EACH
     if not media["images"] and not media["videos"]:
         return 0
@@ -205,15 +209,16 @@ def max_media_tokens(run: RunSettings, model: Model, datasets: Iterable[Dataset]
 def usual_media_tokens(
     run: RunSettings, model: Model, datasets: Iterable[Dataset], published: Sequence[PublishedFacts]
 ) -> int:
-    """Return the decoder tokens of a sample's pictures at the size that is published for the data sets
-    (`run.data.published`)."""
+    """Return the decoder tokens of one sample's images at the image size that is published for the data sets.
+    `published`: `run.data.published`."""
     return math.ceil(_usual_share(run, published) * max_media_tokens(run, model, datasets))
 
 
 def with_published_images(
     run: RunSettings, model: Model, published: Sequence[PublishedFacts], encodings: tuple[TowerWorkload, ...]
 ) -> tuple[TowerWorkload, ...]:
-    """Return the encodings for pictures of the size that is published for the data sets (`run.data.published`)."""
+    """Return the tower workloads for images of the size that is published for the data sets. `published`:
+    `run.data.published`."""
     share = _usual_share(run, published)
     return tuple(
         encoding._replace(tokens=math.ceil(share * encoding.tokens))
@@ -224,8 +229,9 @@ def with_published_images(
 
 
 def _usual_share(run: RunSettings, published: Sequence[PublishedFacts]) -> float:
-    """Return the pixels of the data sets' usual picture as a share of `image_max_pixels`, at most 1, because
-    LLaMA-Factory only scales down (data/mm_plugin.py, _preprocess_image); 1 if the size is not known."""
+    """Return the pixels of a usual image of the data sets, as a share of `image_max_pixels`. The share is at most 1,
+    because LLaMA-Factory scales large images down but never up (data/mm_plugin.py, _preprocess_image). 1 if the size is
+    not published."""
     if not published or not all("pixels" in entry for entry in published):
         return 1.0
     pixels = max(float(entry["pixels"]) for entry in published)
@@ -233,7 +239,7 @@ def _usual_share(run: RunSettings, published: Sequence[PublishedFacts]) -> float
 
 
 def _tokens_of_media(run: RunSettings, model: Model, tower: Tower, media: Mapping[str, int]) -> int:
-    """Return the most tower tokens that these numbers of pictures, films and sounds become."""
+    """Return the most tower tokens of a sample with these numbers of images, videos and audios."""
     if not tower.patch_size:
         return int(max(media["audios"], 1) * tower.fixed_tokens)
     if not tower.fixed_tokens:
@@ -244,7 +250,8 @@ def _tokens_of_media(run: RunSettings, model: Model, tower: Tower, media: Mappin
 
 
 def _patch_tokens(run: RunSettings, tower: Tower, media: Mapping[str, int]) -> int:
-    """Return the tower tokens of pictures as large as the recipe admits and of the longest films."""
+    """Return the tower tokens of a sample whose images have as many pixels, and whose videos as many frames and pixels,
+    as the recipe allows."""
     area = tower.patch_size**2
     if not media["images"] and not media["videos"]:  # a white picture, by which all devices run it (data/collator.py)
         return tower.min_pixels // area
@@ -254,7 +261,8 @@ def _patch_tokens(run: RunSettings, tower: Tower, media: Mapping[str, int]) -> i
 
 
 def _tiles_of_image(run: RunSettings, model: Model) -> int:
-    """Return the most tiles that a picture is cut into; the scaled-down whole picture counts as a tile."""
+    """Return the most tiles that an image is cut into. The scaled-down image that accompanies the tiles counts as a
+    tile."""
     tiles = tables.yaml_table("composites")[model.kind].get("tiles", 1)
     if isinstance(tiles, list):
         key, pieces = tiles

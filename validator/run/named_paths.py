@@ -1,4 +1,4 @@
-"""Paths that a recipe names, key by key, and where each is found."""
+"""Paths that a recipe names, key by key, and where each path is found on this machine."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from validator.run.settings import RunSettings
 
 
 def named_paths(run: RunSettings, keys: Iterable[PathKey]) -> Iterator[tuple[PathKey, str]]:
-    """Yield each path or hub name with its key. A configuration in the recipe itself (a mapping or JSON text) and the
-    address of a reward model on a server are left out."""
+    """Yield each path or hub name in the recipe, with its key. Two kinds of values are left out: a configuration that
+    stands in the recipe itself (a mapping or JSON text), and the address of a reward model on a server."""
     for key in keys:
         value = run.args.get(key.name)
         if key.comma_list:
@@ -30,8 +30,8 @@ def _names_no_path(run: RunSettings, key: PathKey, value: str) -> bool:
 
 
 class InputPath(NamedTuple):
-    """The value of a key that names an input. `places` says where each word is found; None for a name on a hub and for
-    a missing file."""
+    """The value of a key that names an input of the run, split into `words` at commas. `places`: where each word is
+    found on this machine; None for a hub name or a missing file."""
 
     key: PathKey
     words: tuple[str, ...]
@@ -42,7 +42,7 @@ class InputPath(NamedTuple):
 
 
 def find_inputs(run: RunSettings, keys: Iterable[PathKey] = READ_KEYS) -> Iterator[InputPath]:
-    """Yield the inputs of a run of which at least one word is found on this machine."""
+    """Yield the input keys of a run that name at least one path which exists on this machine."""
     for key in keys:
         words = tuple(word for _, word in named_paths(run, [key]))
         places = tuple(place[0] if (place := run.workspace.find(word)) else None for word in words)
@@ -51,12 +51,13 @@ def find_inputs(run: RunSettings, keys: Iterable[PathKey] = READ_KEYS) -> Iterat
 
 
 def outputs(run: RunSettings) -> Iterator[tuple[PathKey, str]]:
-    """Yield the paths that a run may write to."""
+    """Yield each path that a run may write to, with its key."""
     return named_paths(run, [key for key in PATH_KEYS if key.access != "read"])
 
 
 def path_overrides(run: RunSettings) -> tuple[str, ...]:
-    """Return overrides that lead from the working directory to files that the recipe finds beside itself."""
+    """Return overrides (`key=value`) with paths that are valid from the working directory, for each input that the
+    recipe finds only relative to its own folder."""
     return tuple(
         _override_of_input(each, unspaced_path)
         for each in find_inputs(run)
@@ -65,8 +66,9 @@ def path_overrides(run: RunSettings) -> tuple[str, ...]:
 
 
 def absolute_path_overrides(run: RunSettings, form: Callable[[Path], Path]) -> Iterator[str]:
-    """Yield overrides that name what the recipe reads and writes in this form of its absolute paths. What is read is
-    looked for beside the recipe too; what is written goes where the user stands."""
+    """Yield overrides (`key=value`) for the relative paths that the recipe reads and writes. `form` turns each absolute
+    path into the text to write. Input paths are also looked for beside the recipe; output paths are relative to the
+    working directory."""
     for each in find_inputs(run):
         if not all(Path(word).is_absolute() for word in each.words):
             yield _override_of_input(each, form)
@@ -81,6 +83,7 @@ def _override_of_input(path_input: InputPath, form: Callable[[Path], Path]) -> s
 
 
 def unspaced_path(path: Path) -> Path:
-    """Return the path from the working directory, if only that is free of spaces."""
+    """Return the path relative to the working directory if the working directory's own path contains a space and the
+    path lies inside; otherwise return the path unchanged."""
     cwd = Path.cwd()
     return path.relative_to(cwd) if re.search(r"\s", str(cwd)) and path.is_relative_to(cwd) else path

@@ -1,5 +1,5 @@
-"""What a run needs of each node beside main memory: CPU cores, shared memory (/dev/shm), and Python packages with the
-version bounds of LLaMA-Factory."""
+"""Needs of a run on each node apart from main memory: CPU cores, shared memory (/dev/shm), and Python packages with
+LLaMA-Factory's version bounds."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _PREFETCHED_BATCHES = 2  # that a worker prepares ahead (torch, utils/data/datal
 
 
 def training_cpus(run: RunSettings, devices: int) -> int:
-    """CPU cores of a node below which its devices wait: two for each process and one for each of its loader workers.
-    An optimizer that updates the weights in main memory takes half of the devices' share of their usual server; a
-    server of the user's may have fewer cores, and main memory is what it waits for."""
+    """CPU cores that a node needs so that its devices do not wait: two for each process and one for each of its loader
+    workers. If the optimizer updates weights in main memory, at least half of the cores that a usual server has for
+    these devices. Half is enough, because such an optimizer mainly waits for main memory, and the user's server may
+    have fewer cores. Never more cores than a usual server has."""
     cores = devices * (_CORES_PER_PROCESS + run.batch.dataloader_workers)
     if run.machine is None:
         return cores
@@ -42,21 +43,22 @@ def training_cpus(run: RunSettings, devices: int) -> int:
 
 
 def limit_to_usual_server(cores: int, device: Device, devices: int) -> int:
-    """Return the cores that are wanted, but no more than the devices' usual server has, unless that is less than one
-    for each device."""
+    """Return `cores`, but at most the cores that a usual server has for this number of devices. The limit is at least
+    one core per device. Without published rates for the device there is no limit."""
     rates = device.rates(devices)
     return min(cores, max(rates.cores, devices)) if rates else cores
 
 
 class SharedMemory(NamedTuple):
-    """MiB of /dev/shm on a node: `least`, below which runs have failed, and `enough`."""
+    """MiB of /dev/shm on a node. `least`: runs have failed with less; `enough`: runs do not need more."""
 
     least: float
     enough: float
 
 
 def shared_memory_mib(run: RunSettings, *, nccl: bool = True) -> SharedMemory:
-    """Shared memory for the batches of loader workers and for NCCL; `nccl` is false if NCCL is told to use none."""
+    """MiB of shared memory (/dev/shm) per node for the batches of loader workers and for NCCL. `nccl`: False if NCCL is
+    configured to use no shared memory."""
     devices = run.machine.devices if run.machine else 1
     sequences = run.batch.micro_batch * (2 if run.task.uses_preference_pairs else 1)
     memory = predict(run).device_memory
@@ -87,12 +89,14 @@ _VERSION_BOUNDS = {"deepspeed": "deepspeed<=0.18.4", "flash-linear-attention": "
 
 
 def pip_requirement(package: str) -> str:
-    """Return the package with its version bound, as pip takes it."""
+    """Return the package as a pip requirement, with a version bound if LLaMA-Factory does not work with every release
+    of the package."""
     return _VERSION_BOUNDS.get(package, package)
 
 
 def packages_for_run(run: RunSettings) -> Iterator[tuple[str, str]]:
-    """Packages beside LLaMA-Factory's own that a run needs, and what needs them."""
+    """Yield the packages that a run needs in addition to LLaMA-Factory's own requirements, each with the setting that
+    needs the package, as text for a message."""
     yield from ((package, f"`{key}`") for key, package in _PACKAGE_OF_KEY.items() if run.args.flag(key))
     if run.deepspeed:
         yield "deepspeed", "`deepspeed`"

@@ -1,8 +1,7 @@
-"""Settings -> Workload: the training step that LLaMA-Factory would execute, in the terms of the memory and time
-formulas.
+"""The training step that LLaMA-Factory would execute, as a `Workload`: the terms of the memory and time formulas.
 
 Facts about precision, the number formats of trained parameters, batches and stages follow LLaMA-Factory's source
-(model/adapter.py, model/loader.py, train/*/workflow.py); each source is named at its use."""
+(model/adapter.py, model/loader.py, train/*/workflow.py); each source is named where the fact is used."""
 
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ def make_workload(
     engine: DeepSpeedConfig | None,
     experts_fused: bool = True,
 ) -> Workload:
-    """Return the workload of a run. A setting that the formulas do not model counts as the nearest costlier one.
-    `engine` is the DeepSpeed configuration, if there is one. `experts_fused`: the release of transformers keeps all
-    experts of a layer as one tensor."""
+    """Return the workload of a run for the memory and time formulas. If the formulas do not model a setting, the most
+    similar setting that costs more stands for it. `engine`: the DeepSpeed configuration; None without DeepSpeed.
+    `experts_fused`: True if the release of transformers keeps all experts of a layer as one tensor."""
     method = run.task.method if run.task.method in ("full", "freeze", "lora", "oft") else "lora"
     decoder = multimodal.is_decoder_trained(run, model)
     if method == "full" and not decoder:
@@ -83,8 +82,9 @@ def make_workload(
 
 
 def with_older_effects(work: Workload, old: Collection[str], stage: str) -> Workload:
-    """Return the workload with the effects of older releases. The logits of a single sequence are shifted without a
-    copy."""
+    """Return the workload with the extra tensors that older releases allocate. `old`: names of these effects. The
+    effect "shifted", a copy of the logits, applies only to batches of several sequences, because the logits of a single
+    sequence are shifted without a copy."""
     several = work.micro_batch * work.sequences_per_sample > 1
     return work._replace(
         sdpa_inputs=SdpaInputs("repeated" in old, "copied" in old, "added" in old),
@@ -95,14 +95,15 @@ def with_older_effects(work: Workload, old: Collection[str], stage: str) -> Work
 
 
 def uses_expandable_segments(run: RunSettings) -> bool:
-    """True if the allocator uses expandable segments. LLaMA-Factory's launcher sets them if it starts torchrun, and
-    only CUDA reads the setting (launcher.py)."""
+    """True if torch's CUDA allocator uses expandable segments. LLaMA-Factory sets this option if it starts torchrun,
+    and only CUDA reads the option (launcher.py)."""
     vendor = run.machine.device.vendor if run.machine else None
     return vendor == "nvidia" and Launch(run).launcher == "torchrun"
 
 
 def _make_adapter(run: RunSettings, model: Model, decoder: bool, fused: bool) -> Adapter:
-    """Return the adapter of LoRA or OFT. `decoder`: the language part is adapted, too."""
+    """Return the adapter of LoRA or OFT. `decoder`: True if the language part gets an adapter, not only the towers.
+    `fused`: True if all experts of a layer are one tensor."""
     resized = run.args.flag("resize_vocab") or run.args.is_set("add_tokens") or run.args.is_set("add_special_tokens")
     saved = run.args.words("additional_target")
     return Adapter(
@@ -117,17 +118,19 @@ def _make_adapter(run: RunSettings, model: Model, decoder: bool, fused: bool) ->
 
 
 def adapted_roles(run: RunSettings, model: Model, fused: bool = True) -> tuple[str, ...]:
-    """Return the roles of the adapted modules. LoRA and OFT both read `lora_target`, where `all` alone means all linear
-    modules (model/adapter.py). Names that the formulas do not know count as `all`."""
+    """Return the roles of the modules that get an adapter. LoRA and OFT both read `lora_target`, where `all` alone
+    means all linear modules (model/adapter.py). If the formulas know none of the names in `lora_target`, all linear
+    modules count. `fused`: True if all experts of a layer are one tensor."""
     names = () if run.task.targets_all_linear else run.args.words("lora_target")
     roles = tuple(role for name in names for role in model.family.roles.get(name, ()))
     return roles or linear_roles(model.arch, fused)
 
 
 def optimizer_states(run: RunSettings, engine: DeepSpeedConfig | None) -> str:
-    """Return the kind of optimizer states. DeepSpeed's configuration comes first if it names an optimizer or offloads
-    the states: accelerate then makes 32-bit Lion DeepSpeed's CPU Lion, and AdamW and every other optimizer its CPU Adam
-    (utils/deepspeed.py). LLaMA-Factory's own optimizers come next, and `optim` last (train/trainer_utils.py)."""
+    """Return the name of the optimizer whose states the memory formulas count. If DeepSpeed's configuration names an
+    optimizer or offloads the states, accelerate replaces 32-bit Lion by DeepSpeed's CPU Lion, and AdamW and every other
+    optimizer by its CPU Adam (utils/deepspeed.py). Otherwise LLaMA-Factory's own optimizers come first, then `optim`
+    (train/trainer_utils.py)."""
     name = str(run.args.get("optim"))
     chosen = optimizer_choice(name)
     if engine and (engine.steps_on_cpu or "optimizer" in engine.config):
@@ -138,8 +141,8 @@ def optimizer_states(run: RunSettings, engine: DeepSpeedConfig | None) -> str:
 
 
 def _galore_states(run: RunSettings, name: str) -> str:
-    """Return the states of GaLore by its variant; AdamW's unless all linear modules are projected, because the other
-    modules keep ordinary moments."""
+    """Return the optimizer states of GaLore's variant for the optimizer `name`. AdamW's states unless GaLore projects
+    all linear modules, because the modules that are not projected keep ordinary moments."""
     targets = set(run.args.words("galore_target"))
     if not (targets & {"all", "proj"} or targets >= {"mlp", "self_attn"}):
         return "adamw"
@@ -147,7 +150,7 @@ def _galore_states(run: RunSettings, name: str) -> str:
 
 
 def _updates_by_layer(run: RunSettings) -> bool:
-    """True if each gradient is applied and freed as soon as it is computed."""
+    """True if each weight is updated, and its gradient freed, as soon as the gradient is computed."""
     layerwise_switches = ((key, each.layerwise_key) for key, each in OWN_OPTIMIZERS.items() if each.layerwise_key)
     return optimizer_choice(run.args.get("optim")).updates_by_layer or any(
         run.args.flag(key) and run.args.flag(layerwise) for key, layerwise in layerwise_switches

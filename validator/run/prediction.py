@@ -1,5 +1,4 @@
-"""Memory and disk that a run needs, and whether its machine has them: the run that a document describes, with its
-predictions and verdicts."""
+"""Memory and disk that a run needs, and the verdicts whether its machine has enough of them."""
 
 from __future__ import annotations
 
@@ -16,16 +15,18 @@ from validator.run.settings import RunSettings
 
 
 class Prediction:
-    """Memory and disk that a run needs, and its verdicts. Every value is computed when it is first asked for."""
+    """Memory and disk that a run needs, and the verdicts on its machine. Each value is computed when it is first
+    used."""
 
     def __init__(self, run: RunSettings) -> None:
         self.run = run
 
     @cached_property
     def workloads(self) -> Mapping[str, Workload]:
-        """Workloads for the memory formulas by release of transformers, newest first. Several releases are listed only
-        if the recipe admits releases that store the experts of a mixture in different ways. Empty if nothing is
-        trained, if the model is not known, or if the DeepSpeed or accelerate file cannot be judged."""
+        """Workloads for the memory formulas, by release of transformers, newest first. There is more than one only if
+        the recipe's header block allows releases that store the experts of a mixture-of-experts model in different
+        ways. Empty if nothing is trained, if the model is not known, or if the DeepSpeed or accelerate file does not
+        tell how states are sharded."""
         engine = self.judged_deepspeed
         unknown = (engine and engine.problem) or (self.run.accelerate and not self.run.accelerate.is_judged)
         if self.run.model is None or unknown or self.run.task.is_inference_only:
@@ -38,13 +39,14 @@ class Prediction:
 
     @property
     def workload(self) -> Workload | None:
-        """The workload for the memory formulas with the newest release; None if it is not known."""
+        """The workload for the memory formulas with the newest release of transformers; None if `workloads` is
+        empty."""
         return next(iter(self.workloads.values()), None)
 
     @cached_property
     def outcomes_of_missing_file(self) -> DeepSpeedAlternatives | None:
-        """The run's outcomes under each of LLaMA-Factory's own DeepSpeed files, if the recipe's file does not exist and
-        its name tells nothing. None otherwise, and if the run is not judged."""
+        """The run's verdicts under each of LLaMA-Factory's own DeepSpeed files, if the recipe's DeepSpeed file does not
+        exist and its name gives no ZeRO stage. None in all other cases, and if memory cannot be predicted."""
         can_be_judged = self.run.machine and self.run.model and not self.run.task.is_inference_only
         if not (can_be_judged and self.run.deepspeed and self.run.deepspeed.is_missing):
             return None
@@ -58,23 +60,25 @@ class Prediction:
 
     @property
     def judged_deepspeed(self) -> DeepSpeedConfig | None:
-        """The DeepSpeed configuration to judge: the recipe's own, or, if its file does not exist and its name tells
-        nothing, one of LLaMA-Factory's own that stands for all of them."""
+        """The DeepSpeed configuration to judge: the recipe's own. If its file does not exist and its name gives no ZeRO
+        stage, one of LLaMA-Factory's own files, provided that all of them lead to the same conclusion. None without
+        DeepSpeed."""
         return (self.outcomes_of_missing_file and self.outcomes_of_missing_file.agreed) or self.run.deepspeed
 
     @cached_property
     def device_memories(self) -> Mapping[str, Estimate]:
-        """Predicted peak on the worst device, bytes, by release like `workloads`, with sequences of the longest length.
-        The band's lower end assumes that all sequences are of the typical length that the header block gives. If no
-        data tell how many pictures a sample has, the expected value assumes one, and the upper end assumes as many as
-        `cutoff_len` admits."""
+        """Predicted peak in bytes on the device that needs most, by release of transformers (the keys of `workloads`).
+        All sequences have the longest possible length; for the lower end, the typical length that the recipe's header
+        block declares. If the number of images per sample is not known, the expected value assumes one image, and the
+        upper end as many as fit in `cutoff_len`."""
         with_more_images = self._with_more_images
         return {name: one._replace(high=max(one.high, with_more_images[name].high)) if with_more_images else one
                 for name, one in self._with_one_picture.items()}  # fmt: skip
 
     @cached_property
     def _with_one_picture(self) -> Mapping[str, Estimate]:
-        """Predicted peaks like `device_memories`, but no sample has more than one picture unless the data tell so."""
+        """Predicted peaks like `device_memories`, but with one image per sample if the number of images is not
+        known."""
         longest = self._device_memories(self.run.batch.max_tokens)
         if not self.run.declared.lengths.typical or self.run.batch.certain_tokens == self.run.batch.max_tokens:
             return longest
@@ -85,8 +89,8 @@ class Prediction:
 
     @property
     def _with_more_images(self) -> Mapping[str, Estimate]:
-        """Predicted peaks with as many pictures in a sample as `cutoff_len` admits; empty if the number of pictures is
-        known."""
+        """Predicted peaks like `device_memories`, but with as many images per sample as fit in `cutoff_len`; empty if
+        the number of images is known."""
         if self.run.model is None or self.workload is None or not self.workload.towers:
             return {}
         encodings = multimodal.with_images_up_to_cutoff(
@@ -117,8 +121,8 @@ class Prediction:
         }
 
     def _with_shared_host_memory(self, estimate: Estimate) -> Estimate:
-        """Return a device's estimate. If device and host share one memory pool, add the device's part of the host's
-        peak. The page cache counts in `high`: CUDA takes it for memory in use
+        """Return a device's estimate. If device and host share one memory pool, the device's part of the host's peak is
+        added. `high` includes the host's page cache, because CUDA counts page cache as used memory
         (github.com/vllm-project/vllm/issues/35313)."""
         host = self.host_memory
         if self.run.machine is None or host is None or not self.run.machine.device.shared_memory:
@@ -133,30 +137,32 @@ class Prediction:
 
     @property
     def device_memory(self) -> Estimate | None:
-        """Predicted peak on the worst device, bytes, with the newest release; the host's memory is included if the
-        device shares it."""
+        """Predicted peak in bytes on the device that needs most, with the newest release of transformers; None if it
+        cannot be predicted. If the device shares the host's memory, the host's need is included."""
         return next(iter(self.device_memories.values()), None)
 
     @property
     def is_simulated(self) -> bool:
-        """True if device memory comes from a simulation: no formula knows the model, and its layers were counted."""
+        """True if device memory comes from a simulation, because no formula knows the model type and the simulation has
+        counted the model's layers."""
         return self.run.model is not None and bool(self.run.model.arch.counted_layers)
 
     @cached_property
     def host_memories(self) -> Mapping[str, Estimate]:
-        """Predicted peak of one node's main memory, bytes, by release like `workloads`."""
+        """Predicted peak in bytes of one node's main memory, by release of transformers (the keys of `workloads`)."""
         if self.run.model is None:
             return {}
         return {name: estimate_host_memory(self.run.model.arch, work) for name, work in self.workloads.items()}
 
     @property
     def host_memory(self) -> Estimate | None:
-        """Predicted peak of one node's main memory, bytes, with the newest release."""
+        """Predicted peak in bytes of one node's main memory, with the newest release of transformers; None if it cannot
+        be predicted."""
         return next(iter(self.host_memories.values()), None)
 
     @cached_property
     def disk(self) -> Mapping[DiskTerm, float] | None:
-        """The most bytes on disk at once, by term."""
+        """The most bytes that are on disk at the same time, by term; None if they cannot be predicted."""
         if self.run.model is None or self.workload is None:
             return None
         return disk_usage(
@@ -168,7 +174,7 @@ class Prediction:
 
     @property
     def checkpoint_bytes(self) -> float:
-        """Bytes of one checkpoint; 0 if they are not known."""
+        """Bytes of one checkpoint; 0 if they cannot be predicted."""
         if self.run.model is None or self.workload is None:
             return 0.0
         one = disk_usage(
@@ -178,50 +184,55 @@ class Prediction:
 
     @property
     def output_bytes(self) -> float:
-        """The most bytes of checkpoints and result in the output folder at once; 0 if they are not known."""
+        """The most bytes that checkpoints and the final model take in the output folder at the same time; 0 if they
+        cannot be predicted."""
         return self.disk[DiskTerm.WEIGHTS] + self.disk[DiskTerm.OPTIMIZER] if self.disk else 0.0
 
     @cached_property
     def checkpoint_counts(self) -> CheckpointCounts:
-        """Numbers of checkpoints that the run keeps, and that are on disk at once."""
+        """The number of checkpoints that the run keeps, and the most that are on disk at the same time."""
         return count_checkpoints(self.run)
 
     @property
     def verdict(self) -> Verdict:
-        """The worse verdict of device and host; `unknown` without a model or machine. The device's verdict is `tight`
-        if the devices suffice for the lengths that samples are known to have, but not for the longest possible one."""
+        """The worse of the verdicts on device memory and on main memory; `unknown` without a model or machine. The
+        device counts as `tight` if its memory suffices for the sample lengths that are known, but not for the longest
+        possible sample."""
         return max(
             "tight" if self.fitting_length else self.device_verdict, self.host_verdict, key=_VERDICTS_BY_BADNESS.index
         )
 
     @property
     def verdict_at_longest(self) -> Verdict:
-        """The worse verdict of device and host with samples of the longest length."""
+        """The worse of the verdicts on device memory and on main memory, if samples have the longest possible
+        length."""
         return max(self.device_verdict, self.host_verdict, key=_VERDICTS_BY_BADNESS.index)
 
     @property
     def device_verdict(self) -> Verdict:
-        """Verdict on the device with samples of the longest length; `tight` if the admitted releases differ."""
+        """Verdict (fits, tight, exceeds) on device memory with samples of the longest possible length; `tight` if the
+        verdicts differ between the releases that the recipe's header block allows."""
         return _common_verdict(self.device_verdicts)
 
     @property
     def device_verdicts(self) -> Mapping[str, Verdict]:
-        """Verdict on the device by release like `workloads`."""
+        """Verdict on device memory with samples of the longest possible length, by release of transformers (the keys of
+        `workloads`)."""
         if self.run.memory_source and self.run.memory_source.exceeds_at_rest(self.run):
             return {"": "exceeds"}
         return self._verdicts(self.device_memories)
 
     @property
     def fits_with_one_image(self) -> bool:
-        """True if the number of pictures in a sample is not known, and the devices suffice for one, but not for as many
-        as `cutoff_len` admits."""
+        """True if the number of images per sample is not known, and device memory suffices for one image, but perhaps
+        not for as many as fit in `cutoff_len`."""
         return self.device_verdict == "tight" and _common_verdict(self._verdicts(self._with_one_picture)) == "fits"
 
     @cached_property
     def fitting_length(self) -> int | None:
-        """Tokens per sample up to which the devices are expected to suffice, if they do not suffice for the longest
-        length and samples are not known to reach it; None otherwise. A simulated run is not tried at lengths in
-        between."""
+        """The longest samples, in tokens, for which device memory is expected to suffice. None if it suffices for the
+        longest possible sample, or if it does not suffice for the lengths that samples are known to have. With a
+        simulation only the known length is tried, and no length in between."""
         if self.device_verdict != "exceeds" or self._exceeds_at(self.run.batch.certain_tokens):
             return None
         fits_at, exceeds_at = self.run.batch.certain_tokens, self.run.batch.max_tokens
@@ -241,13 +252,15 @@ class Prediction:
 
     @property
     def host_verdict(self) -> Verdict:
-        """Verdict on the node's main memory; `tight` if the admitted releases differ; `unknown` if the device shares
-        that memory, because the device's verdict then counts both."""
+        """Verdict on the node's main memory; `tight` if the verdicts differ between the releases that the recipe's
+        header block allows. `unknown` if the device shares the main memory, because the device's verdict then includes
+        it."""
         return _common_verdict(self.host_verdicts)
 
     @property
     def host_verdicts(self) -> Mapping[str, Verdict]:
-        """Verdict on the node's main memory by release like `workloads`; empty if the device shares that memory."""
+        """Verdict on the node's main memory, by release of transformers (the keys of `workloads`); empty if the device
+        shares the main memory."""
         if self.run.machine is None or self.run.machine.device.shared_memory:
             return {}
         limit = self.run.machine.host_ram_gib
@@ -255,7 +268,8 @@ class Prediction:
 
 
 def predict(run: RunSettings) -> Prediction:
-    """Return the prediction of a run, the same one each time."""
+    """Return the prediction of a run. Later calls with the same run return the same object, so that each value is
+    computed once."""
     if Prediction not in run.derived:
         run.derived[Prediction] = Prediction(run)
     found: Prediction = run.derived[Prediction]
@@ -263,7 +277,8 @@ def predict(run: RunSettings) -> Prediction:
 
 
 def _common_verdict(verdicts: Mapping[str, Verdict]) -> Verdict:
-    """Return one verdict for all releases: `tight` if they differ."""
+    """Return the verdict that all releases share; `tight` if their verdicts differ, `unknown` if there is no
+    verdict."""
     several = set(verdicts.values())
     return "tight" if len(several) > 1 else next(iter(several), "unknown")
 
@@ -272,7 +287,8 @@ _VERDICTS_BY_BADNESS: list[Verdict] = ["unknown", "fits", "tight", "exceeds"]
 
 
 def judge_estimate(estimate: Estimate | None, limit_gib: float | None) -> Verdict:
-    """Return `fits` if the whole band is below the limit, `tight` if only the expected value is, else `exceeds`."""
+    """Return `fits` if the upper end of the estimate is below the limit, `tight` if only its expected value is, else
+    `exceeds`. `unknown` without an estimate or a limit."""
     if estimate is None or limit_gib is None:
         return "unknown"
     if estimate.high < limit_gib * GIB:

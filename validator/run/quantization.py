@@ -1,5 +1,5 @@
 """Quantized base weights: quantized in the checkpoint itself, or while loading (model/model_utils/quantization.py).
-Also bytes per weight as loaded."""
+Also the bytes per weight after loading."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _DEQUANTIZED = ("mxfp4", "fp8")
 
 
 class Quantization(NamedTuple):
-    """Quantization of a run. `asked`: the recipe sets `quantization_bit`, here `bits`, with `method`. `checkpoint` is
-    the method by which the checkpoint itself is quantized, to `checkpoint_bits`; it stays quantized so, whatever the
-    recipe asks. `spared`: the model's linear layers are of a class of their own, which bitsandbytes does not
-    replace."""
+    """Quantization of a run's base weights. `is_requested`: the recipe sets `quantization_bit`; `bits` and `method` are
+    its values. `checkpoint`: the method by which the checkpoint itself is quantized, with `checkpoint_bits` bits; None
+    if the checkpoint is not quantized. A quantized checkpoint keeps its method, whatever the recipe asks for.
+    `skipped_by_bnb`: bitsandbytes does not replace the model's linear layers, because they are of a class of their
+    own."""
 
     is_requested: bool
     method: str
@@ -30,32 +31,33 @@ class Quantization(NamedTuple):
 
     @property
     def is_quantized(self) -> bool:
-        """True if the base weights are quantized already, or the recipe asks for it."""
+        """True if the checkpoint is quantized, or the recipe asks for quantization."""
         return self.is_requested or self.checkpoint is not None
 
     @property
     def quantizes_at_load(self) -> bool:
-        """True if the recipe asks for quantizing while loading, and the checkpoint is not quantized already."""
+        """True if the recipe asks for quantization while loading and the checkpoint is not quantized already."""
         return self.is_requested and not self.checkpoint
 
     @property
     def works(self) -> bool:
-        """True if weights are really quantized while loading: the other methods are for checkpoints."""
+        """True if the weights are quantized while loading. False if the recipe's method is only for quantized
+        checkpoints, such as gptq."""
         return self.quantizes_at_load and self.method in ON_LOAD_BITS
 
     @property
     def dequantized_at_load(self) -> bool:
-        """True if the checkpoint is quantized, and loading converts its weights to 16 bits."""
+        """True if the checkpoint is quantized and loading converts its weights to 16 bits (mxfp4, fp8)."""
         return self.checkpoint in _DEQUANTIZED
 
     @property
     def kept_method(self) -> str | None:
-        """The checkpoint's quantization method, if its weights stay quantized in the run."""
+        """The checkpoint's quantization method if its weights stay quantized in the run; else None."""
         return None if self.dequantized_at_load else self.checkpoint
 
     @property
     def weights(self) -> int:
-        """Bits of the frozen linear layers in the run; 0 if they are not quantized."""
+        """Bits per weight of the frozen linear layers during the run; 0 if these layers are not quantized."""
         return (
             (self.checkpoint_bits or 4)
             if self.kept_method
@@ -66,7 +68,7 @@ class Quantization(NamedTuple):
 
 
 def resolve_quantization(args: Arguments, releases: ReleaseRange, model: Model | None) -> Quantization:
-    """Return the quantization that a recipe and its model lead to."""
+    """Return how the base weights are quantized, by the recipe's keys and by the model's checkpoint."""
     return Quantization(
         args.is_set("quantization_bit"),
         method := str(args.get("quantization_method")),
@@ -78,13 +80,14 @@ def resolve_quantization(args: Arguments, releases: ReleaseRange, model: Model |
 
 
 def _is_skipped_by_bnb(model: Model, releases: ReleaseRange) -> bool:
-    """True if bitsandbytes does not replace the model's linear layers. Since transformers 5.6 only plain linear modules
-    are replaced, and no subclass of them (integrations/bitsandbytes.py, replace_with_bnb_linear)."""
+    """True if bitsandbytes does not replace the model's linear layers. Since transformers 5.6 it replaces modules of
+    the class nn.Linear only, and no subclass (integrations/bitsandbytes.py, replace_with_bnb_linear)."""
     return model.family.own_linear_class and releases.requires("transformers 5.6.0")
 
 
 def loaded_bytes(compute_dtype: str | None, releases: ReleaseRange, stored: float) -> float:
-    """Return the bytes per element of weights as they are loaded: in the checkpoint's format, `stored`. LLaMA-Factory
-    before 0.9.4 loads them in the format of the matrix products (model/loader.py; before, model/patcher.py)."""
+    """Return the bytes per element of the weights after loading. `stored`: bytes per element in the checkpoint, whose
+    format the weights keep. LLaMA-Factory before 0.9.4 loads weights in the 16-bit compute dtype instead
+    (model/loader.py; before, model/patcher.py)."""
     halved = compute_dtype and not releases.requires("llamafactory 0.9.4")
     return min(stored, 2.0) if halved else stored

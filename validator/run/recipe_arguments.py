@@ -1,5 +1,5 @@
-"""What a recipe says: its keys as LLaMA-Factory's dataclasses take them, with their defaults; what its header block
-declares of data, machine and price; and the value that a refused value plainly stands for."""
+"""The contents of a recipe: its keys with LLaMA-Factory's default values; what its header block declares about data,
+machine and price; and the value that the user most likely meant where LLaMA-Factory refuses the written one."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from validator.recipe.safe_read import parse_json
 
 
 class Arguments:
-    """A recipe's keys as LLaMA-Factory takes them. `values` is the recipe as written; a value that was refused already
-    is replaced by the intended one, or left out. `defaults` replace LLaMA-Factory's own if a release differs."""
+    """A recipe's keys with LLaMA-Factory's defaults. `values`: the recipe as written, but a value that LLaMA-Factory
+    refuses is replaced by the intended value, or left out. `defaults`: default values of the recipe's releases where
+    they differ from those of data/."""
 
     def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
         self.values = values
         self.defaults = defaults or {}
 
     def updated(self, changes: Mapping[str, Any]) -> Arguments:
-        """Return the arguments with other values."""
+        """Return a copy of the arguments in which `changes` replace or add values."""
         return Arguments({**self.values, **changes}, self.defaults)
 
     def get(self, key: str) -> Any:
-        """Return the value LLaMA-Factory sees: as written, else its default."""
+        """Return the value that LLaMA-Factory sees: the written value, or else the default."""
         if key in self.values:
             return self.values[key]
         return self.defaults[key] if key in self.defaults else default_value(key)
@@ -36,23 +37,27 @@ class Arguments:
         return self.values.get(key) is not None
 
     def flag(self, key: str) -> bool:
-        """Return the truth of a value as Python sees it, which is all LLaMA-Factory asks: a quoted "false" is true."""
+        """Return the value as Python's `bool` converts it, because LLaMA-Factory tests only this: a quoted "false" is
+        true."""
         return bool(self.get(key))
 
     def number(self, key: str) -> float:
-        """Return the value as a number, true as 1; 0 if it is none, not finite, or beyond any use."""
+        """Return the value as a number; true counts as 1. 0 if the value is not a number, not finite, or 1e18 or
+        more."""
         value = self.get(key)
         return float(value) if isinstance(value, bool) else finite_number(value) or 0.0
 
     def words(self, key: str) -> tuple[str, ...]:
-        """Return a comma-separated text or a list as LLaMA-Factory splits it."""
+        """Return the words of a comma-separated string or of a list, as LLaMA-Factory splits them; empty for any other
+        value."""
         value = self.get(key)
         if isinstance(value, str):
             return tuple(word.strip() for word in value.split(","))
         return tuple(str(word) for word in value) if isinstance(value, list) else ()
 
     def mapping(self, key: str) -> Mapping[str, Any] | None:
-        """Return a mapping, also one that is written as JSON text; empty for null, None for anything else."""
+        """Return the value as a mapping if it is a mapping or a JSON text of one. An empty mapping for null, None for
+        anything else."""
         value = self.get(key)
         if isinstance(value, str):
             try:
@@ -70,14 +75,14 @@ def finite_number(value: Any) -> float | None:
 
 
 def default_value(key: str) -> Any:
-    """Return LLaMA-Factory's default of a key; None for a key that LLaMA-Factory does not know."""
+    """Return LLaMA-Factory's default value of a key; None for a key that LLaMA-Factory does not know."""
     return tables.json_table("arguments")["arguments"].get(key, {}).get("default")
 
 
 def intended_value(key: str, value: Any) -> Any:
-    """Return the value that a refused one plainly means: 2 for "2" and 2.0, false for "false", sft for SFT, x for [x];
-    None if no value is plainly meant. With the intended value one mistake is reported once: otherwise other settings
-    would be judged by the default."""
+    """Return the value that the user plainly meant by one that LLaMA-Factory refuses: 2 for "2" and 2.0, false for
+    "false", sft for SFT, x for [x]. None if the meaning is not plain. The refused value is reported by another rule;
+    the intended value keeps the rules after it from judging by the default and reporting the same mistake again."""
     entry = tables.json_table("arguments")["arguments"].get(key, {})
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
@@ -98,16 +103,17 @@ def intended_value(key: str, value: Any) -> Any:
 
 
 class HeaderLengths(NamedTuple):
-    """Tokens of a typical sample and of the longest sample; None if not declared."""
+    """Lengths in tokens of a typical sample and of the longest sample; None if the header block does not declare
+    them."""
 
     typical: int | None = None
     longest: int | None = None
 
 
 class Declared(NamedTuple):
-    """Fields of the header block. `samples`: the recommended number; `rows`: those of the named data after
-    `max_samples`; None if not declared. `overfit`: the run is meant to learn its samples by heart. `packages`: those
-    that the run has beside LLaMA-Factory's own."""
+    """Fields that a recipe's header block declares. `samples`: the recommended number of samples. `rows`: rows of the
+    data sets that the recipe names, after `max_samples`. Each is None if not declared. `overfit`: the run is meant to
+    memorize its samples. `packages`: installed packages in addition to LLaMA-Factory's own requirements."""
 
     samples: int | None
     rows: int | None
@@ -117,8 +123,8 @@ class Declared(NamedTuple):
 
 
 def header_lengths(value: Any) -> HeaderLengths | None:
-    """Return what the header's `lengths` says: the typical length, or a list of it and the longest; None if it is
-    neither."""
+    """Return what `lengths` in the header block says: one number, the typical length, or a list of the typical and the
+    longest length. None if the value is neither."""
     lengths = value if isinstance(value, list) else [value]
     numbers = [int(number) for each in lengths if (number := finite_number(each)) and number >= 1]
     if len(numbers) != len(lengths) or not 1 <= len(lengths) <= 2 or numbers != sorted(numbers):
@@ -127,7 +133,7 @@ def header_lengths(value: Any) -> HeaderLengths | None:
 
 
 def read_declared(header: Mapping[str, Any]) -> Declared:
-    """Return the fields of a header block; a value that means nothing counts as not declared."""
+    """Return what a header block declares. A field with an invalid value counts as not declared."""
     samples, rows = finite_number(header.get("samples")), finite_number(header.get("rows"))
     packages = header.get("packages")
     names = packages if isinstance(packages, list) else str(packages or "").split(",")
@@ -144,18 +150,18 @@ _PRICE_FORM = re.compile(r"(\d+(?:\.\d+)?) ?([^\W\d_]{0,12}|[$€¥£])")
 
 
 class Price(NamedTuple):
-    """Money for one device and hour. `currency` is as written and may be empty."""
+    """Price of one device per hour. `currency`: as the user wrote it; may be empty."""
 
     amount: float
     currency: str = ""
 
     def of(self, devices: int, hours: Band) -> Cost:
-        """Return the cost of a number of devices for a number of hours."""
+        """Return the cost of a number of devices for a number of hours, with the 90 % band of the hours."""
         return Cost(*hours.times(devices * self.amount), self.currency)
 
 
 class Cost(NamedTuple):
-    """Money for a whole run: the expected amount and its 90 % band."""
+    """Cost of a whole run: the expected amount and its 90 % band."""
 
     low: float
     expected: float
@@ -164,7 +170,7 @@ class Cost(NamedTuple):
 
 
 def parse_price(value: Any) -> Price | None:
-    """Return the price that a text or a number states; None if it states none."""
+    """Return the price in a text such as "2.5 USD" or a number; None if the value is not a price above 0."""
     if number := finite_number(value):
         return Price(number) if number > 0 else None
     match = _PRICE_FORM.fullmatch(value.strip()) if isinstance(value, str) else None

@@ -1,4 +1,5 @@
-"""Labels of a recipe: the catalogue file name and the `predicted` line that its contents ask for."""
+"""Labels of a recipe that follow from its contents: its file name in the catalogue, and the `predicted` line of its
+header block."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ LONG_CONTEXT = 8192
 
 
 def catalogue_name(run: RunSettings) -> str | None:
-    """Return the file name that the contents ask for, without variant and suffix; None if model or machine is not
-    known."""
+    """Return the file name that a recipe with this model, machine and method has in the catalogue, without variant and
+    suffix. None if model or machine is not known."""
     if not run.machine or not run.model:
         return None
     machine = run.machine
@@ -32,7 +33,7 @@ def catalogue_name(run: RunSettings) -> str | None:
 
 
 def model_title(model: Model) -> str:
-    """Return the name of a model, without its owner or the folders above it."""
+    """Return the name of a model without its hub organization, or without the folders above it."""
     folder = Path(model.name)
     if model.id is not None or safe_read.path_kind(folder) != "folder":
         return folder.name
@@ -40,7 +41,8 @@ def model_title(model: Model) -> str:
 
 
 def catalogue_name_with_variant(run: RunSettings) -> str | None:
-    """Return the file name with the variant that the contents ask for, such as qwen7b-a100-full-offload."""
+    """Return the file name that the recipe has in the catalogue, without suffix but with the variant, such as
+    qwen7b-a100-full-offload. None if model or machine is not known."""
     base = catalogue_name(run)
     return "-".join([base, *_variant_words(run)]) if base else None
 
@@ -58,23 +60,23 @@ def _variant_words(run: RunSettings) -> Iterator[str]:
 
 
 def method_name(run: RunSettings) -> str:
-    """Return the method as file names and lists write it: qlora for a quantized base, with the stage if it is not
-    sft."""
+    """Return the method as file names and lists write it, such as qlora for LoRA on a quantized base model, or
+    lora-dpo. The stage is added unless it is sft."""
     quantized = "q" if run.quantization.is_requested else ""
     stage = "" if run.task.stage == "sft" else f"-{run.task.stage}"
     return f"{quantized}{run.task.method}{stage}"
 
 
 def device_label(device: str) -> str:
-    """Return the device as file names write it: its first alias that is shorter than the id and means this device alone
-    or by default, else the id."""
+    """Return the device's name for file names: its first alias that is shorter than its id and stands for this device,
+    else the id."""
     shorter = (alias for alias in devices.device_aliases(device) if len(alias) < len(device))
     return next((alias for alias in shorter if devices.find_device(alias)[0].id == device), device)
 
 
 def stated_prediction(run: RunSettings) -> dict[str, Any] | None:
-    """Return the prediction for the header block: memory, and the ends of the 90 % band of hours to two digits, if they
-    are known."""
+    """Return the prediction that the header block states: memory, and the 90 % band of hours rounded to two digits.
+    Hours are left out if they are not known; None if memory is not known."""
     memory, time = predicted_memory(run), predict_training_time(run)
     if memory is None or time is None or time.hours is None:
         return memory
@@ -82,13 +84,13 @@ def stated_prediction(run: RunSettings) -> dict[str, Any] | None:
 
 
 def prediction_line(prediction: Mapping[str, Any]) -> str:
-    """Return a prediction as the header block writes it."""
+    """Return a prediction as the text that the header block contains, such as {device_gib: 12.3, host_gib: 45.6}."""
     return "{" + ", ".join(f"{key}: {value}" for key, value in prediction.items()) + "}"
 
 
 def predicted_memory(run: RunSettings) -> dict[str, Any] | None:
-    """Return the predicted memory that `check` compares: GiB per device, per node, and of one checkpoint, to one
-    decimal."""
+    """Return the predicted memory that `check` compares with the header block: GiB per device, per node and of one
+    checkpoint, rounded to one decimal. None if the memory or the machine is not known."""
     prediction = predict(run)
     device, host = prediction.device_memory, prediction.host_memory
     if device is None or host is None or run.machine is None:

@@ -1,5 +1,6 @@
-"""Tokens per sample: from the data, the header block, the first rows of local data sets, published figures, or an
-assumption. Also the length of batches, which are padded to the longest of their samples."""
+"""Lengths of samples in tokens. The first source that is at hand counts: the data, the recipe's header block, the first
+rows of local data sets, published figures, an assumption. Also the length of batches, which are padded to their longest
+sample."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _USUAL_SIGMA, _MAX_SIGMA, _LONGEST_SIGMAS = 0.7, 1.0, 2.3
 
 def spread_lengths(typical: float, longest: float, told: bool = True) -> tuple[float, ...]:
     """Return lengths in tokens of equally likely samples with mean `typical`, none above `longest`. Lengths of texts
-    are roughly log-normal. `told`: the longest sample really has that length; otherwise samples are only cut to it."""
+    are roughly log-normal. `told`: True if the longest sample really has the length `longest`; False if `longest` is
+    only the length to which samples are cut."""
     if typical >= longest:
         return (longest,)
     sigma = min(log(longest / typical) / _LONGEST_SIGMAS, _MAX_SIGMA) if told else _USUAL_SIGMA
@@ -30,23 +32,25 @@ def spread_lengths(typical: float, longest: float, told: bool = True) -> tuple[f
 
 
 def log_normal_lengths(typical: float, sigma: float) -> tuple[float, ...]:
-    """Return lengths in tokens of equally likely samples with mean `typical`; `sigma` is the standard deviation of
-    their logarithms."""
+    """Return lengths in tokens of equally likely samples with mean `typical`, spread log-normally. `sigma`: the
+    standard deviation of the lengths' logarithms."""
     lengths = [exp(sigma * each) for each in _NORMAL_MIDDLES]
     scale = typical * len(lengths) / sum(lengths)
     return tuple(scale * each for each in lengths)
 
 
 def expected_longest(lengths: Sequence[float], count: float) -> float:
-    """Return the expected longest of `count` samples drawn at random from equally likely ones."""
+    """Return the expected length of the longest of `count` samples that are drawn at random. `lengths`: lengths of
+    equally likely samples."""
     ordered, number = sorted(lengths), len(lengths)
     shares: list[float] = [(at / number) ** count for at in range(number + 1)]
     return sum(length * (shares[at + 1] - shares[at]) for at, length in enumerate(ordered))
 
 
 def slowest_batch_length(lengths: Sequence[float], micro_batch: int, devices: int, waits: int) -> float:
-    """Return the tokens per sequence of a batch that takes as long as a step. Every device has batches of its own and
-    waits for the slowest once in `waits` batches, over which their lengths even out."""
+    """Return the sequence length, in tokens, of a batch that takes as long as the average batch of a step. Every device
+    has batches of its own and waits for the slowest device once in `waits` batches. Over these batches the differences
+    in length even out."""
     own_longest, slowest = expected_longest(lengths, micro_batch), expected_longest(lengths, micro_batch * devices)
     return own_longest + (slowest - own_longest) / sqrt(waits)
 
@@ -65,8 +69,8 @@ _SHORT_MEAN = 100.0
 
 
 class SampleLengths(NamedTuple):
-    """Lengths in tokens of equally likely samples: the shortest that are possible, the usual, the longest. `assumed`
-    says in words what is not known; `guessed`: nothing tells the lengths."""
+    """Lengths in tokens of equally likely samples, three times: the shortest that are plausible, the usual ones, the
+    longest. `assumed`: what is not known, as text for a message. `guessed`: True if no source gives the lengths."""
 
     lengths: tuple[Sequence[float], Sequence[float], Sequence[float]]
     assumed: tuple[str, ...] = ()
@@ -74,7 +78,8 @@ class SampleLengths(NamedTuple):
 
 
 def estimate_sample_lengths(run: RunSettings, lengths: Sequence[int] | None = None) -> SampleLengths:
-    """Return the lengths of the run's samples. `lengths` are those of its data, if they were read."""
+    """Return the lengths of the run's samples. `lengths`: tokens of each sample of its data, if the data were read;
+    None: estimate from the header block, the first rows, published figures, or `cutoff_len`."""
     longest = run.batch.max_tokens
     if lengths:
         return _known_lengths([min(each, longest) for each in lengths])
@@ -111,8 +116,8 @@ def estimate_sample_lengths(run: RunSettings, lengths: Sequence[int] | None = No
 
 
 def assumed_mean_lengths(longest: int) -> tuple[float, float]:
-    """Return mean lengths, tokens, of samples of which only the longest is known: the shortest possible mean, and the
-    usual one."""
+    """Return two mean lengths of samples, in tokens, for data of which only the longest length is known: the shortest
+    plausible mean, and the usual mean."""
     shortest, usual = (share * longest for share in _CUTOFF_SHARES)
     return min(shortest, _SHORT_MEAN), usual
 
@@ -122,8 +127,9 @@ def _known_lengths(lengths: Sequence[float]) -> SampleLengths:
 
 
 def first_row_lengths(run: RunSettings) -> Iterator[float]:
-    """Yield the estimated tokens of the first rows of each local data set; nothing if one of the data sets cannot be
-    read. A preference pair is two sequences."""
+    """Yield the estimated sequence length, in tokens, of each of the first rows of the local data sets. Yields nothing
+    if a data set cannot be read or samples have images. A preference pair is two sequences, so half of its text
+    counts."""
     if run.data.local_rows is None or _image_tokens(run):
         return
     each = _BYTES_PER_TOKEN * (2 if run.task.uses_preference_pairs else 1)
@@ -133,8 +139,9 @@ def first_row_lengths(run: RunSettings) -> Iterator[float]:
 
 
 def published_tokens(run: RunSettings) -> tuple[int, int] | None:
-    """Return the mean and the longest tokens of a sample of all public data sets together. The longest is `cutoff_len`
-    if it is not published for one of them. None if a mean is not published. Pictures are not counted."""
+    """Return the mean and the longest sample, in tokens, of the recipe's public data sets together. None if a data
+    set's mean is not published. If a data set's longest sample is not published, `cutoff_len` counts. Images are not
+    counted."""
     lengths = [(each["rows"], each["tokens"]) for each in run.data.published if "tokens" in each]
     if not lengths or len(lengths) < len(run.data.published):
         return None
@@ -154,8 +161,8 @@ def _text_values(values: Iterable[Any]) -> Iterator[str]:
 
 
 def _image_tokens(run: RunSettings) -> int:
-    """Return the tokens of the pictures and films of the fullest sample; pictures of public data have their published
-    size."""
+    """Return the decoder tokens of the images and videos of the sample that has most of them. Images of public data
+    sets have their published size."""
     prediction = predict(run)
     if run.model is None or prediction.workload is None or not any(one.tokens for one in prediction.workload.towers):
         return 0

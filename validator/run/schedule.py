@@ -1,5 +1,5 @@
-"""Optimizer steps, warm-up and saves of a run, and how many checkpoints lie on disk (transformers' trainer.py and
-training_args.py)."""
+"""Optimizer steps, warm-up steps and saves of a run, and the number of its checkpoints on disk (transformers'
+trainer.py and training_args.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ WARMUP_SHARES_SINCE = "transformers 5.0.0"
 
 @dataclass(frozen=True)
 class Schedule:
-    """Optimizer steps of a run. `epochs` is the number of passes really made, if `max_steps` sets the end."""
+    """Optimizer steps of a run. `batch`: samples per step; `total`: steps of the whole run; `warmup`: steps of warm-up;
+    `saves`: checkpoints written. `epochs`: passes over the data that are really made, which `max_steps` may limit."""
 
     batch: int
     per_epoch: int
@@ -26,7 +27,8 @@ class Schedule:
 
 
 def training_schedule(run: RunSettings, sequences: int) -> Schedule:
-    """Return the schedule of a run on `sequences` training sequences; LLaMA-Factory logs the same figures."""
+    """Return the schedule of a run. `sequences`: number of training sequences per epoch. LLaMA-Factory logs the same
+    figures when it starts."""
     per_epoch = max(run.batch.steps_per_epoch(sequences), 1)
     limit, epochs = int(run.args.number("max_steps")), max(run.args.number("num_train_epochs"), 0.0)
     total = limit if limit > 0 else math.ceil(epochs * per_epoch)
@@ -37,11 +39,12 @@ def training_schedule(run: RunSettings, sequences: int) -> Schedule:
 
 
 def warmup_steps(run: RunSettings, total: int | None) -> int | None:
-    """Optimizer steps of warm-up in a run of `total` steps; None if the warm-up is a share and the total is not known.
+    """Optimizer steps of warm-up in a run of `total` steps; None if the warm-up is a share of the run and the total is
+    not known.
 
-    transformers 5 lets `warmup_ratio` replace `warmup_steps`, which below 1 is a share of the run. transformers 4 takes
-    `warmup_steps` as a count, and `warmup_ratio` only where that is 0. Source: training_args.py, get_warmup_steps.
-    """
+    In transformers 5 `warmup_ratio` replaces `warmup_steps`; a value below 1 is a share of the run. In transformers 4
+    `warmup_steps` is a count, and `warmup_ratio` counts only if `warmup_steps` is 0. Source: training_args.py,
+    get_warmup_steps."""
     steps, share = run.args.number("warmup_steps"), run.args.number("warmup_ratio")
     if run.releases.requires(since=WARMUP_SHARES_SINCE):
         share = share if run.args.is_set("warmup_ratio") else steps
@@ -52,7 +55,8 @@ def warmup_steps(run: RunSettings, total: int | None) -> int | None:
 
 
 def save_interval(run: RunSettings, per_epoch: int, total: int) -> int:
-    """Return the optimizer steps from one checkpoint to the next; 0 if none is written."""
+    """Return the optimizer steps from one checkpoint to the next; 0 if the run does not save at a fixed interval.
+    `total`: optimizer steps of the whole run."""
     how = run.args.get("save_strategy")
     if how == "steps":
         return _interval_steps(run.args.number("save_steps"), total) or total
@@ -60,23 +64,25 @@ def save_interval(run: RunSettings, per_epoch: int, total: int) -> int:
 
 
 def _interval_steps(every: float, total: int) -> int:
-    """Return the optimizer steps of an interval; an interval below 1 is a share of the run."""
+    """Return the optimizer steps of an interval such as `save_steps`. A value below 1 is a share of the run's `total`
+    steps."""
     return math.ceil(total * every) if every < 1 else int(every)
 
 
 class CheckpointCounts(NamedTuple):
-    """Numbers of checkpoints in the output folder: `kept` once a save has ended, `at_once` while one is written."""
+    """Numbers of checkpoints in the output folder. `kept`: after a save; `at_once`: while a checkpoint is written."""
 
     kept: int
     at_once: int
 
 
 def count_checkpoints(run: RunSettings) -> CheckpointCounts:
-    """Return the most checkpoints that a run keeps, and that are on disk at once.
+    """Return the most checkpoints that a run keeps, and the most that are on disk at the same time.
 
-    A checkpoint is written before the oldest one is removed, so a run with `save_total_limit` has one more for a while.
-    Neither the last checkpoint nor the best is removed, so a limit of 1 keeps two if checkpoints are compared. Source:
-    transformers/trainer.py, _save_checkpoint; transformers/trainer_utils.py, rotate_checkpoints."""
+    A checkpoint is written before the oldest one is removed, so for a while there is one more than `save_total_limit`.
+    The Trainer removes neither the last checkpoint nor the best, so a limit of 1 keeps two if checkpoints are compared
+    by a metric. Source: transformers/trainer.py, _save_checkpoint; transformers/trainer_utils.py,
+    rotate_checkpoints."""
     if run.args.get("save_strategy") == "no":
         return CheckpointCounts(0, 0)
     written, limit = _written_checkpoints(run), int(run.args.number("save_total_limit"))
@@ -88,8 +94,8 @@ def count_checkpoints(run: RunSettings) -> CheckpointCounts:
 
 
 def _written_checkpoints(run: RunSettings) -> int | None:
-    """Return the most checkpoints that the run writes, including the one at the end; None if its steps are not
-    known."""
+    """Return the most checkpoints that the run writes, including the checkpoint at its end; None if the number of
+    optimizer steps is not known."""
     if not (total := run.steps):
         return None
     if run.args.get("save_strategy") == "best":  # at most one each evaluation

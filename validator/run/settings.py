@@ -1,5 +1,5 @@
-"""`RunSettings`: the run that LLaMA-Factory would make of a recipe. Each question about its arguments has one answer
-here, in groups; files are read when they are first asked for."""
+"""`RunSettings`: the run that LLaMA-Factory would make of a recipe. Each question about the run's arguments is answered
+by one attribute. Files are read when an attribute first needs them."""
 
 from __future__ import annotations
 
@@ -49,51 +49,53 @@ _PLAIN_ADAMW = "adamw_torch"
 
 
 def _word_count(words: Any) -> int:
-    """Return the number of words in a comma-separated text or a list; there may be very many."""
+    """Return the number of words in a comma-separated text or a list, without splitting the text, which may be very
+    long."""
     return words.count(",") + 1 if isinstance(words, str) and words else len(words) if isinstance(words, list) else 0
 
 
 def _possible_default_optimizers(releases: ReleaseRange) -> set[str]:
-    """Return the values that `optim` has if it is left out, under each release that the header block admits."""
+    """Return the default values of `optim` under the releases that the recipe's header block allows."""
     since = releases.possible_defaults("optim") if releases.may_be_since_torch(8) else set()
     return since | ({_PLAIN_ADAMW} if releases.may_be_before_torch(8) else set())
 
 
 def read_arguments(values: Mapping[str, Any], header: Mapping[str, Any]) -> Arguments:
-    """Return a recipe's arguments with the defaults of the releases that its header block admits.
+    """Return a recipe's arguments with the defaults of the releases that its header block allows.
 
-    The default optimizer is AdamW's fused form. If the header block admits an older transformers, or torch before 2.8,
-    the default is the form that holds the roots of all second moments at once (transformers, training_args.py,
-    default_optim)."""
+    The default optimizer is the fused form of AdamW. If the header block allows an older transformers, or torch before
+    2.8, the default is the plain form `adamw_torch`, which holds the square roots of all second moments at once
+    (transformers, training_args.py, default_optim)."""
     if "optim" in values or not header or _PLAIN_ADAMW not in _possible_default_optimizers(ReleaseRange(header)):
         return Arguments(values)
     return Arguments(values, {"optim": _PLAIN_ADAMW})
 
 
 class MemorySource(Protocol):
-    """A replacement for the formulas of device memory, if a command was asked for it: a simulation."""
+    """A replacement for the formulas of device memory, for commands that simulate the training step."""
 
     def find_model(
         self, run: RunSettings, model: Model | None, problem: str | None, /
     ) -> tuple[Model | None, str | None]:
-        """Return the model to use instead of the one that was found, or why there is none."""
+        """Return the model to use in place of `model`, or None and the reason why no model is known."""
         ...
 
     def device_memories(self, run: Any, length: int, /) -> Mapping[str, Estimate]:
-        """Return memory by release like `Prediction.workloads` with samples of this length; none if not simulated."""
+        """Return device memory by release of transformers (the keys of `Prediction.workloads`), with samples of
+        `length` tokens; empty if the run was not simulated."""
         ...
 
     def exceeds_at_rest(self, run: Any, /) -> bool:
-        """True if it is known without a simulation that the run is too large for its device."""
+        """True if the run exceeds its device even without a training step, so that no simulation is needed."""
         ...
 
 
 # dataclass compiles each method that it writes, at every start: of a run it writes none that is unused.
 @dataclass(frozen=True, eq=False, repr=False)
 class RunSettings:
-    """Settings of a run. `header` is the header block as it is written. `is_unmodified` is false if the command line
-    changed a value or the machine. `refused_keys` are keys that the recipe means to set, in a way that LLaMA-Factory
-    does not take. `memory_source` replaces the formulas of device memory for a model that they do not know."""
+    """Settings of a run. `header`: the recipe's header block as written. `is_unmodified`: False if the command line
+    changed a value or the machine. `refused_keys`: keys that the recipe sets in a way that LLaMA-Factory refuses.
+    `memory_source`: replaces the formulas of device memory for a model type that the formulas do not know."""
 
     args: Arguments
     header: Mapping[str, Any] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class RunSettings:
 
     @cached_property
     def releases(self) -> ReleaseRange:
-        """The releases for which the recipe is."""
+        """The package releases (transformers, torch, LLaMA-Factory …) that the recipe's header block allows."""
         return ReleaseRange(self.header)
 
     @cached_property
@@ -138,20 +140,20 @@ class RunSettings:
 
     @property
     def requested_optimizers(self) -> list[str]:
-        """The keys that ask for an optimizer of LLaMA-Factory's own; the first is made, the others have no effect
-        (train/trainer_utils.py, create_custom_optimizer)."""
+        """The recipe's keys that ask for an optimizer of LLaMA-Factory's own, such as `use_galore`. LLaMA-Factory makes
+        the first of these optimizers and ignores the others (train/trainer_utils.py, create_custom_optimizer)."""
         is_on = {"loraplus_lr_ratio": self.args.is_set}
         return [key for key in OWN_OPTIMIZERS if is_on.get(key, self.args.flag)(key)]
 
     @property
     def possible_default_optimizers(self) -> set[str]:
-        """The values that `optim` has if it is left out, under each release that the header block admits."""
+        """The default values of `optim` under the releases that the recipe's header block allows."""
         return _possible_default_optimizers(self.releases)
 
     @property
     def template(self) -> Mapping[str, Any] | None:
-        """LLaMA-Factory's facts about the template (data/template.py); None if the recipe names none or an unknown
-        one."""
+        """LLaMA-Factory's facts about the recipe's template (data/template.py); None if the recipe names no template or
+        an unknown one."""
         return known_templates().get(str(self.args.get("template")))
 
     # Devices, and what shards over them.
@@ -162,21 +164,22 @@ class RunSettings:
 
     @property
     def on_gpu(self) -> bool:
-        """True if the devices are NVIDIA's or AMD's, or if no machine is named. Only there does transformers replace
-        layers by fused kernels (utils/import_utils.py, is_flash_linear_attention_available,
+        """True if the devices are GPUs of NVIDIA or AMD, or if no machine is named. transformers replaces layers by
+        fused kernels only on these GPUs (utils/import_utils.py, is_flash_linear_attention_available,
         is_mamba_2_ssm_available)."""
         return self.machine is None or self.machine.device.vendor in ("nvidia", "amd", "unknown")
 
     @property
     def uses_deepspeed(self) -> bool:
-        """True if DeepSpeed runs the step; an empty value leaves it off (transformers, training_args.py)."""
+        """True if the recipe turns DeepSpeed on. An empty value of `deepspeed` leaves it off (transformers,
+        training_args.py)."""
         value = self.args.get("deepspeed")
         return bool(value) and isinstance(value, (str, dict))
 
     @cached_property
     def deepspeed(self) -> DeepSpeedConfig | None:
-        """The DeepSpeed configuration; None if the recipe uses none. A file that does not exist is replaced by the
-        catalogue's of the same name, else by the configuration that its name suggests."""
+        """The DeepSpeed configuration; None if the recipe uses none. If its file does not exist, the catalogue's file
+        of the same name counts, or else the configuration that the file's name suggests."""
         if not self.uses_deepspeed:
             return None
         value = self.args.get("deepspeed")
@@ -194,8 +197,8 @@ class RunSettings:
 
     @property
     def fsdp_words(self) -> tuple[str, ...]:
-        """The words of `fsdp`: true shards in full, a text is split at spaces, a list is taken as it is (transformers,
-        training_args.py, _process_fsdp_args)."""
+        """The words of the recipe's `fsdp` key: true means full_shard, a text is split at spaces, a list stays as it is
+        (transformers, training_args.py, _process_fsdp_args)."""
         value = self.args.get("fsdp")
         if value is True:
             return ("full_shard",)
@@ -203,13 +206,14 @@ class RunSettings:
 
     @property
     def fsdp(self) -> Fsdp | None:
-        """FSDP by the accelerate file, else by the recipe's own keys; None if nothing asks for it."""
+        """The FSDP settings of the accelerate file, or else of the recipe's own keys; None if the run does not use
+        FSDP."""
         launched = self.accelerate.fsdp if self.accelerate else None
         return launched or (fsdp_of_words(self.fsdp_words) if self.fsdp_words else None)
 
     @property
     def price(self) -> Price | None:
-        """Price of a device per hour; None if none is stated."""
+        """Price of a device per hour; None if no price is named for the machine."""
         if self.machine is None or self.machine.price is None:
             return None
         return parse_price(self.machine.price)
@@ -218,21 +222,22 @@ class RunSettings:
 
     @property
     def hub_source(self) -> tuple[str, str | None]:
-        """The revision of a hub model, and the folder it is kept in if that is not the hub's own cache."""
+        """The revision of a hub model, and the cache folder that the recipe names (`cache_dir`); None stands for the
+        hub's usual cache."""
         revision, folder = self.args.get("model_revision"), self.args.get("cache_dir")
         return str(revision or "main"), folder if isinstance(folder, str) else None
 
     @cached_property
     def _model(self) -> tuple[Model | None, str | None]:
-        """The model, or why it is not known."""
+        """The model and None, or None and the reason why the model is not known."""
         found = self._model_by_name()
         return self.memory_source.find_model(self, *found) if self.memory_source else found
 
     def _model_by_name(self) -> tuple[Model | None, str | None]:
-        """Return the model that the tables or a folder tell, or why it is not known.
+        """Return the model that `model_name_or_path` means, or the reason why the model is not known.
 
-        Rows of new tokens are counted whole, where a checkpoint may have some to spare (LLaMA-Factory,
-        model/model_utils/embedding.py)."""
+        Tokens that the recipe adds enlarge the vocabulary in full, although a checkpoint may have unused rows for some
+        of them (LLaMA-Factory, model/model_utils/embedding.py)."""
         name = self.args.get("model_name_or_path")
         if not isinstance(name, str):
             return None, None
@@ -251,8 +256,9 @@ class RunSettings:
         return model._replace(arch=arch), None
 
     def _has_kernels(self, mixer: Mixer, family: Family) -> bool:
-        """True if a package provides kernels for the layer that replaces attention: the header block names the package,
-        or LLaMA-Factory stops without it beside FlashAttention-2 (model/patcher.py)."""
+        """True if the devices are GPUs and a package with fused kernels for the layers that replace attention is
+        installed. The package counts as installed if the header block names it, or if the recipe needs it, because
+        LLaMA-Factory stops without it if `flash_attn` is fa2 (model/patcher.py)."""
         requires_kernels = family.mixers_patched and self.args.get("flash_attn") == "fa2"
         return self.on_gpu and (requires_kernels or self.declared.packages.issuperset(mixer.facts.packages))
 
@@ -262,13 +268,14 @@ class RunSettings:
 
     @property
     def model_name(self) -> Any:
-        """The model's name in the catalogue, else what the recipe writes."""
+        """The model's name in the tables of known models, or else `model_name_or_path` as the recipe writes it."""
         is_listed = self.model and self.model.id and not self.model.identified_by
         return self.model.name if self.model and is_listed else self.args.get("model_name_or_path")
 
     @property
     def model_problem(self) -> str | None:
-        """The reason why the model is not known; nothing is quoted from a folder outside of the repository."""
+        """The reason why the model is not known, as text for a message; None if the model is known or not named. For a
+        folder outside of the repository, a fixed text that quotes nothing from the folder."""
         problem, name = self._model[1], self.args.get("model_name_or_path")
         place = self.workspace.find(name) if problem and isinstance(name, str) else None
         files = (place[0] / file for file in ("config.json", "adapter_config.json")) if place else ()
@@ -286,7 +293,8 @@ class RunSettings:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of the run; 0 if the number of samples is not known. Packing makes fewer of them."""
+        """Optimizer steps of the run; 0 if the number of samples is not known. Packing puts several samples into a
+        sequence, so a packed run makes fewer steps."""
         if self.args.number("max_steps") > 0:
             return int(self.args.number("max_steps"))
         epochs = max(self.args.number("num_train_epochs"), 0.0)
@@ -295,8 +303,8 @@ class RunSettings:
 
     @cached_property
     def guidance(self) -> SampleAmounts | None:
-        """Numbers of samples that public work used for the stage and method; None without a model. If a model reads
-        images, samples count as having some unless the registry says that they have none."""
+        """Numbers of samples that public work used for this stage and method; None if the model is not known. For a
+        model that reads images, samples count as having images unless the registry shows that they have none."""
         if self.model is None:
             return None
         plain = {one.name for one in self.data.datasets if not one.attr.has_images}
@@ -307,15 +315,17 @@ class RunSettings:
 
     @cached_property
     def derived(self) -> dict[object, Any]:
-        """Results that other modules keep with the run: its prediction, and runs with other arguments."""
+        """A store for results that other modules compute from the run: its prediction, and runs with other
+        arguments."""
         return {}
 
     def updated(self, changes: Mapping[str, Any]) -> Self:
-        """Return the run with other arguments."""
+        """Return a copy of the run in which `changes` replace or add arguments."""
         return replace(self, args=self.args.updated(changes))
 
     def with_header(self, header: Mapping[str, Any]) -> Self:
-        """Return the run with another header block."""
+        """Return a copy of the run with another header block, and with the defaults of the releases that this header
+        block allows."""
         return replace(self, header=header, args=read_arguments(self.args.values, header))
 
 
@@ -326,10 +336,12 @@ def resolve(
     refused: frozenset[str] = frozenset(),
     untrusted: bool = False,
 ) -> RunSettings:
-    """Return the run that a document describes, on the machine asked for, else on the header's.
+    """Return the run that a recipe describes, on `machine` if it is given, otherwise on the machine of the recipe's
+    header block.
 
-    `refused` are keys whose value was reported already, or stands under another name; later checks shall not report
-    them again. `untrusted`: somebody else may have written the document."""
+    `refused`: keys whose value was reported already, or which are written under another name; later checks shall not
+    report these keys again. `untrusted`: somebody else may have written the recipe, so messages quote no files outside
+    of its repository."""
     header = document.header
     values = {key: intended_value(key, value) if key in refused else value for key, value in document.values.items()}
     values = {key: value for key, value in values.items() if value is not None or key not in refused}
@@ -360,13 +372,14 @@ def run_of_values(
     machine: Machine | None = None,
     workspace: Workspace | None = None,
 ) -> RunSettings:
-    """Return the run of a recipe's values without a file."""
+    """Return the run of a recipe that is not a file, from its keys and values."""
     header = header or {}
     return RunSettings(read_arguments(values, header), header, machine, workspace=workspace or Workspace())
 
 
 def _machine_or_problem(name: Any, ram: float | None) -> tuple[Machine | None, str | None]:
-    """Return the machine of this name, or why it is not known; neither if none is named."""
+    """Return the machine of this name and None, or None and the reason why the machine is not known; both None if no
+    machine is named. `ram`: main memory per node in GiB, if it differs from the usual server's."""
     if not isinstance(name, str):
         return None, None
     try:

@@ -1,5 +1,5 @@
-"""Simulation results for a run: the figures that are shown, and the protocols by which plans get simulations. The
-command that was asked for a simulation hands in the simulator."""
+"""Simulation results for a run: the figures that are shown, and the protocols by which `plan` gets simulations. The
+command that the user asked for a simulation passes the simulator in."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from validator.run.settings import RunSettings
 
 @dataclass(frozen=True)
 class SimulationFigures:
-    """Peak of live tensors and the memory that the system's tool would show, GiB; parameter counts; the releases that
-    were simulated. `whole`: all layers were stepped through, not two shallow copies."""
+    """Figures of a simulated run. `allocated`: GiB of live tensors at the peak. `low`, `expected`, `high`: GiB that the
+    vendor's tool would show. `releases`: the package releases that were simulated. `whole`: True if all layers were
+    simulated, False if two shallow copies of the model were."""
 
     allocated: float
     low: float
@@ -27,48 +28,50 @@ class SimulationFigures:
 
 
 class PlanSimulations(Protocol):
-    """Simulations for the runs of a plan, for a model that no formula knows (simulation/predict.py)."""
+    """Simulations for the runs of a plan, for a model type that the formulas do not know (simulation/predict.py)."""
 
     @property
     def model(self) -> Model:
-        """The model; its layers are counted only after `count`."""
+        """The model that is simulated. Its number of layers is known only after `count`."""
         ...
 
     @property
     def kind(self) -> str:
-        """The model's type."""
+        """The `model_type` of the model's config.json."""
         ...
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """Reasons why the runs of a method cannot be simulated, by the simulator's name for the method."""
+        """Reasons why the runs of a training method could not be simulated, by the simulator's name for the method."""
         ...
 
     @property
     def used_up(self) -> int | None:
-        """The number of simulations made, if no more are allowed; else None."""
+        """The number of simulations that were made, if no more are allowed; else None."""
         ...
 
     @property
     def fuses(self) -> bool:
-        """True if LLaMA-Factory has liger kernels for the model, and the simulator their package."""
+        """True if LLaMA-Factory has liger kernels for the model type and the package liger-kernel is installed where
+        the simulator runs."""
         ...
 
     @property
     def without_new_ones(self) -> PlanSimulations:
-        """The same simulations, without making further ones."""
+        """The same simulations, in a form that makes no further simulation."""
         ...
 
     def count(self, runs: Iterable[RunSettings]) -> None:
-        """Count the model's layers by the first of the runs that can be simulated. Raises RecipeError if none can."""
+        """Count the model's layers by simulating the first run that can be simulated. Raises RecipeError if no run can
+        be simulated."""
 
     def with_simulations(self, run: RunSettings) -> RunSettings:
-        """Return the run, with simulations at hand."""
+        """Return the run with these simulations as its memory source."""
         ...
 
 
 class FindSimulations(Protocol):
-    """Return the simulations for the runs of a model, or None if no config.json describes it. Raises RecipeError for a
-    model that cannot be used."""
+    """A function that returns the simulations for the runs of the model `name`, or None if no config.json describes the
+    model. Raises RecipeError for a model that cannot be used."""
 
     def __call__(self, name: str) -> PlanSimulations | None: ...

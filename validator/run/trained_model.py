@@ -1,5 +1,5 @@
-"""The model that a recipe trains, from every hint there is: a folder, a known name, the header block, words in the
-name, and the recipe beside this one that writes the model."""
+"""The model that a recipe trains. Every hint is used: a folder, a known name, the header block, words in the name, and
+another recipe in the same folder that writes the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WRITTEN_FOLDER = re.compile(r"(?m)^(?:output|export)_dir: *[\"']?([^\s\"'#]+)")
 
 
 class EarlierRun(NamedTuple):
-    """A recipe, the model that it starts from, and the template of that model afterwards."""
+    """A recipe that writes a model, the model that it starts from, and its template."""
 
     recipe: Path
     model: str
@@ -32,9 +32,9 @@ class EarlierRun(NamedTuple):
 
 
 def find_earlier_run(recipe: str, name: str) -> EarlierRun | None:
-    """Return the run that writes the model `name`, by the recipes in the same folder and, in the layout of
-    LLaMA-Factory's examples, in the folders beside it. None if no recipe writes the model, or if several do from
-    different models."""
+    """Return the run that writes the model `name`: one of the recipes in the folder of `recipe` and, if the folders are
+    laid out as in LLaMA-Factory's examples, in the folders beside it. None if no recipe writes the model, or if several
+    recipes write it from different models."""
     if recipe == "-":
         return None
     files = _recipes_by_output(Path(recipe).absolute().parent).get(os.path.normpath(name), ())
@@ -43,7 +43,8 @@ def find_earlier_run(recipe: str, name: str) -> EarlierRun | None:
 
 
 def find_earlier_adapter(recipe: str, name: str) -> Path | None:
-    """Return the recipe beside this one that trains the adapter `name`; None if no recipe does."""
+    """Return the recipe that trains the adapter `name`, among the recipes in the folder of `recipe` and in similar
+    folders beside it; None if no recipe does."""
     if recipe == "-":
         return None
     for file in _recipes_by_output(Path(recipe).absolute().parent).get(os.path.normpath(name), ()):
@@ -55,14 +56,14 @@ def find_earlier_adapter(recipe: str, name: str) -> Path | None:
 
 
 def _saves_adapter(values: Mapping[str, Any]) -> bool:
-    """True if a run saves an adapter instead of a whole model."""
+    """True if a recipe with these values saves an adapter and no whole model."""
     return bool(values.get("do_train")) and values.get("finetuning_type", "lora") in ("lora", "oft")
 
 
 @lru_cache(maxsize=_MAX_FILES)
 def _run_that_writes(file: Path, name: str) -> EarlierRun | None:
-    """Return the run of a recipe that writes a whole model to the folder `name`; None if the recipe does not. A LoRA
-    run leaves only an adapter, and an export may be quantized."""
+    """Return the run of the recipe `file` if it writes a whole model to the folder `name`; otherwise None. A LoRA run
+    does not, because it saves only an adapter. A quantized export is not counted either."""
     values = load_recipe(str(file)).values
     written = values.get("output_dir" if values.get("do_train") else "export_dir")
     model = values.get("model_name_or_path")
@@ -78,7 +79,8 @@ def _run_that_writes(file: Path, name: str) -> EarlierRun | None:
 
 @lru_cache(maxsize=64)
 def _recipes_by_output(folder: Path) -> dict[str, list[Path]]:
-    """Return the recipes around a folder by the output folders in their text; the recipes are not parsed."""
+    """Return the recipes in and around a folder, by their `output_dir` or `export_dir`. The keys are found by a text
+    search, without parsing the recipes."""
     writers: dict[str, list[Path]] = {}
     for file in _recipes_around(folder):
         try:
@@ -95,9 +97,13 @@ def _recipes_by_output(folder: Path) -> dict[str, list[Path]]:
 
 
 def _recipes_around(folder: Path) -> Iterator[Path]:
-    """Yield the recipes in a folder and in similar folders beside it."""
+    """Yield the recipes in a folder. If the folder is named as in LLaMA-Factory's examples (train_…, merge_…, extras),
+    also the recipes in its sibling folders with such names."""
     sibling_folders = sorted(safe_read.glob_folder(folder.parent, "*/")) if _SIBLING_FOLDER.match(folder.name) else []
-    folders = [folder, *(other for other in sibling_folders if _SIBLING_FOLDER.match(other.name) and other != folder)]
+    folders = [
+        folder,
+        *(sibling for sibling in sibling_folders if _SIBLING_FOLDER.match(sibling.name) and sibling != folder),
+    ]
     files = (file for each in folders for file in sorted(safe_read.glob_folder(each, "*.y*ml")))
     return (file for file, _ in zip(files, range(_MAX_FILES), strict=False))
 
@@ -112,9 +118,9 @@ _RUN_NAME_KEYS = ("run_name", "swanlab_run_name", "hub_model_id")
 def resolve_model(
     args: Arguments, hub_source: tuple[str, str | None], base: object, name: str, folder: Path | None, recipe: str
 ) -> Model:
-    """Return the model that `name` means in the recipe at the path `recipe`. The first hint that tells it counts: a
-    folder's config.json, a known name, the header block's `base`, words in the name, a recipe beside this one that
-    writes the model, the name of the recipe or of its run. Raises RecipeError if no hint tells the model, or its
+    """Return the model that `name` means in the recipe at the path `recipe`. Hints are tried in this order: config.json
+    in `folder`, a known name, the header block's `base`, words in the name, a recipe in the same folder that writes the
+    model, the name of the recipe or of its run. Raises RecipeError if no hint identifies the model, or if its
     config.json cannot be used."""
     if folder and safe_read.path_kind(folder / "config.json") == "file":
         return models.find_model(str(folder))
@@ -136,8 +142,8 @@ def resolve_model(
 
 
 def _model_of_run_name(args: Arguments, name: str, recipe: str) -> Model | None:
-    """Return the model that the name of the recipe or of its run tells, unless the model's own name suggests
-    another."""
+    """Return the model that is named in the file name of the recipe or in its run name (`run_name` and similar keys).
+    None if neither names a model, or if the model's own name suggests another one."""
     from validator.knowledge import model_names  # its patterns take 6 ms to compile; known names need none
 
     own_name = name.rstrip("/").rpartition("/")[2]
@@ -152,7 +158,8 @@ def _model_of_run_name(args: Arguments, name: str, recipe: str) -> Model | None:
 
 
 def _model_of_earlier_run(recipe: str, name: str, template: object, depth: int = 3) -> Model | None:
-    """Return the model from which a recipe beside this one, with the same template, makes `name`."""
+    """Return the model from which another recipe in the same folder trains `name`, if both recipes have the same
+    template; else None. The search follows up to `depth` such recipes."""
     from validator.knowledge import model_names  # its patterns take 6 ms to compile; known names need none
 
     run = find_earlier_run(recipe, name)
@@ -168,7 +175,8 @@ def _model_of_earlier_run(recipe: str, name: str, template: object, depth: int =
 
 
 def is_local_name(name: str) -> bool:
-    """True if a model or adapter name cannot be, or is hardly, a hub's (`name` or `organization/name`)."""
+    """True if the name of a model or adapter is a path and not a hub name (`name` or `organization/name`), judged by
+    its form alone."""
     if name.startswith((".", "/", "~")) or name.strip("/").count("/") > 1 or any(char in name for char in "\\$ :"):
         return True
     return "/" in name and name.partition("/")[0] in _TRAINING_FOLDERS

@@ -1,5 +1,5 @@
-"""Time that a run takes: seconds of a usual step, hours of the whole run if the number of samples is known, and seconds
-to write a checkpoint."""
+"""Time of a run: seconds of a usual optimizer step, hours of the whole run if the number of samples is known, and
+seconds to write a checkpoint."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ _REFERENCE_DEVICE = "a100-80g"
 
 
 class TrainingTime(NamedTuple):
-    """Time of a run. `step` is the usual step; `tokens_per_second` counts all devices, padding included. `run` is None
-    if the number of samples is not known. `assumed` says in words what is not known and makes the band wide."""
+    """Predicted time of a run. `step`: the usual optimizer step. `tokens_per_second`: over all devices, padding
+    included. `run`: the whole run; None if the number of samples is not known. `assumed`: what is not known and so
+    makes the time range wide, as text for a message."""
 
     step: StepTime
     tokens_per_second: float
@@ -55,7 +56,7 @@ class TrainingTime(NamedTuple):
 
 
 class _TimeAtLength(NamedTuple):
-    """Step and run at one of the lengths that samples may have."""
+    """Time of a step and of the run, if samples have one of the distributions of lengths that are plausible."""
 
     step: StepTime
     tokens: float
@@ -70,9 +71,10 @@ def predict_training_time(
     lengths: tuple[int, ...] | None = None,
     correction: float | None = None,
 ) -> TrainingTime | None:
-    """Return the time that the run takes. `sequences` and `lengths` are those of its data, if they were read; otherwise
-    the rows of its data sets count, or the header block's recommended number. `correction`: measured seconds over
-    predicted ones on the run's machine. None if model, machine or rates are unknown."""
+    """Return the predicted time of the run; None if model, machine or the machine's rates are not known. `sequences`
+    and `lengths`: number of training sequences and tokens of each sample, if the data were read; otherwise the rows of
+    the data sets or the header block's recommended number count. `correction`: measured seconds divided by predicted
+    seconds on this machine."""
     device, assumed = _machine_rates(run, correction)
     if device is None or run.model is None or predict(run).workload is None:
         return None
@@ -90,8 +92,8 @@ def predict_training_time(
 
 
 def hours_by_length(run: RunSettings, correction: float | None = None) -> dict[int, Band]:
-    """Return the hours by mean length of samples, tokens; empty if the length is known, or if the number of samples is
-    not."""
+    """Return the hours of the run for several mean lengths of samples, by mean length in tokens. Empty if the sample
+    lengths are known, or if the number of samples is not known."""
     if not estimate_sample_lengths(run).guessed:
         return {}
     means = dict.fromkeys((*(each for each in _MEAN_LENGTHS if each < run.batch.max_tokens), run.batch.max_tokens))
@@ -101,9 +103,9 @@ def hours_by_length(run: RunSettings, correction: float | None = None) -> dict[i
 
 
 def comparable_step_seconds(run: RunSettings, tokens: float | None) -> float | None:
-    """Return the predicted seconds of a step that a measured step is divided by: of a step with `tokens` over all
-    devices, padding included, else of full length. None if model, machine or rates are unknown; a machine without
-    published rates is compared with an A100."""
+    """Return the predicted seconds of an optimizer step, to compare with a measured step. `tokens`: tokens of the
+    measured step over all devices, padding included; None means sequences of full length. None if model, machine or
+    rates are unknown; for a machine without published rates, the seconds on an A100."""
     prediction = predict(run)
     device, _ = _machine_rates(run, 1.0)
     if device is None or run.model is None or prediction.workload is None:
@@ -114,8 +116,8 @@ def comparable_step_seconds(run: RunSettings, tokens: float | None) -> float | N
 
 
 def seconds_per_sample(run: RunSettings, lengths: Sequence[float]) -> float | None:
-    """Return the expected seconds for each sample of these lengths, to compare runs on the same data; None if model,
-    machine or rates are unknown."""
+    """Return the expected training time per sample, in seconds, for samples of these lengths. The value serves to
+    compare runs on the same data. None if model, machine or rates are unknown."""
     device, _ = _machine_rates(run)
     if device is None or run.model is None or predict(run).workload is None:
         return None
@@ -129,16 +131,17 @@ def seconds_per_sample(run: RunSettings, lengths: Sequence[float]) -> float | No
 
 
 def time_ratio(run: RunSettings, after: RunSettings, lengths: Sequence[float]) -> float | None:
-    """Return the time of another run on the same samples, of these lengths, divided by this run's. None if either time
-    is not known, or if the other run keeps more of each sample."""
+    """Return the time of the run `after` divided by the time of `run`, on the same samples of these lengths. None if
+    either time is not known, or if `after` cuts samples at a greater length."""
     before = seconds_per_sample(run, lengths)
     seconds = seconds_per_sample(after, lengths) if before and after.batch.max_tokens <= run.batch.max_tokens else None
     return seconds / before if seconds and before else None
 
 
 def _machine_rates(run: RunSettings, correction: float | None = None) -> tuple[DeviceRates | None, tuple[str, ...]]:
-    """Return the rates of the run's machine, and what is assumed of them; no rates if the DeepSpeed file cannot be
-    read. If no rates are published for the device, a correction scales those of another device."""
+    """Return the rates of the run's machine, and what is assumed about them as text for messages. The rates are None if
+    no machine is named, no rates are published for the device, or the DeepSpeed file cannot be read. If no rates are
+    published but `correction` is given, the rates of another device are scaled by it."""
     machine = run.machine
     if machine is None or (run.deepspeed and run.deepspeed.problem):
         return None, ()
@@ -158,7 +161,8 @@ def _machine_rates(run: RunSettings, correction: float | None = None) -> tuple[D
 
 
 def _named_network(run: RunSettings) -> str | None:
-    """Return the network that the header block names; None if the name is not known, which a rule reports."""
+    """Return the network between nodes that the recipe's header block names; None if it names none or an unknown one. A
+    rule reports an unknown name."""
     name = run.machine.network if run.machine else None
     try:
         return devices.parse_network(name).name if isinstance(name, str) else None
@@ -180,8 +184,9 @@ def _training_time_at(
 
 
 def _workload_at_length(run: RunSettings, lengths: Sequence[float]) -> Workload:
-    """Return the workload with the sequence length that sets the step's time. Devices that shard gradients or weights
-    wait for each other in every batch, others once a step. Batches are padded to a multiple of 8 (data/collator.py)."""
+    """Return the workload with the sequence length that determines the step's time, for samples of these lengths.
+    Devices that shard gradients or weights wait for each other in every batch, other devices once a step. Batches are
+    padded to a multiple of 8 (data/collator.py)."""
     prediction = predict(run)
     assert run.model
     assert prediction.workload
@@ -199,8 +204,8 @@ def _workload_at_length(run: RunSettings, lengths: Sequence[float]) -> Workload:
 def _run_course(
     run: RunSettings, lengths: Sequence[float], device: DeviceRates, sequences: int | None
 ) -> RunCounts | None:
-    """Return the counts of steps, evaluations and saves of the run, with samples of these lengths; None if the number
-    of samples is not known."""
+    """Return how many steps, evaluations and saves the run makes, for samples of these lengths. `sequences`: number of
+    training sequences, if the data were read. None if the number of samples is not known."""
     samples = sample_counts(run)
     mean = sum(lengths) / len(lengths)
     if sequences is None and samples.train is not None:
@@ -224,15 +229,16 @@ def _run_course(
 
 
 class SampleCounts(NamedTuple):
-    """Samples trained on, None if not known; and samples evaluated, as far as known."""
+    """Numbers of samples. `train`: samples to train on; None if not known. `held_back`: samples for evaluation, as far
+    as they are known."""
 
     train: int | None
     held_back: int
 
 
 def sample_counts(run: RunSettings) -> SampleCounts:
-    """Return the rows of the data sets that the run trains on and evaluates (data/loader.py, data_utils.py), else the
-    recommended number."""
+    """Return the number of samples that the run trains on and evaluates on (data/loader.py, data_utils.py). If the rows
+    of the data sets are not known, the recommended number of the recipe's header block counts."""
     if run.data.rows is None:
         return SampleCounts(None, 0)
     evaluated = sum(one.rows.number for one in run.data.evaluation_datasets if one.rows)
@@ -240,8 +246,8 @@ def sample_counts(run: RunSettings) -> SampleCounts:
 
 
 def _evaluation_count(run: RunSettings, total: int, epochs: float) -> float:
-    """Return how often the run is evaluated: at each interval, and once more at the end (train/sft/workflow.py). If no
-    interval is named, the logging interval counts (transformers, training_args.py)."""
+    """Return how many evaluations the run makes: one at each interval, and one more at the end (train/sft/workflow.py).
+    Without `eval_steps`, the logging interval counts (transformers, training_args.py)."""
     if not run.evaluation.runs:
         return 0
     if run.evaluation.strategy == "epoch":
@@ -256,7 +262,7 @@ _SLOW_DISK = 0.2 * GIB
 
 
 def checkpoint_write_seconds(run: RunSettings) -> float:
-    """Return the most seconds that writing one checkpoint takes; 0 if its size is not known."""
+    """Return the most seconds that writing one checkpoint may take; 0 if the checkpoint's size is not known."""
     prediction = predict(run)
     rates = run.machine.device.rates(run.machine.devices) if run.machine else None
     if rates is None or prediction.workload is None:
@@ -265,8 +271,8 @@ def checkpoint_write_seconds(run: RunSettings) -> float:
 
 
 def seconds_between_checkpoints(run: RunSettings) -> float | None:
-    """Return the most seconds from one checkpoint to the next; infinite if none is written before the end, None if the
-    time is not known."""
+    """Return the most seconds from one checkpoint to the next. Infinite if the run writes no checkpoint before its end;
+    None if the time is not known."""
     timed = predict_training_time(run)
     if timed is None:
         return None

@@ -1,6 +1,6 @@
-"""Data of the user's own, a file or a folder: its name, the entry of dataset_info.json that its rows need, and notes
-for a recipe for such rows. Files of JSON, CSV and text are read here, tables and packed files by
-`dataset/user_input`."""
+"""Data that a user passes to a command in place of a recipe, a file or a folder: a name for them, the dataset_info.json
+entry that their rows need, and notes for a recipe that trains on them. JSON, CSV and text files are read here; tables
+and packed files are read by `dataset/user_input`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from validator.run.settings import RunSettings
 
 @dataclass(frozen=True)
 class UserData:
-    """Data of the user's own: a file or folder, the name that a recipe may give it, and its form. `notes` are what a
-    recipe for such rows should heed beside its keys; `count_rows` reads the files to count their rows."""
+    """A user's own file or folder of data. `name`: the name that a recipe may give the data set. `form`: the
+    dataset_info.json entry inferred from the rows. `notes`: advice for a recipe that trains on these rows.
+    `count_rows`: counts the rows by reading the files."""
 
     path: Path
     name: str
@@ -37,16 +38,18 @@ class UserData:
         return str(self.path)
 
     def entry(self, folder: Path) -> dict[str, Any]:
-        """Return the entry for a registry in this folder."""
+        """Return the dataset_info.json entry for these data. `folder`: the folder of the dataset_info.json, to which
+        the file name is relative."""
         return {"file_name": registry_edits.path_from_registry(self.path, folder), **self.form.entry}
 
     @property
     def registry(self) -> dataset_registry.Registry:
-        """A registry that holds only these data."""
+        """A registry (dataset_info.json) in memory that holds only these data."""
         return dataset_registry.Registry(Path(), {self.name: self.entry(Path())})
 
     def require_media(self, run: RunSettings) -> None:
-        """Raise RecipeError if the rows hold images, films or sound and the run's template takes none (PTH121)."""
+        """Raise RecipeError if the rows hold images, videos or audio and the template of the run takes none
+        (PTH121)."""
         media = (
             [part for part in MODALITIES if part in self.form.entry.get("columns", ())]
             if run.task.stage != "pt"
@@ -64,8 +67,9 @@ class UserData:
 
 
 def read_user_data(path: Path) -> UserData | None:
-    """Return the data in a file or folder, described by its first rows; None for a table or a packed file, which the
-    standard library cannot read. Raises RecipeError."""
+    """Return the data in a file or folder, described by its first rows. None for a table or a packed file, which the
+    standard library cannot read. Raises RecipeError if the files cannot be read, or their rows have no form that
+    LLaMA-Factory can train on."""
     counted = [dataset_registry.count_rows(file) for file in list_data_files(path)]
     if not all(counted):
         return None
@@ -76,8 +80,9 @@ def read_user_data(path: Path) -> UserData | None:
 
 
 def describe_user_data(path: Path, name: str | None, rows: Sequence[Row], count_rows: Callable[[], int]) -> UserData:
-    """Return a file or folder of data, described by its first rows; `name` None means the file's name. Raises
-    RecipeError if no entry describes the rows, or one of them ends the run."""
+    """Return the description of a file or folder of data, by its first rows. `name`: the data set's name; None makes
+    one of the file's name. Raises RecipeError if no dataset_info.json entry fits the rows, or if LLaMA-Factory would
+    stop at one of the rows."""
     inferred = infer_user_entry(path, rows)
     if why := first_fatal_row(inferred.attr, inferred.stage, rows):
         raise RecipeError(f"`{path}`: {why}; write all rows in one form, or take it out")
@@ -85,7 +90,8 @@ def describe_user_data(path: Path, name: str | None, rows: Sequence[Row], count_
 
 
 def infer_user_entry(path: Path, rows: Sequence[Row]) -> InferredEntry:
-    """Return the entry that the rows of a file need. Raises RecipeError if none describes them."""
+    """Return the dataset_info.json entry that fits the rows. `path`: the data's path, for messages. Raises RecipeError
+    if no entry fits."""
     try:
         return infer_entry(rows)
     except UnknownFormError as err:
@@ -94,14 +100,14 @@ def infer_user_entry(path: Path, rows: Sequence[Row]) -> InferredEntry:
 
 
 def _dataset_name(stem: str) -> str:
-    """Return a name that YAML reads as text, and that contains no comma."""
+    """Return a data set name made of a file's stem, which YAML reads as text and which contains no comma."""
     name = re.sub(r"[^\w.-]+", "_", stem)
     return name if isinstance(parse_trusted_yaml(name), str) else f"my_{name}"
 
 
 def list_data_files(path: Path) -> list[Path]:
-    """Return the files of a data set: one, or those of a folder. Raises RecipeError if LLaMA-Factory does not read
-    them."""
+    """Return the files of a data set: the file itself, or the files of the folder. Raises RecipeError if nothing exists
+    at the path, or if LLaMA-Factory cannot load the files as one data set."""
     if safe_read.path_kind(path) is None:
         raise RecipeError(f"`{path}` does not exist; give a recipe (.yaml) or a data file")
     folder = safe_read.path_kind(path) == "folder"

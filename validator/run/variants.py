@@ -1,5 +1,5 @@
-"""A run with other arguments, judged by the same formulas and rules; and the largest model of the same template that
-still fits its machine."""
+"""A run with other arguments, judged by the same formulas and rules; and the largest model with the same template that
+still fits the machine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ArgumentChanges = Mapping[str, ArgumentValue]
 
 
 def with_arguments(run: RunSettings, settings: ArgumentChanges) -> RunSettings:
-    """Return the run with other arguments, as if the catalogue's DeepSpeed files existed. The result is kept on the
-    run, because several questions ask for the same arguments."""
+    """Return the run with other arguments, in a workspace where the catalogue's DeepSpeed files exist. The result is
+    stored on the run, because several callers ask for the same arguments."""
     key = tuple(settings.items())
     if key not in run.derived:
         workspace = run.workspace.with_catalogue(run.data.registry)
@@ -31,16 +31,16 @@ def with_arguments(run: RunSettings, settings: ArgumentChanges) -> RunSettings:
 
 
 class FittingSizes(NamedTuple):
-    """Models around the limit of a machine. `largest`: the largest model that does not exceed it; `beyond`: the next
-    larger one, which does. None if there is no such model."""
+    """Two models around a machine's memory limit. `largest`: the largest model that does not exceed the limit;
+    `beyond`: the next larger model, which exceeds it. Each is None if there is no such model."""
 
     largest: Model | None
     beyond: Model | None
 
 
 def model_sizes_that_fit(run: RunSettings) -> FittingSizes | None:
-    """Return the models of the run's template at the limit of its machine; None if no template is named, no model has
-    it, or memory cannot be judged for another reason."""
+    """Return the two models of the run's template around the machine's memory limit. None if the recipe names no
+    template, no known model has the template, or memory cannot be predicted."""
     largest = None
     for one in _models_of_template(run.args.get("template")):
         verdict = predict(run.updated({"model_name_or_path": one.name})).verdict
@@ -53,8 +53,8 @@ def model_sizes_that_fit(run: RunSettings) -> FittingSizes | None:
 
 
 def _models_of_template(template: object) -> Iterator[Model]:
-    """Yield the catalogue's 16-bit models of this template, with or without thinking, smallest first; only those with a
-    short name for recipes, if there are any."""
+    """Yield the known 16-bit models with this template, with or without thinking, smallest first. If some of them have
+    a short name for recipes, only those are yielded."""
     if not isinstance(template, str):
         return
     thinking_template = template.removesuffix("_nothink")

@@ -1,4 +1,4 @@
-"""Folders where the files of a run are looked for, and which of the files messages may quote."""
+"""Folders in which the files of a run are looked for, and which of these files messages may quote."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from validator.run.dataset_registry import Registry
 
 @dataclass(frozen=True, eq=False)
 class Workspace:
-    """The recipe's place, and the folders that a relative path may be meant from, the working directory first.
-
-    `untrusted`: somebody else may have written the recipe, and is shown nothing of files outside of the repository (see
-    recipe/known_folders.py). `registry` stands in for the one on disk: the data sets of a plan or of the user's own."""
+    """Where a recipe's relative paths lead. `recipe`: the recipe's path. `folders`: folders in which a relative path is
+    looked for, the working directory first. `untrusted`: somebody else may have written the recipe, so messages quote
+    nothing from files outside of the repository (see recipe/known_folders.py). `registry`: data sets that replace the
+    dataset_info.json on disk, those of a plan or of the user's own data."""
 
     recipe: str = "-"
     folders: tuple[Path, ...] = ()
@@ -24,15 +24,17 @@ class Workspace:
     registry: Registry | Literal["on disk"] | None = "on disk"
 
     def may_quote(self, file: Path) -> bool:
-        """True if messages may quote the file."""
+        """True if messages may quote the file: the recipe is trusted, or the file lies in the recipe's repository."""
         return not self.untrusted or known_folders.is_in_repository(file, self.recipe)
 
     def find(self, path: str) -> tuple[Path, bool] | None:
-        """Return where a path exists, and whether that is where LLaMA-Factory looks (the working directory)."""
+        """Return where a path exists, and whether LLaMA-Factory would find it, which looks only in the working
+        directory. None if the path exists in none of the folders."""
         return next(
             ((each / path, each == self.folders[0]) for each in self.folders if safe_read.path_kind(each / path)), None
         )
 
     def with_catalogue(self, registry: Registry | None) -> Workspace:
-        """Return a workspace in which the catalogue's files are found, too, but for its data sets."""
+        """Return a workspace that also finds the files of the catalogue. `registry`: the data sets to use, so that the
+        catalogue's own data sets are not found."""
         return replace(self, folders=(*self.folders, catalogue_root()), registry=registry)
