@@ -88,11 +88,8 @@ def _check_address(address: str, port: int, context: CheckContext) -> CheckResul
 def _check_port(family: int, end: tuple[Any, ...], where: str) -> CheckResult:
     if (fault := bind_error(family, end)) == 0:
         return ok(f"{where} is this node, and port {end[1]} is free")
-    what = (
-        "is taken, such as by a run before"
-        if fault == errno.EADDRINUSE
-        else f"cannot be had: {os.strerror(fault).lower()}"
-    )
+    refused = f"cannot be had: {os.strerror(fault).lower()}"
+    what = "is taken, such as by a run before" if fault == errno.EADDRINUSE else refused
     return error(f"port {end[1]} of this node {what}", "a free port", "set another MASTER_PORT")
 
 

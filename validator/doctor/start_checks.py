@@ -40,11 +40,8 @@ def check_model_folder(run: RunSettings | None, _context: CheckContext) -> Itera
     place = run.workspace.find(name) if isinstance(name, str) and name else None
     if place and safe_read.path_kind(place[0] / "config.json") == "file":
         scratch = run.args.flag("train_from_scratch")
-        parts = [
-            *model_files.missing_files(place[0], scratch=scratch),
-            *(() if scratch else model_files.incomplete_downloads(place[0])),
-        ]
-        if parts:
+        cut_off = () if scratch else model_files.incomplete_downloads(place[0])
+        if parts := [*model_files.missing_files(place[0], scratch=scratch), *cut_off]:
             remedy = "get them from where the model comes from"
             yield error(f"`{name}` holds no {' and no '.join(parts)}; {remedy}", what="model")
 

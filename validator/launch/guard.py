@@ -56,11 +56,8 @@ class SaveWatcher:
 
     def _last_writes(self) -> Mapping[str, float]:
         """When each checkpoint, and the result, was last written to."""
-        folders = (
-            path
-            for path in safe_read.glob_folder(self.output, "checkpoint-*")
-            if checkpoint_integrity.CHECKPOINT_NAME.fullmatch(path.name)
-        )
+        is_checkpoint = checkpoint_integrity.CHECKPOINT_NAME.fullmatch
+        folders = [path for path in safe_read.glob_folder(self.output, "checkpoint-*") if is_checkpoint(path.name)]
         times = {folder.name: _latest_mtime(_folder_entries(folder)) for folder in folders}
         result = [file for form in _WEIGHT_PATTERNS for file in safe_read.glob_folder(self.output, form)]
         return {**times, **({_RESULT_NAME: _latest_mtime(result)} if result else {})}

@@ -18,10 +18,8 @@ def resume_messages(run: RunSettings, *, dry: bool) -> Iterator[str]:
     on another node's disk: that node would resume from it, and this one would not."""
     for saved in checkpoints.half_written_checkpoints(run):
         if saved.is_adapter is None and run.machine and run.machine.nodes > 1 and not dry:
-            raise RecipeError(
-                f"`{saved.path}` holds no weights on this node; share the folder or save with `save_on_each_node: "
-                "true`, else rename it on all nodes"
-            )
+            remedy = "share the folder or save with `save_on_each_node: true`, else rename it on all nodes"
+            raise RecipeError(f"`{saved.path}` holds no weights on this node; {remedy}")
         try:
             place = saved.quarantine_path if dry else checkpoint_integrity.quarantine(saved.path)
         except OSError as err:

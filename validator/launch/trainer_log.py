@@ -50,9 +50,8 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
     pairs = ((start, end) for start, end in pairwise(points) if end.seconds > start.seconds)
     spans = [(start, end) for start, end in pairs if end.step > start.step >= UNTIMED_STEPS]
     if not spans:
-        raise RecipeError(
-            f"`{path}` tells of no steps after the first {UNTIMED_STEPS}, which are slower; log more of them"
-        )
+        slower = f"the first {UNTIMED_STEPS}, which are slower"
+        raise RecipeError(f"`{path}` tells of no steps after {slower}; log more of them")
     steps = spans[-1][1].step - spans[0][0].step
     live = max((point.allocated_gib or 0.0 for point in points), default=0.0) or None
     first, last = spans[0][0].tokens, spans[-1][1].tokens
@@ -105,18 +104,12 @@ def _read_entries(path: Path) -> Iterator[LogEntry]:
 def _parse_entry(row: Mapping[str, object]) -> LogEntry:
     """Return a line as an entry. `throughput` is `total_tokens` over the seconds so far, which `elapsed_time` has in
     whole seconds (LLaMA-Factory, train/callbacks.py, LogCallback.on_log)."""
-    tokens, live = row.get("total_tokens"), row.get("vram_allocated")
-    seconds = (
-        _parse_count(tokens) / float(str(row["throughput"])) if tokens else _parse_duration(str(row["elapsed_time"]))
-    )
+    tokens = _parse_count(row["total_tokens"]) if row.get("total_tokens") else None
+    seconds = tokens / float(str(row["throughput"])) if tokens else _parse_duration(str(row["elapsed_time"]))
     if not 0 <= seconds < math.inf:
         raise ValueError(seconds)
-    return LogEntry(
-        _parse_count(row["current_steps"]),
-        seconds,
-        _parse_count(tokens) if tokens else None,
-        float(str(live)) if live else None,
-    )
+    live = float(str(row["vram_allocated"])) if row.get("vram_allocated") else None
+    return LogEntry(_parse_count(row["current_steps"]), seconds, tokens, live)
 
 
 def _parse_count(value: object) -> int:

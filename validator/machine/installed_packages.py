@@ -52,9 +52,8 @@ class InstalledPackages:
     @cached_property
     def _places(self) -> list[Path]:
         """The folders, and the source folders of packages installed by `pip install -e`."""
-        roots = (
-            Path(path) for name in self._all if (path := self.origin(name).removeprefix("file://")).startswith("/")
-        )
+        origins = [self.origin(name).removeprefix("file://") for name in self._all]
+        roots = [Path(origin) for origin in origins if origin.startswith("/")]
         return [*self._folders, *(place for root in roots for place in (root / "src", root))]
 
     def read_file(self, path: str) -> str:

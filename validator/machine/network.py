@@ -55,12 +55,8 @@ def route_to(there: Sequence[Interface], address: str) -> Interface | None:
         return None
     if number & 0xFF in (0, 127):
         return None
-    ways = [
-        (mask.bit_count(), -cost, one)
-        for one in there
-        for network, mask, cost in one.routes
-        if number & mask == network
-    ]
+    routes = ((one, *route) for one in there for route in one.routes)
+    ways = [(mask.bit_count(), -cost, one) for one, network, mask, cost in routes if number & mask == network]
     return max(ways, key=lambda way: way[:2], default=(0, 0, None))[2]
 
 
@@ -74,14 +70,11 @@ class InfinibandPort(NamedTuple):
 
 def infiniband_ports(root: Path) -> list[InfinibandPort]:
     """List all ports that the kernel shows."""
-    return [
-        InfinibandPort(
-            place.parts[-3],
-            "ACTIVE" in read_first_line(place / "state"),
-            read_first_line(place / "rate").partition(" (")[0],
-        )
-        for place in sorted((root / "sys/class/infiniband").glob("*/ports/*"))
-    ]
+    ports = []
+    for place in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
+        active, rate = "ACTIVE" in read_first_line(place / "state"), read_first_line(place / "rate").partition(" (")[0]
+        ports.append(InfinibandPort(place.parts[-3], active, rate))
+    return ports
 
 
 def is_infiniband_disabled(environment: Mapping[str, str]) -> bool:

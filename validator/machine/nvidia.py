@@ -74,9 +74,8 @@ def _parse_slices(text: str, whole: dict[str, Accelerator]) -> Iterator[Accelera
         if match := _DEVICE_LINE.match(line):
             device = whole.get(match[1])
         elif device and (match := _SLICE_LINE.match(line)):
-            yield Accelerator(
-                f"{device.product} MIG {match[1]}", float(match[2]), None, (match[3], *device.visible_ids), True
-            )
+            product = f"{device.product} MIG {match[1]}"
+            yield Accelerator(product, float(match[2]), None, (match[3], *device.visible_ids), True)
 
 
 _XID_LINE = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
@@ -116,10 +115,8 @@ def read_xids() -> list[tuple[str, int]]:
 def _parse_device(part: str) -> NvidiaDevice:
     facts = dict(_parse_facts(part))
     uuid = facts.get("GPU UUID", "")
-    holders = (
-        DeviceProcess(int(pid), name, int(size) / MIB_PER_GIB if size else None, uuid)
-        for pid, name, size in _PROCESS_LINES.findall(part)
-    )
+    rows = _PROCESS_LINES.findall(part)
+    holders = (DeviceProcess(int(pid), name, parse_size(size, MIB_PER_GIB), uuid) for pid, name, size in rows)
     return NvidiaDevice(uuid, facts, tuple(holders))
 
 

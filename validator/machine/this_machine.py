@@ -93,11 +93,7 @@ class ThisMachine:
 
     def memory_use_note(self) -> str | None:
         """Say how much of the devices' memory other processes hold; None if it is no more than an idle driver's."""
-        busy = [
-            accelerator
-            for accelerator in self.accelerators
-            if _used_gib(accelerator) > _IDLE_MEMORY_SHARE * (accelerator.memory_gib or 0.0)
-        ]
+        busy = [one for one in self.accelerators if _used_gib(one) > _IDLE_MEMORY_SHARE * (one.memory_gib or 0.0)]
         if not busy:
             return None
         fullest = max(busy, key=_used_gib)

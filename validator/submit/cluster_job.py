@@ -82,17 +82,16 @@ def build_cluster_job(
     """
     machine = run.machine
     if machine is None:
-        raise RecipeError(
-            run.machine_problem or f"{run.workspace.recipe} names no machine; say `--machine 2x8xa100-80g` or the like"
-        )
+        unnamed = f"{run.workspace.recipe} names no machine; say `--machine 2x8xa100-80g` or the like"
+        raise RecipeError(run.machine_problem or unnamed)
     if launch_command.uses_ray() or node_environment.is_env_enabled("USE_RAY", site.environment):
-        raise RecipeError(
-            "USE_RAY is set, and the job starts torchrun, each process of which would start Ray; unset it"
-        )
+        found = "USE_RAY is set, and the job starts torchrun"
+        raise RecipeError(f"{found}, each process of which would start Ray; unset it")
     launch, prediction, pace = Launch(run), predict(run), training_time.predict_training_time(run)
     recipe, words = launch.absolute_words(overrides)
     output, cpus = checkpoints.output_dir(run), _requested_cpus(run, machine)
-    unnamed = () if run.args.get("output_dir") else (path_override("output_dir", str(output)),)
+    named = run.args.get("output_dir")
+    words = words if named else (*words, path_override("output_dir", str(output)))
     # What the user has set here wins, and what the site has set over that.
     node_env = {name: os.environ.get(name, value) for name, value in launch.node_env(cpus).items()}
     shm = node_demand.shared_memory_mib(run).enough * node_demand.MIB / GIB
@@ -100,7 +99,7 @@ def build_cluster_job(
         name=Path(run.workspace.recipe).stem,
         machine=str(machine),
         recipe=recipe,
-        overrides=(*words, *unnamed),
+        overrides=words,
         starter=launch.words,
         launcher=launch.launcher,
         nodes=machine.nodes,
@@ -237,9 +236,8 @@ def merge_into_array(works: Sequence[ClusterJob]) -> ClusterJob:
             raise RecipeError(f"the jobs of an array are alike, but {both}; submit them one by one")
     for one, other in combinations(works, 2):
         if one.output == other.output:
-            raise RecipeError(
-                f"{one.name} and {other.name} both write to {one.output}; give each an output_dir of its own"
-            )
+            both = f"{one.name} and {other.name} both write to {one.output}"
+            raise RecipeError(f"{both}; give each an output_dir of its own")
     return replace(
         first,
         name=first.name if len(works) == 1 else first.recipe.parent.name,
@@ -262,7 +260,6 @@ def _largest(values: Iterable[Any], key: Callable[[Any], float] | None = None) -
 def _describe_shape(work: ClusterJob) -> str:
     """Return in words what the runs of an array must have in common."""
     by = "one process" if work.launcher == "python" else work.launcher
-    further = (", on folders of their own" if work.separate_output_dirs else "") + (
-        "" if work.can_resume else ", without resuming"
-    )
-    return f"{work.nodes} {plural(work.nodes, 'node')} of {work.devices} {work.device.id} by {by}{further}"
+    folders = ", on folders of their own" if work.separate_output_dirs else ""
+    resuming = "" if work.can_resume else ", without resuming"
+    return f"{work.nodes} {plural(work.nodes, 'node')} of {work.devices} {work.device.id} by {by}{folders}{resuming}"

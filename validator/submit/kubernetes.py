@@ -65,25 +65,16 @@ def _job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:
     space: dict[str, YamlValue] = {"namespace": section.namespace} if section.namespace else {}
     image = section.image or cluster_job.published_image(work)
     if image is None:
-        raise RecipeError(
-            f"LLaMA-Factory publishes no image that runs on {work.device.name}; name one under `kubernetes: image:` of "
-            "the site file"
-        )
+        found = f"LLaMA-Factory publishes no image that runs on {work.device.name}"
+        raise RecipeError(f"{found}; name one under `kubernetes: image:` of the site file")
     inputs = _PodInputs(work, section, uploads, image, held)
-    job: dict[str, YamlValue] = {
-        **kind.head,
-        "metadata": {"generateName": f"{name}-", **space},
-        "spec": kind.spec(inputs),
-    }
+    metadata: YamlValue = {"generateName": f"{name}-", **space}
+    job: dict[str, YamlValue] = {**kind.head, "metadata": metadata, "spec": kind.spec(inputs)}
     kept: dict[str, YamlValue] = {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": held, **space}, "immutable": True, "data": files,
     }  # fmt: skip
-    return (
-        "".join(f"{line}\n" for line in _header_lines(work, site, uploads))
-        + yaml_document(job)
-        + _DOCUMENT_SEPARATOR
-        + yaml_document(kept)
-    )
+    head = "".join(f"{line}\n" for line in _header_lines(work, site, uploads))
+    return f"{head}{yaml_document(job)}{_DOCUMENT_SEPARATOR}{yaml_document(kept)}"
 
 
 def _volume_notes(site: Site, uploads: Uploads) -> Iterator[str]:
@@ -110,16 +101,12 @@ def _create_job(text: str, site: Site) -> Iterator[str]:
 
 def _check_paths_visible(work: ClusterJob, section: Kubernetes, uploads: Uploads) -> None:
     if not section.claim:
-        raise RecipeError(
-            "what a pod writes is lost with it, and data set files would not be there: name a PersistentVolumeClaim "
-            "under `kubernetes: claim:` of the site file"
-        )
+        found = "what a pod writes is lost with it, and data set files would not be there"
+        raise RecipeError(f"{found}: name a PersistentVolumeClaim under `kubernetes: claim:` of the site file")
     for place in (str(work.output), *uploads.data, *uploads.files):
         if not PurePosixPath(section.mount, place).is_relative_to(section.mount):
-            raise RecipeError(
-                f"pods do not see `{place}`: they see the claim `{section.claim}` at {section.mount}; have it there, "
-                "and name it by its path from there"
-            )
+            found = f"pods do not see `{place}`: they see the claim `{section.claim}` at {section.mount}"
+            raise RecipeError(f"{found}; have it there, and name it by its path from there")
 
 
 def _job_name(name: str) -> str:
@@ -142,17 +129,15 @@ def _configmap_files(work: ClusterJob, site: Site, uploads: Uploads, kind: _JobK
     """Return the script that every node runs, and small files of the recipe, by key. Raises RecipeError where they are
     too large."""
     read = {_configmap_key(place): read_text(str(path)) for place, path in uploads.files.items()}
-    brought = [
-        "# The releases that the recipe was judged for, where the image has others",
-        cluster_job.pip_command(work),
-    ]
-    rendezvous_lines = [
+    lines = [
         f"cd {shell_quote(site.kubernetes.mount)}",
         *kind.rendezvous_lines,
         *node_script.script_lines("kubernetes"),
-        *([] if site.kubernetes.image else brought),
     ]
-    script = node_script.build_node_script(work, site, site.kubernetes.setup, rendezvous_lines, is_pid_1=True)
+    if not site.kubernetes.image:
+        brought = "# The releases that the recipe was judged for, where the image has others"
+        lines += [brought, cluster_job.pip_command(work)]
+    script = node_script.build_node_script(work, site, site.kubernetes.setup, lines, is_pid_1=True)
     files = {_SCRIPT_NAME: script, **read}
     if (size := sum(len(each.encode()) for each in files.values())) > _MAX_CONFIGMAP_BYTES:
         raise RecipeError(
@@ -168,10 +153,8 @@ def _pod_resources(work: ClusterJob, site: Kubernetes) -> YamlValue:
     resource = _device_resource(work, site)
     devices: dict[str, YamlValue] = {resource: work.devices} if resource else {}
     memory: dict[str, YamlValue] = {"memory": f"{work.memory_gib + work.shm_gib}Gi"} if work.memory_gib else {}
-    asked: dict[str, YamlValue] = {
-        "requests": {"cpu": work.cpus, **memory, **devices, **site.limits},
-        "limits": {**memory, **devices, **site.limits},
-    }
+    limits = {**memory, **devices, **site.limits}
+    asked: dict[str, YamlValue] = {"requests": {"cpu": work.cpus, **limits}, "limits": limits}
     return Commented(asked, f"{_MEMORY_COMMENT if memory else _NO_LIMIT_COMMENT} {work.out_of_memory_hint}")
 
 

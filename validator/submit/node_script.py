@@ -121,10 +121,8 @@ def node_setup_lines(work: ClusterJob) -> list[str]:
     store, and finds none if the first node has several (torch, elastic/rendezvous/utils.py)."""
     lines = device_setup_lines(work.device, work.devices, work.nodes)
     if work.launcher == "torchrun" and work.nodes > 1:
-        lines += [
-            "# The first node is where they meet, by whatever address",
-            'export PET_RDZV_CONF="is_host=$((NODE_RANK == 0))"',
-        ]
+        lines.append("# The first node is where they meet, by whatever address")
+        lines.append('export PET_RDZV_CONF="is_host=$((NODE_RANK == 0))"')
     return lines
 
 
@@ -172,11 +170,8 @@ def build_node_script(
     starts_clean = work.discards_old_checkpoints and work.can_resume
     start = f"{f'timeout {round(timeout_h * 3600)} ' if timeout_h else ''}{launch_line(work)}"
     # Switches of this machine do not count for the nodes.
-    variables = {
-        name: value
-        for name, value in work.environment.items()
-        if name in site.environment or name not in _OFFLINE_VARIABLES
-    }
+    dropped = {name for name in _OFFLINE_VARIABLES if name not in site.environment}
+    variables = {name: value for name, value in work.environment.items() if name not in dropped}
     # What earlier starts have left is put in order by the first node, or by each that has a folder of its own.
     clean_up = [*(script_lines("anew") if starts_clean else ()), "set_aside"]
     if not work.separate_output_dirs:

@@ -131,9 +131,8 @@ def _parse_section(kind: type[Part], value: Any, route: str) -> Part:
     """Return a mapping as a dataclass, whose fields say which type each key takes. Raises RecipeError."""
     known = {each.name: str(each.type) for each in fields(kind)}
     if not isinstance(value, Mapping):
-        raise RecipeError(
-            f"{f'`{route}`' if route else 'the file'} is {_describe_value(value)}; it holds keys: {', '.join(known)}"
-        )
+        place = f"`{route}`" if route else "the file"
+        raise RecipeError(f"{place} is {_describe_value(value)}; it holds keys: {', '.join(known)}")
     for key in value:
         if key not in known:
             raise RecipeError(unknown_name(f"`{route}` setting" if route else "site setting", str(key), known))

@@ -51,9 +51,8 @@ def task_resources(work: ClusterJob, section: SkyPilot) -> Mapping[str, YamlValu
     if disk > _DEFAULT_DISK_GIB:
         ours["disk_size"] = Commented(disk, "GiB: the model, the checkpoints that lie there at once, and packages.")
     if section.managed and output_persists(work, section):
-        ours["job_recovery"] = Commented(
-            {"strategy": "EAGER_NEXT_REGION", "max_restarts_on_errors": 1}, _RECOVERY_COMMENT
-        )
+        recovery: YamlValue = {"strategy": "EAGER_NEXT_REGION", "max_restarts_on_errors": 1}
+        ours["job_recovery"] = Commented(recovery, _RECOVERY_COMMENT)
     return {**ours, **section.resources}
 
 
@@ -132,9 +131,8 @@ def launch_task(text: str, work: ClusterJob, site: Site) -> Iterator[str]:
     with scratch_folder() as folder:
         task = folder / "task.yaml"
         atomic_write.create_file(task, text)
-        scheduler_client.run_interactive(
-            [*words, "--detach-run", *secret, str(task)], "pip install skypilot, then `sky check`"
-        )
+        command = [*words, "--detach-run", *secret, str(task)]
+        scheduler_client.run_interactive(command, "pip install skypilot, then `sky check`")
     yield f"log: sky jobs logs --name {name}" if site.skypilot.managed else f"log: sky logs {name}"
     yield f"cancel: sky jobs cancel --name {name}" if site.skypilot.managed else f"cancel: sky down {name}"
 
@@ -155,10 +153,8 @@ def _header_lines(work: ClusterJob, site: Site) -> Iterator[str]:
 
 def _setup_script(work: ClusterJob, site: Site) -> str:
     if not node_needs(work.device).pip_torch:
-        raise RecipeError(
-            f"pip brings no PyTorch for {work.device.name}; name an image under `skypilot: resources: image_id:` of "
-            "the site file"
-        )
+        found = f"pip brings no PyTorch for {work.device.name}"
+        raise RecipeError(f"{found}; name an image under `skypilot: resources: image_id:` of the site file")
     brought = ["# The releases that the recipe was judged for", cluster_job.pip_command(work)]
     lines = [*node_script.site_setup_lines(site, site.skypilot.setup), *brought]
     return "".join(f"{line}\n" for line in lines)

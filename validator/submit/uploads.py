@@ -43,9 +43,9 @@ def collect_uploads(to_submit: RunToSubmit, seen: Iterable[str] = ()) -> tuple[C
     # Inputs that are on this machine; where a file belongs, without what is none.
     inputs = [each for each in find_inputs(run, _INPUT_KEYS)
               if each.key.kind != "file" or safe_read.path_kind(str(each.places[0])) == "file"]  # fmt: skip
-    places = {
-        each.key.name: ",".join(way.place(word) if path else word for word, path in each.pairs()) for each in inputs
-    }
+    places = {}
+    for each in inputs:
+        places[each.key.name] = ",".join(way.place(word) if path else word for word, path in each.pairs())
     places[_OUTPUT_KEY] = way.written(str(run.args.get(_OUTPUT_KEY) or work.output))
     changed = {key: place for key, place in places.items() if place != run.args.get(key)}
     kept = [word for word in overrides if word.partition("=")[0] not in changed]
