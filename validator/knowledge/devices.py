@@ -48,53 +48,13 @@ def link_rate(link: Mapping[str, Any], devices: int = 1, of: int = 1) -> float:
     return float(entry["attained"] * used * link["gb_s"] / 2 * 1e9)
 
 
-def shares_host_memory(kind: str) -> bool:
-    """True if traffic over this kind of link passes main memory, whose rate all devices share."""
-    return bool(yaml_table("networks")[kind].get("shared"))
-
-
 _GIGA, _TERA = 1e9, 1e12
-
-
-def device_rates(key: str, devices: int, network: float = 0.0) -> DeviceRates | None:
-    """Return the rates of the device of this id with so many devices in a node; None if no rate is published.
-    `network`: bytes a second between nodes, of one node. The device's own rates are as published, those of its links as
-    collectives and copies reach them. A part of a server's devices has that share of its cores, memory and disk."""
-    entry = yaml_table("devices").get(key, {})
-    half, server = entry.get("tflops_bf16") or entry.get("tflops_fp16"), entry.get("server", {})
-    if not half or not server.get("kind"):
-        return None
-    host = yaml_table("servers")[server["kind"]]
-    share = min(1.0, devices / server["devices"])
-    return DeviceRates(
-        half_flops=half * _TERA,
-        fp32_flops=entry["tflops_fp32"] * _TERA,
-        bandwidth=entry["bandwidth_gb_s"] * _GIGA,
-        link=_device_link_rate(entry, devices),
-        network=network,
-        host_link=link_rate(entry["host_link"]),
-        host_bandwidth=share * host["memory_gb_s"] * _GIGA,
-        cores=max(1, round(share * host["cores"])),
-        disk=host["disk_gb_s"] * _GIGA,
-        nvlink_switch=not shares_host_memory(entry["link"]["type"]),
-        evidence=entry["timed"],
-        matmul_efficiency=entry.get("attained", 1.0),
-        attention_efficiency=entry.get("attained_attention", 1.0),
-        cuda=entry["vendor"] == "nvidia",
-    )
 
 
 def usual_network(key: str) -> str:
     """Return the name of the network of the device's usual server."""
     host = yaml_table("servers")[yaml_table("devices")[key]["server"]["kind"]]
     return f"{host['ports']}x{host['network']}" if host["ports"] > 1 else str(host["network"])
-
-
-def _device_link_rate(entry: dict[str, Any], devices: int) -> float:
-    """Return the bytes a second from one device to the others of its node; if none are published, those of the link to
-    the host."""
-    known = entry["link"]["gb_s"] is not None
-    return link_rate(entry["link" if known else "host_link"], devices, entry["server"]["devices"])
 
 
 _BY_MEMORY = "by-memory"
@@ -137,9 +97,33 @@ class Device(NamedTuple):
         )
 
     def rates(self, devices: int, network: float = 0.0) -> DeviceRates | None:
-        """Return the rates of one of so many devices in a node, for the time model; None if no rate is published.
-        `network`: bytes a second between nodes, of one node."""
-        return device_rates(self.id, devices, network)
+        """Return the rates of one of so many devices in a node; None if no rate is published. `network`: bytes a second
+        between nodes, of one node. The device's own rates are as published, those of its links as collectives and
+        copies reach them. A part of a server's devices has that share of its cores, memory and disk."""
+        entry = yaml_table("devices").get(self.id, {})
+        half, server = entry.get("tflops_bf16") or entry.get("tflops_fp16"), entry.get("server", {})
+        if not half or not server.get("kind"):
+            return None
+        host, link = yaml_table("servers")[server["kind"]], entry["link"]
+        share = min(1.0, devices / server["devices"])
+        published_link = link if link["gb_s"] is not None else entry["host_link"]
+        return DeviceRates(
+            half_flops=half * _TERA,
+            fp32_flops=entry["tflops_fp32"] * _TERA,
+            bandwidth=entry["bandwidth_gb_s"] * _GIGA,
+            link=link_rate(published_link, devices, server["devices"]),
+            network=network,
+            host_link=link_rate(entry["host_link"]),
+            host_bandwidth=share * host["memory_gb_s"] * _GIGA,
+            cores=max(1, round(share * host["cores"])),
+            disk=host["disk_gb_s"] * _GIGA,
+            # Traffic over a shared kind of link passes main memory, whose rate all devices share.
+            nvlink_switch=not yaml_table("networks")[link["type"]].get("shared"),
+            evidence=entry["timed"],
+            matmul_efficiency=entry.get("attained", 1.0),
+            attention_efficiency=entry.get("attained_attention", 1.0),
+            cuda=entry["vendor"] == "nvidia",
+        )
 
 
 def device_ids() -> list[str]:

@@ -32,14 +32,11 @@ def read_layer_kinds(config: Config, family: Family, ffn: FeedForwardShape) -> t
     if family.mixer_beside_attention:
         return (LayerKind(mixes=True, experts=ffn.experts > 0),) * layers
     attending = _layers_that_attend(config, family, layers) if family.mixer else (True,) * layers
-    experts = _layers_with_experts(config, layers) if ffn.experts else (False,) * layers
+    experts = (False,) * layers
+    if ffn.experts:
+        every = optional_size(config, "interleave_moe_layer_step") or 1
+        experts = _chosen_layers(config, layers, "moe_layers", "expert_layer", every)
     return tuple(LayerKind(attends, not attends, mixes) for attends, mixes in zip(attending, experts, strict=True))
-
-
-def _layers_with_experts(config: Config, layers: int) -> tuple[bool, ...]:
-    """Return for each layer whether it has experts: those that config.json lists, or the last of every few."""
-    every = optional_size(config, "interleave_moe_layer_step") or 1
-    return _chosen_layers(config, layers, "moe_layers", "expert_layer", every)
 
 
 def _layers_that_attend(config: Config, family: Family, layers: int) -> tuple[bool, ...]:

@@ -51,24 +51,9 @@ def suggests_other_shapes(words: str) -> bool:
     return bool(_OTHER_SHAPES.search(words) or _SHAPE_PARTS.search(words[: training.start()] if training else words))
 
 
-def suggests_another_model(before: str) -> bool:
-    """True if words before the known name suggest another model, or a larger vocabulary."""
-    return bool(_ANOTHER_MODEL.search(before))
-
-
-def continues_version(behind: str) -> bool:
-    """True if a version goes on behind the known name."""
-    return bool(_VERSION.match(behind))
-
-
 def without_training_words(text: str) -> str:
     """Return the name of a run or a recipe without the words that say how it trains."""
     return "-".join(filter(None, re.split(r"[-_.@]*(?:\x00[-_.@]*)+", _TRAINING_WORDS.sub("\0", text))))
-
-
-def says_16_bits(words: str) -> bool:
-    """True if the words say that the weights are in 16 bits, whatever the known model's are in."""
-    return bool(_IN_16_BITS.search(words))
 
 
 # How names of quantized checkpoints end, the method as transformers calls it, and the bits.
@@ -174,7 +159,7 @@ def _guessed_model(known: _Match, quantized: re.Match[str] | None) -> Model:
     one = models.find_model(known.hub)._replace(identified_by="name", cached="")
     if not known.exact:
         one = one._replace(template=None, base=False, hub=(), positions=None)
-    if one.quantized and says_16_bits(known.rest):
+    if one.quantized and _IN_16_BITS.search(known.rest):
         one = one._replace(quantized=None, quantized_bits=0, dtype_bytes=2.0)
     if quantized is None:
         return one
@@ -205,7 +190,7 @@ def _match_inside(own: str, template: str) -> _Match | None:
         if known and _SIZE_IN_NAME.search(known.hub):
             before = own[: word.start()]
             sure = _has_template(known, template) and not (
-                suggests_other_shapes(before) or suggests_another_model(before)
+                suggests_other_shapes(before) or _ANOTHER_MODEL.search(before)
             )
             return known._replace(rest=before + known.rest, exact=False) if sure else None
     return None
@@ -234,7 +219,7 @@ def _keeps_shapes(known: _Match) -> bool:
         return False
     rest = re.sub(rf"(?i)(?<![\d.]){re.escape(size[0])}(?![a-z])", "", known.rest)
     rest = re.sub(rf"(?i)with[-_.]?{_generation_pattern(known.hub)}(?![\d.])", "", rest)  # a part of its own generation
-    return not (continues_version(rest) or suggests_other_shapes(rest))
+    return not (_VERSION.match(rest) or suggests_other_shapes(rest))
 
 
 def _generation_pattern(hub: str) -> str:

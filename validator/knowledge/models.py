@@ -122,7 +122,7 @@ def find_model(name: str, revision: str = "main", cache_dir: str | None = None) 
 def find_known_model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model | None:
     """Return the model as `find_model` does, but None for an unknown name. Raises RecipeError for a folder whose
     config.json cannot be used."""
-    if _is_model_folder(name):
+    if _is_model_folder(Path(name)):
         return _model_in_folder(name, Path(name).absolute())
     if published := _catalogue_model(name):
         return published
@@ -164,8 +164,8 @@ def find_model_by_any_name(name: str) -> Model:
     return find_model(next(full, name))
 
 
-def _is_model_folder(name: str) -> bool:
-    return safe_read.path_kind(Path(name) / "config.json") == "file"
+def _is_model_folder(folder: Path) -> bool:
+    return safe_read.path_kind(folder / "config.json") == "file"
 
 
 def _model_of_entry(key: str, entry: dict[str, Any], hub: str) -> Model:
@@ -218,15 +218,10 @@ def with_folder_template(model: Model, folder: Path, config: Mapping[str, Any]) 
 
 
 def _model_of_config(name: str, config: Mapping[str, Any]) -> Model:
-    """Return the model that a config.json describes."""
+    """Return the model that a config.json describes: a decoder, or a decoder behind towers."""
     arch = read_architecture(config)
-    if arch.towers:
-        return _composite_model(name, config, arch)
-    return decoder_model(name, config, arch)
-
-
-def _composite_model(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
-    """Return the model of a config.json that describes a decoder behind towers."""
+    if not arch.towers:
+        return decoder_model(name, config, arch)
     trained = composites.trained_config(config)
     decoder = composites.decoder_config(trained)
     kind, inner = str(config["model_type"]), str(decoder["model_type"])
@@ -281,7 +276,7 @@ class ConfigSource(NamedTuple):
 def find_config_source(name: str, folder: Path | None, revision: str, cache_dir: str | None) -> ConfigSource | None:
     """Return the config.json of a model: from its folder, the catalogue, or the local hub caches; None if there is
     none. Raises RecipeError for a config.json that cannot be used."""
-    if folder and safe_read.path_kind(folder / "config.json") == "file":
+    if folder and _is_model_folder(folder):
         return _source_in_folder(folder)
     if entry := catalogue_entry(name):
         return ConfigSource(entry[1]["config"], stored_bytes(entry[1]))

@@ -94,10 +94,10 @@ class ReleaseRange:
         least = _least_release(wanted)
         return [
             (release, near)
-            for release, versions in _transformers_by_release().items()
+            for release, facts in tables.json_table("arguments")["releases"].items()
             if range_admits(self._wanted.get("llamafactory"), release)
-            and range_admits(f">={_oldest_transformers(release)}, <={versions[0]}", least)
-            for near in _nearest_releases(versions, least)
+            and range_admits(f">={facts['oldest']}, <={facts['transformers'][0]}", least)
+            for near in _nearest_releases(facts["transformers"], least)
         ]
 
     @cached_property
@@ -231,11 +231,6 @@ def _least_release(wanted: Any) -> str:
 def _nearest_releases(versions: list[str], version: str) -> list[str]:
     alike = [each for each in versions if each.partition(".")[0] == version.partition(".")[0]]
     return [each for each in alike if range_admits(f"<={version}", each)][:1] or alike[-1:]
-
-
-def _oldest_transformers(release: str) -> str:
-    """Return the oldest transformers that a LLaMA-Factory release accepts."""
-    return str(tables.json_table("arguments")["releases"][release]["oldest"])
 
 
 def _transformers_by_release() -> dict[str, list[str]]:
