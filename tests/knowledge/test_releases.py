@@ -277,7 +277,7 @@ FACTS = [
     ("knowledge/path_keys.py", "read from LLaMA-Factory 0.9.5", "where the keys were read"),
     ("knowledge/path_keys.py", "transformers 5.6 (training_args.py)", "where the keys were read"),
     ("run/dataset_registry.py", "not known before LLaMA-Factory 0.9.4", "since when `openai` is known"),
-    ("run/hyperparameters.py", "since transformers 5.2", "since when the key has another name"),
+    ("run/hyperparameters.py", "transformers 5.2 and later", "since when the key has another name"),
     ("rows/json_rows.py", "tried with pyarrow 26.0.1", "what was tried"),
     ("run/launch_command.py", "550.40.07", "the driver that accelerate compares with"),
     ("submit/kubernetes.py", "at v2.2", "where the fields were read"),
