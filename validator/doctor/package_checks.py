@@ -93,10 +93,8 @@ def _unmet_requirement(
 
 def _known_failures(there: InstalledPackages) -> Iterator[tuple[str, CheckResult]]:
     for pair in yaml_table("together")["fails"]["pairs"]:
-        releases_there = {name: there.all_versions.get(name, "") for name in (pair["what"], pair["beside"])}
-        ranges = (pair["at"], pair["of"])
-        if all(map(installed_packages.satisfies_range, ranges, releases_there.values())) and all(
-            releases_there.values()
-        ):
-            first, second = (f"{name} {release}" for name, release in releases_there.items())
+        known = {name: there.all_versions.get(name, "") for name in (pair["what"], pair["beside"])}
+        fit = zip((pair["at"], pair["of"]), known.values(), strict=True)
+        if all(release and installed_packages.satisfies_range(wanted, release) for wanted, release in fit):
+            first, second = (f"{name} {release}" for name, release in known.items())
             yield pair["what"], error(f"{first} beside {second}: {pair['why']}", f"not {pair['what']}{pair['at']}")

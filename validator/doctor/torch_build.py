@@ -30,10 +30,6 @@ class PackageBuild(NamedTuple):
     cuda: str
     hip: str
 
-    @property
-    def accelerated(self) -> bool:
-        return bool(self.cuda or self.hip)
-
 
 def read_build(there: InstalledPackages, package: str) -> PackageBuild | None:
     """Read a package's build from its version.py: the metadata of wheels on the package index hide what they are built
@@ -65,7 +61,7 @@ def check_torch(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
 
 
 def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Iterator[CheckResult]:
-    if driver and not torch.accelerated:
+    if driver and not (torch.cuda or torch.hip):
         yield error(f"torch {torch.release} is built for CPUs alone", "a build for CUDA", _INSTALL_REMEDY)
     if driver is None or not torch.cuda:
         return
@@ -95,7 +91,7 @@ def _check_companions(torch: PackageBuild, there: InstalledPackages) -> Iterator
     """Yield torchvision and torchaudio of another kind of build: they do not load, and neither does transformers."""
     for package in ("torchvision", "torchaudio"):
         other = read_build(there, package)
-        if other is None or not ("+" in other.release or other.accelerated):  # its kind is not known
+        if other is None or not ("+" in other.release or other.cuda or other.hip):  # its kind is not known
             continue
         if other.cuda.partition(".")[0] != torch.cuda.partition(".")[0]:
             found = f"{package} {other.release} is built for {_kind(other)}, torch {torch.release} for {_kind(torch)}"
@@ -157,12 +153,6 @@ def _read_symbol_rows(data: mmap.mmap) -> Iterator[tuple[bool, bool, str]]:
                 yield at != 0, info >> 4 == 2, text.decode("ascii", errors="replace")
 
 
-# The library of a package that Python stops at when it is imported, and what to do.
-_COMPILED_LIBRARIES = {
-    "flash-attn": ("flash_attn_2_cuda*.so", "install the wheel that is named for it, or uninstall flash-attn"),
-    "torch-npu": ("torch_npu/lib/libtorch_npu.so", "install the torch_npu of the same release as torch"),
-    "xformers": ("xformers/_C*.so", "install the xformers that names this torch, or uninstall it"),
-}
 # torch's own names: its core, and the interface to CUDA.
 _TORCH_CORE = "_ZN3c10"
 _WHEEL_NAME = re.compile(r"\+(cu\d+)torch([\d.]+)cxx11abi(TRUE|FALSE)")
@@ -175,7 +165,8 @@ def check_compiled_packages(run: RunSettings | None, context: CheckContext) -> I
     """
     there = find_installed(context.site_packages)
     given = sorted(there.files("torch/lib/*.so"), key=lambda path: path.stat().st_size)
-    for package, (pattern, remedy) in _COMPILED_LIBRARIES.items() if given else ():
+    compiled = yaml_table("together")["compiled"]["packages"]
+    for package, (pattern, remedy) in compiled.items() if given else ():
         library = next(iter(there.files(pattern)), None)
         if package in there.all_versions and library and (missing := _missing_symbol(library, given)):
             torch, wheel = there.all_versions["torch"], _WHEEL_NAME.search(there.origin(package))

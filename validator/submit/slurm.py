@@ -10,6 +10,7 @@ from pathlib import Path
 from validator.errors import RecipeError
 from validator.escaping import escape_line, shell_join, shell_quote
 from validator.knowledge.node_environment import node_needs
+from validator.knowledge.tables import yaml_table
 from validator.launch import resume
 from validator.physics import Band
 from validator.recipe import atomic_write, safe_read
@@ -59,16 +60,6 @@ def _format_hours(hours: Band) -> str:
 
 
 _NO_SBATCH_REMEDY = "run this where jobs are submitted, or take the script there: `--write FILE`"
-# What sbatch says (slurm, slurm_errno.c), and what helps.
-_ERROR_HINTS = {
-    "partition configuration": "`--hours H` asks for less time, if its nodes are not down (`sinfo`)",
-    "account": "`slurm.account` of the site file names one that `sacctmgr show associations user=$USER` shows",
-    "partition": "`slurm.partition` of the site file names one that `sinfo` shows",
-    "qos": "`slurm.qos` of the site file names one that is admitted",
-    "generic resource": "`slurm.devices` of the site file names devices as `sinfo -o '%P %G'` does: gpu:a100:{devices}",
-    "node configuration": "no node that is up has as many devices, CPUs and GiB (`sinfo -o '%G %c %m'`)",
-    "time limit": "`--hours H` asks for less, `slurm.hours` of the site file is the most that is admitted",
-}
 
 
 def queue_job(job: str) -> str:
@@ -84,7 +75,9 @@ def queue_job(job: str) -> str:
                 raise
         return scheduler_client.run_client(("sbatch", "--parsable"), job, _NO_SBATCH_REMEDY).partition(";")[0]
     except RecipeError as err:
-        hint = next((hint for words, hint in _ERROR_HINTS.items() if words in str(err).lower()), "")
+        hint = next(
+            (hint for words, hint in yaml_table("scheduler_errors")["slurm"].items() if words in str(err).lower()), ""
+        )
         raise RecipeError(f"{err}{hint and f'; {hint}'}") from None
 
 
