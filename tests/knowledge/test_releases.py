@@ -282,7 +282,6 @@ FACTS = [
     ("run/launch_command.py", "550.40.07", "the driver that accelerate compares with"),
     ("submit/kubernetes.py", "at v2.2", "where the fields were read"),
     ("submit/kubernetes.py", "at v1.9", "where the fields were read"),
-    ("submit/cluster_job.py", "LLaMA-Factory at v0.9.5", "where the names were read"),
     ("rules/launch_environment.py", "real runs, torch 2.13", "what was seen"),
     ("submit/skypilot.py", "of 0.14.1", "where the keys were read"),
 ]
