@@ -211,7 +211,7 @@ def test_warmup_by_release(values: dict[str, float], five: int, four: int) -> No
 @pytest.mark.parametrize(
     ("text", "header", "code", "says"),
     [
-        ("use_eaft_loss: true", {"llamafactory": ">=0.9.4"}, "SCH001", "0.9.4, which the recipe's range holds"),
+        ("use_eaft_loss: true", {"llamafactory": ">=0.9.4"}, "SCH001", "0.9.4, which the recipe admits"),
         ("group_by_length: true", {}, "SCH001", "train_sampling_strategy"),
         ("group_by_length: true", {"llamafactory": "0.9.4"}, "SCH006", "gone since transformers 5.2.0"),
         ("use_cache: true", {"llamafactory": ">=0.9.3"}, "SCH001", "0.9.4"),
@@ -248,6 +248,7 @@ FACTS = [
     ("rows/entry_inference.py", "0.9.4", "since when `openai` is known"),
     ("rules/data_processing.py", "0.9.4", "TRA616 is about the release before"),
     ("rules/data_processing.py", '`llamafactory: ">=0.9.5"` in the header block', "TRA616 is about the release before"),
+    ("rules/data_processing.py", '`# llamafactory: ">=0.9.5"` into the header', "TRA616 is about the release before"),
     ("rules/loss_choice.py", "0.8.6 to 0.9.6", "the range that PPO's trainer asks for"),
     ("rules/loss_choice.py", "LLaMA-Factory 0.9.3 with its own trl", "the last with PPO"),
     ("rules/loss_choice.py", "from trl 0.20 on", "since when"),

@@ -29,7 +29,11 @@ def found(text: str) -> list[Violation]:
         ("1: x", "SCH001", "`1` is not a key"),
         ('learning_rate: "1e-4"', "SCH002", "not a number"),
         ("num_train_epochs: three", "SCH002", "not a number"),
-        ('do_train: "false"', "SCH003", "counts as true; write true or false without quotes"),
+        (
+            'do_train: "false"',
+            "SCH003",
+            "counts as true; LLaMA-Factory does not refuse it; write true or false without quotes",
+        ),
         ("finetuning_type: qlora", "SCH004", "not one of lora, oft, freeze, full"),
         ("save_strategy: no", "SCH002", "false"),
         ("stage: SFT", "SCH004", "did you mean `sft`"),

@@ -104,7 +104,7 @@ def check_recipe(
     locations = Locations(document, guarded)
     report = FileReport(document.path, list(document.problems))
     if document.path != "-" and not document.path.endswith(RECIPE_SUFFIXES):
-        text = "is read by LLaMA-Factory only if its name ends with .yaml or .yml, in lower case; rename it"
+        text = "LLaMA-Factory reads a recipe only if its name ends with .yaml or .yml, in lower case; rename the file"
         report.diagnostics.append(Diagnostic("LOA007", Severity.ERROR, text))
     report.diagnostics += [
         locations.diagnostic(*each[:4], fix=each.fix) for each in recipe_schema.check_schema(document)

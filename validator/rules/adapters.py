@@ -79,7 +79,7 @@ def adapter_shape_refused(run: RunSettings) -> Findings:
     if run.task.method == "lora" and run.args.get("lora_rank") is not None and run.args.number("lora_rank") < 1:
         yield "lora_rank", f"`lora_rank` is {run.args.get('lora_rank')}, it must be at least 1; 8 is usual"
     if run.task.method == "lora" and run.args.number("lora_dropout") > 1:  # below zero peft leaves it out
-        yield "lora_dropout", f"`lora_dropout` is {run.args.get('lora_dropout')}, it must lie between 0 and 1"
+        yield "lora_dropout", f"`lora_dropout` is {run.args.get('lora_dropout')}, it must be between 0 and 1"
     if run.args.get("lora_target") is None or run.args.words("lora_target") == ("",):
         yield "lora_target", "`lora_target` names no layer; write `lora_target: all`"
 
@@ -109,7 +109,7 @@ def engine_refused(run: RunSettings) -> Findings:
     """
     for key in ("use_unsloth", "use_kt"):
         if run.args.flag(key) and run.zero_stage == 3:
-            yield key, f"`{key}` is refused with DeepSpeed ZeRO-3; remove one"
+            yield key, f"`{key}` is refused with DeepSpeed ZeRO-3; remove it, or use ZeRO-2"
         elif run.args.flag(key) and run.task.method == "oft":
             yield key, f"`{key}` cannot do OFT; use `finetuning_type: lora`"
 
@@ -145,8 +145,8 @@ def chat_format_untrained(run: RunSettings, model: Model) -> Findings:
     chat = run.args.is_set("template") and run.args.get("template") not in plain and run.task.stage != "pt"
     if chat and model.base and run.task.method == "lora" and not trained:
         found = f"{model.name} is a base model and LoRA leaves its embeddings frozen"
-        unlearned = f"it may not learn the marks of `{run.args.get('template')}`"
-        yield "template", f"{found}: {unlearned}; start from the chat-tuned model"
+        unlearned = f"so it may not learn the special tokens of template `{run.args.get('template')}`"
+        yield "template", f"{found}, {unlearned}; start from the chat-tuned model"
 
 
 @rule("TRA215", NOTE)
@@ -160,7 +160,8 @@ def new_tokens(run: RunSettings) -> Findings:
     """
     for key in ("add_tokens", "add_special_tokens", "new_special_tokens_config"):
         if run.task.method == "lora" and run.args.is_set(key) and not run.quantization.is_requested:
-            yield key, "new tokens make embedding and head trainable in fp32, both even where they are tied"
+            found = f"`{key}` makes embedding and head trainable in fp32, each by itself even if they are tied"
+            yield key, f"{found}; `lmf-recipes explain` shows the memory"
 
 
 _TARGET_ALL = set_value("lora_target", "all", safe=False)
@@ -179,7 +180,8 @@ def all_beside_names(run: RunSettings) -> Findings:
     targets = run.args.words("lora_target")
     if run.task.uses_adapter and "all" in targets and len(targets) > 1:
         others = ", ".join(name for name in targets if name != "all")
-        text = f"`all` beside other names is not expanded: only {others} is adapted; write all alone"
+        verb = "is" if len(targets) == 2 else "are"
+        text = f"`all` beside other names is not expanded: only {others} {verb} adapted; write `lora_target: all`"
         yield "lora_target", text, _TARGET_ALL
 
 
@@ -202,7 +204,7 @@ def targets_missing(run: RunSettings, model: Model) -> Findings:
     if targets != ("all",) and not names & known:
         yield "lora_target", f"{family.kind} has no linear layer {', '.join(sorted(names))}; {write}"
     elif targets == ("all",) and family.no_nn_linear and not run.quantization.weights:
-        yield "lora_target", f"`all` finds no linear layer in {family.kind}, whose are of another class; {write}"
+        yield "lora_target", f"`all` finds no linear layer in {family.kind}, which has another class for them; {write}"
 
 
 def _linear_names(run: RunSettings, model: Model) -> frozenset[str]:
@@ -233,9 +235,10 @@ def nothing_unfrozen(run: RunSettings) -> Findings:
     count = int(run.args.number("freeze_trainable_layers"))
     depth = run.model.arch.layers if run.model else 0
     if count == 0 and "freeze_trainable_layers" in run.args.values and not run.args.is_set("freeze_extra_modules"):
-        yield "freeze_trainable_layers", "`freeze_trainable_layers: 0` trains nothing; 2 is the default"
+        yield "freeze_trainable_layers", "`freeze_trainable_layers: 0` trains nothing; write 2, the default"
     elif count and depth and run.args.flag("use_llama_pro") and depth % abs(count):
-        yield "freeze_trainable_layers", f"{depth} layers are not divisible by {count}, which `use_llama_pro` needs"
+        found = f"{depth} layers are not divisible by {count}, which `use_llama_pro` needs"
+        yield "freeze_trainable_layers", f"{found}; set `freeze_trainable_layers` to a divisor of {depth}"
 
 
 @rule("TRA209", WARNING, about=subjects.model)
@@ -248,8 +251,8 @@ def more_layers_than_model(run: RunSettings, model: Model) -> Findings:
     """
     count = abs(run.args.number("freeze_trainable_layers"))
     if run.task.method == "freeze" and count > model.arch.layers and not run.args.flag("use_llama_pro"):
-        text = f"`freeze_trainable_layers` is {count:.0f}, the model has {model.arch.layers}; use full"
-        yield "freeze_trainable_layers", text
+        found = f"`freeze_trainable_layers` is {count:.0f}, and the model has {model.arch.layers} layers"
+        yield "freeze_trainable_layers", f"{found}; set fewer, or `finetuning_type: full`"
 
 
 @rule("TRA213", WARNING)
@@ -261,7 +264,7 @@ def oft_target_unread(run: RunSettings) -> Findings:
     Fix: write `lora_target`.
     """
     if "oft_target" in run.args.values and run.args.words("oft_target") != run.args.words("lora_target"):
-        yield "oft_target", "`oft_target` is never read; OFT takes its layers from `lora_target`"
+        yield "oft_target", "`oft_target` is never read, OFT takes its layers from `lora_target`; write them there"
 
 
 @rule("TRA216", WARNING, about=subjects.model)
@@ -275,7 +278,7 @@ def some_targets_missing(run: RunSettings, model: Model) -> Findings:
     known, targets = _linear_names(run, model), run.args.words("lora_target")
     lost = sorted({target for target in targets if target and target != "all" and _last_part(target) not in known})
     if run.task.uses_adapter and known and lost and {_last_part(target) for target in targets} & known:
-        found = f"{model.kind} has no linear layer {', '.join(lost)}: left out silently"
+        found = f"{model.kind} has no linear layer {', '.join(lost)}, and PEFT leaves it out without a message"
         yield "lora_target", f"{found}; write `lora_target: all`"
 
 
@@ -310,7 +313,7 @@ def parts_missing(run: RunSettings, model: Model) -> Findings:
     known, key = model.family.parts if not model.modules else None, "freeze_trainable_modules"
     for name in run.args.words(key):
         if run.task.method == "freeze" and known and name not in known | {"all"}:
-            yield key, f"a layer has no part `{name}`, only {', '.join(sorted(known))}; or write all"
+            yield key, f"a layer has no part `{name}`, only {', '.join(sorted(known))}; name one of them, or `all`"
 
 
 @rule("TRA218", ERROR, about=subjects.model)
@@ -328,4 +331,4 @@ def extra_part_missing(run: RunSettings, model: Model) -> Findings:
     for name in run.args.words("freeze_extra_modules"):
         if name not in known:
             found = f"outside its layers the model has no part `{name}`"
-            yield "freeze_extra_modules", f"{found}, only {', '.join(sorted(known))}"
+            yield "freeze_extra_modules", f"{found}, only {', '.join(sorted(known))}; name one of them"

@@ -36,7 +36,7 @@ def packed_length_uneven(run: RunSettings) -> Findings:
     """
     length = run.args.number("cutoff_len")
     if run.task.stage == "sft" and run.batch.packing and run.task.trains and length % 8:
-        text = f"`cutoff_len` is {length:.0f}, packing needs a multiple of 8; set {length // 8 * 8:.0f}"
+        text = f"`cutoff_len` is {length:.0f}, and packing needs a multiple of 8; set {length // 8 * 8:.0f}"
         yield "cutoff_len", text, set_value("cutoff_len", int(length // 8 * 8), safe=False)
 
 
@@ -50,8 +50,8 @@ def neat_packing_batches(run: RunSettings, machine: Machine) -> Findings:
     """
     asked = run.args.get("flash_attn") == "fa2" and run.batch.neat_packing and run.task.stage == "sft"
     if asked and machine.device.flash_attention and run.batch.micro_batch > 1:
-        text = f"neat packing with fa2 takes 1 packed sample at a time, not {run.batch.micro_batch}"
-        yield "per_device_train_batch_size", text
+        found = f"neat packing with fa2 takes 1 packed sample at a time, not {run.batch.micro_batch}"
+        yield "per_device_train_batch_size", f"{found}; set `per_device_train_batch_size: 1`"
 
 
 @rule("TRA609", ERROR, about=subjects.model, since="transformers 5.0.0")
@@ -79,7 +79,7 @@ def longer_than_model(run: RunSettings, model: Model) -> Findings:
     """
     limit, length = model.positions, run.args.number("cutoff_len")
     if limit and length > limit and not run.args.is_set("rope_scaling"):
-        text = f"`cutoff_len` is {length:.0f}, the model has {limit} positions; set at most {limit}"
+        text = f"`cutoff_len` is {length:.0f}, and the model has {limit} positions; set at most {limit}"
         yield "cutoff_len", text, set_value("cutoff_len", limit, safe=False)
 
 
@@ -95,11 +95,12 @@ def streaming_refused(run: RunSettings) -> Findings:
     if not run.args.flag("streaming"):
         return
     if run.args.number("max_steps") == -1:
-        yield "streaming", "streaming needs `max_steps`, as the length of the data is not known"
+        yield "streaming", "streaming needs `max_steps`, as the length of the data is not known; set it"
     if run.args.get("max_samples") is not None:
         yield "max_samples", "`max_samples` is refused with streaming; remove it"
     if run.evaluation.splits_validation_set and run.args.number("val_size") < 1:
-        yield "val_size", f"streaming needs a whole `val_size`, not the share {run.args.get('val_size')}"
+        found = f"streaming needs a `val_size` in samples, not the share {run.args.get('val_size')}"
+        yield "val_size", f"{found}; write a whole number"
     path = run.args.get("tokenized_path")
     if isinstance(path, str) and not run.workspace.find(path):
         yield "tokenized_path", f"`{path}` does not exist, and streamed data cannot be saved to it; remove `streaming`"
@@ -117,11 +118,12 @@ def mixing_refused(run: RunSettings) -> Findings:
     named = {key: len(run.args.words(key)) for key in ("dataset", "eval_dataset") if run.args.is_set(key)}
     uneven = next((key for key, number in named.items() if number != len(shares)), None)
     if run.args.is_set(at) and run.args.get("mix_strategy") == "concat":
-        yield at, "`interleave_probs` needs `mix_strategy: interleave_under` or another interleave"
+        yield at, "`interleave_probs` has no use with `mix_strategy: concat`; write `mix_strategy: interleave_under`"
     elif run.args.is_set(at) and uneven:
-        yield at, f"`interleave_probs` has {len(shares)} shares for {named[uneven]} of `{uneven}`"
+        found = f"`interleave_probs` has {len(shares)} shares, and `{uneven}` {named[uneven]} names"
+        yield at, f"{found}; write one share for each name"
     elif run.args.is_set(at) and len(data) > 1 and abs(sum(shares) - 1) > 1e-6:  # which .nan never is
-        yield at, f"`interleave_probs` add up to {sum(shares):g}, not 1"
+        yield at, f"`interleave_probs` add up to {sum(shares):g}, not to 1; correct the shares"
 
 
 def _mixing_shares(run: RunSettings) -> list[float]:
@@ -149,7 +151,8 @@ def amount_refused(run: RunSettings) -> Findings:
     if isinstance(share, float) and share == 1.0 and not streams:
         yield "val_size", "`val_size: 1.0` holds back all data; write a share such as 0.05, or a count"
     if run.args.get("preprocessing_num_workers") is not None and run.args.number("preprocessing_num_workers") < 1:
-        yield "preprocessing_num_workers", "`preprocessing_num_workers` must be at least 1; remove it for the default"
+        text = "`preprocessing_num_workers` is below 1; set at least 1, or remove it for the default"
+        yield "preprocessing_num_workers", text
 
 
 @rule("TRA615", ERROR)
@@ -175,7 +178,8 @@ def neat_packing_of_0_9_4(run: RunSettings) -> Findings:
     Fix: `llamafactory: ">=0.9.5"` in the header block, or `transformers: "<4.53"`.
     """
     if run.batch.neat_packing:
-        yield "neat_packing", "LLaMA-Factory 0.9.4, in the recipe's range, refuses `neat_packing`; name >=0.9.5"
+        found = "LLaMA-Factory 0.9.4, which the recipe admits, refuses `neat_packing`"
+        yield "neat_packing", f'{found}; write `# llamafactory: ">=0.9.5"` into the header block'
 
 
 @rule("TRA617", ERROR, about=subjects.machine, since="llamafactory 0.9.5")
@@ -212,7 +216,7 @@ def most_samples_cut(run: RunSettings) -> Findings:
         found = f"{long:,} of the first {len(rows):,} samples are longer than the {limit:,.0f} tokens that are kept"
         yield place, f"{found}; raise `cutoff_len`"
     elif not rows and (mean := _mean_length(run)) > limit > 0:
-        yield place, f"samples have some {mean:,.0f} tokens, of which {limit:,.0f} are kept; raise `cutoff_len`"
+        yield place, f"samples have about {mean:,.0f} tokens, of which {limit:,.0f} are kept; raise `cutoff_len`"
 
 
 def _first_row_lengths(run: RunSettings) -> list[float]:
@@ -281,7 +285,7 @@ def hccl_waits_less(run: RunSettings, machine: Machine) -> Findings:
         minutes = f"tokenizing takes about {seconds / 60:.0f} minutes, HCCL waits {limit / 60:.0f}"
         longer = f"{waiting.name}={int(min(allowed, waiting.most or allowed))}"
         remedy = f"set {longer}" if given else f"`lmf-recipes train` sets {longer}"
-        yield "dataset", f"{minutes}; {remedy}; surer is to tokenize once with `tokenized_path`"
+        yield "dataset", f"{minutes}; {remedy}, or tokenize once with `tokenized_path`, which is safer"
 
 
 def _tokenizing_seconds(run: RunSettings) -> float:

@@ -34,10 +34,11 @@ def ranking_against_stage(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Fi
     Fix: `ranking: true` in the entry for dpo and rm, and only there.
     """
     if _ranking_contradicts_stage(run, dataset):
-        why = f"holds preference pairs (`ranking: true`), stage {run.task.stage} takes none"
+        why = f"holds preference pairs (`ranking: true`), and stage {run.task.stage} takes none"
         if run.task.uses_preference_pairs:
-            why = f"holds no preference pairs (`ranking` is not true), stage {run.task.stage} needs them"
-        yield at("ranking", conflicts_with=("stage",)), f"`{dataset.name}` {why}{entry_remedy(run, dataset)}"
+            why = f"holds no preference pairs (`ranking` is not true), and stage {run.task.stage} needs them"
+        remedy = entry_remedy(run, dataset, "name another data set, or another `stage`")
+        yield at("ranking", conflicts_with=("stage",)), f"`{dataset.name}` {why}{remedy}"
 
 
 @rule("PTH108", ERROR, about=subjects.datasets)
@@ -70,7 +71,8 @@ def part_without_column(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Find
     trained = at().key == "dataset"
     if absent := _parts_without_column(run, dataset, trained):
         lacks = f"`columns` in dataset_info.json lacks {' and '.join(f'`{part}`' for part in absent)}"
-        what = f"{lacks}, which stage {run.task.stage} needs{entry_remedy(run, dataset)}"
+        otherwise = "name the columns that hold them" if len(absent) > 1 else "name the column that holds it"
+        what = f"{lacks}, which stage {run.task.stage} needs{entry_remedy(run, dataset, otherwise)}"
         yield at("columns"), f"`{dataset.name}`: {what}"
     elif run.task.stage == "sft" and trained and dataset.attr.columns.get("kto_tag"):
         text = f"`{dataset.name}` has a `kto_tag` column, so stage sft drops every sample; use stage kto"
@@ -239,8 +241,9 @@ def media_refused(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     for part, kind in MODALITIES.items() if run.template and run.task.stage != "pt" else ():
         missing = _missing_media_file(run, dataset, part)
         if kind not in media and _has_media(dataset, part):
-            text = f"`{dataset.name}` holds {part}, which template {run.args.get('template')} does not take"
-            yield at("columns", part, conflicts_with=("template",)), text
+            found = f"`{dataset.name}` holds {part}, which template {run.args.get('template')} does not take"
+            remedy = f"choose a model and a template that take {part}"
+            yield at("columns", part, conflicts_with=("template",)), f"{found}; {remedy}"
         elif missing:
             where = run.args.get("media_dir") or dataset.folder
             yield at("columns", part), f"`{dataset.name}`: {missing} is not in `{where}`; set `media_dir`"
@@ -258,7 +261,8 @@ def package_needed(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings
     """
     if package := _needed_package(dataset.entry):
         address = next(name for name in SOURCE_OF_KEY if name in dataset.entry)
-        yield at(address), f"`{dataset.name}` is read with the package {package}; install it"
+        found = f"`{dataset.name}` is read with the package {package}, which LLaMA-Factory does not bring"
+        yield at(address), f"{found}; install it"
 
 
 @rule("PTH123", ERROR, about=subjects.datasets)

@@ -111,7 +111,8 @@ def entry_without_source(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Fi
     """
     if dataset.source is None:
         near = next(filter(None, (suggest(name, _ENTRY_KEYS) for name in islice(dataset.entry, MAX_FINDINGS))), "")
-        yield at(), f"`{dataset.name}` names no source in dataset_info.json; give it `file_name` or `hf_hub_url`{near}"
+        remedy = near or "; give it `file_name` or `hf_hub_url`"
+        yield at(), f"`{dataset.name}` names no source in dataset_info.json{remedy}"
 
 
 @rule("PTH115", WARNING, about=subjects.datasets)
@@ -157,7 +158,7 @@ def _key_naming_registry(run: RunSettings) -> str:
 
 def _undefined_message(run: RunSettings, name: str, known: Mapping[str, object]) -> str:
     if not name:
-        return "an empty data set name; remove the extra comma"
+        return "one of the names of data sets is empty; remove the extra comma"
     stem, command = Path(name).stem, _register_command(run, name)
     if not _looks_like_path(name):
         quotes = run.data.registry is None or run.workspace.may_quote(run.data.registry.path)
@@ -216,7 +217,7 @@ def file_type_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findi
         if fault := dataset_registry.file_type_fault(dataset.path, dataset.files):
             yield at("file_name"), f"`{dataset.name}`: {fault}"
     elif dataset.source == "file" and safe_read.path_kind(dataset.path) == "folder":
-        yield at("file_name"), f"`{dataset.name}`: the folder `{dataset.path}` is empty"
+        yield at("file_name"), f"`{dataset.name}`: the folder `{dataset.path}` is empty; put data files into it"
 
 
 @rule("PTH112", ERROR, about=subjects.datasets)
@@ -229,7 +230,8 @@ def split_unknown(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """
     split = dataset.entry.get("split", "train")
     if dataset.source == "file" and not all(_is_train_split(part) for part in str(split).split("+")):
-        yield at("split"), f"`{dataset.name}`: split `{split}` does not exist in a local file, all of it is `train`"
+        found = f"`{dataset.name}`: a local file has no split `{split}`, all of it is `train`"
+        yield at("split"), f"{found}; remove `split`"
 
 
 @rule("PTH113", ERROR, about=subjects.datasets)

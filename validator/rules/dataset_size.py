@@ -85,8 +85,9 @@ def small_set_repeated(run: RunSettings, counted: _CountedSamples) -> Findings:
     Fix: fewer epochs (2 to 5), or more samples.
     """
     if _too_few_message(run, counted) and _repeats_often(run):
-        epochs = f"{run.args.number('num_train_epochs'):g} epochs of {counted.words}"
-        yield "num_train_epochs", f"{epochs} are learned by heart; take 2 to 5, or add different, checked samples"
+        epochs = f"{run.args.number('num_train_epochs'):g} epochs over {counted.words}"
+        remedy = "set `num_train_epochs` to 2 to 5, or add different, checked samples"
+        yield "num_train_epochs", f"in {epochs} the model learns the samples by heart; {remedy}"
 
 
 @rule("DAT004", WARNING)
@@ -103,7 +104,8 @@ def data_cut_short(run: RunSettings) -> Findings:
     fix = remove_keys("max_samples", safe=False)
     for one in run.data.datasets:
         if one.rows and not one.rows.problem and one.rows.number > 2 * limit:
-            yield "max_samples", f"keeps {limit:,} of {one.rows.samples} of `{one.name}`; remove it to use all", fix
+            found = f"`max_samples: {limit}` keeps {limit:,} of {one.rows.samples} of `{one.name}`"
+            yield "max_samples", f"{found}; remove `max_samples` to use all", fix
 
 
 @rule("DAT005", ERROR)
@@ -118,9 +120,10 @@ def nothing_left_to_train(run: RunSettings) -> Findings:
     if rows is None or not rows.exact or run.args.flag("streaming") or not run.evaluation.splits_validation_set:
         return
     if value > 1 and value >= rows.number:
-        yield "val_size", f"{value:g} samples for evaluation, but there are {rows}; write a fraction such as 0.1"
+        found = f"`val_size` takes {value:g} samples for evaluation, and there are {rows}"
+        yield "val_size", f"{found}; write a share such as 0.1"
     elif value <= 1 and rows.number == 1:
-        yield "val_size", "a single sample cannot be split; add samples or remove `val_size`"
+        yield "val_size", "a single sample cannot be both trained on and held back; add samples, or remove `val_size`"
 
 
 @rule("DAT006", WARNING)
@@ -134,7 +137,7 @@ def more_evaluation_than_training(run: RunSettings) -> Findings:
     value, rows = run.args.number("val_size"), _training_rows(run)
     share = value if value < 1 else value / rows.number if rows and rows.number else 0
     if 0.5 < share < 1:
-        yield "val_size", f"holds back {share:.0%} of the samples for evaluation; 0.01 to 0.1 is usual"
+        yield "val_size", f"`val_size` holds back {share:.0%} of the samples for evaluation; 0.01 to 0.1 is usual"
 
 
 @rule("DAT007", NOTE, about=_counted_samples)
@@ -167,8 +170,8 @@ def no_sequence_filled(run: RunSettings) -> Findings:
     first = [row for one in run.data.datasets if one.rows for row in one.rows.head]
     limit = run.args.number("cutoff_len")
     if rows and rows.exact and len(first) >= rows.number and (most := sum(map(_max_tokens_of_row, first))) < limit:
-        found = f"the texts have at most {most:,} tokens, one packed sequence has {limit:,.0f}"
-        yield "cutoff_len", f"{found}; lower it, or add text"
+        found = f"all texts together have at most {most:,} tokens, and one packed sequence takes {limit:,.0f}"
+        yield "cutoff_len", f"{found}; set a smaller `cutoff_len`, or add text"
 
 
 def _max_tokens_of_row(row: Mapping[str, Any]) -> int:

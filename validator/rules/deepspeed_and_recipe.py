@@ -67,7 +67,8 @@ def batch_size_wrong(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fi
     if size != batch.effective_batch:
         place = at("train_batch_size", conflicts_with=tuple(_EQUAL_KEYS[path] for path in _BATCH_KEYS))
         product = f"{batch.micro_batch} x {batch.accumulation} x {batch.world_size} = {batch.effective_batch}"
-        yield place, f'train_batch_size is {size}, but {product} (micro batch x accumulation x devices); write "auto"'
+        found = f"train_batch_size is {size}, but {product} (micro batch x accumulation x devices)"
+        yield place, f'{found}; write `"train_batch_size": "auto"`'
 
 
 @rule("PAR003", ERROR, about=subjects.deepspeed_file)
@@ -120,9 +121,9 @@ def optimizer_replaced(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> 
             text = f"{block} {kind} of {_file_words(zero)} replaces `{key}: {run.args.get(key)}`; remove the block"
             yield place, text
     if zero.value("optimizer.type") and zero.value("optimizer.params.lr") is None:
-        found = f"the optimizer block of {_file_words(zero)} has no lr, so `learning_rate` is not used"
+        found = f"the optimizer block of {_file_words(zero)} has no lr, so 0.001 is used and not `learning_rate`"
         place = at("optimizer.params.lr", conflicts_with=("learning_rate",))
-        yield place, f'{found} but DeepSpeed\'s 0.001; write `"params": {{"lr": "auto"}}`'
+        yield place, f'{found}; write `"params": {{"lr": "auto"}}`'
 
 
 @rule("PAR023", WARNING, about=subjects.deepspeed)
@@ -179,7 +180,8 @@ def _contradictions(at: PlaceIn, zero: DeepSpeedConfig, path: str, keys: tuple[s
     """Yield a finding if the file fixes another value at a dotted path than the recipe's keys have."""
     fixed = zero.value(path)
     if fixed not in (None, "auto") and fixed != wanted:
-        found = f"{path} is {fixed} in {_file_words(zero)}, {' and '.join(keys)} is {wanted} in the recipe"
+        verb = "is" if len(keys) == 1 else "are"
+        found = f"{path} is {fixed} in {_file_words(zero)}, {' and '.join(keys)} {verb} {wanted} in the recipe"
         yield at(path, conflicts_with=keys), f'{found}; write "auto" in the JSON'
 
 
@@ -203,7 +205,7 @@ def steps_contradicted(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> 
     for path, fixed, steps in _fixed_steps(run, zero):
         if steps is not None and fixed != steps:
             what = "warms up for" if "warmup" in path else "takes"
-            text = f'{path} is {fixed}, the run {what} {steps:,} steps; write "auto" in the JSON'
+            text = f'{path} is {fixed}, and the run {what} {steps:,} steps; write "auto" in the JSON'
             yield at(path, conflicts_with=_STEP_KEYS[path]), text
 
 
@@ -218,8 +220,8 @@ def steps_by_chance(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fin
     """
     for path, fixed, steps in _fixed_steps(run, zero):
         if steps is None:
-            text = f'{path} is {fixed} and must be exactly what the data make of the run; write "auto" in the JSON'
-            yield at(path, conflicts_with=_STEP_KEYS[path]), text
+            found = f"{path} is {fixed}, and the run stops if its data make another number of steps"
+            yield at(path, conflicts_with=_STEP_KEYS[path]), f'{found}; write "auto" in the JSON'
 
 
 def _fixed_steps(run: RunSettings, zero: DeepSpeedConfig) -> Iterator[tuple[str, float, float | None]]:
@@ -248,7 +250,8 @@ def optimizer_not_offloadable(run: RunSettings, zero: DeepSpeedConfig) -> Findin
     """
     optim = run.args.get("optim")
     if zero.steps_on_cpu and optimizer_choice(optim).on_cpu == "refused":
-        yield "optim", f"{optim} cannot run on offloaded optimizer state; use adamw_torch, or no offload_optimizer"
+        found = f"`optim: {optim}` cannot run on offloaded optimizer state"
+        yield "optim", f"{found}; write `optim: adamw_torch`, or remove offload_optimizer"
 
 
 @rule("PAR009", WARNING, about=subjects.deepspeed)
@@ -265,7 +268,8 @@ def optimizer_becomes_adam(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     if zero.steps_on_cpu and special:
         yield special, f"`{special}` has no effect with offload_optimizer, which uses DeepSpeed's CPU Adam; remove one"
     elif zero.steps_on_cpu and run.args.is_set("optim") and optimizer_choice(optim).on_cpu == "plain adam":
-        yield "optim", f"{optim} becomes DeepSpeed's plain CPU Adam with offload_optimizer; write adamw_torch"
+        found = f"`optim: {optim}` becomes DeepSpeed's plain CPU Adam with offload_optimizer"
+        yield "optim", f"{found}; write `optim: adamw_torch`"
 
 
 @rule("PAR017", ERROR, about=subjects.deepspeed)
@@ -282,7 +286,7 @@ def optimizer_of_matrices_sharded(run: RunSettings, zero: DeepSpeedConfig) -> Fi
     """
     for key, last in (("use_muon", 3), ("use_adam_mini", 2)):
         if run.args.flag(key) and 0 < zero.stage <= last and not zero.steps_on_cpu:
-            yield key, f"`{key}` cannot step on the shards of ZeRO-{zero.stage}; remove it or `deepspeed`"
+            yield key, f"`{key}` cannot step on the shards of ZeRO-{zero.stage}; remove `{key}` or `deepspeed`"
 
 
 @rule("PAR018", ERROR)
@@ -299,7 +303,8 @@ def output_layer_copied_in_shards(run: RunSettings) -> Findings:
     if run.zero_stage < 3 or run.task.method != "lora" or not run.task.trains:
         return
     if "lm_head" in run.args.words("additional_target"):
-        yield "additional_target", "a copy of lm_head fails under ZeRO-3 at the first step; use ZeRO-2, or leave it out"
+        found = "`additional_target` makes a copy of lm_head, which fails under ZeRO-3 at the first step"
+        yield "additional_target", f"{found}; use ZeRO-2, or leave lm_head out"
     added = next((key for key in _NEW_TOKEN_KEYS if run.args.flag(key)), None)
     if added and not run.args.is_set("additional_target"):
         yield added, f"`{added}` trains a copy of lm_head, which fails under ZeRO-3 at the first step; use ZeRO-2"
@@ -318,7 +323,8 @@ def router_adapted_in_ddp(run: RunSettings, model: Model) -> Findings:
     """
     routed = model.family.router == "linear" and {"all", "gate"} & set(run.args.words("lora_target"))
     if routed and run.task.method == "lora" and run.task.trains and _ddp_needs_all_gradients(run):
-        yield "lora_target", "the adapter of the router gets no gradient, which DDP refuses; name the layers but `gate`"
+        found = "the adapter of the router gets no gradient, which DDP refuses"
+        yield "lora_target", f"{found}; name the layers in `lora_target` without `gate`"
 
 
 @rule("PAR022", ERROR, about=subjects.model, since="transformers 5.0.0")
@@ -332,7 +338,7 @@ def mixture_not_found(run: RunSettings, model: Model) -> Findings:
     """
     lost = model.family.lost_leaf
     if lost and run.zero_stage == 3 and run.task.trains:
-        found = f"LLaMA-Factory looks for {lost} under ZeRO-3, which transformers 5 names otherwise"
+        found = f"under ZeRO-3 LLaMA-Factory looks for the class {lost}, which has another name in transformers 5"
         yield "deepspeed", f"{found}; use ZeRO-2, FSDP or transformers 4"
 
 

@@ -24,8 +24,8 @@ def zero_block_missing(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) ->
     """
     read = (zero.config or zero.path) and not zero.problem
     if read and not isinstance(zero.config.get("zero_optimization"), Mapping):
-        text = 'has no `zero_optimization` object; write `"zero_optimization": {"stage": 2}` (0 shards nothing)'
-        yield at("zero_optimization"), text
+        found = "the DeepSpeed configuration has no `zero_optimization` object"
+        yield at("zero_optimization"), f'{found}; write `"zero_optimization": {{"stage": 2}}` (0 shards nothing)'
 
 
 @rule("PAR105", ERROR, about=subjects.deepspeed_file)
@@ -38,8 +38,8 @@ def batch_keys_missing(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) ->
     """
     keys = ("train_batch_size", "train_micro_batch_size_per_gpu")
     if zero.config and all(zero.config.get(key) is None for key in keys):
-        text = 'has no batch size; add `"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"`'
-        yield at("train_batch_size"), text
+        remedy = 'add `"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"`'
+        yield at("train_batch_size"), f"the DeepSpeed configuration has no batch size; {remedy}"
 
 
 @rule("PAR106", ERROR, about=subjects.deepspeed_file)
@@ -55,8 +55,8 @@ def batch_sizes_disagree(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -
     if run.machine is None and all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
         total, micro, steps = (int(size) for size in sizes if size)
         if total % (micro * steps):
-            text = f"train_batch_size {total} is no multiple of {micro} x {steps} (micro batch x accumulation)"
-            yield at("train_batch_size"), text
+            found = f"train_batch_size {total} is no multiple of {micro} x {steps} (micro batch x accumulation)"
+            yield at("train_batch_size"), f'{found}; write "auto" for all three'
 
 
 @rule("PAR107", ERROR, about=subjects.deepspeed_file)
@@ -68,7 +68,8 @@ def both_precisions(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fi
     Fix: `"enabled": "auto"` in both blocks: the recipe decides.
     """
     if zero.value("fp16.enabled") is True and zero.value("bf16.enabled") is True:
-        yield at("fp16.enabled"), 'turns on fp16 and bf16 at once; write `"enabled": "auto"` in both'
+        found = "the DeepSpeed configuration turns on fp16 and bf16 at once"
+        yield at("fp16.enabled"), f'{found}; write `"enabled": "auto"` in both'
 
 
 @rule("PAR108", WARNING, about=subjects.deepspeed_file)
@@ -115,11 +116,12 @@ def offload_without_effect(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig
     if zero.stage == 3:
         return
     if zero.offload("offload_param"):
-        text = f"offload_param works in stage 3 only; in stage {zero.stage} the weights stay on the device"
-        yield at("zero_optimization.offload_param", at_key=True), text
+        found = f"offload_param works in stage 3 only: in stage {zero.stage} the weights stay on the device"
+        yield at("zero_optimization.offload_param", at_key=True), f"{found}; use stage 3, or remove the block"
     if zero.value("zero_optimization.offload_optimizer.device") == "nvme":
         place = at("zero_optimization.offload_optimizer.device")
-        yield place, f"offload_optimizer to nvme needs stage 3; in stage {zero.stage} it fills main memory"
+        found = f"offload_optimizer to nvme works in stage 3 only: in stage {zero.stage} it fills main memory"
+        yield place, f'{found}; use stage 3, or `"device": "cpu"`'
 
 
 @rule("PAR111", ERROR, about=subjects.deepspeed_file)
@@ -154,8 +156,8 @@ def recomputation_unread(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) 
     Fix: remove the block; `disable_gradient_checkpointing` in the recipe is the switch.
     """
     if "activation_checkpointing" in zero.config:
-        place = at("activation_checkpointing", at_key=True)
-        yield place, "nothing reads `activation_checkpointing`; `disable_gradient_checkpointing` in the recipe decides"
+        text = "nothing reads the block `activation_checkpointing`; remove it, the recipe decides what is recomputed"
+        yield at("activation_checkpointing", at_key=True), text
 
 
 @rule("PAR117", WARNING, about=subjects.deepspeed_file)
@@ -170,8 +172,8 @@ def gradients_overtaken(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -
     """
     overlaps = zero.block.get("overlap_comm") is True and zero.block.get("contiguous_gradients", True) is True
     if zero.stage == 2 and overlaps:
-        place = at("zero_optimization.overlap_comm")
-        yield place, "overlap_comm in ZeRO-2 can turn gradients into nan before DeepSpeed 0.19.0; write false"
+        found = "overlap_comm in ZeRO-2 can turn gradients into nan before DeepSpeed 0.19.0"
+        yield at("zero_optimization.overlap_comm"), f'{found}; write `"overlap_comm": false`'
 
 
 # deepspeed/runtime/zero/utils.py, ZERO_SUPPORTED_OPTIMIZERS, as types of the `optimizer` block
@@ -195,11 +197,11 @@ def optimizer_untested(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) ->
     """
     kind = _block_type(zero, "optimizer")
     if kind is None and isinstance(zero.value("optimizer"), Mapping) and zero.stage > 0:
-        text = "the optimizer has no `type`; without the block `optim` applies"
+        text = "the optimizer block has no `type`; add it, or remove the block, so that `optim` applies"
         yield at("optimizer", at_key=True), text
     allowed = zero.value("zero_allow_untested_optimizer")
     if kind and kind.lower() not in _ZERO_OPTIMIZERS and zero.stage > 0 and not allowed:
-        text = f"optimizer {kind} is untested with ZeRO; remove the block: the recipe's `optim` applies then"
+        text = f"optimizer {kind} is untested with ZeRO; remove the block, so that the recipe's `optim` applies"
         yield at("optimizer.type"), text
 
 
@@ -277,7 +279,7 @@ def engine_refuses(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fin
     Fix: remove the key in the message.
     """
     if zero.value("amp.enabled") is True and zero.stage > 0:
-        text = "amp does not work with ZeRO; remove the block, `bf16: true` does"
+        text = "amp does not work with ZeRO; remove the block, and set `bf16: true` in the recipe"
         yield at("amp.enabled"), text
     scattered = zero.stage == 2 and zero.value("zero_optimization.reduce_scatter") is not False
     if scattered and zero.value("prescale_gradients") is True:

@@ -55,8 +55,9 @@ def quantization_bits_unsupported(run: RunSettings, device: Device) -> Findings:
     """
     bits = bnb_bits(run)
     if device.vendor != "ascend" and bits in (4, 8) and bits not in device.bitsandbytes:
-        known = " and ".join(map(str, device.bitsandbytes)) or "none"
-        yield "quantization_bit", f"bitsandbytes on {device.id} knows {known} bits, not {bits}"
+        known = next(iter(device.bitsandbytes), None)
+        remedy = f"set `quantization_bit: {known}`" if known else "remove `quantization_bit`"
+        yield "quantization_bit", f"bitsandbytes cannot quantize to {bits} bits on {device.id}; {remedy}"
 
 
 def bnb_bits(run: RunSettings) -> int:
@@ -109,7 +110,8 @@ def optimizer_of_another_device(run: RunSettings, device: Device) -> Findings:
     galore = run.args.flag("use_galore") and "8bit" in name and device.vendor == "cpu"
     vendors = optimizer_choice(name).vendors
     if run.task.trains and (galore or (vendors is not None and device.vendor not in vendors)):
-        yield "optim", f"`{name}`{' for GaLore' if galore else ''} does not run on {device.id}; write adamw_torch"
+        what = f"`{name}` for GaLore" if galore else f"`{name}`"
+        yield "optim", f"{what} does not run on {device.id}; write `optim: adamw_torch`"
 
 
 def is_bnb_optimizer(optimizer: str) -> bool:
@@ -136,7 +138,7 @@ def no_bf16(run: RunSettings, device: Device) -> Findings:
     transformers/utils/import_utils.py:is_torch_bf16_gpu_available, own (data sheets)
     Fix: `fp16: true` instead of `bf16: true`; on a GPU from Ampere on and on Ascend 910B keep bf16.
     """
-    how = "" if device.vendor == "ascend" else ", torch emulates it in 32 bits, many times slower"
+    how = "" if device.vendor == "ascend" else ", and torch emulates it in 32 bits, many times slower"
     for key in _BF16_KEYS if not device.bf16 and not run.args.flag("use_cpu") else ():
         if run.args.flag(key):
             instead = "fp16_full_eval" if key == "bf16_full_eval" else "fp16"
@@ -197,7 +199,7 @@ def no_tf32(run: RunSettings, device: Device) -> Findings:
     Fix: remove `tf32`.
     """
     if run.args.flag("tf32") and (device.vendor != "nvidia" or (device.capability or 0) < _AMPERE_CAPABILITY):
-        yield "tf32", f"{device.id} has no tf32; remove it", remove_keys("tf32")
+        yield "tf32", f"{device.id} has no tf32; remove `tf32`", remove_keys("tf32")
 
 
 @rule("DEV009", ERROR, about=subjects.device)
@@ -209,7 +211,8 @@ def checkpointing_needs_cuda(run: RunSettings, device: Device) -> Findings:
     Fix: remove `use_unsloth_gc`; LLaMA-Factory's own checkpointing is on anyway.
     """
     if device.vendor == "cpu" and run.task.trains and run.activation_checkpointing.mode == "offloaded":
-        yield "use_unsloth_gc", "`use_unsloth_gc` needs CUDA; remove it", remove_keys("use_unsloth_gc")
+        text = f"`use_unsloth_gc` needs CUDA, and {device.id} has none; remove it"
+        yield "use_unsloth_gc", text, remove_keys("use_unsloth_gc")
 
 
 @rule("DEV012", WARNING, about=subjects.machine)
@@ -259,7 +262,7 @@ def device_note(_run: RunSettings, machine: Machine) -> Findings:
     Fix: write the device in full.
     """
     if machine.note:
-        yield "machine", machine.note
+        yield "machine", f"{machine.note}; if that is wrong, write the device in full"
 
 
 @rule("DEV017", NOTE, about=subjects.machine)
@@ -273,7 +276,8 @@ def abilities_unknown(run: RunSettings, machine: Machine) -> Findings:
     """
     unknown = machine.device.vendor == "unknown" and not run.args.flag("use_cpu")
     if unknown and (asked := ", ".join(_settings_by_device(run))):
-        yield "machine", f"only the memory of {machine.device.id} is known: whether it can do {asked} is not judged"
+        found = f"only the memory of {machine.device.id} is known, so whether it supports {asked} is not judged"
+        yield "machine", f"{found}; name the device, such as `--machine 1xa6000`"
 
 
 def _settings_by_device(run: RunSettings) -> Iterator[str]:

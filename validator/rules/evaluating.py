@@ -75,11 +75,11 @@ def best_checkpoint_refused(run: RunSettings) -> Findings:
     if not run.args.flag("load_best_model_at_end") or saving == "best":
         return
     if evaluation != saving:
-        found = f'the best checkpoint needs saves at evaluations: `eval_strategy` is "{evaluation}"'
-        yield "load_best_model_at_end", f'{found}, `save_strategy` "{saving}"; make them the same'
+        found = f'`load_best_model_at_end` needs a save at each evaluation, but `eval_strategy` is "{evaluation}"'
+        yield "load_best_model_at_end", f'{found} and `save_strategy` "{saving}"; make them the same'
     elif evaluation == "steps" and not _is_multiple(save_steps, eval_steps):
         found = f"`save_steps` {save_steps:g} is no multiple of `eval_steps` {eval_steps:g}"
-        yield "save_steps", f"{found}, which `load_best_model_at_end` needs"
+        yield "save_steps", f"{found}, which `load_best_model_at_end` needs; set a multiple"
 
 
 def _evaluation_steps(run: RunSettings) -> float:
@@ -132,7 +132,8 @@ def schedule_without_evaluation(run: RunSettings) -> Findings:
     """
     name = run.args.get("lr_scheduler_type")
     if run.evaluation.drives_learning_rate and not run.evaluation.while_training:
-        yield "lr_scheduler_type", f"`{name}` follows the evaluation, and `eval_strategy` is no; set it, or use cosine"
+        remedy = "set `eval_strategy`, or `lr_scheduler_type: cosine`"
+        yield "lr_scheduler_type", f"`{name}` follows the evaluation, and `eval_strategy` is no; {remedy}"
 
 
 @rule("TRA109", ERROR)
@@ -173,9 +174,9 @@ def evaluation_data_unused(run: RunSettings) -> Findings:
     unused = run.task.trains and not run.evaluation.runs and not run.evaluation.predicts
     named, splits = run.args.is_set("eval_dataset"), run.evaluation.splits_validation_set
     if unused and splits and not named and run.args.is_set("dataset"):
-        yield "val_size", "`val_size` holds data back and nothing is evaluated; set `eval_strategy` or remove it"
+        yield "val_size", "`val_size` holds data back, and nothing is evaluated; set `eval_strategy`, or remove it"
     elif unused and named and not splits:
-        yield "eval_dataset", "`eval_dataset` is named and nothing is evaluated; set `eval_strategy` or remove it"
+        yield "eval_dataset", "`eval_dataset` is named, and nothing is evaluated; set `eval_strategy`, or remove it"
 
 
 @rule("TRA113", NOTE)
@@ -189,8 +190,8 @@ def evaluation_batch_default(run: RunSettings) -> Findings:
     """
     train = run.batch.micro_batch
     if run.evaluation.runs and "per_device_eval_batch_size" not in run.args.values and train < 4:
-        text = f"evaluation uses 8 samples per device (the default), training {train}; set `per_device_eval_batch_size`"
-        yield "per_device_train_batch_size", text
+        found = f"evaluation uses 8 samples per device (the default), and training {train}"
+        yield "per_device_train_batch_size", f"{found}; set `per_device_eval_batch_size: {train}`"
 
 
 @rule("TRA114", WARNING)
@@ -203,7 +204,8 @@ def evaluation_never_reached(run: RunSettings) -> Findings:
     """
     every = _evaluation_steps(run)
     if run.evaluation.strategy == "steps" and 0 < run.steps < every:
-        yield "eval_steps", f"evaluation every {every:.0f} steps never happens in a run of {run.steps} steps; lower it"
+        found = f"evaluation every {every:.0f} steps never happens in a run of {run.steps} steps"
+        yield "eval_steps", f"{found}; set a smaller `eval_steps`"
 
 
 @rule("TRA115", ERROR)

@@ -68,7 +68,7 @@ def _verdicts_by_stock_file(verdicts: Mapping[str, Verdict]) -> str:
     """Return in words which verdict the run would get with each of LLaMA-Factory's own DeepSpeed files."""
     first, *others = set(verdicts.values())
     if not others:
-        return f"; its name tells no stage, and with each of LLaMA-Factory's own the run {_VERDICT_WORDS[first]}"
+        return f"; its name tells no stage, and with each of LLaMA-Factory's own files the run {_VERDICT_WORDS[first]}"
     by_verdict = {each: [words for words, its in verdicts.items() if its == each] for each in verdicts.values()}
     several = (f"the run {_VERDICT_WORDS[verdict]} with {', '.join(words)}" for verdict, words in by_verdict.items())
     return f"; its name tells no stage: {', '.join(several)}"
@@ -123,7 +123,7 @@ def found_from_elsewhere(run: RunSettings) -> Findings:
         wanted = Path(paths[key])
         folder = place.parents[len(wanted.parts) - 1]
         others = f" (and {', '.join(list(places)[1:])})" if len(places) > 1 else ""
-        text = f"`{wanted}`{others} is not in the working directory; it works when started in `{folder}`"
+        text = f"`{wanted}`{others} is not in the working directory; start the run in `{folder}`"
         yield key, text, _fix_from_working_directory(run, places)
 
 
@@ -151,7 +151,7 @@ def path_not_expanded(run: RunSettings) -> Findings:
     """
     for key, path in named_paths(run, READ_KEYS):
         if has_variable(path) and not run.workspace.find(path):
-            why = "is taken literally and does not exist: ~ and variables are not expanded; write it out"
+            why = "is taken literally and does not exist, as ~ and variables are not expanded; write the path out"
             yield key.name, f"`{path}` {why}{assumption(run, key.name)}"
 
 
@@ -166,7 +166,8 @@ def folder_created_literally(run: RunSettings) -> Findings:
     for key, path in outputs(run):
         rest = path.removeprefix("~") if key.name == "output_dir" else path
         if has_variable(rest) and not (key.access == "either" and run.workspace.find(path)):
-            yield key.name, f"`{path}` is taken literally: a folder of exactly this name is created; write it out"
+            found = f"`{path}` is taken literally, and a folder of exactly this name is created"
+            yield key.name, f"{found}; write the path out"
 
 
 @rule("PTH012", ERROR)
@@ -268,7 +269,8 @@ def model_name_impossible(run: RunSettings) -> Findings:
     """
     for key, path in named_paths(run, MODEL_KEYS):
         if not is_local_name(path) and not run.workspace.find(path) and _is_impossible_hub_name(path):
-            yield key.name, f"`{path}` is no name of a hub and no folder; write a hub name such as `Qwen/Qwen3-8B`"
+            found = f"`{path}` is neither a folder nor a name that a hub could have"
+            yield key.name, f"{found}; write a hub name such as `Qwen/Qwen3-8B`"
 
 
 @rule("PTH028", WARNING)
@@ -285,7 +287,7 @@ def model_name_misspelt(run: RunSettings) -> Findings:
         local = is_local_name(path) or run.workspace.find(path)
         hub_name = path.count("/") == 1 and not local and not _is_impossible_hub_name(path)
         if hub_name and not _is_known_model(path) and (meant := unknown_models.likely_meant_name(path)):
-            doubt = "if it is no newer model, " if unknown_models.numbers_differ(path, meant) else ""
+            doubt = "if that is no newer model, " if unknown_models.numbers_differ(path, meant) else ""
             text = f"`{path}` is not known here; {doubt}did you mean `{meant}`?"
             yield key.name, text, set_value(key.name, meant, safe=False)
 

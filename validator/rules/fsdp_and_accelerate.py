@@ -76,7 +76,7 @@ def fsdp_alone(run: RunSettings) -> Findings:
     Fix: remove `fsdp`.
     """
     if run.fsdp_words and run.machine and run.batch.world_size == 1:
-        yield "fsdp", "FSDP on one device shards nothing, and stops without FORCE_TORCHRUN=1; remove it"
+        yield "fsdp", "FSDP on one device shards nothing, and stops without FORCE_TORCHRUN=1; remove `fsdp`"
     elif run.fsdp and run.machine and run.batch.world_size == 1:
         yield "accelerate", "FSDP on one device shards nothing; remove `accelerate`"
 
@@ -92,7 +92,7 @@ def fsdp_unwrapped(run: RunSettings) -> Findings:
     words = run.fsdp_words
     known = all(word in _FSDP_WORDS for word in words) and words != ("offload",)
     if words and known and "auto_wrap" not in words and not _fsdp_settings(run).get("xla"):
-        yield "fsdp", "without `auto_wrap` all weights are gathered at once; write `full_shard auto_wrap`"
+        yield "fsdp", "without `auto_wrap` all weights are gathered at once; write `fsdp: full_shard auto_wrap`"
 
 
 @rule("PAR015", ERROR)
@@ -110,7 +110,7 @@ def fsdp_config_conflict(run: RunSettings) -> Findings:
         yield place, "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other; keep one"
     lazy = str(config.get("cpu_ram_efficient_loading", False)).lower() == "true"
     if lazy and str(config.get("sync_module_states", True)).lower() == "false" and not config.get("xla"):
-        text = "`cpu_ram_efficient_loading` needs `sync_module_states: true`; else ranks keep random weights"
+        text = "`cpu_ram_efficient_loading` leaves random weights on most ranks; set `sync_module_states: true`"
         yield _fsdp_setting_place(run, "sync_module_states"), text
 
 
@@ -175,7 +175,7 @@ def accelerate_file_unusable(run: RunSettings, file: AccelerateFile) -> Findings
     """
     if file.problem:
         lies = safe_read.path_kind(file.path)
-        why = file.problem if lies else "does not exist"
+        why = file.problem if lies else "does not exist; name an accelerate file, from the working directory"
         yield in_accelerate_file(run), why if lies == "file" else f"`{run.header['accelerate']}` {why}"
         return
     known = yaml_table("accelerate")
@@ -202,7 +202,7 @@ def accelerate_value_refused(run: RunSettings, file: AccelerateFile) -> Findings
         if value is not None and not _is_one_of(value, choices, numbered=name.startswith("fsdp")):
             known = ", ".join(choices if name.startswith("fsdp") else (choice.lower() for choice in choices))
             quoted = "; put it in quotes" if isinstance(value, bool) else ""
-            yield in_fsdp_config(run, name), f"`{name}` is {shown_value(value)}, none of {known}{quoted}"
+            yield in_fsdp_config(run, name), f"`{name}` is {shown_value(value)}, not one of {known}{quoted}"
     if file.kind == "FSDP" and not file.problem:
         yield from _conflicting_values(run, file)
 
@@ -265,9 +265,10 @@ def accelerate_precision_differs(run: RunSettings, file: AccelerateFile) -> Find
     own = next((name for name in ("bf16", "fp16") if run.args.flag(name)), None)
     place = in_accelerate_file(run, "mixed_precision", conflicts_with=("bf16", "fp16", "pure_bf16"))
     if file.half and own and own != file.half:
-        yield place, f"`mixed_precision` is {file.half}, the recipe's `{own}: true` counts; write {own}"
+        yield place, f"`mixed_precision` is {file.half}, but the recipe's `{own}: true` counts; write {own}"
     elif file.half and not own and run.precision.trains_in_16_bit and run.fsdp:
-        yield place, f'{file.half} raises the weights of `pure_bf16` to 32 bits; write "no"'
+        found = f"`mixed_precision: {file.half}` raises the weights of `pure_bf16` to 32 bits"
+        yield place, f'{found}; write `mixed_precision: "no"`'
 
 
 @rule("PAR307", WARNING, about=subjects.accelerate_file)
@@ -283,7 +284,7 @@ def sharded_twice(run: RunSettings, file: AccelerateFile) -> Findings:
     if file.fsdp and not _zero3_with_fsdp2_checkpointing(run, file):
         for key in ("fsdp", "deepspeed"):
             if run.fsdp_words if key == "fsdp" else run.uses_deepspeed:
-                yield key, f"`{key}` stands beside the FSDP of `{run.header['accelerate']}`; keep one"
+                yield key, f"`{key}` is set, and `{run.header['accelerate']}` sets up FSDP; keep one of them"
 
 
 @rule("PAR308", WARNING, about=subjects.accelerate_file)
@@ -296,8 +297,8 @@ def accelerate_not_judged(run: RunSettings, file: AccelerateFile) -> Findings:
     """
     if not file.problem and not file.is_judged and file.kind in yaml_table("accelerate")["kinds"]:
         place = in_accelerate_file(run, "distributed_type")
-        text = "FSDP, MULTI_GPU and MULTI_NPU are, and DeepSpeed by the recipe's `deepspeed`"
-        yield place, f"memory is not judged under `distributed_type: {file.kind}`; {text}"
+        remedy = "use FSDP, MULTI_GPU or MULTI_NPU, or name a DeepSpeed file by `deepspeed` in the recipe"
+        yield place, f"memory is not judged under `distributed_type: {file.kind}`; {remedy}"
 
 
 @rule("PAR309", ERROR, about=subjects.accelerate_file)
@@ -311,7 +312,7 @@ def states_in_pieces(run: RunSettings, file: AccelerateFile) -> Findings:
     """
     if file.fsdp and not file.fsdp.gathers and run.args.flag("save_only_model"):
         place = in_fsdp_config(run, "fsdp_state_dict_type")._replace(conflicts_with=("save_only_model",))
-        yield place, "`save_only_model` needs whole states; write `fsdp_state_dict_type: FULL_STATE_DICT`"
+        yield place, "`save_only_model` needs a full state dict; write `fsdp_state_dict_type: FULL_STATE_DICT`"
 
 
 @rule("PAR310", WARNING, about=subjects.accelerate_file)
@@ -325,7 +326,7 @@ def model_left_in_pieces(run: RunSettings, file: AccelerateFile) -> Findings:
     Fix: `fsdp_state_dict_type: FULL_STATE_DICT`.
     """
     if file.fsdp and not file.fsdp.gathers and not run.args.flag("save_only_model"):
-        text = "the trained model is saved in pieces only; write `fsdp_state_dict_type: FULL_STATE_DICT`"
+        text = "the trained model is saved in shards only; write `fsdp_state_dict_type: FULL_STATE_DICT`"
         yield in_fsdp_config(run, "fsdp_state_dict_type"), text
 
 
@@ -339,8 +340,8 @@ def recomputed_twice(run: RunSettings, file: AccelerateFile) -> Findings:
     Fix: remove `fsdp_activation_checkpointing`; LLaMA-Factory's own is on by default.
     """
     if file.fsdp and file.fsdp.recomputes and run.activation_checkpointing.llamafactory_mode != "off":
-        text = "LLaMA-Factory recomputes activations already; remove it"
-        yield in_fsdp_config(run, "fsdp_activation_checkpointing"), text
+        key = "fsdp_activation_checkpointing"
+        yield in_fsdp_config(run, key), f"`{key}` recomputes what LLaMA-Factory recomputes already; remove it"
 
 
 @rule("PAR312", ERROR, about=subjects.accelerate_file)
@@ -353,7 +354,8 @@ def stage_3_under_fsdp_2(run: RunSettings, file: AccelerateFile) -> Findings:
     Fix: keep one of them.
     """
     if _zero3_with_fsdp2_checkpointing(run, file):
-        yield "deepspeed", f"ZeRO-3 fails under the FSDP2 of `{run.header['accelerate']}`; keep one"
+        found = f"ZeRO-3 fails in the first backward pass under the FSDP2 of `{run.header['accelerate']}`"
+        yield "deepspeed", f"{found}; remove `deepspeed` or `accelerate`"
 
 
 def _zero3_with_fsdp2_checkpointing(run: RunSettings, file: AccelerateFile) -> bool:

@@ -24,7 +24,7 @@ _FAR_FACTOR = 3.0
 _FAR_FACTOR_WITHOUT_RANGE = 10.0
 _ROUNDING_FACTOR = 1 + 1e-9  # numbers that differ by rounding are equal
 # What a setting is called whose key says only a part of it.
-_SETTING_NAMES = {"learning_rate": "learning rate", "batch": "effective batch", "epochs": "epochs"}
+_SETTING_NAMES = {"learning_rate": "learning rate", "batch": "effective batch", "epochs": "number of epochs"}
 _SETTING_KEYS = {"batch": "per_device_train_batch_size", "epochs": "num_train_epochs"}
 _MAX_SOURCES = 3  # sources
 
@@ -59,7 +59,7 @@ class _PublishedSetting(NamedTuple):
         used = "and".join(f" {each:g} " for each in (low, high) if each is not None).strip()
         used = f"between {used}" if low is not None and high is not None else used or f"{default:g}"
         by = ", ".join(self.sources[:_MAX_SOURCES])
-        return f"{self.words} {self.value:g}, published runs used {used} ({by}); {default:g} is a good start"
+        return f"{self.words} {self.value:g}, and published runs used {used} ({by}); {default:g} is a good start"
 
 
 def _published_settings(run: RunSettings) -> Iterator[tuple[_PublishedSetting]]:
@@ -148,8 +148,8 @@ def few_steps(run: RunSettings) -> Findings:
     told = run.args.number("max_steps") > 0 or run.batch.packing  # packed, rows are not sequences
     if run.task.trains and enough and not told and run.steps < _FEW_STEPS and not run.declared.overfit:
         rows = f"{run.data.rows or 0:,} samples in batches of {run.batch.effective_batch}"
-        text = f"{rows} are {run.steps} steps in all, too few to learn much; take smaller batches or more samples"
-        yield "gradient_accumulation_steps", text
+        found = f"{rows} are {run.steps} steps in all, too few to learn much"
+        yield "gradient_accumulation_steps", f"{found}; take smaller batches, or more samples"
 
 
 @rule("TRA421", NOTE)
@@ -164,7 +164,7 @@ def no_warmup(run: RunSettings) -> Findings:
     schedule = run.args.get("lr_scheduler_type")
     if run.task.trains and schedule != "constant" and warmup_steps(run, max(run.steps, 1)) == 0:
         at = next((key for key in ("warmup_ratio", "warmup_steps") if run.args.is_set(key)), "learning_rate")
-        yield at, "no warm-up: the run starts at the full rate; write `warmup_ratio: 0.03`"
+        yield at, "the run starts at the full learning rate, without warm-up; write `warmup_ratio: 0.03`"
 
 
 @rule("TRA422", NOTE)
@@ -177,8 +177,8 @@ def rate_never_falls(run: RunSettings) -> Findings:
     """
     constant = run.args.get("lr_scheduler_type") in ("constant", "constant_with_warmup")
     if constant and run.task.trains and run.args.number("num_train_epochs") > _MANY_EPOCHS and not run.declared.overfit:
-        epochs = f"{run.args.number('num_train_epochs'):g}"
-        yield "lr_scheduler_type", f"the rate stays the same over {epochs} epochs; `cosine` lets it fall"
+        found = f"the learning rate stays the same over {run.args.number('num_train_epochs'):g} epochs"
+        yield "lr_scheduler_type", f"{found}; write `lr_scheduler_type: cosine`, with which it falls"
 
 
 @rule("TRA423", NOTE)
@@ -192,7 +192,7 @@ def never_evaluated(run: RunSettings) -> Findings:
     answers = run.task.trains and run.task.stage in ("sft", "dpo", "kto", "rm")
     if answers and not run.evaluation.runs and not run.declared.overfit:
         text = "nothing is measured on samples that are not trained on"
-        yield "dataset", f"{text}; `val_size: 0.02` with `eval_strategy: steps` does it"
+        yield "dataset", f"{text}; set `val_size: 0.02` with `eval_strategy: steps`"
 
 
 @rule("TRA424", WARNING, about=subjects.machine)
@@ -209,14 +209,15 @@ def kill_costs_much(run: RunSettings, machine: Machine) -> Findings:
     total, step = timed.steps or run.steps, timed.step.expected
     worth = _MIN_SAVE_RATIO * checkpoint_write_seconds(run)  # more often would waste time (TRA926)
     steps = max(1, int(max(_SHORT_RUN_SECONDS if machine.nodes == 1 else _SHORT_RUN_SECONDS / 2, worth) / step))
-    remedy = f"set `save_steps: {steps}`, some {_format_hours(steps * step)}"
+    remedy = f"set `save_steps: {steps}`, about every {_format_hours(steps * step)}"
     every = save_interval(run, run.batch.steps_per_epoch(run.data.rows or 0), total)
     if not 0 < every < total:
         if timed.run.expected > 2 * worth:
-            length = f"the run has {run.steps:,} steps of some {_format_hours(timed.run.expected)}"
-            yield "save_steps", f"no checkpoint before the end: {length}; {remedy}"
+            length = f"{run.steps:,} steps, about {_format_hours(timed.run.expected)}"
+            yield "save_steps", f"no checkpoint is written before the end of the run ({length}); {remedy}"
     elif every * step > max(_MAX_SECONDS_LOST, 2 * worth):
-        yield "save_steps", f"a checkpoint every {_format_hours(every * step)}: a kill may cost as much; {remedy}"
+        found = f"a checkpoint is written every {_format_hours(every * step)}, and a kill may cost as much"
+        yield "save_steps", f"{found}; {remedy}"
 
 
 @rule("TRA425", NOTE, about=subjects.machine)
@@ -239,7 +240,7 @@ def batch_follows_the_devices(run: RunSettings, machine: Machine) -> Findings:
         steps, remainder = divmod(run.batch.accumulation * before, run.batch.world_size)
         batch = run.batch.effective_batch * before // run.batch.world_size
         devices = f"with {run.batch.world_size} {plural(run.batch.world_size, 'device')}, not {before}"
-        text = f"{devices}, the effective batch is {run.batch.effective_batch}, not {batch}"
+        text = f"{devices}, the effective batch is {run.batch.effective_batch}"
         remedy = f"; `gradient_accumulation_steps: {steps}` keeps it" if steps and not remainder else ""
         yield "gradient_accumulation_steps", f"{text} instead of {batch}{remedy}"
 

@@ -100,7 +100,7 @@ def name_not_derived(run: RunSettings) -> Findings:
     stem = Path(run.workspace.recipe).stem
     named = _is_catalogue_recipe(run) and run.model is not None and run.model.short is not None
     if named and (derived := catalogue_name(run)) and stem != derived and not stem.startswith(f"{derived}-"):
-        yield None, f"is named {stem}.yaml, but its contents say {derived}[-variant].yaml; rename it"
+        yield None, f"the file is named {stem}.yaml, but its contents say {derived}[-variant].yaml; rename it"
 
 
 @rule("CUR002", WARNING)
@@ -130,7 +130,10 @@ def prediction_drifted(run: RunSettings) -> Findings:
     hours = {"hours": told["hours"]} if isinstance(told, dict) and "hours" in told else {}
     if _is_catalogue_recipe(run) and now and told != {**now, **hours}:
         written = ", ".join(f"{key}: {value}" for key, value in {**now, **hours}.items())
-        yield "predicted", f"predicted differs from what is computed; write `predicted: {{{written}}}`"
+        yield (
+            "predicted",
+            f"what the header block predicts differs from what is computed; write `predicted: {{{written}}}`",
+        )
 
 
 @rule("CUR004", WARNING)

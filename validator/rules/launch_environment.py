@@ -51,7 +51,7 @@ def another_trainer(_run: RunSettings) -> Findings:
     """
     for name, what in _OTHER_TRAINERS.items():
         if node_environment.is_env_enabled(name):
-            yield None, f"the environment has {name}={os.environ[name]}: the run goes to {what}; unset it"
+            yield None, f"the environment has {name}={os.environ[name]}: the run goes to {what}; unset {name}"
 
 
 @rule("PAR203", WARNING, about=subjects.machine)
@@ -65,9 +65,11 @@ def processes_against_machine(_run: RunSettings, machine: Machine) -> Findings:
     """
     devices, nodes = machine.devices, machine.nodes
     if (processes := os.environ.get("NPROC_PER_NODE", str(devices))) != str(devices):
-        yield "machine", f"the environment has NPROC_PER_NODE={processes}, the machine has {devices}; unset it"
+        found = f"the environment has NPROC_PER_NODE={processes}, and the machine {devices} devices"
+        yield "machine", f"{found}; unset NPROC_PER_NODE"
     if (given := os.environ.get("NNODES", str(nodes))) != str(nodes):
-        yield "machine", f"the environment has NNODES={given}, the recipe has {nodes} {plural(nodes, 'node')}; unset it"
+        found = f"the environment has NNODES={given}, and the machine {nodes} {plural(nodes, 'node')}"
+        yield "machine", f"{found}; unset NNODES"
 
 
 @rule("PAR204", WARNING, about=subjects.machine)
@@ -81,7 +83,8 @@ def node_rank_missing(_run: RunSettings, machine: Machine) -> Findings:
     """
     told = {"RDZV_ID", "NODE_RANK", "LOCAL_RANK"} & os.environ.keys()
     if machine.nodes > 1 and "RANK" in os.environ and not told:
-        yield "machine", f"the environment has RANK={os.environ['RANK']}; LLaMA-Factory reads NODE_RANK, set that"
+        found = f"the environment has RANK={os.environ['RANK']}, and LLaMA-Factory reads NODE_RANK alone"
+        yield "machine", f"{found}; set NODE_RANK"
 
 
 @rule("PAR210", WARNING, about=subjects.machine)
@@ -98,8 +101,8 @@ def nodes_may_vary(run: RunSettings, machine: Machine) -> Findings:
     elastic = least is not None and most is not None and "RDZV_ID" in os.environ
     if elastic and {least, most} != {str(machine.nodes)}:
         judged = f"the recipe is judged for {machine.nodes} {plural(machine.nodes, 'node')}"
-        bound = ", and ZeRO resumes with as many processes only" if run.zero_stage else ""
-        yield "machine", f"the environment has MIN_NNODES={least} MAX_NNODES={most}, {judged}{bound}; unset them"
+        bound = ", and ZeRO resumes only with as many processes as before" if run.zero_stage else ""
+        yield "machine", f"the environment has MIN_NNODES={least} MAX_NNODES={most}, {judged}{bound}; unset both"
 
 
 @rule("PAR211", WARNING, about=subjects.machine)
@@ -119,10 +122,11 @@ def torchrun_restarts(run: RunSettings, machine: Machine) -> Findings:
     shared = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"
     if machine.nodes > 1 and shared:
         remedy = "unset it, or set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
-        yield "machine", f"the environment has MAX_RESTARTS={restarts}, after which nodes can wait for ever; {remedy}"
+        found = f"the environment has MAX_RESTARTS={restarts}, and after a restart nodes can wait for ever"
+        yield "machine", f"{found}; {remedy}"
     if run.args.flag("overwrite_output_dir"):
-        found = f"the environment has MAX_RESTARTS={restarts}, and each restart begins anew"
-        yield "overwrite_output_dir", f"{found}; set it to false, or unset MAX_RESTARTS"
+        found = f"the environment has MAX_RESTARTS={restarts}, and with `overwrite_output_dir` each restart begins anew"
+        yield "overwrite_output_dir", f"{found}; set `overwrite_output_dir: false`, or unset MAX_RESTARTS"
 
 
 @rule("PAR205", WARNING, about=subjects.model)
@@ -174,8 +178,8 @@ def ray_cannot_start(run: RunSettings, machine: Machine) -> Findings:
         short = f"Ray has {promised} CPUs by `num_cpus`, and {reserved}"
         yield "ray_init_kwargs", f"{short}: it would wait for ever; set `num_cpus: {wanted}`"
     if workers > run.batch.world_size:
-        text = f"{workers} Ray workers, the machine has {run.batch.world_size} devices; set {run.batch.world_size}"
-        yield "ray_num_workers", text
+        found = f"`ray_num_workers` is {workers}, and the machine has {run.batch.world_size} devices"
+        yield "ray_num_workers", f"{found}; set `ray_num_workers: {run.batch.world_size}`"
 
 
 @rule("PAR207", WARNING, about=subjects.machine)
@@ -192,8 +196,8 @@ def ray_may_wait(run: RunSettings, machine: Machine) -> Findings:
         many = machine.nodes > 1 or launch_command.joins_ray_cluster(run)
         remedy = f"`ray start --num-cpus {wanted}` on each" if many else f"`ray_init_kwargs: {{num_cpus: {wanted}}}`"
         each = f"{launch_command.RAY_CPUS} CPUs are reserved for each device, {wanted} on a node of {machine.devices}"
-        waits = "where there are fewer the run waits for ever"
-        yield None, f"the environment has USE_RAY: {each}; {waits}; promise them by {remedy}"
+        found = f"the environment has USE_RAY: {each}, and with fewer the run waits for ever"
+        yield None, f"{found}; tell Ray that it has them by {remedy}"
 
 
 @rule("PAR208", WARNING, about=subjects.machine)
@@ -223,4 +227,4 @@ def ray_meets_at_its_head(run: RunSettings, machine: Machine) -> Findings:
     """
     if machine.nodes > 1 and launch_command.uses_ray() and not run.args.is_set("master_addr"):
         found = f"the environment has USE_RAY: workers on {machine.nodes} nodes meet at Ray's head node"
-        yield "machine", f"{found}; where it has no devices they wait for ever: set `master_addr` to one that has"
+        yield "machine", f"{found}, and wait for ever if it has no device; set `master_addr` to a node that has one"

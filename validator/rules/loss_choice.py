@@ -39,7 +39,7 @@ def ppo_needs(run: RunSettings) -> Findings:
         return
     kind = run.args.get("reward_model_type")
     if not run.args.is_set("reward_model"):
-        yield "reward_model", "stage ppo needs a `reward_model`"
+        yield "reward_model", "stage ppo needs a reward model; name it by `reward_model`"
     elif kind == "lora" and run.task.method != "lora":
         yield "reward_model_type", f"a LoRA reward model needs `finetuning_type: lora`, not {run.task.method}"
     if not run.task.trains:
@@ -74,8 +74,8 @@ def loss_replaced(run: RunSettings) -> Findings:
     Fix: `pref_loss: sigmoid`, or orpo and simpo, which LLaMA-Factory computes itself.
     """
     if run.task.stage == "dpo" and run.args.get("pref_loss") in _TRAINED_AS_SIGMOID:
-        text = f"`pref_loss: {run.args.get('pref_loss')}` trains sigmoid with this trl; write sigmoid or simpo"
-        yield "pref_loss", text
+        found = f"`pref_loss: {run.args.get('pref_loss')}` trains the sigmoid loss with the trl that is installed"
+        yield "pref_loss", f"{found}; write sigmoid or simpo"
 
 
 @rule("TRA505", ERROR, about=subjects.model, since="transformers 5.0.0")
@@ -89,7 +89,8 @@ def reward_model_unsaved(run: RunSettings, model: Model) -> Findings:
     """
     trains = run.task.stage == "rm" and run.task.trains and run.task.method in ("full", "freeze")
     if trains and model.arch.tied and run.zero_stage < 3:  # which saves what it gathered, unshared
-        yield "finetuning_type", f"{model.name} ties its embeddings: its reward model cannot be saved; use lora"
+        found = f"{model.name} ties its embeddings, and such a reward model cannot be saved"
+        yield "finetuning_type", f"{found}; set `finetuning_type: lora`"
 
 
 @rule("TRA506", WARNING)
@@ -102,7 +103,8 @@ def smoothing_reversed(run: RunSettings) -> Findings:
     """
     sigmoid = run.task.stage == "dpo" and run.args.get("pref_loss") == "sigmoid"
     if sigmoid and run.args.number("dpo_label_smoothing") > 0.5:
-        yield "dpo_label_smoothing", "above 0.5 the rejected answers are learnt; use 0.1 or less"
+        text = "above 0.5 `dpo_label_smoothing` has the model learn the rejected answers; set 0.1 or less"
+        yield "dpo_label_smoothing", text
 
 
 @rule("TRA507", ERROR)
@@ -117,7 +119,8 @@ def asft_without_reference(run: RunSettings) -> Findings:
     Fix: `finetuning_type: full` or freeze, or a `ref_model`.
     """
     if run.task.uses_asft_loss and not run.task.frozen_model_copies:
-        yield "use_asft_loss", "the ASFT loss has no reference model with LoRA; name a `ref_model`, or use full"
+        found = "the ASFT loss has no reference model with LoRA"
+        yield "use_asft_loss", f"{found}; name a `ref_model`, or set `finetuning_type: full`"
 
 
 @rule("TRA509", ERROR)

@@ -20,6 +20,8 @@ from validator.run.trained_model import is_local_name
 from validator.run.variants import model_sizes_that_fit
 from validator.wording import distinguishing_decimals
 
+_THIN_MARGIN = "the margin is thin, try a few steps with the longest samples"
+
 
 def _memory_range(estimate: Estimate, digits: int = 1) -> str:
     return f"{estimate.expected / GIB:.{digits}f} GiB ({estimate.low / GIB:.1f} to {estimate.high / GIB:.1f})"
@@ -105,7 +107,7 @@ def device_memory_tight(run: RunSettings) -> Findings:
     prediction = predict(run)
     if prediction.device_verdict == "tight":
         by_release = _depends_on_release(prediction.device_verdicts)
-        why = "name the release in the header block" if by_release else "thin margin"
+        why = "name the release in the header block" if by_release else _THIN_MARGIN
         if prediction.fits_with_one_image:
             why = "fits if no sample has more than one picture; have the data at hand, or a shorter `cutoff_len`"
         yield _key_for_device_memory(run), f"may need {_device_need_and_limit(run)}: {why}"
@@ -167,9 +169,10 @@ def host_memory_tight(run: RunSettings, machine: Machine) -> Findings:
     prediction = predict(run)
     if prediction.host_verdict == "tight":
         needs = f"may need {_needed_memory(prediction.host_memories, prediction.host_verdicts)} of host memory per node"
-        why = "name the release in the header block" if _depends_on_release(prediction.host_verdicts) else "thin margin"
+        by_release = _depends_on_release(prediction.host_verdicts)
+        why = "name the release in the header block" if by_release else "the margin is thin"
         found = f"{needs}, the machine has {machine.host_ram_gib:.0f}"
-        yield _key_for_host_memory(run), f"{found}: {why} (exit code -9 is the symptom)"
+        yield _key_for_host_memory(run), f"{found}: {why} (a process that is killed ends with exit code -9)"
 
 
 @rule("FIT005", NOTE, about=subjects.machine)
@@ -237,7 +240,8 @@ def model_taken_by_name(run: RunSettings) -> Findings:
     path = run.args.get("model_name_or_path")
     told = isinstance(path, str) and is_local_name(path) and not run.workspace.find(path)  # by PTH004 or PTH006
     if (guessed := assumed_model(run)) and not told:
-        yield "model_name_or_path", f"taken for {guessed}; if that is wrong, write `# base: NAME` into the header block"
+        remedy = "if that is wrong, write `# base: NAME` into the header block"
+        yield "model_name_or_path", f"the model is taken for {guessed}; {remedy}"
 
 
 @rule("FIT012", NOTE, about=subjects.model)
@@ -250,11 +254,10 @@ def custom_model_class(run: RunSettings, model: Model) -> Findings:
     Fix: nothing to do where the class has the same shapes; else `explain --simulate`, and room to spare.
     """
     if model.own_class:
-        own = "its config.json names a class of its own (`auto_map`)"
-        plain = f"without `trust_remote_code` plain {model.kind} is trained, and judged"
-        other = f"`trust_remote_code` trains that one: its memory may differ from plain {model.kind}'s"
-        judged = f"{other}, by which it is judged" if run.args.flag("trust_remote_code") else plain
-        yield "model_name_or_path", f"{own}; {judged}"
+        own = "the model's config.json names a class of its own (`auto_map`)"
+        plain = f"but without `trust_remote_code` plain {model.kind} is trained, and judged"
+        other = f"which is trained; memory is judged as that of plain {model.kind}, and may differ"
+        yield "model_name_or_path", f"{own}, {other if run.args.flag('trust_remote_code') else plain}"
 
 
 @rule("FIT006", ERROR)
@@ -281,8 +284,8 @@ def host_memory_not_judged(run: RunSettings, machine: Machine) -> Findings:
     offloads = run.deepspeed.offloads if run.deepspeed else run.fsdp is not None and run.fsdp.offload
     if offloads and machine.host_ram_gib is None and prediction.host_memory:
         found = f"offload needs {_memory_range(prediction.host_memory)} of host memory per node"
-        remedy = "set host_ram_gib in the header block"
-        yield _key_for_host_memory(run), f"{found}, and the machine's is not given; {remedy}"
+        remedy = "set `host_ram_gib` in the header block"
+        yield _key_for_host_memory(run), f"{found}, and that of the machine is not given; {remedy}"
 
 
 @rule("FIT008", WARNING)

@@ -20,7 +20,7 @@ def remote_code_not_trusted(run: RunSettings, model: Model) -> Findings:
     Fix: `trust_remote_code: true`, after reading the code in the model's repository.
     """
     if model.remote_code and not run.args.flag("trust_remote_code"):
-        yield "model_name_or_path", f"{model.name} needs its own code; add `trust_remote_code: true`"
+        yield "model_name_or_path", f"{model.name} needs code of its own; set `trust_remote_code: true`"
 
 
 @rule("TRA902", ERROR, about=subjects.model, since="transformers 5.0.0")
@@ -88,7 +88,7 @@ def class_fails(_run: RunSettings, model: Model) -> Findings:
     """
     if wrong := model.family.wrong_in_transformers_5:
         older, remedy = _older_release_advice()
-        made = f"transformers 5 makes {wrong}, unlike the weights of {model.name} and {older}"
+        made = f"transformers 5, unlike {older}, makes {wrong}, which does not suit the weights of {model.name}"
         yield "model_name_or_path", f"{made}; {remedy}"
 
 
@@ -110,8 +110,8 @@ def gpt_oss_sinks_untrained(run: RunSettings, model: Model) -> Findings:
     Fix: none in LLaMA-Factory, which uses no other attention for gpt-oss; adapters lose nothing.
     """
     if run.task.method in ("full", "freeze") and model.family.own_kernel and not _lacks_gpt_oss_kernel(run.machine):
-        text = "the attention sinks of gpt-oss, one number a head, stay as they are"
-        yield "model_name_or_path", f"{text}: LLaMA-Factory's kernel for it has no gradient of them"
+        found = "the attention sinks of gpt-oss (one number per head) are not trained"
+        yield "model_name_or_path", f"{found}, as LLaMA-Factory's kernel for it computes no gradient of them"
 
 
 def _lacks_gpt_oss_kernel(machine: Machine | None) -> bool:
@@ -131,7 +131,8 @@ def no_liger_kernel(run: RunSettings, model: Model) -> Findings:
     Fix: remove `enable_liger_kernel`, and check memory without it.
     """
     if run.args.flag("enable_liger_kernel") and not model.family.liger:
-        yield "enable_liger_kernel", f"LLaMA-Factory has no liger kernels for {model.kind}; nothing is saved"
+        found = f"LLaMA-Factory has no liger kernels for {model.kind}, so nothing is saved"
+        yield "enable_liger_kernel", f"{found}; remove `enable_liger_kernel`"
 
 
 @rule("TRA708", ERROR, about=subjects.model)
@@ -156,7 +157,7 @@ def shifted_attention_unread(run: RunSettings, model: Model) -> Findings:
     Fix: remove `shift_attn`.
     """
     if run.args.flag("shift_attn") and not model.family.shift_attention and run.task.stage != "ppo":
-        yield "shift_attn", f"`shift_attn` is for llama models, not {model.kind}; it has no effect"
+        yield "shift_attn", f"`shift_attn` is for llama models, and has no effect on {model.kind}; remove it"
 
 
 @rule("TRA710", ERROR, about=subjects.model)
@@ -169,7 +170,7 @@ def mixture_of_depths_unsupported(run: RunSettings, model: Model) -> Findings:
     Fix: remove `mixture_of_depths`.
     """
     if run.args.get("mixture_of_depths") == "convert" and not model.family.mixture_of_depths:
-        yield "mixture_of_depths", f"{model.kind} cannot be converted to mixture-of-depths; remove it"
+        yield "mixture_of_depths", f"{model.kind} cannot be converted to mixture-of-depths; remove `mixture_of_depths`"
 
 
 @rule("TRA712", WARNING, about=subjects.model)
@@ -181,7 +182,8 @@ def routers_without_loss(run: RunSettings, model: Model) -> Findings:
     Fix: remove `moe_aux_loss_coef`.
     """
     if run.args.flag("moe_aux_loss_coef") and run.task.trains and not model.family.aux_loss:
-        yield "moe_aux_loss_coef", f"LLaMA-Factory gives the routers of {model.kind} no loss; it has no effect"
+        found = f"LLaMA-Factory gives the routers of {model.kind} no loss"
+        yield "moe_aux_loss_coef", f"{found}, so `moe_aux_loss_coef` has no effect; remove it"
 
 
 @rule("TRA713", ERROR, about=subjects.model, since="transformers 5.6.0")
@@ -197,5 +199,5 @@ def flash_attention_without_sinks(run: RunSettings, model: Model) -> Findings:
     used = run.machine is None or run.machine.device.flash_attention  # else LLaMA-Factory goes on without it
     if used and run.args.get("flash_attn") == "fa2" and not (model.family.sinks or model.remote_code):
         newest, earlier = (version for _, version in releases.known_pairs()[:2])
-        text = f"`flash_attn: fa2` ends with transformers {newest} at the first step"
+        text = f"with transformers {newest} a run with `flash_attn: fa2` stops at the first step"
         yield "flash_attn", f"{text}; install {earlier} and write `# transformers: {earlier}`, or `flash_attn: auto`"

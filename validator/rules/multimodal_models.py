@@ -35,7 +35,8 @@ def nothing_trainable(run: RunSettings, model: Model, work: Workload) -> Finding
     loose = run.task.method == "full" and any(tower.never_frozen for tower in model.arch.towers)
     if not trained and not loose:
         remedy = "freeze_vision_tower: false" if run.task.uses_adapter else "freeze_multi_modal_projector: false"
-        yield "freeze_language_model", f"tower and projector are frozen, too: nothing is left to train; set `{remedy}`"
+        found = "language model, tower and projector are all frozen, so nothing is left to train"
+        yield "freeze_language_model", f"{found}; set `{remedy}`"
 
 
 @rule("TRA912", ERROR, about=subjects.multimodal_model)
@@ -58,7 +59,7 @@ def targets_frozen(run: RunSettings, model: Model, work: Workload) -> Findings:
         if key and not run.args.flag(key):
             return  # a module of one layer, by its number
         where, remedy = ("only a frozen part", f"{key}: false") if key else ("no part", "lora_target: all")
-        text = f"{', '.join(targets)} names {where} of {model.kind}: nothing would train; write `{remedy}`"
+        text = f"{', '.join(targets)} names {where} of {model.kind}, so nothing would train; write `{remedy}`"
         yield "lora_target", text
 
 
@@ -83,7 +84,8 @@ def target_is_a_block(run: RunSettings, model: Model) -> Findings:
     """
     for target in _explicit_targets(run) if is_decoder_trained(run, model) else ():
         if blocks := [part for part in sorted(model.family.parts) if target in part]:
-            yield "lora_target", f"`{target}` is in the name of the block {blocks[0]}, too; name its linear layers"
+            found = f"`{target}` is part of the name of the block {blocks[0]}, which PEFT cannot adapt"
+            yield "lora_target", f"{found}; name its linear layers"
 
 
 @rule("TRA914", WARNING, about=subjects.multimodal_model)
@@ -105,7 +107,7 @@ def thawed_without_effect(run: RunSettings, model: Model, work: Workload) -> Fin
     for key, reached in touched.items():
         if key in run.args.values and not run.args.flag(key) and not reached:
             part = "tower" if key == "freeze_vision_tower" else "projector"
-            yield key, f"LoRA adapts nothing in the {part}: `{key}: false` has no effect; remove it"
+            yield key, f"LoRA adapts nothing in the {part}, so `{key}: false` has no effect; remove it"
 
 
 @rule("TRA915", ERROR, about=subjects.model)
@@ -118,7 +120,7 @@ def omni_packed(run: RunSettings, model: Model) -> Findings:
     """
     packed = run.task.stage == "sft" and run.task.trains and run.batch.neat_packing
     if packed and model.modules and composites.is_omni_type(model.kind):
-        yield "neat_packing", "LLaMA-Factory cannot pack samples of omni models so; remove `neat_packing`"
+        yield "neat_packing", "`neat_packing` does not work for omni models; remove it"
 
 
 @rule("TRA916", WARNING, about=subjects.model)
@@ -138,9 +140,9 @@ def pictures_cut(run: RunSettings, model: Model) -> Findings:
     tokens, limit = multimodal.max_media_tokens(run, model, run.data.datasets), int(run.args.number("cutoff_len"))
     smaller = any(tower.patch_size and not tower.fixed_tokens for tower in model.arch.towers)
     if tokens > limit > 0:
-        found = f"the pictures of a sample are up to {tokens:,} tokens, `cutoff_len` is {limit:,}"
-        remedy = f"set {-(-tokens // 1024) * 1024:,}{' or a smaller `image_max_pixels`' if smaller else ''}"
-        yield "cutoff_len", f"{found}: one that is cut ends the run; {remedy}"
+        found = f"the pictures of a sample take up to {tokens:,} tokens, and `cutoff_len` is {limit:,}"
+        remedy = f"set {-(-tokens // 1024) * 1024:,}{', or a smaller `image_max_pixels`' if smaller else ''}"
+        yield "cutoff_len", f"{found}; a picture that is cut ends the run: {remedy}"
 
 
 @rule("TRA917", ERROR)
@@ -157,7 +159,7 @@ def own_layout(run: RunSettings) -> Findings:
     name = str(run.args.get("model_name_or_path"))
     local = run.workspace.find(f"{name}/config.json")
     if remedy := model_files.replacement_for_layout(name, _read_architectures(str(local[0])) if local else None):
-        text = f"LLaMA-Factory does not load {name}: it is not in transformers' layout; take {remedy}"
+        text = f"LLaMA-Factory does not load {name}, which is not in transformers' layout; take {remedy}"
         yield "model_name_or_path", text
 
 
@@ -201,8 +203,8 @@ def reentrant_checkpointing_fails(run: RunSettings, model: Model, work: Workload
         for part in work.towers
     )
     if reached:
-        text = f"layers of {model.kind} that read pictures stop in the backward pass; set `use_reentrant_gc: false`"
-        yield "use_reentrant_gc", text, set_value("use_reentrant_gc", False)
+        found = f"re-entrant checkpointing fails on the layers of {model.kind} that read pictures"
+        yield "use_reentrant_gc", f"{found}; set `use_reentrant_gc: false`", set_value("use_reentrant_gc", False)
 
 
 @rule("TRA929", WARNING, about=subjects.model)
@@ -270,7 +272,7 @@ def tiles_uncounted(run: RunSettings, model: Model) -> Findings:
     pixels = int(run.args.number("image_max_pixels"))
     side = round(isqrt(max(pixels, 0)) / _TOKEN_SIDE) * _TOKEN_SIDE
     if side * side > _SPLIT_PIXELS and any(dataset.attr.columns.get("images") for dataset in run.data.datasets):
-        found = f"{model.name} splits pictures of {pixels:,} pixels; LLaMA-Factory counts the first tile's tokens alone"
+        found = f"{model.name} splits pictures of {pixels:,} pixels, and LLaMA-Factory counts only the first tile"
         remedy = f"set `image_max_pixels: {_UNSPLIT_PIXELS}`"
         fix = set_value("image_max_pixels", _UNSPLIT_PIXELS, safe=False)
-        yield "image_max_pixels", f"{found}: training stops at the first; {remedy}", fix
+        yield "image_max_pixels", f"{found}, so training stops at the first of them; {remedy}", fix

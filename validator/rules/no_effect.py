@@ -76,7 +76,7 @@ _READ_BY_METHOD: ConditionTable = (
 _READ_BY_STAGE: ConditionTable = (
     ("pref_beta pref_ftx", _stage_is("dpo", "kto"), "`stage: dpo` or `kto`"),
     ("pref_loss pref_bco_weight dpo_label_smoothing ld_alpha", _stage_is("dpo"), "`stage: dpo`"),
-    ("simpo_gamma", _uses_simpo, "`stage: dpo` with `pref_loss: simpo`"),
+    ("simpo_gamma", _uses_simpo, "`stage: dpo` and `pref_loss: simpo`"),
     ("kto_chosen_weight kto_rejected_weight", _stage_is("kto"), "`stage: kto`"),
     ("ppo_* reward_model*", _stage_is("ppo"), "`stage: ppo`"),
     ("ref_model*", lambda run: run.task.needs_reference_logprobs, "a stage with a reference model"),
@@ -212,7 +212,8 @@ def warmup_unread(run: RunSettings) -> Findings:
     """
     for key in ("warmup_steps", "warmup_ratio"):
         if run.args.get("lr_scheduler_type") == "constant" and run.args.number(key) > 0:
-            yield key, f"schedule constant has no warm-up, `{key}` has no effect; use constant_with_warmup"
+            found = f"schedule constant has no warm-up, so `{key}` has no effect"
+            yield key, f"{found}; write `lr_scheduler_type: constant_with_warmup`"
 
 
 @rule("TRA508", WARNING)
@@ -249,4 +250,5 @@ def fsdp_config_ignored(run: RunSettings) -> Findings:
     Fix: `fsdp: full_shard auto_wrap`, or remove `fsdp_config`.
     """
     if run.args.get("fsdp_config") and not run.fsdp_words:
-        yield "fsdp_config", "has no effect without `fsdp`, nothing is sharded; add `fsdp: full_shard auto_wrap`"
+        found = "`fsdp_config` has no effect without `fsdp`, and nothing is sharded"
+        yield "fsdp_config", f"{found}; add `fsdp: full_shard auto_wrap`"

@@ -63,7 +63,7 @@ def attention_unknown(run: RunSettings) -> Findings:
     """
     if run.args.get("flash_attn") == "fa3" and not (run.model and run.model.family.own_kernel):
         judged = releases.newest_pair()[0]
-        yield "flash_attn", f"`flash_attn: fa3` is not set up by LLaMA-Factory {judged}; write fa2 or auto"
+        yield "flash_attn", f"LLaMA-Factory {judged} does not set up `flash_attn: fa3`; write `flash_attn: fa2`"
 
 
 @rule("TRA705", WARNING)
@@ -77,11 +77,11 @@ def checkpointing_stays_on(run: RunSettings) -> Findings:
     """
     if not run.args.flag("disable_gradient_checkpointing"):
         if run.args.values.get("gradient_checkpointing") is False:
-            text = "`gradient_checkpointing: false` leaves it on; write `disable_gradient_checkpointing: true`"
+            text = "`gradient_checkpointing: false` turns nothing off; write `disable_gradient_checkpointing: true`"
             fix = rename_key("gradient_checkpointing", "disable_gradient_checkpointing", safe=False, value=True)
             yield "gradient_checkpointing", text, fix
     elif run.args.flag("gradient_checkpointing"):
-        text = "`gradient_checkpointing: true` switches back on what this key switches off; remove one"
+        text = "`gradient_checkpointing: true` turns on again what this key turns off; remove one of them"
         yield "disable_gradient_checkpointing", text
 
 
@@ -98,7 +98,7 @@ def two_liger_switches(run: RunSettings) -> Findings:
     if run.args.flag("use_liger_kernel"):
         how = "remove it" if own else "write `enable_liger_kernel: true`"
         fix = remove_keys("use_liger_kernel") if own else rename_key("use_liger_kernel", "enable_liger_kernel", False)
-        yield "use_liger_kernel", f"`use_liger_kernel` goes past LLaMA-Factory's own switch; {how}", fix
+        yield "use_liger_kernel", f"`use_liger_kernel` patches the model past LLaMA-Factory's own switch; {how}", fix
 
 
 @rule("TRA711", ERROR)
@@ -199,8 +199,9 @@ def bits_refused(run: RunSettings) -> Findings:
     asked = run.quantization
     allowed = ON_LOAD_BITS.get(asked.method)
     if asked.quantizes_at_load and run.task.uses_adapter and allowed and asked.bits not in allowed:
-        known = ", ".join(str(bits) for bits in allowed)
-        yield "quantization_bit", f"{asked.method} quantizes to {known} bits, not {asked.bits}"
+        known, nearest = " or ".join(map(str, allowed)), min(allowed, key=lambda bits: abs(bits - (asked.bits or 0)))
+        found = f"{asked.method} quantizes to {known} bits, not to {asked.bits}"
+        yield "quantization_bit", f"{found}; set `quantization_bit: {nearest}`"
 
 
 @rule("TRA305", ERROR)
@@ -228,7 +229,8 @@ def checkpoint_not_sharded(run: RunSettings) -> Findings:
     """
     kind, way = run.quantization.kept_method, _sharding_name(run)
     if kind and way:
-        yield "model_name_or_path", f"the checkpoint is {kind}-quantized, which {way} cannot shard; use ZeRO-2 or none"
+        found = f"the checkpoint is {kind}-quantized, which {way} cannot shard"
+        yield "model_name_or_path", f"{found}; use ZeRO-2, or no sharding"
 
 
 @rule("TRA307", ERROR)
@@ -241,9 +243,11 @@ def quantized_checkpoint_trained(run: RunSettings) -> Findings:
     """
     kind = run.quantization.kept_method if run.task.trains and not run.quantization.is_requested else None
     if kind and not run.task.uses_adapter:
-        yield "finetuning_type", f"the checkpoint is {kind}-quantized, so its weights cannot be trained; use lora"
+        found = f"the checkpoint is {kind}-quantized, so its weights cannot be trained"
+        yield "finetuning_type", f"{found}; set `finetuning_type: lora`"
     elif kind and run.args.flag("pissa_init"):
-        yield "pissa_init", f"the checkpoint is {kind}-quantized; PiSSA needs the original weights"
+        found = f"the checkpoint is {kind}-quantized, and PiSSA needs the original weights"
+        yield "pissa_init", f"{found}; remove `pissa_init`"
 
 
 @rule("TRA308", WARNING)
@@ -261,7 +265,7 @@ def nothing_quantized(run: RunSettings) -> Findings:
     asked = run.quantization
     if asked.quantizes_at_load and not asked.works:
         key = "quantization_method" if "quantization_method" in run.args.values else "quantization_bit"
-        text = f"`quantization_method: {asked.method}` quantizes nothing while loading; use bnb"
+        text = f"`quantization_method: {asked.method}` quantizes nothing while loading; write bnb"
         yield key, text, set_value("quantization_method", "bnb", safe=False)
     elif asked.works and asked.skipped_by_bnb and run.model:
         found = f"this transformers quantizes no linear layer of {run.model.kind}"
@@ -278,7 +282,8 @@ def quantized_twice(run: RunSettings) -> Findings:
     """
     kind = run.quantization.checkpoint
     if kind and run.quantization.is_requested and run.task.uses_adapter:
-        yield "quantization_bit", f"the checkpoint is {kind}-quantized already; `quantization_bit` has no effect"
+        found = f"the checkpoint is {kind}-quantized already, so `quantization_bit` has no effect"
+        yield "quantization_bit", f"{found}; remove it"
 
 
 @rule("TRA310", ERROR)
@@ -292,7 +297,7 @@ def dora_on_quantized(run: RunSettings) -> Findings:
     """
     quantized = run.quantization.works or run.quantization.kept_method
     if run.task.method == "lora" and run.args.flag("use_dora") and quantized:
-        yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove one"
+        yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove it"
 
 
 @rule("TRA311", WARNING, about=subjects.model)
@@ -327,7 +332,7 @@ def other_model_bits(run: RunSettings) -> Findings:
     """
     for key in ("ref_model_quantization_bit", "reward_model_quantization_bit"):
         if run.args.is_set(key) and run.args.get(key) not in (4, 8):
-            yield key, f"`{key}` is {run.args.get(key)}, only 4 and 8 are accepted"
+            yield key, f"`{key}` is {run.args.get(key)}, and only 4 and 8 are accepted; set 4"
 
 
 @rule("TRA313", ERROR, since="transformers 5.0.0")
@@ -353,7 +358,7 @@ def router_rounded(run: RunSettings) -> Findings:
     Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
     """
     if _has_quantized_router(run) and run.quantization.bits == 8:
-        yield "quantization_bit", "the router of this model takes 8-bit integers for weights; remove it"
+        yield "quantization_bit", "the router of this model takes 8-bit integers for weights; remove `quantization_bit`"
 
 
 def _has_quantized_router(run: RunSettings) -> bool:

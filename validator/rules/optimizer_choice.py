@@ -32,7 +32,7 @@ def optimizer_with_lora(run: RunSettings) -> Findings:
     """
     for key in _active_optimizers(run):
         if run.task.method == "lora":
-            yield key, f"{OPTIMIZER_NAMES[key]} is refused with LoRA; set `finetuning_type: full` or remove `{key}`"
+            yield key, f"{OPTIMIZER_NAMES[key]} is refused with LoRA; set `finetuning_type: full`, or remove `{key}`"
 
 
 @rule("TRA402", ERROR)
@@ -58,7 +58,7 @@ def optimizer_with_deepspeed(run: RunSettings) -> Findings:
     """
     for key in ("use_galore", "use_apollo"):
         if run.task.method != "lora" and run.args.flag(key) and run.args.is_set("deepspeed"):
-            yield key, f"{OPTIMIZER_NAMES[key]} does not work with DeepSpeed; remove one"
+            yield key, f"{OPTIMIZER_NAMES[key]} does not work with DeepSpeed; remove `{key}` or `deepspeed`"
 
 
 @rule("TRA404", ERROR)
@@ -76,9 +76,9 @@ def optimizer_not_distributed(run: RunSettings) -> Findings:
             found = f"layer-wise {OPTIMIZER_NAMES[key]} runs on one device, not {run.batch.world_size}"
             yield layerwise, f"{found}; set `{layerwise}: false`"
     if run.args.flag("use_badam") and run.args.get("badam_mode") == "ratio":
-        yield "badam_mode", "BAdam by ratio runs on one device; use `badam_mode: layer` with ZeRO-3"
+        yield "badam_mode", "BAdam by ratio runs on one device; set `badam_mode: layer`, with ZeRO-3"
     elif run.args.flag("use_badam") and run.zero_stage != 3:
-        yield "use_badam", "BAdam on several devices needs DeepSpeed ZeRO-3"
+        yield "use_badam", "BAdam on several devices needs DeepSpeed ZeRO-3; set `deepspeed: deepspeed/ds_z3.json`"
 
 
 @rule("TRA405", ERROR)
@@ -113,8 +113,8 @@ def layerwise_accumulation(run: RunSettings) -> Findings:
     for key, layerwise in _LAYERWISE_KEYS.items():
         steps = run.batch.accumulation
         if run.task.method != "lora" and run.args.flag(key) and run.args.flag(layerwise) and steps > 1:
-            text = f"layer-wise {OPTIMIZER_NAMES[key]} updates at every backward pass, accumulation is {steps}; set 1"
-            yield "gradient_accumulation_steps", text
+            found = f"layer-wise {OPTIMIZER_NAMES[key]} updates at every backward pass"
+            yield "gradient_accumulation_steps", f"{found}, and `gradient_accumulation_steps` is {steps}; set 1"
 
 
 @rule("TRA414", ERROR)
@@ -130,8 +130,8 @@ def ratio_refused(run: RunSettings) -> Findings:
     if run.task.method == "lora" or not run.args.flag("use_badam") or run.args.get("badam_mode") != "ratio":
         return
     if run.model and run.model.arch.tied:
-        text = f"BAdam by ratio needs a head of its own, {run.model.name} ties it to the embedding; use layer"
-        yield "badam_mode", text
+        found = f"BAdam by ratio needs an output layer of its own, and {run.model.name} ties it to the embedding"
+        yield "badam_mode", f"{found}; set `badam_mode: layer`"
     elif not optimizer_choice(run.args.get("optim")).plain_arguments:
         at = "optim" if "optim" in run.args.values else "badam_mode"
         yield at, f"BAdam by ratio does not know `optim: {run.args.get('optim')}`; set `optim: adamw_torch`"
@@ -163,7 +163,8 @@ def adam_mini_with_adapter(run: RunSettings) -> Findings:
     meets = run.task.method == "oft" or (run.task.method == "lora" and run.args.number("lora_rank") < 64)
     made = run.requested_optimizers[:1] == ["use_adam_mini"]
     if made and meets and _ATTENTION_TARGETS & {target.rpartition(".")[2] for target in run.args.words("lora_target")}:
-        yield "use_adam_mini", f"Adam-mini fails on the adapter of {run.task.method}; remove it, or use full"
+        found = f"Adam-mini fails on {run.task.method} adapters of queries and keys"
+        yield "use_adam_mini", f"{found}; remove `use_adam_mini`, or set `finetuning_type: full`"
 
 
 # Keyword arguments of transformers' schedules (optimization.py); None: anything is passed on or nothing read
@@ -221,7 +222,8 @@ def schedule_ends_above(run: RunSettings) -> Findings:
     given = run.args.mapping("lr_scheduler_kwargs") or {}
     end, rate = given.get("lr_end", 1e-7), run.args.number("learning_rate")
     if run.args.get("lr_scheduler_type") == "polynomial" and isinstance(end, (int, float)) and rate > 0 and end >= rate:
-        yield "learning_rate", f"schedule polynomial ends at {end:g}, `learning_rate` is {rate:g}; set a lower `lr_end`"
+        found = f"schedule polynomial ends at {end:g}, and `learning_rate` is {rate:g}"
+        yield "learning_rate", f"{found}; set a lower `lr_end`"
 
 
 @rule("TRA410", ERROR)
@@ -234,8 +236,8 @@ def learning_rate_refused(run: RunSettings) -> Findings:
     """
     rate = run.args.get("learning_rate")
     if run.args.number("learning_rate") < 0 or rate != rate:  # NaN differs from itself
-        text = f"`learning_rate` is {run.args.get('learning_rate')}; 1e-4 is usual for LoRA, 1e-5 for full"
-        yield "learning_rate", text
+        found = f"`learning_rate` is {run.args.get('learning_rate')}, not a positive number"
+        yield "learning_rate", f"{found}; 1e-4 is usual for LoRA, 1e-5 for full"
     for key in ("warmup_steps", "warmup_ratio"):
         if run.args.number(key) < 0:
             yield key, f"`{key}` is {run.args.get(key)}, it must not be negative"
@@ -253,7 +255,8 @@ def learning_rate_useless(run: RunSettings) -> Findings:
     if rate == 0 and not isinstance(rate, bool):
         yield "learning_rate", "`learning_rate: 0` trains nothing; 1e-4 is usual for LoRA, 1e-5 for full"
     elif isinstance(rate, (int, float)) and rate >= 0.1:
-        yield "learning_rate", f"`learning_rate` is {float(rate):g}; 1e-4 is usual for LoRA, 1e-5 for full"
+        found = f"`learning_rate` is {float(rate):g}, at which the loss becomes NaN"
+        yield "learning_rate", f"{found}; 1e-4 is usual for LoRA, 1e-5 for full"
 
 
 @rule("TRA412", WARNING)
@@ -268,7 +271,7 @@ def warmup_never_ends(run: RunSettings) -> Findings:
     key = "warmup_ratio" if run.args.is_set("warmup_ratio") else "warmup_steps"
     steps = warmup_steps(run, run.steps) or 0
     if 0 < run.steps <= steps and run.args.number(key) >= 1:
-        yield key, f"warm-up takes {steps:,} steps and the run {run.steps:,}; write `warmup_ratio: 0.05`"
+        yield key, f"warm-up takes {steps:,} steps, and the run {run.steps:,}; write `warmup_ratio: 0.05`"
 
 
 @rule("TRA417", WARNING)

@@ -110,8 +110,8 @@ def _taken_by_other_release(key: str, lacking: ReleasePair) -> str:
     newer = releases.known_pairs()[: releases.known_pairs().index(lacking)]
     first = next((pair for pair in reversed(newer) if argument_entry(key, [pair]) is not None), None)
     if first:
-        came = f"LLaMA-Factory {first[0]}" if first[0] != lacking[0] else f"transformers {first[1]}"
-        return f", which the recipe's range holds; it came with {came}"
+        package, came = ("llamafactory", first[0]) if first[0] != lacking[0] else ("transformers", first[1])
+        return f', which the recipe admits; write `# {package}: ">={came}"` into the header block'
     change = tables.yaml_table("renamed").get(key)
     if change is None:
         return ""
@@ -205,9 +205,9 @@ def _deprecation_note(key: str, recipe: Keys) -> str:
     a release that may run the recipe would misread its replacement."""
     change = tables.yaml_table("renamed").get(key, {})
     if argument_entry(key, [releases.newest_pair()]) is None:
-        remedy = f"; there {_replacement_advice(change)}" if change else ""
+        remedy = f"; for newer ones {_replacement_advice(change)}" if change else ""
         gone = change.get("removed", f"LLaMA-Factory {releases.newest_pair()[0]}")
-        return f"`{key}` is gone since {gone}, so the recipe ends with the older releases it names{remedy}"
+        return f"`{key}` is gone since {gone}, so only the older releases that the recipe admits can run it{remedy}"
     going = change.get("deprecated")
     misread = "below" in change and not all(_takes_replacement(pair, change) for pair in recipe.admitted)
     if misread or not going or not any(releases.is_at_least(pair, going) for pair in recipe.judged_releases):
@@ -306,11 +306,11 @@ def _value_violation(key: str, value: Any, choice: bool, entry: ArgumentEntry) -
     fails = _FAILURE_MOMENTS.get(_measured_outcome(key, _value_kind(value, entry)))
     as_meant = entry["type"] == "bool" and (value is None or value in (0, 1))  # 1 as true, 0 and null as false
     severity = Severity.ERROR if fails else Severity.NOTE if as_meant else Severity.WARNING
+    effect = f"; LLaMA-Factory fails on it {fails}" if fails else "; LLaMA-Factory does not refuse it"
     if choice:
-        code, text = "SCH004" if fails else "SCH005", _choice_message(key, value, entry)
+        code, text = "SCH004" if fails else "SCH005", _choice_message(key, value, entry, effect)
     else:
-        code, text = "SCH002" if fails else "SCH003", _type_message(key, value, entry)
-    text += f"; LLaMA-Factory fails on it {fails}" if fails else "; LLaMA-Factory takes it as it is"
+        code, text = "SCH002" if fails else "SCH003", _type_message(key, value, entry, effect)
     to = _intended_choice(value, entry) if choice else _converted_value(value, entry)
     # What the run refuses cannot have been trained; true and false count as what was written for them.
     safe = bool(fails) or (isinstance(to, bool) and to is bool(value))
@@ -346,16 +346,16 @@ def _number(value: str | float) -> float | None:
         return None
 
 
-def _choice_message(key: str, value: Any, entry: ArgumentEntry) -> str:
+def _choice_message(key: str, value: Any, entry: ArgumentEntry, effect: str) -> str:
     choices, word = [str(choice) for choice in entry["choices"]], str(value).lower()
     losses = tables.json_table("arguments")["arguments"]["pref_loss"]["choices"]
     loss = key == "stage" and word in losses
     hint = f"; write `stage: dpo` with `pref_loss: {word}`" if loss else suggest(word, choices)
-    return f"`{key}` is {shown_value(value)}, not one of {', '.join(choices)}{hint}"
+    return f"`{key}` is {shown_value(value)}, not one of {', '.join(choices)}{effect}{hint}"
 
 
-def _type_message(key: str, value: Any, entry: ArgumentEntry) -> str:
+def _type_message(key: str, value: Any, entry: ArgumentEntry, effect: str) -> str:
     wanted = " or ".join(TYPE_WORDS[name] for name in entry["type"].split("|"))
     if entry["type"] == "bool" and isinstance(value, str) and value:
-        return f"`{key}` is the text {shown_value(value)}, which counts as true; write {wanted} without quotes"
-    return f"`{key}` is {shown_value(value)}, not {wanted}"
+        return f"`{key}` is the text {shown_value(value)}, which counts as true{effect}; write {wanted} without quotes"
+    return f"`{key}` is {shown_value(value)}, not {wanted}{effect}"

@@ -29,7 +29,8 @@ def output_occupied(run: RunSettings) -> Findings:
     free = not checkpoints.resumes_unasked(run) or checkpoints.found_checkpoints(run)
     if held := [] if free else checkpoints.result_files(run):
         folder = checkpoints.output_folder(run)
-        yield "output_dir", f"`{folder}` already holds {held[0]}; choose another, or set `overwrite_output_dir: true`"
+        remedy = "choose another `output_dir`, or set `overwrite_output_dir: true`"
+        yield "output_dir", f"`{folder}` already holds {held[0]}; {remedy}"
 
 
 @rule("PTH010", WARNING, about=subjects.checkpoint)
@@ -43,7 +44,7 @@ def silently_resumed(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     if checkpoints.resumes_unasked(run) and not _other_base_model(run, saved):
         folder = checkpoints.output_folder(run)
         found = f"`{folder}` holds {saved.name}, from which training resumes without being asked"
-        yield "output_dir", f"{found}; set `resume_from_checkpoint` if it shall, else another `output_dir`"
+        yield "output_dir", f"{found}; set `resume_from_checkpoint` to resume, or choose another `output_dir`"
 
 
 @rule("PTH011", WARNING)
@@ -57,7 +58,7 @@ def tokenized_data_wins(run: RunSettings) -> Findings:
     if run.data.is_tokenized:
         folder = run.args.get("tokenized_path")
         found = f"`{folder}` already holds data: `dataset`, `cutoff_len` and the like are ignored"
-        yield "tokenized_path", f"{found}; remove it to tokenize anew"
+        yield "tokenized_path", f"{found}; remove the folder to tokenize anew"
 
 
 @rule("PTH014", ERROR)
@@ -74,12 +75,13 @@ def checkpoint_missing(run: RunSettings) -> Findings:
         return
     if value is True:
         if not checkpoints.found_checkpoints(run):
-            yield "resume_from_checkpoint", "there is no checkpoint in `output_dir` to resume from; leave the key out"
+            found = "there is no checkpoint in `output_dir` to resume from"
+            yield "resume_from_checkpoint", f"{found}; remove `resume_from_checkpoint`"
     elif isinstance(value, str) and not run.workspace.find(value) and not has_variable(value):
         yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
     elif (named := next(iter(checkpoints.resume_candidates(run)), None)) and named.problem:
         where = at_checkpoint_key(run, "resume_from_checkpoint")
-        yield where, f"`{value}` is no whole checkpoint ({named.problem}); name another"
+        yield where, f"`{value}` is not a complete checkpoint ({named.problem}); name another"
 
 
 @rule("PTH015", ERROR, about=subjects.checkpoint)
@@ -124,7 +126,9 @@ def checkpoint_incomplete(run: RunSettings) -> Findings:
     """
     for saved in checkpoints.half_written_checkpoints(run):
         before = checkpoints.resume_checkpoint(run)
-        remedy = f"rename it to {saved.quarantine_path.name}{f', and {before.name} is taken' if before else ''}"
+        remedy = (
+            f"rename it to {saved.quarantine_path.name}{f', and the run resumes from {before.name}' if before else ''}"
+        )
         yield _checkpoint_place(run), f"`{saved.path}` is half-written ({saved.problem}); {remedy}"
 
 
@@ -167,11 +171,11 @@ def _deepspeed_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | Non
         return "holds no states of DeepSpeed (saved without it, or with `save_only_model`)"
     stage, half = run.zero_stage, all(name.startswith("bf16_") for name in saved.optimizer_shards)
     if bool(stage) != bool(saved.optimizer_shards):
-        return f"is of ZeRO-{'1 to 3' if saved.optimizer_shards else 0}, the run of ZeRO-{stage}"
+        return f"was saved with ZeRO-{'1 to 3' if saved.optimizer_shards else 0}, and the run uses ZeRO-{stage}"
     if (stage == 3) != saved.has_weight_shards:
-        return f"is of ZeRO-{3 if saved.has_weight_shards else '1 or 2'}, the run of ZeRO-{stage}"
+        return f"was saved with ZeRO-{3 if saved.has_weight_shards else '1 or 2'}, and the run uses ZeRO-{stage}"
     if saved.optimizer_shards and half != (run.precision.compute_dtype == "bf16"):
-        return f"was saved {'with' if half else 'without'} bf16, the run is {'without' if half else 'with'} it"
+        return f"was saved {'with' if half else 'without'} bf16, and the run {'does not use' if half else 'uses'} bf16"
     return None
 
 
@@ -192,7 +196,7 @@ def other_parameters(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
 def _parameter_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | None:
     config = saved.adapter
     if saved.is_adapter not in (None, run.task.uses_adapter):
-        return f"holds {'an adapter' if saved.is_adapter else 'all weights'}, the run trains by {run.task.method}"
+        return f"holds {'an adapter' if saved.is_adapter else 'all weights'}, and the run is {run.task.method} tuning"
     if not config or run.task.method != "lora":
         return None
     rank, layers = config.get("r"), config.get("target_modules")
@@ -201,7 +205,7 @@ def _parameter_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | Non
     asked = {*run.args.words("lora_target")}
     held = {str(layer).rpartition(".")[2] for layer in layers} if isinstance(layers, list) else asked
     if not run.task.targets_all_linear and asked != held:
-        return f"adapts {', '.join(sorted(held))}, the run {', '.join(sorted(asked))}"
+        return f"adapts {', '.join(sorted(held))}, and the run adapts {', '.join(sorted(asked))}"
     return None
 
 
@@ -260,9 +264,14 @@ def optimizer_anew(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     Fix: leave `save_only_model` out in runs that may be interrupted, and keep DeepSpeed on or off.
     """
     if not run.deepspeed and (saved.has_deepspeed_states or not saved.restores_optimizer):
-        none = "no states of optimizer and learning rate"
-        held = "states of DeepSpeed, which this run is without" if saved.has_deepspeed_states else none
-        yield _checkpoint_place(run), f"{saved.name} holds {held}: both begin anew, with warm-up"
+        held = (
+            "only states of DeepSpeed, which the run does not use"
+            if saved.has_deepspeed_states
+            else "no optimizer states"
+        )
+        anew = "so optimizer and learning rate begin anew, with warm-up"
+        remedy = "set `deepspeed` as before" if saved.has_deepspeed_states else "resume from a checkpoint that has them"
+        yield _checkpoint_place(run), f"{saved.name} holds {held}, {anew}; {remedy}, or start anew"
 
 
 @rule("PTH026", WARNING, about=subjects.checkpoint)
@@ -277,13 +286,13 @@ def counted_otherwise(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     if checkpoints.has_same_steps(run, saved):
         return
     if steps := checkpoints.epoch_steps(run, saved):
-        what = f"{saved.name} is of {steps[0]:,} steps an epoch, the run of {steps[1]:,}"
-        remedy = "keep data, batch and devices, or start anew"
-        yield _checkpoint_place(run), f"{what}: samples are skipped or seen twice; {remedy}"
+        what = f"an epoch has {steps[0]:,} steps in {saved.name} and {steps[1]:,} in the run"
+        remedy = "keep data, batch size and devices, or start anew"
+        yield _checkpoint_place(run), f"{what}, so samples are skipped or seen twice; {remedy}"
     elif batches := checkpoints.batch_counts(run, saved):
-        what = f"{saved.name} is of {batches[0]} samples at once, the run of {batches[1]}"
-        unless = "unless `gradient_accumulation_steps` keeps those of a step"
-        yield _checkpoint_place(run), f"{what}: {unless}, samples are skipped or seen twice"
+        what = f"all devices take {batches[0]} samples at once in {saved.name} and {batches[1]} in the run"
+        remedy = "set `gradient_accumulation_steps` so that a step has as many as before"
+        yield _checkpoint_place(run), f"{what}, so samples may be skipped or seen twice; {remedy}"
 
 
 @rule("PTH027", WARNING, about=subjects.checkpoint)
@@ -295,7 +304,7 @@ def trained_to_the_end(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     Fix: another `output_dir`, or more epochs.
     """
     if checkpoints.is_at_end(run, saved):
-        found = f"{saved.name} is at the end: step {saved.step:,} of {checkpoints.total_steps(run, saved):,}"
+        found = f"{saved.name} is at the end of the run, step {saved.step:,} of {checkpoints.total_steps(run, saved):,}"
         yield _checkpoint_place(run), f"{found}; choose another `output_dir`, or train more epochs"
 
 

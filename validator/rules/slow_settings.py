@@ -154,7 +154,8 @@ def _padding_remedy(run: RunSettings) -> str:
     if run.task.stage in ("rm", "dpo"):
         return "a micro batch of one sample"
     change = yaml_table("renamed")["group_by_length"]
-    return f"`{change['how']}`" if run.releases.requires(change["removed"]) else "`group_by_length: true`"
+    renamed = run.releases.requires(change["removed"])
+    return f"`{change['now']}: {change['as']}`" if renamed else "`group_by_length: true`"
 
 
 @rule("TRA926", WARNING)

@@ -103,7 +103,7 @@ def template_needs_images(run: RunSettings) -> Findings:
     medialess = family and not local and not known_templates().get(family, {}).get("media")
     if medialess or _lacks_processor(run):
         hint = f"; write `template: {family}`" if family else ""
-        text = f"template {run.args.get('template')} needs an image processor, which this model has not{hint}"
+        text = f"template {run.args.get('template')} needs an image processor, which this model does not have{hint}"
         yield "template", text
 
 
@@ -156,7 +156,7 @@ def template_missing(run: RunSettings) -> Findings:
     if run.task.trains and not run.args.is_set("template") and run.task.stage != "pt":
         own = _family_template(run)
         hint = f"; write `template: {own}`" if own else ""
-        yield "template", f"no template is named: it is derived from the tokenizer{hint}"
+        yield "template", f"no template is named, so one is derived from the tokenizer{hint}"
 
 
 # Answers of a data set that are left out of account: a few rows of another kind ruin nothing.

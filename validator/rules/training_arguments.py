@@ -47,7 +47,7 @@ def nothing_trained(run: RunSettings) -> Findings:
     """
     other_command = any(map(belongs_to_other_command, run.args.values))  # to chat, or SCH007
     if not run.task.has_work and not other_command and run.args.get("infer_backend") == "huggingface":
-        yield "do_train", "`do_train` is not set: the model is loaded and nothing is trained; set it to true"
+        yield "do_train", "`do_train` is not set, so the model is loaded and nothing is trained; set `do_train: true`"
 
 
 @rule("TRA003", ERROR)
@@ -149,7 +149,7 @@ def export_without_data(run: RunSettings) -> Findings:
     Fix: remove the export keys from a training recipe.
     """
     if run.args.is_set("export_quantization_bit") and not run.args.is_set("export_quantization_dataset"):
-        text = "`export_quantization_bit` needs `export_quantization_dataset`; remove it"
+        text = "`export_quantization_bit` needs `export_quantization_dataset`, even in training; remove it"
         yield "export_quantization_bit", text, remove_keys("export_quantization_bit")
 
 
@@ -162,7 +162,7 @@ def tracker_without_project(run: RunSettings) -> Findings:
     Fix: set `project`.
     """
     if "trackio" in run.args.words("report_to") and not run.args.flag("project"):
-        yield "project", "`report_to: trackio` needs a `project`"
+        yield "project", "`report_to: trackio` needs a `project`, and it is empty; set it"
 
 
 @rule("TRA017", WARNING)
@@ -175,7 +175,8 @@ def resume_unread(run: RunSettings) -> Findings:
     """
     never = run.task.stage in ("rm", "ppo") and run.task.method in ("full", "freeze")
     if never and run.args.is_set("resume_from_checkpoint"):
-        text = f"stage {run.task.stage} with {run.task.method} never resumes; the run starts anew"
+        found = f"stage {run.task.stage} with {run.task.method} never resumes, so the run starts anew"
+        text = f"{found}; remove `resume_from_checkpoint`"
         yield "resume_from_checkpoint", text, remove_keys("resume_from_checkpoint")
 
 
@@ -188,7 +189,8 @@ def workers_missing(run: RunSettings) -> Findings:
     Fix: `dataloader_num_workers: 1` or more, or remove `dataloader_persistent_workers`.
     """
     if run.args.flag("dataloader_persistent_workers") and run.args.get("dataloader_num_workers") == 0:
-        yield "dataloader_persistent_workers", "there are no workers to keep; set `dataloader_num_workers` or remove it"
+        found = "`dataloader_persistent_workers` keeps workers, and `dataloader_num_workers` is 0"
+        yield "dataloader_persistent_workers", f"{found}; set that to at least 1, or remove the former"
 
 
 @rule("TRA021", WARNING)
@@ -238,11 +240,13 @@ def limit_refused(run: RunSettings) -> Findings:
     for kind in ("image", "video"):
         most, least = run.args.number(f"{kind}_max_pixels"), run.args.number(f"{kind}_min_pixels")
         if most < least:
-            yield f"{kind}_max_pixels", f"`{kind}_max_pixels` {most:.0f} is below `{kind}_min_pixels` {least:.0f}"
+            found = f"`{kind}_max_pixels` {most:.0f} is below `{kind}_min_pixels` {least:.0f}"
+            yield f"{kind}_max_pixels", f"{found}; set at least {least:.0f}"
     if run.args.is_set("torch_empty_cache_steps") and run.args.number("torch_empty_cache_steps") <= 0:
         yield "torch_empty_cache_steps", "`torch_empty_cache_steps` must be above 0; remove it to never empty the cache"
     if run.args.is_set("dataloader_prefetch_factor") and run.args.get("dataloader_num_workers") == 0:
-        yield "dataloader_prefetch_factor", "prefetching needs workers; set `dataloader_num_workers` or remove it"
+        found = "`dataloader_prefetch_factor` needs workers, and `dataloader_num_workers` is 0"
+        yield "dataloader_prefetch_factor", f"{found}; set that to at least 1, or remove the former"
 
 
 @rule("TRA015", NOTE)
@@ -254,7 +258,7 @@ def steps_over_epochs(run: RunSettings) -> Findings:
     Fix: remove one.
     """
     if run.args.number("max_steps") > 0 and "num_train_epochs" in run.args.values:
-        text = f"`max_steps: {run.args.get('max_steps')}` wins; `num_train_epochs` has no effect"
+        text = f"`max_steps: {run.args.get('max_steps')}` wins, so `num_train_epochs` has no effect; remove one"
         yield "num_train_epochs", text, remove_keys("num_train_epochs")
 
 
@@ -352,7 +356,7 @@ def number_out_of_range(run: RunSettings) -> Findings:
         if run.args.is_set(key) and outside and read(run):
             least = "above 0" if low == _ABOVE_0 else f"at least {low:g}"
             limit = f" and below {end:g}" if end < _UNBOUNDED else ""
-            yield key, f"`{key}` is {value} and fails {fails}; it must be {least}{limit}"
+            yield key, f"`{key}` is {value}, and fails {fails}; it must be {least}{limit}"
 
 
 @rule("TRA020", ERROR)
@@ -383,7 +387,7 @@ def interval_zero(run: RunSettings) -> Findings:
     """
     for key, (read, fails) in _INTERVALS.items():
         if run.args.is_set(key) and run.args.get(key) == 0 and read(run):
-            yield key, f"`{key}: {run.args.get(key)}` is divided by and fails {fails}; it must be at least 1"
+            yield key, f"`{key}: {run.args.get(key)}` is divided by, and fails {fails}; it must be at least 1"
 
 
 @rule("TRA023", WARNING)
@@ -396,4 +400,4 @@ def accumulation_below_zero(run: RunSettings) -> Findings:
     Fix: at least 1.
     """
     if run.task.trains and run.args.number("gradient_accumulation_steps") < 0:
-        yield "gradient_accumulation_steps", "the accumulation is below zero; write at least 1"
+        yield "gradient_accumulation_steps", "`gradient_accumulation_steps` is below zero; set at least 1"
