@@ -33,9 +33,11 @@ class Commented(NamedTuple):
 YamlValue: TypeAlias = "str | float | Commented | Mapping[str, YamlValue] | Sequence[YamlValue] | None"
 
 
-def yaml_document(value: Mapping[str, YamlValue]) -> str:
-    """One YAML document, without the line that parts it from another."""
-    return "".join(f"{line}\n" for line in _mapping_lines(value, ""))
+def yaml_document(value: Mapping[str, YamlValue], head: Sequence[str] = ()) -> str:
+    """Return one YAML document, without the line that parts it from another. The texts of `head` stand above it as
+    comments."""
+    comments = [line for text in head for line in comment_lines(text)]
+    return "".join(f"{line}\n" for line in (*comments, *([""] if head else []), *_mapping_lines(value, "")))
 
 
 def comment_lines(text: str, indent: str = "") -> Iterator[str]:

@@ -18,7 +18,7 @@ from validator.knowledge.node_environment import node_needs
 from validator.knowledge.tables import yaml_table
 from validator.launch import local_launch
 from validator.recipe.safe_read import read_text
-from validator.recipe.yaml_writer import Commented, YamlValue, comment_lines, yaml_document
+from validator.recipe.yaml_writer import Commented, YamlValue, yaml_document
 from validator.submit import cluster_job, node_script, scheduler_client
 from validator.submit.cluster_job import ClusterJob, RunToSubmit, Submission, require_single
 from validator.submit.site_file import Kubernetes, Site
@@ -73,8 +73,12 @@ def _job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:
     kept: dict[str, YamlValue] = {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": held, **space}, "immutable": True, "data": files,
     }  # fmt: skip
-    head = "".join(f"{line}\n" for line in _header_lines(work, site, uploads))
-    return f"{head}{yaml_document(job)}{_DOCUMENT_SEPARATOR}{yaml_document(kept)}"
+    head = [
+        f"{work.name} on {work.machine}, by `lmf-recipes submit --to kubernetes`.",
+        "`kubectl create -f FILE` starts it; pods that fail or move go on from the last checkpoint.",
+        *_volume_notes(site, uploads),
+    ]
+    return f"{yaml_document(job, head)}{_DOCUMENT_SEPARATOR}{yaml_document(kept)}"
 
 
 def _volume_notes(site: Site, uploads: Uploads) -> Iterator[str]:
@@ -113,16 +117,6 @@ def _job_name(name: str) -> str:
     """Return a name that Kubernetes accepts for a service, too (RFC 1035)."""
     plain = _plain_name(name)
     return (plain if plain[:1].isalpha() else f"run-{plain}")[:_MAX_NAME_LETTERS].strip("-")
-
-
-def _header_lines(work: ClusterJob, site: Site, uploads: Uploads) -> Iterator[str]:
-    yield from comment_lines(f"{work.name} on {work.machine}, by `lmf-recipes submit --to kubernetes`.")
-    yield from comment_lines(
-        "`kubectl create -f FILE` starts it; pods that fail or move go on from the last checkpoint."
-    )
-    for each in _volume_notes(site, uploads):
-        yield from comment_lines(each)
-    yield ""
 
 
 def _configmap_files(work: ClusterJob, site: Site, uploads: Uploads, kind: _JobKind) -> Mapping[str, YamlValue]:

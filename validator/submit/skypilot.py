@@ -15,7 +15,7 @@ from validator.knowledge.node_environment import node_needs
 from validator.knowledge.tables import yaml_table
 from validator.recipe import atomic_write
 from validator.recipe.atomic_write import scratch_folder
-from validator.recipe.yaml_writer import Commented, YamlValue, comment_lines, yaml_document
+from validator.recipe.yaml_writer import Commented, YamlValue, yaml_document
 from validator.submit import cluster_job, node_script, scheduler_client
 from validator.submit.cluster_job import ClusterJob, RunToSubmit, Submission, require_single
 from validator.submit.site_file import Site, SkyPilot
@@ -27,6 +27,7 @@ WORK_FOLDER = "~/sky_workdir"
 # GiB: what a task gets that asks for nothing (sky/resources.py), and what system and packages take of it.
 _DEFAULT_DISK_GIB, _SYSTEM_DISK_GIB = 256, 60
 _MEMORY_COMMENT = "GiB: the high end of the prediction, with headroom. SkyPilot makes /dev/shm a share of main memory."
+_MOUNTS_COMMENT = f"What the run reads of this machine, by its place in {WORK_FOLDER}."
 _RECOVERY_COMMENT = "A run that ends with an error is started once more, and goes on from its last checkpoint."
 
 
@@ -83,26 +84,27 @@ def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
 
 def task_file(work: ClusterJob, site: Site, uploads: Uploads) -> str:
     """Return the task file. Raises RecipeError where SkyPilot knows no such device."""
-    section = site.skypilot
-    resources = task_resources(work, section)
+    section, resources = site.skypilot, task_resources(work, site.skypilot)
     # Paths on this machine count from the folder that `sky` is started in.
     sent = {place: str(relative_to_cwd(path)) for place, path in {**uploads.files, **uploads.data}.items()}
     brings: dict[str, YamlValue] = {} if "image_id" in section.resources else {"setup": _setup_script(work, site)}
     volumes: dict[str, YamlValue] = {"volumes": section.volumes} if section.volumes else {}
+    rendezvous = node_script.script_lines("skypilot")
     task: dict[str, YamlValue] = {
         "name": _task_name(work),
         "num_nodes": work.nodes,
         "resources": resources,
-        "file_mounts": Commented(
-            {**sent, **section.mounts}, f"What the run reads of this machine, by its place in {WORK_FOLDER}."
-        ),
+        "file_mounts": Commented({**sent, **section.mounts}, _MOUNTS_COMMENT),
         **volumes,
         **brings,
-        "run": node_script.build_node_script(
-            work, site, section.setup, node_script.script_lines("skypilot"), work.time_limit_h
-        ),
+        "run": node_script.build_node_script(work, site, section.setup, rendezvous, work.time_limit_h),
     }
-    return "".join(f"{line}\n" for line in _header_lines(work, site)) + yaml_document(task)
+    managed = "`sky jobs launch FILE` runs it, and starts it again where an instance is taken away."
+    head = [
+        f"{work.name} on {work.machine}, by `lmf-recipes submit --to skypilot`.",
+        *([managed] if section.managed else []),
+    ]
+    return yaml_document(task, [*head, *task_notes(work, site)])
 
 
 def task_notes(work: ClusterJob, site: Site) -> Iterator[str]:
@@ -140,15 +142,6 @@ def launch_task(text: str, work: ClusterJob, site: Site) -> Iterator[str]:
 def _task_name(work: ClusterJob) -> str:
     """Return a name that SkyPilot accepts (sky/task.py)."""
     return re.sub(r"[^A-Za-z0-9]+", "-", work.name).strip("-") or "run"
-
-
-def _header_lines(work: ClusterJob, site: Site) -> Iterator[str]:
-    yield from comment_lines(f"{work.name} on {work.machine}, by `lmf-recipes submit --to skypilot`.")
-    if site.skypilot.managed:
-        yield from comment_lines("`sky jobs launch FILE` runs it, and starts it again where an instance is taken away.")
-    for each in task_notes(work, site):
-        yield from comment_lines(each)
-    yield ""
 
 
 def _setup_script(work: ClusterJob, site: Site) -> str:
