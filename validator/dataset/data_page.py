@@ -1,10 +1,10 @@
-"""The answer of `data --html`: one self-contained HTML page with SVG charts, without script and network access.
-
-It also decides whether the file named by --html may be replaced: only an earlier page of this command may."""
+"""The answer of `data --html`: one self-contained HTML page with SVG charts, without script and network access. Also
+whether the file named by --html may be replaced."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -120,7 +120,8 @@ def _html_table(title: str, header: tuple[str, ...], rows: Sequence[tuple[object
 
 
 def require_page_target(path: Path) -> None:
-    """Raise RecipeError where no page can go: nothing but an earlier page of ours is ever replaced."""
+    """Raise RecipeError if no page can be written to a path. Of files, only an earlier page of this command is
+    replaced."""
     try:
         if not path.parent.is_dir():
             raise RecipeError(f"`{path}` cannot be written: there is no folder `{path.parent}`")
@@ -132,70 +133,59 @@ def require_page_target(path: Path) -> None:
         raise RecipeError(f"`{path}` cannot be written: {os_reason(err)}") from None
 
 
-_SVG_WIDTH, _BARS_HEIGHT, _SVG_MARGIN, _BARS_TOP, _LABELS_HEIGHT = 720, 200, 20, 24, 44
+_SVG_WIDTH, _SVG_MARGIN, _BARS_TOP, _BARS_BOTTOM, _LABELS_HEIGHT = 720, 20, 24, 224, 44
 _INNER_WIDTH = _SVG_WIDTH - 2 * _SVG_MARGIN
-# Each figure of the guidance begins a zone: the verdict on as many samples.
+_HIGHEST_BAR = _BARS_BOTTOM - _BARS_TOP - 20
+# Each figure of the guidance begins a zone: the verdict on so many samples.
 _ZONE_NAMES = {"minimum": "few", "useful": "useful", "good": "good", "saturating": "saturated"}
 
 
 def histogram_svg(bars: Sequence[HistogramBar], marks: Iterable[tuple[int, str]]) -> str:
-    """Rows by length. `marks`: lengths at which a line is drawn across, and what is written there."""
-    most, wide = max(bar.rows for bar in bars), _INNER_WIDTH / len(bars)
-    parts = [part for at, bar in enumerate(bars) for part in _bar_svg(bar, most, _SVG_MARGIN + at * wide, wide)]
-    for number, (length, name) in enumerate(marks):
-        parts += _mark_svg(name, _SVG_MARGIN + _position_of_length(bars, length) * wide, 12 + 13 * number)
-    return _wrap_in_svg("Rows by length in tokens", _BARS_TOP + _BARS_HEIGHT + _LABELS_HEIGHT, parts)
-
-
-def _bar_svg(bar: HistogramBar, most: int, left: float, wide: float) -> Iterator[str]:
-    tall = bar.rows / most * (_BARS_HEIGHT - 20)
-    said = f"{bar.from_:,} to {bar.to:,} tokens: {bar.rows:,} rows"
-    yield (f'<rect class="bar" x="{left + 1:.1f}" y="{_BARS_TOP + _BARS_HEIGHT - tall:.1f}" width="{wide - 2:.1f}" '
-           f'height="{tall:.1f}"><title>{said}</title></rect>')  # fmt: skip
-    middle = left + wide / 2
-    yield (f'<text x="{middle:.1f}" y="{_BARS_TOP + _BARS_HEIGHT + 14}" text-anchor="end" '
-           f'transform="rotate(-40 {middle:.1f} {_BARS_TOP + _BARS_HEIGHT + 14})">{bar.from_:,}</text>')  # fmt: skip
-
-
-def _position_of_length(bars: Sequence[HistogramBar], length: int) -> float:
-    """Where a length stands, in bars from the left."""
+    """Return a chart of rows by length. `marks` are lengths at which a line is drawn, and the text beside it."""
+    most, wide, parts = max(bar.rows for bar in bars), _INNER_WIDTH / len(bars), list[str]()
     for at, bar in enumerate(bars):
-        if length <= bar.to:
-            return at + max(length - bar.from_, 0) / (bar.to - bar.from_ + 1)
-    return len(bars)
-
-
-def _mark_svg(said: str, x: float, y: float) -> Iterator[str]:
-    side = "end" if x > _SVG_WIDTH / 2 else "start"
-    yield f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 9}" y2="{_BARS_TOP + _BARS_HEIGHT}"/>'
-    yield f'<text x="{x + (-4 if side == "end" else 4):.1f}" y="{y}" text-anchor="{side}">{said}</text>'
+        left, tall = _SVG_MARGIN + at * wide, bar.rows / most * _HIGHEST_BAR
+        title = f"{bar.from_:,} to {bar.to:,} tokens: {bar.rows:,} rows"
+        parts.append(f'<rect class="bar" x="{left + 1:.1f}" y="{_BARS_BOTTOM - tall:.1f}" width="{wide - 2:.1f}" '
+                     f'height="{tall:.1f}"><title>{title}</title></rect>')  # fmt: skip
+        middle, below = left + wide / 2, _BARS_BOTTOM + 14
+        turn = f' transform="rotate(-40 {middle:.1f} {below})"'
+        parts.append(_text_svg(f"{bar.from_:,}", middle, below, "end", turn))
+    for number, (length, name) in enumerate(marks):
+        at = bisect_left([bar.to for bar in bars], length)  # the bar that holds the length
+        within = max(length - bars[at].from_, 0) / (bars[at].to - bars[at].from_ + 1) if at < len(bars) else 0
+        x, y = _SVG_MARGIN + (at + within) * wide, 12 + 13 * number
+        parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 9}" y2="{_BARS_BOTTOM}"/>')
+        parts.append(_text_svg(name, x - 4, y, "end") if x > _SVG_WIDTH / 2 else _text_svg(name, x + 4, y, "start"))
+    return _wrap_in_svg("Rows by length in tokens", _BARS_BOTTOM + _LABELS_HEIGHT, parts)
 
 
 def guidance_zones_svg(amount: SampleGuidance) -> str:
-    """The number of samples among the zones of the guidance, on a logarithmic axis; empty where there is none."""
+    """Return a chart of the number of samples among the zones of the guidance, on a logarithmic axis; empty without
+    guidance or samples."""
     begins = {_ZONE_NAMES[figure]: samples for figure, samples in amount.figures().items()}
     if not begins or not amount.rows:
         return ""
     low, high = min(*begins.values(), amount.rows) / 3, max(*begins.values(), amount.rows) * 3
+
+    def place(samples: float) -> float:
+        return _SVG_MARGIN + math.log(samples / low) / math.log(high / low) * _INNER_WIDTH
+
+    parts = []
     edges = [low, *begins.values(), high]
-    places = [_SVG_MARGIN + math.log(edge / low) / math.log(high / low) * _INNER_WIDTH for edge in edges]
-    names = ["too few" if "few" in begins else "few", *begins]
-    parts = [part for name, *span in zip(names, places, places[1:], strict=False) for part in _zone_svg(name, *span)]
-    parts += (_text_svg(f"{edge:,}", at, 74) for edge, at in zip(edges[1:-1], places[1:-1], strict=True))
-    here = _SVG_MARGIN + math.log(amount.rows / low) / math.log(high / low) * _INNER_WIDTH
+    for name, start, stop in zip(["too few" if "few" in begins else "few", *begins], edges, edges[1:], strict=False):
+        x, wide = place(start), place(stop) - place(start)
+        parts.append(f'<rect class="{name.replace(" ", "-")}" x="{x:.1f}" y="32" width="{wide:.1f}" height="26">'
+                     f"<title>{name}</title></rect>")  # fmt: skip
+        parts += [_text_svg(name, x + wide / 2, 49)] if wide > 7 * len(name) else []
+        parts += [_text_svg(f"{stop:,}", x + wide, 74)] if stop != high else []
+    here = place(amount.rows)
     parts += [f'<path class="here" d="M{here:.1f} 30l-7 -12h14z"/>', _text_svg(f"{amount.rows:,} here", here, 13)]
     return _wrap_in_svg("Samples against the guidance", 84, parts)
 
 
-def _zone_svg(name: str, start: float, stop: float) -> Iterator[str]:
-    yield (f'<rect class="{name.replace(" ", "-")}" x="{start:.1f}" y="32" width="{stop - start:.1f}" height="26">'
-           f"<title>{name}</title></rect>")  # fmt: skip
-    if stop - start > 7 * len(name):
-        yield _text_svg(name, (start + stop) / 2, 49)
-
-
-def _text_svg(said: str, x: float, y: float) -> str:
-    return f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{said}</text>'
+def _text_svg(text: str, x: float, y: float, anchor: str = "middle", more: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y}" text-anchor="{anchor}"{more}>{text}</text>'
 
 
 def _wrap_in_svg(title: str, tall: int, parts: Sequence[str]) -> str:
