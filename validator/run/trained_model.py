@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
-from validator.knowledge import models, unknown_models
+from validator.knowledge import model_names, models, unknown_models
 from validator.knowledge.models import Model
 from validator.recipe import safe_read
 from validator.recipe.recipe_file import load_recipe
@@ -128,8 +128,6 @@ def resolve_model(
         return model
     if isinstance(base, str) and (model := models.find_known_model(base)):
         return model._replace(identified_by="base")
-    from validator.knowledge import model_names  # its patterns take 6 ms to compile; known names need none
-
     if isinstance(base, str):
         raise RecipeError(unknown_models.unknown_base_message(base))
     if model := model_names.guess_model(name, template := args.get("template")) or _model_of_earlier_run(
@@ -144,8 +142,6 @@ def resolve_model(
 def _model_of_run_name(args: Arguments, name: str, recipe: str) -> Model | None:
     """Return the model that is named in the file name of the recipe or in its run name (`run_name` and similar keys).
     None if neither names a model, or if the model's own name suggests another one."""
-    from validator.knowledge import model_names  # its patterns take 6 ms to compile; known names need none
-
     own_name = name.rstrip("/").rpartition("/")[2]
     if model_names.suggests_other_shapes(own_name) or unknown_models.not_a_model_message(name):
         return None
@@ -160,8 +156,6 @@ def _model_of_run_name(args: Arguments, name: str, recipe: str) -> Model | None:
 def _model_of_earlier_run(recipe: str, name: str, template: object, depth: int = 3) -> Model | None:
     """Return the model from which another recipe in the same folder trains `name`, if both recipes have the same
     template; else None. The search follows up to `depth` such recipes."""
-    from validator.knowledge import model_names  # its patterns take 6 ms to compile; known names need none
-
     run = find_earlier_run(recipe, name)
     if run is None or run.template != template or not depth:
         return None
