@@ -8,6 +8,7 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import time
 
@@ -155,10 +156,7 @@ def _find_builder(folder: Path, root: Path) -> int | None:
     """Return the process that builds in the folder, where torch runs ninja."""
     for process in (root / "proc").glob("[0-9]*"):
         if host.read_first_line(process / "comm") == "ninja":
-            try:
-                there = (process / "cwd").readlink()
-            except OSError:  # another user's
-                continue
-            if there == folder.resolve():
-                return int(process.name)
+            with suppress(OSError):  # another user's
+                if (process / "cwd").readlink() == folder.resolve():
+                    return int(process.name)
     return None

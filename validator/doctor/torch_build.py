@@ -123,21 +123,15 @@ _SYMBOL_FORMAT = struct.Struct("<IBBHQQ")  # name, info, other, section, value, 
 _DYNAMIC_SYMBOLS = 11
 
 
-class LibrarySymbols(NamedTuple):
-    """Names that a library needs from others, without weak ones, and names that it offers."""
-
-    needed: frozenset[str]
-    offered: frozenset[str]
-
-
-def read_symbols(library: Path, start: str) -> LibrarySymbols:
-    """Read the names that begin with `start`. Raises ValueError if the file is no 64-bit library."""
+def read_symbols(library: Path, start: str) -> tuple[set[str], set[str]]:
+    """Read the names that begin with `start`: those that a library needs from others, without weak ones, and those that
+    it offers. Raises ValueError if the file is no 64-bit library."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data[:6] != b"\x7fELF\x02\x01":
             raise ValueError(f"{library} is no library of 64 bits")
         rows = [row for row in _read_symbol_rows(data) if row[2].startswith(start)]
-    needed = frozenset(name for defined, weak, name in rows if not (defined or weak))
-    return LibrarySymbols(needed, frozenset(name for defined, _, name in rows if defined))
+    needed = {name for defined, weak, name in rows if not (defined or weak)}
+    return needed, {name for defined, _, name in rows if defined}
 
 
 def _read_symbol_rows(data: mmap.mmap) -> Iterator[tuple[bool, bool, str]]:
@@ -190,11 +184,11 @@ def _is_imported(package: str, run: RunSettings | None, there: InstalledPackages
 
 def _missing_symbol(library: Path, given: list[Path]) -> str:
     """Return a name of torch's that the library needs and none of torch's libraries, smallest first, offers."""
-    needed = read_symbols(library, _TORCH_CORE).needed
+    needed, _ = read_symbols(library, _TORCH_CORE)
     for path in given:
         if not needed:
             break
-        needed -= read_symbols(path, _TORCH_CORE).offered
+        needed -= read_symbols(path, _TORCH_CORE)[1]
     return min(needed, default="")
 
 

@@ -113,13 +113,10 @@ def smoke_summary(output: Path, seconds: float) -> str:
 _LOG_NAME = "trainer_log.jsonl"
 # Seconds between two looks at the log, and those that the trainer has to end in.
 _POLL_SECONDS, _GRACE_SECONDS = 0.2, 30
-# What a run would do beside its steps, and what refuses to be without that.
+# What a run would do beside its steps ('no' in quotes, as YAML reads no as false), and what refuses to be without that.
 _TIMED_OVERRIDES = (
-    "include_num_input_tokens_seen=true",
-    "save_strategy='no'",  # as YAML reads no
-    "eval_strategy='no'",
-    "plot_loss=false",
-)
+    "include_num_input_tokens_seen=true", "save_strategy='no'", "eval_strategy='no'", "plot_loss=false",
+)  # fmt: skip
 _TIMED_WHERE_SET = {"load_best_model_at_end": "false", "early_stopping_steps": "null", "do_predict": "false"}
 
 

@@ -3,7 +3,7 @@ that restrict a run to some of the devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -29,11 +29,7 @@ _DRIVER_REMEDY = "mend the driver"
 
 
 # In the order in which they are asked.
-_READERS: Mapping[str, Callable[[], DriverReading | None]] = {
-    "nvidia": nvidia.read_accelerators,
-    "ascend": ascend.read_accelerators,
-    "amd": amd.read_accelerators,
-}
+_READERS = {"nvidia": nvidia.read_accelerators, "ascend": ascend.read_accelerators, "amd": amd.read_accelerators}
 
 
 class Note(NamedTuple):
@@ -154,22 +150,16 @@ def _from_reading(reading: DriverReading, vendor: str) -> ThisMachine:
         raise DriverError(f"{visibility_variable(variables)} hides all devices of this machine, {there}; unset it")
     kinds: dict[str, list[Accelerator]] = {}
     for accelerator in left:
-        if kind := _catalogue_id(accelerator):
+        kind = _catalogue_id(accelerator)
+        if kind and not (kind in kinds and accelerator.is_mig_slice):  # a run can use one MIG slice
             kinds.setdefault(kind, []).append(accelerator)
     if not kinds:
         found = f"{left[0].product} is not in the catalogue, and its memory is not shown"
         raise DriverError(f"{found}; {_NAME_MACHINE_REMEDY}")
     # The kind with most memory: beside the devices that train there may be one for the screen.
-    device, usable = max(kinds.items(), key=lambda kind: _usable_gib_and_count(kind[1]))
-    taken = usable[:1] if usable[0].is_mig_slice else usable
-    others = tuple(accelerator for accelerator in left if accelerator not in usable)
-    return ThisMachine(vendor, device, tuple(taken), others, host.memory_gib(), reading.unreachable)
-
-
-def _usable_gib_and_count(alike: Sequence[Accelerator]) -> tuple[float, int]:
-    """Return GiB that a run could use of devices of one kind, and their number."""
-    number = 1 if alike[0].is_mig_slice else len(alike)
-    return number * (alike[0].memory_gib or 0.0), number
+    device, usable = max(kinds.items(), key=lambda kind: (len(kind[1]) * (kind[1][0].memory_gib or 0.0), len(kind[1])))
+    others = tuple(accelerator for accelerator in left if _catalogue_id(accelerator) != device)
+    return ThisMachine(vendor, device, tuple(usable), others, host.memory_gib(), reading.unreachable)
 
 
 def _used_gib(accelerator: Accelerator) -> float:

@@ -99,11 +99,9 @@ def task_file(work: ClusterJob, site: Site, uploads: Uploads) -> str:
         **brings,
         "run": node_script.build_node_script(work, site, section.setup, rendezvous, work.time_limit_h),
     }
-    managed = "`sky jobs launch FILE` runs it, and starts it again where an instance is taken away."
-    head = [
-        f"{work.name} on {work.machine}, by `lmf-recipes submit --to skypilot`.",
-        *([managed] if section.managed else []),
-    ]
+    head = [f"{work.name} on {work.machine}, by `lmf-recipes submit --to skypilot`."]
+    if section.managed:
+        head.append("`sky jobs launch FILE` runs it, and starts it again where an instance is taken away.")
     return yaml_document(task, [*head, *task_notes(work, site)])
 
 
@@ -118,10 +116,9 @@ def task_notes(work: ClusterJob, site: Site) -> Iterator[str]:
     if output_persists(work, section):
         return
     shared = ", and several nodes cannot go on from checkpoints that each has parts of" if work.nodes > 1 else ""
-    yield (
-        f"`{work.output}` is on disks of the nodes: what was trained is lost where they are taken away{shared}; name a "
-        "bucket under `skypilot: mounts:`, or a volume under `skypilot: volumes:`, of the site file"
-    )
+    found = f"`{work.output}` is on disks of the nodes: what was trained is lost where they are taken away{shared}"
+    remedy = "name a bucket under `skypilot: mounts:`, or a volume under `skypilot: volumes:`, of the site file"
+    yield f"{found}; {remedy}"
 
 
 def launch_task(text: str, work: ClusterJob, site: Site) -> Iterator[str]:
