@@ -36,15 +36,11 @@ def parse_split(split: str, count: int) -> range:
     bounds = _SPLIT_SLICE.fullmatch(split)
     if bounds is None:
         raise RecipeError(f"the split `{split}` is not understood")
-    first, last = (_slice_bound(bounds[i], bounds[i + 1], count) for i in (1, 3))
-    return range(0 if first is None else first, count if last is None else last)
 
+    def bound(number: str | None, percent: str | None) -> int | None:
+        return round(count * int(number) / 100) if number and percent else int(number) if number else None
 
-def _slice_bound(number: str | None, percent: str | None, count: int) -> int | None:
-    if number is None:
-        return None
-    value = round(count * int(number) / 100) if percent else int(number)
-    return min(max(value + count if value < 0 else value, 0), count)
+    return range(count)[bound(bounds[1], bounds[2]) : bound(bounds[3], bounds[4])]
 
 
 def draw_samples(counts: Sequence[tuple[range, int | None]], limit: int | None, seed: int) -> list[Positions]:
