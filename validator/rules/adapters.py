@@ -26,7 +26,7 @@ def lora_setting_elsewhere(run: RunSettings) -> Findings:
 
 @rule("TRA202", ERROR)
 def adapter_elsewhere(run: RunSettings) -> Findings:
-    """An adapter is to be loaded with a method other than LoRA.
+    """An adapter is loaded with a method other than LoRA.
 
     Why: refused at parse, on every rank; OFT adapters as well.
     Source: llamafactory/hparams/parser.py:_verify_model_args
@@ -50,7 +50,7 @@ def blocks_with_full(run: RunSettings) -> Findings:
 
 @rule("TRA204", ERROR)
 def pissa_refused(run: RunSettings) -> Findings:
-    """PiSSA is initialized where it cannot be.
+    """PiSSA is initialized where that is not possible.
 
     Why: refused at parse, on every rank: a reference model needs the original weights, and ZeRO-3 shards them before
     the decomposition.
@@ -101,7 +101,7 @@ def several_adapters(run: RunSettings) -> Findings:
 
 @rule("TRA211", ERROR)
 def engine_refused(run: RunSettings) -> Findings:
-    """unsloth or KTransformers is combined with a method or a ZeRO stage it cannot do.
+    """unsloth or KTransformers is combined with a method or a ZeRO stage that it does not support.
 
     Why: with ZeRO-3 refused at parse on every rank; with the method after the model is loaded.
     Source: llamafactory/hparams/parser.py:get_train_args, llamafactory/model/adapter.py:_setup_lora_tuning
@@ -190,8 +190,9 @@ def targets_missing(run: RunSettings, model: Model) -> Findings:
     """None of LoRA's targets is a linear layer of the model.
 
     Why: "target modules not found" when the adapter is made, after the data is tokenized and the model loaded on every
-    rank. In transformers 5 the experts of a mixture-of-experts model are fused tensors, no linear layers. Those of
-    GPT-2 are of a class that `all` does not look for: "No `target_modules` passed", unless bitsandbytes replaces them.
+    rank. In transformers 5 the experts of a mixture-of-experts model are fused tensors, no linear layers. The
+    linear layers of GPT-2 are of a class that `all` does not look for: "No `target_modules` passed", unless
+    bitsandbytes replaces them.
     Source: peft/tuners/tuners_utils.py:BaseTuner.inject_adapter,
     llamafactory/model/model_utils/misc.py:find_all_linear_modules
     Fix: `lora_target: all`; for GPT-2 the names.
@@ -257,7 +258,7 @@ def more_layers_than_model(run: RunSettings, model: Model) -> Findings:
 
 @rule("TRA213", WARNING)
 def oft_target_unread(run: RunSettings) -> Findings:
-    """OFT's targets are given under a key that is never read.
+    """OFT's targets are given under a key that nothing reads.
 
     Why: LLaMA-Factory takes the layers of OFT from `lora_target`.
     Source: llamafactory/model/adapter.py:_setup_lora_tuning
@@ -284,7 +285,7 @@ def some_targets_missing(run: RunSettings, model: Model) -> Findings:
 
 @rule("TRA219", ERROR, about=subjects.model)
 def targets_refused(run: RunSettings, model: Model) -> Findings:
-    """LoRA is to adapt modules that peft takes no adapters on.
+    """LoRA targets modules that PEFT cannot adapt.
 
     Why: "Target module ... is not supported" or "... is incompatible with Mamba-based models" when the adapter is made,
     after the data is tokenized and the model loaded on every rank. Experts in one tensor have the names of linear
@@ -318,7 +319,7 @@ def parts_missing(run: RunSettings, model: Model) -> Findings:
 
 @rule("TRA218", ERROR, about=subjects.model)
 def extra_part_missing(run: RunSettings, model: Model) -> Findings:
-    """Freeze tuning is to train a part beside the layers that the model does not have.
+    """Freeze tuning selects a part outside the layers that the model does not have.
 
     Why: "Module is not found" after the data is tokenized and the model loaded on every rank. A head that is tied to
     the embedding is no parameter of its own.

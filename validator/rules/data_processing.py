@@ -108,7 +108,7 @@ def streaming_refused(run: RunSettings) -> Findings:
 
 @rule("TRA612", ERROR)
 def mixing_refused(run: RunSettings) -> Findings:
-    """The shares of mixed data sets do not fit.
+    """The shares of mixed data sets do not fit the data sets.
 
     Why: refused at parse on every rank; shares that do not add up to 1, when the data is read.
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__, llamafactory/data/data_utils.py:merge_dataset
@@ -139,7 +139,7 @@ def _mixing_shares(run: RunSettings) -> list[float]:
 
 @rule("TRA613", ERROR)
 def amount_refused(run: RunSettings) -> Findings:
-    """An amount of data leaves nothing to train on.
+    """A setting leaves no data to train on.
 
     Why: fails while the data is read, on every rank.
     Source: llamafactory/data/loader.py:_load_single_dataset, llamafactory/data/data_utils.py:split_dataset
@@ -171,7 +171,7 @@ def streamed_file_without_workers(run: RunSettings) -> Findings:
 
 @rule("TRA616", ERROR, since="transformers 4.53.0", until="llamafactory 0.9.5")
 def neat_packing_of_0_9_4(run: RunSettings) -> Findings:
-    """Neat packing is to run with LLaMA-Factory 0.9.4 and a transformers release of 2025.
+    """Neat packing is used, and the recipe admits LLaMA-Factory 0.9.4 with a transformers release of 2025.
 
     Why: 0.9.4 refuses it at parse, on every rank, with transformers 4.53 and later; 0.9.5 does not.
     Source: llamafactory/hparams/parser.py:get_train_args
@@ -184,10 +184,10 @@ def neat_packing_of_0_9_4(run: RunSettings) -> Findings:
 
 @rule("TRA617", ERROR, about=subjects.machine, since="llamafactory 0.9.5")
 def neat_packing_unfit_for_model(run: RunSettings, machine: Machine) -> Findings:
-    """Neat packing with flash attention is asked for a model that LLaMA-Factory cannot pack so.
+    """Neat packing with flash attention is used for a model for which LLaMA-Factory does not support it.
 
     Why: "Neat packing is not supported for gemma4, gpt_oss models", when the batches are set up, after the data is
-    tokenized and the model loaded on every rank. The model is told by its template.
+    tokenized and the model loaded on every rank. LLaMA-Factory knows the model by its template.
     Source: llamafactory/data/collator.py:SFTDataCollatorWith4DAttentionMask.__post_init__
     Fix: `packing: true` alone, or no `flash_attn: fa2`.
     """
@@ -199,7 +199,7 @@ def neat_packing_unfit_for_model(run: RunSettings, machine: Machine) -> Findings
 
 @rule("TRA620", WARNING)
 def most_samples_cut(run: RunSettings) -> Findings:
-    """Samples are longer than `cutoff_len` on average, or one in ten of them is, and lose their end.
+    """Samples are longer than `cutoff_len` and lose their end: one in ten of them, or samples of average length.
 
     Why: LLaMA-Factory cuts questions and answers to `cutoff_len`, and the model learns answers that stop in the middle.
     Lengths are those of the first rows of local data, of the header block, or published ones of public data. `data`

@@ -26,7 +26,7 @@ _CLOUD_PACKAGES = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
 
 @rule("PTH107", ERROR, about=subjects.datasets)
 def ranking_against_stage(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
-    """Preference pairs are trained in a stage that takes none, or the other way round.
+    """A data set of preference pairs is used in a stage that takes none, or the reverse.
 
     Why: "The dataset is not applicable in the current training stage", after the tokenizer is loaded; for a `ranking`
     that is neither true nor false, "KeyError: None" when the data is read.
@@ -43,7 +43,7 @@ def ranking_against_stage(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Fi
 
 @rule("PTH108", ERROR, about=subjects.datasets)
 def formatting_unknown(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
-    """The entry's `formatting` is none that LLaMA-Factory knows.
+    """The entry's `formatting` is not one that LLaMA-Factory knows.
 
     Why: "Dataset converter … not found" after the tokenizer is loaded and the file is read.
     Source: llamafactory/data/converter.py:get_dataset_converter
@@ -179,7 +179,7 @@ _RULES_ON_COLUMNS = (ranking_against_stage, formatting_unknown, part_without_col
 
 @rule("PTH118", ERROR, about=subjects.datasets)
 def entry_value_wrong(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
-    """A value in the registry entry is of a kind that LLaMA-Factory cannot use.
+    """A value in the registry entry has a type that LLaMA-Factory cannot use.
 
     Why: a TypeError or AttributeError, often without the entry's name, after the tokenizer is loaded on every rank.
     Source: llamafactory/data/parser.py:DatasetAttr.join, llamafactory/data/loader.py:_load_single_dataset
@@ -212,7 +212,7 @@ def script_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings
 
 @rule("PTH120", ERROR, about=subjects.datasets)
 def cloud_address_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
-    """The cloud address is none of those that LLaMA-Factory opens.
+    """The cloud address begins in a way that LLaMA-Factory does not open.
 
     Why: "Unsupported protocol in path", after the tokenizer is loaded on every rank.
     Source: llamafactory/data/data_utils.py:setup_fs
@@ -226,7 +226,7 @@ def cloud_address_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> F
 
 @rule("PTH121", ERROR, about=subjects.datasets)
 def media_refused(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
-    """The samples hold pictures, films or sound that cannot be used.
+    """The samples hold pictures, films or sound that the run cannot use.
 
     Why: "This model does not support image input", or a file that is not there, while the data is tokenized, on every
     rank; or "The number of images does not match the number of <image> tokens". Looked at are the first rows of a

@@ -222,7 +222,7 @@ def file_type_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findi
 
 @rule("PTH112", ERROR, about=subjects.datasets)
 def split_unknown(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
-    """A local file is asked for a split other than train.
+    """The entry asks for a split of a local file other than train.
 
     Why: "Unknown split" or "Unrecognized instruction format": local files are one split, called train.
     Source: datasets/arrow_reader.py:_rel_to_abs_instr, datasets/arrow_reader.py:_str_to_read_instruction
@@ -236,7 +236,7 @@ def split_unknown(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
 
 @rule("PTH113", ERROR, about=subjects.datasets)
 def data_unreadable(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
-    """A data file is empty or cannot be read as what its name says.
+    """A data file is empty, or its content does not match its ending.
 
     Why: an error of the datasets library after the tokenizer is loaded.
     Source: llamafactory/data/loader.py:_load_single_dataset,

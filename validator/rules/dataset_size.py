@@ -52,9 +52,9 @@ def _counted_samples(run: RunSettings) -> Iterator[tuple[_CountedSamples]]:
 
 @rule("DAT001", WARNING, about=_counted_samples)
 def too_few_samples(run: RunSettings, counted: _CountedSamples) -> Findings:
-    """The data sets hold fewer samples than any public run with which a skill or a preference changed.
+    """The data sets hold fewer samples than any public run in which a model learned a skill or a preference.
 
-    Why: the run succeeds, and the model has learned a form or a style at most; found out days later.
+    Why: the run succeeds, and the model has learned a form or a style at most, which shows days later.
     Source: own (guidance)
     Fix: more accurate, diverse samples, never repeated ones; or a smaller aim, and the number of samples in the header
     block. data/samples.yaml lists the sources.
@@ -66,7 +66,7 @@ def too_few_samples(run: RunSettings, counted: _CountedSamples) -> Findings:
 
 @rule("DAT002", NOTE, about=_counted_samples)
 def more_than_useful(_run: RunSettings, counted: _CountedSamples) -> Findings:
-    """The data sets hold more samples than a model of this size was seen to use.
+    """The data sets hold more samples than a model of this size was seen to benefit from.
 
     Why: small models saturate; time and money go into steps that change little.
     Source: own (guidance)
@@ -78,7 +78,7 @@ def more_than_useful(_run: RunSettings, counted: _CountedSamples) -> Findings:
 
 @rule("DAT003", WARNING, about=_counted_samples)
 def small_set_repeated(run: RunSettings, counted: _CountedSamples) -> Findings:
-    """A small data set is passed over many times.
+    """A small data set is repeated for many epochs.
 
     Why: the model learns the samples by heart; the training loss falls and the answers get worse.
     Source: own (guidance)

@@ -128,7 +128,7 @@ def optimizer_replaced(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> 
 
 @rule("PAR023", WARNING, about=subjects.deepspeed)
 def gradients_lost(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
-    """ZeRO-2 with the optimizer in host memory, and more than two micro batches to a step.
+    """ZeRO-2 offloads the optimizer, and a step has more than two micro batches.
 
     Why: from DeepSpeed 0.15.2 to 0.18.9 only the first and the last micro batch of a step train: the gradients of the
     others are never copied to host memory. The loss falls all the same, and the gradient norm is too small.
@@ -145,7 +145,7 @@ def gradients_lost(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
 
 @rule("PAR006", NOTE, about=subjects.deepspeed)
 def launcher_needed(run: RunSettings, _zero: DeepSpeedConfig) -> Findings:
-    """DeepSpeed on one device.
+    """DeepSpeed is used on one device.
 
     Why: LLaMA-Factory starts torchrun by itself only for several devices: "Please use FORCE_TORCHRUN=1".
     Source: llamafactory/launcher.py:launch, llamafactory/hparams/parser.py:get_train_args
@@ -160,7 +160,7 @@ def launcher_needed(run: RunSettings, _zero: DeepSpeedConfig) -> Findings:
 def nodes_to_join(run: RunSettings, machine: Machine) -> Findings:
     """The machine has several nodes.
 
-    Why: each node starts its own command and must be told its place; LLaMA-Factory reads NODE_RANK, not RANK. With
+    Why: each node starts its own command and needs its own rank; LLaMA-Factory reads NODE_RANK, not RANK. With
     RDZV_ID nodes find their places themselves.
     Source: llamafactory/launcher.py:launch
     Fix: `lmf-recipes submit`, which has SLURM, SkyPilot or Kubernetes start all of them; without a scheduler NNODES,
@@ -194,7 +194,7 @@ _STEP_KEYS = {
 
 @rule("PAR020", ERROR, about=subjects.deepspeed_file)
 def steps_contradicted(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
-    """Fixed steps of the scheduler in the DeepSpeed JSON are not the run's.
+    """The DeepSpeed JSON fixes numbers of steps for the scheduler that are not the run's.
 
     Why: "Please correct the following DeepSpeed config values that mismatch TrainingArguments values", after the data
     set is tokenized and the model is loaded on every rank.
@@ -211,7 +211,7 @@ def steps_contradicted(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> 
 
 @rule("PAR021", WARNING, about=subjects.deepspeed_file)
 def steps_by_chance(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
-    """Fixed steps of the scheduler in the DeepSpeed JSON, where the data decide how many there are.
+    """The DeepSpeed JSON fixes numbers of steps for the scheduler, which the data decide.
 
     Why: the Trainer stops unless the number is exactly the run's, after the data set is tokenized and the model is
     loaded on every rank; it differs with rows, batch size and devices.
@@ -256,7 +256,7 @@ def optimizer_not_offloadable(run: RunSettings, zero: DeepSpeedConfig) -> Findin
 
 @rule("PAR009", WARNING, about=subjects.deepspeed)
 def optimizer_becomes_adam(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
-    """With optimizer offload, the recipe's optimizer is replaced by DeepSpeed's CPU Adam.
+    """DeepSpeed's CPU Adam replaces the recipe's optimizer, because optimizer states are offloaded.
 
     Why: accelerate maps AdamW to its CPU form and everything else to plain Adam, in which weight decay is not
     decoupled, and with 32-bit state.
@@ -329,7 +329,7 @@ def router_adapted_in_ddp(run: RunSettings, model: Model) -> Findings:
 
 @rule("PAR022", ERROR, about=subjects.model, since="transformers 5.0.0")
 def mixture_not_found(run: RunSettings, model: Model) -> Findings:
-    """ZeRO-3 trains a mixture that LLaMA-Factory looks for by the name of a class that is gone.
+    """ZeRO-3 trains a mixture of experts whose class has another name in transformers 5.
 
     Why: "No modules of type ['DeepseekV2MoE'] found in model" once the model is loaded on every rank: transformers 5
     spells the class otherwise (seen in a run).

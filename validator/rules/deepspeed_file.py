@@ -90,7 +90,7 @@ def weights_not_gathered(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) 
 
 @rule("PAR109", ERROR, about=subjects.deepspeed_file)
 def offload_path_missing(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
-    """Offload to NVMe without a path.
+    """States are offloaded to NVMe, and no path is given.
 
     Why: DeepSpeed stops when it builds the swap folder, after the model is loaded.
     Source: deepspeed/runtime/zero/partition_parameters.py:Init._validate_remote_device,
@@ -105,7 +105,7 @@ def offload_path_missing(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) 
 
 @rule("PAR110", WARNING, about=subjects.deepspeed_file)
 def offload_without_effect(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
-    """Offload of parameters below stage 3, or to NVMe below stage 3.
+    """Parameters are offloaded below stage 3, or states go to NVMe below stage 3.
 
     Why: only stage 3 moves parameters, and only stage 3 uses NVMe; the weights stay on every device, and optimizer
     state meant for NVMe goes to main memory.
@@ -126,7 +126,7 @@ def offload_without_effect(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig
 
 @rule("PAR111", ERROR, about=subjects.deepspeed_file)
 def offload_without_sharding(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
-    """Optimizer offload in stage 0, or spelled the old way.
+    """The optimizer is offloaded in stage 0, or by the old spelling.
 
     Why: the Trainer then builds the CPU's Adam for weights on the device ("must be 'cpu'", at the first step), or with
     the old `cpu_offload: true` none at all (ZeRORuntimeException after the model is loaded).
@@ -188,7 +188,7 @@ ADAM_PARAMETERS = {
 
 @rule("PAR112", ERROR, about=subjects.deepspeed_file)
 def optimizer_untested(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
-    """The optimizer in the DeepSpeed JSON is not one that ZeRO was tested with, or none.
+    """The optimizer in the DeepSpeed JSON is not one that ZeRO was tested with, or has no type.
 
     Why: "You are using an untested ZeRO Optimizer" or "requires an optimizer", after the model is loaded on every rank.
     Source: deepspeed/runtime/engine.py:DeepSpeedEngine._do_optimizer_sanity_check,
@@ -231,7 +231,7 @@ def scheduler_parameters(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) 
 
 @rule("PAR115", ERROR, about=subjects.deepspeed_file)
 def scheduler_unknown(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
-    """The scheduler in the DeepSpeed JSON is none of DeepSpeed's.
+    """The DeepSpeed JSON names a scheduler that DeepSpeed does not have.
 
     Why: "DeepSpeed does not recognize LR scheduler", after the model is loaded on every rank. Classes of
     torch.optim.lr_scheduler are found, but refuse the optimizer that DeepSpeed has wrapped: "is not an Optimizer" (seen

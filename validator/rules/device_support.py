@@ -68,7 +68,7 @@ def bnb_bits(run: RunSettings) -> int:
 
 @rule("DEV010", WARNING, about=subjects.device)
 def kernels_for_cuda(run: RunSettings, device: Device) -> Findings:
-    """Kernels written for NVIDIA GPUs are asked for on Ascend.
+    """The recipe asks for kernels on Ascend that are written for NVIDIA GPUs.
 
     Why: unsloth and its gradient checkpointing call CUDA by name, and liger's Triton kernels run there only with
     triton-ascend: the run fails or gains nothing.
@@ -97,7 +97,7 @@ def optimizer_without_kernels(run: RunSettings, device: Device) -> Findings:
 
 @rule("DEV016", ERROR, about=subjects.device)
 def optimizer_of_another_device(run: RunSettings, device: Device) -> Findings:
-    """The optimizer belongs to other devices.
+    """`optim` names an optimizer of other devices.
 
     Why: its package (torch_npu, torch_xla, apex) is not there, or its kernels are CUDA's, as those of GaLore in 8 bits:
     the run fails when the trainer is built, after the data is tokenized and the model loaded on every rank.
@@ -148,7 +148,7 @@ def no_bf16(run: RunSettings, device: Device) -> Findings:
 
 @rule("DEV002", ERROR, about=subjects.device)
 def bf16_on_cpu(run: RunSettings, device: Device) -> Findings:
-    """bf16 on a CPU lacks what it needs.
+    """The settings for bf16 on a CPU are refused.
 
     Why: refused at parse: transformers asks for `use_cpu: true`, and `pure_bf16` is refused on a CPU in any case.
     Source: transformers/training_args.py:TrainingArguments._validate_args,
@@ -166,7 +166,7 @@ def bf16_on_cpu(run: RunSettings, device: Device) -> Findings:
 
 @rule("DEV003", WARNING, about=subjects.device)
 def no_flash_attention(run: RunSettings, device: Device) -> Findings:
-    """FlashAttention-2 is asked for on a device that has none.
+    """The recipe asks for FlashAttention-2 on a device that does not support it.
 
     Why: flash-attn needs Ampere or later and cannot be used on V100 or T4; without the package LLaMA-Factory only
     warns and goes on with transformers' default. With it, the first step fails.
@@ -179,7 +179,7 @@ def no_flash_attention(run: RunSettings, device: Device) -> Findings:
 
 @rule("DEV004", WARNING, about=subjects.device)
 def no_fp8(run: RunSettings, device: Device) -> Findings:
-    """fp8 training is asked for on a device that has none.
+    """The recipe asks for fp8 training on a device that has no fp8.
 
     Why: it needs Ada, Hopper or later; elsewhere the first step fails, or, where torchao is missing too, the run goes
     on without fp8 and says so only in the log.
@@ -192,7 +192,7 @@ def no_fp8(run: RunSettings, device: Device) -> Findings:
 
 @rule("DEV008", ERROR, about=subjects.device)
 def no_tf32(run: RunSettings, device: Device) -> Findings:
-    """tf32 is asked for on a device that has none.
+    """The recipe asks for tf32 on a device that has no tf32.
 
     Why: refused at parse, on every rank: it needs an NVIDIA GPU from Ampere on.
     Source: transformers/training_args.py:TrainingArguments.__post_init__, own (data sheets)
@@ -204,7 +204,7 @@ def no_tf32(run: RunSettings, device: Device) -> Findings:
 
 @rule("DEV009", ERROR, about=subjects.device)
 def checkpointing_needs_cuda(run: RunSettings, device: Device) -> Findings:
-    """unsloth's gradient checkpointing is asked for without CUDA.
+    """The recipe asks for unsloth's gradient checkpointing without CUDA.
 
     Why: it moves tensors to "cuda" by name: fails at the first step, after the data is tokenized and the model loaded.
     Source: llamafactory/model/model_utils/checkpointing.py:get_unsloth_gradient_checkpointing_func
@@ -229,7 +229,7 @@ def accelerator_unused(run: RunSettings, machine: Machine) -> Findings:
 
 @rule("DEV013", WARNING, about=subjects.device)
 def backend_of_another_device(run: RunSettings, device: Device) -> Findings:
-    """The communication library belongs to other devices.
+    """`ddp_backend` names a communication library of other devices.
 
     Why: NCCL is NVIDIA's and AMD's, HCCL Ascend's; the processes cannot form a group.
     Source: transformers/training_args.py:TrainingArguments._setup_devices
@@ -267,9 +267,9 @@ def device_note(_run: RunSettings, machine: Machine) -> Findings:
 
 @rule("DEV017", NOTE, about=subjects.machine)
 def abilities_unknown(run: RunSettings, machine: Machine) -> Findings:
-    """What the recipe asks of the device is not judged, as only the device's memory is known.
+    """Only the device's memory is known, so the settings that depend on the device are not judged.
 
-    Why: a machine such as `1x48g` says how much memory there is, not whose and of which generation the device is.
+    Why: a machine such as `1x48g` gives the size of the memory, but neither vendor nor generation of the device.
     Memory is judged with the least that devices of such a size leave usable, the rest is taken on trust.
     Source: own (names of devices)
     Fix: name the device, as `--machine 1xa6000`.

@@ -11,7 +11,7 @@ _MILLION = 1_000_000
 
 @rule("TRA101", ERROR)
 def evaluation_without_data(run: RunSettings) -> Findings:
-    """Evaluation or prediction is asked for and there is no data for it.
+    """The recipe asks for evaluation or prediction, and there is no data for it.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/parser.py:get_train_args
@@ -39,7 +39,7 @@ def two_sources_of_evaluation_data(run: RunSettings) -> Findings:
 
 @rule("TRA103", ERROR)
 def split_without_data(run: RunSettings) -> Findings:
-    """Part of the training data is to be held back and there is none.
+    """Part of the training data is held back for evaluation, and there is no training data.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
@@ -51,7 +51,7 @@ def split_without_data(run: RunSettings) -> Findings:
 
 @rule("TRA104", ERROR)
 def prediction_without_text(run: RunSettings) -> Findings:
-    """Prediction is asked for without generating text.
+    """The recipe asks for prediction without generating text.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/parser.py:get_train_args
@@ -63,7 +63,7 @@ def prediction_without_text(run: RunSettings) -> Findings:
 
 @rule("TRA105", ERROR)
 def best_checkpoint_refused(run: RunSettings) -> Findings:
-    """The best checkpoint is to be loaded, but checkpoints and evaluations do not coincide.
+    """The best checkpoint is loaded at the end, but checkpoints and evaluations do not coincide.
 
     Why: refused at parse, on every rank.
     Source: transformers/training_args.py:TrainingArguments._validate_args
@@ -97,7 +97,7 @@ def _is_multiple(saving: float, evaluation: float) -> bool:
 
 @rule("TRA106", ERROR)
 def best_checkpoint_of_reward_model(run: RunSettings) -> Findings:
-    """The best checkpoint is to be loaded in a stage that cannot.
+    """The best checkpoint is loaded at the end, in a stage that cannot load it.
 
     Why: refused at parse, on every rank: a value head is not loaded back.
     Source: llamafactory/hparams/parser.py:get_train_args
@@ -109,7 +109,7 @@ def best_checkpoint_of_reward_model(run: RunSettings) -> Findings:
 
 @rule("TRA107", ERROR)
 def generation_conflict(run: RunSettings) -> Findings:
-    """Text is to be generated at evaluation with something that excludes it.
+    """Evaluation generates text beside a setting that excludes it.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/parser.py:get_train_args
@@ -165,7 +165,7 @@ def best_metric_missing(run: RunSettings) -> Findings:
 
 @rule("TRA112", WARNING)
 def evaluation_data_unused(run: RunSettings) -> Findings:
-    """Data is held back or named for evaluation, and none is asked for.
+    """Data is held back or named for evaluation, and nothing is evaluated.
 
     Why: the rows of `val_size` are lost to training and nothing is measured.
     Source: llamafactory/data/data_utils.py:split_dataset
@@ -236,7 +236,7 @@ def best_never_found(run: RunSettings) -> Findings:
 
 @rule("TRA118", ERROR)
 def generation_formats_meet(run: RunSettings) -> Findings:
-    """Text is generated at evaluation by an adapter model that holds weights in 32 and in 16 bits.
+    """Evaluation generates text with an adapter model that holds weights in 32 and in 16 bits.
 
     Why: mixed precision covers a LoRA or OFT model's training steps, but not its text generation: "expected m1 and m2
     to have the same dtype" at the first evaluation, hours into the run.

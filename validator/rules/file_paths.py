@@ -41,8 +41,8 @@ def deepspeed_missing(run: RunSettings) -> Findings:
     """The DeepSpeed file does not exist.
 
     Why: every process stops while the arguments are parsed, after some 20 seconds of imports under torchrun: "Expected
-    a string path to an existing deepspeed config". Memory is judged by the stage that the name tells; where it tells
-    none, only if LLaMA-Factory's own files all come to the same.
+    a string path to an existing deepspeed config". Memory is judged by the stage that the name tells; if it tells
+    none, memory is judged only if all of LLaMA-Factory's own files lead to the same verdict.
     Source: accelerate/utils/deepspeed.py:HfDeepSpeedConfig.__init__
     Fix: name an existing file; relative paths count from the working directory, not from the recipe.
     """
@@ -110,7 +110,7 @@ def _deepspeed_file_remedy(run: RunSettings, name: str) -> str:
 
 @rule("PTH002", NOTE)
 def found_from_elsewhere(run: RunSettings) -> Findings:
-    """A relative path is right from another folder than the working directory.
+    """A relative path leads to a file from another folder, but not from the working directory.
 
     Why: LLaMA-Factory takes relative paths from the working directory, whatever the recipe's own folder is.
     Source: llamafactory/hparams/parser.py:read_args
@@ -185,7 +185,7 @@ def space_in_recipe_path(run: RunSettings) -> Findings:
 
 @rule("PTH013", ERROR)
 def settings_file_missing(run: RunSettings) -> Findings:
-    """`fsdp_config` or `accelerator_config` names a file that is not there, or no JSON.
+    """`fsdp_config` or `accelerator_config` names a file that does not exist or is not JSON.
 
     Why: every process stops while the arguments are parsed.
     Source: transformers/training_args.py:TrainingArguments.__post_init__,
@@ -260,9 +260,9 @@ def model_missing(run: RunSettings) -> Findings:
 
 @rule("PTH017", ERROR)
 def model_name_impossible(run: RunSettings) -> Findings:
-    """The model's name is one that no hub takes, and no folder is called so.
+    """The model's name is neither a folder nor a name that a hub could have.
 
-    Why: a place left to be filled in, such as `<your_model_path>`, or a slip. Every process stops with "Incorrect
+    Why: the name is a placeholder, such as `<your_model_path>`, or misspelt. Every process stops with "Incorrect
     path_or_model_id" while the tokenizer is loaded, after the imports.
     Source: transformers/utils/hub.py:cached_files
     Fix: a hub name (`Qwen/Qwen3-8B`) or a folder that holds the model.
@@ -275,9 +275,9 @@ def model_name_impossible(run: RunSettings) -> Findings:
 
 @rule("PTH028", WARNING)
 def model_name_misspelt(run: RunSettings) -> Findings:
-    """The model's hub name is not known, and a letter or two off one of the same owner that is.
+    """The model's hub name is not known, but differs by a letter or two from a known name of the same owner.
 
-    Why: of a name that the hub does not have, every process stops with "is not a valid model identifier" while the
+    Why: if the hub does not have the name, every process stops with "is not a valid model identifier" while the
     tokenizer is loaded, after the imports, on a cluster after the queue. A number that differs may also be that of a
     newer model than data/models.yaml and LLaMA-Factory know.
     Source: transformers/utils/hub.py:cached_files

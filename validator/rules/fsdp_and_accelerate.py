@@ -68,7 +68,7 @@ def fsdp_with_deepspeed(run: RunSettings) -> Findings:
 
 @rule("PAR013", WARNING)
 def fsdp_alone(run: RunSettings) -> Findings:
-    """FSDP on one device.
+    """FSDP is used on one device.
 
     Why: "Using fsdp only works in distributed training" after the model is loaded, unless FORCE_TORCHRUN=1; and there
     is nothing to share with.
@@ -83,7 +83,7 @@ def fsdp_alone(run: RunSettings) -> Findings:
 
 @rule("PAR014", WARNING)
 def fsdp_unwrapped(run: RunSettings) -> Findings:
-    """FSDP without wrapping the layers.
+    """FSDP does not wrap the layers.
 
     Why: the whole model is one unit, so every device gathers all weights at once, and sharding saves little.
     Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_auto_wrap_policy
@@ -116,7 +116,7 @@ def fsdp_config_conflict(run: RunSettings) -> Findings:
 
 @rule("PAR304", ERROR, about=subjects.model)
 def layer_of_another_model(run: RunSettings, model: Model) -> Findings:
-    """FSDP is told to wrap the layers of another model.
+    """FSDP wraps the layer class of another model.
 
     Why: "Could not find the transformer layer class", when the trainer wraps the model, after loading it on every rank.
     Source: accelerate/utils/dataclasses.py:FullyShardedDataParallelPlugin.set_auto_wrap_policy
@@ -235,7 +235,7 @@ def accelerate_setting_ignored(run: RunSettings, file: AccelerateFile) -> Findin
 
 @rule("PAR305", WARNING, about=subjects.accelerate_file)
 def accelerate_processes_differ(run: RunSettings, file: AccelerateFile) -> Findings:
-    """The accelerate file starts another number of processes than the machine has devices.
+    """The accelerate file starts a number of processes that is not the machine's number of devices.
 
     Why: memory and batches are judged for the machine; with fewer processes each holds more, and the other devices
     idle, with more a process finds no device. The command that `explain` prints and `train` runs sets the number.
@@ -254,7 +254,7 @@ def accelerate_processes_differ(run: RunSettings, file: AccelerateFile) -> Findi
 
 @rule("PAR306", WARNING, about=subjects.accelerate_file)
 def accelerate_precision_differs(run: RunSettings, file: AccelerateFile) -> Findings:
-    """The accelerate file names another mixed precision than the recipe.
+    """The accelerate file names a mixed precision that is not the recipe's.
 
     Why: `bf16: true` and `fp16: true` of the recipe count, and the file only where neither is there: then `pure_bf16`
     is no longer pure, as FSDP raises the weights to 32 bits.
@@ -303,7 +303,7 @@ def accelerate_not_judged(run: RunSettings, file: AccelerateFile) -> Findings:
 
 @rule("PAR309", ERROR, about=subjects.accelerate_file)
 def states_in_pieces(run: RunSettings, file: AccelerateFile) -> Findings:
-    """FSDP saves its states in pieces, and the recipe wants the model only.
+    """FSDP saves sharded states, and the recipe saves the model only.
 
     Why: ValueError, "save_only_model option is not compatible with FSDP state dict type 'SHARDED_STATE_DICT'", after
     the model is loaded.
@@ -317,7 +317,7 @@ def states_in_pieces(run: RunSettings, file: AccelerateFile) -> Findings:
 
 @rule("PAR310", WARNING, about=subjects.accelerate_file)
 def model_left_in_pieces(run: RunSettings, file: AccelerateFile) -> Findings:
-    """FSDP saves its states in pieces, so the run ends without a model to load.
+    """FSDP saves sharded states only, so the run ends without a model to load.
 
     Why: the last save writes no safetensors; `accelerate merge-weights` can make them of a checkpoint. FSDP2 does so
     by default.

@@ -90,7 +90,7 @@ def far_from_published(_run: RunSettings, setting: _PublishedSetting) -> Finding
     """A setting that decides what is learned is far outside of what any published run used.
 
     Why: the run goes through, and the model is ruined (a rate ten times too high, thirty epochs) or has learned
-    nothing. The log does not say so. Told above three times the highest value, and below a third of the lowest.
+    nothing. The log does not say so. Reported above three times the highest value, and below a third of the lowest.
     Source: own (guidance)
     Fix: a value within the range, such as the one that is named. `overfit: true` in the header block for a run that is
     meant to learn its samples by heart.

@@ -56,7 +56,7 @@ def another_trainer(_run: RunSettings) -> Findings:
 
 @rule("PAR203", WARNING, about=subjects.machine)
 def processes_against_machine(_run: RunSettings, machine: Machine) -> Findings:
-    """The environment starts another number of processes than the machine has devices.
+    """The environment starts a number of processes that is not the machine's number of devices.
 
     Why: the launcher takes NPROC_PER_NODE and NNODES from the environment: batch size, memory and steps are then those
     of another machine than was judged, or the nodes wait for each other.
@@ -74,7 +74,7 @@ def processes_against_machine(_run: RunSettings, machine: Machine) -> Findings:
 
 @rule("PAR204", WARNING, about=subjects.machine)
 def node_rank_missing(_run: RunSettings, machine: Machine) -> Findings:
-    """The environment says which node this is by RANK, which LLaMA-Factory does not read.
+    """The environment gives this node's rank as RANK, which LLaMA-Factory does not read.
 
     Why: without NODE_RANK every node takes itself for the first, and all wait for each other until the timeout. With
     RDZV_ID the launch is elastic, and the nodes find their ranks themselves.
@@ -89,7 +89,7 @@ def node_rank_missing(_run: RunSettings, machine: Machine) -> Findings:
 
 @rule("PAR210", WARNING, about=subjects.machine)
 def nodes_may_vary(run: RunSettings, machine: Machine) -> Findings:
-    """The environment lets an elastic launch start with another number of nodes.
+    """The environment lets an elastic launch start with fewer or more nodes than the recipe is judged for.
 
     Why: with RDZV_ID torchrun starts half a minute after MIN_NNODES nodes have come, up to MAX_NNODES of them. Fewer
     make a smaller batch, and what ZeRO-3 spreads takes more memory on each device; that was not judged. After the loss
@@ -107,7 +107,7 @@ def nodes_may_vary(run: RunSettings, machine: Machine) -> Findings:
 
 @rule("PAR211", WARNING, about=subjects.machine)
 def torchrun_restarts(run: RunSettings, machine: Machine) -> Findings:
-    """The environment has torchrun start processes again by itself.
+    """The environment makes torchrun restart processes by itself.
 
     Why: nodes share a store, in which each counts the restarts for itself: after the loss of a process all wait for
     each other without end, and a node that comes back ends the others after a minute (seen in real runs, torch 2.13).
@@ -131,7 +131,7 @@ def torchrun_restarts(run: RunSettings, machine: Machine) -> Findings:
 
 @rule("PAR205", WARNING, about=subjects.model)
 def name_of_another_hub(run: RunSettings, model: Model) -> Findings:
-    """The model's name is not the one that it has on the hub in use.
+    """The model has another name on the hub from which it is loaded.
 
     Why: with USE_MODELSCOPE_HUB LLaMA-Factory hands the name to modelscope as it stands, without it to Hugging Face;
     where the other hub has another name for the model, every process stops with a 404 error.

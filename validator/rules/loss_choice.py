@@ -27,7 +27,7 @@ def ppo_impossible(run: RunSettings) -> Findings:
 
 @rule("TRA502", ERROR)
 def ppo_needs(run: RunSettings) -> Findings:
-    """PPO lacks what it needs.
+    """PPO lacks a setting that it needs, or has one that it refuses.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__,
@@ -66,7 +66,7 @@ def smoothing_refused(run: RunSettings) -> Findings:
 
 @rule("TRA504", WARNING, since="llamafactory 0.9.4")
 def loss_replaced(run: RunSettings) -> Findings:
-    """Another preference loss is trained than the recipe names.
+    """LLaMA-Factory trains another preference loss than the recipe names.
 
     Why: from trl 0.20 on, LLaMA-Factory calls its loss without the name, and sigmoid is trained, with no message.
     Source: llamafactory/train/dpo/trainer.py:CustomDPOTrainer.compute_preference_loss,
@@ -80,7 +80,7 @@ def loss_replaced(run: RunSettings) -> Findings:
 
 @rule("TRA505", ERROR, about=subjects.model, since="transformers 5.0.0")
 def reward_model_unsaved(run: RunSettings, model: Model) -> Findings:
-    """A reward model with tied embeddings is trained by full or freeze.
+    """A reward model with tied embeddings is trained by full or freeze tuning.
 
     Why: transformers 5 refuses to save tensors that share memory: the run fails at its first save, or after all
     training.
@@ -95,7 +95,7 @@ def reward_model_unsaved(run: RunSettings, model: Model) -> Findings:
 
 @rule("TRA506", WARNING)
 def smoothing_reversed(run: RunSettings) -> Findings:
-    """Label smoothing above one half turns preferences round.
+    """Label smoothing above one half reverses the preferences.
 
     Why: it is the share of labels assumed to be wrong.
     Source: trl/trainer/dpo_trainer.py:DPOTrainer.dpo_loss

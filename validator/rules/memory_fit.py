@@ -115,7 +115,7 @@ def device_memory_tight(run: RunSettings) -> Findings:
 
 @rule("FIT011", WARNING, appends_advice=True)
 def device_memory_for_short_samples(run: RunSettings) -> Findings:
-    """The run needs more device memory than there is once a sample is as long as `cutoff_len` allows.
+    """The run fits only if no sample is as long as `cutoff_len` allows.
 
     Why: without packing a micro batch is as long as its longest sample, so the run goes well until one is too long, and
     stops there with "out of memory". How long samples are is not known here; that some have 512 tokens is assumed.
@@ -193,7 +193,7 @@ def memory_not_judged(run: RunSettings, _machine: Machine) -> Findings:
 
 @rule("FIT013", NOTE, about=subjects.machine)
 def sizes_for_the_machine(run: RunSettings, _machine: Machine) -> Findings:
-    """The model is not known, but how large it may be is.
+    """The model is not known; the message says how large a model with this template may be.
 
     Why: recipes are shared with a placeholder for the model, or with a name that tells nothing. Its template tells
     which models it may be; each of the catalogue's is judged in its place, the smallest first.
@@ -246,7 +246,7 @@ def model_taken_by_name(run: RunSettings) -> Findings:
 
 @rule("FIT012", NOTE, about=subjects.model)
 def custom_model_class(run: RunSettings, model: Model) -> Findings:
-    """The model's config.json names a class of its own, for a type that transformers has one for.
+    """The model's config.json names a class of its own, although transformers has one for this type.
 
     Why: memory is judged as that of transformers' class. With `trust_remote_code: true` the folder's own is trained,
     which may have further parts; without it transformers' is, and weights of parts that it lacks are left out.

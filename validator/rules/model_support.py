@@ -123,7 +123,7 @@ def _lacks_gpt_oss_kernel(machine: Machine | None) -> bool:
 
 @rule("TRA707", WARNING, about=subjects.model)
 def no_liger_kernel(run: RunSettings, model: Model) -> Findings:
-    """Liger kernels are asked for a model that has none.
+    """The recipe asks for Liger kernels, and there are none for the model.
 
     Why: LLaMA-Factory only warns and goes on: neither speed nor memory is gained, and long samples may run out of
     memory.
@@ -137,7 +137,7 @@ def no_liger_kernel(run: RunSettings, model: Model) -> Findings:
 
 @rule("TRA708", ERROR, about=subjects.model)
 def shifted_attention_refused(run: RunSettings, model: Model) -> Findings:
-    """S^2 attention is asked for with transformers 5.
+    """The recipe asks for S^2 attention with transformers 5.
 
     Why: its patch of llama needs transformers below 4.48: fails when the model is configured, after the whole data
     set is tokenized on every rank.
@@ -150,7 +150,7 @@ def shifted_attention_refused(run: RunSettings, model: Model) -> Findings:
 
 @rule("TRA709", WARNING, about=subjects.model)
 def shifted_attention_unread(run: RunSettings, model: Model) -> Findings:
-    """S^2 attention is asked for a model that has none.
+    """The recipe asks for S^2 attention, and there is none for the model.
 
     Why: LLaMA-Factory only warns and goes on with full attention, which needs far more memory on long samples.
     Source: llamafactory/model/model_utils/longlora.py:configure_longlora
@@ -162,7 +162,7 @@ def shifted_attention_unread(run: RunSettings, model: Model) -> Findings:
 
 @rule("TRA710", ERROR, about=subjects.model)
 def mixture_of_depths_unsupported(run: RunSettings, model: Model) -> Findings:
-    """A model is to be converted to mixture-of-depths that cannot be.
+    """The recipe asks for mixture-of-depths, to which the model cannot be converted.
 
     Why: fails while the model loads, after the whole data set is tokenized on every rank.
     Source: llamafactory/model/model_utils/mod.py:convert_pretrained_model_to_mod,
@@ -188,7 +188,7 @@ def routers_without_loss(run: RunSettings, model: Model) -> Findings:
 
 @rule("TRA713", ERROR, about=subjects.model, since="transformers 5.6.0")
 def flash_attention_without_sinks(run: RunSettings, model: Model) -> Findings:
-    """FlashAttention-2 is asked for with the newest transformers, for a model without attention sinks.
+    """The recipe asks for FlashAttention-2 with the newest transformers, for a model without attention sinks.
 
     Why: that release converts the sinks even where a model has none: "'NoneType' object has no attribute 'to'" at the
     first step, after the data is tokenized and the model loaded on every rank (transformers issue 45588). It is the

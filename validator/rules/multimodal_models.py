@@ -41,7 +41,7 @@ def nothing_trainable(run: RunSettings, model: Model, work: Workload) -> Finding
 
 @rule("TRA912", ERROR, about=subjects.multimodal_model)
 def targets_frozen(run: RunSettings, model: Model, work: Workload) -> Findings:
-    """LoRA's targets all lie in a frozen part of a model that sees or hears, or in none.
+    """All of LoRA's targets lie in a frozen part of a model that sees or hears, or in no part of it.
 
     Why: "No `target_modules` passed" when the adapter is made, after the data is tokenized and the model loaded on
     every rank.
@@ -112,7 +112,7 @@ def thawed_without_effect(run: RunSettings, model: Model, work: Workload) -> Fin
 
 @rule("TRA915", ERROR, about=subjects.model)
 def omni_packed(run: RunSettings, model: Model) -> Findings:
-    """Samples of an omni model are packed with their borders kept.
+    """Neat packing is used for an omni model.
 
     Why: "Omni models are not supported for packed sequences" at the first step.
     Source: llamafactory/data/collator.py:MultiModalDataCollatorForSeq2Seq
@@ -186,7 +186,7 @@ _FREEZE_TOWER = set_value("freeze_vision_tower", True, safe=False)
 
 @rule("TRA918", ERROR, about=subjects.multimodal_model)
 def reentrant_checkpointing_fails(run: RunSettings, model: Model, work: Workload) -> Findings:
-    """Layers that read pictures are computed again with re-entry, and gradients reach the tower.
+    """Re-entrant checkpointing recomputes layers that read pictures, and gradients reach the tower.
 
     Why: each such layer sends its gradients through the tower at once, and the first frees what the others need:
     "Trying to backward through the graph a second time" in the first backward pass, after the model is loaded on every
@@ -209,7 +209,7 @@ def reentrant_checkpointing_fails(run: RunSettings, model: Model, work: Workload
 
 @rule("TRA929", WARNING, about=subjects.model)
 def borrowed_without_gradient(run: RunSettings, model: Model) -> Findings:
-    """Layers share keys and values, and checkpointing with re-entry loses the gradients of what is shared.
+    """Layers share keys and values, and re-entrant checkpointing loses gradients of what they share.
 
     Why: the last layers of Gemma 4's small models read keys and values of earlier layers. Re-entrant checkpointing
     first computes these without gradients, and nothing tells: the loss looks right, and the earlier layers train on a
@@ -230,7 +230,7 @@ def _reenters_layers(run: RunSettings) -> bool:
 
 @rule("TRA919", ERROR, about=subjects.multimodal_model)
 def unsupported_lora_target(run: RunSettings, model: Model, work: Workload) -> Findings:
-    """LoRA's targets reach modules of a model that sees which PEFT does not take.
+    """LoRA's targets reach modules of a model that sees which PEFT cannot adapt.
 
     Why: "Target module … is not supported" when the adapter is made, after the data is tokenized and the model loaded
     on every rank. A tower may wrap its linear layers in modules of the same name, and `all` may hold the name of a

@@ -190,7 +190,7 @@ def method_switched_off(run: RunSettings) -> Findings:
 
 @rule("TRA407", WARNING)
 def optimizer_unread(run: RunSettings) -> Findings:
-    """Several optimizers are asked for and only one is made.
+    """The recipe asks for several optimizers, and LLaMA-Factory makes only one.
 
     Why: LLaMA-Factory takes the first of GaLore, APOLLO, LoRA+, BAdam, Adam-mini, Muon; the others, silently, not.
     Source: llamafactory/train/trainer_utils.py:create_custom_optimizer
@@ -218,7 +218,7 @@ def warmup_unread(run: RunSettings) -> Findings:
 
 @rule("TRA508", WARNING)
 def loss_unread(run: RunSettings) -> Findings:
-    """Two supervised losses are asked for and only one is used.
+    """The recipe asks for two supervised losses, and only one is used.
 
     Why: LLaMA-Factory takes the first of DFT, EAFT and ASFT.
     Source: llamafactory/train/sft/trainer.py:CustomSeq2SeqTrainer.__init__
@@ -243,7 +243,7 @@ def packing_unread(run: RunSettings) -> Findings:
 
 @rule("PAR016", WARNING)
 def fsdp_config_ignored(run: RunSettings) -> Findings:
-    """`fsdp_config` without `fsdp`.
+    """`fsdp_config` is set without `fsdp`.
 
     Why: nothing is sharded; every device holds the whole model.
     Source: transformers/training_args.py:TrainingArguments._process_fsdp_args

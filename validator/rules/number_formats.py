@@ -55,7 +55,7 @@ def full_precision(run: RunSettings) -> Findings:
 
 @rule("TRA704", ERROR)
 def attention_unknown(run: RunSettings) -> Findings:
-    """FlashAttention-3 is asked for, which LLaMA-Factory does not set up.
+    """The recipe asks for FlashAttention-3, which LLaMA-Factory does not set up.
 
     Why: "unknown attention type" when the model is configured, after the whole data set is tokenized on every rank.
     Source: llamafactory/model/model_utils/attention.py:configure_attn_implementation
@@ -68,7 +68,7 @@ def attention_unknown(run: RunSettings) -> Findings:
 
 @rule("TRA705", WARNING)
 def checkpointing_stays_on(run: RunSettings) -> Findings:
-    """Gradient checkpointing is switched off by a key that does not do it, or both on and off.
+    """Gradient checkpointing is switched off by a key that does not do that, or is switched both on and off.
 
     Why: LLaMA-Factory switches it on itself; `gradient_checkpointing: false` leaves it on, and `gradient_checkpointing:
     true` brings it back where `disable_gradient_checkpointing` has removed it.
@@ -144,7 +144,7 @@ def _sharding_name(run: RunSettings) -> str | None:
 
 @rule("TRA301", ERROR)
 def quantized_weights_trained(run: RunSettings) -> Findings:
-    """Quantized weights are to be trained themselves.
+    """Quantized weights are trained by a method other than LoRA or OFT.
 
     Why: refused at parse, on every rank: only LoRA and OFT train beside frozen weights.
     Source: llamafactory/hparams/parser.py:_verify_model_args
@@ -178,7 +178,7 @@ def quantization_conflict(run: RunSettings) -> Findings:
 
 @rule("TRA303", ERROR)
 def device_map_in_training(run: RunSettings) -> Findings:
-    """Layers of a quantized model are to be spread over devices in training.
+    """`quantization_device_map: auto` is set in training.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/parser.py:get_train_args
@@ -190,7 +190,7 @@ def device_map_in_training(run: RunSettings) -> Findings:
 
 @rule("TRA304", ERROR)
 def bits_refused(run: RunSettings) -> Findings:
-    """The quantization method does not know this number of bits.
+    """The quantization method does not support this number of bits.
 
     Why: fails when the model is configured, after the whole data set is tokenized on every rank.
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization
@@ -252,7 +252,7 @@ def quantized_checkpoint_trained(run: RunSettings) -> Findings:
 
 @rule("TRA308", WARNING)
 def nothing_quantized(run: RunSettings) -> Findings:
-    """The quantization method does not quantize while loading, or not this model.
+    """The quantization method does not quantize while loading, or does not quantize this model.
 
     Why: `quantization_bit` then has no effect, and the full weights are loaded: out of memory, or no saving at all.
     GPTQ, AWQ and the like are for checkpoints that are quantized already; bitsandbytes replaces plain linear layers
@@ -324,7 +324,7 @@ def experts_not_quantized(run: RunSettings, model: Model) -> Findings:
 
 @rule("TRA312", ERROR)
 def other_model_bits(run: RunSettings) -> Findings:
-    """The reference or reward model is to be quantized to a number of bits that is not known.
+    """The reference or reward model is quantized to a number of bits that is not supported.
 
     Why: an assertion at parse, on every rank.
     Source: llamafactory/hparams/finetuning_args.py:FinetuningArguments.__post_init__

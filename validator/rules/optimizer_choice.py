@@ -119,7 +119,7 @@ def layerwise_accumulation(run: RunSettings) -> Findings:
 
 @rule("TRA414", ERROR)
 def ratio_refused(run: RunSettings) -> Findings:
-    """BAdam by ratio cannot be made.
+    """BAdam by ratio does not work with this optimizer or this model.
 
     Why: it takes the numbers that plain Adam takes and no others, so adamw_torch_fused, the default since torch 2.8,
     ends in "unexpected keyword argument"; and it looks for a head of its own, which a model with tied embeddings has
@@ -139,7 +139,7 @@ def ratio_refused(run: RunSettings) -> Findings:
 
 @rule("TRA415", ERROR)
 def target_layers_missing(run: RunSettings) -> Findings:
-    """GaLore or APOLLO is asked for by the name that transformers has for it, without the layers it is for.
+    """GaLore or APOLLO is chosen by transformers' name for it, without the layers that it is for.
 
     Why: "you need to define optim_target_modules" when the trainer is built, after the data is tokenized and the model
     loaded on every rank.
@@ -153,7 +153,7 @@ def target_layers_missing(run: RunSettings) -> Findings:
 
 @rule("TRA416", ERROR)
 def adam_mini_with_adapter(run: RunSettings) -> Findings:
-    """Adam-mini trains an adapter of attention.
+    """Adam-mini trains an adapter of attention layers.
 
     Why: it cuts every tensor of queries and keys by the model's heads, and an adapter's are too small for that: "shape
     is invalid for input of size" at the first step, after the data is tokenized and the model loaded on every rank.
@@ -228,9 +228,9 @@ def schedule_ends_above(run: RunSettings) -> Findings:
 
 @rule("TRA410", ERROR)
 def learning_rate_refused(run: RunSettings) -> Findings:
-    """The learning rate or the warm-up is below zero, or the rate no number (`.nan`).
+    """The learning rate or the warm-up is below zero, or the learning rate is not a number (`.nan`).
 
-    Why: a negative warm-up is refused at parse; such a rate when the optimizer is made, after the model is loaded.
+    Why: a negative warm-up is refused at parse, and the learning rate when the optimizer is made, after loading.
     Source: transformers/training_args.py:TrainingArguments._validate_args, torch/optim/adam.py:Adam.__init__
     Fix: rates around 1e-4 for LoRA and 1e-5 for full fine-tuning.
     """

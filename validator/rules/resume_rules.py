@@ -63,7 +63,7 @@ def tokenized_data_wins(run: RunSettings) -> Findings:
 
 @rule("PTH014", ERROR)
 def checkpoint_missing(run: RunSettings) -> Findings:
-    """`resume_from_checkpoint` names a checkpoint that is not there, or not whole.
+    """`resume_from_checkpoint` names a checkpoint that does not exist or is not complete.
 
     Why: "Can't find a valid checkpoint" or a file that is cut off, after the data set is tokenized and the model is
     loaded on every rank.
@@ -117,7 +117,7 @@ def _other_base_model(run: RunSettings, saved: TrainerCheckpoint) -> str | None:
 
 @rule("PTH018", ERROR)
 def checkpoint_incomplete(run: RunSettings) -> Findings:
-    """The checkpoint to go on from is half-written: the earlier run was killed while it saved.
+    """The checkpoint to resume from is half-written, because the earlier run was killed while it saved.
 
     Why: a missing trainer_state.json, weights or states that are cut off stop every process, after the data set is
     tokenized and the model is loaded. `lmf-recipes train` sets such a checkpoint aside by itself.
@@ -134,7 +134,7 @@ def checkpoint_incomplete(run: RunSettings) -> Findings:
 
 @rule("PTH019", ERROR, about=subjects.checkpoint)
 def states_of_other_processes(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
-    """ZeRO's optimizer states were saved by another number of processes.
+    """A different number of processes saved ZeRO's optimizer states.
 
     Why: "Automatic adjustment of ZeRO's optimizer state partitioning with a new world size is not currently supported",
     in stages 1 to 3, with `elastic_checkpoint`, too.
@@ -153,7 +153,7 @@ def states_of_other_processes(run: RunSettings, saved: TrainerCheckpoint) -> Fin
 
 @rule("PTH020", ERROR, about=subjects.checkpoint)
 def states_of_another_kind(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
-    """DeepSpeed would not find its states in the checkpoint, or those of another stage or number format.
+    """DeepSpeed cannot load the checkpoint: it has no DeepSpeed states, or those of another stage or number format.
 
     Why: under DeepSpeed "Can't find a valid checkpoint", an assertion without a word where one of both is stage 3, a
     FileNotFoundError where bf16 was turned on or off, as the files are named after it.
@@ -181,7 +181,7 @@ def _deepspeed_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | Non
 
 @rule("PTH021", ERROR, about=subjects.checkpoint)
 def other_parameters(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
-    """The checkpoint holds other parameters than the run trains: of another method, rank or other layers.
+    """The checkpoint holds other parameters than the run trains: its method, rank or layers differ.
 
     Why: a size mismatch, "Can't find a checkpoint index", or "parameter group that doesn't match the size of
     optimizer's group", after the data set is tokenized and the model is loaded.
@@ -211,11 +211,11 @@ def _parameter_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | Non
 
 @rule("PTH022", ERROR, about=subjects.checkpoint)
 def reward_model_resumed(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
-    """A reward model with LoRA would go on from a checkpoint.
+    """A reward model with LoRA would resume from a checkpoint.
 
     Why: the value head is around the adapter, so the Trainer takes the model for one without: "Can't find a checkpoint
-    index", with DeepSpeed missing keys. LLaMA-Factory resumes unasked where the output folder holds checkpoints; what
-    it advises, to add the checkpoint to `adapter_name_or_path`, does not help as long as it does.
+    index", with DeepSpeed missing keys. LLaMA-Factory resumes by itself if the output folder holds checkpoints. Its
+    advice, to add the checkpoint to `adapter_name_or_path`, does not help as long as the folder holds them.
     Source: llamafactory/train/rm/workflow.py:run_rm, transformers/trainer.py:Trainer._load_from_checkpoint
     Fix: `overwrite_output_dir: true` or another `output_dir`; `adapter_name_or_path` goes on from the weights.
     """
@@ -226,7 +226,7 @@ def reward_model_resumed(run: RunSettings, saved: TrainerCheckpoint) -> Findings
 
 @rule("PTH023", ERROR, about=subjects.checkpoint, since="llamafactory 0.9.5")
 def weights_thrown_back(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
-    """A run under DeepSpeed's stage 0 with bf16 goes on from a checkpoint.
+    """A run with DeepSpeed stage 0 and bf16 would resume from a checkpoint.
 
     Why: from DeepSpeed 0.18 on the 32-bit weights of the optimizer are not loaded (seen in a real run). The first loss
     is as it was, then the first step puts the weights back to where the earlier run began.
@@ -241,7 +241,7 @@ def weights_thrown_back(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
 
 @rule("PTH024", ERROR, about=subjects.checkpoint)
 def several_on_the_cpu(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
-    """Several processes on the CPU would go on from a checkpoint, without DeepSpeed.
+    """Several processes on the CPU would resume from a checkpoint, without DeepSpeed.
 
     Why: each loads the optimizer's states to its device, and torch knows no `cpu:0`: "don't know how to restore data
     location". With ACCELERATE_TORCH_DEVICE=cpu the device is `cpu`.
@@ -276,7 +276,7 @@ def optimizer_anew(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
 
 @rule("PTH026", WARNING, about=subjects.checkpoint)
 def counted_otherwise(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
-    """A step or an epoch is another one than in the run of the checkpoint: other data, batches or devices.
+    """Data, batches or devices differ from those of the checkpoint's run, so steps and epochs differ.
 
     Why: the steps that are done count as steps of the new size, so samples are skipped that nobody saw, or seen again.
     Source: transformers/trainer.py:Trainer._init_training_state

@@ -126,7 +126,7 @@ def _may_suit_model(run: RunSettings, template: str) -> bool:
 
 @rule("TRA605", WARNING)
 def template_of_another_family(run: RunSettings) -> Findings:
-    """The template is not the one of the model.
+    """The template is not the model's.
 
     Why: training goes well, but the model learns marks that it does not know and that serving with its own template
     does not produce: answers that never end, or lost skills.
@@ -171,7 +171,7 @@ _STAGES_WITH_TEMPLATE = ("sft", "dpo", "kto", "rm")
 
 @rule("TRA618", WARNING)
 def empty_thoughts_trained(run: RunSettings) -> Findings:
-    """Answers without a thought are trained with an empty one, so that the model unlearns to think.
+    """Answers without thoughts are trained with an empty thought, so that the model unlearns to think.
 
     Why: the templates of reasoning models put an empty thought before each answer that has none. With `enable_thinking`
     left at true, the loss counts it: the model learns to open and close its thought at once. The loss looks good.
@@ -214,7 +214,7 @@ def thoughts_removed(run: RunSettings) -> Findings:
 
 @rule("TRA621", WARNING)
 def thoughts_in_other_words(run: RunSettings) -> Findings:
-    """Answers have thoughts between words that the template does not know, so that they are trained as answers.
+    """Answers mark thoughts by words that the template does not know, so that thoughts are trained as answers.
 
     Why: gpt-oss, Gemma 4, Seed-OSS and Kimi-VL think between words of their own. A thought between `<think>` and
     `</think>` is to their templates a part of the answer, before which they put an empty thought.

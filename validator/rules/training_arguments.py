@@ -77,7 +77,7 @@ def supervised_only(run: RunSettings) -> Findings:
 
 @rule("TRA005", ERROR)
 def prompt_and_history(run: RunSettings) -> Findings:
-    """The loss is asked to cover the prompt and to leave out the history.
+    """Both `train_on_prompt` and `mask_history` are set.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/data_args.py:DataArguments.__post_init__
@@ -102,7 +102,7 @@ def inference_backend(run: RunSettings) -> Findings:
 
 @rule("TRA008", ERROR)
 def report_target_unknown(run: RunSettings) -> Findings:
-    """A tool to report to is not known.
+    """`report_to` names a tool that transformers does not know.
 
     Why: fails when the trainer is built, after the data is tokenized and the model loaded on every rank. A text is one
     name: several need a list.
@@ -155,7 +155,7 @@ def export_without_data(run: RunSettings) -> Findings:
 
 @rule("TRA014", ERROR, since="llamafactory 0.9.5")
 def tracker_without_project(run: RunSettings) -> Findings:
-    """Trackio is asked for with an empty project.
+    """The recipe reports to Trackio with an empty project.
 
     Why: refused at parse, on every rank.
     Source: llamafactory/hparams/parser.py:_verify_trackio_args
@@ -167,7 +167,7 @@ def tracker_without_project(run: RunSettings) -> Findings:
 
 @rule("TRA017", WARNING)
 def resume_unread(run: RunSettings) -> Findings:
-    """The run is to resume in a stage and method that never do.
+    """The recipe asks to resume in a stage and method that never resume.
 
     Why: a reward model trained by full or freeze starts anew, with a line in the log only.
     Source: llamafactory/hparams/parser.py:get_train_args
@@ -182,7 +182,7 @@ def resume_unread(run: RunSettings) -> Findings:
 
 @rule("TRA019", ERROR)
 def workers_missing(run: RunSettings) -> Findings:
-    """Loader workers are to be kept, and there are none.
+    """`dataloader_persistent_workers` is set, and there are no loader workers.
 
     Why: torch refuses it when the data loader is built, after the data is tokenized and the model loaded on every rank.
     Source: torch/utils/data/dataloader.py:DataLoader.__init__
@@ -392,7 +392,7 @@ def interval_zero(run: RunSettings) -> Findings:
 
 @rule("TRA023", WARNING)
 def accumulation_below_zero(run: RunSettings) -> Findings:
-    """The accumulation is below zero.
+    """`gradient_accumulation_steps` is below zero.
 
     Why: the run goes on, with another number of samples in each step than anybody can have meant. There is no value
     that stands for an automatic choice in a recipe.
