@@ -151,21 +151,23 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
             f"{run.workspace.recipe}: `tokenized_path` holds tokenized data, whose rows cannot be examined"
         )
     counter, reason = token_counting.best_counter(run)
-    chosen = recipe_datasets.load_datasets(run, counter, report)
-    if not chosen:
+    sets = recipe_datasets.load_datasets(run, counter, report)
+    if not sets:
         raise RecipeError(f"{run.workspace.recipe}: names no data set; set `dataset`")
-    selection = select_rows(run, chosen)
+    selection = select_rows(run, sets)
     trained = selection.trained(selection.train)
     rows, evaluated = np.unique(trained), np.unique(selection.trained(selection.evaluation))
-    whole = not any(one.note for one in chosen)
-    steps = training_schedule(run, selection.sequences) if selection.sequences and whole else None
+    complete = not any(one.note for one in sets)
+    steps = training_schedule(run, selection.sequences) if selection.sequences and complete else None
     exact = not selection.inexact_because and (counter.exact or not run.batch.packing)
-    first, again = quality.exact_duplicates(selection, rows)
+    distinct, duplicates = quality.exact_duplicates(selection, rows)
     skipped = _why_near_duplicates_skipped(near, len(rows), selection.row_step)
     settings = partial(recipe_datasets.scan_settings, run, counter)
-    alike = () if skipped else quality.near_duplicates(selection, first, settings, report)
+    similar = () if skipped else quality.near_duplicates(selection, distinct, settings, report)
     tokens = _token_totals(run, selection, counter, trained)
-    amounts = math.ceil(tokens.per_epoch / BLOCK_TOKENS) if run.task.stage == "pt" else len(first) * selection.row_step
+    samples = len(distinct) * selection.row_step
+    if run.task.stage == "pt":  # for which guidance counts blocks of tokens
+        samples = math.ceil(tokens.per_epoch / BLOCK_TOKENS)
     return DataReport(
         path=run.workspace.recipe,
         model=run.model_name,
@@ -173,11 +175,11 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
         method=run.task.method,
         template=run.args.get("template"),
         cutoff_len=int(run.args.number("cutoff_len")),
-        sets=[_dataset_summary(one) for one in chosen],
+        sets=[_dataset_summary(one) for one in sets],
         problems=selection.problems,
         notes=[*_report_notes(run, selection, reason), *filter(None, [skipped])],
         rows=RowCounts(
-            read=sum(one.rows.read for one in chosen),
+            read=sum(one.rows.read for one in sets),
             selected=len(selection.train) * selection.row_step,
             dropped=selection.drops.total(),
             trained=len(trained) * selection.row_step,
@@ -189,8 +191,8 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
         steps=steps,
         tokens=tokens,
         memory=_longest_batch_memory(run, selection, rows),
-        amount=sample_guidance.judge_sample_count(run, amounts if whole else 0, steps.epochs if steps else 0.0),
-        quality=list(quality.quality_issues(selection, rows, evaluated, again, alike)),
+        amount=sample_guidance.judge_sample_count(run, samples if complete else 0, steps.epochs if steps else 0.0),
+        quality=list(quality.quality_issues(selection, rows, evaluated, duplicates, similar)),
         time=_run_duration(run, selection.sequences, selection.rows["kept_tokens"][trained].tolist())
         if steps and not selection.has_media
         else None,

@@ -48,10 +48,10 @@ class QualityIssue:
 
 
 def quality_issues(
-    selection: RowSelection, positions: Positions, evaluated: Positions, again: Pairs, alike: Pairs
+    selection: RowSelection, positions: Positions, evaluated: Positions, duplicates: Pairs, similar: Pairs
 ) -> Iterator[QualityIssue]:
-    """Yield all issues of the rows trained on (`positions`) and evaluated on. `again` are the exact duplicates, `alike`
-    the near duplicates."""
+    """Yield all issues of the rows trained on (`positions`) and evaluated on. `duplicates` are the exact ones,
+    `similar` the near ones."""
 
     def issue(kind: str, count: int, examples: list[str], message: str, total: int = len(positions)) -> QualityIssue:
         return QualityIssue(kind, count * selection.row_step, round(count / total, 6), examples, message)
@@ -60,8 +60,8 @@ def quality_issues(
         return [" like ".join(map(selection.place, pair)) for pair in rows[:3]]
 
     rows = selection.rows[positions]
-    if again:
-        yield issue("exact duplicates", len(again), pairs(again),
+    if duplicates:
+        yield issue("exact duplicates", len(duplicates), pairs(duplicates),
                     "rows that repeat an earlier row word for word; each epoch trains on them again")  # fmt: skip
     prompts, first, counts = np.unique(rows["prompt_hash"], return_index=True, return_counts=True)
     most = int(counts.max(initial=0))
@@ -87,8 +87,8 @@ def quality_issues(
         yield issue("evaluation rows in training", len(leaks), pairs(leaks),
                     "evaluation prompts that are trained on; the evaluation looks better than it is",
                     len(evaluated))  # fmt: skip
-    if alike:
-        yield issue("near duplicates", len(alike), pairs(alike),
+    if similar:
+        yield issue("near duplicates", len(similar), pairs(similar),
                     f"rows that share {NEAR_THRESHOLD:.0%} of their word pairs with an earlier row")  # fmt: skip
 
 
