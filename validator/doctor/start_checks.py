@@ -1,6 +1,6 @@
-"""Checks that stop a run before it starts: the recipe itself, its data, the model's folder, Ray, llamafactory-cli.
-`train` and `calibrate` ask some of them together with those of packages, downloads, device memory and disk space
-(`PREFLIGHT`); `doctor RECIPE` asks all."""
+"""Checks of what stops a run before it starts: the recipe itself, its data, the model's folder, Ray, llamafactory-cli.
+
+`train` and `calibrate` run the checks in PREFLIGHT, some of which stand in other modules. `doctor RECIPE` runs all."""
 
 from __future__ import annotations
 

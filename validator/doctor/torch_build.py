@@ -105,8 +105,8 @@ def _kind(one: PackageBuild) -> str:
 def _check_bitsandbytes(
     torch: PackageBuild, there: InstalledPackages, run: RunSettings | None
 ) -> Iterator[CheckResult]:
-    """bitsandbytes loads the library for torch's CUDA, or one of the same major number (cextension.py,
-    get_cuda_bnb_library_path, of 0.50; earlier releases want the very one)."""
+    """Check that bitsandbytes has a library for torch's CUDA, or for one of the same major number, which it loads
+    (cextension.py, get_cuda_bnb_library_path, of 0.50; earlier releases want the very one)."""
     files = there.files("bitsandbytes/libbitsandbytes_cuda*.so")
     if "bitsandbytes" not in there.all_versions or not torch.cuda:
         return

@@ -43,7 +43,8 @@ class SaveWatcher:
         self._complete_since = 0.0  # when a checkpoint was first seen to be complete: the next may follow at once
 
     def in_progress(self) -> str | None:
-        """The name of the checkpoint that is being written, or "the result"; None if nothing is being written."""
+        """Return the name of the checkpoint that is being written, or "the result"; None if nothing is being
+        written."""
         written = {name: when for name, when in self._last_writes().items() if when != self._before.get(name)}
         last = max(written, key=written.__getitem__, default=None)
         if last is None:
@@ -55,7 +56,7 @@ class SaveWatcher:
         return None if max(quiet, time.monotonic() - self._complete_since) > _QUIET_SECONDS else last
 
     def _last_writes(self) -> Mapping[str, float]:
-        """When each checkpoint, and the result, was last written to."""
+        """Return the time of the last write to each checkpoint and to the result."""
         is_checkpoint = checkpoint_integrity.CHECKPOINT_NAME.fullmatch
         folders = [path for path in safe_read.glob_folder(self.output, "checkpoint-*") if is_checkpoint(path.name)]
         times = {folder.name: _latest_mtime(_folder_entries(folder)) for folder in folders}
@@ -63,7 +64,8 @@ class SaveWatcher:
         return {**times, **({_RESULT_NAME: _latest_mtime(result)} if result else {})}
 
     def _is_complete(self, name: str, when: float) -> bool:
-        """LLaMA-Factory writes the Trainer's state beside the result when that is written (train/*/workflow.py)."""
+        """True if the checkpoint or the result that was last written to at this time is complete. LLaMA-Factory writes
+        the Trainer's state beside the result after the result (train/*/workflow.py)."""
         if name != _RESULT_NAME:
             return checkpoint_integrity.integrity_problem(self.output / name) is None
         state = _latest_mtime([self.output / checkpoint_integrity.TRAINER_STATE])
@@ -77,7 +79,7 @@ def _folder_entries(folder: Path) -> Iterator[Path]:
 
 
 def _latest_mtime(paths: Iterable[Path]) -> float:
-    """The time of the latest write to one of the files; zero if none of them exists."""
+    """Return the time of the latest write to one of the files; zero if none of them exists."""
     latest = 0.0
     for path in paths:
         with suppress(OSError):  # it has just been removed
@@ -192,7 +194,7 @@ def _print_message(text: str) -> None:
 
 
 def main() -> NoReturn:
-    """`PIPE GRACE OUTPUT WORD…`; no output folder where nothing that is saved is wanted."""
+    """Run the guard; its arguments are `PIPE GRACE OUTPUT WORD…`. OUTPUT is empty if no save is waited for."""
     commands, grace, output, *words = sys.argv[1:]
     try:
         guard = Guard(words, int(commands), float(grace), SaveWatcher(Path(output)) if output else None)

@@ -175,7 +175,7 @@ class TrainingProcess:
             os.write(self._commands, bytes([number]))
 
     def poll(self) -> int | None:
-        """The exit code; None while the trainer runs."""
+        """Return the exit code; None while the trainer runs."""
         return self._guard.poll()
 
     def wait(self) -> int:

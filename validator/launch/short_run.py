@@ -53,7 +53,8 @@ def smoke_overrides(run: RunSettings) -> tuple[str, ...]:
 
 
 def _schedule_overrides(run: RunSettings) -> Iterator[str]:
-    """The Trainer saves and evaluates at the second step; PPO saves by `save_steps` alone (train/ppo/trainer.py)."""
+    """Yield overrides by which the Trainer saves and evaluates at the second step. PPO saves by `save_steps` alone
+    (train/ppo/trainer.py)."""
     yield from (f"max_steps={SMOKE_STEPS}", f"save_steps={SMOKE_STEPS}")
     if run.args.get("save_strategy") == "epoch":
         yield "save_strategy=steps"
@@ -78,8 +79,8 @@ def _data_overrides(run: RunSettings) -> Iterator[str]:
 
 
 def _rows_per_dataset(run: RunSettings) -> int:
-    """Rows to take from each data set. If text is generated for a separate evaluation set, one batch on each device, as
-    that takes longest."""
+    """Return the rows to take from each data set. If text is generated for a separate evaluation set, that is one batch
+    on each device, as generating takes longest."""
     evaluated = _evaluation_rows(run)
     if run.args.is_set("eval_dataset") and (run.evaluation.generates_text or run.evaluation.predicts):
         return max(evaluated, run.batch.micro_batch * run.batch.world_size)
@@ -88,14 +89,15 @@ def _rows_per_dataset(run: RunSettings) -> int:
 
 
 def _evaluation_rows(run: RunSettings) -> int:
-    """Rows of one batch of evaluation on each device; no more than are held back, where that is a number."""
+    """Return the rows of one batch of evaluation on each device, but no more than `val_size`, if that is a number of
+    rows."""
     batch = max(int(run.args.number("per_device_eval_batch_size")), 1) * run.batch.world_size * _rows_per_sequence(run)
     own = run.args.number("val_size")
     return min(batch, int(own)) if own > 1 else batch
 
 
 def _rows_per_sequence(run: RunSettings) -> int:
-    """Rows that fill a sequence."""
+    """Return how many rows fill a sequence: several under packing, else one."""
     return math.ceil(run.batch.max_tokens / _TOKENS_PER_SAMPLE) if run.batch.packing else 1
 
 

@@ -82,7 +82,7 @@ class Accelerator(NamedTuple):
 
     @property
     def free_gib(self) -> float | None:
-        """GiB that are left for a run."""
+        """GiB that are left for a run; None: not known."""
         if self.memory_gib is None or self.used_gib is None:
             return None
         return self.memory_gib - self.used_gib

@@ -66,7 +66,7 @@ class Mount(NamedTuple):
 
     @property
     def network(self) -> bool:
-        """Whether the disk is another machine's."""
+        """True if the disk is another machine's."""
         return self.kind in _NETWORK_FILE_SYSTEMS or self.kind.startswith("fuse.")
 
 

@@ -77,8 +77,8 @@ def normalize_name(name: str) -> str:
 
 @cache
 def find_installed(folders: tuple[str, ...] | None = None) -> InstalledPackages:
-    """Return the packages of these folders; by default those of the Python that runs llamafactory-cli, which need not
-    be this Python, or of this one if llamafactory-cli is not on PATH."""
+    """Return the packages of these folders. Without folders: the packages of the Python that runs llamafactory-cli, or
+    of this Python if llamafactory-cli is not on PATH."""
     return InstalledPackages(folders or _folders_of_program(shutil.which("llamafactory-cli")) or tuple(sys.path))
 
 

@@ -78,7 +78,7 @@ def infiniband_ports(root: Path) -> list[InfinibandPort]:
 
 
 def is_infiniband_disabled(environment: Mapping[str, str]) -> bool:
-    """Return whether NCCL is told not to use InfiniBand."""
+    """True if NCCL_IB_DISABLE switches InfiniBand off."""
     return environment.get("NCCL_IB_DISABLE") == "1"
 
 

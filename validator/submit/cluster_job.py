@@ -153,8 +153,8 @@ def _out_of_memory_hint(run: RunSettings) -> str:
 
 
 def _pip_requirements(run: RunSettings) -> list[str]:
-    """Packages that pip installs beside torch: the releases that the recipe was judged for, and packages that its keys
-    need."""
+    """Return the packages that pip installs beside torch: the releases that the recipe was judged for, and packages
+    that its keys need."""
     pair = dict(zip(releases.RELEASE_FIELDS, run.releases.required_pairs[0], strict=True))
     further = (node_demand.pip_requirement(package) for package, _ in node_demand.packages_for_run(run))
     return [*(f"{package}=={release}" for package, release in pair.items()), *dict.fromkeys(further)]

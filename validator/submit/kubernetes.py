@@ -193,7 +193,7 @@ def _volumes_and_mounts(inputs: _PodInputs) -> tuple[list[YamlValue], list[YamlV
 
 
 def _plain_name(text: str) -> str:
-    """Return small letters, digits and dashes, as names in Kubernetes hold."""
+    """Return the text as a name in Kubernetes, which holds small letters, digits and dashes only."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
@@ -254,8 +254,9 @@ class _JobKind(NamedTuple):
 
 
 def _train_job(inputs: _PodInputs) -> YamlValue:
-    """A TrainJob has fields for the trainer's image, resources and environment; the rest of the pod is patched into
-    that of its runtime. It may not patch the pod's grace period (PodSpecPatch in trainjob_types.go)."""
+    """Return the spec of a TrainJob. It has fields for the trainer's image, resources and environment; the rest of the
+    pod is patched into that of its runtime. The pod's grace period cannot be patched (PodSpecPatch in
+    trainjob_types.go)."""
     volumes, mounts = _volumes_and_mounts(inputs)
     where = _node_selection(inputs.work, inputs.site)
     pod: YamlValue = {**where, "volumes": volumes, "containers": [{"name": "node", "volumeMounts": mounts}]}

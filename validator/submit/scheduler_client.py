@@ -15,8 +15,8 @@ from validator.processes import handle_end_signals
 
 
 def run_client(words: Sequence[str], text: str, remedy: str) -> str:
-    """Give the client the job on standard input, and return what it prints. Raises RecipeError with its own words if it
-    refuses, or with the remedy if it is not installed."""
+    """Give the client the job on standard input, and return what it prints. Raises RecipeError: with the client's own
+    words if it refuses the job, with the remedy if it is not installed."""
     ended = _run_to_end(words, remedy, text)
     if ended.returncode:
         said = " ".join((ended.stderr or ended.stdout).split()) or f"ended with exit code {ended.returncode}"

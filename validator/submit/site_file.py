@@ -178,7 +178,7 @@ def _parse_value(kind: str, value: Any, route: str) -> Any:
 
 
 def _describe_value(value: Any) -> str:
-    """A value in a message."""
+    """Return a value in the words of a message."""
     names = {list: "a list", dict: "a mapping", type(None): "empty"}
     text = str(value)
     return names.get(type(value)) or (f"`{text}`" if len(text) < 60 and text.isprintable() else "a long text")

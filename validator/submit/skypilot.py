@@ -58,7 +58,7 @@ def task_resources(work: ClusterJob, section: SkyPilot) -> Mapping[str, YamlValu
 
 
 def _task_accelerators(work: ClusterJob, section: SkyPilot) -> dict[str, YamlValue]:
-    """Return SkyPilot's names for the device, of which any will do."""
+    """Return the request for devices by SkyPilot's names; SkyPilot takes any one of them. Empty for CPUs."""
     if work.device.vendor == "cpu":
         return {}
     known = yaml_table("engines").get(work.device.id, {}).get("skypilot")

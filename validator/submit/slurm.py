@@ -25,8 +25,8 @@ _MIN_HOURS = 0.5
 
 
 def limit_hours(work: ClusterJob, most: float = 0.0) -> float:
-    """Hours to ask for: the user's limit, else the high end of the predicted hours, but no more than the site admits
-    (`most`; 0: any). Raises RecipeError where none of them is known."""
+    """Return the hours to ask for: the user's limit, or else the high end of the predicted hours, but no more than the
+    site admits (`most`; 0: any). Raises RecipeError if none of them is known."""
     if work.time_limit_h:
         return work.time_limit_h
     if work.hours is None:
@@ -63,8 +63,8 @@ _NO_SBATCH_REMEDY = "run this where jobs are submitted, or take the script there
 
 
 def queue_job(job: str) -> str:
-    """Submit a job and return the number that sbatch gives it. Raises RecipeError with sbatch's own words, and what
-    helps."""
+    """Submit a job and return the number that sbatch gives it. Raises RecipeError with sbatch's own words and a hint if
+    it refuses."""
     try:
         # A site with EnforcePartLimits=NO, SLURM's default, queues a job that no node can ever run. What else a trial
         # refuses may pass.
@@ -95,8 +95,8 @@ def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
 
 
 def batch_script(works: Sequence[ClusterJob], site: Site) -> str:
-    """The batch script; of several runs an array job, with the resources of the largest. Raises RecipeError where the
-    runs are not alike, or nobody knows how long one takes."""
+    """Return the batch script: of several runs an array job with the resources of the largest. Raises RecipeError if
+    the runs are not alike, or if it is not known how long one takes."""
     most = cluster_job.merge_into_array(works)
     hours = limit_hours(most, site.slurm.hours)
     several = len(works) if len(works) > 1 else 0
@@ -170,8 +170,8 @@ def _run_lines(work: ClusterJob, most: ClusterJob) -> list[str]:
 
 
 def requeue_notice_s(work: ClusterJob, limit: float) -> int:
-    """Seconds before the time limit (`limit`, hours) that are enough to write another checkpoint; ten minutes if that
-    is not known; a third of the limit at most."""
+    """Return the seconds before the time limit (`limit`, hours) in which another checkpoint can be written; ten minutes
+    if that is not known; a third of the limit at most."""
     interval = work.checkpoint_interval_s
     known = interval is not None and not math.isinf(interval)
     wanted = (interval or 0.0) + work.checkpoint_write_s + 60 if known else 600.0
@@ -209,14 +209,14 @@ def _sbatch_options(work: ClusterJob, slurm: Slurm, hours: float, several: int) 
 
 
 def slurm_time(hours: float) -> str:
-    """Days, hours and minutes as SLURM writes them, rounded up."""
+    """Return a time in days, hours and minutes as SLURM writes it, rounded up."""
     minutes = max(math.ceil(round(hours * 60, 6)), 1)
     days, rest = divmod(minutes, 24 * 60)
     return (f"{days}-" if days else "") + f"{rest // 60:02}:{rest % 60:02}:00"
 
 
 def log_path(work: ClusterJob, slurm: Slurm, several: int = 0) -> Path:
-    """The file that each job logs to, with SLURM's own signs for its name and number."""
+    """Return the file that each job logs to, with SLURM's own signs for its name and number."""
     folder = safe_read.expand_home(slurm.logs).absolute() if slurm.logs else work.output.parent
     return folder / ("%x-%A_%a.out" if several else "%x-%j.out")
 

@@ -26,8 +26,8 @@ _OUTPUT_KEY = "output_dir"
 
 @dataclass(frozen=True)
 class Uploads:
-    """Places on a node, from the folder that a run starts in, and what has to be there: small files (recipe, DeepSpeed
-    configuration, data set registry), and data and models."""
+    """What a node needs of this machine: the place on the node, relative to the folder that a run starts in, and the
+    path here. `files` are small (recipe, DeepSpeed configuration, data set registry); `data` are data and models."""
 
     files: Mapping[str, Path]
     data: Mapping[str, Path]
@@ -103,7 +103,7 @@ def _dataset_files(run: RunSettings, places: Mapping[str, str]) -> Iterator[tupl
 
 
 def _require_unique(parts: Iterable[tuple[str, Path]]) -> dict[str, Path]:
-    """Return each place with what has to be there. Raises RecipeError for a place of two things."""
+    """Return the path here of each place. Raises RecipeError if two paths have one place."""
     places: dict[str, Path] = {}
     for place, path in parts:
         if places.setdefault(place, path).resolve() != path.resolve():
