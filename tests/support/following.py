@@ -129,4 +129,4 @@ def sentences(for_free_memory: bool) -> set[str]:
     docs = {ast.get_docstring(node, clean=False) for node in [tree, *nodes]
             if isinstance(node, (ast.Module, *documented))}  # fmt: skip
     said = {str(node.value) for node in nodes if isinstance(node, ast.Constant) and " " in str(node.value)}
-    return said - docs - {"; "}
+    return said - docs - {"; ", ", ", ": "}

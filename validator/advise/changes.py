@@ -11,13 +11,15 @@ from validator.escaping import shell_quote
 from validator.finding import Verdict
 from validator.knowledge import releases
 from validator.levers import search
+from validator.levers.options import setting_lines
 from validator.physics.estimate import GIB
 from validator.recipe.known_folders import catalogue_root
-from validator.rules.problems import adds_problem
+from validator.rules.problems import accepts_changes
 from validator.run.launch_command import Launch
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
-from validator.run.variants import ArgumentChanges, ArgumentValue, with_arguments
+from validator.run.training_time import usual_time_ratio
+from validator.run.variants import ArgumentChanges, with_arguments
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Change:
 
     def settings(self) -> list[str]:
         """Return each setting as YAML writes it."""
-        return [f"{key}: {_yaml_value(value)}" for key, value in self.set.items()]
+        return setting_lines(self.set)
 
     def steps(self) -> list[str]:
         """Return what to do besides writing the settings."""
@@ -85,10 +87,6 @@ def _new_variables(run: RunSettings, after: RunSettings) -> dict[str, str]:
     return {name: value for name, value in now.items() if before.get(name) != value}
 
 
-def _yaml_value(value: ArgumentValue) -> str:
-    return str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
-
-
 @dataclass(frozen=True)
 class ReleaseMemory:
     """Memory of the worst device with a transformers release that the recipe admits."""
@@ -116,7 +114,7 @@ def memory_on_older_release(run: RunSettings) -> ReleaseMemory | None:
 
 def with_time_ratios(run: RunSettings, changes: Sequence[Change]) -> list[Change]:
     """Return the changes, each with its `time_ratio`."""
-    return [replace(each, time_ratio=search.time_ratio_of(run, with_arguments(run, each.set))) for each in changes]
+    return [replace(each, time_ratio=usual_time_ratio(run, with_arguments(run, each.set))) for each in changes]
 
 
 _ADVICE_PREFIXES: Mapping[Verdict, str] = {"fits": "", "tight": "nothing fits with a margin; it is tight if you "}
@@ -150,7 +148,7 @@ def change_advice(run: RunSettings) -> str:
 
 
 def _cheapest_changes(run: RunSettings, wanted: Verdict) -> Iterator[Change]:
-    for option in search.cheapest_options(run, wanted, lambda option: _adds_no_error(run, option.set)):
+    for option in search.cheapest_options(run, wanted, accepts_changes(run, warnings=False)):
         yield evaluate_change(run, option.set, option.note)
 
 
@@ -162,8 +160,9 @@ def _closest_changes(run: RunSettings) -> Iterator[Change]:
         if _saves_memory(run, option.set)
     ]
     shown: list[Change] = []
+    accepts = accepts_changes(run, warnings=False)
     for each in sorted(tried, key=lambda each: (search.VERDICT_RANKS[each.verdict], _times_over_machine(run, each))):
-        if all(_is_nearer(run, each, than) for than in shown) and _adds_no_error(run, each.set):
+        if all(_is_nearer(run, each, than) for than in shown) and accepts(each.set):
             shown.append(each)
             yield each
 
@@ -176,16 +175,10 @@ def _is_nearer(run: RunSettings, one: Change, than: Change) -> bool:
 
 
 def _changes_keeping_training(run: RunSettings) -> Iterator[Change]:
+    accepts = accepts_changes(run, warnings=False)
     for option in search.options_keeping_training(run):
-        if _saves_memory(run, option.set) and _adds_no_error(run, option.set):
+        if _saves_memory(run, option.set) and accepts(option.set):
             yield evaluate_change(run, option.set, option.note)
-
-
-def _adds_no_error(run: RunSettings, settings: ArgumentChanges) -> bool:
-    """True if the settings bring no error that the run does not have. Errors on data sets do not count: no change
-    touches data sets, and DeepSpeed files are looked for in the catalogue, whose data sets are not the run's. Memory is
-    judged by its verdict."""
-    return not adds_problem(run, with_arguments(run, settings), but=("FIT", "PTH1"), warnings=False)
 
 
 def _saves_memory(run: RunSettings, settings: ArgumentChanges) -> bool:
@@ -205,11 +198,10 @@ def _times_over_machine(run: RunSettings, tried: Change) -> float:
     return max(device, tried.host_gib / machine.host_ram_gib if machine.host_ram_gib else 0.0)
 
 
-def uses_of_free_memory(run: RunSettings, limit: int = 4) -> list[Change]:
+def uses_of_free_memory(run: RunSettings, limit: int = 5) -> list[Change]:
     """Return changes that use more memory, for a run that fits, and with which it still fits by the same margin. No
     change brings an error or a warning that the run does not have."""
     if predict(run).verdict != "fits":
         return []
-    best = filter(None, (search.best_use_of_memory(run, lever) for lever in search.USES_OF_MEMORY))
-    return [evaluate_change(run, option.set, option.note) for option in islice(best, limit)
-            if not adds_problem(run, with_arguments(run, option.set), but=("FIT",))]  # fmt: skip
+    best = (search.best_use_of_memory(run, lever, accepts_changes(run)) for lever in search.USES_OF_MEMORY)
+    return [evaluate_change(run, option.set, option.note) for option in islice(filter(None, best), limit)]

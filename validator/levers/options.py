@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 from validator.knowledge.devices import Device, Machine
 from validator.knowledge.guidance import memory_savers, supports_memory_savers
+from validator.recipe.yaml_writer import format_scalar
 from validator.run import deepspeed
+from validator.run.prediction import predict
 from validator.run.settings import RunSettings
+from validator.run.training_time import usual_time_ratio
 from validator.run.variants import ArgumentChanges, ArgumentValue, with_arguments
 
 # Levers that an option may move beside its own, so that two options of different functions exclude each other.
@@ -24,6 +27,15 @@ class Option(NamedTuple):
     set: ArgumentChanges
     note: str
     moves: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        """Return the settings as a message names them."""
+        return ", ".join(f"`{line}`" for line in setting_lines(self.set))
+
+
+def setting_lines(settings: ArgumentChanges) -> list[str]:
+    """Return each setting as YAML writes it; null stands for a key that is taken away."""
+    return [f"{key}: {format_scalar(value)}" for key, value in settings.items()]
 
 
 # Yields options of one lever for a run.
@@ -211,7 +223,7 @@ def _without_optimizer(run: RunSettings) -> dict[str, ArgumentValue]:
 def can_fuse_loss(device: Device | None, stage: str) -> bool:
     """True if Liger's fused loss, which never holds all logits, can be used: on GPUs, in stages that need no logits
     (model_utils/liger_kernel.py, require_logits)."""
-    return stage in ("sft", "pt") and (device is None or device.vendor != "ascend")
+    return stage in ("sft", "pt") and (device is None or device.vendor in ("nvidia", "amd", "unknown"))
 
 
 def liger_kernel(run: RunSettings) -> Iterator[Option]:
@@ -234,6 +246,20 @@ def no_recomputation(run: RunSettings) -> Iterator[Option]:
         off["gradient_checkpointing"] = False
     if run.activation_checkpointing.mode != "off":
         yield Option(off, "activations computed once: a quarter to a third less time for a step")
+
+
+# Processes for each device that load pictures beside the step, and the share of the time below which they are worth it.
+_USUAL_LOADERS, _WORTHWHILE_RATIO = 8, 0.9
+
+
+def more_loader_workers(run: RunSettings) -> Iterator[Option]:
+    """Yield more processes that open, scale and cut pictures: one without workers does it between the steps."""
+    work = predict(run).workload
+    if work and any(each.tokens for each in work.towers) and work.loader_workers < _USUAL_LOADERS:
+        settings = {"dataloader_num_workers": _USUAL_LOADERS}
+        ratio = usual_time_ratio(run, with_arguments(run, settings))
+        if ratio and ratio < _WORTHWHILE_RATIO:
+            yield Option(settings, "pictures are read beside the step")
 
 
 def fewer_loader_workers(run: RunSettings) -> Iterator[Option]:

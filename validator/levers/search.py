@@ -11,9 +11,8 @@ from validator.finding import Verdict
 from validator.levers import options
 from validator.levers.options import SHARDING, Option, Options
 from validator.run.prediction import predict
-from validator.run.sample_lengths import estimate_sample_lengths
 from validator.run.settings import RunSettings
-from validator.run.training_time import time_ratio
+from validator.run.training_time import usual_time_ratio
 from validator.run.variants import ArgumentChanges, ArgumentValue, with_arguments
 
 Candidate = TypeVar("Candidate")
@@ -55,6 +54,7 @@ _FOR_WEIGHTS_ON_ONE_DEVICE: tuple[Options, ...] = (
 # What free memory may buy; what makes steps fastest comes first.
 USES_OF_MEMORY: tuple[Options, ...] = (
     options.less_sharding,
+    options.more_loader_workers,
     options.no_recomputation,
     options.unquantized_weights,
     options.larger_micro_batch,
@@ -62,6 +62,8 @@ USES_OF_MEMORY: tuple[Options, ...] = (
 )
 # So many trials for further options, where one was found already: they cost about 0.3 ms each.
 _MAX_FURTHER_TRIALS = 150
+# A run that takes so many times as long as another is slower; below that the time model does not tell them apart.
+_MAX_TIME_RATIO = 1.01
 VERDICT_RANKS: dict[Verdict, int] = {"fits": 0, "tight": 1, "exceeds": 2, "unknown": 3}
 
 
@@ -80,7 +82,7 @@ def reaches_verdict(run: RunSettings, option: Option, wanted: Verdict) -> bool:
     return VERDICT_RANKS[predict(with_arguments(run, option.set)).verdict_at_longest] <= VERDICT_RANKS[wanted]
 
 
-def cheapest_options(run: RunSettings, wanted: Verdict, accepts: Callable[[Option], bool]) -> Iterator[Option]:
+def cheapest_options(run: RunSettings, wanted: Verdict, accepts: Callable[[ArgumentChanges], bool]) -> Iterator[Option]:
     """Yield options that reach the verdict and are accepted, cheapest first, without those that hold all keys of a
     cheaper one. Each option that changes the training is combined with all combinations of options that do not."""
     found: list[ArgumentChanges] = []
@@ -91,7 +93,7 @@ def cheapest_options(run: RunSettings, wanted: Verdict, accepts: Callable[[Optio
     for trial, option in enumerate(promising(_groups(run, found), reaches)):
         if found and trial > _MAX_FURTHER_TRIALS:
             return
-        if reaches(option) and accepts(option):
+        if reaches(option) and accepts(option.set):
             found.append(option.set)
             yield option
 
@@ -171,20 +173,15 @@ def _holds_any(settings: ArgumentChanges, others: Sequence[ArgumentChanges]) -> 
     return any(other.keys() <= settings.keys() for other in others)
 
 
-def time_ratio_of(run: RunSettings, after: RunSettings) -> float | None:
-    """Return time of `after` over time of `run` on the same samples of usual lengths; None if not known."""
-    return time_ratio(run, after, estimate_sample_lengths(run).lengths[1])
-
-
-def best_use_of_memory(run: RunSettings, lever: Options) -> Option | None:
-    """Return the option that uses most memory among those with which the run still fits; None if there is none, or if
-    its micro batch makes the run no faster, as a larger one pads more."""
-
-    def fits(option: Option) -> bool:
-        return predict(with_arguments(run, option.set)).verdict == "fits"
-
-    best = next(filter(fits, lever(run)), None)
-    if best and options.MICRO_BATCH in best.moves:
-        ratio = time_ratio_of(run, with_arguments(run, best.set))
-        return None if ratio is not None and ratio >= 1 else best
-    return best
+def best_use_of_memory(
+    run: RunSettings, lever: Options, accepts: Callable[[ArgumentChanges], bool], wanted: Verdict = "fits"
+) -> Option | None:
+    """Return the option that uses most memory among those that are accepted, with which the run fits (or has the other
+    wanted verdict), and which make the run no slower as far as that is known; None if there is none."""
+    for option in _available(run, lever):
+        after = with_arguments(run, option.set)
+        if predict(after).verdict == wanted:
+            ratio = usual_time_ratio(run, after)
+            if (ratio is None or ratio < _MAX_TIME_RATIO) and accepts(option.set):
+                return option
+    return None

@@ -15,8 +15,8 @@ from itertools import islice
 from math import log2
 
 from validator.knowledge import releases
-from validator.knowledge.guidance import memory_savers, supports_memory_savers
-from validator.levers.options import MAX_MICRO_BATCH, SHARDING_FILES, sharding_files
+from validator.knowledge.guidance import memory_savers
+from validator.levers.options import MAX_MICRO_BATCH, SHARDING_FILES, sharding_files, takes_memory_savers
 from validator.levers.search import promising
 from validator.physics import Band, RunPart, TimeTerm
 from validator.physics.estimate import GIB, HostTerm
@@ -207,7 +207,7 @@ def _fastest_plans(start: NewRecipe, begin: str = "fastest") -> Iterator[Plan]:
         if crowded or (best and speed != "fastest" and (speed != "fast" or best.draft.micro_batch > 1)):
             break
         crowded = best if speed == "fast" else None
-    if start.optimizer is None and start.sharding is None and start.method == "full" and start.stage == "sft":
+    if start.optimizer is None and start.sharding is None and _takes_memory_savers(start):
         saved = (each for name in ways for each in _fastest_plans(replace(start, optimizer=name), "fast"))
         yield from islice(saved, 1)
 
@@ -340,14 +340,16 @@ def _files_left_out(start: NewRecipe, speed: str) -> Iterator[str | None]:
         yield from (file.name for file in SHARDING_FILES if file.offloads)
 
 
+def _takes_memory_savers(start: NewRecipe) -> bool:
+    return takes_memory_savers(start.machine.device, start.method, start.stage)
+
+
 def _can_use_optimizer(start: NewRecipe) -> bool:
     """True if the draft's optimizer runs on its machine. GaLore, APOLLO and BAdam update layer by layer, which
     LLaMA-Factory does on one device only."""
-    device = start.machine.device
     bits = memory_savers()[start.optimizer].bits if start.optimizer else None
-    if not supports_memory_savers(device) or bits not in (None, *device.bitsandbytes):
-        return False
-    return start.machine.world == 1 or start.optimizer == "bf16"
+    possible = _takes_memory_savers(start) and bits in (None, *start.machine.device.bitsandbytes)
+    return possible and (start.machine.world == 1 or start.optimizer == "bf16")
 
 
 def with_best_micro_batch(start: NewRecipe) -> NewRecipe:

@@ -3,7 +3,7 @@ proposed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import chain
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from typing import NamedTuple
 from validator.finding import Fix, Place
 from validator.rules.rule import DECLARED, ERROR, MAX_FINDINGS, WARNING, Rule, as_place
 from validator.run.settings import RunSettings
+from validator.run.variants import ArgumentChanges, with_arguments
 
 _MORE_FINDINGS = f"more than {MAX_FINDINGS} findings of this rule; the others are shown once these are mended"
 
@@ -50,7 +51,17 @@ def find_problems(run: RunSettings, but: tuple[str, ...] = (), warnings: bool = 
     return problems
 
 
-def adds_problem(before: RunSettings, after: RunSettings, but: tuple[str, ...] = (), warnings: bool = True) -> bool:
-    """True if the changed run has a problem, by code and key, that the run before the change does not have."""
-    there, now = ({each[:2] for each in find_problems(run, but, warnings)} for run in (before, after))
-    return not now <= there
+# Codes that do not count against a change of a run. Memory is judged by its verdict (FIT) and wasted time by the time
+# model (TRA92). No change touches data sets, and DeepSpeed files are looked for in the catalogue, whose data sets are
+# not the run's (PTH1).
+_NOT_AGAINST_CHANGES = ("FIT", "TRA92", "PTH1")
+
+
+def accepts_changes(run: RunSettings, warnings: bool = True) -> Callable[[ArgumentChanges], bool]:
+    """Return a function that is true for settings that bring no error that the run does not have, nor a warning.
+    `warnings`: false leaves warnings out of account."""
+
+    def problems(judged: RunSettings) -> set[tuple[str, str | None]]:
+        return {(each.code, each.key) for each in find_problems(judged, _NOT_AGAINST_CHANGES, warnings)}
+
+    return lambda settings: problems(with_arguments(run, settings)) <= problems(run)

@@ -7,9 +7,12 @@ import math
 
 from validator.knowledge.devices import Machine
 from validator.knowledge.tables import yaml_table
+from validator.levers.options import larger_micro_batch, less_sharding, more_loader_workers
+from validator.levers.search import best_use_of_memory
 from validator.physics import RunPart, TimeTerm
 from validator.physics.estimate import GIB
 from validator.rules import subjects
+from validator.rules.problems import accepts_changes
 from validator.rules.rule import NOTE, WARNING, Findings, rule
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.prediction import predict
@@ -24,7 +27,6 @@ _MIN_TIME_RATIO, _MIN_WAITING_SHARE = 1.3, 0.5
 # Bytes of all checkpoints, of which no fewer are told: a disk that takes 1.6 GB a second writes them in three minutes.
 _MIN_CHECKPOINT_BYTES = 3e11
 _MAX_PADDING_SHARE = 1 / 3
-_USUAL_LOADERS = 8
 
 
 def _time_ratio(run: RunSettings, other: RunSettings) -> float:
@@ -53,17 +55,17 @@ def sharded_without_need(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     nothing: users tell of LoRA two to ten times as slow with ZeRO-3 (LLaMA-Factory issues 3499, 5398, 9528). Of a file
     that is not there nothing is said.
     Source: own (the time model)
-    Fix: the file that the message names; `lmf-recipes explain` shows memory and time of both.
+    Fix: the settings that the message names, the first that `lmf-recipes explain` has for memory to spare.
     """
-    if zero.is_assumed or run.accelerate or not (zero.stage == 3 or zero.offloads):
+    if zero.is_assumed or predict(run).verdict not in ("fits", "tight"):
+        return  # what exceeds its machine has a finding that names the nearest change
+    option = best_use_of_memory(run, less_sharding, accepts_changes(run))
+    if option is None or "offload" in str(option.set["deepspeed"]):
         return
-    for stage in range(2, min(zero.stage, 3) + int(zero.offloads)):
-        name = f"deepspeed/ds_z{stage}.json"
-        other = with_arguments(run, {"deepspeed": name})
-        if predict(other).verdict_at_longest == "fits" and (longer := _time_ratio(run, other)) > _MIN_TIME_RATIO:
-            took = f"a step takes {longer:.1f} times as long as with {name}, which fits ({_device_gib(other)})"
-            yield "deepspeed", f"{took}; set `deepspeed: {name}`"
-            return
+    after = with_arguments(run, option.set)
+    if (longer := _time_ratio(run, after)) > _MIN_TIME_RATIO:
+        took = f"the same samples take {longer:.1f} times as long as they need"
+        yield "deepspeed", f"{took}; set {option}, which fits ({_device_gib(after)})"
 
 
 @rule("TRA922", WARNING, about=subjects.machine)
@@ -95,19 +97,18 @@ def micro_batch_small(run: RunSettings) -> Findings:
     Source: own (the time model)
     Fix: the two settings of the message, which keep the samples of a step.
     """
-    known = predict(run).workload is not None and (run.batch.packing or _are_lengths_known(run))
-    if not known or run.batch.accumulation < 2 or run.batch.accumulation % 2:
-        return
-    micro, accumulation = 2 * run.batch.micro_batch, run.batch.accumulation // 2
-    sizes = {"per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation}
-    other, timed = with_arguments(run, sizes), predict_training_time(run)
+    known = predict(run).verdict == "fits" and (run.batch.packing or _are_lengths_known(run))
+    timed = predict_training_time(run) if known and run.batch.accumulation > 1 else None
     if timed is None or timed.run is None or not timed.run.is_long:
         return
-    waits = timed.step.terms.get(TimeTerm.KERNEL_LAUNCHES, 0.0) > _MIN_WAITING_SHARE * timed.step.expected
-    if waits and predict(other).verdict_at_longest == "fits" and (longer := _time_ratio(run, other)) > _MIN_TIME_RATIO:
-        settings = ", ".join(f"`{key}: {value}`" for key, value in sizes.items())
-        less = f"takes {1 - 1 / longer:.0%} less time, and fits ({_device_gib(other)})"
-        yield "per_device_train_batch_size", f"devices wait for kernels to start: {settings} {less}"
+    if timed.step.terms.get(TimeTerm.KERNEL_LAUNCHES, 0.0) <= _MIN_WAITING_SHARE * timed.step.expected:
+        return
+    if (option := best_use_of_memory(run, larger_micro_batch, accepts_changes(run))) is None:
+        return
+    after = with_arguments(run, option.set)
+    if (longer := _time_ratio(run, after)) > _MIN_TIME_RATIO:
+        less = f"takes {1 - 1 / longer:.0%} less time, and fits ({_device_gib(after)})"
+        yield "per_device_train_batch_size", f"devices wait for kernels to start: {option} {less}"
 
 
 @rule("TRA924", WARNING)
@@ -119,12 +120,9 @@ def devices_wait_for_pictures(run: RunSettings) -> Findings:
     Source: own (the time model)
     Fix: `dataloader_num_workers`, a few for each device as far as there are cores, or a smaller `image_max_pixels`.
     """
-    work = predict(run).workload
-    if work is None or not any(one.tokens for one in work.towers) or work.loader_workers >= _USUAL_LOADERS:
-        return
-    other = with_arguments(run, {"dataloader_num_workers": _USUAL_LOADERS})
-    if (longer := _time_ratio(run, other)) > _MIN_TIME_RATIO:
-        less = f"`dataloader_num_workers: {_USUAL_LOADERS}` takes {1 - 1 / longer:.0%} less time"
+    option = best_use_of_memory(run, more_loader_workers, accepts_changes(run), predict(run).verdict)
+    if option and (longer := _time_ratio(run, with_arguments(run, option.set))) > _MIN_TIME_RATIO:
+        less = f"{option} takes {1 - 1 / longer:.0%} less time"
         yield "dataloader_num_workers", f"devices wait for pictures to be read; {less}"
 
 

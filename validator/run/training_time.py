@@ -138,6 +138,11 @@ def time_ratio(run: RunSettings, after: RunSettings, lengths: Sequence[float]) -
     return seconds / before if seconds and before else None
 
 
+def usual_time_ratio(run: RunSettings, after: RunSettings) -> float | None:
+    """Return the time of another run on samples of usual lengths, divided by this run's; None if not known."""
+    return time_ratio(run, after, estimate_sample_lengths(run).lengths[1])
+
+
 def _machine_rates(run: RunSettings, correction: float | None = None) -> tuple[DeviceRates | None, tuple[str, ...]]:
     """Return the rates of the run's machine, and what is assumed about them as text for messages. The rates are None if
     no machine is named, no rates are published for the device, or the DeepSpeed file cannot be read. If no rates are
