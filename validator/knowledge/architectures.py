@@ -82,10 +82,10 @@ def _norms_per_layer(config: Config, family: Family) -> int:
         return optional_size(config, "num_ln_in_parallel_attn") or (2 if config["new_decoder_architecture"] else 1)
     if not family.dense_mlp_beside_experts:
         return family.norms
-    spared = (0 if optional_size(config, "num_experts") else 3) + (
+    missing = (0 if optional_size(config, "num_experts") else 3) + (
         0 if optional_size(config, "hidden_size_per_layer_input") else 1
     )
-    return family.norms - spared
+    return family.norms - missing
 
 
 def _layer_runs(config: Config, family: Family) -> tuple[tuple[int, Architecture], ...]:
@@ -169,9 +169,9 @@ def _windowed_share(config: Config, family: Family) -> float:
 def _rotating_share(config: Config) -> float:
     """Return the share of the layers that rotate queries and keys: by default three of four."""
     layers = required_size(config, "num_hidden_layers")
-    told = config.get("no_rope_layers")
-    if isinstance(told, list) and told:
-        return sum(map(bool, told)) / len(told)
+    rotating = config.get("no_rope_layers")
+    if isinstance(rotating, list) and rotating:
+        return sum(map(bool, rotating)) / len(rotating)
     return 1 - layers // (optional_size(config, "no_rope_layer_interval") or 4) / layers
 
 

@@ -123,8 +123,8 @@ def _own_chat_template(folder: Path) -> tuple[str, str]:
         except RecipeError:
             continue
         if isinstance(text, list):  # several by name, the first or the one named default for a conversation
-            named = {str(each.get("name")): each.get("template") for each in text if isinstance(each, dict)}
-            text = named.get("default") or next(iter(named.values()), None)
+            by_name = {str(each.get("name")): each.get("template") for each in text if isinstance(each, dict)}
+            text = by_name.get("default") or next(iter(by_name.values()), None)
         if isinstance(text, str) and text.strip():
             return text, name
     return "", ""
@@ -151,8 +151,8 @@ def _models_of_same_shapes(config: Config) -> Iterator[tuple[str, Mapping[str, A
     alike = set(models.mention(f"model_type: {kind}".lower()))
     own = family_of_type(str(kind)).fields if str(kind) in yaml_table("families") else {}
     for key in models.mention(f"{own.get('hidden_size', 'hidden_size')}: {shapes[0]}"):
-        there = models[key]["config"] if key in alike else {}
-        if there.get("model_type") == kind and _decoder_sizes(there) == shapes:
+        candidate = models[key]["config"] if key in alike else {}
+        if candidate.get("model_type") == kind and _decoder_sizes(candidate) == shapes:
             yield key, models[key]
 
 

@@ -29,41 +29,47 @@ def trained_config(config: Config) -> Config:
     """Return the part of a config.json that LLaMA-Factory trains: the thinker of an omni model, else all of it
     (model/loader.py)."""
     kind = str(config.get("model_type"))
-    inside = _optional_part(config, "thinker_config")
-    if not is_omni_type(kind) or inside is None:
+    thinker = _optional_part(config, "thinker_config")
+    if not is_omni_type(kind) or thinker is None:
         return config
-    beside = {name: config[name] for name in _WHOLE_MODEL_FIELDS if name in config}
-    return {**beside, **inside, "model_type": kind}
+    whole_model = {name: config[name] for name in _WHOLE_MODEL_FIELDS if name in config}
+    return {**whole_model, **thinker, "model_type": kind}
 
 
 def decoder_config(config: Config) -> Config:
     """Return the decoder's own config.json. Older files keep its fields beside the others', newer ones in
     `text_config`; some leave out the class's defaults."""
     entry = _composite_entry(config)
-    given = _optional_part(config, "text_config") or {}
-    own = {**config, **given}
+    text_config = _optional_part(config, "text_config") or {}
+    fields = {**config, **text_config}
     default, own_kind = entry["text"], str(config["model_type"])
-    kind = str(given.get("model_type", own_kind))
-    other = kind != default["model_type"] and not kind.startswith(own_kind)
-    tied = config.get("tie_word_embeddings", own.get("tie_word_embeddings", entry["tied"]))
-    return {**({} if other else default), **own, "model_type": kind if other else default["model_type"],
-            "tie_word_embeddings": tied}  # fmt: skip
+    kind = str(text_config.get("model_type", own_kind))
+    has_other_decoder = kind != default["model_type"] and not kind.startswith(own_kind)
+    tied = config.get("tie_word_embeddings", fields.get("tie_word_embeddings", entry["tied"]))
+    if has_other_decoder:
+        return {**fields, "model_type": kind, "tie_word_embeddings": tied}
+    return {**default, **fields, "model_type": default["model_type"], "tie_word_embeddings": tied}
 
 
 def read_towers(config: Config, text: int) -> tuple[Tower, ...]:
     """Return the towers of a model whose decoder is `text` wide, in the order of the table."""
     entry, layers = _composite_entry(config), config.get("vision_feature_layer")
-    beside = {"text": text, "features": len(layers) if isinstance(layers, list) else 1, "tiles": _max_tiles(config)}
-    beside |= {name: config.get(name, usual) for name, usual in entry.get("defaults", {}).items()}
+    extra_fields = {
+        "text": text,
+        "features": len(layers) if isinstance(layers, list) else 1,
+        "tiles": _max_tiles(config),
+    }
+    extra_fields |= {name: config.get(name, usual) for name, usual in entry.get("defaults", {}).items()}
     return tuple(
-        _read_tower(entry, part, _tower_fields(config, entry, part), beside) for part in _tower_parts(config, entry)
+        _read_tower(entry, part, _tower_fields(config, entry, part), extra_fields)
+        for part in _tower_parts(config, entry)
     )
 
 
 def _max_tiles(config: Config) -> int:
     """Return the most tiles of a picture, with the whole picture, if config.json lists their grids; else 0."""
-    grids, seen = config.get("image_grid_pinpoints"), config.get("vision_config")
-    side = seen.get("image_size") if isinstance(seen, Mapping) else None
+    grids, vision = config.get("image_grid_pinpoints"), config.get("vision_config")
+    side = vision.get("image_size") if isinstance(vision, Mapping) else None
     if side is None or not isinstance(grids, list):
         return 0
     side, name = checked_size("image_size", side), "image_grid_pinpoints"
@@ -83,8 +89,8 @@ def tower_modules(config: Config) -> tuple[Mapping[str, str], ...]:
 
 def _tower_parts(config: Config, entry: Config) -> Iterator[str]:
     """Return the towers of the table that a model has."""
-    spared = [part for part in entry.get("optional", ()) if _optional_part(config, part) is None]
-    return (part for part in entry["towers"] if part not in spared)
+    absent = [part for part in entry.get("optional", ()) if _optional_part(config, part) is None]
+    return (part for part in entry["towers"] if part not in absent)
 
 
 def _tower_fields(config: Config, entry: Config, part: str) -> Config:
@@ -102,10 +108,10 @@ def _module_roles(entry: Config, part: str, given: Config) -> Iterator[tuple[str
 def _optional_part(config: Config, name: str) -> Config | None:
     """Return a part of a config.json; None if it is absent or null, so that the class's defaults hold. Raises
     RecipeError if it is no mapping."""
-    given = config.get(name)
-    if given is not None and not isinstance(given, Mapping):
-        raise RecipeError(f"config.json: `{name}` is {given!r}, not a mapping")
-    return given
+    part = config.get(name)
+    if part is not None and not isinstance(part, Mapping):
+        raise RecipeError(f"config.json: `{name}` is {part!r}, not a mapping")
+    return part
 
 
 def _composite_entry(config: Config) -> Any:
@@ -121,16 +127,16 @@ def _is_field_set(fields: Config, condition: str) -> bool:
 
 def _tower_entry(entry: Config, part: str, given: Any) -> Any:
     fields = given if isinstance(given, Mapping) else {}
-    named = str(fields.get("model_type"))
-    known = named in yaml_table("towers") and not entry.get("own_towers")
-    tower = yaml_table("towers")[named if known else entry["towers"][part]]
+    kind = str(fields.get("model_type"))
+    known = kind in yaml_table("towers") and not entry.get("own_towers")
+    tower = yaml_table("towers")[kind if known else entry["towers"][part]]
     return _with_conditional_parts(tower, {**tower["defaults"], **fields})
 
 
 def _with_conditional_parts(entry: Config, fields: Config) -> Config:
     """Return an entry with the parts that it has only if fields of config.json (`where`) are true, or have a value."""
-    more = [added for condition, added in entry.get("where", {}).items() if _is_field_set(fields, condition)]
-    return {**entry, **{key: {**entry.get(key, {}), **part} for added in more for key, part in added.items()}}
+    additions = [added for condition, added in entry.get("where", {}).items() if _is_field_set(fields, condition)]
+    return {**entry, **{key: {**entry.get(key, {}), **part} for added in additions for key, part in added.items()}}
 
 
 class _ShapeSizes:

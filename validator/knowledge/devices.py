@@ -151,10 +151,10 @@ def find_device(name: str) -> tuple[Device, str | None]:
         raise RecipeError(
             f"device `{name}` is not known; {_near_devices_hint(wanted)} any other goes by its memory, such as 1x48g"
         )
-    taken = (default or claims)[0]
-    others = [key for key in claims if key != taken]
-    note = f"`{name}` is taken as {taken}" + (f", not {', '.join(others)}" if others else "")
-    return _device_of_entry(taken), note if others else None
+    chosen = (default or claims)[0]
+    others = [key for key in claims if key != chosen]
+    note = f"`{name}` is taken as {chosen}" + (f", not {', '.join(others)}" if others else "")
+    return _device_of_entry(chosen), note if others else None
 
 
 def device_id_of_product(product: str, memory_gib: float | None) -> str | None:
@@ -169,8 +169,8 @@ def device_id_of_product(product: str, memory_gib: float | None) -> str | None:
         return keys[0] if len(keys) == 1 else None
     if unsized := [key for key in keys if devices[key]["memory_gib"] is None]:  # of which the tool shows no memory
         return unsized[0]
-    more = {key: memory_gib / devices[key]["memory_gib"] - 1 for key in keys}
-    return min((key for key in keys if -0.04 < more[key] < 0.08), key=lambda key: abs(more[key]), default=None)
+    excess = {key: memory_gib / devices[key]["memory_gib"] - 1 for key in keys}
+    return min((key for key in keys if -0.04 < excess[key] < 0.08), key=lambda key: abs(excess[key]), default=None)
 
 
 def _bare_product(product: str) -> str:
@@ -180,14 +180,14 @@ def _bare_product(product: str) -> str:
 
 def _near_devices_hint(wanted: str) -> str:
     """Return `did you mean X?` with the devices of a similar model number, else the common devices."""
-    like = [
+    similar = [
         key
         for key in device_ids()
         if any(a in b or b in a for a in _model_numbers(wanted) for b in _model_numbers(key))
     ]
     return (
-        f"did you mean {', '.join(like)}?"
-        if like
+        f"did you mean {', '.join(similar)}?"
+        if similar
         else f"others are known, such as {', '.join(filter(_is_common, device_ids()))};"
     )
 

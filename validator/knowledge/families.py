@@ -190,9 +190,9 @@ class Family(NamedTuple):
     def names(self, roles: Iterable[str], fused: bool = True) -> frozenset[str]:
         """Return the linear layers of a model whose matrices have these roles; a layer without a role always counts.
         `fused`: the experts are one tensor."""
-        there = set(roles)
+        present = set(roles)
         linear = self.linear if fused or not self.separate else self.separate
-        return frozenset(name for name in linear if there.intersection(self.roles.get(name, there)))
+        return frozenset(name for name in linear if present.intersection(self.roles.get(name, present)))
 
 
 # Parts of the config.json of a model that sees or hears
@@ -273,8 +273,8 @@ def llamafactory_types(column: str) -> list[str]:
 
 def with_usual_fields(config: Config, family: Family) -> Config:
     """Return the config.json with its fields under the names that most types use."""
-    told = ((name, _nested_field(config, own.split("."))) for name, own in family.fields.items())
-    return {**config, **{name: value for name, value in told if value is not None}}
+    renamed = ((name, _nested_field(config, own.split("."))) for name, own in family.fields.items())
+    return {**config, **{name: value for name, value in renamed if value is not None}}
 
 
 def _nested_field(config: Config, names: list[str]) -> Any:

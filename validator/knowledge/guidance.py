@@ -53,12 +53,13 @@ def _widest_range(ranges: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def setting_rows(stage: str, method: str, loss: str) -> list[Mapping[str, Any]]:
     """Return the rows of data/rates.yaml on single settings that hold for a stage, a method and a preference loss."""
-    asked = {"stage": stage, "method": "lora" if method == "qlora" else method}
+    conditions = {"stage": stage, "method": "lora" if method == "qlora" else method}
     rows: list[Mapping[str, Any]] = tables.yaml_table("rates")["shape"]
     return [
         row
         for row in rows
-        if all(row.get(field, value) == value for field, value in asked.items()) and loss in row.get("loss", (loss,))
+        if all(row.get(field, value) == value for field, value in conditions.items())
+        and loss in row.get("loss", (loss,))
     ]
 
 
@@ -120,16 +121,16 @@ class SampleAmounts:
         """Return the end of a sentence on what so few samples can teach, and what to do; None from `effect` on."""
         if self.effect is None or number >= self.effect.samples:
             return None
-        seen, by = f"{self.effect.samples:,}", self.effect.by
+        count, by = f"{self.effect.samples:,}", self.effect.by
         if self.form is None:
-            return f"public work saw an effect from {seen} ({by}); add different, checked ones"
+            return f"public work saw an effect from {count} ({by}); add different, checked ones"
         if number < self.form.samples:
             return (
-                f"form and style change from some {self.form.samples} ({self.form.by}), a skill from {seen} ({by}); "
+                f"form and style change from some {self.form.samples} ({self.form.by}), a skill from {count} ({by}); "
                 "add different, checked ones"
             )
         return (
-            f"enough to teach form and style, while public work taught a skill from {seen} ({by}); "
+            f"enough to teach form and style, while public work taught a skill from {count} ({by}); "
             "add different, checked ones for that"
         )
 
@@ -137,8 +138,8 @@ class SampleAmounts:
         """Return the end of a sentence on who saw so many samples wasted; None up to `saturating`."""
         if self.saturating is None or number <= self.saturating.samples:
             return None
-        seen = f"{self.saturating.by} saw more than {self.saturating.samples:,} wasted"
-        return f"{seen}; compare with a chosen part before all are trained"
+        waste = f"{self.saturating.by} saw more than {self.saturating.samples:,} wasted"
+        return f"{waste}; compare with a chosen part before all are trained"
 
 
 def count_in_words(number: int, unit: str) -> str:

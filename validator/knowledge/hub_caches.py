@@ -33,11 +33,11 @@ def cached_model(
     `cache_dir`."""
     if not _HUB_NAME.fullmatch(name):
         return None
-    ways = [
+    caches = [
         (huggingface_folders(name, revision, folder), "Hugging Face"),
         (modelscope_folders(name, revision, folder), "ModelScope"),
     ]
-    for places, hub in reversed(ways) if node_environment.is_env_enabled("USE_MODELSCOPE_HUB") else ways:
+    for places, hub in reversed(caches) if node_environment.is_env_enabled("USE_MODELSCOPE_HUB") else caches:
         for place in places:
             if safe_read.path_kind(place / file) == "file":
                 return CachedModel(place, hub)
@@ -84,7 +84,7 @@ def datasets_cache(folder: str | None) -> Path:
 def hub_cache(folder: str | None) -> Path:
     """Return Hugging Face's cache folder by the variables of huggingface_hub/constants.py. `folder` is the recipe's
     own."""
-    given = os.environ
-    home = given.get("HF_HOME") or Path(given.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    chosen = folder or given.get("HF_HUB_CACHE") or given.get("HUGGINGFACE_HUB_CACHE") or Path(home, "hub")
+    environment = os.environ
+    home = environment.get("HF_HOME") or Path(environment.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    chosen = folder or environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE") or Path(home, "hub")
     return safe_read.expand_home(os.path.expandvars(chosen))

@@ -42,12 +42,12 @@ def read_layer_kinds(config: Config, family: Family, ffn: FeedForwardShape) -> t
 def _layers_that_attend(config: Config, family: Family, layers: int) -> tuple[bool, ...]:
     """Return for each layer whether it attends: as config.json lists all layers, or those that do; else each of so
     many, or as in the class."""
-    if isinstance(told := config.get("layer_types"), list):
-        if len(told) != layers:
-            raise RecipeError(f"config.json: `layer_types` names {len(told)} layers, `num_hidden_layers` is {layers}")
-        return tuple(kind in _ATTENTION_TYPES for kind in told)
-    if isinstance(told := config.get("attn_type_list"), list) and len(told) == layers:
-        return tuple(map(bool, told))
+    if isinstance(listed := config.get("layer_types"), list):
+        if len(listed) != layers:
+            raise RecipeError(f"config.json: `layer_types` names {len(listed)} layers, `num_hidden_layers` is {layers}")
+        return tuple(kind in _ATTENTION_TYPES for kind in listed)
+    if isinstance(listed := config.get("attn_type_list"), list) and len(listed) == layers:
+        return tuple(map(bool, listed))
     every = optional_size(config, "full_attention_interval") or _MIXERS[family.mixer or "delta"].attention_every
     return _chosen_layers(config, layers, "full_attn_idxs", "attn_layer", every)
 
@@ -63,13 +63,13 @@ def _chosen_layers(config: Config, layers: int, listed: str, repeated: str, ever
 
 
 def _read_state_space(config: Config, family: Family) -> Mamba2:
-    heads, told = required_size(config, "mamba_n_heads"), config.get("mamba_d_head")
+    heads, head_dim = required_size(config, "mamba_n_heads"), config.get("mamba_d_head")
     width = optional_size(config, "mamba_d_ssm") or (optional_size(config, "mamba_expand") or 2) * required_size(
         config, "hidden_size"
     )
     return Mamba2(
         heads=heads,
-        head_dim=width // heads if told in (None, "auto") else required_size(config, "mamba_d_head"),
+        head_dim=width // heads if head_dim in (None, "auto") else required_size(config, "mamba_d_head"),
         state=optional_size(config, "mamba_d_state") or 256,
         groups=optional_size(config, "mamba_n_groups") or 1,
         kernel=optional_size(config, "mamba_d_conv") or 4,

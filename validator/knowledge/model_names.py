@@ -107,9 +107,9 @@ def guess_model(name: str, template: Any = None) -> Model | None:
         *((partial(_match_inside, template=template),) if isinstance(template, str) else ()),
     ):
         for own in _candidate_names(path):
-            if there := _match_quantized(own, read):
-                sure = not unknown_models.not_a_model_message(name) and not _is_misspelling(owner, there[0])
-                return _guessed_model(*there) if sure else None
+            if match := _match_quantized(own, read):
+                sure = not unknown_models.not_a_model_message(name) and not _is_misspelling(owner, match[0])
+                return _guessed_model(*match) if sure else None
     return None
 
 
@@ -153,8 +153,8 @@ def _rewritten_names(name: str) -> Iterable[str]:
 def _kaggle_names(path: PurePosixPath) -> Iterator[str]:
     """Yield the name that a path of Kaggle tells: the variation, with the family's name if the variation leaves it
     out."""
-    if kept := re.fullmatch(_KAGGLE_PATH, str(path)):
-        family, variation = kept["family"], kept["variation"]
+    if match := re.fullmatch(_KAGGLE_PATH, str(path)):
+        family, variation = match["family"], match["variation"]
         yield variation if variation.startswith(family) else f"{family}-{variation}"
 
 

@@ -114,8 +114,8 @@ def find_model(name: str, revision: str = "main", cache_dir: str | None = None) 
     """Return a model by hub name, file-name form (`qwen32b`), id, or local folder. A name that the catalogue lacks is
     looked for in the local hub caches, with a revision and the recipe's own cache folder. Raises RecipeError if the
     model is not known."""
-    if there := find_known_model(name, revision, cache_dir):
-        return there
+    if model := find_known_model(name, revision, cache_dir):
+        return model
     raise RecipeError(unknown_models.unknown_model_message(name))
 
 
@@ -127,8 +127,8 @@ def find_known_model(name: str, revision: str = "main", cache_dir: str | None = 
     if published := _catalogue_model(name):
         return published
 
-    there = hub_caches.cached_model(name, revision=revision, folder=cache_dir)
-    return _model_in_folder(name, there.folder)._replace(cached=there.hub) if there else None
+    cached = hub_caches.cached_model(name, revision=revision, folder=cache_dir)
+    return _model_in_folder(name, cached.folder)._replace(cached=cached.hub) if cached else None
 
 
 @lru_cache(maxsize=256)
@@ -175,14 +175,14 @@ def _model_of_entry(key: str, entry: dict[str, Any], hub: str) -> Model:
     special = next((more for name, more in overrides.items() if name.rpartition("/")[2] == own), {})
     config = {**entry["config"], **{k: v for k, v in special.items() if k not in entry}}
     entry = {**entry, **{k: v for k, v in special.items() if k in entry}}
-    told = _model_of_config(hub, config)
-    return told._replace(
+    model = _model_of_config(hub, config)
+    return model._replace(
         id=key,
         short=entry["short"],
         parameters=entry["parameters"],
         dtype_bytes=stored_bytes(entry),
         # LLaMA-Factory registers one for base models, too, where they see or hear.
-        template=None if base and not told.arch.towers else entry["template"],
+        template=None if base and not model.arch.towers else entry["template"],
         base=base,
         remote_code=bool(entry.get("remote_code")),
         hub=tuple(entry["hub"]),
@@ -210,11 +210,18 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def with_folder_template(model: Model, folder: Path, config: Mapping[str, Any]) -> Model:
     """Return the model of a folder with the chat template that its files suggest."""
-    told = folder_template(folder, config, model.family)
+    template = folder_template(folder, config, model.family)
     own_code, mapped = "auto_map" in config and model.family.layer is None, config.get("auto_map")
     own_class = not own_code and isinstance(mapped, dict) and any(key.startswith("AutoModel") for key in mapped)
-    return model._replace(template=told.name, base=told.base, identified_from=told.how, speaks=told.speaks,
-                          hub=told.hub, remote_code=own_code, own_class=own_class)  # fmt: skip
+    return model._replace(
+        template=template.name,
+        base=template.base,
+        identified_from=template.how,
+        speaks=template.speaks,
+        hub=template.hub,
+        remote_code=own_code,
+        own_class=own_class,
+    )
 
 
 def _model_of_config(name: str, config: Mapping[str, Any]) -> Model:
@@ -280,8 +287,8 @@ def find_config_source(name: str, folder: Path | None, revision: str, cache_dir:
         return _source_in_folder(folder)
     if entry := catalogue_entry(name):
         return ConfigSource(entry[1]["config"], stored_bytes(entry[1]))
-    if there := hub_caches.cached_model(name, revision=revision, folder=cache_dir):
-        return _source_in_folder(there.folder)
+    if cached := hub_caches.cached_model(name, revision=revision, folder=cache_dir):
+        return _source_in_folder(cached.folder)
     return None
 
 
@@ -324,9 +331,9 @@ def counted_model(name: str, source: ConfigSource, layers: Sequence[CountedLayer
     """Return the model of a type that the tables lack, by what its class holds."""
     config, kind = source.config, str(source.config.get("model_type"))
     linear = {each[0] for layer in layers for each in layer.linears}
-    told = decoder_model(name, config, counted_architecture(layers, size))
-    told = told._replace(unlisted=families.unlisted_family(kind, linear))
-    return with_folder_template(told, source.folder, config) if source.folder else told
+    model = decoder_model(name, config, counted_architecture(layers, size))
+    model = model._replace(unlisted=families.unlisted_family(kind, linear))
+    return with_folder_template(model, source.folder, config) if source.folder else model
 
 
 def _layer_elements(layer: CountedLayers) -> int:

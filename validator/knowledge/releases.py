@@ -121,10 +121,10 @@ class ReleaseRange:
         """Every pair that the recipe may meet, newest first: all of its range. Without a range, or with a malformed
         one, the newest LLaMA-Factory with each transformers release that it admits."""
         try:
-            there = (self._admitted or self.stand_ins) if self._asked else []
+            pairs = (self._admitted or self.stand_ins) if self._asked else []
         except RecipeError:
-            there = []
-        return there or [pair for pair in known_pairs() if pair[0] == newest_pair()[0]]
+            pairs = []
+        return pairs or [pair for pair in known_pairs() if pair[0] == newest_pair()[0]]
 
     def requires(self, since: str = "", until: str = "") -> bool:
         """True if the recipe must run with a pair from `since` on and before `until`, such as "transformers 5.0.0"

@@ -29,8 +29,8 @@ _REMEDY = (
 def unknown_model_message(name: str) -> str:
     """Return the message that the model is not known: what it is instead if that shows, the name that was likely meant,
     and what suffices to make it known."""
-    if other := not_a_model_message(name):
-        return other
+    if message := not_a_model_message(name):
+        return message
     if name.startswith((".", "/", "~", "$")) or name.count("/") > 1:
         return f"model `{name}` is not known: it is no folder with a config.json; {_BASE_HINT}"
     owner, near = name.strip().rpartition("/")[0], _near_name_question(name)
@@ -40,8 +40,8 @@ def unknown_model_message(name: str) -> str:
 
 def unknown_base_message(name: str) -> str:
     """Return the message that the base in the header block is not known, and which names are possible."""
-    if other := not_a_model_message(name):
-        return other
+    if message := not_a_model_message(name):
+        return message
     return (
         f"`base: {name}` is not known{_near_name_question(name)}; "
         f"name one of docs/reference/models.md, or a folder with its config.json"

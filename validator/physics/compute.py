@@ -294,10 +294,18 @@ def lm_head_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
     final = PassCost(TimeTerm.HEAD, forward * moved, backward * moved)
     if step.work.value_head and not step.work.needs_full_logits:
         return final
-    once = rates.product(step.tokens, step.arch.hidden, step.arch.vocab, step.sizes.compute)
-    gradients = once * (2 if step.trains_head else 1)
-    made, unmade = {"upcast": _UPCAST_TRAFFIC, "shifted": _SHIFTED_TRAFFIC, "fused": _FUSED_TRAFFIC}[step.work.loss]
+    product = rates.product(step.tokens, step.arch.hidden, step.arch.vocab, step.sizes.compute)
+    gradients = product * (2 if step.trains_head else 1)
+    forward_traffic, backward_traffic = {
+        "upcast": _UPCAST_TRAFFIC,
+        "shifted": _SHIFTED_TRAFFIC,
+        "fused": _FUSED_TRAFFIC,
+    }[step.work.loss]
     logits = step.tokens * step.arch.vocab / rates.bandwidth
     if step.work.loss == "fused":
-        return PassCost(TimeTerm.HEAD, final.forward + once + gradients + made * logits, final.backward)
-    return PassCost(TimeTerm.HEAD, final.forward + once + made * logits, final.backward + gradients + unmade * logits)
+        return PassCost(TimeTerm.HEAD, final.forward + product + gradients + forward_traffic * logits, final.backward)
+    return PassCost(
+        TimeTerm.HEAD,
+        final.forward + product + forward_traffic * logits,
+        final.backward + gradients + backward_traffic * logits,
+    )

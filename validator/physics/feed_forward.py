@@ -27,15 +27,15 @@ def _dense_saved_bytes(step: TrainingStep, layer: DecoderLayer, width: int) -> f
     """Bytes per token of a dense block: results of gate and up, the activation, and their product if `down` trains or
     is adapted. A fused kernel recomputes the activation (Liger Kernel 0.8, ops/swiglu.py)."""
     parts = (2 if step.work.fused_kernels else 3) if step.arch.ffn.gated else 2 if step.arch.ffn.quick_gelu else 1
-    kept = (
+    saved = (
         _new_gelu_saved_bytes(step)
         if step.arch.ffn.new_gelu
         else parts * (4.0 if step.norm_output_fp32 else step.sizes.compute)
     ) * width
     alike = step.arch.parallel and step.arch.norms_per_layer == 1 and _attention_saves_input(step, layer)
-    kept += saved_input(step, step.arch.hidden, layer.readers, "first half" if alike else "norm")
-    kept += saved_by_dora(step, (*layer.readers, *layer.down))
-    return kept + saved_input(step, width, layer.down[:1], "product")
+    saved += saved_input(step, step.arch.hidden, layer.readers, "first half" if alike else "norm")
+    saved += saved_by_dora(step, (*layer.readers, *layer.down))
+    return saved + saved_input(step, width, layer.down[:1], "product")
 
 
 def _new_gelu_saved_bytes(step: TrainingStep) -> float:
@@ -55,9 +55,9 @@ def _separate_experts_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> fl
     """Bytes per token of routed experts that are linear modules. Each chosen expert saves what a dense block saves, its
     result, the weighted result and two indices; the router saves its input and fp32 probabilities."""
     ffn, hidden, routed = step.arch.ffn, step.arch.hidden, layer.routed
-    kept = 4.0 * ffn.experts + saved_input(step, hidden, layer.by_role("router"))
+    saved = 4.0 * ffn.experts + saved_input(step, hidden, layer.by_role("router"))
     each = _dense_saved_bytes(step, routed, ffn.expert_width) + 2 * step.sizes.compute * hidden + 16.0
-    return kept + ffn.experts_per_token * each
+    return saved + ffn.experts_per_token * each
 
 
 def _fused_experts_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
@@ -68,12 +68,12 @@ def _fused_experts_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float
     ffn, hidden, compute = step.arch.ffn, step.arch.hidden, step.sizes.compute
     chosen = ffn.experts_per_token
     parts = (3 if ffn.gated else 2) + (3 if ffn.clamped_swiglu else 0)
-    kept = compute * chosen * (parts * ffn.expert_width + hidden) + 4.0 * ffn.experts
+    saved = compute * chosen * (parts * ffn.expert_width + hidden) + 4.0 * ffn.experts
     if ffn.index_add:
-        kept += chosen * ((4.0 if step.sizes.autocast_copies else compute) * hidden + 24.0)
+        saved += chosen * ((4.0 if step.sizes.autocast_copies else compute) * hidden + 24.0)
     if step.trains_adapter:
-        return kept + (saved_input(step, hidden, layer.by_role("router")) if ffn.index_add else 0.0)
-    return kept + compute * (chosen * (ffn.expert_width + hidden) + hidden)
+        return saved + (saved_input(step, hidden, layer.by_role("router")) if ffn.index_add else 0.0)
+    return saved + compute * (chosen * (ffn.expert_width + hidden) + hidden)
 
 
 def feed_forward_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
@@ -95,12 +95,12 @@ def feed_forward_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
 def _scaled_router_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
     """Bytes per token of a router with a norm and scales of its own: the norms of the dense block's result and of the
     experts' input and output, and the router's input, normed and scaled twice."""
-    hidden, made = step.arch.hidden, step.sizes.residual
-    normed = 2 * saved_by_norm(step, hidden, 2) + saved_by_norm(step, hidden, made)
+    hidden, residual_size = step.arch.hidden, step.sizes.residual
+    normed = 2 * saved_by_norm(step, hidden, 2) + saved_by_norm(step, hidden, residual_size)
     return (
         normed
         + 4.0 * hidden
-        + (0.0 if step.trains_adapter else made * hidden)
+        + (0.0 if step.trains_adapter else residual_size * hidden)
         + saved_input(step, hidden, layer.by_role("router"))
     )
 
@@ -111,8 +111,8 @@ def _per_layer_input_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> flo
     width, hidden = step.arch.per_layer_input_width, step.arch.hidden
     if not width:
         return 0.0
-    kept = 2 * step.sizes.compute * width + saved_input(step, hidden, layer.by_role("input_gate"))
-    return kept + saved_input(step, width, layer.by_role("input_out"), "product") + saved_by_norm(step, hidden, 2)
+    saved = 2 * step.sizes.compute * width + saved_input(step, hidden, layer.by_role("input_gate"))
+    return saved + saved_input(step, width, layer.by_role("input_out"), "product") + saved_by_norm(step, hidden, 2)
 
 
 def feed_forward_backward_workspace(step: TrainingStep, layer: DecoderLayer) -> float:

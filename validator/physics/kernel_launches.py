@@ -105,8 +105,8 @@ def _cpu_seconds(step: TrainingStep) -> tuple[float, float]:
     """Seconds of the CPU in the forward and in the backward pass."""
     forward = backward = 0.0
     for layer, every, visited in layer_passes(step):
-        starts, holds = launch_cost(step.for_layer(layer), layer), hook_cost(step, layer)
-        once = starts.forward + holds.forward
-        forward += forward_passes(step) * every * once
-        backward += visited * (starts.backward + holds.backward + recomputations(step) * once)
+        launches, hooks = launch_cost(step.for_layer(layer), layer), hook_cost(step, layer)
+        per_pass = launches.forward + hooks.forward
+        forward += forward_passes(step) * every * per_pass
+        backward += visited * (launches.backward + hooks.backward + recomputations(step) * per_pass)
     return forward, backward

@@ -27,15 +27,15 @@ def _single_tower_cost(encoder: TowerStep, rates: AttainedRates) -> PassCost:
     costs = (*layer_costs(step, rates, encoder.layer), weight_update_cost(step, rates, encoder.layer))
     forward = tower.layers * sum(cost.forward for cost in costs)
     backward = tower.layers * sum(cost.backward for cost in costs)
-    beside = sum(
+    outside = sum(
         rates.product(step.tokens / tower.merge, each.inputs, each.outputs, step.sizes.compute, each.number)
         for each in (*tower.outside, *tower.projector)
     )
-    back = 2 * beside if encoder.backward_in_projector else 0.0
+    outside_backward = 2 * outside if encoder.backward_in_projector else 0.0
     if not encoder.backward_in_layers:
-        return PassCost(TimeTerm.TOWERS, forward + beside, back)
-    again = forward if step.work.checkpointing != "off" and encoder.workload.trains else 0.0
-    return PassCost(TimeTerm.TOWERS, forward + beside, backward + back + again)
+        return PassCost(TimeTerm.TOWERS, forward + outside, outside_backward)
+    recomputed = forward if step.work.checkpointing != "off" and encoder.workload.trains else 0.0
+    return PassCost(TimeTerm.TOWERS, forward + outside, backward + outside_backward + recomputed)
 
 
 # How much longer the slowest of twice as many devices takes: large micro batches of fms-acceleration on 2 and 4 A100
@@ -82,17 +82,17 @@ def _device_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCost
 @lru_cache(maxsize=64)
 def micro_batch_costs(step: TrainingStep, device: DeviceRates) -> MicroBatchCosts:
     """Costs of one micro batch on this device."""
-    often = forward_passes(step)
+    passes = forward_passes(step)
     work = MicroBatchCosts(
         tuple(
-            PassCost(term, often * forward, backward)
+            PassCost(term, passes * forward, backward)
             for term, forward, backward in _device_costs(step, attained_rates(device))
         )
     )
-    alone = MicroBatchCosts((*work.costs, launch_stalls(step, work.forward + work.backward)))
+    single = MicroBatchCosts((*work.costs, launch_stalls(step, work.forward + work.backward)))
     if step.sharding.world_size == 1:
-        return alone
-    waited = _STRAGGLER_SHARE * log2(step.sharding.world_size)
+        return single
+    share = _STRAGGLER_SHARE * log2(step.sharding.world_size)
     return MicroBatchCosts(
-        (*alone.costs, PassCost(TimeTerm.COMMUNICATION, waited * alone.forward, waited * alone.backward))
+        (*single.costs, PassCost(TimeTerm.COMMUNICATION, share * single.forward, share * single.backward))
     )

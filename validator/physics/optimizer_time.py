@@ -115,8 +115,8 @@ def _state_copy_bytes(step: TrainingStep) -> float:
     if step.strategy.fsdp:
         return step.sizes.gradient * step.trained_elements / sharding.world_size
     ways = 2 * times if step.strategy == ZERO_3 else times if times > 1 else 0
-    back = 0.0 if sharding.offload_parameters else step.sizes.compute
-    return (ways * step.sizes.gradient + 4.0 + back) * step.trained_elements / sharding.world_size
+    returned = 0.0 if sharding.offload_parameters else step.sizes.compute
+    return (ways * step.sizes.gradient + 4.0 + returned) * step.trained_elements / sharding.world_size
 
 
 def _cpu_update_seconds(step: TrainingStep, device: DeviceRates) -> float:

@@ -106,12 +106,12 @@ def loss_forward(step: TrainingStep) -> DeviceTerms:
 def loss_backward(step: TrainingStep) -> DeviceTerms:
     """Bytes by term in the loss's backward pass. Without checkpointing every layer still holds the half-precision
     weights that its backward pass will use."""
-    inside = _autocast_copies(step) if step.checkpointing == "off" else 0.0
+    layer_copies = _autocast_copies(step) if step.checkpointing == "off" else 0.0
     return {
         **terms_of_both_passes(step, "loss"),
         **saved_by_all_layers(step),
         DeviceTerm.GRADIENTS: optimizer.gradients_before_backward(step),
-        DeviceTerm.WEIGHT_CASTS: inside + weights.lm_head_autocast_copy(step),
+        DeviceTerm.WEIGHT_CASTS: layer_copies + weights.lm_head_autocast_copy(step),
         DeviceTerm.HEAD: lm_head.lm_head_saved_bytes(step),
         DeviceTerm.LOGITS: lm_head.logits_backward(step),
     }
@@ -350,12 +350,12 @@ def tower_backward(step: TrainingStep) -> DeviceTerms:
     standing = {**terms_of_both_passes(step, "embedding"), DeviceTerm.ACTIVATIONS: layer_checkpoint_bytes(step)}
     waiting = step.work.accumulation == 1 and step.strategy == DDP
     each = step.sizes.gradient if waiting else 0.0
-    there = optimizer.accumulated_gradient_bytes(step) - (
+    gradients = optimizer.accumulated_gradient_bytes(step) - (
         each * step.embedding_elements if step.trains_embedding and not step.arch.tied else 0.0
     )
     first = {**standing, DeviceTerm.TOWERS: towers.tower_saved_bytes(step) + most,
-             DeviceTerm.GRADIENTS: there - each * step.trained_tower_elements}  # fmt: skip
-    last = {**standing, DeviceTerm.TOWERS: most, DeviceTerm.GRADIENTS: there}
+             DeviceTerm.GRADIENTS: gradients - each * step.trained_tower_elements}  # fmt: skip
+    last = {**standing, DeviceTerm.TOWERS: most, DeviceTerm.GRADIENTS: gradients}
     return largest([first, last])
 
 

@@ -27,11 +27,11 @@ def data_loading_seconds(step: TrainingStep, device: DeviceRates, micro_batch: M
     """Seconds that the device waits for pictures and sounds. Without workers the training process prepares them itself;
     workers prepare them in parallel, limited by the number of cores."""
     work = step.work
-    made = tower_input_bytes(step) / _PROCESSOR_RATE
+    seconds = tower_input_bytes(step) / _PROCESSOR_RATE
     if not work.loader_workers:
-        return made
+        return seconds
     workers = max(1.0, min(work.loader_workers, device.cores / step.sharding.devices_per_node))
-    return max(0.0, made / workers - work.accumulation * (micro_batch.forward + micro_batch.backward))
+    return max(0.0, seconds / workers - work.accumulation * (micro_batch.forward + micro_batch.backward))
 
 
 class StepTime(NamedTuple):

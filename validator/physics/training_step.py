@@ -203,11 +203,11 @@ class TrainingStep:
         of models with sinks, which its kernels do not support. math materializes them in fp32: no other kernel accepts
         keys that heads share by broadcasting, or shared keys in heads wider than FlashAttention's. With a mask these
         keys are repeated, and the efficient kernel accepts them (transformers pull request 46960)."""
-        attn, asked = self.arch.attn, self.work.attention
-        if attn.alibi or asked == "eager" or (attn.sinks and asked == "sdpa"):
+        attn, implementation = self.arch.attn, self.work.attention
+        if attn.alibi or implementation == "eager" or (attn.sinks and implementation == "sdpa"):
             return "eager"
         wide = attn.head_dim > _MAX_FLASH_HEAD_DIM and attn.kv_heads != attn.heads and not self.dense_mask_share
-        if asked == "sdpa" and (wide or attn.broadcasts_kv):
+        if implementation == "sdpa" and (wide or attn.broadcasts_kv):
             return "math"
         return "efficient" if self.dense_mask_share else "flash"
 

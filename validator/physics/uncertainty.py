@@ -107,8 +107,8 @@ def step_time_band(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeT
     them."""
     whole, missing = sum(terms.values()), tuple(_time_gaps(step, device, terms))
     widths = _TERM_WIDTHS if device.nvlink_switch else {**_TERM_WIDTHS, TimeTerm.COMMUNICATION: _SHARED_LINK_WIDTH}
-    alone = sum((widths[term] * seconds / whole) ** 2 for term, seconds in terms.items())
-    known = alone + _DEVICE_WIDTHS[device.evidence] ** 2
+    independent = sum((widths[term] * seconds / whole) ** 2 for term, seconds in terms.items())
+    known = independent + _DEVICE_WIDTHS[device.evidence] ** 2
     faster = (known + sum(gap.faster**2 for gap in missing)) ** 0.5
     slower = (known + sum(gap.slower**2 for gap in missing)) ** 0.5
     return whole / (1 + faster), whole * (1 + slower)

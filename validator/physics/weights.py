@@ -37,8 +37,8 @@ def _quantizable_elements(step: TrainingStep) -> int:
     experts are not quantized, nor are the towers of checkpoints that are quantized already (vLLM pull request
     10169)."""
     loaded = decoder_layers.loaded_layers(step.arch, step.work.experts_fused)
-    inside = sum(count * layer.linear_elements for count, layer in loaded) + per_layer_projection_elements(step.arch)
-    return inside + (0 if step.work.quant_grouped else sum(tower.linear_elements for tower in step.arch.towers))
+    in_layers = sum(count * layer.linear_elements for count, layer in loaded) + per_layer_projection_elements(step.arch)
+    return in_layers + (0 if step.work.quant_grouped else sum(tower.linear_elements for tower in step.arch.towers))
 
 
 @lru_cache(maxsize=64)
@@ -92,13 +92,15 @@ def _sharded_bytes(step: TrainingStep, whole: float) -> float:
 
 def base_weights_on_device(step: TrainingStep) -> float:
     """Bytes of the base model's weights on one device."""
-    held = 0.0
+    buffers = 0.0
     if mixer := step.arch.mixer:  # buffers of all layers, whole on every device
-        held = step.work.base_bytes * sum(count for count, layer in step.layers if layer.mixer) * mixer.buffer_elements
+        buffers = (
+            step.work.base_bytes * sum(count for count, layer in step.layers if layer.mixer) * mixer.buffer_elements
+        )
     if not step.strategy.shards_weights:
-        return held + base_weight_bytes(step)
+        return buffers + base_weight_bytes(step)
     return (
-        held
+        buffers
         + quantization_scale_bytes(step)
         + _sharded_bytes(step, shardable_weight_bytes(step))
         + _persistent_bytes(step)
@@ -169,10 +171,10 @@ def dora_norm_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
     work, sizes = step.work, step.sizes
     if not work.adapter.dora or work.method != "lora":
         return 0.0
-    made = sizes.compute if work.precision == "amp" else sizes.adapter
-    identity = sizes.adapter + (made if made < sizes.adapter else 0.0)
+    product_size = sizes.compute if work.precision == "amp" else sizes.adapter
+    identity = sizes.adapter + (product_size if product_size < sizes.adapter else 0.0)
     copied = sizes.adapter if work.quant_bits or sizes.base != sizes.adapter else 0.0
-    matrix = copied + sizes.adapter + 2 * made
+    matrix = copied + sizes.adapter + 2 * product_size
     adapted = layer.by_role(*work.adapter.targets)
     return max((each.inputs * (identity * each.inputs + matrix * each.outputs) for each in adapted), default=0.0)
 
@@ -210,13 +212,13 @@ def _gathered_zero3(step: TrainingStep, where: GatherPoint) -> float:
     sharding, whole, per_table = step.sharding, shardable_weight_bytes(step), _embedding_element_size(step)
     per_layer = _layer_element_size(step)
     reuse = min(sharding.max_reuse_distance, sharding.max_live_parameters)
-    table, inside = {
+    table, reused = {
         "loss": (step.lm_head_elements, max(0.0, (reuse - 2 * step.lm_head_elements) / 3)),
         "last layer": (0, max(step.largest_layer, reuse / 3)),
         "first layer": (0, step.largest_layer),
         "embedding": (step.embedding_elements, 0),
     }[where]
-    return min(whole, per_table * table + per_layer * (inside + sharding.prefetch_bucket))
+    return min(whole, per_table * table + per_layer * (reused + sharding.prefetch_bucket))
 
 
 def side_stream_pools(step: TrainingStep) -> float:
@@ -229,10 +231,10 @@ def side_stream_pools(step: TrainingStep) -> float:
     sharding = step.sharding
     if step.strategy != ZERO_3 or not sharding.overlap_comm:
         return 0.0
-    inside = min(sharding.max_reuse_distance, sharding.max_live_parameters, step.parameters - step.vocabulary_elements)
+    reused = min(sharding.max_reuse_distance, sharding.max_live_parameters, step.parameters - step.vocabulary_elements)
     leaves = step.work.method == "full" and sharding.offload_optimizer
     leaving = 2 * step.sizes.gradient * step.vocabulary_elements if leaves else 0.0
-    return _embedding_element_size(step) * (step.vocabulary_elements + inside) - _gathered_zero3(step, "loss") + leaving
+    return _embedding_element_size(step) * (step.vocabulary_elements + reused) - _gathered_zero3(step, "loss") + leaving
 
 
 def _gathered_fsdp(step: TrainingStep) -> float:

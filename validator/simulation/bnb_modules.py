@@ -24,9 +24,9 @@ def quantize_linears(model: Any, bits: int, double: bool, kind: str, real: bool)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear and child is not head:
-                made, tensors = _linear_4bit(child, double, kind, real) if bits == 4 else _linear_8bit(child)
-                made.bias = child.bias
-                setattr(module, name, made)
+                replacement, tensors = _linear_4bit(child, double, kind, real) if bits == 4 else _linear_8bit(child)
+                replacement.bias = child.bias
+                setattr(module, name, replacement)
                 extra += tensors
     setattr(model, f"is_loaded_in_{bits}bit", True)
     model.quantization_method = "bitsandbytes"
@@ -41,18 +41,18 @@ def _without_values(make: Any, *args: Any, **more: Any) -> Any:
 
 def _linear_4bit(linear: nn.Linear, double: bool, kind: str, real: bool) -> tuple[nn.Module, Tensors]:
     half = torch.bfloat16
-    of = {"compress_statistics": double, "quant_type": kind, "quant_storage": half}
-    made = _without_values(bnb.nn.Linear4bit, linear.in_features, linear.out_features, compute_dtype=half, **of)
+    options = {"compress_statistics": double, "quant_type": kind, "quant_storage": half}
+    module = _without_values(bnb.nn.Linear4bit, linear.in_features, linear.out_features, compute_dtype=half, **options)
     if real:
         copy = linear.weight.data.clone()
-        made.weight = bnb.nn.Params4bit(copy, requires_grad=False, module=made, **of).to("cpu")
-        state = made.weight.quant_state
+        module.weight = bnb.nn.Params4bit(copy, requires_grad=False, module=module, **options).to("cpu")
+        state = module.weight.quant_state
     else:
         state = _quant_state(linear, double, kind)
-        made.weight = _packed_weight(linear, state, double, kind)
-    made.quant_state = state
+        module.weight = _packed_weight(linear, state, double, kind)
+    module.quant_state = state
     scales = [state.state2.absmax, state.state2.code] if state.state2 is not None else []
-    return made, [tensor for tensor in (state.absmax, state.code, state.offset, *scales) if tensor is not None]
+    return module, [tensor for tensor in (state.absmax, state.code, state.offset, *scales) if tensor is not None]
 
 
 def _quant_state(linear: nn.Linear, double: bool, kind: str) -> Any:
@@ -87,9 +87,9 @@ def _packed_weight(linear: nn.Linear, state: Any, double: bool, kind: str) -> An
 def _linear_8bit(linear: nn.Linear) -> tuple[nn.Module, Tensors]:
     """Return the module on the path that CUDA takes, without outliers, as these are few, and its scales."""
     _functions.MatMul8bitFp = _functions.MatMul8bitLt  # the path of CPUs
-    made = _without_values(bnb.nn.Linear8bitLt, linear.in_features, linear.out_features, has_fp16_weights=False)
+    module = _without_values(bnb.nn.Linear8bitLt, linear.in_features, linear.out_features, has_fp16_weights=False)
     shape = (linear.out_features, linear.in_features)
     weight: Any = nn.Parameter(torch.empty(shape, dtype=torch.int8), requires_grad=False)
     weight.CB, scales = None, torch.empty(linear.out_features)
-    made.state.CB, made.state.SCB, made.weight = weight.data, scales, weight
-    return made, [scales]
+    module.state.CB, module.state.SCB, module.weight = weight.data, scales, weight
+    return module, [scales]

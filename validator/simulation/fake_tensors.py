@@ -225,13 +225,13 @@ def _mask_as_indices(tensor: Tensor, index: Any, number: int) -> Any:
     mask = index[0] if isinstance(index, tuple) and index else index
     if not (isinstance(mask, fake_tensor.FakeTensor) and mask.dtype == torch.bool) or _known_value(tensor) is not None:
         return index
-    each = tensor.shape[-1] if mask.dim() == tensor.dim() else 1
+    width = tensor.shape[-1] if mask.dim() == tensor.dim() else 1
     if mask.constant is None:
-        named = number * each
+        count = number * width
     else:
         with fake_tensor.unset_fake_temporarily():
-            named = mask.constant.nonzero().shape[0]
-    return tuple(torch.empty(named, dtype=torch.int64) for _ in range(mask.dim()))
+            count = mask.constant.nonzero().shape[0]
+    return tuple(torch.empty(count, dtype=torch.int64) for _ in range(mask.dim()))
 
 
 @contextlib.contextmanager

@@ -24,40 +24,40 @@ _MAX_SOFT_TOKENS = 280
 
 def image_inputs(config: Any, pixels: int, sequences: int, length: int) -> Tensors:
     """Return the tensors of a batch beside its tokens: one image of so many pixels in each sequence."""
-    seen = config.vision_config
-    if hasattr(seen, "max_num_tiles"):
-        return _tile_inputs(seen, sequences, length)
-    made = (
-        _pooled_inputs(seen, sequences)
-        if hasattr(seen, "pooling_kernel_size")
+    vision = config.vision_config
+    if hasattr(vision, "max_num_tiles"):
+        return _tile_inputs(vision, sequences, length)
+    inputs = (
+        _pooled_inputs(vision, sequences)
+        if hasattr(vision, "pooling_kernel_size")
         else _patch_inputs(config, pixels, sequences)
     )
     if "mrope_section" in (config.text_config.rope_parameters or {}):
-        made["position_ids"] = torch.empty((4, sequences, length), dtype=torch.int64)
+        inputs["position_ids"] = torch.empty((4, sequences, length), dtype=torch.int64)
     if marked := _image_token_marks(config):  # these tokens see each other
         name, number = marked
         with keep_small_int_values(0):
-            made[name] = torch.tensor([[int(place < number) for place in range(length)]] * sequences)
-    if hasattr(seen, "pixel_shuffle_ratio"):  # the loss leaves out what this hides (modeling_llama4.py)
+            inputs[name] = torch.tensor([[int(place < number) for place in range(length)]] * sequences)
+    if hasattr(vision, "pixel_shuffle_ratio"):  # the loss leaves out what this hides (modeling_llama4.py)
         with keep_small_int_values(0):
-            made["attention_mask"] = torch.tensor([[1] * length] * sequences)
-    return made
+            inputs["attention_mask"] = torch.tensor([[1] * length] * sequences)
+    return inputs
 
 
 def _patch_inputs(config: Any, pixels: int, sequences: int) -> Tensors:
     """Return the tensors of an image that is resized to a grid of patches, to rows of patches, or to one size."""
-    seen = config.vision_config
-    if hasattr(seen, "spatial_merge_size"):
-        shaped = _patch_grid(seen, pixels)
+    vision = config.vision_config
+    if hasattr(vision, "spatial_merge_size"):
+        shapes = _patch_grid(vision, pixels)
     else:
-        shaped = _padded_patches(config) if hasattr(seen, "num_patches") else _fixed_size(seen)
+        shapes = _padded_patches(config) if hasattr(vision, "num_patches") else _fixed_size(vision)
     with keep_small_int_values(0):
         # A tuple is the shape of a tensor for all images, a list holds the values of a row for each image.
         return {
-            name: torch.empty((sequences * described[0], *described[1:]))
-            if isinstance(described, tuple)
-            else torch.tensor([described] * sequences)
-            for name, described in shaped.items()
+            name: torch.empty((sequences * shape[0], *shape[1:]))
+            if isinstance(shape, tuple)
+            else torch.tensor([shape] * sequences)
+            for name, shape in shapes.items()
         }
 
 
@@ -68,24 +68,24 @@ def _image_token_marks(config: Any) -> tuple[str, int] | None:
     return ("mm_token_type_ids", _MAX_SOFT_TOKENS) if hasattr(config.vision_config, "pooling_kernel_size") else None
 
 
-def _tile_inputs(seen: Any, pictures: int, length: int) -> Tensors:
+def _tile_inputs(vision: Any, pictures: int, length: int) -> Tensors:
     """Return the tensors of as many tiles as an image may have, which the decoder's layers attend to
     (processing_mllama.py)."""
-    tiles, size = seen.max_num_tiles, seen.image_size
+    tiles, size = vision.max_num_tiles, vision.image_size
     return {
-        "pixel_values": torch.empty((pictures, 1, tiles, seen.num_channels, size, size)),
+        "pixel_values": torch.empty((pictures, 1, tiles, vision.num_channels, size, size)),
         "aspect_ratio_ids": torch.empty((pictures, 1), dtype=torch.int64),
         "aspect_ratio_mask": torch.empty((pictures, 1, tiles), dtype=torch.int64),
         "cross_attention_mask": torch.empty((pictures, length, 1, tiles), dtype=torch.int64),
     }
 
 
-def _pooled_inputs(seen: Any, pictures: int) -> Tensors:
+def _pooled_inputs(vision: Any, pictures: int) -> Tensors:
     """Return the tensors of as many patches as an image may have, with their positions (image_processing_gemma4.py pads
     to that number)."""
-    patches = _MAX_SOFT_TOKENS * seen.pooling_kernel_size**2
+    patches = _MAX_SOFT_TOKENS * vision.pooling_kernel_size**2
     return {
-        "pixel_values": torch.empty((pictures, patches, 3 * seen.patch_size**2)),
+        "pixel_values": torch.empty((pictures, patches, 3 * vision.patch_size**2)),
         "image_position_ids": torch.empty((pictures, patches, 2), dtype=torch.int64),
     }
 
@@ -93,43 +93,43 @@ def _pooled_inputs(seen: Any, pictures: int) -> Tensors:
 def _padded_patches(config: Any) -> InputShapes:
     """Return the shapes of rows of patches, padded to the most that an image has (transformers,
     image_processing_lfm2_vl.py)."""
-    seen, side = config.vision_config, 16 * config.downsample_factor
-    inputs = seen.num_channels * _patch_side(seen) ** 2
+    vision, side = config.vision_config, 16 * config.downsample_factor
+    inputs = vision.num_channels * _patch_side(vision) ** 2
     return {"pixel_values": (1, side * side, inputs), "spatial_shapes": [side, side],
             "pixel_attention_mask": [1] * side * side}  # fmt: skip
 
 
-def _patch_grid(seen: Any, pixels: int) -> InputShapes:
+def _patch_grid(vision: Any, pixels: int) -> InputShapes:
     """Return the shapes of rows of patches and their grid, whose sides are multiples of the number of patches merged
     along them."""
-    step = seen.patch_size * seen.spatial_merge_size
-    side = max(int(math.sqrt(pixels)) // step, 1) * seen.spatial_merge_size
-    inputs = seen.in_channels * getattr(seen, "temporal_patch_size", 1) * seen.patch_size**2
+    step = vision.patch_size * vision.spatial_merge_size
+    side = max(int(math.sqrt(pixels)) // step, 1) * vision.spatial_merge_size
+    inputs = vision.in_channels * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2
     return {"pixel_values": (side * side, inputs), "image_grid_thw": [1, side, side]}
 
 
-def _fixed_size(seen: Any) -> InputShapes:
+def _fixed_size(vision: Any) -> InputShapes:
     """Return the shape of images that are resized to one size."""
-    size = seen.image_size if isinstance(seen.image_size, int) else seen.image_size[0]
-    tiles = _MAX_TILES if hasattr(seen, "pixel_shuffle_ratio") else 1
-    return {"pixel_values": (tiles, getattr(seen, "num_channels", 3), size, size)}
+    size = vision.image_size if isinstance(vision.image_size, int) else vision.image_size[0]
+    tiles = _MAX_TILES if hasattr(vision, "pixel_shuffle_ratio") else 1
+    return {"pixel_values": (tiles, getattr(vision, "num_channels", 3), size, size)}
 
 
-def image_tokens(config: Any, given: Tensors) -> int:
+def image_tokens(config: Any, inputs: Tensors) -> int:
     """Return the number of tokens that stand for the images of a batch."""
-    pictures = int(given["pixel_values"].shape[0])
-    if "image_position_ids" in given:
+    pictures = int(inputs["pixel_values"].shape[0])
+    if "image_position_ids" in inputs:
         return pictures * _MAX_SOFT_TOKENS
-    if "image_grid_thw" in given:
+    if "image_grid_thw" in inputs:
         return pictures // int(config.vision_config.spatial_merge_size) ** 2
-    if "spatial_shapes" in given:
-        return pictures * int(given["pixel_values"].shape[1]) // int(config.downsample_factor) ** 2
-    side = int(given["pixel_values"].shape[-1]) // _patch_side(config.vision_config)
+    if "spatial_shapes" in inputs:
+        return pictures * int(inputs["pixel_values"].shape[1]) // int(config.downsample_factor) ** 2
+    side = int(inputs["pixel_values"].shape[-1]) // _patch_side(config.vision_config)
     return pictures * int(getattr(config, "mm_tokens_per_image", 0) or side**2 // _patches_per_token(config))
 
 
-def _patch_side(seen: Any) -> int:
-    return seen.patch_size if isinstance(seen.patch_size, int) else int(seen.patch_size[0])
+def _patch_side(vision: Any) -> int:
+    return vision.patch_size if isinstance(vision.patch_size, int) else int(vision.patch_size[0])
 
 
 def _patches_per_token(config: Any) -> int:

@@ -63,19 +63,19 @@ def count_layers(model: Any, config: Any) -> ModelShape:
 
 def _layer_group(layer: nn.Module) -> LayerGroup:
     linear: Counter[tuple[str, int, int, bool]] = Counter()
-    inside = stacked = 0
+    in_linears = stacked = 0
     for name, module in layer.named_modules():
         if isinstance(module, nn.Linear):
             linear[name.rpartition(".")[2], module.in_features, module.out_features, module.bias is not None] += 1
-            inside += module.weight.numel()
+            in_linears += module.weight.numel()
         else:
-            mine = module.parameters(recurse=False)
-            stacked += sum(each.numel() for each in mine if each.dim() > 2 and "expert" in name)
+            parameters = module.parameters(recurse=False)
+            stacked += sum(each.numel() for each in parameters if each.dim() > 2 and "expert" in name)
     total = sum(parameter.numel() for parameter in layer.parameters())
     linears = [
         LinearModules(role, inputs, outputs, number, bias) for (role, inputs, outputs, bias), number in linear.items()
     ]
-    return LayerGroup(1, linears, stacked, total - inside - stacked)
+    return LayerGroup(1, linears, stacked, total - in_linears - stacked)
 
 
 # A copy tells two layers from each end apart; all layers in between are alike. The larger copy has so many more.

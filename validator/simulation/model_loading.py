@@ -48,14 +48,14 @@ def build_config(values: Mapping[str, Any], depth: int = 0) -> Any:
     kind, thinker = str(values.get("model_type")), values.get("thinker_config")
     if isinstance(thinker, Mapping):  # all that LLaMA-Factory trains of an omni model (model/loader.py)
         return build_config({**thinker, "model_type": f"{kind}_thinker"}, depth)
-    mine = {name: value for name, value in values.items() if name not in (*_IGNORED_KEYS, "model_type")}
+    fields = {name: value for name, value in values.items() if name not in (*_IGNORED_KEYS, "model_type")}
     if isinstance(values.get("vision_config"), Mapping) and isinstance(values.get("text_config"), Mapping):
-        return _vision_config(kind, mine, depth)
+        return _vision_config(kind, fields, depth)
     if kind not in CONFIG_MAPPING or CONFIG_MAPPING[kind] not in AutoModelForCausalLM._model_mapping:
         raise LookupError(f"transformers has no causal language model of the type `{kind}`")
     if depth:
-        mine = _cut_to_depth(mine, CONFIG_MAPPING[kind].attribute_map.get(_LAYERS_KEY, _LAYERS_KEY), depth)
-    config = AutoConfig.for_model(kind, **mine)
+        fields = _cut_to_depth(fields, CONFIG_MAPPING[kind].attribute_map.get(_LAYERS_KEY, _LAYERS_KEY), depth)
+    config = AutoConfig.for_model(kind, **fields)
     config.use_cache = False
     return config
 
@@ -92,8 +92,8 @@ def model_without_weights(config: Any, half: torch.dtype, **more: Any) -> Any:
     """Return the model of a configuration, with weights of this dtype, by the auto class that LLaMA-Factory takes
     (model/loader.py)."""
     auto_class = AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
-    named = "dtype" if hasattr(config, "dtype") else "torch_dtype"  # as older releases call it
-    return auto_class.from_config(config, **{named: half}, **more)
+    dtype_name = "dtype" if hasattr(config, "dtype") else "torch_dtype"  # as older releases call it
+    return auto_class.from_config(config, **{dtype_name: half}, **more)
 
 
 _UNMIXED_DTYPES = {"engine": torch.bfloat16, "fp32": torch.float32}
@@ -114,14 +114,14 @@ class LoadedModel(NamedTuple):
 
 def load_model(request: SimulationRequest, real: bool = False) -> LoadedModel:
     """Load the model with its adapters, in training mode. `real` computes quantized weights."""
-    made = build_config(request.model, request.depth)
-    made._attn_implementation = _install_attention(request.attn, request.padded)
+    config = build_config(request.model, request.depth)
+    config._attn_implementation = _install_attention(request.attn, request.padded)
     if request.liger:
         _patch_liger_kernels()
         arguments = ModelArguments(model_name_or_path="none", enable_liger_kernel=True)
-        apply_liger_kernel(made, arguments, is_trainable=True, require_logits=request.stage != "sft")
+        apply_liger_kernel(config, arguments, is_trainable=True, require_logits=request.stage != "sft")
     with contextlib.nullcontext() if real else mock.patch.object(nn.Module, "_apply", _apply_to_data):
-        model, extra = _model_with_adapter(request, made, real)
+        model, extra = _model_with_adapter(request, config, real)
         if request.precision_mode in _UNMIXED_DTYPES:
             for parameter in model.parameters():
                 parameter.data = parameter.data.to(_UNMIXED_DTYPES[request.precision_mode])
@@ -132,20 +132,20 @@ def load_model(request: SimulationRequest, real: bool = False) -> LoadedModel:
     reference = None
     # As LLaMA-Factory's create_ref_model: beside adapters the base model is the reference.
     if request.stage in REFERENCE_STAGES and request.method not in ADAPTER_METHODS:
-        reference = _base_model(made, request).requires_grad_(False).eval()
-    return LoadedModel(model, made, reference, extra)
+        reference = _base_model(config, request).requires_grad_(False).eval()
+    return LoadedModel(model, config, reference, extra)
 
 
-def _base_model(made: Any, request: SimulationRequest) -> Any:
+def _base_model(config: Any, request: SimulationRequest) -> Any:
     """Return the model. A class without the wanted attention keeps its default, as under `flash_attn: auto`."""
     half = _BASE_DTYPES[request.base_bytes]
     try:
-        model = model_without_weights(made, half, attn_implementation=made._attn_implementation)
+        model = model_without_weights(config, half, attn_implementation=config._attn_implementation)
     except (ValueError, ImportError):
         if request.attn != "sdpa":
             raise
-        made._attn_implementation = "eager"
-        model = model_without_weights(made, half, attn_implementation="eager")
+        config._attn_implementation = "eager"
+        model = model_without_weights(config, half, attn_implementation="eager")
     for module in model.modules():
         if hasattr(module, "_temporal_slicing"):
             module._temporal_slicing = _repeat_frame
@@ -159,10 +159,10 @@ def _repeat_frame(hidden: torch.Tensor, _grid: torch.Tensor) -> torch.Tensor:
     return torch.concat([hidden.index_select(0, places), hidden.index_select(0, places)], dim=-1)
 
 
-def _model_with_adapter(request: SimulationRequest, made: Any, real: bool) -> tuple[Any, list[torch.Tensor]]:
+def _model_with_adapter(request: SimulationRequest, config: Any, real: bool) -> tuple[Any, list[torch.Tensor]]:
     """Return the model in load_model's order (quantization, preparation for training, adapter), and the tensors of
     quantized weights that are no parameters."""
-    model, extra = _base_model(made, request), []
+    model, extra = _base_model(config, request), []
     arguments = ModelArguments(model_name_or_path="none", disable_gradient_checkpointing=not request.grad_ckpt,
                                upcast_layernorm=request.upcast_layernorm)  # fmt: skip
     arguments.compute_dtype = torch.bfloat16
@@ -186,7 +186,7 @@ def _model_with_adapter(request: SimulationRequest, made: Any, real: bool) -> tu
         freeze_multi_modal_projector=request.freeze_multi_modal_projector,
         freeze_language_model=request.freeze_language_model,
     )
-    return init_adapter(made, model, arguments, finetuning, True), extra
+    return init_adapter(config, model, arguments, finetuning, True), extra
 
 
 def _apply_to_data(

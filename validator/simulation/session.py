@@ -46,11 +46,11 @@ def missing_packages() -> list[str]:
 
 def installed_releases(packages: Iterable[str]) -> dict[str, str]:
     """Return the releases of those packages that this Python has, without importing them."""
-    there = {}
+    releases = {}
     for package in packages:
         with suppress(PackageNotFoundError):
-            there[package] = version(package)
-    return there
+            releases[package] = version(package)
+    return releases
 
 
 def cached_step_path(request: SimulationRequest, releases: Mapping[str, str]) -> Path:
@@ -173,15 +173,15 @@ class SimulationSession:
         started = time.monotonic()
         try:
             self._simulator = self._simulator or SimulatorProcess()
-            there = self._simulator.ask(request)
+            answer = self._simulator.ask(request)
         except RecipeError as err:
             self._end()
             return err
         self.tell(f"simulated in {time.monotonic() - started:.0f} s")
         with suppress(RecipeError):  # a folder that cannot be written to only costs the next command its time
             atomic_write.make_folder(path.parent)
-            atomic_write.replace_file(path, json.dumps(there._asdict()))
-        return there
+            atomic_write.replace_file(path, json.dumps(answer._asdict()))
+        return answer
 
     def _end(self) -> None:
         if self._simulator:

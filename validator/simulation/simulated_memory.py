@@ -106,10 +106,10 @@ def estimate_from_step(
     """Return the prediction from the simulated phases, bytes. `stepped`: the simulation holds the optimizer's states,
     too."""
     run, runtime = training_step(arch, work), runtime or DeviceRuntime()
-    alone = work.sharding.world_size == 1 and not work.sharding.strategy.deepspeed
+    single_device = work.sharding.world_size == 1 and not work.sharding.strategy.deepspeed
     moments = {
         _PHASE_NAMES[name]: _single_device_terms(run, moment, stepped, name)
-        if alone
+        if single_device
         else _sharded_terms(run, moment, name, answer)
         for name, moment in answer.moments.items()
     }

@@ -66,9 +66,9 @@ def simulate_step(request: SimulationRequest) -> SimulatedStep:
 
 def model_shape(request: SimulationRequest) -> ModelShape:
     """Return the layers of the whole model."""
-    made = model_loading.build_config(request.model)
+    config = model_loading.build_config(request.model)
     with torch.device("meta"):
-        return count_layers(model_loading.model_without_weights(made, torch.bfloat16), made)
+        return count_layers(model_loading.model_without_weights(config, torch.bfloat16), config)
 
 
 def extrapolate(request: SimulationRequest, to: LayerCounts) -> StepPeaks:
