@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from validator.physics import uncertainty, weights
 from validator.physics.architecture import Architecture
-from validator.physics.estimate import GIB, DeviceTerm, Estimate, MemoryTerm
+from validator.physics.estimate import GIB, DeviceTerm, Estimate, largest_phase
 from validator.physics.peaks import PHASES, DeviceTerms, resident_terms
 from validator.physics.training_step import TrainingStep, training_step
 from validator.physics.workload import Workload
@@ -119,13 +119,14 @@ def device_memory_band(
 TERMS_PER_BATCH = tuple(term for term in DeviceTerm if term.grows_with == "batch")
 
 
-def _live_bytes(terms: DeviceTerms) -> LiveBytes:
+def live_bytes(terms: DeviceTerms) -> LiveBytes:
+    """Return the bytes of live tensors at a moment with these terms."""
     return LiveBytes(sum(terms.values()), sum(terms.get(term, 0.0) for term in TERMS_PER_BATCH))
 
 
 def live_bytes_by_phase(step: TrainingStep) -> dict[str, LiveBytes]:
     """Bytes of live tensors at every moment of a step."""
-    return {name: _live_bytes(terms_of(step)) for name, terms_of in PHASES.items()}
+    return {name: live_bytes(terms_of(step)) for name, terms_of in PHASES.items()}
 
 
 def _low_end_with_kernels(arch: Architecture, workload: Workload, runtime: DeviceRuntime) -> float:
@@ -140,11 +141,9 @@ def estimate_device_memory(arch: Architecture, workload: Workload, runtime: Devi
     """Predict the peak of live tensors on the worst device, bytes by term, and what the device's own tool would
     show."""
     step, runtime = training_step(arch, workload), runtime or DeviceRuntime()
-    moments = {name: terms_of(step) for name, terms_of in PHASES.items()}
-    lives = {name: _live_bytes(terms) for name, terms in moments.items()}
-    moment = max(lives, key=lambda name: lives[name].total)
-    terms: dict[MemoryTerm, float] = {term: size for term, size in moments[moment].items() if size}
+    phases = {name: terms_of(step) for name, terms_of in PHASES.items()}
+    moment, terms = largest_phase(phases)
     fixed = sum(resident_terms(step).values())
-    low, expected, high = device_memory_band(step, lives.values(), fixed, runtime)
+    low, expected, high = device_memory_band(step, map(live_bytes, phases.values()), fixed, runtime)
     low = min(low, _low_end_with_kernels(arch, workload, runtime))
     return Estimate(terms, low, expected, high, moment, uncertainty.memory_gaps(step, runtime.evidence == "good"))

@@ -99,6 +99,12 @@ def largest(candidates: Iterable[_Terms]) -> _Terms:
     return max(candidates, key=lambda terms: sum(terms.values()))
 
 
+def largest_phase(phases: Mapping[str, Mapping[Any, float]]) -> tuple[str, dict[MemoryTerm, float]]:
+    """Return the phase that needs most, the first of equal ones, and its terms without zeros."""
+    name = max(phases, key=lambda name: sum(phases[name].values()))
+    return name, {term: size for term, size in phases[name].items() if size}
+
+
 class Estimate(NamedTuple):
     """A prediction in bytes. `terms` sum to `allocated`; `low` to `high` is the 90 % band of the figure that the
     system's own tool shows; `phase` is the moment of the peak; `gaps` name what makes the band wide: "few measurements

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from validator.physics import decoder_layers
 from validator.physics.activation_checkpointing import checkpoints_held_on_host
 from validator.physics.architecture import Architecture
-from validator.physics.estimate import GIB, DiskTerm, Estimate, HostTerm, MemoryTerm
+from validator.physics.estimate import GIB, DiskTerm, Estimate, HostTerm, largest_phase
 from validator.physics.optimizer import (
     optimizer_partitions,
     optimizer_state_bytes,
@@ -190,8 +190,7 @@ def estimate_host_memory(arch: Architecture, workload: Workload) -> Estimate:
     A mapped checkpoint file is page cache, which the kernel takes back when it must: it counts in `high` only, which
     also allows for temporary second copies of buffers and for heavier processes."""
     step = training_step(arch, workload)
-    moment, peak = max(host_phases(step).items(), key=lambda pair: sum(pair[1].values()))
-    terms: dict[MemoryTerm, float] = {term: size for term, size in peak.items() if size}
+    moment, terms = largest_phase(host_phases(step))
     total = sum(terms.values())
     processes = _process_bytes(step)
     cached = _checkpoint_file_bytes(step) + offloaded_weight_bytes(step) + processes

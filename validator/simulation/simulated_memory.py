@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from validator.physics import Architecture, DeviceRuntime, Estimate, Workload
 from validator.physics import peaks as formulas
-from validator.physics.device_memory import LiveBytes, device_memory_band
-from validator.physics.estimate import DeviceTerm, MemoryTerm
+from validator.physics.device_memory import device_memory_band, live_bytes
+from validator.physics.estimate import DeviceTerm, largest_phase
 from validator.physics.optimizer import (
     communication_bucket_bytes,
     gradient_bytes,
@@ -114,16 +114,11 @@ def estimate_from_step(
         for name, moment in answer.moments.items()
     }
     moments |= {"loading": formulas.loading_phase(run), "evaluation": evaluation_phase(run)}
-    lives = {
-        name: LiveBytes(sum(terms.values()), sum(size for term, size in terms.items() if term.grows_with == "batch"))
-        for name, terms in moments.items()
-    }
-    name = max(lives, key=lambda name: lives[name].total)
-    terms: dict[MemoryTerm, float] = {term: size for term, size in moments[name].items() if size}
+    name, terms = largest_phase(moments)
     fixed = min(sum(terms.get(term, 0.0) for term in _RESIDENT_TERMS) for terms in moments.values() if terms)
     return Estimate(
         terms,
-        *device_memory_band(run, lives.values(), fixed, runtime),
+        *device_memory_band(run, map(live_bytes, moments.values()), fixed, runtime),
         name,
         memory_gaps(run, runtime.evidence == "good"),
     )
