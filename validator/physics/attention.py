@@ -92,22 +92,22 @@ def _core_saved_bytes(step: TrainingStep) -> float:
     if attn.kv_rank:  # the values are a view of a result that holds the keys before their rotation, too
         narrow += attn.heads * (attn.head_dim - attn.rope_dim)
     wide = max(queries + output, narrow)
-    alone = attn.kv_heads == 1 and step.tokens == step.work.length  # a view of one head serves all
+    single_kv_view = attn.kv_heads == 1 and step.tokens == step.work.length  # a view of one head serves all
     if step.attention_kernel == "math":
-        factors = queries + (narrow if alone else 2 * queries)
-        given = 0.0 if attn.broadcasts_kv else compute * output
-        return count * (4.0 * factors + given + 4.0 * attn.heads * step.work.length)
+        factors = queries + (narrow if single_kv_view else 2 * queries)
+        output_bytes = 0.0 if attn.broadcasts_kv else compute * output
+        return count * (4.0 * factors + output_bytes + 4.0 * attn.heads * step.work.length)
     if step.attention_kernel == "eager":
-        repeated = narrow if attn.kv_heads == attn.heads or alone else wide
+        repeated = narrow if attn.kv_heads == attn.heads or single_kv_view else wide
         return count * compute * (queries + repeated) + _score_bytes(step)
     dense = step.dense_mask_share
     masks = _saved_mask_share(step, dense) * 2.0 * count * step.work.length if dense else 0.0
-    handed = step.work.sdpa_inputs if step.work.attention == "sdpa" else _DEFAULT_SDPA_INPUTS
-    repeats = handed.kv_repeated and attn.kv_heads != attn.heads
-    if attn.fused_qkv and not (attn.contiguous_copies or handed.contiguous_copies or repeats):
+    sdpa_inputs = step.work.sdpa_inputs if step.work.attention == "sdpa" else _DEFAULT_SDPA_INPUTS
+    repeats = sdpa_inputs.kv_repeated and attn.kv_heads != attn.heads
+    if attn.fused_qkv and not (attn.contiguous_copies or sdpa_inputs.contiguous_copies or repeats):
         narrow += queries + attn.key_width  # the values are a view, which holds queries and keys before their rotation
-    many = 1.0 if repeats else dense
-    keys = narrow + (many * (wide - narrow) if attn.kv_heads > 1 or handed.contiguous_copies else 0.0)
+    repeated_share = 1.0 if repeats else dense
+    keys = narrow + (repeated_share * (wide - narrow) if attn.kv_heads > 1 or sdpa_inputs.contiguous_copies else 0.0)
     return count * (compute * (queries + keys + output) + 4 * attn.heads) + masks
 
 
@@ -170,9 +170,9 @@ def _attention_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
     per_token += _gate_saved_bytes(step) if attn.output_gate else 0.0
     per_token += step.sizes.compute * sum(linear.outputs for linear in layer.by_role("qkv")) if attn.clip_qkv else 0.0
     work = step.work  # with a mask, another kernel gives token after token
-    back = work.sdpa_inputs.contiguous_copies and work.attention == "sdpa" and not step.dense_mask_share
+    copied_back = work.sdpa_inputs.contiguous_copies and work.attention == "sdpa" and not step.dense_mask_share
     in_core = not (
-        step.attention_kernel == "eager" or attn.concatenated or attn.output_gate or attn.broadcasts_kv or back
+        step.attention_kernel == "eager" or attn.concatenated or attn.output_gate or attn.broadcasts_kv or copied_back
     )
     if not in_core or not shares_inputs(step):
         per_token += saved_input(step, attn.output_width, layer.by_role("o"), "attention" if in_core else "product")

@@ -134,9 +134,11 @@ def _zero_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[
     reduced = _reduction(
         step, trained_bytes(step, step.sizes.gradient), ceil(step.trained_elements / max(sharding.reduce_bucket, 1))
     )
-    beside = _backward_seconds(step, micro_batch) if sharding.overlap_comm and strategy.shards_optimizer_states else 0.0
+    computation = (
+        _backward_seconds(step, micro_batch) if sharding.overlap_comm and strategy.shards_optimizer_states else 0.0
+    )
     times = step.work.accumulation if strategy.reduces == "every micro batch" else 1
-    yield OverlapWindow(times, (reduced,), beside)
+    yield OverlapWindow(times, (reduced,), computation)
     if strategy.shards_optimizer_states:
         size = trained_bytes(step, step.sizes.adapter if step.trains_adapter else step.sizes.trained)
         yield OverlapWindow(1, (Collective(size, 1, ceil(step.trained_elements / max(sharding.allgather_bucket, 1))),))
@@ -152,10 +154,10 @@ def _zero3_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator
     """Return the windows of ZeRO-3: weights, also frozen ones, are gathered module by module, the next ones during the
     module at work. Gradients are reduced and scattered after every micro batch, under overlap_comm during the backward
     pass."""
-    sharding, often = step.sharding, gathers_per_micro_batch(step)
+    sharding, passes = step.sharding, gathers_per_micro_batch(step)
     size = base_weight_bytes(step) + (trained_bytes(step, step.sizes.adapter) if step.trains_adapter else 0.0)
     bundles = min(_gathered_tensors(step), ceil(step.parameters / max(sharding.prefetch_bucket, 1)))
-    gathered = Collective(often * size + reference_weight_bytes(step), 1, often * bundles)
+    gathered = Collective(passes * size + reference_weight_bytes(step), 1, passes * bundles)
     scattered = _reduction(
         step, trained_bytes(step, step.sizes.gradient), ceil(step.trained_elements / max(sharding.reduce_bucket, 1))
     )
@@ -181,9 +183,9 @@ def _fsdp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[
     pass alone."""
     times, layers = step.work.accumulation, step.arch.layers
     stored = base_weight_bytes(step) / (step.work.base_bytes * step.parameters) if step.work.quant_bits else 1.0
-    often = 1.0 if step.strategy.keeps_gathered else gathers_per_micro_batch(step)
-    gathered = Collective(often * step.sizes.compute * stored * step.parameters, 1, often * layers)
+    passes = 1.0 if step.strategy.keeps_gathered else gathers_per_micro_batch(step)
+    gathered = Collective(passes * step.sizes.compute * stored * step.parameters, 1, passes * layers)
     scattered = _reduction(step, trained_bytes(step, step.sizes.compute), layers)
-    beside = micro_batch.forward + micro_batch.backward
-    yield OverlapWindow(times - 1, (gathered,), beside)
-    yield OverlapWindow(1, (gathered, scattered), beside)
+    computation = micro_batch.forward + micro_batch.backward
+    yield OverlapWindow(times - 1, (gathered,), computation)
+    yield OverlapWindow(1, (gathered, scattered), computation)

@@ -177,10 +177,10 @@ def _mixture_part(arch: Architecture, fused: bool) -> tuple[list[Linear], int, i
 def last_layers(layers: tuple[tuple[int, DecoderLayer], ...], number: int) -> tuple[tuple[int, DecoderLayer], ...]:
     """Return the last `number` of the layers that `build_layers` returns."""
     last: list[tuple[int, DecoderLayer]] = []
-    for there, layer in reversed(layers):
-        taken = min(there, number - sum(count for count, _ in last))
-        if taken > 0 or not last:
-            last.insert(0, (taken, layer))
+    for available, layer in reversed(layers):
+        chosen = min(available, number - sum(count for count, _ in last))
+        if chosen > 0 or not last:
+            last.insert(0, (chosen, layer))
     return tuple(last)
 
 

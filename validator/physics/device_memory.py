@@ -65,14 +65,14 @@ def _fragmentation_share(step: TrainingStep, runtime: DeviceRuntime) -> float:
 
 def reserved_unused(step: TrainingStep, transient: float, runtime: DeviceRuntime) -> float:
     """Bytes that the allocator holds beyond the live tensors, of which `passing` are transient within a step."""
-    held = _fragmentation_share(step, runtime) * transient
+    unused = _fragmentation_share(step, runtime) * transient
     if not runtime.expandable_segments and step.work.loss != "fused":
         each = LEFTOVER_SHIFTED if step.work.loss == "shifted" else LEFTOVER_UPCAST
-        held += each * step.tokens * step.arch.vocab
-    held += max(weights.side_stream_pools(step), 0.0)
+        unused += each * step.tokens * step.arch.vocab
+    unused += max(weights.side_stream_pools(step), 0.0)
     if step.strategy.fsdp and step.work.method == "full":
-        held += FSDP_PER_TRAINED * step.trained_elements
-    return held
+        unused += FSDP_PER_TRAINED * step.trained_elements
+    return unused
 
 
 class LiveBytes(NamedTuple):
@@ -96,22 +96,22 @@ def device_memory_band(
     cache alone fills a device, but does not exceed it."""
     lives = tuple(moments)
     allocated = max(live.total for live in lives)
-    beside = runtime.context_gib * GIB + (COMMUNICATION_BYTES if step.sharding.world_size > 1 else 0.0)
-    held = reserved_unused(step, max(allocated - fixed, 0.0), runtime)
+    overhead = runtime.context_gib * GIB + (COMMUNICATION_BYTES if step.sharding.world_size > 1 else 0.0)
+    unused = reserved_unused(step, max(allocated - fixed, 0.0), runtime)
     measured = runtime.evidence == "good"
     spread = uncertainty.memory_spread(uncertainty.memory_gaps(step, measured), measured)
-    low = allocated * (1 - spread) + beside / 2
-    expected, high = allocated + held + beside, allocated * (1 + spread) + SLACK_HIGH * held + 1.5 * beside
+    low = allocated * (1 - spread) + overhead / 2
+    expected, high = allocated + unused + overhead, allocated * (1 + spread) + SLACK_HIGH * unused + 1.5 * overhead
     if step.work.pads_batches and not runtime.expandable_segments:
         reuses = step.work.method == "full" and not step.sharding.offload_optimizer
         usual, most = (CACHE_FACTOR_FULL, CACHE_FACTOR_FULL_HIGH) if reuses else (CACHE_FACTOR, CACHE_FACTOR_HIGH)
-        expected = max(expected, beside + max(live.with_cache(usual) for live in lives))
-        high = max(high, 1.5 * beside + max(live.with_cache(most + spread) for live in lives))
+        expected = max(expected, overhead + max(live.with_cache(usual) for live in lives))
+        high = max(high, 1.5 * overhead + max(live.with_cache(most + spread) for live in lives))
     if runtime.capacity_gib is not None:
         capacity = runtime.capacity_gib * GIB
         stuck = max(spread * allocated, _unmergeable_share(runtime) * max(allocated - fixed, 0.0))
-        expected = min(expected, max(FULL_CARD * capacity, allocated + stuck + beside))
-        high = min(high, max(capacity, allocated * (1 + spread) + held + 1.5 * beside))
+        expected = min(expected, max(FULL_CARD * capacity, allocated + stuck + overhead))
+        high = min(high, max(capacity, allocated * (1 + spread) + unused + 1.5 * overhead))
     return low, expected, high
 
 

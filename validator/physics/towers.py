@@ -31,10 +31,10 @@ class TowerStep(NamedTuple):
     def backward_in_layers(self) -> bool:
         """True if gradients go into the layers."""
         roles = {linear.role for linear in (*self.tower.linears, *self.tower.outside)}
-        asked = self.workload
-        first = asked.never_frozen and self.tower.never_frozen_first
-        asks = asked.trains or asked.trainable_layers > 0 or asked.input_requires_grad or first
-        return asks or bool(roles.intersection(asked.targets))
+        workload = self.workload
+        first = workload.never_frozen and self.tower.never_frozen_first
+        asks = workload.trains or workload.trainable_layers > 0 or workload.input_requires_grad or first
+        return asks or bool(roles.intersection(workload.targets))
 
     @property
     def backward_in_projector(self) -> bool:
@@ -107,9 +107,9 @@ def _layers_saved_bytes(encoder: TowerStep) -> float:
     train."""
     if not encoder.backward_in_layers:
         return 0.0
-    asked, layers = encoder.workload, encoder.tower.layers
-    usual = encoder.step.work.checkpointing != "off" and (asked.trains or bool(asked.targets))
-    recomputed = usual if asked.recomputed is None else asked.recomputed
+    workload, layers = encoder.workload, encoder.tower.layers
+    usual = encoder.step.work.checkpointing != "off" and (workload.trains or bool(workload.targets))
+    recomputed = usual if workload.recomputed is None else workload.recomputed
     return layers * (layer_checkpoint_bytes(encoder.step) if recomputed else _tower_layer_activations(encoder).total)
 
 
