@@ -39,7 +39,7 @@ def calibration_file() -> Path | None:
 
 def load_calibrations() -> list[Calibration]:
     """Return all saved measurements, oldest first; an empty list if the file does not exist. Raises RecipeError if the
-    file cannot be read or has another form."""
+    file cannot be read, or does not hold what `calibrate` writes."""
     path = calibration_file()
     if path is None:
         return []
@@ -69,8 +69,9 @@ def _parse_calibration(row: dict[str, object]) -> Calibration:
 
 
 def time_correction(machine: str) -> float | None:
-    """Return measured seconds divided by predicted seconds on this machine: the geometric mean over its measured
-    recipes. None if nothing was measured on the machine."""
+    """Return the factor by which predicted times on a machine must be multiplied: measured seconds divided by predicted
+    seconds, as the geometric mean over the recipes that were measured on the machine. None if no recipe was measured on
+    the machine. `machine`: the machine's name."""
     ratios = [kept.ratio for kept in load_calibrations() if kept.machine == machine]
     return exp(sum(map(log, ratios)) / len(ratios)) if ratios else None
 
@@ -89,8 +90,8 @@ def save_calibration(measured: Calibration) -> None:
 
 
 def remove_calibrations(machine: str) -> int:
-    """Remove the saved measurements of a machine, and return how many were removed. Raises RecipeError if the file
-    cannot be read or written."""
+    """Remove the saved measurements of the machine with this name, and return how many were removed. Raises RecipeError
+    if the file of measurements cannot be read or written."""
     number = sum(each.machine == machine for each in load_calibrations())
     if number:
         atomic_write.edit_file(

@@ -149,9 +149,9 @@ def _is_whole_archive(file: Path) -> bool:
 
 
 def _shard_problems(folder: Path) -> Iterator[str]:
-    """Yield what is missing of the states that DeepSpeed saved. DeepSpeed writes the file `latest` after all processes
-    have saved. A node with its own disk has only the files of its own processes, so only gaps between the ranks found
-    count as missing."""
+    """Yield what is missing from the optimizer states that DeepSpeed saved, as text for a message. DeepSpeed writes the
+    file `latest` after all processes have saved. A node with its own disk has only the files of its own processes, so a
+    process's file counts as missing only if files of lower and of higher ranks exist."""
     if not (folder / "latest").is_file():
         yield "no file `latest`"
     files = folder.glob("global_step*/*_optim_states.pt")
@@ -162,8 +162,8 @@ def _shard_problems(folder: Path) -> Iterator[str]:
 
 
 def main(output: str) -> None:
-    """Rename the incomplete checkpoints in the output folder. Exits with a message if a checkpoint cannot be renamed,
-    because the run would resume from that checkpoint."""
+    """Rename the incomplete checkpoints in the folder `output`, a run's output folder. Ends the process with a message
+    if a checkpoint cannot be renamed, because the run would resume from that checkpoint."""
     for folder in Path(output).glob("checkpoint-*"):
         why = integrity_problem(folder) if CHECKPOINT_NAME.fullmatch(folder.name) and folder.is_dir() else None
         if why:

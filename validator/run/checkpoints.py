@@ -142,7 +142,8 @@ def output_dir(run: RunSettings) -> Path:
 
 
 def output_folder(run: RunSettings) -> Path | None:
-    """Return the folder that the run writes to, as the recipe names it; None if the folder does not exist."""
+    """Return the path of the folder that the run writes to, spelled as in the recipe's `output_dir`; None if the folder
+    does not exist."""
     folder = safe_read.expand_home(str(run.args.get("output_dir") or DEFAULT_OUTPUT_DIR))
     location = run.workspace.find(str(folder))
     return folder if location and location[1] and safe_read.path_kind(location[0]) == "folder" else None
@@ -192,9 +193,9 @@ def resume_checkpoint(run: RunSettings) -> TrainerCheckpoint | None:
 
 
 def batch_counts(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
-    """Return two numbers of samples: how many all processes take per forward pass in the checkpoint's run, and how many
-    in this run. None if either number is not known. If every node has its own disk, a node sees the checkpoint files of
-    its own processes only, so the first number is not known."""
+    """Return how many samples all processes together take per forward pass: in the run that wrote the checkpoint, and
+    in this run. None if either number is not known. If every node has its own disk, a node sees only the checkpoint
+    files of its own processes, so the first number is not known."""
     machine, batch = run.machine, saved.state.get("train_batch_size")
     if machine is None or saved.process_count is None or not isinstance(batch, int):
         return None
@@ -204,7 +205,7 @@ def batch_counts(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] 
 
 
 def epoch_steps(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
-    """Return the optimizer steps per epoch as two numbers: in the checkpoint's run and in this run. None if the number
+    """Return the optimizer steps per epoch: in the run that wrote the checkpoint, and in this run. None if the number
     of rows is not known, or if packing, tokenized data or streaming hides how many sequences the rows make."""
     rows_are_known = run.data.local_rows is not None and not (
         run.batch.packing or run.data.is_tokenized or run.args.flag("streaming")
@@ -216,8 +217,9 @@ def epoch_steps(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] |
 
 
 def has_same_steps(run: RunSettings, saved: TrainerCheckpoint) -> bool:
-    """True if a resumed run would make the same optimizer steps as the checkpoint's run, or if that cannot be told.
-    Tokenizing may drop a few rows, so a small difference is ignored."""
+    """True if the resumed run would make as many optimizer steps per epoch as the run that wrote the checkpoint, or if
+    that is not known. Tokenizing may drop a few rows, so a small difference is ignored. If the steps are not known, the
+    samples per forward pass are compared (`batch_counts`)."""
     if steps := epoch_steps(run, saved):
         return abs(steps[0] - steps[1]) <= max(1, _DROPPED_SHARE * steps[0])
     batches = batch_counts(run, saved)

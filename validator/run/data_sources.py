@@ -67,9 +67,9 @@ class DataSources:
 
     @cached_property
     def rows(self) -> int | None:
-        """Number of rows that the run takes from its data sets; None if it is not known. The first known number of
-        these counts: rows of the local files, `rows` in the recipe's header block, the header block's recommended
-        number of samples, published rows of public data sets."""
+        """Number of rows that the run takes from its data sets; None if it is not known. The first of these numbers
+        that is known counts: rows of the local files, `rows` in the recipe's header block, the header block's
+        recommended number of samples, published rows of public data sets."""
         if self.local_rows is None and self._declared.rows:
             return self._declared.rows
         max_samples = int(self._args.number("max_samples"))  # holds for each data set
@@ -80,8 +80,8 @@ class DataSources:
 
     @property
     def published(self) -> list[Mapping[str, Any]]:
-        """The entries of data/sets.yaml for the data sets that the recipe names; an empty list if any of these data
-        sets has no entry."""
+        """The recipe's training data sets as data/sets.yaml, the table of public data sets, describes them; an empty
+        list if any of these data sets is not in the table."""
         found = [entry for one in self.datasets if (entry := one.published)]
         return found if len(found) == len(set(self._args.words("dataset"))) else []
 

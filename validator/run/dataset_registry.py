@@ -36,7 +36,7 @@ PACKED_FILE_MARKS = {
 
 
 class Rows(NamedTuple):
-    """The rows of a data set: their `number`, which is an estimate unless `exact`. `columns`: names of all columns,
+    """The rows of a data set. `number`: how many; an estimate if `exact` is False. `columns`: names of all columns;
     None unless every row was read. `problem`: why no row can be read. `head`: the first rows, enough to tell their
     format."""
 
@@ -91,13 +91,15 @@ class Dataset:
 
     @cached_property
     def attr(self) -> DatasetAttr:
-        """The entry as LLaMA-Factory's DatasetAttr, with default values for the keys that the entry leaves out."""
+        """The columns and tags of the entry, as LLaMA-Factory's DatasetAttr. Default names count only if the whole
+        mapping `columns` or `tags` is missing from the entry."""
         return DatasetAttr.from_entry(self.entry)
 
     @property
     def published(self) -> Mapping[str, Any] | None:
-        """The data set's entry in data/sets.yaml, the table of public data sets (thoughts, tokens, and rows, which
-        `num_samples` replaces); None if data/sets.yaml does not list the data set."""
+        """What data/sets.yaml, the table of public data sets, says about this data set: number of rows, tokens per row,
+        share of thoughts and others. None if the table does not list it. If the dataset_info.json entry sets
+        `num_samples`, that is the number of rows."""
         subset, drawn = self.entry.get("subset"), self.entry.get("num_samples")
         found = tables.yaml_table("sets").get(f"{self.entry.get('hf_hub_url')}{f'#{subset}' if subset else ''}")
         return {**found, "rows": drawn} if found and isinstance(drawn, int) else found
@@ -173,8 +175,9 @@ def formatting_fault(formatting: object, releases: ReleaseRange) -> str:
 
 
 def file_type_fault(path: Path, files: Sequence[Path]) -> str:
-    """Return why LLaMA-Factory cannot load these files as one data set; an empty string if it can. `path`: the folder
-    or file that the entry names, for the message."""
+    """Return why LLaMA-Factory cannot load these files as one data set (a type that it does not read, or several
+    types), as text for a message; an empty string if it can. `path`: the folder or file that the dataset_info.json
+    entry names."""
     kinds = {readable_suffixes().get(file.suffix[1:]): file for file in files}
     if unreadable_file := kinds.get(None):
         lower = unreadable_file.suffix.lower()
@@ -186,8 +189,9 @@ def file_type_fault(path: Path, files: Sequence[Path]) -> str:
 
 
 def count_rows(path: Path) -> Rows | None:
-    """Return the rows of one file. None for a packed file, for a row beyond the reading limits, and for a format that
-    the standard library cannot count. A large file is estimated from its beginning."""
+    """Return the number and the first rows of one data file. The number is an estimate for a large file, made from the
+    file's beginning. None for a compressed file, for a row beyond the reading limits, and for a format that the
+    standard library cannot count."""
     if path.suffix[1:] not in _MAX_WHOLE_BYTES or safe_read.path_kind(path) != "file":
         return None
     try:
@@ -224,7 +228,7 @@ def _count_in_file(path: str, size: int, _changed: int) -> Rows | None:
 
 
 def sum_rows(parts: Iterable[Rows]) -> Rows:
-    """Return the rows of several files as the rows of one data set."""
+    """Return the rows of several files, added up as the rows of one data set."""
     total = Rows(columns=frozenset())
     for part in parts:
         both = total.columns is not None and part.columns is not None

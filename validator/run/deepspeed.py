@@ -117,9 +117,9 @@ def _with_text_keys(value: Any) -> Any:
 
 
 def deepspeed_sharding(zero: DeepSpeedConfig, nodes: int, devices: int, hidden: int) -> Sharding:
-    """Return how a DeepSpeed configuration shards and offloads states. `hidden`: the model's hidden size. In stage 3
-    transformers computes "auto" sizes from it (integrations/deepspeed.py, trainer_config_finalize): hidden^2, 0.9
-    hidden^2 and 10 hidden elements."""
+    """Return how a DeepSpeed configuration shards and offloads states. `devices`: devices per node. `hidden`: the
+    model's hidden size, from which transformers computes "auto" sizes in stage 3: hidden^2, 0.9 hidden^2 and 10 hidden
+    elements (integrations/deepspeed.py, trainer_config_finalize)."""
     stage, block = zero.stage, zero.block
 
     def size(name: str, default: int, auto: int) -> int:
@@ -164,8 +164,8 @@ _STOCK_FILES = ("ds_z0.json", "ds_z2.json", "ds_z2_offload.json", "ds_z3.json", 
 
 
 class DeepSpeedOutcome(NamedTuple):
-    """The memory verdict of a run under one DeepSpeed configuration. `high_bytes`: the most bytes that a device may
-    need."""
+    """The memory verdict (fits, tight, exceeds) of a run under the DeepSpeed configuration `zero`. `high_bytes`: the
+    upper end of the memory estimate for a device."""
 
     zero: DeepSpeedConfig
     verdict: Verdict
@@ -173,7 +173,7 @@ class DeepSpeedOutcome(NamedTuple):
 
 
 class DeepSpeedAlternatives(NamedTuple):
-    """The memory verdicts of a run under each of LLaMA-Factory's own DeepSpeed files."""
+    """The memory verdicts (fits, tight, exceeds) of a run under each of LLaMA-Factory's own DeepSpeed files."""
 
     outcomes: tuple[DeepSpeedOutcome, ...]
 
@@ -185,9 +185,9 @@ class DeepSpeedAlternatives(NamedTuple):
 
     @property
     def agreed(self) -> DeepSpeedConfig | None:
-        """The configuration that can stand for all files, because the files lead to the same conclusion. If no file
-        exceeds the device, the one that needs most memory; if all exceed it, the one that needs least. None if only
-        some exceed the device."""
+        """The DeepSpeed configuration by which the run can be judged although the recipe's own file does not exist. If
+        device memory suffices under every configuration, the configuration that needs most memory; if it suffices under
+        none, the one that needs least. None if device memory suffices only under some."""
         verdicts = {each.verdict for each in self.outcomes}
         if "exceeds" in verdicts and len(verdicts) > 1:
             return None
@@ -196,8 +196,8 @@ class DeepSpeedAlternatives(NamedTuple):
 
 
 def stock_deepspeed() -> tuple[DeepSpeedConfig, ...]:
-    """Return LLaMA-Factory's own DeepSpeed configurations, without those that shard like another one: ZeRO 0, 2 and 3,
-    the last two also with offload."""
+    """Return LLaMA-Factory's own DeepSpeed configurations: ZeRO 0, 2 and 3, and ZeRO 2 and 3 with offload. Files that
+    shard states in the same way are represented by one of them."""
     return tuple(config for name in _STOCK_FILES if (config := deepspeed_by_file_name(name)))
 
 

@@ -29,9 +29,10 @@ class Fsdp(NamedTuple):
 
 
 def fsdp_of_words(words: tuple[str, ...]) -> Fsdp:
-    """Return the FSDP settings that the recipe's own `fsdp` key gives. Every device loads the whole model, because the
-    Trainer sets ACCELERATE_USE_FSDP only after loading (patcher.py, device_map; transformers/integrations/fsdp.py);
-    only `accelerate launch` sets the variable before. Without auto_wrap FSDP treats the whole model as one unit."""
+    """Return the FSDP settings that the recipe's own `fsdp` key gives. `words`: the words of that key, such as
+    full_shard and auto_wrap. Every device loads the whole model, because the Trainer sets ACCELERATE_USE_FSDP only
+    after loading (patcher.py, device_map; transformers/integrations/fsdp.py); only `accelerate launch` sets the
+    variable before. Without auto_wrap FSDP treats the whole model as one unit."""
     return Fsdp(
         shards="no_shard" not in words,
         resharded="auto_wrap" in words and not {"shard_grad_op", "hybrid_shard_zero2"} & set(words),
@@ -126,8 +127,8 @@ class AccelerateFile(NamedTuple):
         return block.get(self.written.get(name)) if isinstance(block, Mapping) else None
 
     def on(self, name: str, default: bool = False) -> bool:
-        """True if a boolean FSDP setting is on; `default` if the file leaves the setting out. Strings are read as
-        accelerate reads them (utils/environment.py, str_to_bool)."""
+        """True if the FSDP setting with this full name is on, read as accelerate reads a string (utils/environment.py,
+        str_to_bool). Return `default` if the file leaves the setting out."""
         value = self.setting(name)
         return default if value is None else str(value).lower() in ("y", "yes", "t", "true", "on", "1")
 
@@ -152,8 +153,8 @@ class AccelerateFile(NamedTuple):
 
     @property
     def fsdp(self) -> Fsdp | None:
-        """The FSDP settings of the file; None if `distributed_type` is not FSDP. Wrapping by size counts as no
-        wrapping."""
+        """The FSDP settings of the accelerate config file; None if its `distributed_type` is not FSDP. Wrapping by size
+        (SIZE_BASED_WRAP) counts as no wrapping."""
         if self.kind != "FSDP":
             return None
         wraps = str(self.setting("fsdp_auto_wrap_policy")).upper() == "TRANSFORMER_BASED_WRAP"

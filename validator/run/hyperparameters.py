@@ -82,8 +82,9 @@ def read_evaluation(args: Arguments) -> Evaluation:
 
 
 def read_task(args: Arguments, evaluation: Evaluation) -> Task:
-    """Return the stage and method of a run and what follows from them. `trains` is `do_train`, which is false by
-    default (train/*/workflow.py). PPO always trains (train/ppo/workflow.py), which `has_work` includes."""
+    """Return the stage and method of a run and what follows from them. The field `trains` is the value of `do_train`,
+    which is false by default (train/*/workflow.py). The field `has_work` is True if the run trains, evaluates or
+    predicts; stage ppo always trains (train/ppo/workflow.py)."""
     stage, method = str(args.get("stage")), str(args.get("finetuning_type"))
     trains = args.flag("do_train")
     has_work = trains or evaluation.runs or evaluation.predicts or stage == "ppo"
@@ -156,8 +157,8 @@ class BatchSettings(NamedTuple):
 class PrecisionSettings(NamedTuple):
     """Number formats of a run. `compute_dtype`: the 16-bit format of matmuls; None if they are computed in 32 bits.
     `autocast`: matmuls are computed in `compute_dtype` even if their operands have another format. `trains_in_16_bit`:
-    trained weights stay in 16 bits. `mode`: the kind of mixed precision: none with 32-bit weights ("fp32"), none with
-    16-bit weights ("pure"), by autocast ("amp"), or by DeepSpeed ("engine")."""
+    trained weights stay in 16 bits. `mode`: "fp32" for 32-bit weights and "pure" for 16-bit weights without mixed
+    precision; "amp" for mixed precision by autocast, "engine" for mixed precision by DeepSpeed."""
 
     compute_dtype: ComputeDtype | None
     autocast: bool

@@ -62,7 +62,7 @@ _ACCELERATE_MODULE = "llamafactory.launcher"  # started as a module it trains, a
 
 
 class ProcessSpec(NamedTuple):
-    """The command line (`words`) and the complete environment of the process that starts a run."""
+    """The process that starts a run: the words of its command line, and its complete environment."""
 
     words: list[str]
     env: dict[str, str]
@@ -138,15 +138,16 @@ class Launch:
         return {**self.start_env, **self.node_env(), **model_files.hub_env(self.run)}
 
     def split_problem(self, words: Iterable[str]) -> str | None:
-        """Return what is wrong with the first of the words that contains a space, if torchrun is started; None if no
-        word does. LLaMA-Factory joins torchrun's command line with spaces and splits it again (launcher.py)."""
+        """Return, as text for a message, which of the words contains a space and so breaks torchrun's command line;
+        None if no word does or the run does not start torchrun. LLaMA-Factory joins torchrun's command line with spaces
+        and splits it again (launcher.py)."""
         spaced = next((word for word in words if re.search(r"\s", word)), None) if self.launcher == "torchrun" else None
         return spaced and f"`{spaced}` holds a space, at which LLaMA-Factory splits the torchrun command"
 
     def absolute_words(self, overrides: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
-        """Return the recipe's path, and the overrides with further overrides that make the paths in the recipe
-        absolute. If torchrun is started, a path with a space is given relative to the working directory. Raises
-        RecipeError if the relative path has a space, too."""
+        """Return the recipe's path, and the overrides (`key=value`) of the command line. Overrides that make the
+        recipe's own paths absolute are appended. If torchrun is started, a path with a space is written relative to the
+        working directory. Raises RecipeError if the relative path has a space, too."""
         form = unspaced_path if self.launcher == "torchrun" else Path.absolute
         recipe = form(Path(self.run.workspace.recipe).absolute())
         words = (*overrides, *absolute_path_overrides(self.run, form))
@@ -162,9 +163,10 @@ class Launch:
         rendezvous: Mapping[str, str] = MappingProxyType({}),
         words: Sequence[str] = (),
     ) -> list[str]:
-        """Return a shell line for each node, with the variables of `env` before the command. `rendezvous`: known values
-        of RENDEZVOUS_VARIABLES; if NODE_RANK is among them, only that node's line is returned. `words`: the words
-        before the recipe; if empty, `self.words`."""
+        """Return a shell line for each node, with the variables of `env` before the command. `rendezvous`: the node's
+        rank and the address and port where the nodes meet (RENDEZVOUS_VARIABLES), as far as they are known;
+        placeholders stand for the others. If NODE_RANK is known, only the line of that node is returned. `words`: the
+        words before the recipe; if empty, `self.words`."""
         lines = []
         for rank in [rendezvous["NODE_RANK"]] if "NODE_RANK" in rendezvous else range(self.nodes):
             unknown = zip(RENDEZVOUS_VARIABLES, (str(rank), "ADDRESS_OF_NODE_0", DEFAULT_MASTER_PORT), strict=True)
@@ -177,9 +179,9 @@ class Launch:
         return lines
 
     def printed_commands(self, recipe: str, overrides: Sequence[str]) -> list[str]:
-        """Return a shell line for each node as a person would write it. `recipe`: the recipe's path as it shall stand
-        in the line. The accelerate file is written as in the recipe's header block if that path is valid from the
-        working directory."""
+        """Return a shell line for each node as a person would write it. `recipe`: the recipe's path, written into the
+        line unchanged. `overrides`: `key=value` words. The accelerate file is written as in the recipe's header block
+        if that path is valid from the working directory."""
         accelerate_path, words = str(self.run.header.get("accelerate")), self.words
         if (file := self.run.accelerate) and Path(accelerate_path).absolute() == Path(file.path).absolute():
             words = tuple(accelerate_path if word == file.path else word for word in words)
@@ -192,9 +194,10 @@ class Launch:
         host_env: Mapping[str, str] = MappingProxyType({}),
         device_env: Mapping[str, str] = MappingProxyType({}),
     ) -> ProcessSpec:
-        """Return the command line and environment of the process that starts the run. The user's environment overrides
-        the launch's variables and `host_env`; `device_env` overrides everything. MASTER_PORT is set if the run has
-        several nodes, because otherwise LLaMA-Factory would draw a different port on each node."""
+        """Return the command line and environment of the process that starts the run. Of a variable that is set several
+        times, the last of these values counts: the variables of this launch, `host_env`, the user's environment,
+        `device_env`. MASTER_PORT is set if the run has several nodes, because otherwise LLaMA-Factory would draw a
+        different port on each node."""
         meeting = {"MASTER_PORT": DEFAULT_MASTER_PORT} if "NNODES" in self.start_env else {}
         env = {**meeting, **self.env, **host_env, **os.environ, **device_env}
         place = {name: env.get(name, DEFAULT_MASTER_PORT) for name in RENDEZVOUS_VARIABLES}

@@ -42,8 +42,8 @@ def has_weights(folder: Path) -> bool:
 
 
 def missing_files(folder: Path, *, scratch: bool = False) -> Iterator[str]:
-    """Yield what a run needs and the folder does not hold, weights or tokenizer, with the usual file names. `scratch`:
-    the model is trained from scratch and needs no weights."""
+    """Yield what a run needs and a model folder does not hold, weights or tokenizer, each with its usual file names, as
+    text for a message. `scratch`: the model is trained from scratch and needs no weights."""
     if not scratch and not has_weights(folder):
         yield "weights (*.safetensors)"
     if not any(file for pattern in _TOKENIZER_PATTERNS for file in safe_read.glob_folder(folder, pattern)):

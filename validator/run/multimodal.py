@@ -67,8 +67,9 @@ def _has_gradients_through_towers(run: RunSettings) -> bool:
 
 
 def trained_parts(run: RunSettings, model: Model, tower: Tower, names: Mapping[str, str]) -> TowerWorkload:
-    """Return a workload that tells which parts of a tower train: adapted modules, layers, projector or the whole tower.
-    `names`: the role of each linear module of the tower, by the module's name."""
+    """Return a tower's workload in which only the trained parts are filled in: adapted modules, number of trained
+    layers, projector, or the whole tower. `names`: the role of each linear module of the tower, by the module's
+    name."""
     if run.task.uses_adapter:
         return TowerWorkload(targets=_adapted_tower_roles(run, model, names))
     registered = bool(_freeze_words(model))
@@ -129,9 +130,10 @@ _DATASETS_WITH_IMAGES = frozenset(
 def with_images_up_to_cutoff(
     run: RunSettings, model: Model, datasets: Iterable[Dataset], encodings: tuple[TowerWorkload, ...]
 ) -> tuple[TowerWorkload, ...]:
-    """Return the tower workloads for samples with as many images as a sequence of the longest length can hold. Return
-    `encodings` unchanged if the number of images is known: from rows on this machine, from the registry's columns, or
-    from the name of a published data set."""
+    """Return the workloads of the model's towers for samples with as many images as the longest sequence can hold.
+    `encodings`: the workloads as `tower_encodings` returns them. They are returned unchanged if the decoder reads
+    images by cross-attention, or if the number of images is known: from rows on this machine, from the columns in
+    dataset_info.json, or from the name of a published data set."""
     datasets = tuple(datasets)
     crossed = tables.yaml_table("composites")[model.kind].get("crossed", False)
     if (
@@ -210,15 +212,16 @@ def usual_media_tokens(
     run: RunSettings, model: Model, datasets: Iterable[Dataset], published: Sequence[PublishedFacts]
 ) -> int:
     """Return the decoder tokens of one sample's images at the image size that is published for the data sets.
-    `published`: `run.data.published`."""
+    `published`: the recipe's data sets as data/sets.yaml describes them (`DataSources.published`)."""
     return math.ceil(_usual_share(run, published) * max_media_tokens(run, model, datasets))
 
 
 def with_published_images(
     run: RunSettings, model: Model, published: Sequence[PublishedFacts], encodings: tuple[TowerWorkload, ...]
 ) -> tuple[TowerWorkload, ...]:
-    """Return the tower workloads for images of the size that is published for the data sets. `published`:
-    `run.data.published`."""
+    """Return the workloads of the model's towers with the tokens of images that have the published size. `published`:
+    the recipe's data sets as data/sets.yaml describes them (`DataSources.published`). `encodings`: the workloads as
+    `tower_encodings` returns them."""
     share = _usual_share(run, published)
     return tuple(
         encoding._replace(tokens=math.ceil(share * encoding.tokens))
@@ -229,9 +232,9 @@ def with_published_images(
 
 
 def _usual_share(run: RunSettings, published: Sequence[PublishedFacts]) -> float:
-    """Return the pixels of a usual image of the data sets, as a share of `image_max_pixels`. The share is at most 1,
-    because LLaMA-Factory scales large images down but never up (data/mm_plugin.py, _preprocess_image). 1 if the size is
-    not published."""
+    """Return the pixels of a usual image of the data sets, divided by `image_max_pixels`; 1 if the images' size is not
+    published. The result is at most 1, because LLaMA-Factory scales large images down but never up (data/mm_plugin.py,
+    _preprocess_image)."""
     if not published or not all("pixels" in entry for entry in published):
         return 1.0
     pixels = max(float(entry["pixels"]) for entry in published)
@@ -239,7 +242,7 @@ def _usual_share(run: RunSettings, published: Sequence[PublishedFacts]) -> float
 
 
 def _tokens_of_media(run: RunSettings, model: Model, tower: Tower, media: Mapping[str, int]) -> int:
-    """Return the most tower tokens of a sample with these numbers of images, videos and audios."""
+    """Return the most tower tokens of a sample. `media`: the sample's numbers of images, videos and audios."""
     if not tower.patch_size:
         return int(max(media["audios"], 1) * tower.fixed_tokens)
     if not tower.fixed_tokens:
@@ -250,8 +253,9 @@ def _tokens_of_media(run: RunSettings, model: Model, tower: Tower, media: Mappin
 
 
 def _patch_tokens(run: RunSettings, tower: Tower, media: Mapping[str, int]) -> int:
-    """Return the tower tokens of a sample whose images have as many pixels, and whose videos as many frames and pixels,
-    as the recipe allows."""
+    """Return the tower tokens of a sample whose images have the most pixels, and whose videos have the most frames and
+    pixels, that the recipe allows. `media`: the sample's numbers of images and videos. Without either, the tokens of
+    the blank image that LLaMA-Factory puts into such a batch (data/collator.py)."""
     area = tower.patch_size**2
     if not media["images"] and not media["videos"]:  # a white picture, by which all devices run it (data/collator.py)
         return tower.min_pixels // area

@@ -13,8 +13,9 @@ from validator.run.settings import RunSettings
 
 
 def named_paths(run: RunSettings, keys: Iterable[PathKey]) -> Iterator[tuple[PathKey, str]]:
-    """Yield each path or hub name in the recipe, with its key. Two kinds of values are left out: a configuration that
-    stands in the recipe itself (a mapping or JSON text), and the address of a reward model on a server."""
+    """Yield each path or hub name that the recipe gives to one of `keys`, after its key. Two kinds of values are left
+    out: a configuration that stands in the recipe itself (a mapping or JSON text), and the address of a reward model on
+    a server."""
     for key in keys:
         value = run.args.get(key.name)
         if key.comma_list:
@@ -30,8 +31,8 @@ def _names_no_path(run: RunSettings, key: PathKey, value: str) -> bool:
 
 
 class InputPath(NamedTuple):
-    """The value of a key that names an input of the run, split into `words` at commas. `places`: where each word is
-    found on this machine; None for a hub name or a missing file."""
+    """A recipe's key that names inputs of the run, such as files or folders. `words`: the value, split at commas.
+    `places`: for each word the path where it is found on this machine; None for a hub name or a missing file."""
 
     key: PathKey
     words: tuple[str, ...]
@@ -56,8 +57,8 @@ def outputs(run: RunSettings) -> Iterator[tuple[PathKey, str]]:
 
 
 def path_overrides(run: RunSettings) -> tuple[str, ...]:
-    """Return overrides (`key=value`) with paths that are valid from the working directory, for each input that the
-    recipe finds only relative to its own folder."""
+    """Return an override (`key=value`) for each key that names an input of the run, if the input is found beside the
+    recipe but not from the working directory. The override gives a path that is valid from the working directory."""
     return tuple(
         _override_of_input(each, unspaced_path)
         for each in find_inputs(run)
@@ -66,9 +67,9 @@ def path_overrides(run: RunSettings) -> tuple[str, ...]:
 
 
 def absolute_path_overrides(run: RunSettings, form: Callable[[Path], Path]) -> Iterator[str]:
-    """Yield overrides (`key=value`) for the relative paths that the recipe reads and writes. `form` turns each absolute
-    path into the text to write. Input paths are also looked for beside the recipe; output paths are relative to the
-    working directory."""
+    """Yield an override (`key=value`) for each key with relative paths that the run reads or writes. `form`: turns an
+    absolute path into the path to write. Inputs are looked for in the working directory and then beside the recipe;
+    outputs are relative to the working directory."""
     for each in find_inputs(run):
         if not all(Path(word).is_absolute() for word in each.words):
             yield _override_of_input(each, form)

@@ -82,9 +82,9 @@ def make_workload(
 
 
 def with_older_effects(work: Workload, old: Collection[str], stage: str) -> Workload:
-    """Return the workload with the extra tensors that older releases allocate. `old`: names of these effects. The
-    effect "shifted", a copy of the logits, applies only to batches of several sequences, because the logits of a single
-    sequence are shifted without a copy."""
+    """Return the workload with the extra tensors that older package releases allocate. `old`: names of these tensors'
+    causes, such as "shifted" for a copy of the logits. That copy is made only in batches of several sequences, because
+    the logits of a single sequence are shifted without a copy."""
     several = work.micro_batch * work.sequences_per_sample > 1
     return work._replace(
         sdpa_inputs=SdpaInputs("repeated" in old, "copied" in old, "added" in old),
@@ -118,9 +118,9 @@ def _make_adapter(run: RunSettings, model: Model, decoder: bool, fused: bool) ->
 
 
 def adapted_roles(run: RunSettings, model: Model, fused: bool = True) -> tuple[str, ...]:
-    """Return the roles of the modules that get an adapter. LoRA and OFT both read `lora_target`, where `all` alone
-    means all linear modules (model/adapter.py). If the formulas know none of the names in `lora_target`, all linear
-    modules count. `fused`: True if all experts of a layer are one tensor."""
+    """Return the roles of the modules that get a LoRA or OFT adapter. Both methods read `lora_target`, where `all`
+    alone means all linear modules (model/adapter.py). If the formulas know none of the names in `lora_target`, all
+    linear modules count. `fused`: True if all experts of a layer are one tensor."""
     names = () if run.task.targets_all_linear else run.args.words("lora_target")
     roles = tuple(role for name in names for role in model.family.roles.get(name, ()))
     return roles or linear_roles(model.arch, fused)

@@ -23,10 +23,10 @@ class Prediction:
 
     @cached_property
     def workloads(self) -> Mapping[str, Workload]:
-        """Workloads for the memory formulas, by release of transformers, newest first. There is more than one only if
-        the recipe's header block allows releases that store the experts of a mixture-of-experts model in different
-        ways. Empty if nothing is trained, if the model is not known, or if the DeepSpeed or accelerate file does not
-        tell how states are sharded."""
+        """The training step as input of the memory formulas, by release of transformers, newest first. There are
+        several only if the recipe's header block allows releases that store the experts of a mixture-of-experts model
+        in different ways. Empty if nothing is trained, if the model is not known, or if the DeepSpeed or accelerate
+        file does not tell how states are sharded."""
         engine = self.judged_deepspeed
         unknown = (engine and engine.problem) or (self.run.accelerate and not self.run.accelerate.is_judged)
         if self.run.model is None or unknown or self.run.task.is_inference_only:
@@ -121,9 +121,9 @@ class Prediction:
         }
 
     def _with_shared_host_memory(self, estimate: Estimate) -> Estimate:
-        """Return a device's estimate. If device and host share one memory pool, the device's part of the host's peak is
-        added. `high` includes the host's page cache, because CUDA counts page cache as used memory
-        (github.com/vllm-project/vllm/issues/35313)."""
+        """Return the estimate of a device's memory. If devices and host share one memory, the device's part of the
+        host's peak is added. The upper end then includes the host's page cache, because CUDA counts page cache as used
+        memory (github.com/vllm-project/vllm/issues/35313)."""
         host = self.host_memory
         if self.run.machine is None or host is None or not self.run.machine.device.shared_memory:
             return estimate
@@ -190,7 +190,8 @@ class Prediction:
 
     @cached_property
     def checkpoint_counts(self) -> CheckpointCounts:
-        """The number of checkpoints that the run keeps, and the most that are on disk at the same time."""
+        """How many checkpoints the run keeps in its output folder, and how many are on disk at most while a checkpoint
+        is written."""
         return count_checkpoints(self.run)
 
     @property
@@ -277,8 +278,8 @@ def predict(run: RunSettings) -> Prediction:
 
 
 def _common_verdict(verdicts: Mapping[str, Verdict]) -> Verdict:
-    """Return the verdict that all releases share; `tight` if their verdicts differ, `unknown` if there is no
-    verdict."""
+    """Return the verdict that is the same for all transformers releases; `tight` if the releases have different
+    verdicts, `unknown` if `verdicts` is empty. `verdicts`: a verdict by release."""
     several = set(verdicts.values())
     return "tight" if len(several) > 1 else next(iter(several), "unknown")
 
@@ -287,8 +288,8 @@ _VERDICTS_BY_BADNESS: list[Verdict] = ["unknown", "fits", "tight", "exceeds"]
 
 
 def judge_estimate(estimate: Estimate | None, limit_gib: float | None) -> Verdict:
-    """Return `fits` if the upper end of the estimate is below the limit, `tight` if only its expected value is, else
-    `exceeds`. `unknown` without an estimate or a limit."""
+    """Return the verdict on an estimate of memory: `fits` if its upper end is below the limit, `tight` if only its
+    expected value is below the limit, else `exceeds`. `unknown` if the estimate or the limit is None."""
     if estimate is None or limit_gib is None:
         return "unknown"
     if estimate.high < limit_gib * GIB:

@@ -14,9 +14,9 @@ from validator.recipe.safe_read import parse_json
 
 
 class Arguments:
-    """A recipe's keys with LLaMA-Factory's defaults. `values`: the recipe as written, but a value that LLaMA-Factory
-    refuses is replaced by the intended value, or left out. `defaults`: default values of the recipe's releases where
-    they differ from those of data/."""
+    """A recipe's keys with LLaMA-Factory's defaults. `values`: the keys that the recipe sets. A value that
+    LLaMA-Factory refuses is replaced by the intended value, or left out. `defaults`: default values of the releases
+    that the recipe names, where they differ from the package's tables."""
 
     def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
         self.values = values
@@ -48,8 +48,8 @@ class Arguments:
         return float(value) if isinstance(value, bool) else finite_number(value) or 0.0
 
     def words(self, key: str) -> tuple[str, ...]:
-        """Return the words of a comma-separated string or of a list, as LLaMA-Factory splits them; empty for any other
-        value."""
+        """Return the words of a key whose value is a comma-separated string or a list, as LLaMA-Factory splits them;
+        empty for any other value."""
         value = self.get(key)
         if isinstance(value, str):
             return tuple(word.strip() for word in value.split(","))

@@ -48,9 +48,9 @@ def expected_longest(lengths: Sequence[float], count: float) -> float:
 
 
 def slowest_batch_length(lengths: Sequence[float], micro_batch: int, devices: int, waits: int) -> float:
-    """Return the sequence length, in tokens, of a batch that takes as long as the average batch of a step. Every device
-    has batches of its own and waits for the slowest device once in `waits` batches. Over these batches the differences
-    in length even out."""
+    """Return the padded length, in tokens, of the batches on which the time of a step depends. Batches on different
+    devices have different longest samples, and every device waits for the slowest one once in `waits` batches. Over
+    several batches between two waits, the differences even out. `lengths`: lengths of equally likely samples."""
     own_longest, slowest = expected_longest(lengths, micro_batch), expected_longest(lengths, micro_batch * devices)
     return own_longest + (slowest - own_longest) / sqrt(waits)
 
@@ -69,8 +69,9 @@ _SHORT_MEAN = 100.0
 
 
 class SampleLengths(NamedTuple):
-    """Lengths in tokens of equally likely samples, three times: the shortest that are plausible, the usual ones, the
-    longest. `assumed`: what is not known, as text for a message. `guessed`: True if no source gives the lengths."""
+    """Three estimates of a run's sample lengths in tokens: the shortest that are plausible, the usual ones, and the
+    longest that are plausible. Each is a list of equally likely lengths. `assumed`: what is not known, as text for a
+    message. `guessed`: True if no source gives the lengths."""
 
     lengths: tuple[Sequence[float], Sequence[float], Sequence[float]]
     assumed: tuple[str, ...] = ()
@@ -78,8 +79,9 @@ class SampleLengths(NamedTuple):
 
 
 def estimate_sample_lengths(run: RunSettings, lengths: Sequence[int] | None = None) -> SampleLengths:
-    """Return the lengths of the run's samples. `lengths`: tokens of each sample of its data, if the data were read;
-    None: estimate from the header block, the first rows, published figures, or `cutoff_len`."""
+    """Return the lengths of the run's samples. `lengths`: tokens of each sample, if the data were read; None to
+    estimate them from the header block, the first rows, published figures, or `cutoff_len`, the first of these that is
+    known."""
     longest = run.batch.max_tokens
     if lengths:
         return _known_lengths([min(each, longest) for each in lengths])

@@ -72,21 +72,24 @@ def read_arguments(values: Mapping[str, Any], header: Mapping[str, Any]) -> Argu
 
 
 class MemorySource(Protocol):
-    """A replacement for the formulas of device memory, for commands that simulate the training step."""
+    """A simulator that predicts device memory in place of the formulas, for commands that simulate the training
+    step."""
 
     def find_model(
         self, run: RunSettings, model: Model | None, problem: str | None, /
     ) -> tuple[Model | None, str | None]:
-        """Return the model to use in place of `model`, or None and the reason why no model is known."""
+        """Return the model to predict for and None, or None and the reason why the model is not known. `model`,
+        `problem`: the same pair, as found without the simulator."""
         ...
 
     def device_memories(self, run: Any, length: int, /) -> Mapping[str, Estimate]:
-        """Return device memory by release of transformers (the keys of `Prediction.workloads`), with samples of
-        `length` tokens; empty if the run was not simulated."""
+        """Return the predicted device memory by release of transformers (the keys of `Prediction.workloads`), if
+        samples have `length` tokens; empty if the run was not simulated."""
         ...
 
     def exceeds_at_rest(self, run: Any, /) -> bool:
-        """True if the run exceeds its device even without a training step, so that no simulation is needed."""
+        """True if weights and other states alone, without a training step, exceed the device's memory. The step need
+        not be simulated then."""
         ...
 
 
@@ -94,8 +97,9 @@ class MemorySource(Protocol):
 @dataclass(frozen=True, eq=False, repr=False)
 class RunSettings:
     """Settings of a run. `header`: the recipe's header block as written. `is_unmodified`: False if the command line
-    changed a value or the machine. `refused_keys`: keys that the recipe sets in a way that LLaMA-Factory refuses.
-    `memory_source`: replaces the formulas of device memory for a model type that the formulas do not know."""
+    changed a value or the machine. `refused_keys`: keys whose value LLaMA-Factory refuses and whose intended value is
+    not plain. `memory_source`: a simulator that replaces the formulas of device memory for a model type that the
+    formulas do not know."""
 
     args: Arguments
     header: Mapping[str, Any] = field(default_factory=dict)
@@ -256,9 +260,9 @@ class RunSettings:
         return model._replace(arch=arch), None
 
     def _has_kernels(self, mixer: Mixer, family: Family) -> bool:
-        """True if the devices are GPUs and a package with fused kernels for the layers that replace attention is
-        installed. The package counts as installed if the header block names it, or if the recipe needs it, because
-        LLaMA-Factory stops without it if `flash_attn` is fa2 (model/patcher.py)."""
+        """True if the devices are GPUs and a package with fused kernels for `mixer`, the layers that replace attention,
+        is installed. The package counts as installed if the header block names it, or if LLaMA-Factory stops without
+        it, as for some models if `flash_attn` is fa2 (model/patcher.py)."""
         requires_kernels = family.mixers_patched and self.args.get("flash_attn") == "fa2"
         return self.on_gpu and (requires_kernels or self.declared.packages.issuperset(mixer.facts.packages))
 
@@ -336,8 +340,8 @@ def resolve(
     refused: frozenset[str] = frozenset(),
     untrusted: bool = False,
 ) -> RunSettings:
-    """Return the run that a recipe describes, on `machine` if it is given, otherwise on the machine of the recipe's
-    header block.
+    """Return the run that a recipe describes. `machine`: a machine to use instead of the machine in the recipe's header
+    block. `host_ram_gib`: GiB of main memory per node, instead of the header block's.
 
     `refused`: keys whose value was reported already, or which are written under another name; later checks shall not
     report these keys again. `untrusted`: somebody else may have written the recipe, so messages quote no files outside
@@ -372,7 +376,9 @@ def run_of_values(
     machine: Machine | None = None,
     workspace: Workspace | None = None,
 ) -> RunSettings:
-    """Return the run of a recipe that is not a file, from its keys and values."""
+    """Return the run of a recipe that is not a file. `values`: the recipe's keys and values. `header`: the fields of
+    its header block. `machine`: None for no machine. `workspace`: the folders in which relative paths are looked for;
+    None for no folder."""
     header = header or {}
     return RunSettings(read_arguments(values, header), header, machine, workspace=workspace or Workspace())
 

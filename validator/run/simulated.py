@@ -1,5 +1,5 @@
-"""Simulation results for a run: the figures that are shown, and the protocols by which `plan` gets simulations. The
-command that the user asked for a simulation passes the simulator in."""
+"""Simulation results for a run: the figures that commands show, and the protocols (interfaces) by which `plan` gets
+simulations. The command whose user asked for a simulation passes the simulator in."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from validator.run.settings import RunSettings
 @dataclass(frozen=True)
 class SimulationFigures:
     """Figures of a simulated run. `allocated`: GiB of live tensors at the peak. `low`, `expected`, `high`: GiB that the
-    vendor's tool would show. `releases`: the package releases that were simulated. `whole`: True if all layers were
-    simulated, False if two shallow copies of the model were."""
+    vendor's tool (such as nvidia-smi) would show. `releases`: versions of the simulated packages, by package. `whole`:
+    True if the model was simulated with all layers; False if two copies with few layers were simulated and their
+    figures extrapolated."""
 
     allocated: float
     low: float
@@ -28,7 +29,8 @@ class SimulationFigures:
 
 
 class PlanSimulations(Protocol):
-    """Simulations for the runs of a plan, for a model type that the formulas do not know (simulation/predict.py)."""
+    """Simulations of the runs that `plan` considers, for a model type that the memory formulas do not know
+    (simulation/predict.py)."""
 
     @property
     def model(self) -> Model:
@@ -42,7 +44,7 @@ class PlanSimulations(Protocol):
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """Reasons why the runs of a training method could not be simulated, by the simulator's name for the method."""
+        """Why runs could not be simulated: the reason by training method, under the simulator's name for the method."""
         ...
 
     @property
@@ -58,15 +60,15 @@ class PlanSimulations(Protocol):
 
     @property
     def without_new_ones(self) -> PlanSimulations:
-        """The same simulations, in a form that makes no further simulation."""
+        """An object with the results so far, which makes no further simulation."""
         ...
 
     def count(self, runs: Iterable[RunSettings]) -> None:
-        """Count the model's layers by simulating the first run that can be simulated. Raises RecipeError if no run can
-        be simulated."""
+        """Find the number of the model's layers by simulating the first of `runs` that can be simulated. Raises
+        RecipeError if no run can be simulated."""
 
     def with_simulations(self, run: RunSettings) -> RunSettings:
-        """Return the run with these simulations as its memory source."""
+        """Return a copy of the run that takes its device memory from these simulations."""
         ...
 
 

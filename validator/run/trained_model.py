@@ -32,9 +32,9 @@ class EarlierRun(NamedTuple):
 
 
 def find_earlier_run(recipe: str, name: str) -> EarlierRun | None:
-    """Return the run that writes the model `name`: one of the recipes in the folder of `recipe` and, if the folders are
-    laid out as in LLaMA-Factory's examples, in the folders beside it. None if no recipe writes the model, or if several
-    recipes write it from different models."""
+    """Return the run that writes the model folder `name`: one of the recipes beside the recipe at the path `recipe` or,
+    if the folders are laid out as in LLaMA-Factory's examples, in the sibling folders. None if no recipe writes the
+    model, or if several recipes write it from different models."""
     if recipe == "-":
         return None
     files = _recipes_by_output(Path(recipe).absolute().parent).get(os.path.normpath(name), ())
@@ -43,8 +43,8 @@ def find_earlier_run(recipe: str, name: str) -> EarlierRun | None:
 
 
 def find_earlier_adapter(recipe: str, name: str) -> Path | None:
-    """Return the recipe that trains the adapter `name`, among the recipes in the folder of `recipe` and in similar
-    folders beside it; None if no recipe does."""
+    """Return the path of the recipe that trains the adapter in the folder `name`. The recipes in the folder of the
+    recipe at the path `recipe`, and in similar sibling folders, are searched. None if no recipe trains the adapter."""
     if recipe == "-":
         return None
     for file in _recipes_by_output(Path(recipe).absolute().parent).get(os.path.normpath(name), ()):
@@ -154,8 +154,9 @@ def _model_of_run_name(args: Arguments, name: str, recipe: str) -> Model | None:
 
 
 def _model_of_earlier_run(recipe: str, name: str, template: object, depth: int = 3) -> Model | None:
-    """Return the model from which another recipe in the same folder trains `name`, if both recipes have the same
-    template; else None. The search follows up to `depth` such recipes."""
+    """Return the model from which another recipe in the same folder trains the model folder `name`; None if there is no
+    such recipe, or if its template is not `template`. That recipe may itself start from a trained model, which is
+    traced in the same way, up to `depth` times."""
     run = find_earlier_run(recipe, name)
     if run is None or run.template != template or not depth:
         return None

@@ -56,7 +56,8 @@ class TrainingTime(NamedTuple):
 
 
 class _TimeAtLength(NamedTuple):
-    """Time of a step and of the run, if samples have one of the distributions of lengths that are plausible."""
+    """Time of an optimizer step and of the run, for one estimate of the sample lengths (the shortest, the usual or the
+    longest). `tokens`: tokens of a step. `steps`, `run`: None if the number of samples is not known."""
 
     step: StepTime
     tokens: float
@@ -71,10 +72,10 @@ def predict_training_time(
     lengths: tuple[int, ...] | None = None,
     correction: float | None = None,
 ) -> TrainingTime | None:
-    """Return the predicted time of the run; None if model, machine or the machine's rates are not known. `sequences`
-    and `lengths`: number of training sequences and tokens of each sample, if the data were read; otherwise the rows of
-    the data sets or the header block's recommended number count. `correction`: measured seconds divided by predicted
-    seconds on this machine."""
+    """Return the predicted time of the run; None if model, machine, the machine's rates or the sharding of states are
+    not known. `sequences`: number of training sequences; None to take the rows of the data sets, or the recommended
+    number of the header block. `lengths`: tokens of each sample; None to estimate them. `correction`: measured seconds
+    divided by predicted seconds on this machine; None if nothing was measured."""
     device, assumed = _machine_rates(run, correction)
     if device is None or run.model is None or predict(run).workload is None:
         return None
@@ -92,8 +93,9 @@ def predict_training_time(
 
 
 def hours_by_length(run: RunSettings, correction: float | None = None) -> dict[int, Band]:
-    """Return the hours of the run for several mean lengths of samples, by mean length in tokens. Empty if the sample
-    lengths are known, or if the number of samples is not known."""
+    """Return the hours of the run for several possible mean lengths of samples, by mean length in tokens. Empty if the
+    recipe or the data give the sample lengths, or if the number of samples is not known. `correction`: measured seconds
+    divided by predicted seconds on this machine; None if nothing was measured."""
     if not estimate_sample_lengths(run).guessed:
         return {}
     means = dict.fromkeys((*(each for each in _MEAN_LENGTHS if each < run.batch.max_tokens), run.batch.max_tokens))
@@ -104,8 +106,8 @@ def hours_by_length(run: RunSettings, correction: float | None = None) -> dict[i
 
 def comparable_step_seconds(run: RunSettings, tokens: float | None) -> float | None:
     """Return the predicted seconds of an optimizer step, to compare with a measured step. `tokens`: tokens of the
-    measured step over all devices, padding included; None means sequences of full length. None if model, machine or
-    rates are unknown; for a machine without published rates, the seconds on an A100."""
+    measured step over all devices, padding included; None if every sequence had the full length. For a machine without
+    published rates, the seconds on an A100. None if the model, the machine or the sharding of states is not known."""
     prediction = predict(run)
     device, _ = _machine_rates(run, 1.0)
     if device is None or run.model is None or prediction.workload is None:
@@ -116,8 +118,8 @@ def comparable_step_seconds(run: RunSettings, tokens: float | None) -> float | N
 
 
 def seconds_per_sample(run: RunSettings, lengths: Sequence[float]) -> float | None:
-    """Return the expected training time per sample, in seconds, for samples of these lengths. The value serves to
-    compare runs on the same data. None if model, machine or rates are unknown."""
+    """Return the expected training time per sample, in seconds. `lengths`: the samples' lengths in tokens. The result
+    serves to compare runs on the same data. None if model, machine or the machine's rates are unknown."""
     device, _ = _machine_rates(run)
     if device is None or run.model is None or predict(run).workload is None:
         return None
@@ -131,8 +133,9 @@ def seconds_per_sample(run: RunSettings, lengths: Sequence[float]) -> float | No
 
 
 def time_ratio(run: RunSettings, after: RunSettings, lengths: Sequence[float]) -> float | None:
-    """Return the time of the run `after` divided by the time of `run`, on the same samples of these lengths. None if
-    either time is not known, or if `after` cuts samples at a greater length."""
+    """Return the time of the run `after` divided by the time of `run`, if both train on the same samples. `lengths`:
+    the samples' lengths in tokens. None if either time is not known, or if `after` cuts samples at a greater length
+    than `run`."""
     before = seconds_per_sample(run, lengths)
     seconds = seconds_per_sample(after, lengths) if before and after.batch.max_tokens <= run.batch.max_tokens else None
     return seconds / before if seconds and before else None
@@ -189,9 +192,9 @@ def _training_time_at(
 
 
 def _workload_at_length(run: RunSettings, lengths: Sequence[float]) -> Workload:
-    """Return the workload with the sequence length that determines the step's time, for samples of these lengths.
-    Devices that shard gradients or weights wait for each other in every batch, other devices once a step. Batches are
-    padded to a multiple of 8 (data/collator.py)."""
+    """Return the workload with the sequence length that determines the time of a step. `lengths`: the samples' lengths
+    in tokens. Devices that shard gradients or weights wait for each other in every batch, other devices once a step.
+    Batches are padded to a multiple of 8 (data/collator.py)."""
     prediction = predict(run)
     assert run.model
     assert prediction.workload
@@ -209,8 +212,9 @@ def _workload_at_length(run: RunSettings, lengths: Sequence[float]) -> Workload:
 def _run_course(
     run: RunSettings, lengths: Sequence[float], device: DeviceRates, sequences: int | None
 ) -> RunCounts | None:
-    """Return how many steps, evaluations and saves the run makes, for samples of these lengths. `sequences`: number of
-    training sequences, if the data were read. None if the number of samples is not known."""
+    """Return the numbers on which the time of the whole run depends: steps, evaluations, saves, and tokens to tokenize.
+    `lengths`: the samples' lengths in tokens. `sequences`: number of training sequences, if the data were read. None if
+    the number of steps is not known."""
     samples = sample_counts(run)
     mean = sum(lengths) / len(lengths)
     if sequences is None and samples.train is not None:

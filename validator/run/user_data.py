@@ -67,9 +67,9 @@ class UserData:
 
 
 def read_user_data(path: Path) -> UserData | None:
-    """Return the data in a file or folder, described by its first rows. None for a table or a packed file, which the
-    standard library cannot read. Raises RecipeError if the files cannot be read, or their rows have no form that
-    LLaMA-Factory can train on."""
+    """Return the description of the data in a file or folder, made from the first rows. None if the standard library
+    cannot read the data (a table such as Parquet, or a compressed file). Raises RecipeError if the files cannot be
+    read, or LLaMA-Factory cannot train on their rows."""
     counted = [dataset_registry.count_rows(file) for file in list_data_files(path)]
     if not all(counted):
         return None
@@ -80,9 +80,9 @@ def read_user_data(path: Path) -> UserData | None:
 
 
 def describe_user_data(path: Path, name: str | None, rows: Sequence[Row], count_rows: Callable[[], int]) -> UserData:
-    """Return the description of a file or folder of data, by its first rows. `name`: the data set's name; None makes
-    one of the file's name. Raises RecipeError if no dataset_info.json entry fits the rows, or if LLaMA-Factory would
-    stop at one of the rows."""
+    """Return the description of a file or folder of data. `name`: the data set's name; None to make a name of the
+    file's name. `rows`: the first rows. `count_rows`: returns the number of rows. Raises RecipeError if no
+    dataset_info.json entry fits the rows, or if LLaMA-Factory would stop at one of them."""
     inferred = infer_user_entry(path, rows)
     if why := first_fatal_row(inferred.attr, inferred.stage, rows):
         raise RecipeError(f"`{path}`: {why}; write all rows in one form, or take it out")
@@ -90,8 +90,8 @@ def describe_user_data(path: Path, name: str | None, rows: Sequence[Row], count_
 
 
 def infer_user_entry(path: Path, rows: Sequence[Row]) -> InferredEntry:
-    """Return the dataset_info.json entry that fits the rows. `path`: the data's path, for messages. Raises RecipeError
-    if no entry fits."""
+    """Return the dataset_info.json entry that fits the rows of a user's data. `path`: the path of the data, for
+    messages. Raises RecipeError if no entry fits."""
     try:
         return infer_entry(rows)
     except UnknownFormError as err:
@@ -100,7 +100,8 @@ def infer_user_entry(path: Path, rows: Sequence[Row]) -> InferredEntry:
 
 
 def _dataset_name(stem: str) -> str:
-    """Return a data set name made of a file's stem, which YAML reads as text and which contains no comma."""
+    """Return a name for a data set, made of the name of its file without suffix. A recipe can use the name as it is:
+    YAML reads it as text, and it contains no comma."""
     name = re.sub(r"[^\w.-]+", "_", stem)
     return name if isinstance(parse_trusted_yaml(name), str) else f"my_{name}"
 

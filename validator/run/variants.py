@@ -20,8 +20,8 @@ ArgumentChanges = Mapping[str, ArgumentValue]
 
 
 def with_arguments(run: RunSettings, settings: ArgumentChanges) -> RunSettings:
-    """Return the run with other arguments, in a workspace where the catalogue's DeepSpeed files exist. The result is
-    stored on the run, because several callers ask for the same arguments."""
+    """Return a copy of the run with other arguments. The copy also finds the DeepSpeed files of the catalogue, which
+    the arguments may name. It is stored on `run`, because several callers ask for the same arguments."""
     key = tuple(settings.items())
     if key not in run.derived:
         workspace = run.workspace.with_catalogue(run.data.registry)
@@ -39,8 +39,8 @@ class FittingSizes(NamedTuple):
 
 
 def model_sizes_that_fit(run: RunSettings) -> FittingSizes | None:
-    """Return the two models of the run's template around the machine's memory limit. None if the recipe names no
-    template, no known model has the template, or memory cannot be predicted."""
+    """Return the largest model with the run's template that does not exceed the machine's memory, and the next larger
+    one. None if the recipe names no template, no known model has the template, or memory cannot be predicted."""
     largest = None
     for one in _models_of_template(run.args.get("template")):
         verdict = predict(run.updated({"model_name_or_path": one.name})).verdict
@@ -53,8 +53,8 @@ def model_sizes_that_fit(run: RunSettings) -> FittingSizes | None:
 
 
 def _models_of_template(template: object) -> Iterator[Model]:
-    """Yield the known 16-bit models with this template, with or without thinking, smallest first. If some of them have
-    a short name for recipes, only those are yielded."""
+    """Yield the known 16-bit models with this template, smallest first. `x` and `x_nothink` count as the same template.
+    If some of the models have a short name for recipes, only these models are yielded."""
     if not isinstance(template, str):
         return
     thinking_template = template.removesuffix("_nothink")

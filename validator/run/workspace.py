@@ -13,10 +13,10 @@ from validator.run.dataset_registry import Registry
 
 @dataclass(frozen=True, eq=False)
 class Workspace:
-    """Where a recipe's relative paths lead. `recipe`: the recipe's path. `folders`: folders in which a relative path is
-    looked for, the working directory first. `untrusted`: somebody else may have written the recipe, so messages quote
-    nothing from files outside of the repository (see recipe/known_folders.py). `registry`: data sets that replace the
-    dataset_info.json on disk, those of a plan or of the user's own data."""
+    """Folders to which a recipe's relative paths may refer. `recipe`: the recipe's path. `folders`: the folders in
+    which a relative path is looked for, the working directory first. `untrusted`: somebody else may have written the
+    recipe, so messages quote nothing from files outside of the repository (see recipe/known_folders.py). `registry`:
+    data sets that replace the dataset_info.json on disk, such as those of a plan or of the user's own data."""
 
     recipe: str = "-"
     folders: tuple[Path, ...] = ()
@@ -28,13 +28,13 @@ class Workspace:
         return not self.untrusted or known_folders.is_in_repository(file, self.recipe)
 
     def find(self, path: str) -> tuple[Path, bool] | None:
-        """Return where a path exists, and whether LLaMA-Factory would find it, which looks only in the working
-        directory. None if the path exists in none of the folders."""
+        """Return the first folder's path under which the relative path exists, and True if LLaMA-Factory would find it.
+        LLaMA-Factory looks only in the working directory. None if the path exists in none of the folders."""
         return next(
             ((each / path, each == self.folders[0]) for each in self.folders if safe_read.path_kind(each / path)), None
         )
 
     def with_catalogue(self, registry: Registry | None) -> Workspace:
-        """Return a workspace that also finds the files of the catalogue. `registry`: the data sets to use, so that the
-        catalogue's own data sets are not found."""
+        """Return a workspace that also looks for files in the catalogue's folder. `registry`: the data sets of the run,
+        which are used instead of the catalogue's dataset_info.json; None for no data sets."""
         return replace(self, folders=(*self.folders, catalogue_root()), registry=registry)
