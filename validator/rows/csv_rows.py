@@ -48,7 +48,7 @@ def _cell_parser(value: str, before: Callable[[str], Any] | None) -> Callable[[s
 
 class _BoundedLines:
     """The lines of a stream of UTF-8, of at most MAX_ROW_BYTES characters, and how many quotation marks they held so
-    far. Its user sets `number` to the row at hand, for the errors."""
+    far. Its user keeps `number` at the last row, which errors name."""
 
     def __init__(self, stream: IO[bytes], encoding: str, newline: str | None) -> None:
         self._stream, self._encoding, self._newline = stream, encoding, newline

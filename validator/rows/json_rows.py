@@ -27,11 +27,12 @@ Rows = Iterator[tuple[int, dict[str, Any]]]
 ParseLine = Callable[[bytes], Any]
 
 _CHUNK = 1 << 20  # bytes that are read at once
-_CUT_MARGIN = 32  # characters: an error so close to the end of the text at hand may come from where it is cut
+_CUT_MARGIN = 32  # an error within so many characters of the end of the text that is held may come from the cut there
 _GAP = re.compile(r"[\s,]*")
 _MAX_INT_DIGITS = 300  # Python reads no more than 4,300 digits of a whole number, and a float holds no more than 308
 _INT64_LENGTH = 20  # digits and sign of the longest number of 64 bits
-# Rows whose keys are checked one by one: what names a key twice does so in every row, and the check takes long.
+# Lines that are searched for a key that stands twice: data that have one have it in every row, and the search takes
+# long.
 _LINES_CHECKED_FOR_REPEATED_KEYS = 100
 
 
@@ -182,8 +183,8 @@ _LIST_DECODER = json.JSONDecoder(parse_int=_parse_int64)
 
 
 class JsonStream:
-    """The JSON values of a stream: those of a list, or values one behind the other. The text at hand grows until it
-    holds the next value whole."""
+    """The JSON values of a stream: those of a list, or values that follow each other. The text that is held grows until
+    it contains the whole of the next value."""
 
     def __init__(self, stream: IO[bytes], is_list: bool = False) -> None:
         self._stream, self._is_list = stream, is_list
@@ -201,10 +202,11 @@ class JsonStream:
             self._number += 1
         if self._is_list:
             self._position += 1
-            while not (behind := self._text[self._position :].strip()) and self._read_more(_CHUNK):
-                self._position = 0
-            if behind:
-                raise UnreadableError(0, "goes on after the end of its list")
+            while not self._text[self._position :].strip():
+                self._position = len(self._text)
+                if not self._read_more(_CHUNK):
+                    return
+            raise UnreadableError(0, "goes on after the end of its list")
 
     def _find_next(self) -> bool:
         """Move to the next value; False if there is none. A list has one comma between its values, others have none."""
