@@ -161,7 +161,7 @@ def test_a_package_that_is_linked_to_another_torch(tmp_path: Path) -> None:
     write(tmp_path / "flash_attn-2.7.4.dist-info/direct_url.json", f'{{"url": "{url}"}}')
     assert told([*torch_build.check_compiled_packages(None, CheckContext(site_packages=folders))]).startswith(
         "error: flash-attn 2.7.4 for cu12, torch 2.1, cxx11abi FALSE needs `_ZN3c104cuda9SetDeviceEi`, which torch "
-        "2.8.0+cu128 has not; a build for torch 2.8.0+cu128"
+        "2.8.0+cu128 lacks; a build for torch 2.8.0+cu128"
     )
     on_cpu = resolve(parse_recipe("x.yaml", f"{RECIPE}use_cpu: true\n"))
     assert [
@@ -206,7 +206,7 @@ ASCEND = {"ASCEND_HOME_PATH": "home"}
         ({"torch": "2.7.1+cpu", "torch-npu": "2.7.1"}, "8.3.RC1.alpha003", ASCEND, "ok: "),
         ({"torch": "2.8.0", "torch-npu": "2.7.1"}, "8.3.RC1", ASCEND, "error: torch_npu 2.7.1 beside torch 2.8.0"),
         ({"torch": "2.7.1", "torch-npu": "2.7.1"}, "8.0.RC3", ASCEND, "warning: CANN 8.0.RC3; 8.3.RC1, for which"),
-        ({"torch": "2.7.1", "torch-npu": "2.7.1"}, "8.3.RC1", {}, "error: CANN 8.3.RC1 is there, and its"),
+        ({"torch": "2.7.1", "torch-npu": "2.7.1"}, "8.3.RC1", {}, "error: CANN 8.3.RC1 is installed, but its"),
         ({"torch": "2.7.1", "torch-npu": "2.7.1"}, "", {}, "error: no CANN"),
         ({"torch": "2.7.1"}, "8.3.RC1", ASCEND, ""),
     ],

@@ -72,7 +72,7 @@ def test_devices_without_their_program(file: str, tmp_path: Path) -> None:
     (tmp_path / file).touch()
     (line,) = device_checks.check_devices(None, CheckContext(tmp_path))
     assert line.state == "warning"
-    assert f"/{file} is there, and" in line.found
+    assert f"/{file} is there, but" in line.found
 
 
 # Beside what a recipe wants.

@@ -81,7 +81,7 @@ def test_main_memory_at_the_end_of_the_band(part: float, state: str, tmp_path: P
     assert line.state == state
 
 
-@pytest.mark.parametrize(("total", "remedy"), [(1024, "end what takes it"), (44, "`lmf-recipes explain` shows")])
+@pytest.mark.parametrize(("total", "remedy"), [(1024, "end other processes"), (44, "`lmf-recipes explain` shows")])
 def test_main_memory_that_is_too_little(total: int, remedy: str, tmp_path: Path) -> None:
     (line,) = host_checks.check_main_memory(
         job(), CheckContext(root(tmp_path, {"proc/meminfo": meminfo(total, 40, 8)}))

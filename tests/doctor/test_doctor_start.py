@@ -52,7 +52,7 @@ def told(lines: Iterator[CheckResult]) -> list[str]:
     ("text", "machine", "says"),
     [
         (None, None, ["ok: recipe: nothing is wrong with it"]),
-        (None, "1xrtx-4090", ["ok: recipe: 1 warning of `check`"]),
+        (None, "1xrtx-4090", ["ok: recipe: `check` has 1 warning"]),
         (None, "1xt4-16g", ["error: recipe: needs", "error: recipe: t4-16g has no bf16"]),
         ("a: [1\n", None, ["error: recipe: not valid YAML"]),
         ("# nothing\n", None, ["error: recipe: holds no key"]),
@@ -189,8 +189,8 @@ def asked(endpoint: str, *overrides: str) -> list[CheckResult]:
         (200, "ok", "answers"),
         (302, "ok", "answers"),
         (307, "ok", "answers"),
-        (401, "warning", "known users alone"),
-        (403, "warning", "known users alone"),
+        (401, "warning", "answers 401: the repository is gated"),
+        (403, "warning", "answers 403: the repository is gated"),
         (404, "warning", "does not know it"),
     ],
 )

@@ -256,7 +256,7 @@ def test_a_save_ends_first(tmp_path: Path) -> None:
         run.type("save")
         code, said = run.end()
     assert code == 143
-    assert said.index("saved") < said.index("told to end") < said.index("got 15")
+    assert said.index("saved") < said.index("stopping the trainer") < said.index("got 15")
 
 
 def test_a_checkpoint_has_two_seconds_for_what_is_written_after_its_state(

@@ -60,9 +60,9 @@ def train(monkeypatch: pytest.MonkeyPatch, folder: str, *words: str) -> Result:
         (None, "nvidia-smi-2x4090", 0, ["2 x NVIDIA GeForce RTX 4090 (rtx-4090), 1000 GiB of RAM\n"]),
         ("1x24g", "nvidia-smi-2xquadro", 1, ["Quadro RTX 4000 is not in the catalogue", "8g has 7.3 usable"]),
         # Devices that others use.
-        ("2xrtx-5090", "nvidia-smi-2x5090-busy", 1, ["error: device 1 has 2.2 GiB free of 31.8, 29.6 are taken; the"]),
+        ("2xrtx-5090", "nvidia-smi-2x5090-busy", 1, ["error: device 1 has 2.2 GiB free of 31.8, 29.6 are in use; the"]),
         ("4xascend-910b-64g", "npu-smi-8x910b2", 0, ["runs on 4 of the 8 devices (4, 5, 6, 7)"]),
-        ("8xascend-910b-64g", "npu-smi-8x910b3-busy", 1, ["device 0 has 10.7 GiB free of 64.0, 53.3 are taken"]),
+        ("8xascend-910b-64g", "npu-smi-8x910b3-busy", 1, ["device 0 has 10.7 GiB free of 64.0, 53.3 are in use"]),
         # Nothing to compare with.
         ("8xa100-80g", "none", 0, ["the devices of this machine are not known", "judged for 8xa100-80g"]),
         ("8xa100-80g", "nvidia-smi-mismatch", 0,

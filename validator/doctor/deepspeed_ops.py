@@ -147,7 +147,7 @@ def _describe_build_lock(lock: Path, name: str, root: Path, wanted: bool) -> Che
     if builder := _find_builder(lock.parent, root):
         return ok(f"{found}; process {builder} builds {name}")
     state: State = "error" if wanted and age > _MAX_BUILD_SECONDS else "warning"
-    nobody = "nobody builds here" if age > _MAX_BUILD_SECONDS else "nobody builds here, perhaps another node does"
+    nobody = "no process builds here" if age > _MAX_BUILD_SECONDS else "no process builds here; another node may"
     waits = f"DeepSpeed waits for {name} without end"
     return result(state, f"{found}, and {nobody}; {waits}", "", f"`rm {shell_quote(str(lock))}`")
 

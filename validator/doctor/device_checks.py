@@ -34,8 +34,8 @@ def check_device_memory(run: RunSettings | None, context: CheckContext) -> Itera
     short = need.expected / GIB >= free
     found = f"device {fullest.visible_ids[0]} has {free:.1f} GiB free of {fullest.memory_gib:.1f}"
     band = f"{need.expected / GIB:.1f} ({need.low / GIB:.1f} to {need.high / GIB:.1f})"
-    needs = f"the run {'needs' if short else 'may need'} {band}: end what takes them, or choose other devices"
-    text = f"{found}, {fullest.used_gib:.1f} are taken; {needs}"
+    needs = f"the run {'needs' if short else 'may need'} {band}: end other processes, or choose other devices"
+    text = f"{found}, {fullest.used_gib:.1f} are in use; {needs}"
     yield result("error" if short else "warning", text, what="device memory")
 
 
@@ -74,7 +74,9 @@ def check_devices(run: RunSettings | None, context: CheckContext) -> Iterator[Ch
 def _no_device(root: Path, wanted: str) -> CheckResult:
     for driver in vendor_drivers().values():
         if file := next(root.glob(driver.device_files), None):
-            return warning(f"/{file.relative_to(root)} is there, and {driver.tool} is not", wanted, driver.tool_remedy)
+            return warning(
+                f"/{file.relative_to(root)} is there, but {driver.tool} is not installed", wanted, driver.tool_remedy
+            )
     compute = "run it on a compute node, such as by `srun`" if wanted else ""
     return result("error" if wanted else "ok", "this machine shows no device", wanted, compute)
 

@@ -33,7 +33,7 @@ def check_main_memory(run: RunSettings | None, context: CheckContext) -> Iterato
     """
     total, available = host.memory_gib(context.root), host.available_memory_gib(context.root)
     if available is None:
-        yield warning("the kernel does not tell how much is available")
+        yield warning("the kernel does not say how much is available")
         return
     swap = host.free_swap_gib(context.root)
     there = f"{available:.1f} GiB of {total or available:.1f} available{f', {swap:.0f} of swap' if swap >= 1 else ''}"
@@ -48,7 +48,7 @@ def check_main_memory(run: RunSettings | None, context: CheckContext) -> Iterato
     if state != "ok":
         more = "ask for more (`--mem` of a batch job, the memory limit of a container)"
         some = expected < (total or available)
-        way = f"end what takes it, or {more}" if some else f"{more}; `lmf-recipes explain` shows what fits"
+        way = f"end other processes, or {more}" if some else f"{more}; `lmf-recipes explain` shows what fits"
         remedy = f"the kernel {'would' if state == 'error' else 'may'} kill the run (exit code -9): {way}"
     yield result(state, there, f"{expected:.1f} GiB ({low:.1f} to {high:.1f})", remedy)
 
@@ -64,7 +64,11 @@ def check_processors(run: RunSettings | None, context: CheckContext) -> Iterator
         return
     wanted = node_demand.training_cpus(run, run.machine.devices if run.machine and not run.on_cpu else 1)
     few = there < wanted
-    remedy = "devices wait for them: `--cpus-per-task` of a batch job, the CPU limit of a container" if few else ""
+    remedy = (
+        "the devices wait for CPUs: raise `--cpus-per-task` of a batch job, or the CPU limit of a container"
+        if few
+        else ""
+    )
     yield result("warning" if few else "ok", str(there), str(wanted), remedy)
 
 
@@ -258,12 +262,12 @@ def _check_output_folder(run: RunSettings | None, context: CheckContext) -> Iter
     yield from short
     if under and under.kind == "overlay":
         remedy = "mount a folder of the host there, or set another `output_dir`"
-        yield warning(f"{there} is the container's own layer, which goes with it", "", remedy)
+        yield warning(f"{there} is in the container's own layer, which is lost with the container", "", remedy)
     if under and under.kind in ("tmpfs", "ramfs"):
         yield warning(f"{there} is main memory ({under.kind})", "", "set another `output_dir`")
     disk = os.statvfs(there)
     if disk.f_files and disk.f_favail < _MIN_FREE_FILES:  # a file system that counts no files has 0 in all
-        yield warning(f"{disk.f_favail} more files on it", f"{_MIN_FREE_FILES:,}", "remove some: `df -i`")
+        yield warning(f"room for {disk.f_favail} more files", f"{_MIN_FREE_FILES:,}", "remove some: `df -i`")
 
 
 def _measure_write_rate(folder: Path) -> float | None:

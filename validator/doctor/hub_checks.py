@@ -146,8 +146,10 @@ def _ask_hub(wanted: list[tuple[str, str]], context: CheckContext) -> Iterator[C
             return
         download = f"`{name}`, not here yet"
         if answer in (401, 403):
-            remedy = "accept its licence on the hub and `hf auth login`, unless that is done or the name is wrong"
-            yield warning(f"{endpoint} gives it to known users alone", download, remedy)
+            remedy = "accept its licence on the hub and `hf auth login`, or correct the name"
+            yield warning(
+                f"{endpoint} answers {answer}: the repository is gated, or the name is wrong", download, remedy
+            )
         elif answer == 404:
             yield warning(f"{endpoint} does not know it", download, "correct the name")
         else:
@@ -231,9 +233,9 @@ def check_proxy(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
     without = _proxy_value(context.environment, "no_proxy")
     caught = [*dict.fromkeys(host for host in _local_hosts(run, context) if not _matches_no_proxy(host, without))]
     if caught:
-        found = f"{', '.join(proxies)} would take requests to {', '.join(caught)}, near as they are"
+        found = f"requests to {', '.join(caught)} (local network) would go through {', '.join(proxies)}"
         spared = ",".join(filter(None, (without, *caught)))
-        yield warning(found, "no_proxy with them", f"export no_proxy={shell_quote(spared)}")
+        yield warning(found, "no_proxy for local hosts", f"export no_proxy={shell_quote(spared)}")
     if socks := [name for name, value in proxies.items() if value.startswith("socks")]:
         yield from _check_socks(socks[0], run, find_installed(context.site_packages).all_versions)
 
@@ -245,8 +247,8 @@ def _check_socks(name: str, run: RunSettings | None, there: Mapping[str, str]) -
     client, support = ("requests", "pysocks") if old else ("httpx", "socksio")
     if client in there and support not in there:
         asked = run is None or (not offline_variable() and any((*hub_models(run), *hub_datasets(run))))
-        found = f"{name} is of SOCKS, which {client} cannot use without {support}: the hub cannot be reached"
-        remedy = f'pip install "{client}[socks]", or set a proxy of HTTP'
+        found = f"{name} is a SOCKS proxy, which {client} cannot use without {support}: the hub cannot be reached"
+        remedy = f'pip install "{client}[socks]", or set an HTTP proxy'
         yield result("error" if asked else "warning", found, support, remedy)
 
 

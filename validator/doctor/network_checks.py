@@ -149,7 +149,7 @@ def check_interfaces(run: RunSettings | None, context: CheckContext) -> Iterator
             yield ok(f"HCCL meets at HCCL_IF_IP={address}", what="HCCL")
         else:
             found = f"HCCL_IF_IP={address} is no address of this machine"
-            yield error(found, "one of it", "unset HCCL_IF_IP", what="HCCL")
+            yield error(found, "an address of this machine", "unset HCCL_IF_IP", what="HCCL")
         return
     meant = chosen_interfaces(library, there, words)
     if not meant:
@@ -187,7 +187,7 @@ def _no_interface(library: str, words: str, there: Sequence[Interface]) -> Check
     names = ", ".join(one.name for one in there) or "none"
     real = next((one.name for one in there if not one.virtual), "")
     remedy = f"export {library}_SOCKET_IFNAME=={real}" if real else f"unset {library}_SOCKET_IFNAME"
-    return error(f"{library}_SOCKET_IFNAME={words} means none of the interfaces here", names, remedy, what=library)
+    return error(f"{library}_SOCKET_IFNAME={words} matches none of the interfaces here", names, remedy, what=library)
 
 
 def _judge_interface(library: str, one: Interface, words: str, leading: Interface | None) -> CheckResult:
@@ -221,11 +221,13 @@ def check_infiniband(run: RunSettings | None, context: CheckContext) -> Iterator
     slow = "NCCL falls back to sockets, several times slower"
     if is_infiniband_disabled(context.environment):
         if active:
-            remedy = f"unset {_DISABLE_VARIABLE}, unless they do not lead to the others"
-            yield warning(f"{_DISABLE_VARIABLE}=1, and {rates} stay unused", "NCCL over them", remedy)
+            remedy = f"unset {_DISABLE_VARIABLE}, unless those adapters do not lead to the other nodes"
+            yield warning(f"{_DISABLE_VARIABLE}=1, and {rates} are not used", "NCCL over InfiniBand", remedy)
     elif words and not meant:
         names = ", ".join(sorted({port.adapter for port in there})) or "none here"
-        yield warning(f"{_ADAPTER_VARIABLE}={words} means no adapter: {slow}", names, f"unset {_ADAPTER_VARIABLE}")
+        yield warning(
+            f"{_ADAPTER_VARIABLE}={words} matches no InfiniBand adapter: {slow}", names, f"unset {_ADAPTER_VARIABLE}"
+        )
     elif meant and not active:
         found = f"no port of {', '.join(sorted({port.adapter for port in meant}))} is active: {slow}"
         yield warning(found, "an active port", "`ibstat` says more; look after the cable or the subnet manager")

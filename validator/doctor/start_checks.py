@@ -144,7 +144,7 @@ def check_recipe(document: Document, machine: str | None, host_ram_gib: float | 
     warnings = report.count(Severity.WARNING)
     if warnings:
         told = f"`lmf-recipes check {shell_quote(document.path)}` shows them" if document.path != "-" else ""
-        yield ok(f"{warnings} {plural(warnings, 'warning')} of `check`", "", told, what="recipe")
+        yield ok(f"`check` has {warnings} {plural(warnings, 'warning')}", "", told, what="recipe")
     elif not errors:
         yield ok("nothing is wrong with it", what="recipe")
 

@@ -165,7 +165,7 @@ def check_compiled_packages(run: RunSettings | None, context: CheckContext) -> I
         if package in there.all_versions and library and (missing := _missing_symbol(library, given)):
             torch, wheel = there.all_versions["torch"], _WHEEL_NAME.search(there.origin(package))
             built = f" for {wheel[1]}, torch {wheel[2]}, cxx11abi {wheel[3]}" if wheel else ""
-            found = f"{package} {there.all_versions[package]}{built} needs `{missing}`, which torch {torch} has not"
+            found = f"{package} {there.all_versions[package]}{built} needs `{missing}`, which torch {torch} lacks"
             state: State = "error" if _is_imported(package, run, there) else "warning"
             yield result(state, found, f"a build for torch {torch}", remedy, what=package)
 
@@ -228,7 +228,7 @@ def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult
             return
         # Without its variables CANN's libraries are not found, and torch_npu is not imported.
         script = (folder.parent if folder.name == "latest" else folder) / "set_env.sh"
-        found = f"CANN {_read_version(folder)} is there, and its variables are not set"
+        found = f"CANN {_read_version(folder)} is installed, but its variables are not set"
         yield error(found, _HOME_VARIABLES[0], f"source {script}")
         return
     version = _read_version(home)
@@ -237,7 +237,7 @@ def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult
         remedy = "install that CANN, or the torch_npu that was released for yours"
         yield warning(f"CANN {version}", f"{wanted}, for which torch_npu {npu} was released", remedy)
     else:
-        yield ok(f"CANN {version or 'of an unknown release'} with torch_npu {npu}")
+        yield ok(f"CANN {version or '(release unknown)'} with torch_npu {npu}")
 
 
 def _read_version(home: Path) -> str:

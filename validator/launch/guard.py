@@ -159,12 +159,12 @@ class Guard:
                 processes.send_signal(pid, signal.SIGKILL)
         elif not self._signalled and self._saves and (saved := self._saves.in_progress()):
             if saved != self._waits_for:
-                told = f"the run ends after that, in {left:.0f} s at the latest; Ctrl-C ends it now"
+                told = f"the run ends after that, in {left:.0f} s at the latest; Ctrl-C kills it now"
                 _print_message(f"{saved} is being saved: {told}")
             self._waits_for = saved
         else:
             if self._asked and self._saves and not self._signalled:
-                _print_message(f"the trainer is told to end, and has {left:.0f} s; Ctrl-C ends it now")
+                _print_message(f"stopping the trainer, which has {left:.0f} s to end; Ctrl-C kills it now")
             for pid in {*processes.child_pids(os.getpid())} - self._signalled:
                 self._signalled.add(pid)
                 processes.send_signal(pid, self._number)

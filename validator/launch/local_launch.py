@@ -123,7 +123,7 @@ def lock_output_dir(folder: Path) -> Iterator[int | None]:
     try:
         with suppress(OSError):
             if not atomic_write.try_lock(opened):
-                own = "give this one a folder of its own: output_dir=DIR"
+                own = "set another folder for this run: output_dir=DIR"
                 raise RecipeError(f"another run writes to `{folder}`; wait for its end, or {own}")
         yield opened
     finally:

@@ -146,5 +146,5 @@ def run_timed_steps(prepared: LocalLaunch, steps: int) -> MeasuredSteps:
         sys.exit(128 + trainer.first_signal)
     if read_last_step(log) < wanted:
         ended = f"{words[0]} ended with exit code {code} after {read_last_step(log)} of {wanted} steps"
-        raise RecipeError(f"{ended}; what it printed says why")
+        raise RecipeError(f"{ended}; its output above says why")
     return read_measured_steps(log)
