@@ -25,7 +25,7 @@ from .suppression import Selection
 
 
 class OriginalFile(NamedTuple):
-    """A file as it was read. `mark` is what stands before the text, `data` all of it."""
+    """A file as it was read: `mark` is the byte order mark or empty, `data` all bytes."""
 
     path: str
     data: bytes
@@ -34,14 +34,14 @@ class OriginalFile(NamedTuple):
 
 
 def read_original(path: str) -> OriginalFile:
-    """The file, or standard input for `-`. Raises RecipeError."""
+    """Return the file, or standard input for `-`. Raises RecipeError."""
     data = safe_read.read_bytes(path)
     return OriginalFile(path, data, "\ufeff" if data.startswith(codecs.BOM_UTF8) else "", safe_read.decode_text(data))
 
 
 def write_fixed(original: OriginalFile, content: str) -> None:
-    """Put the text in the place of the file's; of standard input it goes to standard output. Raises RecipeError where
-    the file may not be written, or is not what it was any more."""
+    """Write the text in place of the file's; the text of standard input goes to standard output. Raises RecipeError if
+    the file may not be written, or has changed in the meantime."""
     if original.path == "-":
         sys.stdout.write(content if sys.stdout.isatty() else RawText(original.mark + content))
         return
@@ -65,7 +65,8 @@ _NEEDS_UNSAFE = "it may change what is trained: --unsafe-fixes"
 
 @dataclass(eq=False)
 class FixedDocument:
-    """A recipe on its way: as it is now, what is found in it, and what was done. `refused` says why a fix was not."""
+    """A recipe while it is fixed: its text now, its findings and the findings that were fixed. `refused` says why a fix
+    was not made."""
 
     document: Document
     report: FileReport
@@ -76,7 +77,7 @@ class FixedDocument:
 def apply_fixes(
     document: Document, judge: JudgeDocument, wanted: Callable[[Diagnostic], bool], unsafe: bool
 ) -> FixedDocument:
-    """The recipe after every fix of a wanted finding that can be made, and all findings that are left."""
+    """Return the recipe after every fix that can be made of a wanted finding, and all findings that are left."""
     now = FixedDocument(document, judge(document))
     together, tries = True, max(_MIN_TRIES, _MAX_CHARACTERS // (len(document.text) + 1))
     while safe := [
@@ -98,7 +99,7 @@ def apply_fixes(
 
 
 def skipped_fixes(now: FixedDocument, wanted: Callable[[Diagnostic], bool]) -> list[tuple[Diagnostic, str]]:
-    """Each wanted finding that has a fix and is still there, and why."""
+    """Return each wanted finding that has a fix and was not fixed, and the reason."""
     fixable = [each for each in now.report.diagnostics if each.fix and wanted(each)]
     return [(each, now.refused.get(_finding_key(each), _NEEDS_UNSAFE)) for each in fixable]
 
@@ -160,13 +161,13 @@ class FixedFile(NamedTuple):
 
     @property
     def changed(self) -> bool:
-        """Whether a fix was made."""
+        """True if a fix was made."""
         return self.before is not None and self.before.text != self.after
 
 
 def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) -> Iterator[FixedFile]:
-    """The files that a subject stands for, but those that were `seen` by another name; a recipe of the catalogue, a
-    DeepSpeed file and a link to a file outside of the repository are only judged."""
+    """Yield the files that a subject stands for, except those in `seen`. A recipe of the catalogue, a DeepSpeed file
+    and a link to a file outside of the repository are judged, and not fixed."""
     if isinstance(subject, Document):
         yield FixedFile(judge.check_document(subject, *request.target))
         return
@@ -205,14 +206,14 @@ def write_fixed_file(fixed: FixedFile) -> bool:
 
 
 def format_diff(before: OriginalFile, after: str) -> str:
-    """The change in the unified format."""
+    """Return the change in the unified format."""
     old, new = before.text.splitlines(keepends=True), after.splitlines(keepends=True)
     lines = difflib.unified_diff(old, new, before.path, before.path)
     return escaping.escape_lines(each for line in lines for each in _diff_line_without_end(line))
 
 
 def _diff_line_without_end(line: str) -> Iterator[str]:
-    """A line of a change without its end, of either form, and what is said where it has none."""
+    """Yield a line of a change without its end, and the remark that a file has no newline at its end."""
     yield line.removesuffix("\n").removesuffix("\r")
     if not line.endswith("\n"):
         yield "\\ No newline at end of file"

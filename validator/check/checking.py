@@ -40,8 +40,8 @@ def check_files(
     host_ram_gib: float | None = None,
     trial: Simulate | None = None,
 ) -> Report:
-    """All findings of all files. Folders stand for the files in them; `-` is standard input; a document has been read
-    already. `trial` gives a run what simulates it. Never raises."""
+    """Return all findings of all files. Folders stand for the files in them, `-` is standard input, and a document has
+    been read already. `trial` adds simulations to a run. Never raises."""
 
     def report(one: str | Document | FileReport) -> FileReport:
         if isinstance(one, FileReport):
@@ -61,7 +61,8 @@ def check_files(
 def check_file(
     path: str, machine: str | None = None, host_ram_gib: float | None = None, trial: Simulate | None = None
 ) -> FileReport:
-    """All findings of one file: a recipe, or a DeepSpeed JSON file by its suffix. Never raises for bad input."""
+    """Return all findings of one file: a recipe, or a DeepSpeed file if its name ends with .json. Never raises for bad
+    input."""
     zero = path.endswith(".json")
     report = _check_deepspeed_file(path) if zero else check_document(load_recipe(path), machine, host_ram_gib, trial)
     if not report.diagnostics or path == "-" or known_folders.is_in_repository(path, path):
@@ -70,7 +71,7 @@ def check_file(
 
 
 def unreadable_report(path: str, why: str) -> FileReport:
-    """The report of what cannot be read."""
+    """Return the report of a file that cannot be read."""
     return FileReport(path, [Diagnostic("LOA001", Severity.ERROR, why)])
 
 
@@ -81,8 +82,8 @@ def check_document(
     trial: Simulate | None = None,
     guarded: bool = True,
 ) -> FileReport:
-    """All findings of a recipe that has been read. Unless whoever runs it trusts it, they are `guarded`: nothing is
-    quoted of files outside of its repository."""
+    """Return all findings of a recipe that has been read. `guarded`: findings quote nothing of files outside of the
+    recipe's repository, as whoever starts the check may not trust the recipe."""
     if document.judgeable and document.values:
         return check_recipe(document, machine, host_ram_gib, trial, guarded)[0]
     report = FileReport(
@@ -100,7 +101,8 @@ def check_recipe(
     trial: Simulate | None = None,
     guarded: bool = True,
 ) -> tuple[FileReport, RunSettings]:
-    """All findings of a recipe that holds keys, and the run that they are about: without the values they refuse."""
+    """Return all findings of a recipe that holds keys, and the run that they are about, without the values that were
+    refused."""
     locations = Locations(document, guarded)
     report = FileReport(document.path, list(document.problems))
     if document.path != "-" and not document.path.endswith(RECIPE_SUFFIXES):
@@ -128,13 +130,14 @@ def check_recipe(
 
 
 def _intended_names(diagnostics: Iterable[Diagnostic]) -> frozenset[str]:
-    """Keys that are written under another name, so that the recipe seems to lack them."""
+    """Return the keys that are written under another name, so that the recipe seems to lack them."""
     fixes = [each.fix for each in diagnostics if each.fix and each.severity is Severity.ERROR]
     return frozenset(str(edit.to) for fix in fixes for edit in fix.edits if edit.do == "rename")
 
 
 def _without_safe_fix(diagnostic: Diagnostic) -> Diagnostic:
-    """The finding of a recipe that is misread: what seems to have no effect may hang on what is meant."""
+    """Return the finding of a recipe that is misread. A setting that seems to have no effect may depend on a misspelt
+    key, so removing it is not safe."""
     fix = diagnostic.fix
     if fix is None or all(edit.do != "remove" for edit in fix.edits):
         return diagnostic
@@ -142,13 +145,14 @@ def _without_safe_fix(diagnostic: Diagnostic) -> Diagnostic:
 
 
 def _clip_message(diagnostic: Diagnostic) -> Diagnostic:
-    """The finding, with as much of its message as anybody reads: what a file holds may be as long as the file."""
+    """Return the finding with a message of bounded length: a message may quote a file of any length."""
     long = len(diagnostic.message) > _MAX_MESSAGE
     return diagnostic._replace(message=clip(diagnostic.message, _MAX_MESSAGE)) if long else diagnostic
 
 
 def _report_order(diagnostic: Diagnostic) -> tuple[int, int, str, int, int, str]:
-    """The order of the file that is checked; what lies in another stands where that is named."""
+    """Return the sort key of a finding: its place in the checked file. A finding in another file stands where that file
+    is named."""
     line, column = diagnostic.line, diagnostic.column
     if diagnostic.path is None:
         return line, column, "", line, column, diagnostic.code
@@ -157,7 +161,7 @@ def _report_order(diagnostic: Diagnostic) -> tuple[int, int, str, int, int, str]
 
 
 def _check_deepspeed_file(path: str) -> FileReport:
-    """A DeepSpeed file by itself: what can be said without the recipe that uses it."""
+    """Return the report of a DeepSpeed file by itself, without the recipe that uses it."""
     try:
         text = read_text(path)
     except RecipeError as err:
@@ -187,20 +191,20 @@ def _advice_on_memory(run: RunSettings) -> str:
 
 
 def expand_path(path: str) -> list[str | FileReport]:
-    """The files a path stands for, and a report of each folder in it that cannot be listed; what cannot be looked at is
-    left to the loader to explain."""
+    """Return the files that a path stands for, and a report for each folder in it that cannot be listed. The loader
+    explains a path that cannot be looked at."""
     if path == "-" or safe_read.path_kind(path) != "folder":
         return [path]
     closed: list[str | FileReport] = []
 
-    def told(folder: str, err: OSError) -> None:
+    def report_closed(folder: str, err: OSError) -> None:
         closed.append(
             unreadable_report(
                 folder, f"is a folder that cannot be listed: {os_reason(err)}; what is in it was not checked"
             )
         )
 
-    return [*find_files.find_in_folder(path, told), *closed] or [
+    return [*find_files.find_in_folder(path, report_closed), *closed] or [
         unreadable_report(path, "holds no recipe (.yaml) and no DeepSpeed file (.json)")
     ]
 
@@ -218,10 +222,9 @@ def reasons_not_judged(run: RunSettings, tried: bool = False) -> Iterator[NotJud
     elif not run.machine:
         yield NotJudged(_NO_MACHINE, _NO_MACHINE)
     if run.model_problem:
-        told = bool(run.machine)
-        code = "FIT005" if told and not tried else ""
+        code = "FIT005" if run.machine and not tried else ""
         yield NotJudged(
-            "model not known", "model not known" if told else clip(run.model_problem, _MAX_MODEL_PROBLEM), code
+            "model not known", "model not known" if run.machine else clip(run.model_problem, _MAX_MODEL_PROBLEM), code
         )
     if run.task.is_inference_only:
         yield NotJudged("nothing is trained", "nothing is trained: the formulas are of training")

@@ -16,7 +16,7 @@ from validator.run.settings import resolve
 
 _OUR_SUFFIXES = (*RECIPE_SUFFIXES, ".json")
 _MAX_BYTES = 1 << 20
-# Looked for in bytes, so that a recipe that is not UTF-8, or no YAML any more, is recognised and told so.
+# Looked for in bytes, so that a recipe that is not UTF-8, or no YAML any more, is recognized and reported.
 _HEADER_START = re.compile(rb"(?m)^# /// recipe[ \t\r]*$")
 _RECIPE_KEY = re.compile(
     rb"""(?mx) ^["']? ( model_name_or_path | do_train | dataset | finetuning_type | template | cutoff_len
@@ -34,7 +34,7 @@ _SKIPPED_FOLDERS = ("node_modules", "venv", "site-packages", "checkpoints")
 
 
 def is_ours(path: str) -> bool:
-    """Whether the file is a recipe or a DeepSpeed file; one that cannot be read is neither."""
+    """True if the file is a recipe or a DeepSpeed file. A file that cannot be read is neither."""
     try:
         data = read_bytes(path)[:_MAX_BYTES]
     except RecipeError:
@@ -43,8 +43,8 @@ def is_ours(path: str) -> bool:
 
 
 def find_in_folder(folder: str, closed: Callable[[str, OSError], object] = lambda _folder, _err: None) -> list[str]:
-    """The recipes and DeepSpeed files in a folder and those below it, in order; links to folders are not followed.
-    `closed` is told of each folder that cannot be listed."""
+    """Return the recipes and DeepSpeed files in a folder and below it, in order; links to folders are not followed.
+    `closed` is called for each folder that cannot be listed."""
     files, below = list[str](), [folder]
     while below:
         place = below.pop()
@@ -59,8 +59,8 @@ def find_in_folder(folder: str, closed: Callable[[str, OSError], object] = lambd
 
 
 def _list_folder(folder: str, asked: bool) -> tuple[list[str], list[str]]:
-    """Files in a folder that may be ours by their names (among a million files none is looked at that is called
-    otherwise), and folders to look into. A virtual environment that nobody asked for has none. Raises OSError."""
+    """Return the files in a folder that may be ours by their names, and the folders to look into. Files with other
+    names are not opened, as there may be a million. A virtual environment is skipped unless `asked`. Raises OSError."""
     files, folders = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -76,7 +76,7 @@ def _list_folder(folder: str, asked: bool) -> tuple[list[str], list[str]]:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a file, or a link to one: not to a name that is too long, to a pipe or to itself."""
+    """True for a file, and for a link to a file; False for a name that is too long, a pipe or a link to itself."""
     try:
         return entry.is_file()
     except OSError:
@@ -90,7 +90,7 @@ def _is_recipe(data: bytes) -> bool:
 
 
 def _is_deepspeed_file(data: bytes) -> bool:
-    """An object with ZeRO settings, or what is left of one that is no JSON any more."""
+    """True for an object with ZeRO settings, and for broken JSON that names them."""
     if not _ZERO_SETTINGS.search(data):
         return False
     try:
@@ -101,8 +101,8 @@ def _is_deepspeed_file(data: bytes) -> bool:
 
 
 def files_to_check(paths: Sequence[str]) -> list[str]:
-    """The recipes and DeepSpeed files among the paths, then the recipes in the working directory that read a DeepSpeed
-    file or data set registry among them."""
+    """Return the recipes and DeepSpeed files among the paths, then the recipes in the working directory that read a
+    DeepSpeed file or data set registry among the paths."""
     ours = [path for path in paths if is_ours(path)]
     read = [path for path in paths if Path(path).name == REGISTRY_FILE or (path.endswith(".json") and path in ours)]
     known = {Path(path).resolve() for path in ours}

@@ -18,23 +18,23 @@ from validator.wording import relative_to_cwd
 
 
 def general_message(code: str) -> str:
-    """The finding in general words: the first line of its manual page."""
+    """Return the finding in general words: the first line of its manual page."""
     words = all_rules.rule_page(code).violation.rstrip(".")
     start = words[0].lower() if words.partition(" ")[0].istitle() else words[0]
     return f"{start}{words[1:]}; what stands in files outside of this repository is not shown"
 
 
 def report_without_quotes(report: FileReport) -> FileReport:
-    """The report of a file that is a link to one outside: what is wrong and where, without a line or a value of it."""
+    """Return the report of a link to a file outside: what is wrong and where, without a line or a value of the file."""
     found = [each._replace(message=general_message(each.code), key=None, fix=None) for each in report.diagnostics]
     gaps = tuple(NotJudged(gap.summary, gap.summary, gap.code) for gap in report.unjudged)
     return FileReport(report.path, found, report.verdict, unjudged=gaps)
 
 
 class Locations:
-    """Resolves the places of one file's findings. `sources` are the texts that the places lie in, by the path that is
-    shown: each is read once, and only where a finding lies in it. Where they are `guarded`, nothing is
-    quoted of files that are none of the repository's."""
+    """Resolves the places of one file's findings. `sources` are the texts in which the places lie, by the path that is
+    shown; each is read once, and only if a finding lies in it. `guarded`: nothing is quoted of files outside of the
+    repository."""
 
     def __init__(self, document: Document, guarded: bool = True) -> None:
         self._document, self._guarded = document, guarded
@@ -50,7 +50,7 @@ class Locations:
         remedy: str | None = None,
         fix: Fix | None = None,
     ) -> Diagnostic:
-        """The finding at a place."""
+        """Return the finding at a place."""
         if (
             place.quotes_file is None and place.file is None and not place.conflicts_with
         ):  # most findings, and the quick way
@@ -61,13 +61,13 @@ class Locations:
         return Diagnostic(code, severity, message, *self.position(place), place.key, remedy, path, related, fix)
 
     def path(self, place: Place) -> str | None:
-        """The file, from the working directory where it lies in that; None for the one that is checked."""
+        """Return the file, from the working directory if it lies in that; None for the file that is checked."""
         if place.file is None or Path(place.file).absolute() == Path(self._document.path).absolute():
             return None
         return str(relative_to_cwd(Path(place.file)))
 
     def position(self, place: Place) -> Position:
-        """Line and column; the top of a file that cannot be read."""
+        """Return line and column; the top of a file that cannot be read."""
         if place.file is None:
             return self._document.position(place.route, place.at_key)
         path = self.path(place)
@@ -85,13 +85,13 @@ class Locations:
         return self._texts[path]
 
     def _quotes(self, *files: str | None) -> bool:
-        """Whether all of them may be quoted."""
+        """True if all of the files may be quoted."""
         return not self._guarded or all(
             known_folders.is_in_repository(file, self._document.path) for file in files if file
         )
 
     def related(self, place: Place) -> tuple[Related, ...]:
-        """Where the recipe names the file, and where it sets what the value contradicts."""
+        """Return where the recipe names the file, and where it sets the keys that the value contradicts."""
         named = {place.key: "named"} if place.key and self.path(place) else {}
         words = {**named, **{key: f"{key} set" for key in place.conflicts_with}}
         positions = {key: self._document.position((key,)) for key in words}

@@ -27,7 +27,7 @@ _Mark = tuple[str, int | None]  # a code, and a line or the whole recipe
 
 
 class Suppression(NamedTuple):
-    """One code of a comment, and where it stands. `whole_file`: it holds for the whole recipe."""
+    """One code of a comment, and where it stands. `whole_file`: it counts for the whole recipe."""
 
     code: str
     line: int
@@ -36,18 +36,18 @@ class Suppression(NamedTuple):
 
     @property
     def mark(self) -> _Mark:
-        """The code that it suppresses, and the line; no line for the whole recipe."""
+        """Return the code that it suppresses, and the line; no line for the whole recipe."""
         return self.code, None if self.whole_file else self.line
 
 
 def cannot_be_suppressed(diagnostic: Diagnostic) -> bool:
-    """Whether the finding is shown whatever is asked: without it, no more can be said of the file."""
+    """True if the finding is always shown, because without it nothing more can be said of the file."""
     return diagnostic.code.startswith("LOA") and diagnostic.severity is Severity.ERROR
 
 
 def without_suppressed(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:
-    """The findings without those that comments suppress, and with one for each comment that is of no use, which only a
-    run without options of the command line can tell."""
+    """Return the findings without those that comments suppress, and a finding for each comment that suppresses nothing.
+    `as_written`: the run has no overrides; only then is a comment known to suppress nothing."""
     if _COMMENT_MARK not in document.text:
         return diagnostics
     suppressions = list(_read_suppressions(document))
@@ -62,7 +62,8 @@ def without_suppressed(document: Document, diagnostics: list[Diagnostic], as_wri
 
 
 def _suppressing_marks(diagnostic: Diagnostic) -> set[_Mark]:
-    """Marks that suppress a finding: its code on its line, or at the top; for another file on a line that names it."""
+    """Return the marks that suppress a finding: its code on its line, or at the top of the recipe. A finding in another
+    file is suppressed on a line that names the file."""
     if cannot_be_suppressed(diagnostic):
         return set()
     own = [diagnostic.line] if diagnostic.path is None else [place.line for place in diagnostic.related]
@@ -70,7 +71,7 @@ def _suppressing_marks(diagnostic: Diagnostic) -> set[_Mark]:
 
 
 def _read_suppressions(document: Document) -> Iterator[Suppression]:
-    """The codes of every comment; a comment without any counts as one empty code."""
+    """Yield the codes of every comment. A comment without any code counts as one empty code."""
     keys = document.body_tree.position(())[0] if document.body_tree else 1
     for number, line in enumerate(document.text.splitlines(), 1):
         comment = re.search(_IGNORE_COMMENT, line) if _COMMENT_MARK in line else None
@@ -84,7 +85,7 @@ def _read_suppressions(document: Document) -> Iterator[Suppression]:
 def _useless_comments(
     suppressions: Iterable[Suppression], diagnostics: list[Diagnostic], as_written: bool
 ) -> Iterator[Diagnostic]:
-    """LOA009."""
+    """Yield LOA009 for each comment that suppresses nothing."""
     codes, met = all_rules.all_codes(), {mark for each in diagnostics for mark in _suppressing_marks(each)}
     known = frozenset(codes)
     for one in suppressions:
@@ -100,18 +101,18 @@ def _useless_comments(
 
 
 class Selection(NamedTuple):
-    """Codes or their beginnings. Without `select` all are asked for; `ignore` wins over it."""
+    """Codes or beginnings of codes. An empty `select` selects all; `ignore` wins over `select`."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
 
     def holds(self, diagnostic: Diagnostic) -> bool:
-        """Whether the finding is asked for; that a file cannot be read always is."""
+        """True if the finding is selected. The finding that a file cannot be read always is."""
         wanted = not self.select or diagnostic.code.startswith(self.select)
         return cannot_be_suppressed(diagnostic) or (wanted and not diagnostic.code.startswith(self.ignore))
 
     def apply(self, report: Report) -> None:
-        """Leave in the report what is asked for."""
+        """Leave only selected findings in the report."""
         for file in report.files:
             file.diagnostics = [each for each in file.diagnostics if self.holds(each)]
 
@@ -122,7 +123,8 @@ IGNORED_AT_LAUNCH = Selection(ignore=("PAR305", "PTH018"))
 
 
 def parse_codes(words: Iterable[str]) -> tuple[str, ...]:
-    """Codes and beginnings of codes from comma-separated words. Raises RecipeError for one that matches nothing."""
+    """Return codes and beginnings of codes from comma-separated words. Raises RecipeError for a word that matches no
+    code."""
     wanted = tuple(code.strip().upper() for word in words for code in word.split(",") if code.strip())
     known = all_rules.all_codes() if wanted else []
     for code in wanted:

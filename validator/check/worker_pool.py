@@ -49,13 +49,14 @@ def map_in_processes(judge: Callable[[Item], Answer], items: Sequence[Item]) -> 
 
 
 def _usable_processors() -> int:
-    """How many processors this process may use; one where the system cannot fork as Linux does."""
+    """Return how many processors this process may use; one on a system that cannot fork as Linux does."""
     known = hasattr(os, "fork") and hasattr(os, "sched_getaffinity")
     return min(len(os.sched_getaffinity(0)), _MAX_PROCESSES) if known else 1
 
 
 def _send_answers(judge: Callable[[Item], object], parts: Sequence[Sequence[Item]], sending: Connection) -> None:
-    """Answer part by part. What fails here fails where it is waited for, too, and is told there."""
+    """Answer part by part, in a worker. An item that fails here is judged again by the parent, which reports the
+    failure."""
     try:
         processes.die_with_parent()
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -209,8 +209,9 @@ def targets_missing(run: RunSettings, model: Model) -> Findings:
 
 
 def _linear_names(run: RunSettings, model: Model) -> frozenset[str]:
-    """Names that LoRA finds in the model with the transformers releases of the recipe; empty where not all are known:
-    of a part that sees images, or of experts that were linear layers in a release that is not read."""
+    """Return the names of linear layers that LoRA finds in the model with the transformers releases of the recipe.
+    Empty if not all are known: those of a part that sees images, or of experts that were linear layers in a release
+    that is not read."""
     family = model.family
     fused = family.fused_experts is None or family.fuses(run.releases)
     if model.modules or not family.linear or not (fused or family.separate):

@@ -58,8 +58,8 @@ _PARAGRAPHS = r"(?ms)^ *(Why|Source|Fix):(.*?)(?=^ *(?:Why|Source|Fix):|\n\n|\Z)
 
 
 def rule_page(code: str) -> ManualPage:
-    """The manual page of a code, with the releases that its sources were read in. Raises RecipeError for an unknown
-    one."""
+    """Return the manual page of a code, with the releases that its sources were read in. Raises RecipeError for an
+    unknown code."""
     wanted = code.upper()
     pages = tables.yaml_table("manual")
     if wanted in pages:
@@ -71,7 +71,7 @@ def rule_page(code: str) -> ManualPage:
 
 
 def _docstring_in_source(rule: Rule) -> str:
-    """The docstring of a rule as it is written, where Python left it out (`-OO`)."""
+    """Return the docstring of a rule as it is written in the source; Python leaves docstrings out with `-OO`."""
     # Python 3.14 leaves them out of what it parses, too, unless it is told not to.
     tree = compile(inspect.getsource(rule.check), rule.code, "exec", ast.PyCF_ONLY_AST, optimize=0)
     assert isinstance(tree, ast.Module)
@@ -81,12 +81,12 @@ def _docstring_in_source(rule: Rule) -> str:
 
 
 def rule_pages(codes: Iterable[str]) -> dict[str, ManualPage]:
-    """The manual pages of several codes."""
+    """Return the manual pages of several codes."""
     return {code: rule_page(code) for code in sorted(codes)}
 
 
 def all_codes() -> list[str]:
-    """Every code there is, sorted."""
+    """Return every code there is, sorted."""
     return sorted([*tables.yaml_table("manual"), *(rule.code for rule in RULES)])
 
 
@@ -103,7 +103,7 @@ def named_sources(text: str) -> list[str]:
 
 
 def fix_paragraph(text: str) -> str | None:
-    """The `Fix:` paragraph of a manual page, as one line."""
+    """Return the `Fix:` paragraph of a manual page as one line; None if there is none."""
     return _paragraph(text, "Fix") or None
 
 

@@ -127,7 +127,7 @@ def mixing_refused(run: RunSettings) -> Findings:
 
 
 def _mixing_shares(run: RunSettings) -> list[float]:
-    """The share of each data set; NaN where it is no number."""
+    """Return the share of each data set; NaN for a share that is not a number."""
     shares = []
     for word in run.args.words("interleave_probs"):
         try:
@@ -220,15 +220,15 @@ def most_samples_cut(run: RunSettings) -> Findings:
 
 
 def _first_row_lengths(run: RunSettings) -> list[float]:
-    """Lengths in tokens of the first rows of local data, by the lowest estimate; empty if there are no rows, or if the
-    header block states lengths."""
+    """Return lengths in tokens of the first rows of local data, by the lowest estimate. Empty if there are no rows, or
+    if the header block states lengths."""
     rows = () if run.declared.lengths.typical else sample_lengths.first_row_lengths(run)
     return [sample_lengths.LOWEST_ESTIMATE_FACTOR * tokens for tokens in islice(rows, _ROWS_SAMPLED)]
 
 
 def _mean_length(run: RunSettings) -> float:
-    """Tokens of a typical sample: as the header block states, else the published mean of public data; 0 if neither is
-    known."""
+    """Return the tokens of a typical sample: as the header block states, else the published mean of public data; 0 if
+    neither is known."""
     if run.declared.lengths.typical:
         return run.declared.lengths.typical
     # Where samples are recommended, the recipe is made for other data than it names.
@@ -237,7 +237,7 @@ def _mean_length(run: RunSettings) -> float:
     return float(published[0]) if published else 0.0
 
 
-# Tokens for one process, of which no fewer are told: it makes 100,000 a second, and half an hour is the least allowed.
+# With fewer tokens for one process nothing is reported: it makes 100,000 a second, and the least wait is half an hour.
 _QUICK_TOKENS = 1e8
 # Processes that most servers have the processors and the memory for (LLaMA-Factory's own examples).
 _MAX_TOKENIZERS = 16
@@ -289,7 +289,8 @@ def hccl_waits_less(run: RunSettings, machine: Machine) -> Findings:
 
 
 def _tokenizing_seconds(run: RunSettings) -> float:
-    """Seconds that others wait for, about; 0 where none do, or not for long: then the time model is not asked."""
+    """Return about how many seconds the other processes wait for tokenizing. 0 if no process waits, or not for long;
+    then the time model is not asked."""
     # Tokens that each process which tokenizes makes, if all samples were as long as they may be.
     sequences = (run.data.rows or 0) * (2 if run.task.uses_preference_pairs else 1)
     most = sequences * run.batch.max_tokens / _tokenizer_processes(run)

@@ -147,13 +147,13 @@ def _ranking_contradicts_stage(run: RunSettings, dataset: Dataset) -> bool:
 
 
 def _parts_without_column(run: RunSettings, dataset: Dataset, trained: bool) -> list[str]:
-    """Parts that are needed and have no column; the answers of an evaluation are not."""
+    """Return the parts that are needed and have no column. An evaluation needs no answers."""
     absent = [part for part in _needed_parts(run, dataset) if not dataset.attr.columns.get(part)]
     return absent if trained or absent != ["response"] else []
 
 
 def _needed_parts(run: RunSettings, dataset: Dataset) -> Iterator[str]:
-    """Parts of a sample without which nothing is left to train on."""
+    """Yield the parts of a sample without which nothing is left to train on."""
     form, pairs = _known_formatting(dataset), dataset.entry.get("ranking") is True
     if form in ("sharegpt", "openai"):
         yield "messages"
@@ -166,14 +166,15 @@ def _needed_parts(run: RunSettings, dataset: Dataset) -> Iterator[str]:
 
 
 def _columns_looked_up(dataset: Dataset) -> Iterator[str]:
-    """Columns that are looked up in every row; the system prompt is not, where conversations begin with it."""
+    """Yield the columns that LLaMA-Factory looks up in every row. It does not look up the system prompt if
+    conversations begin with it."""
     attr = dataset.attr
     for column in attr.required_columns() if _known_formatting(dataset) else ():
         if column and (attr.formatting == "alpaca" or column != attr.columns.get("system")):
             yield column
 
 
-# What is wrong with an entry by itself, or beside the names of the columns, is told by these.
+# What is wrong with an entry by itself, or beside the names of the columns, is reported by these.
 _RULES_ON_COLUMNS = (ranking_against_stage, formatting_unknown, part_without_column, column_absent, tags_incomplete)
 
 
@@ -289,12 +290,12 @@ def _why_untrained(run: RunSettings, at: PlaceIn, dataset: Dataset, rows: Sequen
     why = f"no row can be trained: {untrained}" if untrained else ""
     why = why or first_fatal_row(dataset.attr, run.task.stage, _rows_surely_read(run, dataset))
     asked = ((each, subject) for each in _RULES_ON_COLUMNS for subject in subjects.datasets(run)) if why else ()
-    told = (place for each, subject in asked for place, *_ in each.check(run, *subject))
-    return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in told) else why
+    reported = (place for each, subject in asked for place, *_ in each.check(run, *subject))
+    return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in reported) else why
 
 
 def _rows_surely_read(run: RunSettings, dataset: Dataset) -> Sequence[Mapping[str, Any]]:
-    """The first rows, as far as they are read for certain."""
+    """Return the first rows, as far as LLaMA-Factory reads them for certain."""
     rows = dataset.rows
     if not rows or rows.problem or "num_samples" in dataset.entry:  # which draws rows at random
         return ()
@@ -320,14 +321,14 @@ def _needed_package(entry: Mapping[str, Any]) -> str | None:
 
 
 def _has_media(dataset: Dataset, part: str) -> bool:
-    """Whether a row that is at hand has a file in this column."""
+    """True if a row that is at hand has a file in this column."""
     column, rows = dataset.attr.columns.get(part) or "", dataset.rows
     return bool(column and rows and any(row.get(column) for row in rows.head))
 
 
 def _missing_media_file(run: RunSettings, dataset: Dataset, part: str) -> str:
-    """The first file of the rows at hand that LLaMA-Factory finds neither in `media_dir` nor in the working directory,
-    with its row; empty where all are there."""
+    """Return the first file, with its row, that LLaMA-Factory finds neither in `media_dir` nor in the working
+    directory; empty if all files of the rows at hand are there."""
     column = dataset.attr.columns.get(part) or ""
     folder = str(run.args.get("media_dir") or dataset.folder)
     for number, row in enumerate(_rows_surely_read(run, dataset) if column else (), 1):

@@ -25,7 +25,7 @@ from validator.run.settings import RunSettings
 
 
 def guessed_format(dataset: Dataset) -> str:
-    """The `formatting` that the first rows ask for; empty where that cannot be told."""
+    """Return the `formatting` that the first rows need; empty if they do not show it."""
     with suppress(entry_inference.UnknownFormError):
         return str(entry_inference.infer_entry(_first_rows(dataset)).entry.get("formatting", "alpaca"))
     return ""
@@ -64,8 +64,8 @@ def registry_missing(run: RunSettings) -> Findings:
     Fix: `lmf-recipes data FILE --register NAME` creates it; or set `dataset_dir` to its folder (default `data`, from
     the working directory).
     """
-    told = file_paths.registry_missing_too(run)  # by PTH001
-    if _is_registry_missing(run) and not run.data.is_tokenized and not told:
+    # PTH001 says it if the DeepSpeed file is missing, too.
+    if _is_registry_missing(run) and not run.data.is_tokenized and not file_paths.registry_missing_too(run):
         commands = (_register_command(run, name) for key in ("dataset", "eval_dataset") for name in run.args.words(key))
         remedy = next(filter(None, commands), "create it, or set `dataset_dir` to its folder")
         registry = f"{run.args.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
@@ -174,7 +174,8 @@ def _looks_like_path(name: str) -> bool:
 
 
 def _register_command(run: RunSettings, name: str) -> str:
-    """The command that defines a data set where a file of this name lies in the working directory or `dataset_dir`."""
+    """Return the command that defines a data set, if a file of this name lies in the working directory or in
+    `dataset_dir`; else empty."""
     suffixes = dataset_registry.readable_suffixes()
     folder = str(run.data.registry.folder) if run.data.registry else "data"
     names = [name] if _looks_like_path(name) else [f"{name}.{suffix}" for suffix in suffixes]
@@ -263,6 +264,7 @@ def file_ignored(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
 
 
 def _is_train_split(text: str) -> bool:
-    """Whether the datasets library takes it for a file: `train`, or a part such as `train[:10%]` (arrow_reader.py)."""
+    """True if the datasets library takes the text for a local file: `train`, or a part such as `train[:10%]`
+    (arrow_reader.py)."""
     part = r"\s*(train|all)(\[(-?[\d_]+%?)?:(-?[\d_]+%?)?\])?(\([^)]*\))?\s*"
     return text == "train" or bool(re.fullmatch(part, text))

@@ -16,7 +16,7 @@ from validator.run.settings import RunSettings
 
 
 def _training_rows(run: RunSettings) -> Rows | None:
-    """Samples trained on, before `val_size`; None unless every data set can be counted here."""
+    """Return the samples that are trained on, before `val_size`; None unless every data set can be counted here."""
     sets, limit = run.data.datasets, run.args.get("max_samples")
     if not sets or len(sets) != len(set(run.args.words("dataset"))) or run.data.is_tokenized or not run.task.trains:
         return None
@@ -30,7 +30,7 @@ def _training_rows(run: RunSettings) -> Rows | None:
 
 
 class _CountedSamples(NamedTuple):
-    """The samples as the guidance counts them, the same in words, and the guidance."""
+    """The number of samples in the unit of the guidance, the same in words, and the guidance."""
 
     number: int
     words: str
@@ -175,12 +175,13 @@ def no_sequence_filled(run: RunSettings) -> Findings:
 
 
 def _max_tokens_of_row(row: Mapping[str, Any]) -> int:
-    """No text has more tokens than bytes, with two for its start and end."""
+    """Return the most tokens that a row can have: one for each byte of text, and two for its start and end."""
     return 2 + sum(len(text.encode()) for text in row.values() if isinstance(text, str))
 
 
 def _too_few_message(run: RunSettings, counted: _CountedSamples) -> str | None:
-    """The message on what so few samples can teach; None if they are enough, or as many as the recipe is made for."""
+    """Return the message on how little this number of samples can teach; None if there are enough, or as many as the
+    recipe is made for."""
     as_stated = run.declared.samples and counted.number >= run.declared.samples
     return None if as_stated else counted.guidance.few(counted.number)
 
@@ -223,7 +224,6 @@ def sample_limit(run: RunSettings) -> Findings:
         return
     counted = [one.rows for one in run.data.datasets if one.rows and not one.rows.problem]
     whole = len(counted) == len(run.args.words("dataset")) and all(rows.number <= limit for rows in counted)
-    told = any(rows.number > 2 * limit for rows in counted)  # by DAT004
-    if not whole and not told:
+    if not whole and not any(rows.number > 2 * limit for rows in counted):  # which DAT004 reports
         text = f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` for all"
         yield "max_samples", text, _REMOVE_LIMIT

@@ -360,6 +360,6 @@ def idle_layers_in_ddp(run: RunSettings, model: Model) -> Findings:
 
 
 def _ddp_needs_all_gradients(run: RunSettings) -> bool:
-    """Whether several processes train in DDP, which is not asked to search for parameters without gradients."""
+    """True if several processes train in DDP, and DDP does not search for parameters without gradients."""
     sharded = run.deepspeed or run.fsdp
     return run.batch.world_size > 1 and not sharded and not run.args.flag("ddp_find_unused_parameters")

@@ -23,7 +23,8 @@ _BOOL_WORDS = {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1
 
 
 def pydantic_problem(value: Any, fact: Mapping[str, Any]) -> str | None:
-    """Why pydantic refuses a value; None where it takes it. Lenient as DeepSpeed's models are."""
+    """Return why pydantic refuses a value; None if it takes the value. DeepSpeed's models are lenient, and so is
+    this."""
     if value == "auto" or "type" not in fact or (value is None and fact.get("optional")):
         return None
     kinds = fact["type"].split("|")
@@ -59,7 +60,7 @@ def _is_of_type(value: Any, kind: str) -> bool:
 
 
 def _as_number(value: Any) -> Any:
-    """Text as the number pydantic reads in it; anything else as it is. An integer takes no exponent."""
+    """Return the number that pydantic reads in a text, any other value as it is. An integer takes no exponent."""
     for read in (int, float) if isinstance(value, str) else ():
         with suppress(ValueError):
             return read(value)
@@ -179,7 +180,7 @@ def auto_not_filled(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fi
 
 
 def _auto_routes(block: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Routes to every "auto"."""
+    """Yield the route to every "auto"."""
     for key, value in block.items():
         if isinstance(value, Mapping):
             yield from _auto_routes(value, (*above, str(key)))
@@ -188,7 +189,8 @@ def _auto_routes(block: Mapping[str, Any], above: tuple[str, ...] = ()) -> Itera
 
 
 def _known_blocks(zero: DeepSpeedConfig) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Every block of the configuration that DeepSpeed has a table for, by its dotted path."""
+    """Yield every block of the configuration that DeepSpeed has a table for: its dotted path, its content and the
+    table."""
     for path, facts in json_table("deepspeed")["blocks"].items():
         block = zero.value(path)
         if isinstance(block, Mapping):
@@ -196,7 +198,7 @@ def _known_blocks(zero: DeepSpeedConfig) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _field_names(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Fields of a block under each of their spellings."""
+    """Return the fields of a block under each of their spellings."""
     fields: Mapping[str, Mapping[str, Any]] = facts["fields"]
     return {**fields, **{fact["alias"]: fact for fact in fields.values() if "alias" in fact}}
 

@@ -61,7 +61,7 @@ def quantization_bits_unsupported(run: RunSettings, device: Device) -> Findings:
 
 
 def bnb_bits(run: RunSettings) -> int:
-    """Bits that bitsandbytes quantizes to while loading; 0 where it does not."""
+    """Return the bits that bitsandbytes quantizes to while loading; 0 if it does not quantize."""
     asked = run.quantization
     return asked.bits if run.task.uses_adapter and asked.quantizes_at_load and asked.method == "bnb" else 0
 
@@ -115,7 +115,7 @@ def optimizer_of_another_device(run: RunSettings, device: Device) -> Findings:
 
 
 def is_bnb_optimizer(optimizer: str) -> bool:
-    """Whether bitsandbytes computes the steps of this optimizer."""
+    """True if bitsandbytes computes the steps of this optimizer."""
     return "8bit" in optimizer or optimizer.startswith("paged_")
 
 
@@ -281,7 +281,7 @@ def abilities_unknown(run: RunSettings, machine: Machine) -> Findings:
 
 
 def _settings_by_device(run: RunSettings) -> Iterator[str]:
-    """The keys of the recipe that not every device can do."""
+    """Yield the settings of the recipe that not every device supports."""
     yield from (f"`{key}`" for key in _SWITCHES_BY_DEVICE if run.args.flag(key))
     if run.args.get("flash_attn") == "fa2":
         yield "`flash_attn: fa2`"

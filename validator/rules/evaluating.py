@@ -87,7 +87,8 @@ def _evaluation_steps(run: RunSettings) -> float:
 
 
 def _is_multiple(saving: float, evaluation: float) -> bool:
-    """transformers' TrainingArguments._validate_args: a share and a number of steps do not mix."""
+    """True if `save_steps` is a multiple of `eval_steps`. A share of the run and a number of steps do not mix
+    (transformers, TrainingArguments._validate_args)."""
     if evaluation <= 0:
         return True
     if (saving < 1) != (evaluation < 1):
@@ -258,8 +259,8 @@ _PREFERENCE_PREFIXES = ("rewards/", "logps/", "logits/")
 
 
 def _loss_and_scores(run: RunSettings) -> set[str]:
-    """Names of what an evaluation gives, without `eval_`: the loss and an accuracy, or scores of generated text alone
-    (train/*/workflow.py, train/sft/trainer.py, prediction_step)."""
+    """Return the names of what an evaluation measures, without `eval_`: the loss and an accuracy, or only scores of
+    generated text (train/*/workflow.py, train/sft/trainer.py, prediction_step)."""
     if run.evaluation.predict_with_generate:
         return _TEXT_METRICS
     accuracy = run.task.stage == "rm" or (run.task.stage == "sft" and run.args.flag("compute_accuracy"))

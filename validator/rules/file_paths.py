@@ -86,7 +86,8 @@ def assumed_model(run: RunSettings) -> str:
 
 
 def registry_missing_too(run: RunSettings) -> str | None:
-    """The registry, where neither it nor the DeepSpeed file is found from the folder that both are written for."""
+    """Return the data set registry if both it and the DeepSpeed file are missing, because the run starts in another
+    folder than they are written for; else None."""
     name, folder = _deepspeed_file_name(run), run.args.get("dataset_dir")
     read = run.data.registry is not None and not run.data.is_tokenized
     if not read or not name or not isinstance(folder, str) or has_variable(name):
@@ -97,7 +98,7 @@ def registry_missing_too(run: RunSettings) -> str | None:
 
 
 def _deepspeed_file_remedy(run: RunSettings, name: str) -> str:
-    """How to get a DeepSpeed file that is not there: from the catalogue, or by another name."""
+    """Return how to get a DeepSpeed file that does not exist: from the catalogue, or under another name."""
     file, zero = Path(name).name, run.deepspeed
     if zero and zero.is_assumed:  # the catalogue's file of the same stage and offload
         offload = "_offload_all" if zero.offload("offload_param") else "_offload" if zero.offloads else ""
@@ -203,8 +204,8 @@ def settings_file_missing(run: RunSettings) -> Findings:
 
 
 def _fix_from_working_directory(run: RunSettings, places: Mapping[str, Path]) -> Fix | None:
-    """The paths as they are written from the working directory, where they lie in that. Started from where they are
-    right today, the recipe works; so it is no safe fix."""
+    """Return the fix that writes the paths from the working directory, if they lie in it. The recipe also works if it
+    is started from the other folder, so the fix is not safe."""
     here = Path.cwd()
     sets = []
     for key, place in places.items():
@@ -218,7 +219,7 @@ def _fix_from_working_directory(run: RunSettings, places: Mapping[str, Path]) ->
 
 
 def _relative_paths(run: RunSettings) -> Iterator[tuple[str, str]]:
-    """Paths of which the file system shows whether they are meant; a model may also be a hub name."""
+    """Yield the key and path of each relative path that must be a file. A model may also be a hub name."""
     for key, path in named_paths(run, READ_KEYS):
         if key.name == "deepspeed":
             path = _deepspeed_file_name(run) or ""
@@ -231,7 +232,7 @@ def _relative_paths(run: RunSettings) -> Iterator[tuple[str, str]]:
 
 
 def _deepspeed_file_name(run: RunSettings) -> str | None:
-    """The `deepspeed:` value where it is a file name, not JSON text or its base64 form."""
+    """Return the value of `deepspeed:` if it is a file name, not JSON text or its base64 form; else None."""
     value = run.args.get("deepspeed")
     if not isinstance(value, str) or value.startswith("{"):
         return None
@@ -240,7 +241,7 @@ def _deepspeed_file_name(run: RunSettings) -> str | None:
 
 
 def has_variable(path: str) -> bool:
-    """Whether it holds `~` or a variable. The pattern is compiled only where it may match, which few checks need."""
+    """True if a path holds `~` or a variable. The pattern is compiled only if it may match, which few checks need."""
     return ("~" in path or "$" in path) and bool(re.search(r"^~|(?<!\\)\$[\w{]", path))
 
 
@@ -293,7 +294,7 @@ def model_name_misspelt(run: RunSettings) -> Findings:
 
 
 def _is_known_model(name: str) -> bool:
-    """True for a name of the catalogue, and for a model that a local hub cache holds."""
+    """True if the name is in the catalogue, or a local hub cache holds the model."""
     try:
         return models.find_known_model(name) is not None
     except RecipeError:  # of a config.json that cannot be used
@@ -367,7 +368,7 @@ def adapter_untrained(run: RunSettings) -> Findings:
 
 
 def _is_impossible_hub_name(name: str) -> bool:
-    """Whether huggingface_hub takes it for no name, of one part or two."""
+    """True if huggingface_hub refuses the name, of one part or two."""
     words = all(
         len(part) <= 96 and re.sub("[-_.]", "", part).isalnum() and not {part[0], part[-1]} & {"-", "."}
         for part in name.split("/")

@@ -130,7 +130,8 @@ def layer_of_another_model(run: RunSettings, model: Model) -> Findings:
 
 
 def _wrapped_classes(run: RunSettings) -> tuple[Place, tuple[str, ...]]:
-    """The classes that are wrapped, and where they are written: in the accelerate file, else in the recipe."""
+    """Return where the classes that FSDP wraps are written, in the accelerate file or in the recipe, and the
+    classes."""
     name = "transformer_layer_cls_to_wrap"
     if run.accelerate and run.accelerate.fsdp:
         place, value = in_fsdp_config(run, f"fsdp_{name}"), run.accelerate.setting(f"fsdp_{name}")
@@ -143,12 +144,12 @@ def _wrapped_classes(run: RunSettings) -> tuple[Place, tuple[str, ...]]:
 
 
 def _fsdp_settings(run: RunSettings) -> Mapping[str, Any]:
-    """The FSDP settings without the prefix `fsdp_`, which transformers strips."""
+    """Return the settings of FSDP without the prefix `fsdp_`, which transformers strips."""
     return {str(key).removeprefix("fsdp_"): item for key, item in _fsdp_settings_as_written(run).items()}
 
 
 def _fsdp_settings_as_written(run: RunSettings) -> Mapping[str, Any]:
-    """The FSDP settings by the names under which they are written."""
+    """Return the settings of FSDP under the names by which they are written."""
     value = run.args.get("fsdp_config")
     if isinstance(value, str) and (location := run.workspace.find(value)):
         try:
@@ -159,7 +160,7 @@ def _fsdp_settings_as_written(run: RunSettings) -> Mapping[str, Any]:
 
 
 def _fsdp_setting_place(run: RunSettings, name: str) -> Place:
-    """A setting, under either name."""
+    """Return the place of a setting, under either of its names."""
     prefixed = f"fsdp_{name}"
     return in_json_setting(run, "fsdp_config", prefixed if prefixed in _fsdp_settings_as_written(run) else name)
 
@@ -359,7 +360,7 @@ def stage_3_under_fsdp_2(run: RunSettings, file: AccelerateFile) -> Findings:
 
 
 def _zero3_with_fsdp2_checkpointing(run: RunSettings, file: AccelerateFile) -> bool:
-    """Whether ZeRO-3 meets recomputation without reentry, which LLaMA-Factory takes up for FSDP2."""
+    """True if ZeRO-3 meets recomputation without re-entry, which LLaMA-Factory uses for FSDP2."""
     second = file.fsdp is not None and file.version == 2
     return second and run.zero_stage == 3 and run.activation_checkpointing.llamafactory_mode != "off"
 

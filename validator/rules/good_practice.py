@@ -30,7 +30,8 @@ _MAX_SOURCES = 3  # sources
 
 
 class _PublishedSetting(NamedTuple):
-    """A value of the recipe beside its row: `row` has low, default and high, `sources` the keys of rates.yaml."""
+    """A value of the recipe and the published values for it: `row` has low, default and high, `sources` the keys of
+    rates.yaml."""
 
     key: str
     words: str
@@ -40,7 +41,7 @@ class _PublishedSetting(NamedTuple):
 
     @property
     def distance(self) -> float:
-        """How many times the value is beyond the published range, at least 1; 1 within."""
+        """Return how many times the value is beyond the published range; 1 within the range."""
         low, high = self.row["low"], self.row["high"]
         if high is not None and self.value > high * _ROUNDING_FACTOR:
             return self.value / high if high else float("inf")
@@ -50,7 +51,7 @@ class _PublishedSetting(NamedTuple):
 
     @property
     def ranged(self) -> bool:
-        """Whether the range is published on the side on which the value stands."""
+        """True if a limit is published on the side of the default on which the value lies."""
         return self.row["high" if self.value > float(self.row["default"] or 0) else "low"] is not None
 
     @property
@@ -63,7 +64,7 @@ class _PublishedSetting(NamedTuple):
 
 
 def _published_settings(run: RunSettings) -> Iterator[tuple[_PublishedSetting]]:
-    """Each setting for which rates.yaml has a row; none in a run that is meant to overfit."""
+    """Yield each setting for which rates.yaml has a row; nothing for a run that is meant to overfit."""
     if not run.task.trains or run.task.is_inference_only or run.declared.overfit:
         return
     optimizer = run.requested_optimizers[0].removeprefix("use_") if run.requested_optimizers else None
@@ -107,16 +108,16 @@ def outside_published(_run: RunSettings, setting: _PublishedSetting) -> Findings
     Source: own (guidance)
     Fix: none, where it was chosen on purpose; else the value that is named.
     """
-    told = 1.0 < setting.distance <= _FAR_FACTOR * _ROUNDING_FACTOR
+    outside = 1.0 < setting.distance <= _FAR_FACTOR * _ROUNDING_FACTOR
     if not setting.ranged:
         default, far = float(setting.row["default"] or 0), _FAR_FACTOR_WITHOUT_RANGE * _ROUNDING_FACTOR
-        told = not default / far <= setting.value <= default * far
-    if told:
+        outside = not default / far <= setting.value <= default * far
+    if outside:
         yield setting.key, setting.text
 
 
 def _is_plausible(name: str, value: float) -> bool:
-    """Whether no other rule speaks of the value (TRA410, TRA411)."""
+    """True if no other rule reports the value (TRA410, TRA411)."""
     if name == "lora_dropout":
         return 0 <= value <= 1
     return value > 0 and not (name == "learning_rate" and value >= 0.1)
@@ -145,8 +146,8 @@ def few_steps(run: RunSettings) -> Findings:
     Fix: a smaller `gradient_accumulation_steps`, fewer devices, or more samples.
     """
     enough = (run.data.rows or 0) * run.args.number("num_train_epochs") >= _FEW_STEPS * _SMALL_BATCH
-    told = run.args.number("max_steps") > 0 or run.batch.packing  # packed, rows are not sequences
-    if run.task.trains and enough and not told and run.steps < _FEW_STEPS and not run.declared.overfit:
+    counted_otherwise = run.args.number("max_steps") > 0 or run.batch.packing  # packed, rows are not sequences
+    if run.task.trains and enough and not counted_otherwise and run.steps < _FEW_STEPS and not run.declared.overfit:
         rows = f"{run.data.rows or 0:,} samples in batches of {run.batch.effective_batch}"
         found = f"{rows} are {run.steps} steps in all, too few to learn much"
         yield "gradient_accumulation_steps", f"{found}; take smaller batches, or more samples"

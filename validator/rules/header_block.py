@@ -126,9 +126,9 @@ def prediction_drifted(run: RunSettings) -> Findings:
     Fix: `make tables` rewrites the line in every recipe; or paste the values of the message. Hours, which take longer
     to compute, are compared by `python tools/derive.py --check` alone.
     """
-    now, told = predicted_memory(run), run.header.get("predicted")
-    hours = {"hours": told["hours"]} if isinstance(told, dict) and "hours" in told else {}
-    if _is_catalogue_recipe(run) and now and told != {**now, **hours}:
+    now, stated = predicted_memory(run), run.header.get("predicted")
+    hours = {"hours": stated["hours"]} if isinstance(stated, dict) and "hours" in stated else {}
+    if _is_catalogue_recipe(run) and now and stated != {**now, **hours}:
         written = ", ".join(f"{key}: {value}" for key, value in {**now, **hours}.items())
         yield (
             "predicted",

@@ -81,8 +81,8 @@ def node_rank_missing(_run: RunSettings, machine: Machine) -> Findings:
     Source: llamafactory/launcher.py:launch
     Fix: `NODE_RANK=$RANK`.
     """
-    told = {"RDZV_ID", "NODE_RANK", "LOCAL_RANK"} & os.environ.keys()
-    if machine.nodes > 1 and "RANK" in os.environ and not told:
+    finds_its_rank = {"RDZV_ID", "NODE_RANK", "LOCAL_RANK"} & os.environ.keys()
+    if machine.nodes > 1 and "RANK" in os.environ and not finds_its_rank:
         found = f"the environment has RANK={os.environ['RANK']}, and LLaMA-Factory reads NODE_RANK alone"
         yield "machine", f"{found}; set NODE_RANK"
 
@@ -153,7 +153,7 @@ def name_of_another_hub(run: RunSettings, model: Model) -> Findings:
 
 
 def _most_similar_name(name: str, names: list[str]) -> str | None:
-    """The most alike of the names: the one on the other hub for the same model."""
+    """Return the most similar of the names, which is the model's name on the other hub; None if there are no names."""
     own = {each.rpartition("/")[2].lower(): each for each in reversed(names)}
     near = difflib.get_close_matches(name.rpartition("/")[2].lower(), list(own), n=1, cutoff=0.0)
     return own[near[0]] if near else None

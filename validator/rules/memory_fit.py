@@ -28,7 +28,7 @@ def _memory_range(estimate: Estimate, digits: int = 1) -> str:
 
 
 def _needed_memory(memories: Mapping[str, Estimate], verdicts: Mapping[str, Verdict], digits: int = 1) -> str:
-    """Memory that the run needs, in words: with each transformers release, if the verdict depends on it."""
+    """Return in words the memory that the run needs, with each transformers release if the verdict depends on it."""
     if not _depends_on_release(verdicts):
         return _memory_range(next(iter(memories.values())), digits)
     return " or ".join(f"{_memory_range(one, digits)} with transformers {release}" for release, one in memories.items())
@@ -52,7 +52,7 @@ def _device_need_and_limit(run: RunSettings) -> str:
 
 
 def _depends_on_release(verdicts: Mapping[str, Verdict]) -> bool:
-    """Whether the verdict depends on the transformers release, of which the recipe admits several."""
+    """True if the verdict depends on which of the admitted transformers releases is installed."""
     return len(set(verdicts.values())) > 1
 
 
@@ -82,8 +82,8 @@ def _not_sharded_hint(run: RunSettings) -> str:
 
 
 def _quantized_loading_hint(run: RunSettings) -> str:
-    """Explain why 4-bit weights fill a device while they load, and name the transformers release that needs less
-    (run/fsdp.py, copies); else empty."""
+    """Return why 4-bit weights fill a device while they load, and which transformers release needs less (run/fsdp.py,
+    copies); empty if they do not."""
     prediction = predict(run)
     loads = prediction.device_memory is not None and prediction.device_memory.phase == "loading"
     if not (loads and run.fsdp and run.fsdp.lazy and run.quantization.is_requested):
@@ -147,7 +147,7 @@ def host_memory_exceeded(run: RunSettings, machine: Machine) -> Findings:
 
 
 def _loaded_experts_hint(run: RunSettings) -> str:
-    """Explain why experts fill main memory, and name the transformers release that needs less; else empty."""
+    """Return why experts fill main memory, and which transformers release needs less; empty if they do not."""
     prediction = predict(run)
     if run.model is None or prediction.host_memory is None or HostTerm.EXPERTS not in prediction.host_memory.terms:
         return ""
@@ -238,8 +238,8 @@ def model_taken_by_name(run: RunSettings) -> Findings:
     Fix: nothing to do where it is that model; else `base:` in the header block, or a folder with its config.json.
     """
     path = run.args.get("model_name_or_path")
-    told = isinstance(path, str) and is_local_name(path) and not run.workspace.find(path)  # by PTH004 or PTH006
-    if (guessed := assumed_model(run)) and not told:
+    is_missing = isinstance(path, str) and is_local_name(path) and not run.workspace.find(path)  # by PTH004 or PTH006
+    if (guessed := assumed_model(run)) and not is_missing:
         remedy = "if that is wrong, write `# base: NAME` into the header block"
         yield "model_name_or_path", f"the model is taken for {guessed}; {remedy}"
 
@@ -306,10 +306,12 @@ def checkpoints_without_limit(run: RunSettings) -> Findings:
 
 
 def _key_for_device_memory(run: RunSettings) -> str:
-    """The setting the reader should look at first: the DeepSpeed file where there is one, else the micro batch."""
+    """Return the setting to look at first if device memory does not suffice: the DeepSpeed file if there is one, else
+    the micro batch."""
     return "deepspeed" if run.uses_deepspeed else "per_device_train_batch_size"
 
 
 def _key_for_host_memory(run: RunSettings) -> str:
-    """The setting to look at first if main memory does not suffice: the DeepSpeed file, else the limit."""
+    """Return the setting to look at first if main memory does not suffice: the DeepSpeed file if there is one, else the
+    stated size."""
     return "deepspeed" if run.uses_deepspeed else "host_ram_gib" if "host_ram_gib" in run.header else "machine"

@@ -64,7 +64,8 @@ def targets_frozen(run: RunSettings, model: Model, work: Workload) -> Findings:
 
 
 def _freezing_key(model: Model, targets: list[str]) -> str | None:
-    """The key that freezes the part of a tower or a projector which one of the targets names; None: none names any."""
+    """Return the key that freezes the part of a tower or a projector which one of the targets names; None if no target
+    names any."""
     for tower, names in zip(model.arch.towers, model.modules, strict=True):
         projector = {linear.role for linear in tower.projector}
         for name, role in names.items():
@@ -96,7 +97,7 @@ def thawed_without_effect(run: RunSettings, model: Model, work: Workload) -> Fin
     Source: llamafactory/model/model_utils/misc.py:find_all_linear_modules
     Fix: remove it; full or freeze tuning trains the part itself.
     """
-    # A path to modules is not told by the parts' names.
+    # The parts' names do not show what a path to modules leads to.
     if not run.task.uses_adapter or any("." in target for target in _explicit_targets(run)):
         return
     adapted = [set(part.targets) for part in work.towers]
@@ -164,7 +165,7 @@ def own_layout(run: RunSettings) -> Findings:
 
 
 def _explicit_targets(run: RunSettings) -> tuple[str, ...]:
-    """LoRA's targets of a model that sees or hears, where they are named."""
+    """Return LoRA's targets of a model that sees or hears, if they are named."""
     targets = run.args.words("lora_target") if run.task.uses_adapter and run.model and run.model.modules else ()
     return () if targets == ("all",) else tuple(target for target in targets if target)
 

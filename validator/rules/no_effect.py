@@ -112,7 +112,7 @@ _READ_BY_SWITCH: ConditionTable = (
 
 @cache
 def _conditions_by_key(table: ConditionTable) -> Mapping[str, tuple[Condition, str]]:
-    """The table by key, its patterns spelled out: one with a star means all keys that begin as it does."""
+    """Return the table by key. A pattern with a star stands for all keys that begin as it does."""
     names = tables.json_table("arguments")["arguments"]
     by_key: dict[str, tuple[Condition, str]] = {}
     for patterns, read, words in table:
@@ -123,7 +123,7 @@ def _conditions_by_key(table: ConditionTable) -> Mapping[str, tuple[Condition, s
 
 
 def never_read(run: RunSettings, key: str) -> bool:
-    """Whether the stage, the method or the number of data sets leaves the key unread, whatever its value."""
+    """True if the stage, the method or the number of data sets leaves the key unread, whatever its value."""
     tables = (_conditions_by_key(table) for table in (_READ_BY_METHOD, _READ_BY_STAGE, _READ_BY_NUMBER))
     return any(key in conditions and not conditions[key][0](run) for conditions in tables)
 

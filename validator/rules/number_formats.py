@@ -130,7 +130,8 @@ KEEPS_FP32 = {
 
 
 def fp32_weights_key(run: RunSettings) -> str | None:
-    """The key that leaves weights in 32 bits beside others in 16; None where there is none, or it is not known."""
+    """Return the key that leaves weights in 32 bits beside others in 16; None if there is none, or if the model is not
+    known."""
     if run.task.method == "full" or run.model is None or run.model.dtype_bytes != 2 or run.uses_deepspeed or run.fsdp:
         return None
     adapted = ("additional_target", "resize_vocab", "add_tokens", "add_special_tokens")

@@ -47,7 +47,8 @@ class Keys(NamedTuple):
 
 
 def check_schema(document: Document) -> list[Violation]:
-    """Every key that LLaMA-Factory does not take, and every value of the wrong type or outside the choices."""
+    """Return a violation for every key that LLaMA-Factory does not take, and for every value of the wrong type or
+    outside the choices."""
     admitted = ReleaseRange(document.header)
     remarks = list(_release_range_problems(document.header, admitted))
     unclear = any(each.severity is Severity.WARNING for each in remarks)
@@ -77,7 +78,7 @@ def _release_range_problems(header: Mapping[str, Any], admitted: ReleaseRange) -
 
 
 def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
-    """SCH001: keys that one of the releases does not take. Those of one origin are one mistake."""
+    """Yield SCH001: keys that one of the releases does not take. Keys of one origin are one mistake."""
     shared: dict[str, list[str]] = {_BELONGS_IN_REGISTRY: [], _FORK_HINT: []}
     compared = tables.json_table("arguments")["arguments"] if 0 < len(unknown) <= _MAX_KEYS_WITH_HINT else ()
     known = [name for name in compared if argument_entry(name, recipe.judged_releases)]
@@ -159,19 +160,20 @@ def _fix_renamed_key(key: str, recipe: Keys) -> Fix | None:
 
 
 def _takes_replacement(pair: ReleasePair, change: ArgumentEntry) -> bool:
-    """Whether the release takes what stands for a key today, as it is meant: a share as `warmup_steps` is no warm-up at
-    all before the release that lets the share go."""
+    """True if the release takes the replacement of a key with the same meaning. A share as `warmup_steps` means no
+    warm-up before the release that admits shares."""
     since = change.get("deprecated", "")
     return argument_entry(change["now"], [pair]) is not None and releases.is_at_least(pair, since)
 
 
 def _newest_release_without(key: str, pairs: list[ReleasePair]) -> ReleasePair:
-    """The newest of the releases that does not have the key."""
+    """Return the newest of the releases that does not have the key."""
     return next(pair for pair in pairs if argument_entry(key, [pair]) is None)
 
 
 def find_removed_and_foreign_keys(accepted: Mapping[str, ArgumentEntry], recipe: Keys) -> Iterator[Violation]:
-    """SCH006 and SCH007: keys that go or have gone in a later release, and keys that only another command reads."""
+    """Yield SCH006 and SCH007: keys that a later release drops or has dropped, and keys that only another command
+    reads."""
     others: dict[str, list[str]] = {}
     for key, argument in accepted.items():
         if text := _deprecation_note(key, recipe):
@@ -192,7 +194,7 @@ def find_removed_and_foreign_keys(accepted: Mapping[str, ArgumentEntry], recipe:
 
 
 def belongs_to_other_command(key: str) -> bool:
-    """Whether only another command than train reads the key."""
+    """True if only another command than train reads the key."""
     return bool(_other_command(key, tables.json_table("arguments")["arguments"].get(key, {})))
 
 
@@ -201,8 +203,8 @@ def _other_command(key: str, argument: ArgumentEntry) -> str:
 
 
 def _deprecation_note(key: str, recipe: Keys) -> str:
-    """The message that a later release drops the key, or that the newest has dropped it. Empty if the key stays, or if
-    a release that may run the recipe would misread its replacement."""
+    """Return the message that a later release drops the key, or that the newest has dropped it. Empty if the key stays,
+    or if a release that may run the recipe would misread its replacement."""
     change = tables.yaml_table("renamed").get(key, {})
     if argument_entry(key, [releases.newest_pair()]) is None:
         remedy = f"; for newer ones {_replacement_advice(change)}" if change else ""
@@ -238,16 +240,16 @@ def find_wrong_values(
 
 
 def _has_exact_type(value: Any, entry: ArgumentEntry) -> bool:
-    """Whether the value has exactly the type wanted. Only what is left needs cerberus, whose import alone costs as much
-    as the rest of a check."""
+    """True if the value has exactly the wanted type. Only other values need cerberus, whose import costs as much as the
+    rest of a check."""
     kinds = entry["type"].split("|")
     typed = type(value).__name__ in kinds or (type(value) is int and "float" in kinds)
     return typed and (not entry["choices"] or (isinstance(value, str) and value in entry["choices"]))
 
 
 def _is_accepted_anyway(key: str, value: Any) -> bool:
-    """Whether it is a list where LLaMA-Factory, which splits text at commas there, was seen to take lists too; or says
-    whether to resume from the last checkpoint (transformers/trainer.py:Trainer.train)."""
+    """True for a list where LLaMA-Factory, which splits text at commas there, was seen to take lists too, and for true
+    or false as `resume_from_checkpoint` (transformers/trainer.py:Trainer.train)."""
     if not isinstance(value, list):
         return key == "resume_from_checkpoint" and isinstance(value, bool)
     return all(isinstance(word, str) for word in value) and _measured_outcome(key, "list") == "."
@@ -256,12 +258,12 @@ def _is_accepted_anyway(key: str, value: Any) -> bool:
 def _refused_by_cerberus(
     values: Mapping[str, Any], arguments: Mapping[str, ArgumentEntry]
 ) -> Iterator[tuple[str, bool]]:
-    """(key, whether the choice and not the type is wrong) for each value that cerberus refuses."""
+    """Yield each key whose value cerberus refuses, and True if the choice is wrong and not the type."""
     import cerberus
     from cerberus import errors
 
     def plain(name: str, *types: type) -> cerberus.TypeDefinition:
-        """A type that does not take true and false for numbers."""
+        """Return a type that does not take true and false for numbers."""
         return cerberus.TypeDefinition(name, types, (bool,) if bool not in types else ())
 
     class Arguments(cerberus.Validator):  # type: ignore[misc]
@@ -284,7 +286,7 @@ def _cerberus_rule(entry: ArgumentEntry) -> dict[str, Any]:
 
 
 def _value_kind(value: Any, entry: ArgumentEntry) -> str:
-    """The kind of value that data/values.json has an outcome for."""
+    """Return the kind of value that data/values.json has an outcome for."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, float):
@@ -295,7 +297,8 @@ def _value_kind(value: Any, entry: ArgumentEntry) -> str:
 
 
 def _measured_outcome(key: str, kind: str) -> str:
-    """The letter of an outcome. Words in place of a number, where nobody has run them, fail as quoted numbers do."""
+    """Return the letter of the measured outcome. Words in place of a number, if nobody has run them, fail as quoted
+    numbers do."""
     table = tables.json_table("values")
     letters: str = table["outcomes"].get(key, "")
     letter = letters[table["kinds"].index(kind)] if letters else "r"
@@ -319,13 +322,13 @@ def _value_violation(key: str, value: Any, choice: bool, entry: ArgumentEntry) -
 
 
 def _intended_choice(value: Any, entry: ArgumentEntry) -> str | None:
-    """The choice that is meant where only its case is wrong, or YAML made false of `no`."""
+    """Return the choice that is meant if only its case is wrong, or if YAML made false of `no`; else None."""
     word = "no" if value is False else str(value).strip().lower()
     return next((str(each) for each in entry["choices"] if str(each).lower() == word), None)
 
 
 def _converted_value(value: Any, entry: ArgumentEntry) -> bool | float | str | None:
-    """The value in the type wanted, where it can stand for one only."""
+    """Return the value in the wanted type, if it can stand for one value only; else None."""
     kinds = entry["type"].split("|")
     if value is False and "no" in (entry["choices"] or ()):
         return "no"

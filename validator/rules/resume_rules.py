@@ -100,8 +100,8 @@ def checkpoint_of_another_model(run: RunSettings, saved: TrainerCheckpoint) -> F
 
 
 def _other_base_model(run: RunSettings, saved: TrainerCheckpoint) -> str | None:
-    """The model that a checkpoint was made from, where its type, width or depth is another; None where it is not, or
-    cannot be told."""
+    """Return the model that a checkpoint was made from if its type, width or depth differs from the run's; None if they
+    are the same or not known."""
     base = str(saved.adapter.get("base_model_name_or_path")) if saved.adapter else str(saved.path)
     there = run.workspace.find(base)
     local = there is not None and safe_read.path_kind(there[0] / "config.json") == "file"
@@ -248,8 +248,8 @@ def several_on_the_cpu(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     Source: transformers/trainer.py:Trainer._load_optimizer_and_scheduler, accelerate/state.py:PartialState.__init__
     Fix: set the variable, on every node.
     """
-    told = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
-    if saved.restores_optimizer and run.on_cpu and run.batch.world_size > 1 and not run.deepspeed and not told:
+    device_is_set = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
+    if saved.restores_optimizer and run.on_cpu and run.batch.world_size > 1 and not run.deepspeed and not device_is_set:
         text = f"{run.batch.world_size} processes on the CPU cannot load {saved.name}; set ACCELERATE_TORCH_DEVICE=cpu"
         yield _checkpoint_place(run), text
 
@@ -309,5 +309,5 @@ def trained_to_the_end(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
 
 
 def _checkpoint_place(run: RunSettings) -> Place:
-    """The key that names the checkpoint."""
+    """Return the place of the key that names the checkpoint."""
     return at_checkpoint_key(run, "resume_from_checkpoint" if run.args.get("resume_from_checkpoint") else "output_dir")

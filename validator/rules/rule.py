@@ -110,23 +110,23 @@ def rule(
 
 
 def as_place(where: Place | str | None) -> Place:
-    """The place that a finding's first part stands for; a place in the recipe blames the key at its top."""
+    """Return the place that the first part of a finding stands for. A place in the recipe blames the key at its top."""
     if isinstance(where, Place):
         return where if where.key or not where.route else where._replace(key=str(where.route[0]))
     return Place() if where is None else Place((where,), key=where)
 
 
 def rename_key(key: str, to: str, safe: bool = True, value: str | bool | None = None) -> Fix:
-    """Another name for a key, whose value stays where none is given."""
+    """Return the fix that gives a key another name, and another value if one is given."""
     name = Edit("rename", key, to)
     return Fix((name,) if value is None else (name, Edit("set", key, value)), safe)
 
 
 def set_value(key: str, value: str | float | bool | tuple[str, ...], safe: bool = True) -> Fix:
-    """Another value for a key."""
+    """Return the fix that gives a key another value."""
     return Fix((Edit("set", key, value),), safe)
 
 
 def remove_keys(*keys: str, safe: bool = True) -> Fix:
-    """The recipe without these keys."""
+    """Return the fix that removes keys."""
     return Fix(tuple(Edit("remove", key) for key in keys), safe)

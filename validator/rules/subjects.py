@@ -95,7 +95,8 @@ def in_deepspeed_file(
 def in_accelerate_file(
     run: RunSettings, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
-    """A place in the accelerate file that the header block names; the header's field where there is no such file."""
+    """Return a place in the accelerate file that the header block names, or the header's field if there is no such
+    file."""
     file = run.accelerate
     if file is None or safe_read.path_kind(Path(file.path)) != "file":
         return Place(("accelerate",), key="accelerate")
@@ -103,7 +104,8 @@ def in_accelerate_file(
 
 
 def in_fsdp_config(run: RunSettings, name: str) -> Place:
-    """A setting of FSDP in the accelerate file, by the name that is written there, or one of the file's own keys."""
+    """Return the place of a setting of FSDP in the accelerate file, under the name that is written there, or of one of
+    the file's own keys."""
     file = run.accelerate
     if file is None or name in file.config:
         return in_accelerate_file(run, name)
@@ -113,7 +115,7 @@ def in_fsdp_config(run: RunSettings, name: str) -> Place:
 def in_json_setting(
     run: RunSettings, key: str, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
-    """A place in the settings that a key such as `fsdp_config` holds, or in the JSON file that it names."""
+    """Return a place in the settings that a key such as `fsdp_config` holds, or in the JSON file that it names."""
     value = run.args.get(key)
     if not isinstance(value, str):
         return Place((key, *route), None, key, at_key, conflicts_with)
@@ -124,7 +126,8 @@ def in_json_setting(
 
 
 def at_checkpoint_key(run: RunSettings, key: str) -> Place:
-    """A key that names a checkpoint; what is said of it may quote the small files in it."""
+    """Return the place of a key that names a checkpoint. A message about it may quote the small files of the
+    checkpoint."""
     saved = checkpoints.resume_candidates(run)
     files = (file for each in saved for file in safe_read.glob_folder(each.path, "*.json"))
     hidden = (str(file) for file in files if not run.workspace.may_quote(file))
@@ -132,7 +135,7 @@ def at_checkpoint_key(run: RunSettings, key: str) -> Place:
 
 
 def at_list_item(run: RunSettings, key: str, name: str) -> Place:
-    """One of several names that a key lists."""
+    """Return the place of one of several names that a key lists."""
     value = run.args.get(key)
     names = [str(word) for word in value] if isinstance(value, list) else []
     return Place((key, names.index(name)) if name in names else (key,), key=key)
@@ -146,7 +149,8 @@ def in_registry_entry(
     at_key: bool = False,
     conflicts_with: tuple[str, ...] = (),
 ) -> Place:
-    """A place in the registry entry of a data set that `key` names; what is said of it may quote its rows."""
+    """Return a place in the registry entry of a data set that `key` names. A message about it may quote the rows of the
+    data set."""
     rows = next((str(file) for file in dataset.files if not run.workspace.may_quote(file)), None)
     if isinstance(run.args.get("dataset_dir"), Mapping):
         return Place(("dataset_dir", dataset.name, *route), None, key, at_key, conflicts_with, rows)

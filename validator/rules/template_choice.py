@@ -19,7 +19,8 @@ _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_
 
 
 def registered_template(name: str) -> str | None:
-    """LLaMA-Factory's template for a chat-tuned hub name, in any case."""
+    """Return the template that LLaMA-Factory registers for a chat-tuned hub name, in any case; None if there is
+    none."""
     for template, groups in tables.json_table("templates")["models"].items():
         if template and any(name.lower() == known.lower() for known in groups.get("chat", ())):
             return str(template)
@@ -33,7 +34,7 @@ def _own_template(run: RunSettings) -> str | None:
 
 
 def _family_template(run: RunSettings) -> str | None:
-    """The template of the model, or for a base model that of its chat-tuned sister."""
+    """Return the template of the model, or that of the chat-tuned model of the same family if this is a base model."""
     own = _own_template(run)
     if own or run.model is None or not run.model.hub:
         return own
@@ -108,15 +109,15 @@ def template_needs_images(run: RunSettings) -> Findings:
 
 
 def _lacks_processor(run: RunSettings) -> bool:
-    """Whether the model is a local folder without the files of a processor."""
+    """True if the model is a local folder without the files of a processor."""
     name = run.args.get("model_name_or_path")
     local = isinstance(name, str) and run.workspace.find(f"{name}/config.json")
     return bool(local) and not any(run.workspace.find(f"{name}/{file}") for file in _PROCESSOR_FILES)
 
 
 def _may_suit_model(run: RunSettings, template: str) -> bool:
-    """Whether a local folder leaves open that the template is right: a base model, a chat template that is not known or
-    writes such turns itself, or a template of words without tokens."""
+    """True if the template may be right for a model in a local folder: a base model, a chat template that is not known
+    or writes the same turns, or a template of plain words."""
     model = run.model
     if model is None or model.id is not None:
         return False
@@ -234,8 +235,8 @@ def _names_with_verb(names: list[str]) -> str:
 
 
 def _shares_without_thoughts(run: RunSettings) -> Mapping[str, float]:
-    """Share of the answers that the template finds no thought in, by data set; nothing where the template writes no
-    thoughts, and no entry for a data set whose answers are not known."""
+    """Return by data set the share of answers in which the template finds no thought. Empty if the template writes no
+    thoughts; a data set whose answers are not known has no entry."""
     words = _template_thought_words(run)
     if words is None:
         return {}
@@ -245,7 +246,8 @@ def _shares_without_thoughts(run: RunSettings) -> Mapping[str, float]:
 
 
 def _template_thought_words(run: RunSettings) -> tuple[str, str] | None:
-    """The words that the run's template looks for around a thought; None where it writes none or nothing is trained."""
+    """Return the words that the run's template looks for around a thought; None if it writes no thoughts, or if nothing
+    is trained."""
     reasons = run.template is not None and run.template.get("reasoning")
     if not reasons or run.task.stage not in _STAGES_WITH_TEMPLATE or run.data.is_tokenized or not run.task.trains:
         return None
@@ -254,7 +256,8 @@ def _template_thought_words(run: RunSettings) -> tuple[str, str] | None:
 
 
 def _other_template_word(dataset: Dataset, opens: str) -> str | None:
-    """The word of another template that opens thoughts in more than a few of the answers; None where there is none."""
+    """Return the word of another template that opens thoughts in more than a few of the answers; None if there is
+    none."""
     if dataset.rows and dataset.rows.head:
         others = {thought_words(slots)[0].strip() for slots in template_slots().values()}
         answers = [*_last_answers(dataset)][:_MAX_ROWS_READ]
@@ -265,7 +268,8 @@ def _other_template_word(dataset: Dataset, opens: str) -> str | None:
 
 
 def _share_without_words(dataset: Dataset, opens: str, closes: str) -> float | None:
-    """Share of the first rows' answers without either word; of a public data set what is known of the whole."""
+    """Return the share of the first rows' answers that have neither word. For a public data set, return the published
+    share."""
     if dataset.rows and dataset.rows.head:
         answers = [*_last_answers(dataset)][:_MAX_ROWS_READ]
         return sum(opens not in text and closes not in text for text in answers) / len(answers) if answers else None
@@ -273,7 +277,7 @@ def _share_without_words(dataset: Dataset, opens: str, closes: str) -> float | N
 
 
 def _last_answers(dataset: Dataset) -> Iterator[str]:
-    """The last answer of each of the first rows, both of a pair."""
+    """Yield the last answer of each of the first rows, both answers of a pair."""
     convert = row_converter(dataset.attr)
     rows: Sequence[Any] = dataset.rows.head[:_MAX_ROWS_READ] if dataset.rows else ()
     for row in rows:

@@ -295,7 +295,8 @@ def _is_on(key: str) -> Callable[[RunSettings], bool]:
 
 
 class NumericRange(NamedTuple):
-    """From the lowest value to below the end, where `read` says that the number is used; outside, when it fails."""
+    """The values from `low` to below `end`. `read` says whether the run uses the number, `fails` when a value outside
+    fails."""
 
     low: float
     end: float
