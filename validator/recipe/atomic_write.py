@@ -28,8 +28,8 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 @contextmanager
 def locked_part_file(target: Path) -> Iterator[tuple[Path, int]]:
-    """A new, empty file beside the target, open for writing. It is removed with the block, if it is still there. Raises
-    OSError, and RecipeError where another process does not let go of it."""
+    """Yield a new, empty file beside the target, open for writing and locked. It is removed at the end of the block, if
+    it still exists. Raises OSError, and RecipeError if another process does not release the file."""
     name = os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])
     part = target.with_name(f".{name}.part")
     file = _create_locked(part)
@@ -63,7 +63,8 @@ def _create_locked(part: Path) -> int:
 
 
 def _remove_leftover(part: Path) -> None:
-    """Remove what a process left; where it lives, wait a moment. Raises RecipeError where that cannot be told."""
+    """Remove the file that another process left; if that process still runs, wait a moment. Raises RecipeError if that
+    is not known."""
     try:
         # A link is not followed, and a pipe does not keep us waiting.
         file = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -106,7 +107,7 @@ ContentChange = Callable[[bytes | None], str | bytes | None]
 
 
 def create_file(target: Path, content: str | bytes) -> None:
-    """Write a new file, with the folders it stands in. Raises RecipeError where it exists or cannot be written."""
+    """Write a new file, and the folders it stands in. Raises RecipeError if the file exists or cannot be written."""
 
     def new(before: bytes | None) -> str | bytes:
         if before is not None:
@@ -125,13 +126,13 @@ def require_new_file(target: Path) -> None:
 
 
 def replace_file(target: Path, content: str | bytes) -> None:
-    """Write a file in place of one that is there or not. Raises RecipeError as `edit` does."""
+    """Write a file, whether one exists or not. Raises RecipeError as `edit_file` does."""
     edit_file(target, lambda _: content)
 
 
 def replace_own_file(target: Path, content: str | bytes, is_ours: Callable[[bytes], bool], otherwise: str) -> None:
-    """Write a generated file, in place of one only where that is ours by its content. Raises RecipeError with the words
-    `otherwise`, and as `edit_file` does."""
+    """Write a generated file. An existing file is replaced only if its content shows that it is ours. Raises
+    RecipeError with the words `otherwise`, and as `edit_file` does."""
 
     def change(before: bytes | None) -> str | bytes:
         if before is not None:
@@ -199,7 +200,7 @@ def edit_file(target: Path, change: ContentChange) -> None:
 
 
 def make_folder(place: Path) -> None:
-    """Make a folder, with those it stands in, where there is none. Raises RecipeError."""
+    """Make a folder that does not exist, and the folders it stands in. Raises RecipeError."""
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as err:
@@ -223,8 +224,8 @@ def _encode_text(target: Path, text: str) -> bytes:
 
 
 def _copy_attributes(target: Path, file: Path, new: int) -> None:
-    """Give the new file what the old one has: owner, where the user may, access control list and other attributes, and
-    mode. Raises RecipeError for one that may not be written, which taking its place would not heed."""
+    """Give the new file what the old one has: mode, owner if the user may set it, access control list and other
+    attributes. Raises RecipeError for a file that is write-protected, which replacing it would ignore."""
     old = file.stat()
     if not (old.st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) and os.access(file, os.W_OK)):
         raise RecipeError(f"`{target}` is read-only; nothing is written to it")
@@ -255,7 +256,8 @@ def _give_name(part: Path, file: Path) -> None:
 
 
 def _sync_folder(place: Path) -> None:
-    """Bring a folder's names to the disk. A file system that cannot do that has the file in its place all the same."""
+    """Write the names of a folder to the disk. On a file system that cannot do that, the file is in its place all the
+    same."""
     with suppress(OSError):
         opened = os.open(place, os.O_RDONLY)
         try:
@@ -270,8 +272,8 @@ def _exists_error(target: Path) -> RecipeError:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A temporary folder, which is removed with the block, as far as it can be. Raises RecipeError where there is none
-    to be had."""
+    """Yield a temporary folder, which is removed at the end of the block if possible. Raises RecipeError if none can be
+    made."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="lmf-recipes-", ignore_cleanup_errors=True)
     except OSError as err:

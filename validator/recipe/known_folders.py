@@ -17,22 +17,23 @@ from validator.recipe.safe_read import expand_home
 
 
 def catalogue_root() -> Path:
-    """The folder that holds recipes/, deepspeed/, accelerate/ and data/: the checkout, or their copy beside an
+    """Return the folder that holds recipes/, deepspeed/, accelerate/ and data/: the checkout, or their copy beside an
     installed package."""
     root = Path(__file__).parent.parent.parent
     return root if (root / "recipes").is_dir() else root / "llamafactory_recipes"
 
 
 def user_folder(variable: str, usual: str) -> Path | None:
-    """The folder for a kind of files: that of the variable, else the usual one of the home; None without a home. A
-    path that does not begin at the root says nothing (XDG Base Directory Specification)."""
+    """Return the folder for a kind of files: the one that the variable names, else the usual one in the home; None
+    without a home. A relative path in the variable is ignored (XDG Base Directory Specification)."""
     given = expand_home(os.environ.get(variable, ""))
     folder = given if given.is_absolute() else expand_home("~") / usual
     return folder if folder.is_absolute() else None
 
 
 def search_folders(path: str) -> Iterator[Path]:
-    """The working directory, then the recipe's folder and those above it: where relative paths may be meant from."""
+    """Yield the working directory, then the recipe's folder and those above it: the folders from which relative paths
+    may be meant."""
     here = Path.cwd()
     yield here
     if path != "-":
@@ -51,8 +52,9 @@ def is_in_repository(path: str | Path, asked: str) -> bool:
 
 
 def _repository_roots(asked: str) -> Iterator[Path]:
-    """The repository of the working folder, what an installation brings, and the repository of a file elsewhere that is
-    asked about by its path. A link that leads out of the working folder does not ask for what is there."""
+    """Yield the repository of the working folder, the folder of the installation, and the repository of a file
+    elsewhere that is checked by its path. A link that leads out of the working folder does not count as checked by its
+    path."""
     here = Path.cwd()
     yield from _repository_around(here)
     yield Path(os.path.realpath(catalogue_root()))
@@ -63,7 +65,8 @@ def _repository_roots(asked: str) -> Iterator[Path]:
 
 @cache
 def _repository_around(folder: Path) -> tuple[Path, ...]:
-    """The nearest folder around this one that git knows, else this one; but not all of the file system."""
+    """Return the nearest folder around this one that git knows, else this one; empty if that is the root of the file
+    system."""
     real = Path(os.path.realpath(folder))
     root = next((each for each in (real, *real.parents) if safe_read.path_kind(each / _GIT_FOLDER)), real)
     return (root,) if root != root.parent else ()

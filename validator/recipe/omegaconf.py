@@ -100,8 +100,8 @@ class MalformedError(ValueError):
 
 
 def compose_yaml(text: str, judge: Callable[[Node], bool]) -> tuple[Node | None, Any]:
-    """The root node of a document and its value, None where it is empty. `judge` looks at the nodes before values are
-    made of them, and says whether to. Raises MalformedError, or ValueError where a value cannot be made."""
+    """Return the root node of a document and its value, None if it is empty. `judge` looks at the nodes first and says
+    whether values shall be made of them. Raises MalformedError, or ValueError if a value cannot be made."""
     loader = _OmegaConfLoader(text)
     try:
         node = loader.get_single_node()
@@ -114,7 +114,7 @@ def compose_yaml(text: str, judge: Callable[[Node], bool]) -> tuple[Node | None,
 
 
 def load_plain_yaml(text: str) -> Any:
-    """The value of text in YAML's own types, as PyYAML gives them. Raises MalformedError."""
+    """Return the value of a text in YAML's own types, as PyYAML gives them. Raises MalformedError."""
     try:
         return yaml.load(text, Loader=_ExactLoader)
     except yaml.YAMLError as err:
@@ -122,7 +122,7 @@ def load_plain_yaml(text: str) -> Any:
 
 
 def count_nodes(text: str) -> Iterator[tuple[int, int, int]]:
-    """(nodes begun, levels open, line) after each event of the text, found without recursion. Raises MalformedError."""
+    """Yield (nodes begun, levels open, line) after each event of the text, without recursion. Raises MalformedError."""
     nodes = depth = 0
     try:
         for event in yaml.parse(text, Loader=_OmegaConfLoader):
@@ -149,7 +149,7 @@ def node_end(node: Node) -> Position:
 
 
 def node_span(node: Node) -> tuple[int, int]:
-    """Offsets of the text of a node; of a block it reaches to what follows."""
+    """Return the offsets of the text of a node. A block reaches to the next node."""
     return node.start_mark.index, node.end_mark.index
 
 
@@ -164,12 +164,12 @@ def is_scalar_of(node: Node, tag: str) -> bool:
 
 
 def mapping_pairs(node: Node) -> list[tuple[Node, Node]]:
-    """Keys and values of a mapping; nothing of any other node."""
+    """Return keys and values of a mapping; empty for any other node."""
     return list(node.value) if node.id == "mapping" else []
 
 
 def child_values(node: Node) -> list[Node]:
-    """The values in a mapping or a list."""
+    """Return the values in a mapping or a list."""
     if node.id == "mapping":
         return [value for _, value in node.value]
     return list(node.value) if node.id == "sequence" else []
@@ -198,8 +198,8 @@ _LARGE_TEXT = 1 << 14  # characters
 
 
 def refuse_oversized(text: str) -> None:
-    """Refuse what would take long to compose, or overflow the C parser's stack; only a large file can hold that much.
-    Raises ValueError."""
+    """Raise ValueError for text that would take long to compose or overflow the C parser's stack; only a large file can
+    do that."""
     if len(text) < _LARGE_TEXT:
         return
     if text.count("\n%TAG") > _MAX_HANDLES:  # libyaml compares each with all before it
@@ -212,8 +212,8 @@ def refuse_oversized(text: str) -> None:
 
 
 def refuse_expansion(root: Node) -> None:
-    """Refuse recursive aliases, deep nesting, and documents that aliases expand beyond OmegaConf's limits. Raises
-    MalformedError."""
+    """Raise MalformedError for recursive aliases, deep nesting, and documents that aliases expand beyond OmegaConf's
+    limits."""
     sizes: dict[int, int] = {}
     total = _expanded_size(root, frozenset(), sizes)
     if total > _RATIO_NODES and total > _MAX_RATIO * len(sizes):
@@ -221,7 +221,8 @@ def refuse_expansion(root: Node) -> None:
 
 
 def _expanded_size(node: Node, above: frozenset[int], sizes: dict[int, int]) -> int:
-    """Nodes from this one on, aliases expanded. `above` are those it stands in; `sizes` holds what is known by id."""
+    """Return the number of nodes from this one on, with aliases expanded. `above` are the nodes around it, `sizes` the
+    known sizes by id."""
     if id(node) in above:
         raise _limit_error("an alias contains itself", node)
     if len(above) > MAX_DEPTH:
@@ -272,7 +273,7 @@ _ESCAPED_INTERPOLATION = r"(?<!\\)(?:\\\\)*\\\$\{"
 
 
 def find_refusals(node: Node, top: bool = True) -> Iterator[Diagnostic]:
-    """LOA001, LOA002 and LOA004 of a document."""
+    """Yield LOA001, LOA002 and LOA004 of a document."""
     yield from _refused_keys(node, top)
     if node.tag in _REFUSED_TAGS:
         yield error_at_node(
@@ -291,7 +292,7 @@ def find_refusals(node: Node, top: bool = True) -> Iterator[Diagnostic]:
 
 
 def find_surprising_numbers(node: Node) -> Iterator[Diagnostic]:
-    """LOA008: numbers at the top of a document that are read in base 8 or 60."""
+    """Yield LOA008: numbers at the top of a document that are read in base 8 or 60."""
     for key, value in mapping_pairs(node):
         text = value.value.replace("_", "") if is_scalar_of(value, INTEGER_TAG) else ""
         if ":" in text or (text.lstrip("+-")[:1] == "0" and text.lstrip("+-0").isdecimal()):
@@ -300,7 +301,7 @@ def find_surprising_numbers(node: Node) -> Iterator[Diagnostic]:
 
 
 def error_at_node(code: str, message: str, node: Node) -> Diagnostic:
-    """An error at a node."""
+    """Return an error at a node."""
     return Diagnostic(code, Severity.ERROR, message, *node_position(node))
 
 
@@ -334,12 +335,12 @@ def _too_long_error(node: Node) -> Diagnostic:
 
 
 def _is_same_scalar(one: Node, other: Node) -> bool:
-    """Whether both are the same single value."""
+    """True if both are the same single value."""
     return one.id == other.id == "scalar" and (one.tag, one.value) == (other.tag, other.value)
 
 
 def _has_valid_interpolations(text: str) -> bool:
-    """Whether every `${` begins a well-formed interpolation. The last holds no other."""
+    """True if every `${` begins a well-formed interpolation."""
     _, *parts = re.sub(_ESCAPED_INTERPOLATION, r"\0", text).split("${")
     behind: list[str] = []  # characters, the nearest last
     for part in reversed(parts):

@@ -55,7 +55,8 @@ class NodeTree(NamedTuple):
 
 
 def _step_into(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
-    """Key and value of one part of a route; a mapping that is merged in (`<<`) comes after the mapping's own keys."""
+    """Return key and value of one part of a route. A mapping that is merged in (`<<`) comes after the mapping's own
+    keys."""
     if node.id == "sequence":
         there = isinstance(part, int) and part < len(node.value)
         return (None, node.value[part]) if there else None
@@ -85,7 +86,7 @@ def place_in_yaml(text: str, route: Route, at_key: bool = False) -> Position:
 
 @lru_cache(maxsize=1)  # findings in a file come one after the other
 def _node_tree(text: str) -> NodeTree | Position:
-    """The nodes of YAML, or where it is broken."""
+    """Return the nodes of YAML, or the place where it is broken."""
     try:
         omegaconf.refuse_oversized(text)
         root, _ = omegaconf.compose_yaml(text, lambda _: False)
@@ -124,8 +125,8 @@ def _json_fault(text: str) -> Position | None:
 
 @lru_cache(maxsize=8)  # objects and lists one in the other
 def _json_members(text: str, at: int) -> dict[str | int, tuple[int, int]]:
-    """Offsets of key and value of each member of the object or list at an offset of valid JSON; of a key written twice
-    the last, which counts."""
+    """Return the offsets of key and value of each member of the object or list at an offset of valid JSON. Of a key
+    that is written twice the last counts."""
     members: dict[str | int, tuple[int, int]] = {}
     closing = {"{": "}", "[": "]"}.get(text[at])
     at = _skip_space(text, at + 1)

@@ -30,7 +30,7 @@ class HeaderBlock(NamedTuple):
 
 
 def find_header_block(text: str) -> HeaderBlock | Diagnostic | None:
-    """The header block of a recipe, or what is wrong with it; None where there is none."""
+    """Return the header block of a recipe, or what is wrong with it; None if there is none."""
     if _HEADER_OPEN not in text:
         return None
     lines = text.splitlines()
@@ -70,13 +70,13 @@ class Document:
 
     @property
     def readable(self) -> bool:
-        """False where LLaMA-Factory cannot read it."""
+        """False if LLaMA-Factory cannot read the recipe."""
         return not self._errors
 
     @property
     def judgeable(self) -> bool:
-        """False where nothing beyond the loading errors can be judged. Of a key that is written twice the last value
-        is; a line that is no `key: value` counts as none."""
+        """False if nothing beyond the loading errors can be judged. Of a key that is written twice the last value is
+        judged; a line that is no `key: value` is left out."""
         return self._errors <= {omegaconf.WRITTEN_TWICE, _KEYLESS_LINE}
 
     @property
@@ -100,7 +100,7 @@ def load_recipe(path: str) -> Document:
 
 
 def load_valid_recipe(path: str) -> Document:
-    """The file without errors of loading. Raises RecipeError with the first one."""
+    """Return the recipe in a file. Raises RecipeError with the first error of loading."""
     document = load_recipe(path)
     for problem in document.problems:
         if problem.severity is Severity.ERROR:
@@ -144,8 +144,9 @@ def _read_values(document: Document, text: str) -> None:
 
 
 def _without_keyless_line(text: str, err: MalformedError, problems: list[Diagnostic]) -> str:
-    """The text with a comment of the same length in place of the line that is no `key: value`, which is reported; empty
-    where too many are, or it is one, of a longer key than a reader looks for."""
+    """Return the text with a comment of the same length in place of the line that is no `key: value`, which is
+    reported. Empty if there are too many of these lines, or if the line is a key that is longer than a reader looks
+    for."""
     lines, (line, column) = text.splitlines(keepends=True), err.position
     wrong = lines[line - 1].rstrip()[column - 1 :] if line <= len(lines) else ""
     if not wrong or len(wrong) > _LONGEST_KEY or len(problems) >= _MAX_KEYLESS_LINES:
@@ -190,7 +191,7 @@ _MAX_NAMES = 20
 
 
 def load_with_overrides(path: str, overrides: Sequence[str] = ()) -> Document:
-    """The recipe in a file after the overrides. Raises RecipeError where it cannot be read, or holds no key."""
+    """Return the recipe in a file after the overrides. Raises RecipeError if it cannot be read, or holds no key."""
     if path.endswith(".json"):
         raise RecipeError(f"`{path}` is a JSON file; give the recipe (.yaml) that uses it")
     document = load_valid_recipe(path)
@@ -200,7 +201,7 @@ def load_with_overrides(path: str, overrides: Sequence[str] = ()) -> Document:
 
 
 def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
-    """The document after the overrides. Raises RecipeError on a malformed one."""
+    """Return the document after the overrides. Raises RecipeError for a malformed override."""
     if not overrides:
         return document
     values = dict(document.values)
@@ -221,13 +222,13 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
 
 
 def with_header_fields(document: Document, **fields: Any) -> Document:
-    """The document as if its header block said this; a field that is None stays as it is written."""
+    """Return the document with these fields in its header block; a field that is None stays as it is written."""
     given = {name: value for name, value in fields.items() if value is not None}
     return replace(document, header={**document.header, **given}) if given else document
 
 
 def path_override(key: str, path: str) -> str:
-    """The override that sets a key to a path, which is read as YAML."""
+    """Return the override that sets a key to a path, which is read as YAML."""
     return f"{key}={format_scalar(path)}"
 
 
@@ -250,7 +251,8 @@ def _assign_value(values: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _merge_values(old: Any, new: Any) -> Any:
-    """Mappings are merged key by key, everything else is replaced; a list and a mapping do not go together."""
+    """Return two values merged: mappings key by key, anything else is replaced. A list and a mapping do not go
+    together."""
     if {type(old), type(new)} == {list, dict}:
         raise RecipeError("an override gives a list for a mapping, or a mapping for a list; give what the recipe has")
     if not isinstance(old, dict) or not isinstance(new, dict):

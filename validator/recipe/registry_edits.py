@@ -61,7 +61,7 @@ def _known_entries(path: Path) -> dict[str, object]:
 
 
 def _with_members(text: str, entries: Mapping[str, object]) -> str:
-    """The text of a JSON object with further members before its last brace, indented as its first member is."""
+    """Return the text of a JSON object with further members before its last brace, indented as its first member is."""
     first = re.search(r'\{\s*?\n([ \t]+)"', text)
     newline = "\r\n" if "\r\n" in text else "\n"
     before, brace, after = text.rpartition("}")

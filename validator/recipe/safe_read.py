@@ -35,8 +35,8 @@ def path_kind(path: str | Path) -> PathKind | None:
 
 
 def open_without_waiting(path: str | Path) -> int:
-    """Open a path to read its bytes as they are. The other end of a pipe is not waited for; Windows knows no such mode
-    and needs none. Raises OSError, and ValueError for a name that no file can have."""
+    """Return a file descriptor for the bytes of a path. Opening a pipe does not wait for its other end; Windows has no
+    such mode and needs none. Raises OSError, and ValueError for a name that no file can have."""
     return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
 
 
@@ -68,7 +68,8 @@ _MAX_BYTES = 1 << 20
 
 
 def read_text(path: str) -> str:
-    """The file as text, standard input for `-`. Raises RecipeError with one clear sentence where it cannot be read."""
+    """Return a file as text, or standard input for `-`. Raises RecipeError with one clear sentence if it cannot be
+    read."""
     return decode_text(read_bytes(path))
 
 
@@ -102,7 +103,7 @@ def _read_beginning(path: str | Path) -> bytes:
 
 
 def decode_text(data: bytes) -> str:
-    """Bytes of a recipe as text. Raises RecipeError for binary content or a file over 1 MiB."""
+    """Return the bytes of a recipe as text. Raises RecipeError for binary content and for more than 1 MiB."""
     if len(data) > _MAX_BYTES:
         raise RecipeError("is larger than 1 MiB, which no recipe is; check that this is the right file")
     try:
@@ -120,7 +121,8 @@ _TOO_DEEP = "is nested too deeply to be read"
 
 
 def read_yaml(path: str) -> Any:
-    """A settings file in YAML. Raises RecipeError without the path, which the message may begin with."""
+    """Return a settings file in YAML. Raises RecipeError without the path, with which the caller may begin the
+    message."""
     text = read_text(path)
     try:
         omegaconf.refuse_oversized(text)
@@ -130,12 +132,12 @@ def read_yaml(path: str) -> Any:
 
 
 def parse_trusted_yaml(text: str) -> Any:
-    """Trusted YAML text of our own data files."""
+    """Return the value of trusted YAML text, from our own data files."""
     return omegaconf.load_plain_yaml(text)
 
 
 def read_json(path: str) -> Any:
-    """A JSON file. Raises RecipeError naming the line where it is broken."""
+    """Return the value of a JSON file. Raises RecipeError that names the line where it is broken."""
     try:
         return parse_json(read_text(path))
     except RecipeError as err:
@@ -167,8 +169,8 @@ def _parse_whole_number(digits: str) -> int:
 
 
 def is_too_deep(value: object, most: int = _MAX_DEPTH) -> bool:
-    """True if lists and objects are nested beyond so many levels: by default deeper than anything that means something,
-    and than code that walks through them may go."""
+    """True if lists and objects are nested deeper than so many levels; the default is more than any meaningful file
+    has, and than recursive code can follow."""
     level: list[Any] = [value]
     for _ in range(most + 1):
         level = [each for each in level if isinstance(each, (dict, list))]

@@ -27,14 +27,14 @@ def unknown_name(what: str, name: str, known: Iterable[str], effect: str = "") -
 
 
 def suggest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str:
-    """`; did you mean X?` for a near miss, else an empty text."""
+    """Return `; did you mean X?` for a near miss, else an empty text."""
     near = nearest_name(name, known, likeness)
     return f"; did you mean `{near}`?" if near else ""
 
 
 def nearest_name(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str | None:
-    """The one name that holds all words of this one and some more, else the one that takes the fewest edits, of those
-    at least so like. Case does not count. None where too many are known to look at each."""
+    """Return the one name that holds all words of this one and some more, else the similar name that takes the fewest
+    edits. Case does not count. None if no name is similar enough, or if too many are known to compare."""
     if len(name) > _LONGEST_NAME:
         return None
     names = list(known)
@@ -57,8 +57,8 @@ def _leaves_out(some: list[str], all_: list[str]) -> bool:
 
 
 def _fewest_edits(word: str, known: list[str], likeness: float) -> str | None:
-    """Likeness is the share of the longer name's letters that need no edit. One edit is always a slip, but of three
-    letters only behind the first."""
+    """Return the similar name that takes the fewest edits. Likeness is the share of the longer name's letters that need
+    no edit. One edit is always a slip, but in a name of three letters only behind the first."""
     best: tuple[int, str] | None = None
     for each in known:
         longer = max(len(word), len(each))

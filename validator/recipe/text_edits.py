@@ -28,7 +28,7 @@ class _TextEdit(NamedTuple):
 
 
 def apply_edits(document: Document, edits: Iterable[Edit]) -> Document:
-    """The recipe after the edits. Raises UnfitError where it would then say something else than they mean."""
+    """Return the recipe after the edits. Raises UnfitError if it would then say something else than the edits mean."""
     if document.body_tree is None:
         raise UnfitError("the file holds no key")
     wanted = tuple(dict.fromkeys(edits))
@@ -52,7 +52,7 @@ def _text_edit(root: Node, text: str, edit: Edit) -> _TextEdit:
 
 
 def _key_and_value(root: Node, edit: Edit) -> tuple[Node, Node]:
-    """Key and value at the top; of a key written twice the last."""
+    """Return key and value at the top; of a key that is written twice the last."""
     own = [pair for pair in omegaconf.mapping_pairs(root) if pair[0].id == "scalar" and pair[0].value == edit.key]
     if not own:
         raise UnfitError(f"`{edit.key}` is not written in this file itself")
@@ -76,7 +76,7 @@ def _set_value(key: Node, value: Node, text: str, to: object) -> _TextEdit:
 
 
 def _remove_key(root: Node, key: Node, value: Node, text: str) -> _TextEdit:
-    """The lines of a key, with a comment behind its value."""
+    """Return the edit that removes the lines of a key, with a comment behind its value."""
     start, end = omegaconf.node_span(key)[0], max(omegaconf.node_span(key)[1], _end_of_text(value, text))
     line = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
     rest = re.compile(_REST_OF_LINE).match(text, end)
@@ -99,7 +99,7 @@ def _end_of_text(node: Node, text: str) -> int:
 
 
 def _scalar_text(value: object, before: str) -> str:
-    """The value as YAML; a number as it was written, where that is one."""
+    """Return the value as YAML; a number as it was written, if that is the same number."""
     kept = isinstance(value, float) and re.fullmatch(r"[\w.+-]+", before) and reads_as(before, value)
     return before if kept else format_scalar(list(value) if isinstance(value, tuple) else value, in_brackets=True)
 

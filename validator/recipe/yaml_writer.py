@@ -24,7 +24,7 @@ _WIDTH = 118
 
 
 class Commented(NamedTuple):
-    """A value with what is to be said of it, in a comment above."""
+    """A value with a comment that stands above it."""
 
     value: YamlValue
     comment: str
@@ -41,7 +41,7 @@ def yaml_document(value: Mapping[str, YamlValue], head: Sequence[str] = ()) -> s
 
 
 def comment_lines(text: str, indent: str = "") -> Iterator[str]:
-    """Lines of a comment, folded."""
+    """Yield the lines of a comment, folded."""
     width = _WIDTH - len(indent)
     yield from textwrap.wrap(text, width, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
@@ -55,7 +55,7 @@ def _mapping_lines(value: Mapping[str, YamlValue], indent: str) -> Iterator[str]
 
 
 def _entry_lines(head: str, value: YamlValue, indent: str) -> Iterator[str]:
-    """A key or a dash, with its value on the same line or below."""
+    """Yield a key or a dash, with its value on the same line or below."""
     if isinstance(value, str) and _fits_block(value):
         yield f"{head} |{'' if value.endswith(chr(10)) else '-'}"
         yield from (f"{indent}  {line}" if line else "" for line in value.removesuffix("\n").split("\n"))
@@ -70,7 +70,7 @@ def _entry_lines(head: str, value: YamlValue, indent: str) -> Iterator[str]:
 
 
 def _item_lines(values: Sequence[YamlValue], indent: str) -> Iterator[str]:
-    """Each with a dash, which the first line of a mapping stands beside."""
+    """Yield each item with a dash, beside which the first line of a mapping stands."""
     for each in values:
         if isinstance(each, Commented):
             yield from (f"{indent}{line}" for line in comment_lines(each.comment, indent))
@@ -84,15 +84,15 @@ def _item_lines(values: Sequence[YamlValue], indent: str) -> Iterator[str]:
 
 
 def _fits_block(text: str) -> bool:
-    """True if a text can stand as lines. Its first line decides how far it is indented, and blank lines at its end are
-    lost."""
+    """True if a text can be written as lines: its first line decides how far it is indented, and blank lines at its end
+    are lost."""
     plain = escaping.escape_text(text) == text and not _UNPRINTABLE.search(text)
     return "\n" in text and not text.startswith((" ", "\n")) and not text.endswith("\n\n") and plain
 
 
 def format_scalar(value: object, *, in_brackets: bool = False) -> str:
-    """One value as YAML 1.1, YAML 1.2 and OmegaConf all read it. Text has quotes only where it needs them, which inside
-    of `[…]` or `{…}` (`in_brackets`) is at a comma, too."""
+    """Return one value in a form that YAML 1.1, YAML 1.2 and OmegaConf read alike. Text is quoted only if it needs
+    quotes, which it also does for a comma inside `[…]` or `{…}` (`in_brackets`)."""
     if isinstance(value, str):
         return value if _needs_no_quotes(value, in_brackets) else _double_quoted(value)
     if isinstance(value, float):
@@ -119,8 +119,8 @@ def _needs_no_quotes(text: str, in_brackets: bool) -> bool:
 
 
 def _format_float(value: float) -> str:
-    """The shortest digits that are this number. A number below 0.001 or from 1e16 on has an exponent, with the point
-    and the sign without which YAML 1.1 reads text."""
+    """Return the shortest digits that are this number. A number below 0.001 or from 1e16 on has an exponent, with the
+    point and the sign without which YAML 1.1 reads text."""
     digits = repr(value)
     if "e" not in digits and (abs(value) >= 1e-3 or not value):
         return digits
@@ -129,6 +129,6 @@ def _format_float(value: float) -> str:
 
 
 def _double_quoted(value: object) -> str:
-    """JSON, which is YAML too, with escapes for the characters that YAML does not admit."""
+    """Return the text as JSON, which is YAML too, with escapes for the characters that YAML does not admit."""
     written = escaping.escape_json(json.dumps(value, ensure_ascii=False))
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
