@@ -71,6 +71,11 @@ class LoadedDataset:
         """Return what to write instead of the entry; empty if the entry suits the rows, or none is known that would."""
         return suggest_entry(self.name, self.dataset.entry, stage, self.first_rows()) if self.dataset else ""
 
+    def no_rows_problem(self, stage: str, otherwise: str) -> FatalProblem:
+        """Return the problem that no row is trained, with the reason that the first rows give, else `otherwise`."""
+        why = why_none_trained(self.attr, stage, self.first_rows()) or otherwise
+        return FatalProblem(self.name, f"no row is left to train on: {why}", self.suggested_entry(stage))
+
 
 def load_datasets(run: RunSettings, counter: TokenCounter, report: OnRows) -> list[LoadedDataset]:
     """Return every data set of the recipe, training sets first. If one has so many rows that only a share is kept, the
@@ -107,6 +112,7 @@ def scan_settings(run: RunSettings, counter: TokenCounter, attr: DatasetAttr) ->
 
 
 def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCounter, report: OnRows) -> LoadedDataset:
+    """Return a data set with its rows, or with the problems for which LLaMA-Factory reads none of them."""
     registry = run.data.registry
     one = LoadedDataset(name, evaluates, registry.get(name) if registry else None)
     if registry is None:
@@ -116,11 +122,11 @@ def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCo
         fault = registry.problem or f"is not defined in {registry.path}{suggest(name, registry.entries)}"
         one.problems.append(FatalProblem(name, fault))
         return one
+    faults = [fault for _, fault in entry_faults(one.dataset.entry)]
     if not isinstance(registry.entries[name], Mapping):
-        one.problems.append(FatalProblem(name, "its entry in dataset_info.json is not a JSON object"))
-        return one
-    one.problems += [FatalProblem(name, fault) for _, fault in entry_faults(one.dataset.entry)]
-    if one.problems:
+        faults = ["its entry in dataset_info.json is not a JSON object"]
+    if faults:
+        one.problems = [FatalProblem(name, fault) for fault in faults]
         return one
     one.attr = one.dataset.attr
     one.problems += _refusals(run, name, one.dataset)
@@ -135,14 +141,6 @@ def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCo
     if one.problems and not one.rows.problems:
         one.problems[0] = replace(one.problems[0], remedy=one.suggested_entry(run.task.stage))
     return one
-
-
-def explain_no_rows(run: RunSettings, one: LoadedDataset, otherwise: str) -> FatalProblem:
-    """Return the problem that no row of a set is trained, with the reason that its first rows give, else
-    `otherwise`."""
-    stage = run.task.stage
-    why = why_none_trained(one.attr, stage, one.first_rows())
-    return FatalProblem(one.name, f"no row is left to train on: {why or otherwise}", one.suggested_entry(stage))
 
 
 def _refusals(run: RunSettings, name: str, dataset: Dataset) -> Iterator[FatalProblem]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from validator.dataset import sequence_lengths
-from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset, explain_no_rows
+from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset
 from validator.errors import RecipeError
 from validator.knowledge import releases
 from validator.rows.outcomes import ENDS_RUN, STATUS_REASONS, TRAINED
@@ -286,7 +286,7 @@ def _count_sequences(run: RunSettings, selection: RowSelection) -> int:
 
 def _nothing_to_train(run: RunSettings, selection: RowSelection) -> FatalProblem:
     if reason := selection.drops.most_common(1):
-        return explain_no_rows(run, selection.sets[0], STATUS_REASONS[reason[0][0]])
+        return selection.sets[0].no_rows_problem(run.task.stage, STATUS_REASONS[reason[0][0]])
     short = "all rows together are shorter than one packed sequence of `cutoff_len` tokens"
     return FatalProblem(
         selection.sets[0].name, short if len(selection.train) and run.batch.packing else "no row is left to train on"
