@@ -13,8 +13,8 @@ from validator.physics.estimate import EvidenceGap
 
 
 class Linear(NamedTuple):
-    """`number` linear modules of one role and shape in one layer. `routed`: those of experts, which only
-    some tokens reach."""
+    """`number` linear modules of one role and shape in one layer. `routed`: they belong to experts, which only some
+    tokens reach."""
 
     role: str
     inputs: int
@@ -38,7 +38,7 @@ def element_count(linears: Iterable[Linear]) -> int:
 
 
 class Tower(NamedTuple):
-    """A tower and its projector, which makes of its results what the decoder reads. All counts are elements.
+    """A tower and its projector, which turns the tower's results into inputs of the decoder. All counts are elements.
 
     A tower token is a patch of an image or a step of sound; `merge` of them become one token of the decoder."""
 
@@ -88,7 +88,7 @@ class Tower(NamedTuple):
 
     @property
     def linear_elements(self) -> int:
-        """Elements of every linear module, which quantization reaches."""
+        """Elements of every linear module that quantization reaches."""
         return self.layers * element_count(self.linears) + element_count((*self.outside, *self.projector))
 
 
@@ -201,8 +201,8 @@ class MixerTraffic(NamedTuple):
     """Memory traffic of a mixer in one layer: `size` bytes, moved `forward` times in the forward pass and `backward`
     times in the backward pass.
 
-    By default `size` is what the mixer saves for the backward pass: it is written once and read about as often by what
-    follows; gradients take twice that."""
+    By default `size` is what the mixer saves for the backward pass: it is written once and then read about as often;
+    gradients take twice that."""
 
     size: float
     forward: float = 2.5
@@ -214,16 +214,16 @@ FUSED_MIXER_KERNELS = 12
 
 
 class MixerEvidence(NamedTuple):
-    """What published measurements say of a mixer: the words that name it after "few measurements of" for memory, and
-    the share by which a step may be faster and slower, because few runs of it have a published time."""
+    """Published evidence on a mixer: the words that name it after "few measurements of" for memory, and the share by
+    which a step may be faster and slower, because few runs of it have a published time."""
 
     memory_gap: str
     time_gap: EvidenceGap = EvidenceGap("layers without attention", 0.3, 0.3)
 
 
 class MixerFacts(NamedTuple):
-    """The row of facts of one kind of mixer: what was measured of it, with its fused kernels if there are any, else
-    `unfused`, and the packages that hold these kernels, which run only if all of them are installed."""
+    """The facts of one kind of mixer: the evidence with its fused kernels (or for the only way to compute it), the
+    evidence without them, and the packages that hold these kernels, which run only if all of them are installed."""
 
     fused: MixerEvidence
     unfused: MixerEvidence | None = None
@@ -242,7 +242,7 @@ class Mixer(ABC):
 
     @property
     def evidence(self) -> MixerEvidence:
-        """What published measurements say of the mixer as it is computed here."""
+        """The evidence on the mixer as it is computed here."""
         return self.facts.fused if self.kernels or self.facts.unfused is None else self.facts.unfused
 
     def with_kernels(self) -> Self:
@@ -267,7 +267,7 @@ class Mixer(ABC):
 
     @abstractmethod
     def backward_workspace(self, step: Any) -> float:
-        """Bytes of the backward pass's transients in one layer."""
+        """Temporary bytes of the backward pass of one layer."""
 
     def matmul_flops(self, _step: Any, /) -> float:
         """FLOP of one layer's products beside its linear modules, in the forward pass. Zero: not counted."""
@@ -288,7 +288,7 @@ class Mixer(ABC):
 
 class CountedLayers(NamedTuple):
     """`number` layers that are alike, as their class holds them. Of each: its linear modules (name, inputs, outputs,
-    how many, whether biased), elements of experts in one tensor, and of all else."""
+    number, whether biased), elements of experts in one tensor, and of all other parameters."""
 
     number: int
     linears: tuple[tuple[str, int, int, int, bool], ...]
@@ -297,7 +297,7 @@ class CountedLayers(NamedTuple):
 
 
 class LayerKind(NamedTuple):
-    """The parts of one layer."""
+    """The parts of one layer: attention, a mixer, experts."""
 
     attends: bool = True
     mixes: bool = False

@@ -87,8 +87,8 @@ def communication_seconds(
 
 
 def _exposed_seconds(step: TrainingStep, device: DeviceRates, window: OverlapWindow) -> float:
-    whole = sum(collective_seconds(each, device, step.sharding) for each in window.collectives)
-    return window.times * max(_INTERFERENCE_SHARE * whole, whole - _HIDDEN_SHARE * window.behind)
+    collective = sum(collective_seconds(each, device, step.sharding) for each in window.collectives)
+    return window.times * max(_INTERFERENCE_SHARE * collective, collective - _HIDDEN_SHARE * window.behind)
 
 
 def _overlap_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
@@ -161,8 +161,8 @@ def _zero3_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator
     scattered = _reduction(
         step, trained_bytes(step, step.sizes.gradient), ceil(step.trained_elements / max(sharding.reduce_bucket, 1))
     )
-    together = (gathered, scattered) if sharding.overlap_comm else (gathered,)
-    yield OverlapWindow(step.work.accumulation, together, micro_batch.forward + micro_batch.backward)
+    overlapping = (gathered, scattered) if sharding.overlap_comm else (gathered,)
+    yield OverlapWindow(step.work.accumulation, overlapping, micro_batch.forward + micro_batch.backward)
     if not sharding.overlap_comm:
         yield OverlapWindow(step.work.accumulation, (scattered,))
 

@@ -69,9 +69,9 @@ def _adapter_input_bytes(step: TrainingStep) -> float:
 def _dora_seconds(step: TrainingStep, rates: AttainedRates, linear: Linear) -> float:
     """Seconds of DoRA's norm of base and adapter together: the adapter's product is materialized, and both matrices are
     read in fp32 (peft, tuners/lora/dora.py)."""
-    whole = rates.product(linear.inputs, step.work.adapter.rank, linear.outputs, step.sizes.adapter)
+    product = rates.product(linear.inputs, step.work.adapter.rank, linear.outputs, step.sizes.adapter)
     moved = 6 * 4.0 * linear.inputs * linear.outputs + 3 * step.sizes.compute * step.tokens * linear.outputs
-    return whole + moved / rates.bandwidth
+    return product + moved / rates.bandwidth
 
 
 # Of what products attain: FlashAttention-2 reaches 73 % of an A100's rate forward and 63 % backward at a head of 128

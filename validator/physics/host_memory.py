@@ -70,11 +70,11 @@ def _fsdp_shard_bytes(step: TrainingStep) -> float:
     and a gradient of the same size for each, even of frozen weights (torch, distributed/fsdp/_flat_param.py,
     init_flat_param_attributes); gradients of trained weights count elsewhere. FSDP2 has a tensor for each parameter and
     no early gradients (_fully_shard/_fsdp_param.py)."""
-    sharding, whole = step.sharding, shardable_weight_bytes(step)
+    sharding, parameters = step.sharding, shardable_weight_bytes(step)
     if sharding.upcasts_frozen_weights:
-        return whole * TENSOR_ROUNDING / sharding.nodes
+        return parameters * TENSOR_ROUNDING / sharding.nodes
     rest = step.vocabulary_elements * (step.sizes.trained if step.work.method == "full" else step.sizes.base)
-    layer = (whole - rest) / step.arch.layers
+    layer = (parameters - rest) / step.arch.layers
     shards = step.arch.layers * pinned_bytes(layer / sharding.world_size) + pinned_bytes(rest / sharding.world_size)
     return sharding.devices_per_node * shards * (2 if step.trains_adapter else 1)
 
@@ -123,8 +123,8 @@ def _process_bytes(step: TrainingStep) -> float:
 
 def _checkpoint_file_bytes(step: TrainingStep) -> float:
     """Bytes of the checkpoint while loading: mapped once for all processes of a node, or read by each of them."""
-    whole = step.work.base_bytes * step.parameters
-    return whole if step.work.low_memory_load else whole * step.sharding.devices_per_node
+    checkpoint = step.work.base_bytes * step.parameters
+    return checkpoint if step.work.low_memory_load else checkpoint * step.sharding.devices_per_node
 
 
 def _full_model_bytes(step: TrainingStep) -> float:
@@ -208,8 +208,8 @@ def disk_usage(
     engine writes master weights and moments, below stage 3 with a copy of the trained weights beside them. FSDP writes
     that copy, too, if it saves whole states (accelerate/utils/fsdp_utils.py, save_fsdp_model)."""
     step = training_step(arch, workload)
-    whole = step.sizes.trained * step.trained_elements + step.sizes.base * (step.parameters - step.trained_elements)
-    saved = trained_bytes(step, step.sizes.adapter) if step.trains_adapter else whole
+    model = step.sizes.trained * step.trained_elements + step.sizes.base * (step.parameters - step.trained_elements)
+    saved = trained_bytes(step, step.sizes.adapter) if step.trains_adapter else model
     states = states_and_master_bytes(step) if save_optimizer else 0.0
     if save_optimizer and (step.strategy.fsdp or (step.strategy.deepspeed and not step.strategy.shards_weights)):
         states += saved

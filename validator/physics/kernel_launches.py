@@ -96,8 +96,8 @@ def launch_stalls(step: TrainingStep, worked: float) -> PassCost:
     """Seconds that the device waits, beside its own `worked` seconds, for a CPU that launches kernels slower than the
     device ends them."""
     forward, backward = _cpu_seconds(step)
-    whole = forward + backward
-    share = ((worked**_OVERLAP_EXPONENT + whole**_OVERLAP_EXPONENT) ** (1 / _OVERLAP_EXPONENT) - worked) / whole
+    launches = forward + backward
+    share = ((worked**_OVERLAP_EXPONENT + launches**_OVERLAP_EXPONENT) ** (1 / _OVERLAP_EXPONENT) - worked) / launches
     return PassCost(TimeTerm.KERNEL_LAUNCHES, share * forward, share * backward)
 
 

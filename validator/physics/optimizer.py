@@ -15,10 +15,10 @@ def gradient_bytes(step: TrainingStep) -> float:
     sharded gradients."""
     if step.work.layerwise_update or step.optimizer.states == "one layer":
         return 0.0
-    whole = trained_bytes(step, step.sizes.gradient)
+    unsharded = trained_bytes(step, step.sizes.gradient)
     if step.strategy.shards_gradients:
-        return 0.0 if step.sharding.offload_optimizer else whole / step.sharding.world_size
-    return whole
+        return 0.0 if step.sharding.offload_optimizer else unsharded / step.sharding.world_size
+    return unsharded
 
 
 def accumulated_gradient_bytes(step: TrainingStep) -> float:
@@ -79,10 +79,10 @@ def communication_bucket_bytes(step: TrainingStep) -> float:
     if not strategy.shards_optimizer_states:
         return gradient * min(sharding.reduce_bucket, step.trained_elements)
     doubled = 2 if sharding.overlap_comm and not strategy.shards_weights else 1
-    whole = gradient * sharding.reduce_bucket * doubled if sharding.contiguous_gradients else 0.0
+    buckets = gradient * sharding.reduce_bucket * doubled if sharding.contiguous_gradients else 0.0
     if sharding.offload_optimizer and not strategy.shards_weights:
-        whole += gradient * largest_trained_tensor(step)
-    return whole
+        buckets += gradient * largest_trained_tensor(step)
+    return buckets
 
 
 def _low_rank_state_bytes(step: TrainingStep, moment: float) -> float:

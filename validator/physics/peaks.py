@@ -304,13 +304,13 @@ def loading_phase(step: TrainingStep) -> DeviceTerms:
     """Bytes by term while loading. A full fine-tune under ZeRO below stage 3 converts its weights to fp32 on the device
     before the engine shards them."""
     if _holds_full_model_first(step):
-        whole = weights.reference_weight_bytes(step) if step.strategy.fsdp else 0.0
-        held = (
+        reference = weights.reference_weight_bytes(step) if step.strategy.fsdp else 0.0
+        loaded = (
             step.work.base_bytes * step.parameters
             if step.work.dequantized_at_load
             else weights.loaded_weight_bytes(step)
         )
-        return {DeviceTerm.WEIGHTS: held, DeviceTerm.REFERENCE: whole}
+        return {DeviceTerm.WEIGHTS: loaded, DeviceTerm.REFERENCE: reference}
     if step.work.method != "full" or step.work.precision != "engine" or step.strategy == ZERO_3:
         return {}
     return {DeviceTerm.WEIGHTS: 4.0 * step.parameters, DeviceTerm.REFERENCE: weights.reference_weights_on_device(step)}

@@ -111,8 +111,8 @@ def adapter_weights_on_device(step: TrainingStep) -> float:
     """Bytes of the adapter's weights on one device."""
     if not step.trains_adapter:
         return 0.0
-    whole = trained_bytes(step, step.sizes.adapter)
-    return _sharded_bytes(step, whole) if step.strategy.shards_weights else whole
+    unsharded = trained_bytes(step, step.sizes.adapter)
+    return _sharded_bytes(step, unsharded) if step.strategy.shards_weights else unsharded
 
 
 def reference_weight_bytes(step: TrainingStep) -> float:
@@ -123,8 +123,8 @@ def reference_weight_bytes(step: TrainingStep) -> float:
 def reference_weights_on_device(step: TrainingStep) -> float:
     """Bytes of the frozen copies of the model on one device. Only ZeRO-3 and FSDP shard and offload them: below stage 3
     their engine runs at stage 0 (trl prepare_deepspeed)."""
-    whole = reference_weight_bytes(step)
-    return _sharded_bytes(step, whole) if step.strategy.shards_weights else whole
+    unsharded = reference_weight_bytes(step)
+    return _sharded_bytes(step, unsharded) if step.strategy.shards_weights else unsharded
 
 
 def autocast_elements(step: TrainingStep, layer: DecoderLayer) -> float:
