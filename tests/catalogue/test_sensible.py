@@ -62,7 +62,7 @@ def saves_before_the_end(_: Document, job: RunSettings) -> bool:
     timed = predict_training_time(job)
     if timed is None or timed.run is None or timed.steps is None or timed.run.expected < SHORT_RUN * 3600:
         return True
-    return 2 * save_interval(job, timed.steps, timed.steps) <= timed.steps
+    return 2 * save_interval(job, timed.steps) <= timed.steps
 
 
 def takes_published_values(document: Document, _: RunSettings) -> bool:

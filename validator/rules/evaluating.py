@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from validator.rules.number_formats import fp32_weights_key
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
+from validator.run.schedule import evaluation_interval
 from validator.run.settings import RunSettings
 
 _MILLION = 1_000_000
@@ -71,7 +72,8 @@ def best_checkpoint_refused(run: RunSettings) -> Findings:
     best`.
     """
     evaluation, saving = run.evaluation.strategy, run.args.get("save_strategy")
-    save_steps, eval_steps = run.args.number("save_steps"), _evaluation_steps(run)
+    save_steps = run.args.number("save_steps")
+    eval_steps = run.args.number("eval_steps") or run.args.number("logging_steps")
     if not run.args.flag("load_best_model_at_end") or saving == "best":
         return
     if evaluation != saving:
@@ -80,10 +82,6 @@ def best_checkpoint_refused(run: RunSettings) -> Findings:
     elif evaluation == "steps" and not _is_multiple(save_steps, eval_steps):
         found = f"`save_steps` {save_steps:g} is no multiple of `eval_steps` {eval_steps:g}"
         yield "save_steps", f"{found}, which `load_best_model_at_end` needs; set a multiple"
-
-
-def _evaluation_steps(run: RunSettings) -> float:
-    return run.args.number("eval_steps") or run.args.number("logging_steps")
 
 
 def _is_multiple(saving: float, evaluation: float) -> bool:
@@ -203,9 +201,9 @@ def evaluation_never_reached(run: RunSettings) -> Findings:
     Source: transformers/trainer_callback.py:DefaultFlowCallback.on_step_end
     Fix: a smaller `eval_steps`, or a share such as 0.1.
     """
-    every = _evaluation_steps(run)
+    every = evaluation_interval(run, run.steps)
     if run.evaluation.strategy == "steps" and 0 < run.steps < every:
-        found = f"evaluation every {every:.0f} steps never happens in a run of {run.steps} steps"
+        found = f"evaluation every {every} steps never happens in a run of {run.steps} steps"
         yield "eval_steps", f"{found}; set a smaller `eval_steps`"
 
 

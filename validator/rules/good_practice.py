@@ -211,7 +211,7 @@ def kill_costs_much(run: RunSettings, machine: Machine) -> Findings:
     worth = _MIN_SAVE_RATIO * checkpoint_write_seconds(run)  # more often would waste time (TRA926)
     steps = max(1, int(max(_SHORT_RUN_SECONDS if machine.nodes == 1 else _SHORT_RUN_SECONDS / 2, worth) / step))
     remedy = f"set `save_steps: {steps}`, about every {_format_hours(steps * step)}"
-    every = save_interval(run, run.batch.steps_per_epoch(run.data.rows or 0), total)
+    every = save_interval(run, total)
     if not 0 < every < total:
         if timed.run.expected > 2 * worth:
             length = f"{run.steps:,} steps, about {_format_hours(timed.run.expected)}"

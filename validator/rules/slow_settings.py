@@ -3,8 +3,6 @@ makes it likely, so that most recipes do not wait for it."""
 
 from __future__ import annotations
 
-import math
-
 from validator.knowledge.devices import Machine
 from validator.knowledge.tables import yaml_table
 from validator.levers.options import larger_micro_batch, less_sharding, more_loader_workers
@@ -17,6 +15,7 @@ from validator.rules.rule import NOTE, WARNING, Findings, rule
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.prediction import predict
 from validator.run.sample_lengths import estimate_sample_lengths, expected_longest
+from validator.run.schedule import save_interval, written_checkpoints
 from validator.run.settings import RunSettings
 from validator.run.training_time import predict_training_time, time_ratio
 from validator.run.variants import with_arguments
@@ -164,21 +163,13 @@ def evaluated_or_saved_too_often(run: RunSettings) -> Findings:
     Source: own (the time model)
     Fix: a larger `eval_steps` or `save_steps`, fewer samples to evaluate, or `save_only_model: true`.
     """
-    asked = run.evaluation.runs or _total_checkpoint_bytes(run) > _MIN_CHECKPOINT_BYTES
+    written = predict(run).checkpoint_bytes * (written_checkpoints(run) or 0)
+    asked = run.evaluation.runs or written > _MIN_CHECKPOINT_BYTES
     timed = predict_training_time(run) if asked else None
     if timed is None or timed.run is None:
         return
     for key, part in (("eval_steps", RunPart.EVALUATIONS), ("save_steps", RunPart.SAVES)):
         # The checkpoint at the end is one that no setting spares.
-        last_alone = part is RunPart.SAVES and run.args.number("save_steps") >= (timed.steps or math.inf)
+        last_alone = part is RunPart.SAVES and save_interval(run, timed.steps or 0) >= (timed.steps or 0)
         if not last_alone and (share := timed.run.wasted_on(part)):
             yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
-
-
-def _total_checkpoint_bytes(run: RunSettings) -> float:
-    """Bytes of all checkpoints, about; 0 where the number of samples is not known."""
-    rows, every = run.data.rows, run.args.number("save_steps")
-    if not rows or not every:
-        return 0.0
-    steps = rows * run.args.number("num_train_epochs") / run.batch.effective_batch
-    return predict(run).checkpoint_bytes * (steps / every if every >= 1 else 1 / every)

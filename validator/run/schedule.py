@@ -16,7 +16,8 @@ WARMUP_SHARES_SINCE = "transformers 5.0.0"
 @dataclass(frozen=True)
 class Schedule:
     """Optimizer steps of a run. `batch`: samples per step; `total`: steps of the whole run; `warmup`: steps of warm-up;
-    `saves`: checkpoints written. `epochs`: passes over the data that are really made, which `max_steps` may limit."""
+    `saves`: checkpoints written; `evaluations`: evaluations made, one of them at the end. `epochs`: passes over the
+    data that are really made, which `max_steps` may limit."""
 
     batch: int
     per_epoch: int
@@ -24,6 +25,7 @@ class Schedule:
     epochs: float
     warmup: int
     saves: int
+    evaluations: int
 
 
 def training_schedule(run: RunSettings, sequences: int) -> Schedule:
@@ -33,9 +35,16 @@ def training_schedule(run: RunSettings, sequences: int) -> Schedule:
     limit, epochs = int(run.args.number("max_steps")), max(run.args.number("num_train_epochs"), 0.0)
     total = limit if limit > 0 else math.ceil(epochs * per_epoch)
     passed = total / per_epoch if limit > 0 else epochs
-    every = save_interval(run, per_epoch, total)
-    saves = math.ceil(total / every) if every else 0  # at each interval, and at the end
-    return Schedule(run.batch.effective_batch, per_epoch, total, passed, warmup_steps(run, total) or 0, saves)
+    every = _save_interval(run, per_epoch, total)
+    return Schedule(
+        batch=run.batch.effective_batch,
+        per_epoch=per_epoch,
+        total=total,
+        epochs=passed,
+        warmup=warmup_steps(run, total) or 0,
+        saves=math.ceil(total / every) if every else 0,  # at each interval, and at the end
+        evaluations=_evaluation_count(run, total, passed),
+    )
 
 
 def warmup_steps(run: RunSettings, total: int | None) -> int | None:
@@ -54,13 +63,34 @@ def warmup_steps(run: RunSettings, total: int | None) -> int | None:
     return math.ceil(total * share) if total else None
 
 
-def save_interval(run: RunSettings, per_epoch: int, total: int) -> int:
+def save_interval(run: RunSettings, total: int) -> int:
     """Return the optimizer steps from one checkpoint to the next; 0 if the run does not save at a fixed interval.
     `total`: optimizer steps of the whole run."""
+    return _save_interval(run, run.batch.steps_per_epoch((run.data.rows or 0) - run.data.held_back_rows), total)
+
+
+def _save_interval(run: RunSettings, per_epoch: int, total: int) -> int:
     how = run.args.get("save_strategy")
     if how == "steps":
         return _interval_steps(run.args.number("save_steps"), total) or total
     return per_epoch if how == "epoch" else 0
+
+
+def evaluation_interval(run: RunSettings, total: int) -> int:
+    """Return the optimizer steps from one evaluation to the next if the run evaluates by steps; 0 if no interval is
+    named. Without `eval_steps`, the logging interval counts (transformers, training_args.py). `total`: optimizer steps
+    of the whole run."""
+    return _interval_steps(run.args.number("eval_steps") or run.args.number("logging_steps"), total)
+
+
+def _evaluation_count(run: RunSettings, total: int, epochs: float) -> int:
+    """Return the number of evaluations: one at each interval, and one more at the end (train/sft/workflow.py)."""
+    if not run.evaluation.runs:
+        return 0
+    if run.evaluation.strategy == "epoch":
+        return math.ceil(epochs) + 1
+    every = evaluation_interval(run, total)
+    return (total // every if run.evaluation.strategy == "steps" and every else 0) + 1
 
 
 def _interval_steps(every: float, total: int) -> int:
@@ -85,7 +115,7 @@ def count_checkpoints(run: RunSettings) -> CheckpointCounts:
     rotate_checkpoints."""
     if run.args.get("save_strategy") == "no":
         return CheckpointCounts(0, 0)
-    written, limit = _written_checkpoints(run), int(run.args.number("save_total_limit"))
+    written, limit = written_checkpoints(run), int(run.args.number("save_total_limit"))
     if limit < 1:
         return CheckpointCounts(written or 1, written or 1)
     best = run.evaluation.best_checkpoint_metric is not None and run.evaluation.while_training
@@ -93,13 +123,11 @@ def count_checkpoints(run: RunSettings) -> CheckpointCounts:
     return CheckpointCounts(min(kept, written or kept), min(kept + 1, written or kept + 1))
 
 
-def _written_checkpoints(run: RunSettings) -> int | None:
+def written_checkpoints(run: RunSettings) -> int | None:
     """Return the most checkpoints that the run writes, including the checkpoint at its end; None if the number of
     optimizer steps is not known."""
     if not (total := run.steps):
         return None
-    if run.args.get("save_strategy") == "best":  # at most one each evaluation
-        every = _interval_steps(run.args.number("eval_steps") or run.args.number("logging_steps"), total)
-    else:
-        every = save_interval(run, run.batch.steps_per_epoch((run.data.rows or 0) - run.data.held_back_rows), total)
+    best = run.args.get("save_strategy") == "best"  # at most one each evaluation
+    every = evaluation_interval(run, total) if best else save_interval(run, total)
     return math.ceil(total / every) if every else None

@@ -226,7 +226,7 @@ def _run_course(
     texts = (samples.train or 0) + samples.held_back
     return RunCounts(
         steps=plan.total,
-        evaluations=_evaluation_count(run, plan.total, plan.epochs) if samples.held_back else 0,
+        evaluations=plan.evaluations if samples.held_back else 0,
         evaluation_batches=math.ceil(samples.held_back / batch),
         saves=plan.saves,
         checkpoint=predict(run).checkpoint_bytes,
@@ -254,18 +254,6 @@ def sample_counts(run: RunSettings) -> SampleCounts:
     return SampleCounts(run.data.rows - run.data.held_back_rows, run.data.held_back_rows + evaluated)
 
 
-def _evaluation_count(run: RunSettings, total: int, epochs: float) -> float:
-    """Return how many evaluations the run makes: one at each interval, and one more at the end (train/sft/workflow.py).
-    Without `eval_steps`, the logging interval counts (transformers, training_args.py)."""
-    if not run.evaluation.runs:
-        return 0
-    if run.evaluation.strategy == "epoch":
-        return math.ceil(epochs) + 1
-    every = run.args.number("eval_steps") or run.args.number("logging_steps")
-    every = math.ceil(total * every) if every < 1 else every
-    return (total // every if run.evaluation.strategy == "steps" and every else 0) + 1
-
-
 # A disk of which nobody published a rate, bytes a second: a busy network file system.
 _SLOW_DISK = 0.2 * GIB
 
@@ -286,7 +274,7 @@ def seconds_between_checkpoints(run: RunSettings) -> float | None:
     if timed is None:
         return None
     total = timed.steps or int(run.steps)
-    every = save_interval(run, run.batch.steps_per_epoch(run.data.rows or 0), total)
+    every = save_interval(run, total)
     if not total and (run.args.get("save_strategy") != "steps" or every < 1):
         return None
     return every * timed.step.high if every and every < (total or math.inf) else math.inf
