@@ -1,5 +1,5 @@
-"""`check --fix`: applies fixes to a recipe's text, judges it again, and takes back what brings a finding; over many
-files."""
+"""`check --fix`: applies fixes to the text of a recipe, judges the recipe again, and undoes fixes that bring a new
+finding; for any number of files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from .suppression import Selection
 
 
 class OriginalFile(NamedTuple):
-    """A file as it was read: `mark` is the byte order mark or empty, `data` all bytes."""
+    """A file as it was read. `data`: all its bytes. `mark`: its byte order mark, or an empty string. `text`: its text
+    after the mark."""
 
     path: str
     data: bytes
@@ -34,14 +35,15 @@ class OriginalFile(NamedTuple):
 
 
 def read_original(path: str) -> OriginalFile:
-    """Return the file, or standard input for `-`. Raises RecipeError."""
+    """Return a file as read from disk, or from standard input for `-`. Raises RecipeError if it cannot be read or is
+    not text."""
     data = safe_read.read_bytes(path)
     return OriginalFile(path, data, "\ufeff" if data.startswith(codecs.BOM_UTF8) else "", safe_read.decode_text(data))
 
 
 def write_fixed(original: OriginalFile, content: str) -> None:
-    """Write the text in place of the file's; the text of standard input goes to standard output. Raises RecipeError if
-    the file may not be written, or has changed in the meantime."""
+    """Write the fixed text to the file it was read from; for standard input, to standard output. Raises RecipeError if
+    the file cannot be written, or was changed since it was read."""
     if original.path == "-":
         sys.stdout.write(content if sys.stdout.isatty() else RawText(original.mark + content))
         return
@@ -65,8 +67,9 @@ _NEEDS_UNSAFE = "it may change what is trained: --unsafe-fixes"
 
 @dataclass(eq=False)
 class FixedDocument:
-    """A recipe while it is fixed: its text now, its findings and the findings that were fixed. `refused` says why a fix
-    was not made."""
+    """A recipe while its fixes are applied. `document`: its present state. `report`: the findings in this state.
+    `done`: the findings that were fixed. `refused`: the reason for each finding that was not fixed, by the finding's
+    code and key."""
 
     document: Document
     report: FileReport
@@ -77,7 +80,9 @@ class FixedDocument:
 def apply_fixes(
     document: Document, judge: JudgeDocument, wanted: Callable[[Diagnostic], bool], unsafe: bool
 ) -> FixedDocument:
-    """Return the recipe after every fix that can be made of a wanted finding, and all findings that are left."""
+    """Return the recipe after its fixes, with the findings that are left. `judge`: returns the findings in a recipe.
+    `wanted`: returns True for a finding that shall be fixed. `unsafe`: also make fixes that may change what is
+    trained."""
     now = FixedDocument(document, judge(document))
     together, tries = True, max(_MIN_TRIES, _MAX_CHARACTERS // (len(document.text) + 1))
     while safe := [
@@ -99,13 +104,15 @@ def apply_fixes(
 
 
 def skipped_fixes(now: FixedDocument, wanted: Callable[[Diagnostic], bool]) -> list[tuple[Diagnostic, str]]:
-    """Return each wanted finding that has a fix and was not fixed, and the reason."""
+    """Return each finding that has a fix and was not fixed, with the reason. `now`: the recipe after its fixes.
+    `wanted`: returns True for a finding that shall be fixed; other findings are left out."""
     fixable = [each for each in now.report.diagnostics if each.fix and wanted(each)]
     return [(each, now.refused.get(_finding_key(each), _NEEDS_UNSAFE)) for each in fixable]
 
 
 def _try_fixes(now: FixedDocument, todo: list[Diagnostic], judge: JudgeDocument) -> str:
-    """Make these fixes. If they fail, or bring a warning or an error, return why and leave the document as it is."""
+    """Make the fixes of the findings `todo`, and return an empty string. Return the reason, and leave the document
+    unchanged, if the fixes cannot be made, if they bring a new warning or error, or if a finding stays."""
     try:
         after = text_edits.apply_edits(now.document, (edit for each in todo if each.fix for edit in each.fix.edits))
     except text_edits.UnfitError as err:
@@ -133,7 +140,9 @@ def _finding_key(diagnostic: Diagnostic) -> _FindingKey:
 
 
 class CheckOptions(NamedTuple):
-    """The machine, its main memory and the simulation that files are judged for, as `check_files` takes them."""
+    """Options of `check_files`, in the order of its parameters. `machine`: the machine to judge for; None for the
+    recipe's. `host_ram_gib`: GiB of main memory per node; None for the usual server's. `trial`: a function that adds
+    simulations to a run; None for no simulation."""
 
     machine: str | None
     host_ram_gib: float | None
@@ -141,8 +150,9 @@ class CheckOptions(NamedTuple):
 
 
 class FixRequest(NamedTuple):
-    """A request to fix files: the target, the findings that count, whether fixes may change what is trained, and if the
-    change is only shown. `among`: the files that may be changed, where not all."""
+    """What `check --fix` shall do. `target`: the options under which files are judged. `selection`: the findings to
+    fix. `unsafe`: also make fixes that may change what is trained. `diff`: show the change instead of writing it.
+    `among`: paths of the files that may be changed; None if all may."""
 
     target: CheckOptions
     selection: Selection
@@ -152,8 +162,8 @@ class FixRequest(NamedTuple):
 
 
 class FixedFile(NamedTuple):
-    """A file after its fixes: the findings that are left, its text before and after. `before` is None for a file that
-    is only judged."""
+    """A file after its fixes. `report`: the findings that are left. `before`, `after`: the file as it was read, and its
+    new text. `before` is None for a file that was only judged, not fixed."""
 
     report: FileReport
     before: OriginalFile | None = None
@@ -161,13 +171,15 @@ class FixedFile(NamedTuple):
 
     @property
     def changed(self) -> bool:
-        """True if a fix was made."""
+        """True if a fix changed the text."""
         return self.before is not None and self.before.text != self.after
 
 
 def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) -> Iterator[FixedFile]:
-    """Yield the files that a subject stands for, except those in `seen`. A recipe of the catalogue, a DeepSpeed file
-    and a link to a file outside of the repository are judged, and not fixed."""
+    """Yield each file of a subject with its fixes made. The subject is a path, a folder, or a document that was read
+    already. `seen`: real paths of files that were fixed before, which are skipped; new ones are added. Some files are
+    judged without fixing: documents, DeepSpeed files, files that are not in `request.among`, and links to files outside
+    of the repository."""
     if isinstance(subject, Document):
         yield FixedFile(judge.check_document(subject, *request.target))
         return
@@ -178,8 +190,8 @@ def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) ->
         if (real := os.path.realpath(path)) in seen:
             continue
         seen.add(real)
-        other = path.endswith(".json") or (request.among is not None and path not in request.among)
-        if other or not (path == "-" or known_folders.is_in_repository(path, path)):
+        is_not_fixable = path.endswith(".json") or (request.among is not None and path not in request.among)
+        if is_not_fixable or not (path == "-" or known_folders.is_in_repository(path, path)):
             yield FixedFile(judge.check_file(path, *request.target))
             continue
         try:
@@ -187,14 +199,17 @@ def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) ->
         except RecipeError as err:
             yield FixedFile(judge.unreadable_report(path, str(err)))
             continue
-        document, wanted = parse_recipe(path, original.text), request.selection.holds
-        now = apply_fixes(document, lambda each: judge.check_document(each, *request.target), wanted, request.unsafe)
+        document, is_selected = parse_recipe(path, original.text), request.selection.holds
+        now = apply_fixes(
+            document, lambda each: judge.check_document(each, *request.target), is_selected, request.unsafe
+        )
         now.report.fixed, now.report.not_fixed = now.done, skipped_fixes(now, request.selection.holds)
         yield FixedFile(now.report, original, now.document.text)
 
 
 def write_fixed_file(fixed: FixedFile) -> bool:
-    """Write a file that changed, or say why not; standard input goes on to standard output."""
+    """Write a file if its fixes changed it, and return True; text from standard input is always passed on to standard
+    output. If the file cannot be written, print the reason to standard error and return False."""
     if fixed.before is None or not (fixed.changed or fixed.before.path == "-"):
         return True
     try:
@@ -206,14 +221,15 @@ def write_fixed_file(fixed: FixedFile) -> bool:
 
 
 def format_diff(before: OriginalFile, after: str) -> str:
-    """Return the change in the unified format."""
+    """Return the change of a file as a unified diff."""
     old, new = before.text.splitlines(keepends=True), after.splitlines(keepends=True)
     lines = difflib.unified_diff(old, new, before.path, before.path)
     return escaping.escape_lines(each for line in lines for each in _diff_line_without_end(line))
 
 
 def _diff_line_without_end(line: str) -> Iterator[str]:
-    """Yield a line of a change without its end, and the remark that a file has no newline at its end."""
+    """Yield a line of a diff without its line break. For the last line of a file that lacks a line break, also yield
+    diff's note about that."""
     yield line.removesuffix("\n").removesuffix("\r")
     if not line.endswith("\n"):
         yield "\\ No newline at end of file"

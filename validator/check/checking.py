@@ -1,6 +1,5 @@
-"""From a path to its report: load the file, judge keys and values, resolve the run, apply the rules, add advice.
-
-It also says why the memory of a run was not judged."""
+"""From a path to its report: load the file, check keys and values, resolve the run, apply the rules, and append advice
+on memory. Also the reasons why the memory of a run was not judged."""
 
 from __future__ import annotations
 
@@ -40,8 +39,10 @@ def check_files(
     host_ram_gib: float | None = None,
     trial: Simulate | None = None,
 ) -> Report:
-    """Return all findings of all files. Folders stand for the files in them, `-` is standard input, and a document has
-    been read already. `trial` adds simulations to a run. Never raises."""
+    """Return all findings of all subjects. A subject is a file, a folder (for the recipes and DeepSpeed files in it),
+    `-` for standard input, or a document that has been read already. `machine`, `host_ram_gib`: judge for this machine
+    and main memory instead of the recipe's. `trial`: a function that adds simulations to a run; None for no simulation.
+    Never raises."""
 
     def report(one: str | Document | FileReport) -> FileReport:
         if isinstance(one, FileReport):
@@ -50,19 +51,19 @@ def check_files(
             return check_document(one, machine, host_ram_gib, trial)
         return check_file(one, machine, host_ram_gib, trial)
 
-    asked = [one for each in subjects for one in ([each] if isinstance(each, Document) else expand_path(each))]
-    if len(asked) < _FILES_FOR_PROCESSES or trial or "-" in subjects:
-        return Report(__version__, [report(one) for one in asked])
+    items = [one for each in subjects for one in ([each] if isinstance(each, Document) else expand_path(each))]
+    if len(items) < _FILES_FOR_PROCESSES or trial or "-" in subjects:
+        return Report(__version__, [report(one) for one in items])
     from . import worker_pool  # multiprocessing takes 17 ms to import
 
-    return Report(__version__, worker_pool.map_in_processes(report, asked))
+    return Report(__version__, worker_pool.map_in_processes(report, items))
 
 
 def check_file(
     path: str, machine: str | None = None, host_ram_gib: float | None = None, trial: Simulate | None = None
 ) -> FileReport:
-    """Return all findings of one file: a recipe, or a DeepSpeed file if its name ends with .json. Never raises for bad
-    input."""
+    """Return all findings of one file: a recipe, or a DeepSpeed file if its suffix is .json. Never raises for bad
+    input. A file outside of the repository is reported without quoting its contents."""
     zero = path.endswith(".json")
     report = _check_deepspeed_file(path) if zero else check_document(load_recipe(path), machine, host_ram_gib, trial)
     if not report.diagnostics or path == "-" or known_folders.is_in_repository(path, path):
@@ -71,7 +72,7 @@ def check_file(
 
 
 def unreadable_report(path: str, why: str) -> FileReport:
-    """Return the report of a file that cannot be read."""
+    """Return the report of a file or folder that cannot be read, with the reason as its only finding."""
     return FileReport(path, [Diagnostic("LOA001", Severity.ERROR, why)])
 
 
@@ -82,8 +83,9 @@ def check_document(
     trial: Simulate | None = None,
     guarded: bool = True,
 ) -> FileReport:
-    """Return all findings of a recipe that has been read. `guarded`: findings quote nothing of files outside of the
-    recipe's repository, as whoever starts the check may not trust the recipe."""
+    """Return all findings of a recipe that has been read. `machine`, `host_ram_gib`, `trial`: as in `check_files`.
+    `guarded`: quote nothing from files outside of the recipe's repository; False only if the person who runs the check
+    trusts the recipe."""
     if document.judgeable and document.values:
         return check_recipe(document, machine, host_ram_gib, trial, guarded)[0]
     report = FileReport(
@@ -101,8 +103,9 @@ def check_recipe(
     trial: Simulate | None = None,
     guarded: bool = True,
 ) -> tuple[FileReport, RunSettings]:
-    """Return all findings of a recipe that holds keys, and the run that they are about, without the values that were
-    refused."""
+    """Return all findings of a recipe that has keys, and the run that was judged. In this run, values that
+    LLaMA-Factory refuses are replaced by the intended value or left out. `trial`, `guarded` and the other parameters
+    are those of `check_document`."""
     locations = Locations(document, guarded)
     report = FileReport(document.path, list(document.problems))
     if document.path != "-" and not document.path.endswith(RECIPE_SUFFIXES):
@@ -111,8 +114,8 @@ def check_recipe(
     report.diagnostics += [
         locations.diagnostic(*each[:4], fix=each.fix) for each in recipe_schema.check_schema(document)
     ]
-    wrong = (d for d in report.diagnostics if d.severity is Severity.ERROR and d.code != WRITTEN_TWICE)
-    refused = frozenset(each.key for each in wrong if each.key)
+    errors = (d for d in report.diagnostics if d.severity is Severity.ERROR and d.code != WRITTEN_TWICE)
+    refused = frozenset(each.key for each in errors if each.key)
     refused |= _intended_names(report.diagnostics)
     run = resolve(document, machine, host_ram_gib, refused, untrusted=guarded)
     run = trial(run) if trial else run
@@ -130,14 +133,15 @@ def check_recipe(
 
 
 def _intended_names(diagnostics: Iterable[Diagnostic]) -> frozenset[str]:
-    """Return the keys that are written under another name, so that the recipe seems to lack them."""
+    """Return the keys that the recipe means but writes under another name, as the fixes of its findings show. Rules
+    must not report these keys as missing."""
     fixes = [each.fix for each in diagnostics if each.fix and each.severity is Severity.ERROR]
     return frozenset(str(edit.to) for fix in fixes for edit in fix.edits if edit.do == "rename")
 
 
 def _without_safe_fix(diagnostic: Diagnostic) -> Diagnostic:
-    """Return the finding of a recipe that is misread. A setting that seems to have no effect may depend on a misspelt
-    key, so removing it is not safe."""
+    """Return a finding of a recipe that has keys or values which LLaMA-Factory refuses. A fix that removes a key is
+    marked as unsafe, because whether the key has an effect depends on what the user meant by the refused ones."""
     fix = diagnostic.fix
     if fix is None or all(edit.do != "remove" for edit in fix.edits):
         return diagnostic
@@ -145,23 +149,24 @@ def _without_safe_fix(diagnostic: Diagnostic) -> Diagnostic:
 
 
 def _clip_message(diagnostic: Diagnostic) -> Diagnostic:
-    """Return the finding with a message of bounded length: a message may quote a file of any length."""
+    """Return the finding with its message limited to _MAX_MESSAGE characters, because a message may quote a value that
+    is as long as the file."""
     long = len(diagnostic.message) > _MAX_MESSAGE
     return diagnostic._replace(message=clip(diagnostic.message, _MAX_MESSAGE)) if long else diagnostic
 
 
 def _report_order(diagnostic: Diagnostic) -> tuple[int, int, str, int, int, str]:
-    """Return the sort key of a finding: its place in the checked file. A finding in another file stands where that file
-    is named."""
+    """Return a key for sorting findings by their position in the checked file. A finding in another file gets the
+    position where the checked file names that file."""
     line, column = diagnostic.line, diagnostic.column
     if diagnostic.path is None:
         return line, column, "", line, column, diagnostic.code
-    named = diagnostic.related[0] if diagnostic.related else Related("", 1, 1, "")
-    return named.line, named.column, diagnostic.path, line, column, diagnostic.code
+    first_related = diagnostic.related[0] if diagnostic.related else Related("", 1, 1, "")
+    return first_related.line, first_related.column, diagnostic.path, line, column, diagnostic.code
 
 
 def _check_deepspeed_file(path: str) -> FileReport:
-    """Return the report of a DeepSpeed file by itself, without the recipe that uses it."""
+    """Return the findings about a DeepSpeed file that do not depend on the recipe that uses it."""
     try:
         text = read_text(path)
     except RecipeError as err:
@@ -176,7 +181,8 @@ def _check_deepspeed_file(path: str) -> FileReport:
 def _apply_rules(
     rules: Iterable[Rule], run: RunSettings, locations: Locations, refused: frozenset[str] = frozenset()
 ) -> Iterator[Diagnostic]:
-    """Yield the findings of the rules, without those about a key whose value was refused already."""
+    """Yield the findings of the rules, each with its file, line and column. `refused`: keys whose values LLaMA-Factory
+    refuses, which are reported already; findings about them are left out."""
     for rule, place, message, fix in run_rules(rules, run):
         if place.key not in refused:
             advice = _advice_on_memory(run) if rule.appends_advice else ""
@@ -191,8 +197,9 @@ def _advice_on_memory(run: RunSettings) -> str:
 
 
 def expand_path(path: str) -> list[str | FileReport]:
-    """Return the files that a path stands for, and a report for each folder in it that cannot be listed. The loader
-    explains a path that cannot be looked at."""
+    """Return the recipes and DeepSpeed files in a folder, and a report for each of its subfolders that cannot be
+    listed. If there are none of these, return one report that says so. A path that is not a folder is returned
+    unchanged, even if nothing exists there."""
     if path == "-" or safe_read.path_kind(path) != "folder":
         return [path]
     closed: list[str | FileReport] = []
@@ -214,8 +221,9 @@ _NO_MACHINE = "no machine named: give --machine 8xa100-80g"
 
 
 def reasons_not_judged(run: RunSettings, tried: bool = False) -> Iterator[NotJudged]:
-    """Yield why memory was not judged. An unknown model is described in full only if no finding (FIT005) does so. After
-    a simulation that failed, each file has a finding with the reason, so that files are not summed up."""
+    """Yield the reasons why the memory of a run was not judged. `tried`: True if the run was to be simulated. For an
+    unknown model, the reason is short if the finding FIT005 explains it. In a report on many files, one line may stand
+    for all FIT005 findings, unless a simulation was tried: then each file has its own reason."""
     engine = predict(run).judged_deepspeed
     if run.machine_problem:
         yield NotJudged("machine not known", "machine not known")

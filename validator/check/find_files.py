@@ -1,4 +1,4 @@
-"""Recipes and DeepSpeed files among other files, recognized by what they hold, in a folder or in a commit."""
+"""Finds recipes and DeepSpeed files among other files, in a folder or in a commit, by their contents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SKIPPED_FOLDERS = ("node_modules", "venv", "site-packages", "checkpoints")
 
 
 def is_ours(path: str) -> bool:
-    """True if the file is a recipe or a DeepSpeed file. A file that cannot be read is neither."""
+    """True if the file is a recipe or a DeepSpeed file; False if it cannot be read."""
     try:
         data = read_bytes(path)[:_MAX_BYTES]
     except RecipeError:
@@ -43,24 +43,26 @@ def is_ours(path: str) -> bool:
 
 
 def find_in_folder(folder: str, closed: Callable[[str, OSError], object] = lambda _folder, _err: None) -> list[str]:
-    """Return the recipes and DeepSpeed files in a folder and below it, in order; links to folders are not followed.
-    `closed` is called for each folder that cannot be listed."""
-    files, below = list[str](), [folder]
-    while below:
-        place = below.pop()
+    """Return the recipes and DeepSpeed files in a folder and its subfolders, sorted. Links to folders are not followed.
+    If a folder cannot be listed, `closed` is called with its path and the error."""
+    files, folders_left = list[str](), [folder]
+    while folders_left:
+        place = folders_left.pop()
         try:
-            here, folders = _list_folder(place, asked=place == folder)
+            folder_files, folders = _list_folder(place, asked=place == folder)
         except OSError as err:
             closed(str(Path(place)), err)
             continue
-        files += here
-        below += folders
+        files += folder_files
+        folders_left += folders
     return [path for path in sorted(files) if is_ours(path)]
 
 
 def _list_folder(folder: str, asked: bool) -> tuple[list[str], list[str]]:
-    """Return the files in a folder that may be ours by their names, and the folders to look into. Files with other
-    names are not opened, as there may be a million. A virtual environment is skipped unless `asked`. Raises OSError."""
+    """Return two lists: the files in a folder whose suffix is that of a recipe or DeepSpeed file, and the subfolders to
+    search. Files with other suffixes are not inspected, because a folder may hold a million of them. `asked`: True for
+    the folder that the user named; any other folder that is a virtual environment is skipped. Raises OSError if the
+    folder cannot be listed."""
     files, folders = [], []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -76,7 +78,8 @@ def _list_folder(folder: str, asked: bool) -> tuple[list[str], list[str]]:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """True for a file, and for a link to a file; False for a name that is too long, a pipe or a link to itself."""
+    """True if the entry is a file or a link to a file; False for a pipe, and for a link to itself or to a name that is
+    too long."""
     try:
         return entry.is_file()
     except OSError:
@@ -90,7 +93,7 @@ def _is_recipe(data: bytes) -> bool:
 
 
 def _is_deepspeed_file(data: bytes) -> bool:
-    """True for an object with ZeRO settings, and for broken JSON that names them."""
+    """True if the data are a JSON object with ZeRO settings, or invalid JSON that contains such settings."""
     if not _ZERO_SETTINGS.search(data):
         return False
     try:
@@ -101,16 +104,17 @@ def _is_deepspeed_file(data: bytes) -> bool:
 
 
 def files_to_check(paths: Sequence[str]) -> list[str]:
-    """Return the recipes and DeepSpeed files among the paths, then the recipes in the working directory that read a
-    DeepSpeed file or data set registry among the paths."""
+    """Return the recipes and DeepSpeed files among the paths. After them, the recipes in the working directory that
+    read one of the paths as their DeepSpeed file or their dataset_info.json."""
     ours = [path for path in paths if is_ours(path)]
     read = [path for path in paths if Path(path).name == REGISTRY_FILE or (path.endswith(".json") and path in ours)]
-    known = {Path(path).resolve() for path in ours}
-    return ours + [path for path in _recipes_reading(read) if Path(path).resolve() not in known]
+    checked_paths = {Path(path).resolve() for path in ours}
+    return ours + [path for path in _recipes_reading(read) if Path(path).resolve() not in checked_paths]
 
 
 def _recipes_reading(paths: Iterable[str]) -> Iterator[str]:
-    """Yield the recipes in the working directory of which one of these files decides what they do."""
+    """Yield the recipes in the working directory that use one of these files, as their DeepSpeed file or as their
+    dataset_info.json."""
     changed = {Path(path).resolve() for path in paths}
     for path in find_in_folder(".") if changed else ():
         if not path.endswith(".json"):

@@ -1,6 +1,5 @@
-"""From the place that a rule knows to a file, line and column.
-
-Of files outside of the repository that is checked nothing is quoted: findings in them get general words."""
+"""Locates findings: turns the place that a rule names into a file, line and column. Nothing is quoted from files
+outside of the repository that is checked; findings in these files get a general message."""
 
 from __future__ import annotations
 
@@ -18,23 +17,25 @@ from validator.wording import relative_to_cwd
 
 
 def general_message(code: str) -> str:
-    """Return the finding in general words: the first line of its manual page."""
+    """Return a message about a finding that quotes nothing from the user's files. It is made of the first line of the
+    manual page of the rule `code`."""
     words = all_rules.rule_page(code).violation.rstrip(".")
     start = words[0].lower() if words.partition(" ")[0].istitle() else words[0]
     return f"{start}{words[1:]}; what stands in files outside of this repository is not shown"
 
 
 def report_without_quotes(report: FileReport) -> FileReport:
-    """Return the report of a link to a file outside: what is wrong and where, without a line or a value of the file."""
+    """Return the report of a checked file that lies outside of the repository. General messages replace the messages,
+    because they may quote the file, and fixes are left out. Codes and positions stay."""
     found = [each._replace(message=general_message(each.code), key=None, fix=None) for each in report.diagnostics]
     gaps = tuple(NotJudged(gap.summary, gap.summary, gap.code) for gap in report.unjudged)
     return FileReport(report.path, found, report.verdict, unjudged=gaps)
 
 
 class Locations:
-    """Resolves the places of one file's findings. `sources` are the texts in which the places lie, by the path that is
-    shown; each is read once, and only if a finding lies in it. `guarded`: nothing is quoted of files outside of the
-    repository."""
+    """Turns the places that rules name into files, lines and columns, for the findings of one checked file. `sources`:
+    texts of the files in which findings lie, by path; each file is read only if a finding lies in it. `guarded`: quote
+    nothing from files outside of the repository."""
 
     def __init__(self, document: Document, guarded: bool = True) -> None:
         self._document, self._guarded = document, guarded
@@ -50,7 +51,8 @@ class Locations:
         remedy: str | None = None,
         fix: Fix | None = None,
     ) -> Diagnostic:
-        """Return the finding at a place."""
+        """Return a finding with the file, line and column of its place. If the message may quote a file that must not
+        be quoted, a general message replaces it."""
         if (
             place.quotes_file is None and place.file is None and not place.conflicts_with
         ):  # most findings, and the quick way
@@ -61,13 +63,14 @@ class Locations:
         return Diagnostic(code, severity, message, *self.position(place), place.key, remedy, path, related, fix)
 
     def path(self, place: Place) -> str | None:
-        """Return the file, from the working directory if it lies in that; None for the file that is checked."""
+        """Return the path of the place's file for messages, relative to the working directory if the file lies below
+        it; None if the place is in the checked file itself."""
         if place.file is None or Path(place.file).absolute() == Path(self._document.path).absolute():
             return None
         return str(relative_to_cwd(Path(place.file)))
 
     def position(self, place: Place) -> Position:
-        """Return line and column; the top of a file that cannot be read."""
+        """Return the line and column of a place; (1, 1) in a file that cannot be read."""
         if place.file is None:
             return self._document.position(place.route, place.at_key)
         path = self.path(place)
@@ -85,15 +88,17 @@ class Locations:
         return self._texts[path]
 
     def _quotes(self, *files: str | None) -> bool:
-        """True if all of the files may be quoted."""
+        """True if messages may quote all of these files. None in place of a path stands for the checked file."""
         return not self._guarded or all(
             known_folders.is_in_repository(file, self._document.path) for file in files if file
         )
 
     def related(self, place: Place) -> tuple[Related, ...]:
-        """Return where the recipe names the file, and where it sets the keys that the value contradicts."""
-        named = {place.key: "named"} if place.key and self.path(place) else {}
-        words = {**named, **{key: f"{key} set" for key in place.conflicts_with}}
+        """Return further positions in the recipe to show with a finding: the key that names the file in which the
+        finding lies, and the keys that contradict the value at the place. A key that the recipe does not contain has no
+        position."""
+        words_of_key = {place.key: "named"} if place.key and self.path(place) else {}
+        words = {**words_of_key, **{key: f"{key} set" for key in place.conflicts_with}}
         positions = {key: self._document.position((key,)) for key in words}
         return tuple(
             Related(self._document.path, *position, words[key])

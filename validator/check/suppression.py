@@ -1,8 +1,9 @@
-"""Comments in a recipe that suppress findings (`# lmf-recipes: ignore TRA009, PAR101`), and `--select` and
+"""Comments in a recipe that suppress findings (`# lmf-recipes: ignore TRA009, PAR101`), and the options `--select` and
 `--ignore`.
 
-At the end of a line a comment holds for the findings on that line, and for those in a file that the line names;
-on a line of its own before the first key, for the whole recipe. Errors of reading cannot be suppressed."""
+A comment at the end of a line applies to the findings on that line, and to those in a file that the line names. A
+comment on a line of its own before the first key applies to the whole recipe. Errors in reading the file cannot be
+suppressed."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _Mark = tuple[str, int | None]  # a code, and a line or the whole recipe
 
 
 class Suppression(NamedTuple):
-    """One code of a comment, and where it stands. `whole_file`: it counts for the whole recipe."""
+    """One code in a comment that suppresses findings. `line`, `column`: where the code stands. `whole_file`: True if
+    the comment applies to the whole recipe."""
 
     code: str
     line: int
@@ -36,18 +38,20 @@ class Suppression(NamedTuple):
 
     @property
     def mark(self) -> _Mark:
-        """Return the code that it suppresses, and the line; no line for the whole recipe."""
+        """The code that is suppressed and its line; the line is None if the comment applies to the whole recipe."""
         return self.code, None if self.whole_file else self.line
 
 
 def cannot_be_suppressed(diagnostic: Diagnostic) -> bool:
-    """True if the finding is always shown, because without it nothing more can be said of the file."""
+    """True if neither comments nor options can hide the finding: an error in reading the file, which prevents any other
+    finding."""
     return diagnostic.code.startswith("LOA") and diagnostic.severity is Severity.ERROR
 
 
 def without_suppressed(document: Document, diagnostics: list[Diagnostic], as_written: bool) -> list[Diagnostic]:
-    """Return the findings without those that comments suppress, and a finding for each comment that suppresses nothing.
-    `as_written`: the run has no overrides; only then is a comment known to suppress nothing."""
+    """Return the findings that no comment suppresses, and a new finding for each comment that suppresses nothing.
+    `as_written`: True if no command-line option changed the run. If False, useless comments are not reported, because
+    they may suppress findings without that option."""
     if _COMMENT_MARK not in document.text:
         return diagnostics
     suppressions = list(_read_suppressions(document))
@@ -62,16 +66,17 @@ def without_suppressed(document: Document, diagnostics: list[Diagnostic], as_wri
 
 
 def _suppressing_marks(diagnostic: Diagnostic) -> set[_Mark]:
-    """Return the marks that suppress a finding: its code on its line, or at the top of the recipe. A finding in another
-    file is suppressed on a line that names the file."""
+    """Return the pairs (code, line) that suppress a finding if a comment contains one of them. The line is that of the
+    finding; for a finding in another file, each line of the recipe that names this file. The line None stands for the
+    whole recipe."""
     if cannot_be_suppressed(diagnostic):
         return set()
-    own = [diagnostic.line] if diagnostic.path is None else [place.line for place in diagnostic.related]
-    return {(diagnostic.code, line) for line in [None, *own]}
+    lines = [diagnostic.line] if diagnostic.path is None else [place.line for place in diagnostic.related]
+    return {(diagnostic.code, line) for line in [None, *lines]}
 
 
 def _read_suppressions(document: Document) -> Iterator[Suppression]:
-    """Yield the codes of every comment. A comment without any code counts as one empty code."""
+    """Yield each code of each suppressing comment in a recipe. For a comment without codes, yield one empty code."""
     keys = document.body_tree.position(())[0] if document.body_tree else 1
     for number, line in enumerate(document.text.splitlines(), 1):
         comment = re.search(_IGNORE_COMMENT, line) if _COMMENT_MARK in line else None
@@ -85,13 +90,14 @@ def _read_suppressions(document: Document) -> Iterator[Suppression]:
 def _useless_comments(
     suppressions: Iterable[Suppression], diagnostics: list[Diagnostic], as_written: bool
 ) -> Iterator[Diagnostic]:
-    """Yield LOA009 for each comment that suppresses nothing."""
+    """Yield a finding LOA009 for each comment that names no code, an unknown code, or a code that suppresses
+    nothing."""
     codes, met = all_rules.all_codes(), {mark for each in diagnostics for mark in _suppressing_marks(each)}
-    known = frozenset(codes)
+    known_codes = frozenset(codes)
     for one in suppressions:
         if not one.code:
             text = "the comment names no code; write one such as `# lmf-recipes: ignore TRA009`"
-        elif one.code not in known:
+        elif one.code not in known_codes:
             text = unknown_name("rule", one.code, codes, ", so the comment suppresses nothing")
         elif as_written and one.mark not in met:
             text = f"`{one.code}` suppresses nothing here; remove it"
@@ -101,18 +107,19 @@ def _useless_comments(
 
 
 class Selection(NamedTuple):
-    """Codes or beginnings of codes. An empty `select` selects all; `ignore` wins over `select`."""
+    """The findings that the user selected by `--select` and `--ignore`. Both hold rule codes or prefixes of codes. An
+    empty `select` selects all findings; `ignore` wins over `select`."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
 
     def holds(self, diagnostic: Diagnostic) -> bool:
-        """True if the finding is selected. The finding that a file cannot be read always is."""
-        wanted = not self.select or diagnostic.code.startswith(self.select)
-        return cannot_be_suppressed(diagnostic) or (wanted and not diagnostic.code.startswith(self.ignore))
+        """True if the finding is selected. An error in reading the file always is."""
+        is_selected = not self.select or diagnostic.code.startswith(self.select)
+        return cannot_be_suppressed(diagnostic) or (is_selected and not diagnostic.code.startswith(self.ignore))
 
     def apply(self, report: Report) -> None:
-        """Leave only selected findings in the report."""
+        """Remove the findings that are not selected from the report."""
         for file in report.files:
             file.diagnostics = [each for each in file.diagnostics if self.holds(each)]
 
@@ -123,12 +130,12 @@ IGNORED_AT_LAUNCH = Selection(ignore=("PAR305", "PTH018"))
 
 
 def parse_codes(words: Iterable[str]) -> tuple[str, ...]:
-    """Return codes and beginnings of codes from comma-separated words. Raises RecipeError for a word that matches no
-    code."""
-    wanted = tuple(code.strip().upper() for word in words for code in word.split(",") if code.strip())
-    known = all_rules.all_codes() if wanted else []
-    for code in wanted:
-        if not any(each.startswith(code) for each in known):
-            near = suggest(code, [*known, *sorted({each[:3] for each in known})])
+    """Return the rule codes in comma-separated words, in upper case. A word may be only the beginning of a code, such
+    as TRA. Raises RecipeError for a word with which no rule code begins."""
+    codes = tuple(code.strip().upper() for word in words for code in word.split(",") if code.strip())
+    rule_codes = all_rules.all_codes() if codes else []
+    for code in codes:
+        if not any(each.startswith(code) for each in rule_codes):
+            near = suggest(code, [*rule_codes, *sorted({each[:3] for each in rule_codes})])
             raise RecipeError(f"no rule begins with `{code}`{near}")
-    return wanted
+    return codes

@@ -1,4 +1,4 @@
-"""Many files judged by as many processes as there are processors, with answers in the order of the files."""
+"""Judges many files in as many processes as there are processors, and returns the answers in the order of the files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _MAX_PROCESSES = 16
 
 
 def map_in_processes(judge: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
-    """Return the answers of `judge` in order. Without fork, or with one processor, this process gives all. Raises
-    RecipeError where a process was ended from outside."""
+    """Return `judge(item)` for each item, in order, computed by several processes. Without fork, or with one processor,
+    this process computes all of them. Raises RecipeError if a signal ended one of the processes."""
     parts = [items[at : at + _ITEMS_PER_PART] for at in range(0, len(items), _ITEMS_PER_PART)]
     number = min(_usable_processors(), len(parts) - 1)
     if number < 2:
@@ -49,14 +49,15 @@ def map_in_processes(judge: Callable[[Item], Answer], items: Sequence[Item]) -> 
 
 
 def _usable_processors() -> int:
-    """Return how many processors this process may use; one on a system that cannot fork as Linux does."""
-    known = hasattr(os, "fork") and hasattr(os, "sched_getaffinity")
-    return min(len(os.sched_getaffinity(0)), _MAX_PROCESSES) if known else 1
+    """Return the number of processors that this process may use; 1 if the system cannot fork as Linux does."""
+    can_fork = hasattr(os, "fork") and hasattr(os, "sched_getaffinity")
+    return min(len(os.sched_getaffinity(0)), _MAX_PROCESSES) if can_fork else 1
 
 
 def _send_answers(judge: Callable[[Item], object], parts: Sequence[Sequence[Item]], sending: Connection) -> None:
-    """Answer part by part, in a worker. An item that fails here is judged again by the parent, which reports the
-    failure."""
+    """Judge the items in each of `parts` and send the answers through the pipe `sending`. Runs in a worker process,
+    which it ends. If `judge` raises, the pipe closes early, and the main process judges that part again and gets the
+    same error."""
     try:
         processes.die_with_parent()
         for number in (signal.SIGINT, signal.SIGTERM):

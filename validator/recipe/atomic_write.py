@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all. New content goes into `.NAME.part` beside the target, reaches the
-disk, and takes the place of the old file in one step, so that a full disk, a killed process or a loss of power
-leaves either the old file or the new one. Whoever has locked the part file is the one that writes; a part file
-without a lock was left by a killed process and is removed by the next."""
+"""Files that are written completely or not at all. New content goes into `.NAME.part` beside the target, is flushed to
+disk, and replaces the old file in one step. A full disk, a killed process or a power failure leaves either the old file
+or the new one. The process that has locked the part file is the one that writes. A part file without a lock was left by
+a killed process, and the next writer removes it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 @contextmanager
 def locked_part_file(target: Path) -> Iterator[tuple[Path, int]]:
-    """Yield a new, empty file beside the target, open for writing and locked. It is removed at the end of the block, if
-    it still exists. Raises OSError, and RecipeError if another process does not release the file."""
+    """Yield the path and the file descriptor of a new, empty, locked file in the target's folder, open for writing. The
+    file is removed after the `with` block unless it was renamed in the meantime. Raises OSError if it cannot be
+    created, and RecipeError if another process keeps it locked."""
     name = os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])
     part = target.with_name(f".{name}.part")
     file = _create_locked(part)
@@ -63,8 +64,8 @@ def _create_locked(part: Path) -> int:
 
 
 def _remove_leftover(part: Path) -> None:
-    """Remove the file that another process left; if that process still runs, wait a moment. Raises RecipeError if that
-    is not known."""
+    """Remove a part file that a killed process left; if its process is still alive, wait a moment. Raises RecipeError
+    if the part file cannot be opened or removed."""
     try:
         # A link is not followed, and a pipe does not keep us waiting.
         file = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -84,8 +85,8 @@ def _remove_leftover(part: Path) -> None:
 
 
 def try_lock(file: int, *, shared: bool = False) -> bool:
-    """Lock the open file, or share a lock, until it is closed; False if another process has locked it. Raises OSError
-    if it cannot be locked at all (`NO_LOCKS`: the file system has no locks)."""
+    """Lock an open file until it is closed, exclusively or `shared`. Returns False if another process has locked the
+    file. Raises OSError if the file cannot be locked at all (`NO_LOCKS`: the file system has no locks)."""
     import fcntl  # which Windows lacks, where all works that does not write
 
     try:
@@ -96,7 +97,7 @@ def try_lock(file: int, *, shared: bool = False) -> bool:
 
 
 def _is_still_at(part: Path, file: int) -> bool:
-    """True if the open file still has its name."""
+    """True if the path `part` still leads to the open file with the descriptor `file`."""
     try:
         return os.path.samestat(part.lstat(), os.fstat(file))
     except FileNotFoundError:
@@ -107,7 +108,8 @@ ContentChange = Callable[[bytes | None], str | bytes | None]
 
 
 def create_file(target: Path, content: str | bytes) -> None:
-    """Write a new file, and the folders it stands in. Raises RecipeError if the file exists or cannot be written."""
+    """Write a new file, and make its missing parent folders. Raises RecipeError if the file exists or cannot be
+    written."""
 
     def new(before: bytes | None) -> str | bytes:
         if before is not None:
@@ -120,19 +122,20 @@ def create_file(target: Path, content: str | bytes) -> None:
 
 
 def require_new_file(target: Path) -> None:
-    """Raise RecipeError if the file is there. A link that leads nowhere is not written through, either."""
+    """Raise RecipeError if the file exists. A symbolic link whose target does not exist counts as a file."""
     if os.path.lexists(target):
         raise _exists_error(target)
 
 
 def replace_file(target: Path, content: str | bytes) -> None:
-    """Write a file, whether one exists or not. Raises RecipeError as `edit_file` does."""
+    """Write a file, whether it exists or not. Raises RecipeError as `edit_file` does."""
     edit_file(target, lambda _: content)
 
 
 def replace_own_file(target: Path, content: str | bytes, is_ours: Callable[[bytes], bool], otherwise: str) -> None:
-    """Write a generated file. An existing file is replaced only if its content shows that it is ours. Raises
-    RecipeError with the words `otherwise`, and as `edit_file` does."""
+    """Write a generated file. An existing file is replaced only if `is_ours` returns True for its content, because it
+    was generated, too. Otherwise raises RecipeError with the message `otherwise`. Also raises RecipeError as
+    `edit_file` does."""
 
     def change(before: bytes | None) -> str | bytes:
         if before is not None:
@@ -151,8 +154,9 @@ _CHECKSUM_LINE = "# lmf-recipes writes this file anew as long as the lines above
 
 
 def replace_untouched_file(target: Path, text: str) -> None:
-    """Write text that people may edit, with a checksum as its last line, and the folders it stands in. A file that is
-    there is replaced only while nobody has changed the lines above its checksum. Raises RecipeError."""
+    """Write a text that people may edit, with a checksum as its last line, and make its missing parent folders. An
+    existing file is replaced only if the lines above its checksum are unchanged. Raises RecipeError if the file was
+    edited or cannot be written."""
 
     def is_untouched(data: bytes) -> bool:
         before, line, checksum = data.decode(errors="replace").rpartition(_CHECKSUM_LINE)
@@ -168,12 +172,12 @@ def _checksum(text: str) -> str:
 
 
 def edit_file(target: Path, change: ContentChange) -> None:
-    """Write what is made of a file's content; `change` is given None where there is no file, and gives None where
-    nothing is to be written. Mode, owner and attributes stay as far as the user may set them, and a link keeps pointing
-    to the file; another name of it, by a hard link, keeps the old content.
+    """Replace a file's content by what `change` returns for it. `change` gets None if the file does not exist, and
+    returns None if nothing shall be written. Mode, owner and attributes are kept as far as the user may set them. A
+    symbolic link keeps pointing to the file; another hard link to the file keeps the old content.
 
-    Raises RecipeError where it cannot be written, is read-only, or was changed in the meantime, and what `change`
-    raises."""
+    Raises RecipeError if the file cannot be written, is read-only, or was changed in the meantime; also raises what
+    `change` raises."""
     file = Path(os.path.realpath(target))
     try:
         with locked_part_file(file) as (part, opened):
@@ -200,7 +204,7 @@ def edit_file(target: Path, change: ContentChange) -> None:
 
 
 def make_folder(place: Path) -> None:
-    """Make a folder that does not exist, and the folders it stands in. Raises RecipeError."""
+    """Make a folder and its missing parent folders, if it does not exist. Raises RecipeError if it cannot be made."""
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as err:
@@ -224,14 +228,15 @@ def _encode_text(target: Path, text: str) -> bytes:
 
 
 def _copy_attributes(target: Path, file: Path, new: int) -> None:
-    """Give the new file what the old one has: mode, owner if the user may set it, access control list and other
-    attributes. Raises RecipeError for a file that is write-protected, which replacing it would ignore."""
+    """Give the open file `new` the attributes of the old file: owner if the user may set it, access control list and
+    other extended attributes, and mode. Raises RecipeError if the old file is read-only, because renaming another file
+    over it would not respect that."""
     old = file.stat()
     if not (old.st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) and os.access(file, os.W_OK)):
         raise RecipeError(f"`{target}` is read-only; nothing is written to it")
-    own = os.fstat(new)
+    new_stat = os.fstat(new)
     for user, group in ((old.st_uid, -1), (-1, old.st_gid)):
-        if user not in (-1, own.st_uid) or group not in (-1, own.st_gid):
+        if user not in (-1, new_stat.st_uid) or group not in (-1, new_stat.st_gid):
             with suppress(PermissionError):
                 os.fchown(new, user, group)
     if sys.platform == "linux":
@@ -243,8 +248,9 @@ def _copy_attributes(target: Path, file: Path, new: int) -> None:
 
 
 def _give_name(part: Path, file: Path) -> None:
-    """Give a new file its name. A link cannot replace a file that somebody else made in the meantime; where the file
-    system has none (FAT), one made in this very moment would be lost. Raises FileExistsError, OSError."""
+    """Give a new file its final name without replacing a file that somebody else made in the meantime. A hard link does
+    that. On a file system without hard links (FAT) a rename is used, and a file made in that very moment would be lost.
+    Raises FileExistsError if the name is taken, and OSError if the name cannot be given."""
     try:
         file.hardlink_to(part)
     except FileExistsError:
@@ -256,8 +262,8 @@ def _give_name(part: Path, file: Path) -> None:
 
 
 def _sync_folder(place: Path) -> None:
-    """Write the names of a folder to the disk. On a file system that cannot do that, the file is in its place all the
-    same."""
+    """Flush a folder's entries to disk. Errors are ignored: on a file system that cannot do that, the file is in its
+    place all the same."""
     with suppress(OSError):
         opened = os.open(place, os.O_RDONLY)
         try:
@@ -272,8 +278,8 @@ def _exists_error(target: Path) -> RecipeError:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Yield a temporary folder, which is removed at the end of the block if possible. Raises RecipeError if none can be
-    made."""
+    """Yield a temporary folder, which is removed after the `with` block as far as possible. Raises RecipeError if no
+    temporary folder can be made."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="lmf-recipes-", ignore_cleanup_errors=True)
     except OSError as err:

@@ -1,9 +1,9 @@
-"""Places of files: the folder with recipes/, deepspeed/, accelerate/ and data/, the user's own folders, and the folders
-from which a relative path in a recipe may be meant.
+"""Where files lie: the folder of the catalogue (recipes/, deepspeed/, accelerate/ and data/), the user's own folders,
+and the folders in which a recipe's relative paths are looked for.
 
-Also which files a check may quote: those of the repository that it is asked about, and our own. A recipe may name any
-path, and a file of the repository may be a link. Whoever changes a recipe in a pull request may learn whether a file
-elsewhere exists and is sound, but not what it holds."""
+Also which files the messages of `check` may quote: those of the repository that is checked, and this package's own. A
+recipe may name any path, and a file of the repository may be a link. Whoever changes a recipe in a pull request may
+learn whether a file elsewhere exists and is valid, but not what it contains."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from validator.recipe.safe_read import expand_home
 
 
 def catalogue_root() -> Path:
-    """Return the folder that holds recipes/, deepspeed/, accelerate/ and data/: the checkout, or their copy beside an
+    """Return the folder that holds recipes/, deepspeed/, accelerate/ and data/: the checkout, or the copy beside an
     installed package."""
     root = Path(__file__).parent.parent.parent
     return root if (root / "recipes").is_dir() else root / "llamafactory_recipes"
 
 
 def user_folder(variable: str, usual: str) -> Path | None:
-    """Return the folder for a kind of files: the one that the variable names, else the usual one in the home; None
-    without a home. A relative path in the variable is ignored (XDG Base Directory Specification)."""
-    given = expand_home(os.environ.get(variable, ""))
-    folder = given if given.is_absolute() else expand_home("~") / usual
+    """Return the user's folder for a kind of files, such as data: the value of the environment variable, or else the
+    folder `usual` in the home folder. None if there is no home folder. A relative path in the variable is ignored (XDG
+    Base Directory Specification)."""
+    named_folder = expand_home(os.environ.get(variable, ""))
+    folder = named_folder if named_folder.is_absolute() else expand_home("~") / usual
     return folder if folder.is_absolute() else None
 
 
 def search_folders(path: str) -> Iterator[Path]:
-    """Yield the working directory, then the recipe's folder and those above it: the folders from which relative paths
-    may be meant."""
-    here = Path.cwd()
-    yield here
+    """Yield the folders in which the relative paths of the recipe at `path` are looked for: the working directory, then
+    the recipe's own folder and its parents. `path` `-` stands for standard input, which has no folder."""
+    cwd = Path.cwd()
+    yield cwd
     if path != "-":
         for folder in Path(path).absolute().parents:
-            if folder != here:
+            if folder != cwd:
                 yield folder
 
 
@@ -46,27 +47,29 @@ _GIT_FOLDER = ".git"  # whose config may hold a token
 
 
 def is_in_repository(path: str | Path, asked: str) -> bool:
-    """True if a file, links followed, lies in a repository that the check of `asked` is about, and is not git's own."""
+    """True if messages may quote a file: after following links, it lies in the repository that is checked or in this
+    package's catalogue, and not in the folder .git. `asked`: the path that the user gave to `check`, which tells the
+    repository."""
     real = Path(os.path.realpath(path))
     return _GIT_FOLDER not in real.parts and any(real.is_relative_to(root) for root in _repository_roots(asked))
 
 
-def _repository_roots(asked: str) -> Iterator[Path]:
-    """Yield the repository of the working folder, the folder of the installation, and the repository of a file
-    elsewhere that is checked by its path. A link that leads out of the working folder does not count as checked by its
-    path."""
-    here = Path.cwd()
-    yield from _repository_around(here)
+def _repository_roots(checked_path: str) -> Iterator[Path]:
+    """Yield the folders whose files may be quoted when `checked_path` is checked: the repository of the working
+    directory, the catalogue and, if that path lies outside of the working directory, its repository. A link inside the
+    working directory does not make its target quotable."""
+    cwd = Path.cwd()
+    yield from _repository_around(cwd)
     yield Path(os.path.realpath(catalogue_root()))
-    path = Path(os.path.normpath(here / asked))
-    if asked != "-" and not path.is_relative_to(here):
+    path = Path(os.path.normpath(cwd / checked_path))
+    if checked_path != "-" and not path.is_relative_to(cwd):
         yield from _repository_around(path.parent)
 
 
 @cache
 def _repository_around(folder: Path) -> tuple[Path, ...]:
-    """Return the nearest folder around this one that git knows, else this one; empty if that is the root of the file
-    system."""
+    """Return the root of the git repository that contains the folder, or else the folder itself; empty if that would be
+    the root of the file system."""
     real = Path(os.path.realpath(folder))
     root = next((each for each in (real, *real.parents) if safe_read.path_kind(each / _GIT_FOLDER)), real)
     return (root,) if root != root.parent else ()

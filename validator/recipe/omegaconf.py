@@ -1,8 +1,8 @@
-"""YAML 1.1 in OmegaConf's dialect: text to nodes, which know their positions, and nodes to values; the limits on
-size, depth and aliases, and what OmegaConf refuses. This is the only importer of PyYAML.
+"""YAML 1.1 in OmegaConf's dialect: from text to nodes, which know their positions, and from nodes to values; the limits
+on size, depth and aliases; and what OmegaConf refuses. No other module imports PyYAML.
 
-OmegaConf differs from plain PyYAML in these ways, all of which are reproduced here: `1e-4` is a number, dates
-stay text, a key written twice is an error, aliases may not expand a document far, `${` must begin a well-formed
+OmegaConf differs from plain PyYAML in these ways, all of which are reproduced here: `1e-4` is a number, dates stay
+text, a key written twice is an error, aliases may not expand a document far, `${` must begin a well-formed
 interpolation (which LLaMA-Factory then leaves unresolved), and sets, dates by tag and null keys are refused."""
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ else:
 
 
 class _ExactLoader(_BaseLoader):  # type: ignore[misc]
-    """PyYAML's safe loader, which refuses what its constructors break off at, such as `!!bool x` and `!!int ""`."""
+    """PyYAML's safe loader with clear errors: values at which PyYAML's constructors fail with a Python error, such as
+    `!!bool x` and `!!int ""`, raise MalformedError."""
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         try:
@@ -58,9 +59,9 @@ class _ExactLoader(_BaseLoader):  # type: ignore[misc]
         except MalformedError:
             raise
         except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as err:
-            many = str(err).startswith(_TOO_MANY_DIGITS)
+            has_too_many_digits = str(err).startswith(_TOO_MANY_DIGITS)
             raise _value_error(
-                node, "has too many digits" if many else f"is no {node.tag.rpartition(':')[2]}"
+                node, "has too many digits" if has_too_many_digits else f"is no {node.tag.rpartition(':')[2]}"
             ) from None
         if type(value) is int and value.bit_length() > _MAX_BITS:
             raise _value_error(node, "has too many digits")
@@ -91,7 +92,8 @@ _OmegaConfLoader.yaml_implicit_resolvers = {
 
 
 class MalformedError(ValueError):
-    """Text that is not YAML. `position` is where the reader stopped; `keyless`: at a line that is no `key: value`."""
+    """Raised for text that is not valid YAML. `position`: line and column where the reader stopped. `keyless`: True if
+    the reader stopped at a line that is not `key: value`."""
 
     def __init__(self, what: str, position: Position = (1, 1), keyless: bool = False) -> None:
         super().__init__(what)
@@ -100,13 +102,14 @@ class MalformedError(ValueError):
 
 
 def compose_yaml(text: str, judge: Callable[[Node], bool]) -> tuple[Node | None, Any]:
-    """Return the root node of a document and its value, None if it is empty. `judge` looks at the nodes first and says
-    whether values shall be made of them. Raises MalformedError, or ValueError if a value cannot be made."""
+    """Return the root node of a YAML document and its value; None and None for an empty document. `judge` inspects the
+    root node first and returns False if no value shall be made; the value is then None. Raises MalformedError for
+    invalid YAML, or ValueError if a value cannot be made."""
     loader = _OmegaConfLoader(text)
     try:
         node = loader.get_single_node()
-        made = node is not None and judge(node)
-        return node, loader.construct_document(node) if made else None
+        is_accepted = node is not None and judge(node)
+        return node, loader.construct_document(node) if is_accepted else None
     except yaml.YAMLError as err:
         raise _malformed_error(err) from None
     finally:
@@ -114,7 +117,8 @@ def compose_yaml(text: str, judge: Callable[[Node], bool]) -> tuple[Node | None,
 
 
 def load_plain_yaml(text: str) -> Any:
-    """Return the value of a text in YAML's own types, as PyYAML gives them. Raises MalformedError."""
+    """Return the value of YAML text as PyYAML reads it, without OmegaConf's differences. Raises MalformedError for
+    invalid YAML."""
     try:
         return yaml.load(text, Loader=_ExactLoader)
     except yaml.YAMLError as err:
@@ -122,7 +126,8 @@ def load_plain_yaml(text: str) -> Any:
 
 
 def count_nodes(text: str) -> Iterator[tuple[int, int, int]]:
-    """Yield (nodes begun, levels open, line) after each event of the text, without recursion. Raises MalformedError."""
+    """Yield three numbers after each event of the YAML parser: how many nodes have begun, how many lists and mappings
+    are open, and the line. The text is parsed without recursion. Raises MalformedError for invalid YAML."""
     nodes = depth = 0
     try:
         for event in yaml.parse(text, Loader=_OmegaConfLoader):
@@ -134,42 +139,43 @@ def count_nodes(text: str) -> Iterator[tuple[int, int, int]]:
 
 
 def yaml_integer(text: str) -> int:
-    """Return the integer that YAML 1.1 reads, in base 8 and 60 too."""
+    """Return the integer that YAML 1.1 reads in the text, including base 8 (`010`) and base 60 (`1:30`)."""
     return int(yaml.constructor.SafeConstructor().construct_yaml_int(yaml.ScalarNode(INTEGER_TAG, text)))
 
 
 def node_position(node: Node) -> Position:
-    """Return the place where a node begins."""
+    """Return the line and column where a node begins."""
     return (node.start_mark.line + 1, node.start_mark.column + 1)
 
 
 def node_end(node: Node) -> Position:
-    """Return the place where the text after a node begins."""
+    """Return the line and column just after a node's text."""
     return (node.end_mark.line + 1, node.end_mark.column + 1)
 
 
 def node_span(node: Node) -> tuple[int, int]:
-    """Return the offsets of the text of a node. A block reaches to the next node."""
+    """Return the offsets in the document where a node's text begins and ends. The end of a node in block style includes
+    the blank text up to the next node."""
     return node.start_mark.index, node.end_mark.index
 
 
 def is_flow_style(node: Node) -> bool:
-    """True for a list or mapping in brackets."""
+    """True for a list or mapping that is written in brackets."""
     return bool(getattr(node, "flow_style", False))
 
 
 def is_scalar_of(node: Node, tag: str) -> bool:
-    """True for a single value of this tag; `node` may be a list, too."""
+    """True if the node is a single value with this tag; False for lists and mappings."""
     return node.tag == tag and node.id == "scalar"
 
 
 def mapping_pairs(node: Node) -> list[tuple[Node, Node]]:
-    """Return keys and values of a mapping; empty for any other node."""
+    """Return the key and value nodes of a mapping; an empty list for any other node."""
     return list(node.value) if node.id == "mapping" else []
 
 
 def child_values(node: Node) -> list[Node]:
-    """Return the values in a mapping or a list."""
+    """Return the value nodes of a mapping or a list; an empty list for a single value."""
     if node.id == "mapping":
         return [value for _, value in node.value]
     return list(node.value) if node.id == "sequence" else []
@@ -198,8 +204,8 @@ _LARGE_TEXT = 1 << 14  # characters
 
 
 def refuse_oversized(text: str) -> None:
-    """Raise ValueError for text that would take long to compose or overflow the C parser's stack; only a large file can
-    do that."""
+    """Raise ValueError for text that would take long to compose, or would overflow the C parser's stack. Short texts
+    are not inspected, because only a long text can hold that much."""
     if len(text) < _LARGE_TEXT:
         return
     if text.count("\n%TAG") > _MAX_HANDLES:  # libyaml compares each with all before it
@@ -221,16 +227,17 @@ def refuse_expansion(root: Node) -> None:
 
 
 def _expanded_size(node: Node, above: frozenset[int], sizes: dict[int, int]) -> int:
-    """Return the number of nodes from this one on, with aliases expanded. `above` are the nodes around it, `sizes` the
-    known sizes by id."""
+    """Return the number of nodes in a subtree with its aliases expanded. `above`: ids of the nodes that contain this
+    one; `sizes`: sizes already computed, by id. Raises MalformedError for a recursive alias, deep nesting, or too many
+    nodes."""
     if id(node) in above:
         raise _limit_error("an alias contains itself", node)
     if len(above) > MAX_DEPTH:
         raise _limit_error(f"nested more than {MAX_DEPTH} levels deep", node)
     if id(node) not in sizes:
-        here = above | {id(node)}
+        inner_ids = above | {id(node)}
         keys = [key for key, _ in mapping_pairs(node)]
-        sizes[id(node)] = 1 + sum(_expanded_size(child, here, sizes) for child in [*keys, *child_values(node)])
+        sizes[id(node)] = 1 + sum(_expanded_size(child, inner_ids, sizes) for child in [*keys, *child_values(node)])
     if sizes[id(node)] > _MAX_NODES:
         raise _limit_error(f"more than {_MAX_NODES:,} values, aliases expanded", node)
     return sizes[id(node)]
@@ -273,7 +280,8 @@ _ESCAPED_INTERPOLATION = r"(?<!\\)(?:\\\\)*\\\$\{"
 
 
 def find_refusals(node: Node, top: bool = True) -> Iterator[Diagnostic]:
-    """Yield LOA001, LOA002 and LOA004 of a document."""
+    """Yield the findings about a node and the nodes inside: LOA001 (a value that is too long), LOA002 (what OmegaConf
+    refuses) and LOA004 (a key written twice). `top`: True if the node is the whole document."""
     yield from _refused_keys(node, top)
     if node.tag in _REFUSED_TAGS:
         yield error_at_node(
@@ -292,7 +300,7 @@ def find_refusals(node: Node, top: bool = True) -> Iterator[Diagnostic]:
 
 
 def find_surprising_numbers(node: Node) -> Iterator[Diagnostic]:
-    """Yield LOA008: numbers at the top of a document that are read in base 8 or 60."""
+    """Yield a finding LOA008 for each top-level number that YAML 1.1 reads in base 8 or 60."""
     for key, value in mapping_pairs(node):
         text = value.value.replace("_", "") if is_scalar_of(value, INTEGER_TAG) else ""
         if ":" in text or (text.lstrip("+-")[:1] == "0" and text.lstrip("+-0").isdecimal()):
@@ -301,7 +309,7 @@ def find_surprising_numbers(node: Node) -> Iterator[Diagnostic]:
 
 
 def error_at_node(code: str, message: str, node: Node) -> Diagnostic:
-    """Return an error at a node."""
+    """Return a finding of severity error at the line and column where a node begins."""
     return Diagnostic(code, Severity.ERROR, message, *node_position(node))
 
 
@@ -334,13 +342,14 @@ def _too_long_error(node: Node) -> Diagnostic:
     return error_at_node("LOA001", f"{what}; check that this is the right file", node)
 
 
-def _is_same_scalar(one: Node, other: Node) -> bool:
-    """True if both are the same single value."""
-    return one.id == other.id == "scalar" and (one.tag, one.value) == (other.tag, other.value)
+def _is_same_scalar(one: Node, second: Node) -> bool:
+    """True if both nodes are single values with the same type and text."""
+    return one.id == second.id == "scalar" and (one.tag, one.value) == (second.tag, second.value)
 
 
 def _has_valid_interpolations(text: str) -> bool:
-    """True if every `${` begins a well-formed interpolation."""
+    """True if every `${` in the text begins a well-formed interpolation. The interpolations are checked from last to
+    first, so that inner ones come before those that contain them."""
     _, *parts = re.sub(_ESCAPED_INTERPOLATION, r"\0", text).split("${")
     behind: list[str] = []  # characters, the nearest last
     for part in reversed(parts):
@@ -353,11 +362,9 @@ def _has_valid_interpolations(text: str) -> bool:
 
 
 def _first_interpolation(behind: list[str]) -> tuple[int, bool]:
-    """Return the length of the interpolation that these characters begin with, and whether it has no name.
-
-    `behind` holds the characters that follow the `${`, the first of them last. The length is 0 if they form no valid
-    interpolation. Short beginnings are tried before long ones, so that many interpolations take linear time together.
-    """
+    """Return the length of the interpolation that follows a `${`, and True if the interpolation has no name. The length
+    is 0 if there is no valid interpolation. `behind`: the characters after the `${`, in reverse order. A short
+    beginning of them is tried first, then longer ones, so that a text with many interpolations takes linear time."""
     width = _FIRST_WIDTH
     while True:
         text = "".join(behind[: -width - 1 : -1])
@@ -371,8 +378,8 @@ def _first_interpolation(behind: list[str]) -> tuple[int, bool]:
 
 
 def _resolver_end(text: str, at: int) -> int:
-    """Return the position behind the `}` that closes a resolver whose arguments begin at `at`, or 0 if they are not
-    valid."""
+    """Return the position after the `}` that closes a resolver, an interpolation with arguments such as `${name:1,2}`;
+    0 if the arguments are not valid. `at`: the position where the arguments begin."""
     opened = ["resolver"]
     last = ""  # the last part inside the innermost bracket
     while at < len(text):
@@ -398,8 +405,9 @@ def _resolver_end(text: str, at: int) -> int:
 
 
 def _resolver_part(text: str, at: int, closes: str, keyed: bool) -> tuple[str, int]:
-    """Return the part of a resolver's arguments that begins at `at`, as _FOLLOWS names it, and the position behind it.
-    The part is empty if none begins there."""
+    """Return the name and the end of the part that begins at `at` in the arguments of a resolver (`${name:1,2}`). The
+    name is a key of _PARTS_THAT_FOLLOW, or empty if no valid part begins at `at`. `closes`: the character that closes
+    the innermost open bracket. `keyed`: True if a key and a colon must come next."""
     if text[at] == closes:
         return "close", at + 1
     if text[at] in ",[{":

@@ -1,5 +1,5 @@
-"""The place of a value: from a route of keys and indices to line and column (both count from 1) in YAML or JSON
-text."""
+"""Positions in a file: from a route, the keys and list indices that lead to a value, to line and column in YAML or JSON
+text. Lines and columns count from 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _JSON_DECODER = json.JSONDecoder()
 
 
 class NodeTree(NamedTuple):
-    """The nodes of YAML text that begins after `lines` lines and `columns` characters of its file."""
+    """The nodes of YAML text that is a part of a file, such as a header block. `lines`, `columns`: how many lines lie
+    before the text in the file, and how many characters before each of its lines."""
 
     root: Node
     text: str
@@ -26,12 +27,13 @@ class NodeTree(NamedTuple):
     columns: int = 0
 
     def holds(self, key: str | int) -> bool:
-        """True if the key stands at the top."""
+        """True if the key is one of the document's top-level keys."""
         return _step_into(self.root, key) is not None
 
     def position(self, route: Route, at_key: bool = False) -> Position:
-        """Return where the value at the end of the route begins, or its key. If the rest of the route is not there,
-        return the place of the nearest mapping or list around it."""
+        """Return the line and column where the value at the end of a route begins; if `at_key`, where its key begins. A
+        route is the keys and list indices that lead to a value. If the route leads nowhere, return the position of its
+        last part that exists."""
         node, (line, column) = self.root, omegaconf.node_position(self.root)
         for number, part in enumerate(route, 1):
             step = _step_into(node, part)
@@ -45,8 +47,8 @@ class NodeTree(NamedTuple):
         return line + self.lines, column + self.columns
 
     def _value_position(self, key: Node | None, value: Node) -> Position:
-        """Return where a value stands. An alias is looked for behind its key, as its node only knows the place of its
-        anchor, further up."""
+        """Return the line and column where a value is written. An alias's node has the position of its anchor, further
+        up in the file, so an alias is located after its key."""
         if key is None or omegaconf.node_position(value) >= omegaconf.node_end(key):
             return omegaconf.node_position(value)
         line, column = omegaconf.node_end(key)
@@ -55,15 +57,15 @@ class NodeTree(NamedTuple):
 
 
 def _step_into(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
-    """Return key and value of one part of a route. A mapping that is merged in (`<<`) comes after the mapping's own
-    keys."""
+    """Return the key node and the value node that a key or list index leads to in a node; None if the node has no such
+    key or index. In a list the key node is None. A mapping's own keys win over keys that are merged in (`<<`)."""
     if node.id == "sequence":
-        there = isinstance(part, int) and part < len(node.value)
-        return (None, node.value[part]) if there else None
+        is_index = isinstance(part, int) and part < len(node.value)
+        return (None, node.value[part]) if is_index else None
     pairs = omegaconf.mapping_pairs(node)
-    own = [pair for pair in pairs if pair[0].id == "scalar" and pair[0].value == str(part)]
-    if own:
-        return own[-1]
+    own_pairs = [pair for pair in pairs if pair[0].id == "scalar" and pair[0].value == str(part)]
+    if own_pairs:
+        return own_pairs[-1]
     merged = [value for key, value in pairs if key.value == "<<"]
     sources = [
         source for value in merged for source in (omegaconf.child_values(value) if value.id == "sequence" else [value])
@@ -72,21 +74,23 @@ def _step_into(node: Node, part: str | int) -> tuple[Node | None, Node] | None:
 
 
 def place_in_file(path: str, text: str, route: Route, at_key: bool = False) -> Position:
-    """Return where a route leads in a data file: YAML by its ending, else JSON."""
+    """Return the line and column of a value in a data file, or of its key if `at_key`. `route`: the keys and list
+    indices that lead to the value. The suffix of `path` decides whether the text is YAML or JSON."""
     return (
         place_in_yaml(text, route, at_key) if path.endswith((".yaml", ".yml")) else place_in_json(text, route, at_key)
     )
 
 
 def place_in_yaml(text: str, route: Route, at_key: bool = False) -> Position:
-    """Return where a route leads in YAML; in broken text, the place of the fault."""
+    """Return the line and column of a value in YAML text, or of its key if `at_key`. `route`: the keys and list indices
+    that lead to the value. For invalid YAML, return the position of the error."""
     tree = _node_tree(text)
     return tree.position(route, at_key) if isinstance(tree, NodeTree) else tree
 
 
 @lru_cache(maxsize=1)  # findings in a file come one after the other
 def _node_tree(text: str) -> NodeTree | Position:
-    """Return the nodes of YAML, or the place where it is broken."""
+    """Return the nodes of YAML text, or the position of the error in invalid YAML."""
     try:
         omegaconf.refuse_oversized(text)
         root, _ = omegaconf.compose_yaml(text, lambda _: False)
@@ -98,22 +102,23 @@ def _node_tree(text: str) -> NodeTree | Position:
 
 
 def place_in_json(text: str, route: Route, at_key: bool = False) -> Position:
-    """Return where a route leads in JSON; in broken text, the place of the fault."""
+    """Return the line and column of a value in JSON text, or of its key if `at_key`. `route`: the keys and list indices
+    that lead to the value. For invalid JSON, return the position of the error."""
     if fault := _json_fault(text):
         return fault
-    here = value = _skip_space(text, 0)
+    offset = value = _skip_space(text, 0)
     for number, part in enumerate(route, 1):
         members = _json_members(text, value)
         if part not in members:
             break
         key, value = members[part]
-        here = key if at_key and number == len(route) else value
-    return text.count("\n", 0, here) + 1, here - text.rfind("\n", 0, here)
+        offset = key if at_key and number == len(route) else value
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
 @lru_cache(maxsize=1)
 def _json_fault(text: str) -> Position | None:
-    """Return the place where JSON is broken; None if it is sound."""
+    """Return the line and column of the error in invalid JSON; None for valid JSON."""
     try:
         json.loads(text)
     except json.JSONDecodeError as err:
@@ -125,8 +130,8 @@ def _json_fault(text: str) -> Position | None:
 
 @lru_cache(maxsize=8)  # objects and lists one in the other
 def _json_members(text: str, at: int) -> dict[str | int, tuple[int, int]]:
-    """Return the offsets of key and value of each member of the object or list at an offset of valid JSON. Of a key
-    that is written twice the last counts."""
+    """Return the offsets of key and value of each member of the object or list that begins at `at`, in valid JSON. For
+    a key that is written twice, the offsets of the last one, whose value counts."""
     members: dict[str | int, tuple[int, int]] = {}
     closing = {"{": "}", "[": "]"}.get(text[at])
     at = _skip_space(text, at + 1)

@@ -1,6 +1,6 @@
-"""A recipe file as LLaMA-Factory reads it: its values, its header block (the lines between `# /// recipe` and
-`# ///`, as PEP 723 has them in Python scripts), its problems, and the `KEY=VALUE` overrides of the command
-line."""
+"""A recipe file as LLaMA-Factory reads it: its values, its problems, and the `KEY=VALUE` overrides of the command line.
+Also its header block, the comment lines between `# /// recipe` and `# ///`, a form that PEP 723 uses in Python
+scripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _HEADER_OPEN, _HEADER_CLOSE = "# /// recipe", "# ///"
 
 
 class HeaderBlock(NamedTuple):
-    """A header block. `first` and `last` are the lines of its marks, from 1; `text` is the YAML between them."""
+    """The header block of a recipe. `first` and `last`: line numbers, from 1, of the marks that open and close the
+    block. `text`: the YAML between the marks."""
 
     first: int
     last: int
@@ -30,7 +31,7 @@ class HeaderBlock(NamedTuple):
 
 
 def find_header_block(text: str) -> HeaderBlock | Diagnostic | None:
-    """Return the header block of a recipe, or what is wrong with it; None if there is none."""
+    """Return the header block of a recipe; a finding if it is malformed; None if there is no header block."""
     if _HEADER_OPEN not in text:
         return None
     lines = text.splitlines()
@@ -44,8 +45,8 @@ def find_header_block(text: str) -> HeaderBlock | Diagnostic | None:
     if close is None:
         what = f"header block is not closed; end it with a `{_HEADER_CLOSE}` line"
         return Diagnostic("LOA005", Severity.ERROR, what, start + 1)
-    inside = (line[2:] if line.startswith("# ") else line[1:] for line in lines[start + 1 : close])
-    return HeaderBlock(start + 1, close + 1, "\n".join(inside))
+    block_lines = (line[2:] if line.startswith("# ") else line[1:] for line in lines[start + 1 : close])
+    return HeaderBlock(start + 1, close + 1, "\n".join(block_lines))
 
 
 # How a recipe must be called to be read (llamafactory/hparams/parser.py, read_args), apart from JSON.
@@ -57,7 +58,9 @@ _NODE_IN_WORDS = {"sequence": "a list", "scalar": "a single value"}
 
 @dataclass(eq=False)
 class Document:
-    """A recipe as written. `values` is what LLaMA-Factory receives; `overridden` are keys that the command line set."""
+    """A recipe as written. `values`: what LLaMA-Factory receives. `header`: the fields of the header block. `problems`:
+    findings of reading the file. `overridden`: keys that the command line set. `body_tree`, `header_tree`: the YAML
+    nodes of the recipe's own keys and of its header block; None if they cannot be read."""
 
     path: str
     text: str = ""
@@ -70,13 +73,13 @@ class Document:
 
     @property
     def readable(self) -> bool:
-        """False if LLaMA-Factory cannot read the recipe."""
+        """True if LLaMA-Factory can read the recipe."""
         return not self._errors
 
     @property
     def judgeable(self) -> bool:
-        """False if nothing beyond the loading errors can be judged. Of a key that is written twice the last value is
-        judged; a line that is no `key: value` is left out."""
+        """True if the recipe's settings can be judged. A key that is written twice and a line that is not `key: value`
+        do not prevent that: the last value counts, and the line is ignored."""
         return self._errors <= {omegaconf.WRITTEN_TWICE, _KEYLESS_LINE}
 
     @property
@@ -84,7 +87,9 @@ class Document:
         return {each.code for each in self.problems if each.severity is Severity.ERROR}
 
     def position(self, route: Route, at_key: bool = False) -> Position:
-        """Return where a route leads, in the body or else in the header block; else the top of the file."""
+        """Return the line and column of a value, or of its key if `at_key`. `route`: the keys and list indices that
+        lead to the value, in the recipe's own keys or else in its header block. (1, 1) if the recipe does not contain
+        the key, or the command line set it."""
         for tree in (self.body_tree, self.header_tree) if route and route[0] not in self.overridden else ():
             if tree and tree.holds(route[0]):
                 return tree.position(route, at_key)
@@ -92,7 +97,7 @@ class Document:
 
 
 def load_recipe(path: str) -> Document:
-    """Read one recipe file. Never raises: whatever is wrong is in `problems`."""
+    """Return the recipe in a file. Never raises: `problems` of the document says what is wrong."""
     try:
         return parse_recipe(path, read_text(path))
     except RecipeError as err:
@@ -100,7 +105,8 @@ def load_recipe(path: str) -> Document:
 
 
 def load_valid_recipe(path: str) -> Document:
-    """Return the recipe in a file. Raises RecipeError with the first error of loading."""
+    """Return the recipe in a file. Raises RecipeError with the first error if the recipe cannot be read without
+    errors."""
     document = load_recipe(path)
     for problem in document.problems:
         if problem.severity is Severity.ERROR:
@@ -109,7 +115,8 @@ def load_valid_recipe(path: str) -> Document:
 
 
 def parse_recipe(path: str, text: str) -> Document:
-    """Read recipe text. Never raises: whatever is wrong is in `problems`."""
+    """Return the recipe in a text. Never raises: `problems` of the document says what is wrong. `path`: the path to
+    show in messages."""
     document = _parse_yaml(path, text)
     block = find_header_block(text)
     if isinstance(block, Diagnostic):
@@ -126,7 +133,8 @@ def _parse_yaml(path: str, text: str) -> Document:
 
 
 def _read_values(document: Document, text: str) -> None:
-    """Make the values of the text. A line that is no `key: value` is reported, and the others are read."""
+    """Add the values of the text to the document. A line that is not `key: value` is reported, and the remaining lines
+    are read."""
     try:
         omegaconf.refuse_oversized(text)
         root, values = omegaconf.compose_yaml(text, lambda root: _check_document(root, document.problems))
@@ -144,25 +152,25 @@ def _read_values(document: Document, text: str) -> None:
 
 
 def _without_keyless_line(text: str, err: MalformedError, problems: list[Diagnostic]) -> str:
-    """Return the text with a comment of the same length in place of the line that is no `key: value`, which is
-    reported. Empty if there are too many of these lines, or if the line is a key that is longer than a reader looks
-    for."""
+    """Return the recipe's text with the line that is not `key: value` replaced by a comment of the same length, and add
+    a finding about the line to `problems`. `err`: the parser's error at that line. An empty string if there are too
+    many such lines, or if the error is only that a key is longer than libyaml allows."""
     lines, (line, column) = text.splitlines(keepends=True), err.position
-    wrong = lines[line - 1].rstrip()[column - 1 :] if line <= len(lines) else ""
-    if not wrong or len(wrong) > _LONGEST_KEY or len(problems) >= _MAX_KEYLESS_LINES:
+    keyless_text = lines[line - 1].rstrip()[column - 1 :] if line <= len(lines) else ""
+    if not keyless_text or len(keyless_text) > _LONGEST_KEY or len(problems) >= _MAX_KEYLESS_LINES:
         return ""
-    space = "; a space belongs behind the colon" if re.match(r"\w+:\S", wrong) else ""
+    space = "; a space belongs behind the colon" if re.match(r"\w+:\S", keyless_text) else ""
     problems.append(
-        Diagnostic(_KEYLESS_LINE, Severity.ERROR, f"`{clip(wrong)}` is no `key: value`{space}", line, column)
+        Diagnostic(_KEYLESS_LINE, Severity.ERROR, f"`{clip(keyless_text)}` is no `key: value`{space}", line, column)
     )
-    before, behind = lines[line - 1][: column - 1], lines[line - 1][column - 1 + len(wrong) :]
-    lines[line - 1] = before + "#".ljust(len(wrong)) + behind
+    before, behind = lines[line - 1][: column - 1], lines[line - 1][column - 1 + len(keyless_text) :]
+    lines[line - 1] = before + "#".ljust(len(keyless_text)) + behind
     return "".join(lines)
 
 
 def _check_document(root: Node, problems: list[Diagnostic]) -> bool:
-    """True if values can be made of the nodes: they are a mapping that OmegaConf accepts. Findings are added to
-    `problems`."""
+    """True if a document can be turned into values, because it is a mapping that OmegaConf accepts. `root`: the
+    document's root node. Findings about the document are added to `problems`."""
     if root.tag == omegaconf.NULL_TAG:
         return False
     if root.id != "mapping":
@@ -191,7 +199,8 @@ _MAX_NAMES = 20
 
 
 def load_with_overrides(path: str, overrides: Sequence[str] = ()) -> Document:
-    """Return the recipe in a file after the overrides. Raises RecipeError if it cannot be read, or holds no key."""
+    """Return the recipe in a file with the overrides applied. Raises RecipeError if the recipe cannot be read or has no
+    keys, or if an override is malformed."""
     if path.endswith(".json"):
         raise RecipeError(f"`{path}` is a JSON file; give the recipe (.yaml) that uses it")
     document = load_valid_recipe(path)
@@ -201,7 +210,7 @@ def load_with_overrides(path: str, overrides: Sequence[str] = ()) -> Document:
 
 
 def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
-    """Return the document after the overrides. Raises RecipeError for a malformed override."""
+    """Return the document with the overrides applied. Raises RecipeError if an override is malformed."""
     if not overrides:
         return document
     values = dict(document.values)
@@ -222,18 +231,20 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
 
 
 def with_header_fields(document: Document, **fields: Any) -> Document:
-    """Return the document with these fields in its header block; a field that is None stays as it is written."""
-    given = {name: value for name, value in fields.items() if value is not None}
-    return replace(document, header={**document.header, **given}) if given else document
+    """Return a copy of the document with these fields set in its header block. A field whose value is None keeps the
+    value that the header block has."""
+    set_fields = {name: value for name, value in fields.items() if value is not None}
+    return replace(document, header={**document.header, **set_fields}) if set_fields else document
 
 
 def path_override(key: str, path: str) -> str:
-    """Return the override that sets a key to a path, which is read as YAML."""
+    """Return an override (`KEY=VALUE`) that sets a key to a path, quoted as YAML requires."""
     return f"{key}={format_scalar(path)}"
 
 
 def _check_value(root: Node) -> bool:
-    """Always true. Raises ValueError where OmegaConf would refuse the value."""
+    """Return True if OmegaConf accepts the value of an override, of which `root` is the root node; otherwise raise
+    ValueError."""
     omegaconf.refuse_expansion(root)
     for refusal in omegaconf.find_refusals(root):
         raise ValueError(refusal.message)
@@ -251,8 +262,8 @@ def _assign_value(values: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _merge_values(old: Any, new: Any) -> Any:
-    """Return two values merged: mappings key by key, anything else is replaced. A list and a mapping do not go
-    together."""
+    """Return the value of a key after an override. If both values are mappings, they are merged key by key; otherwise
+    `new` replaces `old`. Raises RecipeError if one value is a list and the other a mapping."""
     if {type(old), type(new)} == {list, dict}:
         raise RecipeError("an override gives a list for a mapping, or a mapping for a list; give what the recipe has")
     if not isinstance(old, dict) or not isinstance(new, dict):

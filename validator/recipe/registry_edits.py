@@ -1,4 +1,4 @@
-"""Adding entries to a dataset_info.json whose text otherwise stays as it is."""
+"""Adds entries to a dataset_info.json without changing the rest of its text."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from validator.recipe.safe_read import read_json
 
 
 def undefined_entries(path: Path, entries: Mapping[str, object]) -> dict[str, object]:
-    """Return the entries that the registry does not define. The registry need not exist.
-
-    Raises RecipeError if it defines one of them in another way, or is no registry."""
-    known = _known_entries(path)
+    """Return the entries that the dataset_info.json at `path` does not define. The file need not exist. Raises
+    RecipeError if it defines one of the entries differently, or is not a JSON object."""
+    known_entries = _known_entries(path)
     for name, entry in entries.items():
-        if name in known and known[name] != entry:
+        if name in known_entries and known_entries[name] != entry:
             raise RecipeError(
                 f"`{path}` defines `{name}` already, in another way; choose another name, or take that entry out"
             )
-    return {name: entry for name, entry in entries.items() if name not in known}
+    return {name: entry for name, entry in entries.items() if name not in known_entries}
 
 
 def add_entries(path: Path, entries: Mapping[str, object]) -> dict[str, object]:
-    """Write the entries that the registry does not define, and return them; a missing registry is made.
-
-    Raises RecipeError as `undefined_entries` does, and if it cannot be written."""
+    """Add to the dataset_info.json at `path` those of the entries that it does not define, and return them. A missing
+    file is created. Raises RecipeError if the file defines one of the entries differently, is not a JSON object, or
+    cannot be written."""
     new: dict[str, object] = {}
 
     def extended(before: bytes | None) -> str | None:
@@ -44,24 +43,25 @@ def add_entries(path: Path, entries: Mapping[str, object]) -> dict[str, object]:
 
 
 def path_from_registry(path: Path, folder: Path) -> str:
-    """A file or folder as LLaMA-Factory finds it from `dataset_dir`, with which it joins it: beside or below that, else
-    below the working directory, else by its whole path. Links to folders are followed, as `..` leads out of where they
-    lead to."""
+    """Return the text by which the dataset_info.json in `folder` must name a file or folder in `file_name`.
+    LLaMA-Factory joins it to `dataset_dir`. The text is a relative path if the file lies below `folder`, or if both lie
+    below the working directory; otherwise an absolute path. Links to folders are resolved first, because `..` leads to
+    the parent of the link's target."""
     place, start = Path(os.path.realpath(path.parent), path.name), Path(os.path.realpath(folder))
-    here = Path(os.path.realpath("."))
-    near = place.is_relative_to(start) or (place.is_relative_to(here) and start.is_relative_to(here))
+    cwd = Path(os.path.realpath("."))
+    near = place.is_relative_to(start) or (place.is_relative_to(cwd) and start.is_relative_to(cwd))
     return Path(os.path.relpath(place, start) if near else place).as_posix()
 
 
 def _known_entries(path: Path) -> dict[str, object]:
-    known = read_json(str(path)) if safe_read.path_kind(path) else {}
-    if not isinstance(known, dict):
+    entries = read_json(str(path)) if safe_read.path_kind(path) else {}
+    if not isinstance(entries, dict):
         raise RecipeError(f"`{path}` is not a JSON object of data sets by name")
-    return known
+    return entries
 
 
 def _with_members(text: str, entries: Mapping[str, object]) -> str:
-    """Return the text of a JSON object with further members before its last brace, indented as its first member is."""
+    """Return the text of a JSON object with more members before its last brace, indented like its first member."""
     first = re.search(r'\{\s*?\n([ \t]+)"', text)
     newline = "\r\n" if "\r\n" in text else "\n"
     before, brace, after = text.rpartition("}")

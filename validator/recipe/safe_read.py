@@ -1,5 +1,5 @@
-"""Reading what lies at a path that a user wrote. No question about a path fails or waits, whatever lies there: a
-pipe, a device, a link to itself. Bytes, text, JSON and YAML are read with limits and with one clear error."""
+"""Reads files at paths that a user wrote. No function fails or waits, whatever is at a path: a pipe, a device, a link
+to itself. Bytes, text, JSON and YAML are read up to a limit, and raise one clear error."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _KIND_OF_MODE: dict[int, PathKind] = {
 
 
 def path_kind(path: str | Path) -> PathKind | None:
-    """Return the kind of file at a path, behind links; None if there is none, if it may not be looked at, or if no file
-    can have that name: too long, with a NUL, a link that leads to itself."""
+    """Return what is at a path, after following links: a file, a folder, a pipe …; None if nothing is there or it is
+    not accessible. Also None for a path that the system refuses, because its name is too long, it contains a NUL, or it
+    is a link to itself."""
     try:
         return _KIND_OF_MODE.get(stat.S_IFMT(Path(path).stat().st_mode))
     except (OSError, ValueError):
@@ -35,13 +36,15 @@ def path_kind(path: str | Path) -> PathKind | None:
 
 
 def open_without_waiting(path: str | Path) -> int:
-    """Return a file descriptor for the bytes of a path. Opening a pipe does not wait for its other end; Windows has no
-    such mode and needs none. Raises OSError, and ValueError for a name that no file can have."""
+    """Return a file descriptor for reading the bytes of a path. Opening a pipe does not wait for its other end, except
+    on Windows, which needs no such mode. Raises OSError if the path cannot be opened, and ValueError for a name that no
+    file can have."""
     return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
 
 
 def list_folder(folder: Path) -> list[Path]:
-    """Return the entries of a folder, in the order the system lists it; none if it cannot be listed."""
+    """Return the entries of a folder, in the order in which the system lists them; an empty list if the folder cannot
+    be listed."""
     try:
         return list(folder.iterdir())
     except (OSError, ValueError):
@@ -49,15 +52,14 @@ def list_folder(folder: Path) -> list[Path]:
 
 
 def glob_folder(folder: Path, pattern: str) -> Iterator[Path]:
-    """Yield the entries of a folder that match a pattern, in the order the system lists it; none if it cannot be
-    listed."""
+    """Yield the entries of a folder that match a glob pattern, in the order in which the system lists them; nothing if
+    the folder cannot be listed."""
     with suppress(OSError, ValueError):
         yield from folder.glob(pattern)
 
 
 def expand_home(path: str | Path) -> Path:
-    """Return the path with the home folder in place of `~`; as it is written if there is no home, as others take it,
-    too."""
+    """Return the path with `~` replaced by the home folder. If there is no home folder, the path stays as it is."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -68,14 +70,15 @@ _MAX_BYTES = 1 << 20
 
 
 def read_text(path: str) -> str:
-    """Return a file as text, or standard input for `-`. Raises RecipeError with one clear sentence if it cannot be
-    read."""
+    """Return the text of a file, or of standard input for `-`. Raises RecipeError with one clear sentence if the file
+    cannot be read, is larger than 1 MiB, or is not text."""
     return decode_text(read_bytes(path))
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the bytes of a file, of standard input for `-`; of more than 1 MiB the beginning, which `decode_text`
-    refuses. A pipe, a socket or a device is neither read nor waited for. Raises RecipeError as `read_text` does."""
+    """Return the bytes of a file, or of standard input for `-`. Of more than 1 MiB only the beginning is returned,
+    which `decode_text` then refuses. Raises RecipeError if the file cannot be read. A pipe, a socket or a device at the
+    path is not read, and also raises RecipeError."""
     try:
         return sys.stdin.buffer.read(_MAX_BYTES + 1) if path == "-" else _read_beginning(path)
     except OSError as err:
@@ -95,15 +98,16 @@ def _read_beginning(path: str | Path) -> bytes:
     # What came into its place since is not waited for, either.
     file, data = open_without_waiting(path), b""
     try:
-        while len(data) <= _MAX_BYTES and (more := os.read(file, _MAX_BYTES + 1 - len(data))):
-            data += more
+        while len(data) <= _MAX_BYTES and (chunk := os.read(file, _MAX_BYTES + 1 - len(data))):
+            data += chunk
     finally:
         os.close(file)
     return data
 
 
 def decode_text(data: bytes) -> str:
-    """Return the bytes of a recipe as text. Raises RecipeError for binary content and for more than 1 MiB."""
+    """Return the bytes of a recipe as text. Raises RecipeError for content that is not UTF-8 text, or is larger than 1
+    MiB."""
     if len(data) > _MAX_BYTES:
         raise RecipeError("is larger than 1 MiB, which no recipe is; check that this is the right file")
     try:
@@ -121,8 +125,8 @@ _TOO_DEEP = "is nested too deeply to be read"
 
 
 def read_yaml(path: str) -> Any:
-    """Return a settings file in YAML. Raises RecipeError without the path, with which the caller may begin the
-    message."""
+    """Return the value of a settings file in YAML. Raises RecipeError if the file cannot be read. The error's message
+    does not name the path, so that callers can write the path before it."""
     text = read_text(path)
     try:
         omegaconf.refuse_oversized(text)
@@ -132,12 +136,13 @@ def read_yaml(path: str) -> Any:
 
 
 def parse_trusted_yaml(text: str) -> Any:
-    """Return the value of trusted YAML text, from our own data files."""
+    """Return the value of YAML text from this package's own data files, which needs no limits."""
     return omegaconf.load_plain_yaml(text)
 
 
 def read_json(path: str) -> Any:
-    """Return the value of a JSON file. Raises RecipeError that names the line where it is broken."""
+    """Return the value of a JSON file. Raises RecipeError if the file cannot be read; for invalid JSON, its message
+    names the line."""
     try:
         return parse_json(read_text(path))
     except RecipeError as err:
@@ -146,8 +151,8 @@ def read_json(path: str) -> Any:
 
 @lru_cache(maxsize=8)
 def parse_json(text: str) -> Any:
-    """Return the value of JSON text. It is cached, for recipes that name the same file and changes that are tried, so
-    it must not be changed. Raises RecipeError, without a subject, naming the line where the text is broken."""
+    """Return the value of JSON text. Callers must not modify the value: it is cached, because several recipes name the
+    same file. Raises RecipeError for invalid JSON; its message names the line but not the file."""
     try:
         value = json.loads(text, parse_int=_parse_whole_number)
     except json.JSONDecodeError as err:
@@ -169,8 +174,8 @@ def _parse_whole_number(digits: str) -> int:
 
 
 def is_too_deep(value: object, most: int = _MAX_DEPTH) -> bool:
-    """True if lists and objects are nested deeper than so many levels; the default is more than any meaningful file
-    has, and than recursive code can follow."""
+    """True if lists and mappings inside of `value` are nested in more than `most` levels. The default is deeper than
+    any meaningful setting, and shallow enough for recursive code."""
     level: list[Any] = [value]
     for _ in range(most + 1):
         level = [each for each in level if isinstance(each, (dict, list))]
@@ -181,6 +186,7 @@ def is_too_deep(value: object, most: int = _MAX_DEPTH) -> bool:
 
 
 def _refuse_unbounded(root: omegaconf.Node) -> bool:
-    """True, as values are made of all nodes, unless aliases expand them too far. Raises MalformedError."""
+    """Raise MalformedError if aliases expand the document too far. Otherwise return True, so that `compose_yaml` makes
+    values of its nodes."""
     omegaconf.refuse_expansion(root)
     return True

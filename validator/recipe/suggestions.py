@@ -1,4 +1,4 @@
-""" "Did you mean X?": the known name that is nearest to a mistyped one, and the message on a name that is not known."""
+"""Suggestions for misspelled names ("did you mean X?"): the known name that is most similar."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _MAX_NAMES_LISTED = 20
 
 
 def unknown_name(what: str, name: str, known: Iterable[str], effect: str = "") -> str:
-    """Return the message that a name is not known: `what` it is a name of, the `effect`, and as a remedy the nearest
-    known name, else all known names if they are few."""
+    """Return the message that a name is not known. `what`: the kind of name, such as "key". `effect`: text on what
+    follows from the mistake. The message ends with the most similar name in `known` or, if none is similar and `known`
+    is short, with all of them."""
     names = list(known)
     few = f"known are {', '.join(names)}" if names else "there is none"
     remedy = suggest(name, names) or (f"; {few}" if len(names) <= _MAX_NAMES_LISTED else "")
@@ -27,14 +28,17 @@ def unknown_name(what: str, name: str, known: Iterable[str], effect: str = "") -
 
 
 def suggest(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str:
-    """Return `; did you mean X?` for a near miss, else an empty text."""
+    """Return `; did you mean X?` with the name in `known` that is most similar; an empty string if no name is similar
+    enough. `likeness`: the share of letters, from 0 to 1, that must agree."""
     near = nearest_name(name, known, likeness)
     return f"; did you mean `{near}`?" if near else ""
 
 
 def nearest_name(name: str, known: Iterable[str], likeness: float = _LIKENESS) -> str | None:
-    """Return the one name that holds all words of this one and some more, else the similar name that takes the fewest
-    edits. Case does not count. None if no name is similar enough, or if too many are known to compare."""
+    """Return the known name that is most similar to a misspelled one, ignoring case; None if no name is similar enough.
+    If exactly one known name consists of all words of `name` and a few more, this name wins; otherwise the known name
+    with the fewest edits, if at least the share `likeness` of its letters agrees. Also None if there are too many known
+    names to compare."""
     if len(name) > _LONGEST_NAME:
         return None
     names = list(known)
@@ -50,39 +54,40 @@ def _split_words(name: str) -> list[str]:
     return re.split(r"[_\W]+", name)
 
 
-def _leaves_out(some: list[str], all_: list[str]) -> bool:
-    """True if `some` are all words of `all_` but a few, in their order, and half of them at least."""
+def _leaves_out(part: list[str], all_: list[str]) -> bool:
+    """True if the words `part` are the words `all_` without a few: in the same order, and at least half of them."""
     rest = iter(all_)
-    return len(some) < len(all_) <= 2 * len(some) and all(word in rest for word in some)
+    return len(part) < len(all_) <= 2 * len(part) and all(word in rest for word in part)
 
 
-def _fewest_edits(word: str, known: list[str], likeness: float) -> str | None:
-    """Return the similar name that takes the fewest edits. Likeness is the share of the longer name's letters that need
-    no edit. One edit is always a slip, but in a name of three letters only behind the first."""
+def _fewest_edits(word: str, candidates: list[str], likeness: float) -> str | None:
+    """Return the known name that needs the fewest edits to become `word`; None if none is similar enough. `likeness`:
+    the least share of the longer name's letters that need no edit. A single edit is always accepted, but in names of
+    three letters only after the first letter."""
     best: tuple[int, str] | None = None
-    for each in known:
+    for each in candidates:
         longer = max(len(word), len(each))
         slip = longer > _SHORT_NAME or (longer == _SHORT_NAME and word[:1] == each[:1].lower())
-        most = max(int((1 - likeness) * longer + 1e-9), int(slip))
-        edits = edit_distance(word, each.lower(), min(most, best[0] - 1) if best else most)
+        max_edits = max(int((1 - likeness) * longer + 1e-9), int(slip))
+        edits = edit_distance(word, each.lower(), min(max_edits, best[0] - 1) if best else max_edits)
         if edits is not None:
             best = edits, each
     return best[1] if best else None
 
 
 def edit_distance(one: str, other: str, most: int) -> int | None:
-    """Return how many letters must be inserted, left out, replaced or exchanged with their neighbour (optimal string
-    alignment: Damerau 1964, Levenshtein 1966); None if more than `most`."""
+    """Return how many letters must be inserted, deleted, replaced or swapped with their neighbour to turn one word into
+    the other (optimal string alignment: Damerau 1964, Levenshtein 1966). None if more than `most` edits are needed."""
     if most < 0 or abs(len(one) - len(other)) > most:
         return None
     before, row = [0] * (len(other) + 1), list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):
-        above, before = before, row
+        row_before_last, before = before, row
         row = [i]
-        for j, there in enumerate(other, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != there))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == there:
-                cost = min(cost, above[j - 2] + 1)
+        for j, other_letter in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != other_letter))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == other_letter:
+                cost = min(cost, row_before_last[j - 2] + 1)
             row.append(cost)
         if min(row) > most:
             return None

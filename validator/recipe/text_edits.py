@@ -1,4 +1,4 @@
-"""Edits of keys in the text of a recipe (set, rename, remove) that keep every other byte."""
+"""Edits of keys in the text of a recipe (set, rename, remove) that leave every other byte unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REST_OF_LINE = r"[^\r\n]*(?:\r\n|\r|\n|\Z)"
 
 
 class UnfitError(ValueError):
-    """An edit that cannot be made exactly, and why."""
+    """Raised for an edit that cannot be made without changing other parts of the text; the message says why."""
 
 
 class _TextEdit(NamedTuple):
@@ -28,18 +28,19 @@ class _TextEdit(NamedTuple):
 
 
 def apply_edits(document: Document, edits: Iterable[Edit]) -> Document:
-    """Return the recipe after the edits. Raises UnfitError if it would then say something else than the edits mean."""
+    """Return the recipe with the edits made in its text. The new text is parsed again: raises UnfitError if it would
+    say something other than the edits mean, or if two edits overlap."""
     if document.body_tree is None:
         raise UnfitError("the file holds no key")
-    wanted = tuple(dict.fromkeys(edits))
+    unique_edits = tuple(dict.fromkeys(edits))
     root, text = document.body_tree.root, document.text
-    spans = sorted({_text_edit(root, text, edit) for edit in wanted}, reverse=True)
+    spans = sorted({_text_edit(root, text, edit) for edit in unique_edits}, reverse=True)
     if any(later.start < earlier.end for later, earlier in pairwise(spans)):
         raise UnfitError("two remedies are about the same place")
     for span in spans:
         text = text[: span.start] + span.text + text[span.end :]
     after = parse_recipe(document.path, text)
-    if after.body_tree is None or _content_of(after.body_tree.root) != list(_expected_content(root, wanted)):
+    if after.body_tree is None or _content_of(after.body_tree.root) != list(_expected_content(root, unique_edits)):
         raise UnfitError("the file is written in a way that the edit does not fit")
     return after
 
@@ -52,11 +53,12 @@ def _text_edit(root: Node, text: str, edit: Edit) -> _TextEdit:
 
 
 def _key_and_value(root: Node, edit: Edit) -> tuple[Node, Node]:
-    """Return key and value at the top; of a key that is written twice the last."""
-    own = [pair for pair in omegaconf.mapping_pairs(root) if pair[0].id == "scalar" and pair[0].value == edit.key]
-    if not own:
+    """Return the node of the top-level key that the edit is about, and the node of its value. If the key is written
+    twice, those of the last one. Raises UnfitError if the file does not contain the key."""
+    pairs = [pair for pair in omegaconf.mapping_pairs(root) if pair[0].id == "scalar" and pair[0].value == edit.key]
+    if not pairs:
         raise UnfitError(f"`{edit.key}` is not written in this file itself")
-    return own[-1]
+    return pairs[-1]
 
 
 def _rename_key(key: Node, text: str, name: str) -> _TextEdit:
@@ -76,7 +78,8 @@ def _set_value(key: Node, value: Node, text: str, to: object) -> _TextEdit:
 
 
 def _remove_key(root: Node, key: Node, value: Node, text: str) -> _TextEdit:
-    """Return the edit that removes the lines of a key, with a comment behind its value."""
+    """Return the change of text that deletes the lines of a key and its value, with the comment after the value. Raises
+    UnfitError if something else stands on these lines."""
     start, end = omegaconf.node_span(key)[0], max(omegaconf.node_span(key)[1], _end_of_text(value, text))
     line = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
     rest = re.compile(_REST_OF_LINE).match(text, end)
@@ -91,7 +94,8 @@ def _remove_key(root: Node, key: Node, value: Node, text: str) -> _TextEdit:
 
 
 def _end_of_text(node: Node, text: str) -> int:
-    """Return the offset behind the last character of a node: PyYAML lets a block reach to what follows."""
+    """Return the offset just after the last character of a node's text. PyYAML's own end of a node in block style
+    includes the blank text up to the next node."""
     start, end = omegaconf.node_span(node)
     if node.id == "scalar" or omegaconf.is_flow_style(node):
         return start + len(text[start:end].rstrip())
@@ -99,13 +103,14 @@ def _end_of_text(node: Node, text: str) -> int:
 
 
 def _scalar_text(value: object, before: str) -> str:
-    """Return the value as YAML; a number as it was written, if that is the same number."""
+    """Return a new value as YAML text. `before`: the text of the old value, which is kept if it stands for the same
+    number, because the user may have chosen another notation."""
     kept = isinstance(value, float) and re.fullmatch(r"[\w.+-]+", before) and reads_as(before, value)
     return before if kept else format_scalar(list(value) if isinstance(value, tuple) else value, in_brackets=True)
 
 
 def _content_of(root: Node) -> list[tuple[str, Any]]:
-    """Return the content of a document, whatever it looks like: its keys in their order, each with its value."""
+    """Return the content of a document without its formatting: the keys in their order, each with its value."""
     return [(key.value, _node_content(value)) for key, value in omegaconf.mapping_pairs(root)]
 
 
@@ -118,7 +123,7 @@ def _node_content(node: Node) -> Any:
 
 
 def _expected_content(root: Node, edits: tuple[Edit, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield the content that a document must have after the edits."""
+    """Yield the keys and values that a document must have after the edits."""
     last = {key.value: key for key, _ in omegaconf.mapping_pairs(root)}
     of: dict[str, list[Edit]] = {}
     for edit in edits:

@@ -1,5 +1,5 @@
-"""Writes YAML that people read and edit: a single value, or a mapping with its keys in the order given, comments, and
-long texts as blocks."""
+"""Writes YAML for people to read and edit: a single value, or a mapping with its keys in the given order, with
+comments, and with long texts as blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WIDTH = 118
 
 
 class Commented(NamedTuple):
-    """A value with a comment that stands above it."""
+    """A value and the comment that is written on the lines above the value."""
 
     value: YamlValue
     comment: str
@@ -34,14 +34,13 @@ YamlValue: TypeAlias = "str | float | Commented | Mapping[str, YamlValue] | Sequ
 
 
 def yaml_document(value: Mapping[str, YamlValue], head: Sequence[str] = ()) -> str:
-    """Return one YAML document, without the line that parts it from another. The texts of `head` stand above it as
-    comments."""
+    """Return the text of one YAML document, without the `---` line that separates documents."""
     comments = [line for text in head for line in comment_lines(text)]
     return "".join(f"{line}\n" for line in (*comments, *([""] if head else []), *_mapping_lines(value, "")))
 
 
 def comment_lines(text: str, indent: str = "") -> Iterator[str]:
-    """Yield the lines of a comment, folded."""
+    """Yield the text as comment lines, wrapped at the usual width."""
     width = _WIDTH - len(indent)
     yield from textwrap.wrap(text, width, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
@@ -55,7 +54,8 @@ def _mapping_lines(value: Mapping[str, YamlValue], indent: str) -> Iterator[str]
 
 
 def _entry_lines(head: str, value: YamlValue, indent: str) -> Iterator[str]:
-    """Yield a key or a dash, with its value on the same line or below."""
+    """Yield the lines of a mapping's key or of a list's item. `head`: the key with its colon, or the dash. The value
+    follows on the same line or on the lines below."""
     if isinstance(value, str) and _fits_block(value):
         yield f"{head} |{'' if value.endswith(chr(10)) else '-'}"
         yield from (f"{indent}  {line}" if line else "" for line in value.removesuffix("\n").split("\n"))
@@ -70,7 +70,8 @@ def _entry_lines(head: str, value: YamlValue, indent: str) -> Iterator[str]:
 
 
 def _item_lines(values: Sequence[YamlValue], indent: str) -> Iterator[str]:
-    """Yield each item with a dash, beside which the first line of a mapping stands."""
+    """Yield the lines of a list, each item after a dash. If an item is a mapping, its first line stands on the line of
+    the dash."""
     for each in values:
         if isinstance(each, Commented):
             yield from (f"{indent}{line}" for line in comment_lines(each.comment, indent))
@@ -84,15 +85,15 @@ def _item_lines(values: Sequence[YamlValue], indent: str) -> Iterator[str]:
 
 
 def _fits_block(text: str) -> bool:
-    """True if a text can be written as lines: its first line decides how far it is indented, and blank lines at its end
-    are lost."""
+    """True if the text can be written as a YAML block. A text that begins with a space or an empty line cannot, because
+    the first line determines the indentation; nor can a text that ends with empty lines, because they would be lost."""
     plain = escaping.escape_text(text) == text and not _UNPRINTABLE.search(text)
     return "\n" in text and not text.startswith((" ", "\n")) and not text.endswith("\n\n") and plain
 
 
 def format_scalar(value: object, *, in_brackets: bool = False) -> str:
-    """Return one value in a form that YAML 1.1, YAML 1.2 and OmegaConf read alike. Text is quoted only if it needs
-    quotes, which it also does for a comma inside `[…]` or `{…}` (`in_brackets`)."""
+    """Return a value as text that YAML 1.1, YAML 1.2 and OmegaConf all read as this value. Text is quoted only if it
+    must be. `in_brackets`: the value stands inside of `[…]` or `{…}`, where text with a comma must be quoted, too."""
     if isinstance(value, str):
         return value if _needs_no_quotes(value, in_brackets) else _double_quoted(value)
     if isinstance(value, float):
@@ -101,7 +102,7 @@ def format_scalar(value: object, *, in_brackets: bool = False) -> str:
 
 
 def reads_as(text: str, value: object) -> bool:
-    """True if YAML 1.1 and OmegaConf both read this value, of this type, in the text."""
+    """True if YAML 1.1 and OmegaConf both read the text as this value, with the same type."""
     try:
         read = omegaconf.load_plain_yaml(text), omegaconf.compose_yaml(text, lambda _: True)[1]
     except ValueError:
@@ -119,8 +120,8 @@ def _needs_no_quotes(text: str, in_brackets: bool) -> bool:
 
 
 def _format_float(value: float) -> str:
-    """Return the shortest digits that are this number. A number below 0.001 or from 1e16 on has an exponent, with the
-    point and the sign without which YAML 1.1 reads text."""
+    """Return the shortest decimal text of a number. A number below 0.001 or from 1e16 on is written with an exponent, a
+    decimal point and the exponent's sign, because YAML 1.1 reads the number as text without them."""
     digits = repr(value)
     if "e" not in digits and (abs(value) >= 1e-3 or not value):
         return digits
@@ -129,6 +130,6 @@ def _format_float(value: float) -> str:
 
 
 def _double_quoted(value: object) -> str:
-    """Return the text as JSON, which is YAML too, with escapes for the characters that YAML does not admit."""
+    """Return a value as JSON, which is also YAML, with escapes for the characters that YAML does not allow."""
     written = escaping.escape_json(json.dumps(value, ensure_ascii=False))
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)

@@ -1,4 +1,5 @@
-"""TRA2xx: LoRA and its variants, OFT and freeze tuning: their settings, and the modules and layers that they name."""
+"""TRA2xx: settings of LoRA and its variants, OFT and freeze tuning, and the modules and layers that these settings
+name."""
 
 from __future__ import annotations
 
@@ -209,9 +210,9 @@ def targets_missing(run: RunSettings, model: Model) -> Findings:
 
 
 def _linear_names(run: RunSettings, model: Model) -> frozenset[str]:
-    """Return the names of linear layers that LoRA finds in the model with the transformers releases of the recipe.
-    Empty if not all are known: those of a part that sees images, or of experts that were linear layers in a release
-    that is not read."""
+    """Return the names of the model's linear modules that LoRA can target, under the transformers releases that the
+    recipe allows. Empty if not all names are known: if the model has a vision or audio tower, or if in one of these
+    releases experts are separate linear layers whose names are not in the tables."""
     family = model.family
     fused = family.fused_experts is None or family.fuses(run.releases)
     if model.modules or not family.linear or not (fused or family.separate):

@@ -1,9 +1,9 @@
-"""Every rule in the order of its code, and the manual page of each code.
+"""All rules in the order of their codes, and the manual page of each code.
 
-A manual page is the violation in one line, then `Why:`, `Source:` and `Fix:`. `Source:` names what the rule foretells:
-`package/file.py:function` (class, method, field, constant) of the releases in data/seen.yaml, or `own (what it rests
-on)` if no package's code decides. `python -m tools.read_releases drift` lists the rules whose source another release
-changed."""
+A manual page is the violation in one line, then `Why:`, `Source:` and `Fix:`. `Source:` names the code that causes what
+the rule predicts: `package/file.py:function` (class, method, field, constant) of the releases in data/seen.yaml, or
+`own (reason)` if no package's code decides. `python -m tools.read_releases drift` lists the rules whose source another
+release changed."""
 
 # ruff: noqa: F401  The modules are imported for the rules that they declare.
 
@@ -58,20 +58,23 @@ _PARAGRAPHS = r"(?ms)^ *(Why|Source|Fix):(.*?)(?=^ *(?:Why|Source|Fix):|\n\n|\Z)
 
 
 def rule_page(code: str) -> ManualPage:
-    """Return the manual page of a code, with the releases that its sources were read in. Raises RecipeError for an
-    unknown code."""
-    wanted = code.upper()
+    """Return the manual page of a rule code, with the package releases in which its sources were read. Raises
+    RecipeError for an unknown code."""
+    upper_code = code.upper()
     pages = tables.yaml_table("manual")
-    if wanted in pages:
-        return _parse_page(pages[wanted]["name"], Severity(pages[wanted]["severity"]), pages[wanted]["text"].strip())
+    if upper_code in pages:
+        return _parse_page(
+            pages[upper_code]["name"], Severity(pages[upper_code]["severity"]), pages[upper_code]["text"].strip()
+        )
     for rule in RULES:
-        if rule.code == wanted:
+        if rule.code == upper_code:
             return _parse_page(rule.name, rule.severity, rule.manual or _docstring_in_source(rule))
     raise RecipeError(unknown_name("rule", code, all_codes()))
 
 
 def _docstring_in_source(rule: Rule) -> str:
-    """Return the docstring of a rule as it is written in the source; Python leaves docstrings out with `-OO`."""
+    """Return the docstring of a rule, read from the rule's source file. Python itself has no docstrings if it was
+    started with `-OO`."""
     # Python 3.14 leaves them out of what it parses, too, unless it is told not to.
     tree = compile(inspect.getsource(rule.check), rule.code, "exec", ast.PyCF_ONLY_AST, optimize=0)
     assert isinstance(tree, ast.Module)
@@ -81,29 +84,30 @@ def _docstring_in_source(rule: Rule) -> str:
 
 
 def rule_pages(codes: Iterable[str]) -> dict[str, ManualPage]:
-    """Return the manual pages of several codes."""
+    """Return the manual pages of several codes, by code."""
     return {code: rule_page(code) for code in sorted(codes)}
 
 
 def all_codes() -> list[str]:
-    """Return every code there is, sorted."""
+    """Return all rule codes, sorted."""
     return sorted([*tables.yaml_table("manual"), *(rule.code for rule in RULES)])
 
 
 def _with_releases_read(text: str) -> str:
     packages = {source.partition("/")[0] for source in named_sources(text) if "/" in source}
-    seen = ", ".join(f"{package} {releases.verified_release(package)}" for package in sorted(packages))
-    return f"{text}\n\nSeen with: {seen}" if seen else text
+    read_releases = ", ".join(f"{package} {releases.verified_release(package)}" for package in sorted(packages))
+    return f"{text}\n\nSeen with: {read_releases}" if read_releases else text
 
 
 def named_sources(text: str) -> list[str]:
-    """Return the sources that the `Source:` paragraph of a manual page names."""
+    """Return the entries in the `Source:` paragraph of a manual page, such as
+    `llamafactory/hparams/parser.py:get_train_args`."""
     paragraph = text.partition("Source:")[2].partition("Fix:")[0]
     return [" ".join(source.split()) for source in paragraph.split(",") if source.strip()]
 
 
 def fix_paragraph(text: str) -> str | None:
-    """Return the `Fix:` paragraph of a manual page as one line; None if there is none."""
+    """Return the `Fix:` paragraph of a manual page, as one line; None if the page has none."""
     return _paragraph(text, "Fix") or None
 
 
@@ -114,5 +118,6 @@ def _parse_page(name: str, severity: Severity, text: str) -> ManualPage:
 
 
 def _paragraph(text: str, title: str) -> str:
-    """Return the paragraph behind a title of a page, as one line; empty if there is none."""
+    """Return the paragraph of a manual page that begins with `title` and a colon, such as Fix, as one line; an empty
+    string if the page has no such paragraph."""
     return " ".join(dict(re.findall(_PARAGRAPHS, text)).get(title, "").split())

@@ -127,7 +127,8 @@ def mixing_refused(run: RunSettings) -> Findings:
 
 
 def _mixing_shares(run: RunSettings) -> list[float]:
-    """Return the share of each data set; NaN for a share that is not a number."""
+    """Return the recipe's `interleave_probs` as numbers, the share of each data set; NaN for a word that is not a
+    number."""
     shares = []
     for word in run.args.words("interleave_probs"):
         try:
@@ -220,20 +221,20 @@ def most_samples_cut(run: RunSettings) -> Findings:
 
 
 def _first_row_lengths(run: RunSettings) -> list[float]:
-    """Return lengths in tokens of the first rows of local data, by the lowest estimate. Empty if there are no rows, or
-    if the header block states lengths."""
+    """Return the low end of the estimated length, in tokens, for each of the first rows of local data sets. Empty if no
+    rows can be read, or if the header block states `lengths`."""
     rows = () if run.declared.lengths.typical else sample_lengths.first_row_lengths(run)
     return [sample_lengths.LOWEST_ESTIMATE_FACTOR * tokens for tokens in islice(rows, _ROWS_SAMPLED)]
 
 
 def _mean_length(run: RunSettings) -> float:
-    """Return the tokens of a typical sample: as the header block states, else the published mean of public data; 0 if
-    neither is known."""
+    """Return the mean tokens of a sample: the typical length that the header block states, or else the published mean
+    of public data sets; 0 if neither is known."""
     if run.declared.lengths.typical:
         return run.declared.lengths.typical
     # Where samples are recommended, the recipe is made for other data than it names.
-    other = run.data.local_rows is not None or run.declared.samples is not None
-    published = None if other else sample_lengths.published_tokens(run)
+    is_for_other_data = run.data.local_rows is not None or run.declared.samples is not None
+    published = None if is_for_other_data else sample_lengths.published_tokens(run)
     return float(published[0]) if published else 0.0
 
 
@@ -289,15 +290,16 @@ def hccl_waits_less(run: RunSettings, machine: Machine) -> Findings:
 
 
 def _tokenizing_seconds(run: RunSettings) -> float:
-    """Return about how many seconds the other processes wait for tokenizing. 0 if no process waits, or not for long;
-    then the time model is not asked."""
+    """Return approximately how many seconds the other processes wait while the first process tokenizes the data. 0 if
+    there are no other processes, if the data are tokenized already, or if few tokens make the wait short (then the time
+    is not predicted, because the time model is slow)."""
     # Tokens that each process which tokenizes makes, if all samples were as long as they may be.
     sequences = (run.data.rows or 0) * (2 if run.task.uses_preference_pairs else 1)
-    most = sequences * run.batch.max_tokens / _tokenizer_processes(run)
-    if run.batch.world_size == 1 or run.data.is_tokenized or most < _QUICK_TOKENS:
+    max_tokens = sequences * run.batch.max_tokens / _tokenizer_processes(run)
+    if run.batch.world_size == 1 or run.data.is_tokenized or max_tokens < _QUICK_TOKENS:
         return 0.0
-    known = predict_training_time(run)
-    return known.run.terms.get(RunPart.TOKENIZING, 0.0) if known and known.run else 0.0
+    prediction = predict_training_time(run)
+    return prediction.run.terms.get(RunPart.TOKENIZING, 0.0) if prediction and prediction.run else 0.0
 
 
 def _tokenizer_processes(run: RunSettings) -> float:

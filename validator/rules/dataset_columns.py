@@ -1,5 +1,5 @@
-"""PTH107 to PTH111, PTH116 and PTH118 to PTH123: what an entry of the registry says of its rows, and whether the
-rows are so: columns, tags, media, loading scripts."""
+"""PTH107 to PTH111, PTH116 and PTH118 to PTH123: what a dataset_info.json entry says of its rows, and whether the rows
+agree: columns, tags, media, loading scripts."""
 
 from __future__ import annotations
 
@@ -141,19 +141,21 @@ def _known_formatting(dataset: Dataset) -> str:
 
 
 def _ranking_contradicts_stage(run: RunSettings, dataset: Dataset) -> bool:
-    """True if the stage needs pairs and the entry has none, or the reverse. LLaMA-Factory asks for truth: 1 and "false"
-    are pairs."""
+    """True if the stage needs preference pairs and the data set's entry does not set `ranking`, or if the entry sets
+    `ranking` and the stage uses no pairs. LLaMA-Factory tests only whether the value of `ranking` is true in Python, so
+    1 and "false" count as set."""
     return bool(dataset.entry.get("ranking")) is not run.task.uses_preference_pairs
 
 
 def _parts_without_column(run: RunSettings, dataset: Dataset, trained: bool) -> list[str]:
-    """Return the parts that are needed and have no column. An evaluation needs no answers."""
+    """Return the parts of a sample (such as response) that the stage needs and for which the data set's entry names no
+    column. `trained`: False for a data set that is only evaluated on; its rows need no answers."""
     absent = [part for part in _needed_parts(run, dataset) if not dataset.attr.columns.get(part)]
     return absent if trained or absent != ["response"] else []
 
 
 def _needed_parts(run: RunSettings, dataset: Dataset) -> Iterator[str]:
-    """Yield the parts of a sample without which nothing is left to train on."""
+    """Yield the parts of a sample without which the stage cannot train on any row."""
     form, pairs = _known_formatting(dataset), dataset.entry.get("ranking") is True
     if form in ("sharegpt", "openai"):
         yield "messages"
@@ -166,8 +168,8 @@ def _needed_parts(run: RunSettings, dataset: Dataset) -> Iterator[str]:
 
 
 def _columns_looked_up(dataset: Dataset) -> Iterator[str]:
-    """Yield the columns that LLaMA-Factory looks up in every row. It does not look up the system prompt if
-    conversations begin with it."""
+    """Yield the columns that LLaMA-Factory reads in every row, so that a row without them ends the run. The system
+    prompt's column is left out for conversations, because a conversation may begin with its system prompt instead."""
     attr = dataset.attr
     for column in attr.required_columns() if _known_formatting(dataset) else ():
         if column and (attr.formatting == "alpaca" or column != attr.columns.get("system")):
@@ -283,19 +285,21 @@ def rows_unlike_entry(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findin
 
 
 def _why_untrained(run: RunSettings, at: PlaceIn, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return why no row is trained, or which one ends the run; empty if another rule says it."""
+    """Return why none of the rows can be trained on, or which row ends the run, as text for a message. An empty string
+    if neither is the case, or if another rule reports the cause. `at`: returns the place of the data set's entry."""
     if any(entry_faults(dataset.entry)):
         return ""
     untrained, route = why_none_trained(dataset.attr, run.task.stage, rows), at().route
     why = f"no row can be trained: {untrained}" if untrained else ""
     why = why or first_fatal_row(dataset.attr, run.task.stage, _rows_surely_read(run, dataset))
-    asked = ((each, subject) for each in _RULES_ON_COLUMNS for subject in subjects.datasets(run)) if why else ()
-    reported = (place for each, subject in asked for place, *_ in each.check(run, *subject))
+    calls = ((each, subject) for each in _RULES_ON_COLUMNS for subject in subjects.datasets(run)) if why else ()
+    reported = (place for each, subject in calls for place, *_ in each.check(run, *subject))
     return "" if any(isinstance(place, Place) and place.route[: len(route)] == route for place in reported) else why
 
 
 def _rows_surely_read(run: RunSettings, dataset: Dataset) -> Sequence[Mapping[str, Any]]:
-    """Return the first rows, as far as LLaMA-Factory reads them for certain."""
+    """Return those first rows of a data set that the run reads in any case: as many as `max_samples` allows. Empty if
+    `num_samples` draws rows at random, or if the rows cannot be read."""
     rows = dataset.rows
     if not rows or rows.problem or "num_samples" in dataset.entry:  # which draws rows at random
         return ()
@@ -303,15 +307,17 @@ def _rows_surely_read(run: RunSettings, dataset: Dataset) -> Sequence[Mapping[st
 
 
 def _row_with_wrong_media_count(run: RunSettings, dataset: Dataset, part: str) -> str:
-    """Return which row has more or fewer marks than files; empty if none has, or the entry cannot be read."""
+    """Return, as text for a message, the first row whose number of placeholders differs from its number of media files;
+    an empty string if there is none, or if the data set's entry cannot be used. `part`: images, videos or audios."""
     if dataset.entry.get("formatting", "alpaca") not in FORMATTINGS or any(entry_faults(dataset.entry)):
         return ""
     return first_media_fault(dataset.attr, run.task.stage, _rows_surely_read(run, dataset), part)
 
 
 def _needed_package(entry: Mapping[str, Any]) -> str | None:
-    """Return the package that reads the entry, if the datasets library does not. Of addresses on several hubs the one
-    on Hugging Face is read."""
+    """Return the name of the package that must be installed to load the data set, such as modelscope; None if the
+    datasets library alone loads it. `entry`: the data set's dataset_info.json entry. If the entry names several hubs,
+    Hugging Face wins."""
     if "hf_hub_url" in entry:
         return None
     if "ms_hub_url" in entry or "om_hub_url" in entry:
@@ -321,14 +327,15 @@ def _needed_package(entry: Mapping[str, Any]) -> str | None:
 
 
 def _has_media(dataset: Dataset, part: str) -> bool:
-    """True if a row that is at hand has a file in this column."""
+    """True if one of the data set's first rows has a file in the column for `part` (images, videos or audios)."""
     column, rows = dataset.attr.columns.get(part) or "", dataset.rows
     return bool(column and rows and any(row.get(column) for row in rows.head))
 
 
 def _missing_media_file(run: RunSettings, dataset: Dataset, part: str) -> str:
-    """Return the first file, with its row, that LLaMA-Factory finds neither in `media_dir` nor in the working
-    directory; empty if all files of the rows at hand are there."""
+    """Return, as text for a message, the first file that LLaMA-Factory finds neither in `media_dir` nor in the working
+    directory, with the number of its row. An empty string if no file of the first rows is missing. `part`: images,
+    videos or audios."""
     column = dataset.attr.columns.get(part) or ""
     folder = str(run.args.get("media_dir") or dataset.folder)
     for number, row in enumerate(_rows_surely_read(run, dataset) if column else (), 1):

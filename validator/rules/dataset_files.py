@@ -25,14 +25,15 @@ from validator.run.settings import RunSettings
 
 
 def guessed_format(dataset: Dataset) -> str:
-    """Return the `formatting` that the first rows need; empty if they do not show it."""
+    """Return the value of `formatting` that fits the first rows of a data set; an empty string if none fits."""
     with suppress(entry_inference.UnknownFormError):
         return str(entry_inference.infer_entry(_first_rows(dataset)).entry.get("formatting", "alpaca"))
     return ""
 
 
 def why_unrecognized(dataset: Dataset) -> str:
-    """Return what the first rows would need so that an entry could describe them; empty if one can."""
+    """Return what is wrong with the first rows if no dataset_info.json entry can describe them; an empty string if an
+    entry can."""
     try:
         entry_inference.infer_entry(_first_rows(dataset))
     except entry_inference.UnknownFormError as err:
@@ -41,7 +42,9 @@ def why_unrecognized(dataset: Dataset) -> str:
 
 
 def entry_remedy(run: RunSettings, dataset: Dataset, otherwise: str = "") -> str:
-    """Return `; ` and the entry that describes the rows of the data set, or `otherwise` if none can be inferred."""
+    """Return a remedy to append to a message: `; ` and how to change the data set's dataset_info.json entry or the
+    stage so that they suit its rows. If that is not known, `; ` and the text `otherwise`; an empty string if
+    `otherwise` is empty."""
     fitting = entry_inference.suggest_entry(dataset.name, dataset.entry, run.task.stage, _first_rows(dataset))
     what = fitting or otherwise
     return f"; {what}" if what else ""
@@ -148,24 +151,24 @@ def data_set_twice(run: RunSettings) -> Findings:
 
 def _is_registry_missing(run: RunSettings) -> bool:
     folder = run.args.get("dataset_dir")
-    named = run.data.registry is not None and isinstance(folder, str)
-    return named and run.workspace.find(f"{folder}/{dataset_registry.REGISTRY_FILE}") is None
+    is_named = run.data.registry is not None and isinstance(folder, str)
+    return is_named and run.workspace.find(f"{folder}/{dataset_registry.REGISTRY_FILE}") is None
 
 
 def _key_naming_registry(run: RunSettings) -> str:
     return next((key for key in ("dataset_dir", "dataset") if run.args.is_set(key)), "eval_dataset")
 
 
-def _undefined_message(run: RunSettings, name: str, known: Mapping[str, object]) -> str:
+def _undefined_message(run: RunSettings, name: str, entries: Mapping[str, object]) -> str:
     if not name:
         return "one of the names of data sets is empty; remove the extra comma"
     stem, command = Path(name).stem, _register_command(run, name)
     if not _looks_like_path(name):
         quotes = run.data.registry is None or run.workspace.may_quote(run.data.registry.path)
-        near = suggest(name, known) if quotes else ""
+        near = suggest(name, entries) if quotes else ""
         return f"`{name}` is not defined in dataset_info.json{near or (command and f'; {command}')}"
     example = f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
-    remedy = f"use `{stem}`" if stem in known else command or f"use {example}"
+    remedy = f"use `{stem}`" if stem in entries else command or f"use {example}"
     return f"`{name}` is a path, `dataset` takes names of dataset_info.json; {remedy}"
 
 
@@ -174,8 +177,9 @@ def _looks_like_path(name: str) -> bool:
 
 
 def _register_command(run: RunSettings, name: str) -> str:
-    """Return the command that defines a data set, if a file of this name lies in the working directory or in
-    `dataset_dir`; else empty."""
+    """Return, as text for a message, the command that adds a data file to dataset_info.json; an empty string if no file
+    with the data set's name lies in the working directory or in `dataset_dir`. `name`: the name in the recipe, which
+    may be a path."""
     suffixes = dataset_registry.readable_suffixes()
     folder = str(run.data.registry.folder) if run.data.registry else "data"
     names = [name] if _looks_like_path(name) else [f"{name}.{suffix}" for suffix in suffixes]
@@ -184,8 +188,8 @@ def _register_command(run: RunSettings, name: str) -> str:
     if file is None:
         return ""
     stem = Path(name).stem if _looks_like_path(name) else name
-    usual = folder == "data" and Path(file).parent in (Path(), Path("data"))
-    where = "" if usual else f" --dataset-dir {shell_quote(folder)}"
+    is_default_folder = folder == "data" and Path(file).parent in (Path(), Path("data"))
+    where = "" if is_default_folder else f" --dataset-dir {shell_quote(folder)}"
     used = "" if stem == name else f", and set `dataset: {stem}`"
     return f"run `lmf-recipes data {shell_quote(file)} --register {shell_quote(stem)}{where}`{used}"
 
@@ -264,7 +268,7 @@ def file_ignored(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
 
 
 def _is_train_split(text: str) -> bool:
-    """True if the datasets library takes the text for a local file: `train`, or a part such as `train[:10%]`
+    """True if the datasets library finds this split in a plain data file: `train`, or a part such as `train[:10%]`
     (arrow_reader.py)."""
     part = r"\s*(train|all)(\[(-?[\d_]+%?)?:(-?[\d_]+%?)?\])?(\([^)]*\))?\s*"
     return text == "train" or bool(re.fullmatch(part, text))

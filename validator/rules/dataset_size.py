@@ -1,5 +1,5 @@
-"""DAT, TRA009 and TRA010: how many samples there are and how many are used, against what the model and method call
-for."""
+"""DAT, TRA009 and TRA010: the number of samples that exist and that are used, compared with what public work used for
+the model size and method."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from validator.run.settings import RunSettings
 
 
 def _training_rows(run: RunSettings) -> Rows | None:
-    """Return the samples that are trained on, before `val_size`; None unless every data set can be counted here."""
+    """Return the number of samples to train on, including those that `val_size` holds back; None unless the rows of
+    every data set can be counted."""
     sets, limit = run.data.datasets, run.args.get("max_samples")
     if not sets or len(sets) != len(set(run.args.words("dataset"))) or run.data.is_tokenized or not run.task.trains:
         return None
@@ -30,7 +31,8 @@ def _training_rows(run: RunSettings) -> Rows | None:
 
 
 class _CountedSamples(NamedTuple):
-    """The number of samples in the unit of the guidance, the same in words, and the guidance."""
+    """The number of samples of a run. `number`: samples, or blocks of tokens for pre-training. `words`: the number as
+    text for a message. `guidance`: numbers of samples that public work used, in the same unit."""
 
     number: int
     words: str
@@ -38,16 +40,18 @@ class _CountedSamples(NamedTuple):
 
 
 def _counted_samples(run: RunSettings) -> Iterator[tuple[_CountedSamples]]:
-    """Yield the samples, or the blocks that texts of pre-training fill, by the length of the first rows; nothing where
-    that cannot be told."""
-    rows, known = _training_rows(run), run.guidance
-    if rows is None or known is None:
+    """Yield the number of samples of a run; for pre-training the number of token blocks, estimated from the first rows.
+    Yields nothing if the rows cannot be counted or no guidance is known for the model."""
+    rows, amounts = _training_rows(run), run.guidance
+    if rows is None or amounts is None:
         return
-    if known.unit == guidance.SAMPLE_UNIT:
-        yield (_CountedSamples(rows.number, rows.samples, known),)
+    if amounts.unit == guidance.SAMPLE_UNIT:
+        yield (_CountedSamples(rows.number, rows.samples, amounts),)
     elif lengths := list(first_row_lengths(run)):
         blocks = math.ceil(rows.number * sum(lengths) / len(lengths) / guidance.BLOCK_TOKENS)
-        yield (_CountedSamples(blocks, f"{rows.samples}, some {guidance.count_in_words(blocks, known.unit)}", known),)
+        yield (
+            _CountedSamples(blocks, f"{rows.samples}, some {guidance.count_in_words(blocks, amounts.unit)}", amounts),
+        )
 
 
 @rule("DAT001", WARNING, about=_counted_samples)
@@ -175,13 +179,14 @@ def no_sequence_filled(run: RunSettings) -> Findings:
 
 
 def _max_tokens_of_row(row: Mapping[str, Any]) -> int:
-    """Return the most tokens that a row can have: one for each byte of text, and two for its start and end."""
+    """Return an upper bound of the tokens of a row: one per byte of its texts, because no text has more tokens than
+    bytes, and two for start and end."""
     return 2 + sum(len(text.encode()) for text in row.values() if isinstance(text, str))
 
 
 def _too_few_message(run: RunSettings, counted: _CountedSamples) -> str | None:
-    """Return the message on how little this number of samples can teach; None if there are enough, or as many as the
-    recipe is made for."""
+    """Return the message that the run has few samples for its model and method. None if they are enough, or at least as
+    many as the recipe's header block recommends."""
     as_stated = run.declared.samples and counted.number >= run.declared.samples
     return None if as_stated else counted.guidance.few(counted.number)
 

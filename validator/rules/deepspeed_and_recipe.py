@@ -1,5 +1,5 @@
-"""PAR001 to PAR009 and PAR017 to PAR024: the DeepSpeed JSON against the recipe, one and several devices, and what
-sharded states and several processes cannot do."""
+"""PAR001 to PAR009 and PAR017 to PAR024: contradictions between the DeepSpeed file and the recipe, settings for one
+device and for several, and what is impossible with sharded states or several processes."""
 
 from __future__ import annotations
 
@@ -176,12 +176,18 @@ def _file_words(zero: DeepSpeedConfig) -> str:
     return f"`{Path(zero.path).name}`" if zero.path else "the DeepSpeed configuration"
 
 
-def _contradictions(at: PlaceIn, zero: DeepSpeedConfig, path: str, keys: tuple[str, ...], wanted: Any) -> Findings:
-    """Yield a finding if the file fixes another value at a dotted path than the recipe's keys have."""
-    fixed = zero.value(path)
-    if fixed not in (None, "auto") and fixed != wanted:
+def _contradictions(
+    at: PlaceIn, zero: DeepSpeedConfig, path: str, keys: tuple[str, ...], recipe_value: Any
+) -> Findings:
+    """Yield a finding if a setting of the DeepSpeed file contradicts the recipe. `path`: the dotted path of the
+    setting. `keys`: the recipe's keys that give the same setting. `recipe_value`: the value that these keys make. A
+    missing setting and "auto" contradict nothing."""
+    file_value = zero.value(path)
+    if file_value not in (None, "auto") and file_value != recipe_value:
         verb = "is" if len(keys) == 1 else "are"
-        found = f"{path} is {fixed} in {_file_words(zero)}, {' and '.join(keys)} {verb} {wanted} in the recipe"
+        found = (
+            f"{path} is {file_value} in {_file_words(zero)}, {' and '.join(keys)} {verb} {recipe_value} in the recipe"
+        )
         yield at(path, conflicts_with=keys), f'{found}; write "auto" in the JSON'
 
 
@@ -225,8 +231,9 @@ def steps_by_chance(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fin
 
 
 def _fixed_steps(run: RunSettings, zero: DeepSpeedConfig) -> Iterator[tuple[str, float, float | None]]:
-    """Yield each number of steps that the file fixes: its path, the number, and the run's where the recipe alone says
-    that."""
+    """Yield each number of steps that the DeepSpeed file sets, for warm-up and for the whole run: its dotted path in
+    the file, the number, and the number that the recipe gives. The last is None if it depends on the number of
+    samples."""
     stated = int(run.args.number("max_steps"))
     total = stated if stated > 0 else None
     for path, steps in zip(_STEP_KEYS, (warmup_steps(run, total), total), strict=True):
@@ -360,6 +367,7 @@ def idle_layers_in_ddp(run: RunSettings, model: Model) -> Findings:
 
 
 def _ddp_needs_all_gradients(run: RunSettings) -> bool:
-    """True if several processes train in DDP, and DDP does not search for parameters without gradients."""
+    """True if several processes train with DDP and `ddp_find_unused_parameters` is off, so that every trained parameter
+    needs a gradient in every step."""
     sharded = run.deepspeed or run.fsdp
     return run.batch.world_size > 1 and not sharded and not run.args.flag("ddp_find_unused_parameters")

@@ -1,5 +1,5 @@
-"""PAR104 to PAR113, PAR115 to PAR119: what a DeepSpeed JSON file asks for, by itself, and what stops the engine
-when it is built."""
+"""PAR104 to PAR113, PAR115 to PAR119: settings in a DeepSpeed file that are wrong by themselves, and settings that stop
+the engine when it is built."""
 
 from __future__ import annotations
 

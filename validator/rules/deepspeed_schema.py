@@ -23,8 +23,9 @@ _BOOL_WORDS = {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1
 
 
 def pydantic_problem(value: Any, fact: Mapping[str, Any]) -> str | None:
-    """Return why pydantic refuses a value; None if it takes the value. DeepSpeed's models are lenient, and so is
-    this."""
+    """Return why pydantic refuses the value of a field of a DeepSpeed file, as text for a message; None if it accepts
+    the value. `fact`: the field's type, choices and limits. Strings are converted to numbers and truth values, as in
+    DeepSpeed's models."""
     if value == "auto" or "type" not in fact or (value is None and fact.get("optional")):
         return None
     kinds = fact["type"].split("|")
@@ -60,7 +61,8 @@ def _is_of_type(value: Any, kind: str) -> bool:
 
 
 def _as_number(value: Any) -> Any:
-    """Return the number that pydantic reads in a text, any other value as it is. An integer takes no exponent."""
+    """Return the number that pydantic reads in a string; any other value is returned unchanged. An integer cannot have
+    an exponent, so "1e8" becomes a float."""
     for read in (int, float) if isinstance(value, str) else ():
         with suppress(ValueError):
             return read(value)
@@ -179,18 +181,18 @@ def auto_not_filled(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fi
             yield at("", *route), f'`{path}` is "auto", which nothing fills in{remedy}'
 
 
-def _auto_routes(block: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the route to every "auto"."""
+def _auto_routes(block: Mapping[str, Any], route: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the keys that lead to each "auto" in a block of the DeepSpeed configuration, as a tuple."""
     for key, value in block.items():
         if isinstance(value, Mapping):
-            yield from _auto_routes(value, (*above, str(key)))
+            yield from _auto_routes(value, (*route, str(key)))
         elif value == "auto":
-            yield (*above, str(key))
+            yield (*route, str(key))
 
 
 def _known_blocks(zero: DeepSpeedConfig) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield every block of the configuration that DeepSpeed has a table for: its dotted path, its content and the
-    table."""
+    """Yield each block of the DeepSpeed configuration whose fields are in this package's tables: the block's dotted
+    path, its values, and the tables' facts about its fields."""
     for path, facts in json_table("deepspeed")["blocks"].items():
         block = zero.value(path)
         if isinstance(block, Mapping):
@@ -198,13 +200,15 @@ def _known_blocks(zero: DeepSpeedConfig) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _field_names(facts: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the fields of a block under each of their spellings."""
+    """Return the facts about each field of a block of the DeepSpeed configuration, by the field's name and by its
+    alias. `facts`: the entry of the block in this package's tables."""
     fields: Mapping[str, Mapping[str, Any]] = facts["fields"]
     return {**fields, **{fact["alias"]: fact for fact in fields.values() if "alias" in fact}}
 
 
 def _where_key_belongs(key: str) -> str:
-    """Return the block that a key belongs into which stands at the top by mistake; empty if there is none."""
+    """Return the name of the block to which a key belongs that is written at the top level by mistake; an empty string
+    if no block has such a key."""
     for path, facts in json_table("deepspeed")["blocks"].items():
         if key in _field_names(facts) and "." not in path and key != "enabled":
             return str(path)

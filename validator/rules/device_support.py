@@ -61,9 +61,13 @@ def quantization_bits_unsupported(run: RunSettings, device: Device) -> Findings:
 
 
 def bnb_bits(run: RunSettings) -> int:
-    """Return the bits that bitsandbytes quantizes to while loading; 0 if it does not quantize."""
-    asked = run.quantization
-    return asked.bits if run.task.uses_adapter and asked.quantizes_at_load and asked.method == "bnb" else 0
+    """Return the number of bits to which bitsandbytes quantizes the model while loading; 0 if it does not."""
+    quantization = run.quantization
+    return (
+        quantization.bits
+        if run.task.uses_adapter and quantization.quantizes_at_load and quantization.method == "bnb"
+        else 0
+    )
 
 
 @rule("DEV010", WARNING, about=subjects.device)
@@ -115,7 +119,7 @@ def optimizer_of_another_device(run: RunSettings, device: Device) -> Findings:
 
 
 def is_bnb_optimizer(optimizer: str) -> bool:
-    """True if bitsandbytes computes the steps of this optimizer."""
+    """True if `optim` names an optimizer of bitsandbytes."""
     return "8bit" in optimizer or optimizer.startswith("paged_")
 
 
@@ -281,7 +285,8 @@ def abilities_unknown(run: RunSettings, machine: Machine) -> Findings:
 
 
 def _settings_by_device(run: RunSettings) -> Iterator[str]:
-    """Yield the settings of the recipe that not every device supports."""
+    """Yield those of the recipe's settings that only some devices support, each as text for a message such as
+    `flash_attn: fa2`."""
     yield from (f"`{key}`" for key in _SWITCHES_BY_DEVICE if run.args.flag(key))
     if run.args.get("flash_attn") == "fa2":
         yield "`flash_attn: fa2`"

@@ -85,8 +85,9 @@ def best_checkpoint_refused(run: RunSettings) -> Findings:
 
 
 def _is_multiple(saving: float, evaluation: float) -> bool:
-    """True if `save_steps` is a multiple of `eval_steps`. A share of the run and a number of steps do not mix
-    (transformers, TrainingArguments._validate_args)."""
+    """True if `saving` is a multiple of `evaluation`: the values of `save_steps` and `eval_steps`, numbers of steps or
+    shares of the run. Computed as in transformers' TrainingArguments._validate_args: two shares or two numbers of steps
+    are compared in millionths, a share and a number of steps as they are."""
     if evaluation <= 0:
         return True
     if (saving < 1) != (evaluation < 1):
@@ -257,8 +258,9 @@ _PREFERENCE_PREFIXES = ("rewards/", "logps/", "logits/")
 
 
 def _loss_and_scores(run: RunSettings) -> set[str]:
-    """Return the names of what an evaluation measures, without `eval_`: the loss and an accuracy, or only scores of
-    generated text (train/*/workflow.py, train/sft/trainer.py, prediction_step)."""
+    """Return the names of the metrics that an evaluation of the run returns, without the prefix `eval_`. These are
+    scores if text is generated; otherwise the loss and further metrics of the stage (train/*/workflow.py,
+    train/sft/trainer.py, prediction_step)."""
     if run.evaluation.predict_with_generate:
         return _TEXT_METRICS
     accuracy = run.task.stage == "rm" or (run.task.stage == "sft" and run.args.flag("compute_accuracy"))
@@ -267,7 +269,8 @@ def _loss_and_scores(run: RunSettings) -> set[str]:
 
 
 def _separate_eval_datasets(run: RunSettings) -> tuple[str, ...]:
-    """The data sets that are evaluated each by itself, which their metrics are called by."""
+    """Return the names of the data sets that are evaluated separately; empty unless `eval_on_each_dataset` is set.
+    Their metrics are named after them."""
     return run.args.words("eval_dataset") if run.args.flag("eval_on_each_dataset") else ()
 
 

@@ -1,7 +1,7 @@
-"""PTH001 to PTH008, PTH012, PTH013, PTH016, PTH017, PTH028 and PTH029: what a recipe's paths and model names lead
-to.
+"""PTH001 to PTH008, PTH012, PTH013, PTH016, PTH017, PTH028 and PTH029: whether a recipe's paths and model names lead to
+something that can be used.
 
-Data sets are in dataset_files, what earlier runs left in resume_rules."""
+Data sets are judged in dataset_files, results of earlier runs in resume_rules."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def deepspeed_missing(run: RunSettings) -> Findings:
 
 
 def assumption(run: RunSettings, key: str) -> str:
-    """Return `; judged as` and the substitute for a missing DeepSpeed file or model; empty if there is none."""
+    """Return, as text to append to a message, what stands for a missing DeepSpeed file or an unknown model when the run
+    is judged, such as `; judged as …`. An empty string if nothing stands for it. `key`: `deepspeed` or
+    `model_name_or_path`."""
     prediction = predict(run)
     if key == "deepspeed" and run.deepspeed and run.deepspeed.is_assumed:
         return f"; judged as {run.deepspeed.words}, as its name says"
@@ -65,17 +67,21 @@ def assumption(run: RunSettings, key: str) -> str:
 
 
 def _verdicts_by_stock_file(verdicts: Mapping[str, Verdict]) -> str:
-    """Return in words which verdict the run would get with each of LLaMA-Factory's own DeepSpeed files."""
-    first, *others = set(verdicts.values())
-    if not others:
+    """Return the memory verdicts of the run with each of LLaMA-Factory's own DeepSpeed files, as text for a message."""
+    first, *further_verdicts = set(verdicts.values())
+    if not further_verdicts:
         return f"; its name tells no stage, and with each of LLaMA-Factory's own files the run {_VERDICT_WORDS[first]}"
-    by_verdict = {each: [words for words, its in verdicts.items() if its == each] for each in verdicts.values()}
+    by_verdict = {
+        each: [words for words, run_verdict in verdicts.items() if run_verdict == each] for each in verdicts.values()
+    }
     several = (f"the run {_VERDICT_WORDS[verdict]} with {', '.join(words)}" for verdict, words in by_verdict.items())
     return f"; its name tells no stage: {', '.join(several)}"
 
 
 def assumed_model(run: RunSettings) -> str:
-    """Return the model that the named one is taken for, and why; empty if it is known, or the header names it."""
+    """Return, as text for a message, the known model by which the recipe's model is judged, and how it was recognized
+    (by its name, or by another recipe). An empty string if the recipe's model is itself known, or if the header block
+    names its base."""
     model = run.model
     if model is None or model.identified_by not in ("name", "run", "recipe"):
         return ""
@@ -86,8 +92,8 @@ def assumed_model(run: RunSettings) -> str:
 
 
 def registry_missing_too(run: RunSettings) -> str | None:
-    """Return the data set registry if both it and the DeepSpeed file are missing, because the run starts in another
-    folder than they are written for; else None."""
+    """Return the path of dataset_info.json if it is missing together with the DeepSpeed file, and the recipe gives both
+    as relative paths. One message can then report both files. None in all other cases."""
     name, folder = _deepspeed_file_name(run), run.args.get("dataset_dir")
     read = run.data.registry is not None and not run.data.is_tokenized
     if not read or not name or not isinstance(folder, str) or has_variable(name):
@@ -98,15 +104,16 @@ def registry_missing_too(run: RunSettings) -> str | None:
 
 
 def _deepspeed_file_remedy(run: RunSettings, name: str) -> str:
-    """Return how to get a DeepSpeed file that does not exist: from the catalogue, or under another name."""
+    """Return how to get a DeepSpeed file that does not exist, as text to append to a message: a `copy` command if the
+    catalogue has the file, or a similar name that exists."""
     file, zero = Path(name).name, run.deepspeed
     if zero and zero.is_assumed:  # the catalogue's file of the same stage and offload
         offload = "_offload_all" if zero.offload("offload_param") else "_offload" if zero.offloads else ""
         file = f"ds_z{zero.stage}{offload}.json"
     if safe_read.path_kind(catalogue_root() / "deepspeed" / file) == "file":
         return f"; `lmf-recipes copy {file} .` writes `deepspeed/{file}`"
-    there = (safe_read.glob_folder(folder, "deepspeed/*.json") for folder in run.workspace.folders)
-    return suggest(file, {path.name for paths in there for path in paths}).replace("`", "`deepspeed/", 1)
+    existing_files = (safe_read.glob_folder(folder, "deepspeed/*.json") for folder in run.workspace.folders)
+    return suggest(file, {path.name for paths in existing_files for path in paths}).replace("`", "`deepspeed/", 1)
 
 
 @rule("PTH002", NOTE)
@@ -204,22 +211,24 @@ def settings_file_missing(run: RunSettings) -> Findings:
 
 
 def _fix_from_working_directory(run: RunSettings, places: Mapping[str, Path]) -> Fix | None:
-    """Return the fix that writes the paths from the working directory, if they lie in it. The recipe also works if it
-    is started from the other folder, so the fix is not safe."""
-    here = Path.cwd()
+    """Return a fix that writes paths in the recipe relative to the working directory. `places`: for each key of the
+    recipe the path where its file was found. None if a path does not lie below the working directory. The fix is not
+    safe, because the unchanged recipe works if the run is started from another folder."""
+    cwd = Path.cwd()
     sets = []
     for key, place in places.items():
-        inside_here = Path(os.path.normpath(place.absolute()))
-        target = inside_here.parent if key == "dataset_dir" else inside_here
+        path = Path(os.path.normpath(place.absolute()))
+        target = path.parent if key == "dataset_dir" else path
         written = run.args.values.get(key)
-        if not target.is_relative_to(here) or not isinstance(written, str) or "," in written:
+        if not target.is_relative_to(cwd) or not isinstance(written, str) or "," in written:
             return None
-        sets.append(Edit("set", key, target.relative_to(here).as_posix()))
+        sets.append(Edit("set", key, target.relative_to(cwd).as_posix()))
     return Fix(tuple(sets), safe=False)
 
 
 def _relative_paths(run: RunSettings) -> Iterator[tuple[str, str]]:
-    """Yield the key and path of each relative path that must be a file. A model may also be a hub name."""
+    """Yield each relative path that the recipe reads, after its key. A model or adapter is left out if its name may be
+    a hub name."""
     for key, path in named_paths(run, READ_KEYS):
         if key.name == "deepspeed":
             path = _deepspeed_file_name(run) or ""
@@ -232,7 +241,8 @@ def _relative_paths(run: RunSettings) -> Iterator[tuple[str, str]]:
 
 
 def _deepspeed_file_name(run: RunSettings) -> str | None:
-    """Return the value of `deepspeed:` if it is a file name, not JSON text or its base64 form; else None."""
+    """Return the value of `deepspeed` if it is a file name; None if it is a mapping, JSON text or base64-encoded
+    JSON."""
     value = run.args.get("deepspeed")
     if not isinstance(value, str) or value.startswith("{"):
         return None
@@ -241,7 +251,7 @@ def _deepspeed_file_name(run: RunSettings) -> str | None:
 
 
 def has_variable(path: str) -> bool:
-    """True if a path holds `~` or a variable. The pattern is compiled only if it may match, which few checks need."""
+    """True if the path contains `~` or an environment variable."""
     return ("~" in path or "$" in path) and bool(re.search(r"^~|(?<!\\)\$[\w{]", path))
 
 
@@ -294,7 +304,7 @@ def model_name_misspelt(run: RunSettings) -> Findings:
 
 
 def _is_known_model(name: str) -> bool:
-    """True if the name is in the catalogue, or a local hub cache holds the model."""
+    """True if the name is in the tables of known models, or if a local hub cache holds the model."""
     try:
         return models.find_known_model(name) is not None
     except RecipeError:  # of a config.json that cannot be used
@@ -368,7 +378,7 @@ def adapter_untrained(run: RunSettings) -> Findings:
 
 
 def _is_impossible_hub_name(name: str) -> bool:
-    """True if huggingface_hub refuses the name, of one part or two."""
+    """True if huggingface_hub does not accept the text as a repository name, with or without an organization."""
     words = all(
         len(part) <= 96 and re.sub("[-_.]", "", part).isalnum() and not {part[0], part[-1]} & {"-", "."}
         for part in name.split("/")

@@ -130,8 +130,8 @@ def layer_of_another_model(run: RunSettings, model: Model) -> Findings:
 
 
 def _wrapped_classes(run: RunSettings) -> tuple[Place, tuple[str, ...]]:
-    """Return where the classes that FSDP wraps are written, in the accelerate file or in the recipe, and the
-    classes."""
+    """Return the names of the layer classes that FSDP wraps, after the place where they are written: in the accelerate
+    config file if it sets up FSDP, otherwise in the recipe."""
     name = "transformer_layer_cls_to_wrap"
     if run.accelerate and run.accelerate.fsdp:
         place, value = in_fsdp_config(run, f"fsdp_{name}"), run.accelerate.setting(f"fsdp_{name}")
@@ -144,12 +144,13 @@ def _wrapped_classes(run: RunSettings) -> tuple[Place, tuple[str, ...]]:
 
 
 def _fsdp_settings(run: RunSettings) -> Mapping[str, Any]:
-    """Return the settings of FSDP without the prefix `fsdp_`, which transformers strips."""
+    """Return the recipe's `fsdp_config` with the prefix `fsdp_` removed from its names, as transformers does."""
     return {str(key).removeprefix("fsdp_"): item for key, item in _fsdp_settings_as_written(run).items()}
 
 
 def _fsdp_settings_as_written(run: RunSettings) -> Mapping[str, Any]:
-    """Return the settings of FSDP under the names by which they are written."""
+    """Return the recipe's `fsdp_config`, or the contents of the JSON file that it names; empty if the file cannot be
+    read."""
     value = run.args.get("fsdp_config")
     if isinstance(value, str) and (location := run.workspace.find(value)):
         try:
@@ -160,7 +161,8 @@ def _fsdp_settings_as_written(run: RunSettings) -> Mapping[str, Any]:
 
 
 def _fsdp_setting_place(run: RunSettings, name: str) -> Place:
-    """Return the place of a setting, under either of its names."""
+    """Return the place of a setting in the recipe's `fsdp_config`. `name`: the setting's name without the prefix
+    `fsdp_`, which the recipe may write."""
     prefixed = f"fsdp_{name}"
     return in_json_setting(run, "fsdp_config", prefixed if prefixed in _fsdp_settings_as_written(run) else name)
 
@@ -360,7 +362,8 @@ def stage_3_under_fsdp_2(run: RunSettings, file: AccelerateFile) -> Findings:
 
 
 def _zero3_with_fsdp2_checkpointing(run: RunSettings, file: AccelerateFile) -> bool:
-    """True if ZeRO-3 meets recomputation without re-entry, which LLaMA-Factory uses for FSDP2."""
+    """True if ZeRO-3 is combined with non-reentrant activation checkpointing, which LLaMA-Factory selects if the
+    accelerate file sets up FSDP2."""
     second = file.fsdp is not None and file.version == 2
     return second and run.zero_stage == 3 and run.activation_checkpointing.llamafactory_mode != "off"
 

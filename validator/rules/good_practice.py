@@ -1,7 +1,8 @@
-"""TRA418 to TRA425: settings with which a run works and that a practitioner would not choose.
+"""TRA418 to TRA425: settings that work, but that an experienced practitioner would not choose.
 
-Learning rate, batch and epochs are compared with those of published runs (data/rates.yaml); then the number of
-steps, warm-up, evaluations, and what a kill between two checkpoints would cost."""
+Learning rate, batch size and epochs are compared with those of published runs (data/rates.yaml). Further rules judge
+the number of steps, warm-up, evaluations, and the training time that is lost if the run is killed between two
+checkpoints."""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ _MAX_SOURCES = 3  # sources
 
 
 class _PublishedSetting(NamedTuple):
-    """A value of the recipe and the published values for it: `row` has low, default and high, `sources` the keys of
-    rates.yaml."""
+    """A setting of the recipe, compared with published runs. `key`, `value`: the recipe's key and its value. `words`:
+    the setting as text for a message. `row`: the low, default and high value of published runs; None for an unknown
+    limit. `sources`: keys of the publications in rates.yaml."""
 
     key: str
     words: str
@@ -41,7 +43,8 @@ class _PublishedSetting(NamedTuple):
 
     @property
     def distance(self) -> float:
-        """Return how many times the value is beyond the published range; 1 within the range."""
+        """How far the recipe's value lies outside of the published range: the factor between the value and the nearest
+        limit, or 1 inside of the range."""
         low, high = self.row["low"], self.row["high"]
         if high is not None and self.value > high * _ROUNDING_FACTOR:
             return self.value / high if high else float("inf")
@@ -51,7 +54,8 @@ class _PublishedSetting(NamedTuple):
 
     @property
     def ranged(self) -> bool:
-        """True if a limit is published on the side of the default on which the value lies."""
+        """True if published runs give a limit on the side where the recipe's value lies: an upper limit for a value
+        above the default, otherwise a lower limit."""
         return self.row["high" if self.value > float(self.row["default"] or 0) else "low"] is not None
 
     @property
@@ -64,7 +68,8 @@ class _PublishedSetting(NamedTuple):
 
 
 def _published_settings(run: RunSettings) -> Iterator[tuple[_PublishedSetting]]:
-    """Yield each setting for which rates.yaml has a row; nothing for a run that is meant to overfit."""
+    """Yield each setting of the recipe for which rates.yaml has published values; nothing for a run that trains nothing
+    or is meant to overfit."""
     if not run.task.trains or run.task.is_inference_only or run.declared.overfit:
         return
     optimizer = run.requested_optimizers[0].removeprefix("use_") if run.requested_optimizers else None
@@ -117,7 +122,7 @@ def outside_published(_run: RunSettings, setting: _PublishedSetting) -> Findings
 
 
 def _is_plausible(name: str, value: float) -> bool:
-    """True if no other rule reports the value (TRA410, TRA411)."""
+    """True if no other rule reports the value as impossible (TRA410, TRA411)."""
     if name == "lora_dropout":
         return 0 <= value <= 1
     return value > 0 and not (name == "learning_rate" and value >= 0.1)

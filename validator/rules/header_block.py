@@ -1,6 +1,6 @@
-"""LOA010 and LOA011: fields of the header block. CUR: this repository's own conventions for files of its recipes/.
+"""LOA010 and LOA011: fields of the header block. CUR: this repository's own conventions for the files of its recipes/.
 
-Whether the block can be read at all is judged while the recipe is read."""
+An unreadable header block is reported when the recipe is read (recipe/recipe_file.py)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""PAR2xx: environment variables that LLaMA-Factory's launcher reads (launcher.py), and what Ray needs if they hand
-the run to it."""
+"""PAR2xx: environment variables that LLaMA-Factory's launcher reads (launcher.py), and what Ray needs if these
+variables make it start the run."""
 
 from __future__ import annotations
 
@@ -153,10 +153,11 @@ def name_of_another_hub(run: RunSettings, model: Model) -> Findings:
 
 
 def _most_similar_name(name: str, names: list[str]) -> str | None:
-    """Return the most similar of the names, which is the model's name on the other hub; None if there are no names."""
-    own = {each.rpartition("/")[2].lower(): each for each in reversed(names)}
-    near = difflib.get_close_matches(name.rpartition("/")[2].lower(), list(own), n=1, cutoff=0.0)
-    return own[near[0]] if near else None
+    """Return the one of `names` that is most similar to `name`, without regard to the organization before the slash:
+    most likely the same model's name on another hub. None if `names` is empty."""
+    name_of_model = {each.rpartition("/")[2].lower(): each for each in reversed(names)}
+    matches = difflib.get_close_matches(name.rpartition("/")[2].lower(), list(name_of_model), n=1, cutoff=0.0)
+    return name_of_model[matches[0]] if matches else None
 
 
 @rule("PAR206", ERROR, about=subjects.machine)

@@ -1,4 +1,4 @@
-"""FIT: device memory, host memory and disk that the run needs, against the machine."""
+"""FIT: whether the machine has the device memory, host memory and disk space that the run needs."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ def _memory_range(estimate: Estimate, digits: int = 1) -> str:
 
 
 def _needed_memory(memories: Mapping[str, Estimate], verdicts: Mapping[str, Verdict], digits: int = 1) -> str:
-    """Return in words the memory that the run needs, with each transformers release if the verdict depends on it."""
+    """Return the range of memory that the run needs, as text for a message; with each transformers release if the
+    verdict depends on the release. `memories`, `verdicts`: estimates and verdicts by release. `digits`: decimals of the
+    numbers."""
     if not _depends_on_release(verdicts):
         return _memory_range(next(iter(memories.values())), digits)
     return " or ".join(f"{_memory_range(one, digits)} with transformers {release}" for release, one in memories.items())
 
 
 def _device_need_and_limit(run: RunSettings) -> str:
-    """Return in words the memory that the run needs on a device, and the device's. A wide band gets its reason: few
-    public measurements."""
+    """Return, as text for a message, the memory that the run needs on a device, and the memory that the device has. If
+    few public measurements exist for a part of the model, the text says so, because the predicted range is wide
+    then."""
     prediction = predict(run)
     if not prediction.device_memory or not run.machine:
         return ""
@@ -52,7 +55,7 @@ def _device_need_and_limit(run: RunSettings) -> str:
 
 
 def _depends_on_release(verdicts: Mapping[str, Verdict]) -> bool:
-    """True if the verdict depends on which of the admitted transformers releases is installed."""
+    """True if the verdict differs between the transformers releases that the recipe's header block allows."""
     return len(set(verdicts.values())) > 1
 
 
@@ -75,15 +78,16 @@ def device_memory_exceeded(run: RunSettings) -> Findings:
 
 
 def _not_sharded_hint(run: RunSettings) -> str:
-    """Return the hint that nothing spreads the states over the devices; empty if something does. The launch may do it
-    without a word of the recipe."""
+    """Return a hint, as text for a message, that neither DeepSpeed nor FSDP shards the states over the devices. An
+    empty string if there is only one process, or if the recipe, the accelerate file or an adapter makes the hint
+    pointless."""
     spread = run.batch.world_size == 1 or run.uses_deepspeed or run.fsdp or run.accelerate or run.task.uses_adapter
     return "" if spread else "; without `deepspeed` or `fsdp` each device holds the whole model"
 
 
 def _quantized_loading_hint(run: RunSettings) -> str:
-    """Return why 4-bit weights fill a device while they load, and which transformers release needs less (run/fsdp.py,
-    copies); empty if they do not."""
+    """Return a hint, as text for a message, why 4-bit weights fill the device while they load under FSDP, and which
+    transformers release needs less (`host_copies` in run/fsdp.py). An empty string if loading is not the peak."""
     prediction = predict(run)
     loads = prediction.device_memory is not None and prediction.device_memory.phase == "loading"
     if not (loads and run.fsdp and run.fsdp.lazy and run.quantization.is_requested):
@@ -147,7 +151,8 @@ def host_memory_exceeded(run: RunSettings, machine: Machine) -> Findings:
 
 
 def _loaded_experts_hint(run: RunSettings) -> str:
-    """Return why experts fill main memory, and which transformers release needs less; empty if they do not."""
+    """Return a hint, as text for a message, why a mixture of experts fills main memory while it loads, and which
+    transformers release needs less. An empty string for other models."""
     prediction = predict(run)
     if run.model is None or prediction.host_memory is None or HostTerm.EXPERTS not in prediction.host_memory.terms:
         return ""
@@ -306,12 +311,12 @@ def checkpoints_without_limit(run: RunSettings) -> Findings:
 
 
 def _key_for_device_memory(run: RunSettings) -> str:
-    """Return the setting to look at first if device memory does not suffice: the DeepSpeed file if there is one, else
-    the micro batch."""
+    """Return the recipe's key to look at first if device memory does not suffice: `deepspeed` if the recipe uses
+    DeepSpeed, else the micro batch."""
     return "deepspeed" if run.uses_deepspeed else "per_device_train_batch_size"
 
 
 def _key_for_host_memory(run: RunSettings) -> str:
-    """Return the setting to look at first if main memory does not suffice: the DeepSpeed file if there is one, else the
-    stated size."""
+    """Return the key to change first if main memory does not suffice: `deepspeed` if the recipe uses DeepSpeed;
+    otherwise `host_ram_gib` or, if the header block does not state that, `machine`."""
     return "deepspeed" if run.uses_deepspeed else "host_ram_gib" if "host_ram_gib" in run.header else "machine"

@@ -93,8 +93,8 @@ def class_fails(_run: RunSettings, model: Model) -> Findings:
 
 
 def _older_release_advice(beside: str = "") -> tuple[str, str]:
-    """Return the last transformers before the newest major release, and how to use it. `beside`: further packages to
-    install."""
+    """Return the newest transformers release before the current major version, and how to use it, as text for a
+    message. `beside`: text with further packages for the pip command."""
     older = releases.previous_major_pair()[1]
     return older, f'write `# transformers: {older}` into the header block, pip install "transformers=={older}"{beside}'
 
@@ -116,8 +116,8 @@ def gpt_oss_sinks_untrained(run: RunSettings, model: Model) -> Findings:
 
 
 def _lacks_gpt_oss_kernel(machine: Machine | None) -> bool:
-    """True if the kernel of gpt-oss does not work on the machine. A compute capability that is not known counts as
-    fit."""
+    """True if the FlashAttention-3 kernel that LLaMA-Factory loads for gpt-oss does not work on the machine's devices.
+    A device of unknown compute capability counts as suitable."""
     if machine is None:
         return False
     return machine.device.vendor != "nvidia" or machine.device.capability not in (None, 9.0)

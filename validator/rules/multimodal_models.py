@@ -1,5 +1,5 @@
-"""TRA911 to TRA920 and TRA929: models that see or hear: what of them trains, how their samples are cut and packed,
-and what stops the run or spoils gradients."""
+"""TRA911 to TRA920 and TRA929: multimodal models: which of their parts train, how their samples are cut and packed, and
+what stops the run or corrupts gradients."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def targets_frozen(run: RunSettings, model: Model, work: Workload) -> Findings:
 
 
 def _freezing_key(model: Model, targets: list[str]) -> str | None:
-    """Return the key that freezes the part of a tower or a projector which one of the targets names; None if no target
-    names any."""
+    """Return the recipe's key that freezes the part, tower or projector, in which one of the LoRA targets lies:
+    `freeze_vision_tower` or `freeze_multi_modal_projector`. None if no target lies in these parts."""
     for tower, names in zip(model.arch.towers, model.modules, strict=True):
         projector = {linear.role for linear in tower.projector}
         for name, role in names.items():
@@ -165,7 +165,7 @@ def own_layout(run: RunSettings) -> Findings:
 
 
 def _explicit_targets(run: RunSettings) -> tuple[str, ...]:
-    """Return LoRA's targets of a model that sees or hears, if they are named."""
+    """Return the LoRA targets that the recipe names for a multimodal model; empty if it names none or `all`."""
     targets = run.args.words("lora_target") if run.task.uses_adapter and run.model and run.model.modules else ()
     return () if targets == ("all",) else tuple(target for target in targets if target)
 
@@ -175,8 +175,8 @@ def _read_architectures(file: str) -> list[str]:
         config = read_json(file)
     except RecipeError:
         return []
-    named = config.get("architectures") if isinstance(config, dict) else None
-    return [str(each) for each in named] if isinstance(named, list) else []
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    return [str(each) for each in architectures] if isinstance(architectures, list) else []
 
 
 # Pixels above which LFM2-VL splits a picture, each side rounded to whole tokens of so many, and what the largest

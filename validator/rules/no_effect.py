@@ -56,13 +56,13 @@ def _uses_simpo(run: RunSettings) -> bool:
 
 
 def _mixes_datasets(run: RunSettings) -> bool:
-    """True if there are several data sets to mix (data/data_utils.py, merge_dataset)."""
+    """True if the recipe names several data sets, which LLaMA-Factory mixes (data/data_utils.py, merge_dataset)."""
     return any(len(run.args.words(key)) > 1 for key in ("dataset", "eval_dataset"))
 
 
 def _evaluates_on_the_way(run: RunSettings) -> bool:
-    asked = run.args.get("save_strategy") == "best" or run.args.is_set("early_stopping_steps")
-    return asked or run.evaluation.while_training
+    needs_evaluations = run.args.get("save_strategy") == "best" or run.args.is_set("early_stopping_steps")
+    return needs_evaluations or run.evaluation.while_training
 
 
 # Keys (patterns), when LLaMA-Factory reads them, and that in words, which name the keys that decide
@@ -112,7 +112,8 @@ _READ_BY_SWITCH: ConditionTable = (
 
 @cache
 def _conditions_by_key(table: ConditionTable) -> Mapping[str, tuple[Condition, str]]:
-    """Return the table by key. A pattern with a star stands for all keys that begin as it does."""
+    """Return the entries of a table by recipe key: the condition under which LLaMA-Factory reads the key, and that
+    condition in words. In the table, a name with a star stands for all keys that begin with it."""
     names = tables.json_table("arguments")["arguments"]
     by_key: dict[str, tuple[Condition, str]] = {}
     for patterns, read, words in table:
@@ -123,7 +124,8 @@ def _conditions_by_key(table: ConditionTable) -> Mapping[str, tuple[Condition, s
 
 
 def never_read(run: RunSettings, key: str) -> bool:
-    """True if the stage, the method or the number of data sets leaves the key unread, whatever its value."""
+    """True if LLaMA-Factory does not read the key under this stage, method or number of data sets, whatever its
+    value."""
     tables = (_conditions_by_key(table) for table in (_READ_BY_METHOD, _READ_BY_STAGE, _READ_BY_NUMBER))
     return any(key in conditions and not conditions[key][0](run) for conditions in tables)
 

@@ -130,13 +130,13 @@ KEEPS_FP32 = {
 
 
 def fp32_weights_key(run: RunSettings) -> str | None:
-    """Return the key that leaves weights in 32 bits beside others in 16; None if there is none, or if the model is not
-    known."""
+    """Return the recipe's key that makes some weights 32-bit while others stay 16-bit. None if no key does, if
+    DeepSpeed or FSDP is used, or if the model is not known."""
     if run.task.method == "full" or run.model is None or run.model.dtype_bytes != 2 or run.uses_deepspeed or run.fsdp:
         return None
-    adapted = ("additional_target", "resize_vocab", "add_tokens", "add_special_tokens")
-    trained = ["finetuning_type"] if run.task.method == "freeze" else [key for key in adapted if run.args.flag(key)]
-    return next(iter([*trained, *(["upcast_layernorm"] if run.args.flag("upcast_layernorm") else [])]), None)
+    adapter_keys = ("additional_target", "resize_vocab", "add_tokens", "add_special_tokens")
+    keys = ["finetuning_type"] if run.task.method == "freeze" else [key for key in adapter_keys if run.args.flag(key)]
+    return next(iter([*keys, *(["upcast_layernorm"] if run.args.flag("upcast_layernorm") else [])]), None)
 
 
 def _sharding_name(run: RunSettings) -> str | None:

@@ -1,5 +1,5 @@
-"""Running rules on a run: all findings of a choice of rules, and the problems that count against a run that is only
-proposed."""
+"""Running rules on a run: all findings of a selection of rules, and the problems of a run that `plan` or `explain`
+considers proposing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _MORE_FINDINGS = f"more than {MAX_FINDINGS} findings of this rule; the others ar
 
 
 def run_rules(chosen: Iterable[Rule], run: RunSettings) -> Iterator[tuple[Rule, Place, str, Fix | None]]:
-    """Yield (rule, place, message, definite remedy) of the rules that hold for the recipe's releases; of each the first
-    findings, and one more that says that there are others."""
+    """Yield (rule, place, message, fix) for each finding of the rules that apply to the package releases which the
+    recipe allows. The fix is None if there is no definite one. After a limited number of findings of one rule, one more
+    says that there are others."""
     subjects = cache(lambda about: tuple(about(run)))
     for rule in chosen:
         if not (rule.since or rule.until) or run.releases.requires(rule.since, rule.until):
@@ -31,7 +32,7 @@ def run_rules(chosen: Iterable[Rule], run: RunSettings) -> Iterator[tuple[Rule, 
 
 
 class Problem(NamedTuple):
-    """A finding that counts against a proposed run."""
+    """An error or warning about a proposed run."""
 
     code: str
     key: str | None
@@ -39,15 +40,18 @@ class Problem(NamedTuple):
 
 
 def find_problems(run: RunSettings, but: tuple[str, ...] = (), warnings: bool = True) -> list[Problem]:
-    """Return every error and warning of a proposed run, except this repository's conventions (CUR) and the codes that
-    begin with one of `but`. `warnings`: false leaves only errors. The result is kept on the run."""
-    asked = (find_problems, but, warnings)
-    if asked not in run.derived:
+    """Return the errors and warnings about a proposed run, except those of rules on this repository's conventions
+    (CUR). `but`: prefixes of further rule codes to leave out. `warnings`: False to return only errors. The result is
+    stored on the run."""
+    question = (find_problems, but, warnings)
+    if question not in run.derived:
         severities = (ERROR, WARNING) if warnings else (ERROR,)
-        judged = (each for each in DECLARED if each.severity in severities and not each.code.startswith(("CUR", *but)))
-        found = [Problem(rule.code, place.key, message) for rule, place, message, _ in run_rules(judged, run)]
-        run.derived[asked] = found
-    problems: list[Problem] = run.derived[asked]
+        chosen_rules = (
+            each for each in DECLARED if each.severity in severities and not each.code.startswith(("CUR", *but))
+        )
+        found = [Problem(rule.code, place.key, message) for rule, place, message, _ in run_rules(chosen_rules, run)]
+        run.derived[question] = found
+    problems: list[Problem] = run.derived[question]
     return problems
 
 

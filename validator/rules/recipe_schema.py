@@ -1,8 +1,9 @@
-"""SCH: keys that LLaMA-Factory does not take, will not take, or reads in another command only; values of the wrong type
-or outside the choices; releases that are not known. The only importer of cerberus.
+"""SCH: keys that LLaMA-Factory does not accept, will not accept in a later release, or reads only in another command;
+values of the wrong type or outside of the choices; unknown releases. No other module imports cerberus.
 
-LLaMA-Factory does not convert what YAML gives it, so a wrong type fails at parsing, at the first step or never. What
-really happens was measured for each argument and kind of value (data/values.json) and decides the severity."""
+LLaMA-Factory does not convert the values that YAML gives it, so a wrong type fails at parsing, at the first step or
+never. What really happens was measured for each argument and kind of value (data/values.json), and decides the
+severity."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ TYPE_WORDS = {
 
 
 class Keys(NamedTuple):
-    """The keys and values of a recipe, the releases that it is judged by, newest first, and all that it admits."""
+    """The keys and values of a recipe, and pairs of releases (LLaMA-Factory and transformers). `judged_releases`: the
+    pairs by which the recipe is judged, newest first. `admitted`: all pairs that the header block allows."""
 
     values: Mapping[str, Any]
     judged_releases: list[ReleasePair]
@@ -47,19 +49,19 @@ class Keys(NamedTuple):
 
 
 def check_schema(document: Document) -> list[Violation]:
-    """Return a violation for every key that LLaMA-Factory does not take, and for every value of the wrong type or
-    outside the choices."""
+    """Return a violation for every key that LLaMA-Factory does not accept, and for every value of the wrong type or
+    outside of the choices."""
     admitted = ReleaseRange(document.header)
     remarks = list(_release_range_problems(document.header, admitted))
     unclear = any(each.severity is Severity.WARNING for each in remarks)
     judged = [releases.newest_pair()] if unclear else admitted.required_pairs
     recipe = Keys(document.values, judged, admitted.possible_pairs)
-    known = {str(key): argument_entry(str(key), judged) for key in document.values}
-    accepted = {key: argument for key, argument in known.items() if argument is not None}
+    entries = {str(key): argument_entry(str(key), judged) for key in document.values}
+    accepted = {key: argument for key, argument in entries.items() if argument is not None}
     never_read = partial(no_effect.never_read, run_of_values(document.values))
     return [
         *remarks,
-        *find_unknown_keys([key for key in known if key not in accepted], recipe),
+        *find_unknown_keys([key for key in entries if key not in accepted], recipe),
         *find_wrong_values(document.values, accepted, never_read),
         *find_removed_and_foreign_keys(accepted, recipe),
     ]
@@ -70,27 +72,28 @@ def _release_range_problems(header: Mapping[str, Any], admitted: ReleaseRange) -
         pairs = admitted.required_pairs
         if admitted.stand_ins:
             near = dict.fromkeys(version for _, version in pairs)
-            said = f"transformers {header['transformers']} is not in the tables; judged as {' and '.join(near)}"
-            yield Violation("SCH008", Severity.NOTE, Place(("transformers",), key="transformers"), said)
+            message = f"transformers {header['transformers']} is not in the tables; judged as {' and '.join(near)}"
+            yield Violation("SCH008", Severity.NOTE, Place(("transformers",), key="transformers"), message)
     except RecipeError as err:
         field = next(name for name in releases.RELEASE_FIELDS if header.get(name) is not None)
         yield Violation("SCH008", Severity.WARNING, Place((field,), key=field), f"{err}; judged by the newest")
 
 
 def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
-    """Yield SCH001: keys that one of the releases does not take. Keys of one origin are one mistake."""
+    """Yield SCH001 for each key that at least one of the judged releases does not accept. Keys that all belong in
+    dataset_info.json, or that no hint explains, share one violation. `unknown`: these keys."""
     shared: dict[str, list[str]] = {_BELONGS_IN_REGISTRY: [], _FORK_HINT: []}
     compared = tables.json_table("arguments")["arguments"] if 0 < len(unknown) <= _MAX_KEYS_WITH_HINT else ()
-    known = [name for name in compared if argument_entry(name, recipe.judged_releases)]
+    candidates = [name for name in compared if argument_entry(name, recipe.judged_releases)]
     for key in unknown:
-        near = nearest_name(key, known, _MIN_SIMILARITY)
+        near = nearest_name(key, candidates, _MIN_SIMILARITY)
         guess = f"; did you mean `{near}`?" if near else _FORK_HINT
-        lacking = _newest_release_without(key, recipe.judged_releases)
-        remedy = _taken_by_other_release(key, lacking) or _intended_key(key) or guess
+        release_without = _newest_release_without(key, recipe.judged_releases)
+        remedy = _taken_by_other_release(key, release_without) or _intended_key(key) or guess
         if remedy in shared:
             shared[remedy].append(key)
         else:
-            text = f"`{clip(key)}` is not a key of LLaMA-Factory {lacking[0]}{remedy}"
+            text = f"`{clip(key)}` is not a key of LLaMA-Factory {release_without[0]}{remedy}"
             yield _key_violation("SCH001", Severity.ERROR, key, text, _fix_unknown_key(key, near, recipe))
     for remedy, keys in shared.items():
         if keys:
@@ -102,16 +105,17 @@ def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
 
 
 def _quoted_names(keys: list[str]) -> str:
-    more = f" and {len(keys) - _MAX_KEYS_NAMED} more" if len(keys) > _MAX_KEYS_NAMED else ""
-    return ", ".join(f"`{clip(key)}`" for key in keys[:_MAX_KEYS_NAMED]) + more
+    ending = f" and {len(keys) - _MAX_KEYS_NAMED} more" if len(keys) > _MAX_KEYS_NAMED else ""
+    return ", ".join(f"`{clip(key)}`" for key in keys[:_MAX_KEYS_NAMED]) + ending
 
 
-def _taken_by_other_release(key: str, lacking: ReleasePair) -> str:
-    """Return which other release takes the key, and what to write today; empty if none does."""
-    newer = releases.known_pairs()[: releases.known_pairs().index(lacking)]
+def _taken_by_other_release(key: str, release_without: ReleasePair) -> str:
+    """Return, as text for a message, which other release accepts a key and what to write instead today; an empty string
+    if no release accepts it."""
+    newer = releases.known_pairs()[: releases.known_pairs().index(release_without)]
     first = next((pair for pair in reversed(newer) if argument_entry(key, [pair]) is not None), None)
     if first:
-        package, came = ("llamafactory", first[0]) if first[0] != lacking[0] else ("transformers", first[1])
+        package, came = ("llamafactory", first[0]) if first[0] != release_without[0] else ("transformers", first[1])
         return f', which the recipe admits; write `# {package}: ">={came}"` into the header block'
     change = tables.yaml_table("renamed").get(key)
     if change is None:
@@ -121,28 +125,36 @@ def _taken_by_other_release(key: str, lacking: ReleasePair) -> str:
 
 
 def _intended_key(key: str) -> str:
-    """Return what a key of another program or file was meant for; empty where that is not known."""
-    meant = tables.yaml_table("strangers").get(key.lower())
-    if meant is None:
+    """Return, as text for a message, what to do about a key of another program or of another file, such as
+    dataset_info.json; an empty string if the key is not in the tables."""
+    stranger = tables.yaml_table("strangers").get(key.lower())
+    if stranger is None:
         command = tables.json_table("arguments")["elsewhere"].get(key)
         return f"'s train command; it belongs to `{command}`" if command else ""
-    if "belongs" in meant:
+    if "belongs" in stranger:
         return _BELONGS_IN_REGISTRY
-    return f"; set {meant['variable']} in the environment" if "variable" in meant else f"; {_replacement_advice(meant)}"
+    return (
+        f"; set {stranger['variable']} in the environment"
+        if "variable" in stranger
+        else f"; {_replacement_advice(stranger)}"
+    )
 
 
 def _fix_unknown_key(key: str, near: str | None, recipe: Keys) -> Fix | None:
-    """Return the edit that mends an unknown key, if there is one. Only LLaMA-Factory's own renaming is no guess."""
+    """Return the fix for an unknown key: another name for it, or None if no name is likely. `near`: the most similar
+    known key. The fix is safe only if LLaMA-Factory or transformers itself renamed the key; otherwise the name is a
+    guess."""
     if key in tables.yaml_table("renamed"):
         return _fix_renamed_key(key, recipe)
-    meant = tables.yaml_table("strangers").get(key.lower(), {})
-    now = near if not meant else meant.get("now") if "how" not in meant else None
+    stranger = tables.yaml_table("strangers").get(key.lower(), {})
+    now = near if not stranger else stranger.get("now") if "how" not in stranger else None
     return rename_key(key, now, safe=False) if now and now not in recipe.values else None
 
 
 def _fix_renamed_key(key: str, recipe: Keys) -> Fix | None:
-    """Return the edit of a key that LLaMA-Factory or transformers renamed, if each of the releases takes it; safe where
-    none of those that the recipe admits loses by it."""
+    """Return the fix for a key that LLaMA-Factory or transformers renamed; None if a release by which the recipe is
+    judged does not accept the new name. The fix is safe if the run stays the same under every release that the header
+    block allows."""
     change, value = tables.yaml_table("renamed")[key], recipe.values[key]
     # Releases that take the key, and for something else than is so without it.
     entries = [(pair, argument_entry(key, [pair])) for pair in recipe.admitted]
@@ -155,26 +167,27 @@ def _fix_renamed_key(key: str, recipe: Keys) -> Fix | None:
     safe = all(_takes_replacement(pair, change) for pair in affected)
     if "as" in change:
         return rename_key(key, now, safe, change["as"]) if value is True else None
-    below = type(value) in (int, float) and 0 <= value < change.get("below", 0)
-    return rename_key(key, now, safe) if "how" not in change or below else None
+    is_below_limit = type(value) in (int, float) and 0 <= value < change.get("below", 0)
+    return rename_key(key, now, safe) if "how" not in change or is_below_limit else None
 
 
 def _takes_replacement(pair: ReleasePair, change: ArgumentEntry) -> bool:
-    """True if the release takes the replacement of a key with the same meaning. A share as `warmup_steps` means no
-    warm-up before the release that admits shares."""
+    """True if a release understands the new name of a renamed key as it is meant. For example, before a certain release
+    a share in `warmup_steps` means no warm-up at all. `change`: the table entry of the renamed key."""
     since = change.get("deprecated", "")
     return argument_entry(change["now"], [pair]) is not None and releases.is_at_least(pair, since)
 
 
 def _newest_release_without(key: str, pairs: list[ReleasePair]) -> ReleasePair:
-    """Return the newest of the releases that does not have the key."""
+    """Return the first pair of releases (LLaMA-Factory and transformers) that does not accept the key. `pairs` are
+    sorted, newest first."""
     return next(pair for pair in pairs if argument_entry(key, [pair]) is None)
 
 
 def find_removed_and_foreign_keys(accepted: Mapping[str, ArgumentEntry], recipe: Keys) -> Iterator[Violation]:
-    """Yield SCH006 and SCH007: keys that a later release drops or has dropped, and keys that only another command
+    """Yield SCH006 for keys that a later release removes or has removed, and SCH007 for keys that only another command
     reads."""
-    others: dict[str, list[str]] = {}
+    keys_by_command: dict[str, list[str]] = {}
     for key, argument in accepted.items():
         if text := _deprecation_note(key, recipe):
             change = tables.yaml_table("renamed").get(key, {})
@@ -183,18 +196,18 @@ def find_removed_and_foreign_keys(accepted: Mapping[str, ArgumentEntry], recipe:
             fix = _fix_renamed_key(key, recipe) if reached else None
             yield _key_violation("SCH006", Severity.NOTE, key, text, fix)
         elif command := _other_command(key, argument):
-            others.setdefault(command, []).append(key)
+            keys_by_command.setdefault(command, []).append(key)
     trained = any(map(recipe.values.get, _ACTION_KEYS)) or recipe.values.get("stage") == "ppo"
-    for command, keys in others.items():
+    for command, keys in keys_by_command.items():
         verb, them = ("has", "it") if len(keys) == 1 else ("have", "them")
-        asked = "" if trained else "; no training is asked for (`do_train`)"
-        text = f"{_quoted_names(keys)} {verb} no effect here: only the {command} command reads {them}{asked}"
+        hint = "" if trained else "; no training is asked for (`do_train`)"
+        text = f"{_quoted_names(keys)} {verb} no effect here: only the {command} command reads {them}{hint}"
         fix = remove_keys(*keys, safe=False) if trained else None
         yield _key_violation("SCH007", Severity.NOTE, keys[0], text, fix)
 
 
 def belongs_to_other_command(key: str) -> bool:
-    """True if only another command than train reads the key."""
+    """True if only a command other than `train` reads the key."""
     return bool(_other_command(key, tables.json_table("arguments")["arguments"].get(key, {})))
 
 
@@ -203,8 +216,8 @@ def _other_command(key: str, argument: ArgumentEntry) -> str:
 
 
 def _deprecation_note(key: str, recipe: Keys) -> str:
-    """Return the message that a later release drops the key, or that the newest has dropped it. Empty if the key stays,
-    or if a release that may run the recipe would misread its replacement."""
+    """Return the message that a later release removes the key, or that the newest release has removed it. An empty
+    string if the key stays, or if a release that the header block allows would misread the key's new name."""
     change = tables.yaml_table("renamed").get(key, {})
     if argument_entry(key, [releases.newest_pair()]) is None:
         remedy = f"; for newer ones {_replacement_advice(change)}" if change else ""
@@ -229,10 +242,11 @@ def _key_violation(code: str, severity: Severity, key: str, text: str, fix: Fix 
 def find_wrong_values(
     values: Mapping[str, Any], accepted: Mapping[str, ArgumentEntry], never_read: Callable[[str], bool]
 ) -> Iterator[Violation]:
-    """Yield what is wrong with the values of accepted keys. A value that is not refused at parsing does no harm to a
-    run that never reads its key."""
-    judged = {key: values[key] for key in values if key in accepted and key not in _VALUES_JUDGED_BY_RULES}
-    odd = {key: value for key, value in judged.items() if not _has_exact_type(value, accepted[key])}
+    """Yield a violation for each value of the wrong type or outside of the choices. `accepted`: the keys that
+    LLaMA-Factory accepts. `never_read`: returns True for a key that the run never reads; a wrong value of such a key is
+    reported only if LLaMA-Factory refuses it at parsing."""
+    values_to_check = {key: values[key] for key in values if key in accepted and key not in _VALUES_JUDGED_BY_RULES}
+    odd = {key: value for key, value in values_to_check.items() if not _has_exact_type(value, accepted[key])}
     doubtful = {key: value for key, value in odd.items() if not _is_accepted_anyway(key, value)}
     for key, choice in _refused_by_cerberus(doubtful, accepted) if doubtful else ():
         if _measured_outcome(key, _value_kind(values[key], accepted[key])) == "p" or not never_read(key):
@@ -240,16 +254,17 @@ def find_wrong_values(
 
 
 def _has_exact_type(value: Any, entry: ArgumentEntry) -> bool:
-    """True if the value has exactly the wanted type. Only other values need cerberus, whose import costs as much as the
-    rest of a check."""
+    """True if a value has exactly the expected type and is one of the choices. All other values are passed to cerberus,
+    which is imported only then, because its import takes as long as the rest of a check."""
     kinds = entry["type"].split("|")
     typed = type(value).__name__ in kinds or (type(value) is int and "float" in kinds)
     return typed and (not entry["choices"] or (isinstance(value, str) and value in entry["choices"]))
 
 
 def _is_accepted_anyway(key: str, value: Any) -> bool:
-    """True for a list where LLaMA-Factory, which splits text at commas there, was seen to take lists too, and for true
-    or false as `resume_from_checkpoint` (transformers/trainer.py:Trainer.train)."""
+    """True for two kinds of values that work although their type is wrong: a list in a key that LLaMA-Factory splits at
+    commas, if a list was measured to work, and true or false for `resume_from_checkpoint`
+    (transformers/trainer.py:Trainer.train)."""
     if not isinstance(value, list):
         return key == "resume_from_checkpoint" and isinstance(value, bool)
     return all(isinstance(word, str) for word in value) and _measured_outcome(key, "list") == "."
@@ -258,12 +273,13 @@ def _is_accepted_anyway(key: str, value: Any) -> bool:
 def _refused_by_cerberus(
     values: Mapping[str, Any], arguments: Mapping[str, ArgumentEntry]
 ) -> Iterator[tuple[str, bool]]:
-    """Yield each key whose value cerberus refuses, and True if the choice is wrong and not the type."""
+    """Yield the key of each value that cerberus refuses, and why: True if the value is not one of the choices, False if
+    its type is wrong. `arguments`: the expected types and choices, by key."""
     import cerberus
     from cerberus import errors
 
     def plain(name: str, *types: type) -> cerberus.TypeDefinition:
-        """Return a type that does not take true and false for numbers."""
+        """Return a cerberus type for which true and false are not numbers."""
         return cerberus.TypeDefinition(name, types, (bool,) if bool not in types else ())
 
     class Arguments(cerberus.Validator):  # type: ignore[misc]
@@ -286,7 +302,8 @@ def _cerberus_rule(entry: ArgumentEntry) -> dict[str, Any]:
 
 
 def _value_kind(value: Any, entry: ArgumentEntry) -> str:
-    """Return the kind of value that data/values.json has an outcome for."""
+    """Return the kind of a value, such as "quoted" for a number in quotes. data/values.json lists by kind what
+    LLaMA-Factory does with the value."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, float):
@@ -297,8 +314,8 @@ def _value_kind(value: Any, entry: ArgumentEntry) -> str:
 
 
 def _measured_outcome(key: str, kind: str) -> str:
-    """Return the letter of the measured outcome. Words in place of a number, if nobody has run them, fail as quoted
-    numbers do."""
+    """Return the letter by which data/values.json states what LLaMA-Factory does with a value of this kind for the key.
+    If text in place of a number was not measured, the outcome of a quoted number counts."""
     table = tables.json_table("values")
     letters: str = table["outcomes"].get(key, "")
     letter = letters[table["kinds"].index(kind)] if letters else "r"
@@ -322,13 +339,15 @@ def _value_violation(key: str, value: Any, choice: bool, entry: ArgumentEntry) -
 
 
 def _intended_choice(value: Any, entry: ArgumentEntry) -> str | None:
-    """Return the choice that is meant if only its case is wrong, or if YAML made false of `no`; else None."""
+    """Return the choice that the user meant by a value outside of the choices. That is known if only upper and lower
+    case are wrong, or if YAML read `no` as false; None otherwise."""
     word = "no" if value is False else str(value).strip().lower()
     return next((str(each) for each in entry["choices"] if str(each).lower() == word), None)
 
 
 def _converted_value(value: Any, entry: ArgumentEntry) -> bool | float | str | None:
-    """Return the value in the wanted type, if it can stand for one value only; else None."""
+    """Return a value of the wrong type, converted to the expected type, such as 3 for "3"; None if it could mean
+    several values. `entry`: type and choices of the key."""
     kinds = entry["type"].split("|")
     if value is False and "no" in (entry["choices"] or ()):
         return "no"
@@ -358,7 +377,8 @@ def _choice_message(key: str, value: Any, entry: ArgumentEntry, effect: str) -> 
 
 
 def _type_message(key: str, value: Any, entry: ArgumentEntry, effect: str) -> str:
-    wanted = " or ".join(TYPE_WORDS[name] for name in entry["type"].split("|"))
+    expected_type = " or ".join(TYPE_WORDS[name] for name in entry["type"].split("|"))
     if entry["type"] == "bool" and isinstance(value, str) and value:
-        return f"`{key}` is the text {shown_value(value)}, which counts as true{effect}; write {wanted} without quotes"
-    return f"`{key}` is {shown_value(value)}, not {wanted}{effect}"
+        found = f"`{key}` is the text {shown_value(value)}, which counts as true{effect}"
+        return f"{found}; write {expected_type} without quotes"
+    return f"`{key}` is {shown_value(value)}, not {expected_type}{effect}"

@@ -100,13 +100,13 @@ def checkpoint_of_another_model(run: RunSettings, saved: TrainerCheckpoint) -> F
 
 
 def _other_base_model(run: RunSettings, saved: TrainerCheckpoint) -> str | None:
-    """Return the model that a checkpoint was made from if its type, width or depth differs from the run's; None if they
-    are the same or not known."""
+    """Return, as text for a message, the model from which a checkpoint was trained, if its model type, hidden size or
+    number of layers differs from the run's model. None if they agree, or if the checkpoint's model is not known."""
     base = str(saved.adapter.get("base_model_name_or_path")) if saved.adapter else str(saved.path)
-    there = run.workspace.find(base)
-    local = there is not None and safe_read.path_kind(there[0] / "config.json") == "file"
+    location = run.workspace.find(base)
+    local = location is not None and safe_read.path_kind(location[0] / "config.json") == "file"
     try:
-        maker = models.find_model(str(there[0]) if there and local else base)
+        maker = models.find_model(str(location[0]) if location and local else base)
     except RecipeError:
         return None
     shape = (maker.kind, maker.arch.hidden, maker.arch.layers)
@@ -166,7 +166,7 @@ def states_of_another_kind(run: RunSettings, saved: TrainerCheckpoint) -> Findin
 
 
 def _deepspeed_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | None:
-    """Return why DeepSpeed cannot load the checkpoint; None if it can."""
+    """Return why DeepSpeed cannot load the checkpoint, as text for a message; None if it can."""
     if not saved.has_deepspeed_states:
         return "holds no states of DeepSpeed (saved without it, or with `save_only_model`)"
     stage, half = run.zero_stage, all(name.startswith("bf16_") for name in saved.optimizer_shards)
@@ -202,10 +202,10 @@ def _parameter_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | Non
     rank, layers = config.get("r"), config.get("target_modules")
     if isinstance(rank, int) and rank != run.args.number("lora_rank"):
         return f"was saved with `lora_rank: {rank}`, the recipe has {run.args.number('lora_rank'):.0f}"
-    asked = {*run.args.words("lora_target")}
-    held = {str(layer).rpartition(".")[2] for layer in layers} if isinstance(layers, list) else asked
-    if not run.task.targets_all_linear and asked != held:
-        return f"adapts {', '.join(sorted(held))}, and the run adapts {', '.join(sorted(asked))}"
+    recipe_targets = {*run.args.words("lora_target")}
+    saved_targets = {str(layer).rpartition(".")[2] for layer in layers} if isinstance(layers, list) else recipe_targets
+    if not run.task.targets_all_linear and recipe_targets != saved_targets:
+        return f"adapts {', '.join(sorted(saved_targets))}, and the run adapts {', '.join(sorted(recipe_targets))}"
     return None
 
 
@@ -309,5 +309,6 @@ def trained_to_the_end(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
 
 
 def _checkpoint_place(run: RunSettings) -> Place:
-    """Return the place of the key that names the checkpoint."""
+    """Return the place of the recipe's key that leads to the checkpoint: `resume_from_checkpoint` if it is set, else
+    `output_dir`."""
     return at_checkpoint_key(run, "resume_from_checkpoint" if run.args.get("resume_from_checkpoint") else "output_dir")

@@ -1,8 +1,8 @@
 """How a rule is declared, what it yields, and the fixes of a recipe's keys that it can offer to `check --fix`.
 
-A rule is a function from a run to findings: (place, message) or (place, message, fix). Its code, severity and
-releases stand in the decorator, its manual page is the docstring. With `about` it is asked once for each of those
-subjects (subjects.py), and not at all where there is none."""
+A rule is a function from a run to findings: (place, message) or (place, message, fix). The decorator states the rule's
+code, severity and releases; its docstring is its manual page. A rule with `about` is called once for each subject, such
+as each data set (subjects.py), and not at all if the run has no such subject."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ERROR, WARNING, NOTE = Severity
 
 
 class FailsAt(StrEnum):
-    """The moment at which LLaMA-Factory fails on a value, in the words of a message."""
+    """The moment at which LLaMA-Factory fails on a wrong value, as text for a message."""
 
     PARSING = "at parsing"
     DATASET = "while the data set is read"
@@ -43,7 +43,8 @@ class FailsAt(StrEnum):
 
 
 class Violation(NamedTuple):
-    """A finding about a key, a value or a release, whose code and severity depend on what is found."""
+    """A finding about a key, a value or a release. Its code and severity are chosen for each finding, whereas a `Rule`
+    has one code and one severity."""
 
     code: str
     severity: Severity
@@ -53,9 +54,10 @@ class Violation(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A rule. `manual` is its manual page: the violation in one line, then `Why:`, `Source:` and `Fix:`. It holds from
-    the release `since` on, such as "transformers 5.0.0", and before `until`; where one is empty, without that bound.
-    `appends_advice`: the nearest change that fits belongs into the message."""
+    """A rule. `manual`: its manual page, the violation in one line, then `Why:`, `Source:` and `Fix:`. `about`: returns
+    the subjects of a run for which the rule is called. `since`: the first release to which the rule applies, such as
+    "transformers 5.0.0"; `until`: the first release to which it no longer applies; empty for no bound.
+    `appends_advice`: True if the message shall end with the smallest change that makes the run fit its machine."""
 
     code: str
     name: str
@@ -99,7 +101,10 @@ def rule(
     until: str = "",
     appends_advice: bool = False,
 ) -> Callable[[Check], Rule]:
-    """Declare a rule; the function's docstring becomes its manual page."""
+    """Declare a function as a rule; its docstring becomes the rule's manual page. `about`: returns the subjects of a
+    run; the rule is called once for each subject, with the subject's parts as arguments after the run. `since`,
+    `until`: the first release to which the rule applies, and the first to which it no longer applies. `appends_advice`:
+    end the message with the smallest change that makes the run fit its machine."""
 
     def declare(check: Check) -> Rule:
         manual = (check.__doc__ or "").strip()
@@ -110,23 +115,25 @@ def rule(
 
 
 def as_place(where: Place | str | None) -> Place:
-    """Return the place that the first part of a finding stands for. A place in the recipe blames the key at its top."""
+    """Return the place of a finding. `where`: a place; or a key of the recipe or its header block, for the place of
+    this key; or None, for the file as a whole. A place that names no key to blame gets the first key of its route."""
     if isinstance(where, Place):
         return where if where.key or not where.route else where._replace(key=str(where.route[0]))
     return Place() if where is None else Place((where,), key=where)
 
 
 def rename_key(key: str, to: str, safe: bool = True, value: str | bool | None = None) -> Fix:
-    """Return the fix that gives a key another name, and another value if one is given."""
+    """Return a fix that gives a key another name and, if `value` is given, another value. `safe`: False if the fix may
+    change what is trained."""
     name = Edit("rename", key, to)
     return Fix((name,) if value is None else (name, Edit("set", key, value)), safe)
 
 
 def set_value(key: str, value: str | float | bool | tuple[str, ...], safe: bool = True) -> Fix:
-    """Return the fix that gives a key another value."""
+    """Return a fix that sets a key to another value. `safe`: False if the fix may change what is trained."""
     return Fix((Edit("set", key, value),), safe)
 
 
 def remove_keys(*keys: str, safe: bool = True) -> Fix:
-    """Return the fix that removes keys."""
+    """Return a fix that removes these keys. `safe`: False if the fix may change what is trained."""
     return Fix(tuple(Edit("remove", key) for key in keys), safe)

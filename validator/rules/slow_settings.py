@@ -1,5 +1,5 @@
-"""TRA921 to TRA926: settings that cost time and bring nothing for it. The time model is asked only if a setting
-makes it likely, so that most recipes do not wait for it."""
+"""TRA921 to TRA926: settings that cost time without any benefit. The time model is slow, so it is used only if a
+setting makes a finding likely."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _MIN_CHECKPOINT_BYTES = 3e11
 _MAX_PADDING_SHARE = 1 / 3
 
 
-def _time_ratio(run: RunSettings, other: RunSettings) -> float:
-    """Return time of `run` over time of `other` on the same samples, or 0 if unknown. Samples of unknown length count
-    as `cutoff_len` tokens."""
+def _time_ratio(run: RunSettings, other_run: RunSettings) -> float:
+    """Return how many times as long `run` takes as `other_run` on the same samples; 0 if either time is unknown. If the
+    lengths of the samples are unknown, every sample counts as `cutoff_len` tokens."""
     lengths = estimate_sample_lengths(run).lengths[1] if _are_lengths_known(run) else (run.batch.max_tokens,)
-    shorter = time_ratio(run, other, lengths)
+    shorter = time_ratio(run, other_run, lengths)
     return 1 / shorter if shorter else 0.0
 
 

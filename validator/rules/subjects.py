@@ -1,7 +1,7 @@
-"""Subjects that a rule can be about beside the run itself (the DeepSpeed file, a data set, the device and the like),
-and places in the files and settings that a recipe names.
+"""Subjects that a rule can be about besides the run itself (the DeepSpeed file, a data set, the device and others), and
+places in the files and settings that a recipe names.
 
-A subject is a tuple of the arguments that the rule takes after the run."""
+Each generator yields tuples, which a rule gets as its arguments after the run."""
 
 from __future__ import annotations
 
@@ -26,51 +26,54 @@ PlaceIn = Callable[..., Place]  # gives the place of a route in the file or the 
 
 
 def model(run: RunSettings) -> Iterator[tuple[Model]]:
-    """Yield the model, if its shapes are known."""
+    """Yield the run's model, if its architecture is known."""
     if run.model:
         yield (run.model,)
 
 
 def multimodal_model(run: RunSettings) -> Iterator[tuple[Model, Workload]]:
-    """Yield a model that sees or hears, whose parts are known by name, and what a step computes of it."""
+    """Yield the run's model and the run's training step as input of the memory formulas, if the model has a vision or
+    audio tower whose modules are known by name."""
     prediction = predict(run)
     if run.model and run.model.modules and prediction.workload:
         yield run.model, prediction.workload
 
 
 def machine(run: RunSettings) -> Iterator[tuple[Machine]]:
-    """Yield the machine that the run is judged for."""
+    """Yield the machine for which the run is judged, if one is named."""
     if run.machine:
         yield (run.machine,)
 
 
 def device(run: RunSettings) -> Iterator[tuple[Device]]:
-    """Yield the machine's device, if it is known what that can do (else DEV017 tells)."""
+    """Yield the machine's device, unless its capabilities are unknown, which DEV017 reports."""
     if run.machine and run.machine.device.vendor != "unknown":
         yield (run.machine.device,)
 
 
 def deepspeed(run: RunSettings) -> Iterator[tuple[DeepSpeedConfig]]:
-    """Yield the DeepSpeed configuration, written in the recipe or in a file."""
+    """Yield the DeepSpeed configuration of the run, if it uses DeepSpeed."""
     if run.deepspeed:
         yield (run.deepspeed,)
 
 
 def deepspeed_file(run: RunSettings) -> Iterator[tuple[PlaceIn, DeepSpeedConfig]]:
-    """Yield the DeepSpeed configuration with the function that gives places in it: `at("fp16.enabled")`."""
+    """Yield the DeepSpeed configuration of the run, if it uses DeepSpeed. The configuration comes after a function that
+    returns the place of a setting in it, as in `at("fp16.enabled")`."""
     if run.deepspeed:
         yield partial(in_deepspeed_file, run), run.deepspeed
 
 
 def accelerate_file(run: RunSettings) -> Iterator[tuple[AccelerateFile]]:
-    """Yield the accelerate file that the header block names."""
+    """Yield the accelerate file that the recipe's header block names, if it names one."""
     if run.accelerate:
         yield (run.accelerate,)
 
 
 def datasets(run: RunSettings) -> Iterator[tuple[PlaceIn, Dataset]]:
-    """Yield each data set that is named and defined, with the function that gives places in its entry: `at("columns",
-    "prompt")`."""
+    """Yield each data set that the recipe names and dataset_info.json defines. The data set comes after a function that
+    returns the place of a value in its entry, as in `at("columns", "prompt")`. Yields nothing if the data are
+    tokenized."""
     if run.data.is_tokenized:
         return
     for key, sets in (("dataset", run.data.datasets), ("eval_dataset", run.data.evaluation_datasets)):
@@ -78,7 +81,7 @@ def datasets(run: RunSettings) -> Iterator[tuple[PlaceIn, Dataset]]:
 
 
 def checkpoint(run: RunSettings) -> Iterator[tuple[TrainerCheckpoint]]:
-    """Yield the checkpoint of an earlier run from which this one goes on."""
+    """Yield the checkpoint from which the run resumes, if there is one."""
     if saved := checkpoints.resume_checkpoint(run):
         yield (saved,)
 
@@ -86,8 +89,9 @@ def checkpoint(run: RunSettings) -> Iterator[tuple[TrainerCheckpoint]]:
 def in_deepspeed_file(
     run: RunSettings, path: str = "", *keys: str, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
-    """Return the place of a dotted path, and of keys below it (which may hold dots), in the DeepSpeed configuration: a
-    JSON file, or a mapping or JSON text in the recipe."""
+    """Return the place of a setting in the DeepSpeed configuration, which is a JSON file or stands in the recipe.
+    `path`: dotted path of the setting; `keys`: further keys below it, which may contain dots. `at_key`: the fault is
+    the key, not the value. `conflicts_with`: the recipe's keys that contradict the value."""
     route = (*path.split("."), *keys) if path else keys
     return in_json_setting(run, "deepspeed", *route, at_key=at_key, conflicts_with=conflicts_with)
 
@@ -95,8 +99,8 @@ def in_deepspeed_file(
 def in_accelerate_file(
     run: RunSettings, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
-    """Return a place in the accelerate file that the header block names, or the header's field if there is no such
-    file."""
+    """Return the place of a value in the accelerate config file that the header block names. `route`: the keys and list
+    indices that lead to the value. If the file does not exist, return the place of the header field `accelerate`."""
     file = run.accelerate
     if file is None or safe_read.path_kind(Path(file.path)) != "file":
         return Place(("accelerate",), key="accelerate")
@@ -104,8 +108,8 @@ def in_accelerate_file(
 
 
 def in_fsdp_config(run: RunSettings, name: str) -> Place:
-    """Return the place of a setting of FSDP in the accelerate file, under the name that is written there, or of one of
-    the file's own keys."""
+    """Return the place of an FSDP setting in the accelerate config file. `name`: the setting's full name, with `fsdp_`;
+    the file may leave the prefix out. If `name` is a top-level key of the file, return the place of this key."""
     file = run.accelerate
     if file is None or name in file.config:
         return in_accelerate_file(run, name)
@@ -115,7 +119,9 @@ def in_fsdp_config(run: RunSettings, name: str) -> Place:
 def in_json_setting(
     run: RunSettings, key: str, *route: str | int, at_key: bool = False, conflicts_with: tuple[str, ...] = ()
 ) -> Place:
-    """Return a place in the settings that a key such as `fsdp_config` holds, or in the JSON file that it names."""
+    """Return the place of a value in the mapping that a recipe's key such as `fsdp_config` holds, or in the JSON file
+    that the key names. `route`: the keys and list indices that lead to the value. If the file does not exist, return
+    the place of the key."""
     value = run.args.get(key)
     if not isinstance(value, str):
         return Place((key, *route), None, key, at_key, conflicts_with)
@@ -126,8 +132,8 @@ def in_json_setting(
 
 
 def at_checkpoint_key(run: RunSettings, key: str) -> Place:
-    """Return the place of a key that names a checkpoint. A message about it may quote the small files of the
-    checkpoint."""
+    """Return the place of a recipe's key that names a checkpoint. The place also names the first JSON file in the
+    checkpoints that must not be quoted, so that `check` replaces the message, which may quote that file."""
     saved = checkpoints.resume_candidates(run)
     files = (file for each in saved for file in safe_read.glob_folder(each.path, "*.json"))
     hidden = (str(file) for file in files if not run.workspace.may_quote(file))
@@ -135,7 +141,7 @@ def at_checkpoint_key(run: RunSettings, key: str) -> Place:
 
 
 def at_list_item(run: RunSettings, key: str, name: str) -> Place:
-    """Return the place of one of several names that a key lists."""
+    """Return the place of `name` in the list that a key holds; the place of the key if the value is not a list."""
     value = run.args.get(key)
     names = [str(word) for word in value] if isinstance(value, list) else []
     return Place((key, names.index(name)) if name in names else (key,), key=key)
@@ -149,8 +155,9 @@ def in_registry_entry(
     at_key: bool = False,
     conflicts_with: tuple[str, ...] = (),
 ) -> Place:
-    """Return a place in the registry entry of a data set that `key` names. A message about it may quote the rows of the
-    data set."""
+    """Return the place of a value in a data set's dataset_info.json entry. `key`: the recipe's key that names the data
+    set. `route`: the keys that lead to the value. The place also names the first data file that must not be quoted, so
+    that `check` replaces the message, which may quote rows."""
     rows = next((str(file) for file in dataset.files if not run.workspace.may_quote(file)), None)
     if isinstance(run.args.get("dataset_dir"), Mapping):
         return Place(("dataset_dir", dataset.name, *route), None, key, at_key, conflicts_with, rows)

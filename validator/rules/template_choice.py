@@ -1,5 +1,5 @@
-"""TRA601 to TRA605, TRA614, TRA618, TRA619 and TRA621: whether the template exists and suits the model, and what it
-does with thoughts in the answers."""
+"""TRA601 to TRA605, TRA614, TRA618, TRA619 and TRA621: whether the template exists and suits the model, and how it
+treats thoughts in the answers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json", "video_
 
 
 def registered_template(name: str) -> str | None:
-    """Return the template that LLaMA-Factory registers for a chat-tuned hub name, in any case; None if there is
-    none."""
+    """Return the template that LLaMA-Factory lists for a chat-tuned hub model, ignoring case; None if it does not list
+    the model."""
     for template, groups in tables.json_table("templates")["models"].items():
         if template and any(name.lower() == known.lower() for known in groups.get("chat", ())):
             return str(template)
@@ -29,15 +29,16 @@ def registered_template(name: str) -> str | None:
 
 def _own_template(run: RunSettings) -> str | None:
     name = run.args.get("model_name_or_path")
-    known = run.model.template if run.model else None
-    return known or (registered_template(name) if isinstance(name, str) else None)
+    template = run.model.template if run.model else None
+    return template or (registered_template(name) if isinstance(name, str) else None)
 
 
 def _family_template(run: RunSettings) -> str | None:
-    """Return the template of the model, or that of the chat-tuned model of the same family if this is a base model."""
-    own = _own_template(run)
-    if own or run.model is None or not run.model.hub:
-        return own
+    """Return the template of the run's model. For a base model, return the template of the chat-tuned model of its
+    family. None if neither is known."""
+    template = _own_template(run)
+    if template or run.model is None or not run.model.hub:
+        return template
     try:
         return models.find_model(run.model.hub[0]).template
     except RecipeError:
@@ -109,15 +110,16 @@ def template_needs_images(run: RunSettings) -> Findings:
 
 
 def _lacks_processor(run: RunSettings) -> bool:
-    """True if the model is a local folder without the files of a processor."""
+    """True if the model is a local folder without processor files (for images or audio)."""
     name = run.args.get("model_name_or_path")
     local = isinstance(name, str) and run.workspace.find(f"{name}/config.json")
     return bool(local) and not any(run.workspace.find(f"{name}/{file}") for file in _PROCESSOR_FILES)
 
 
 def _may_suit_model(run: RunSettings, template: str) -> bool:
-    """True if the template may be right for a model in a local folder: a base model, a chat template that is not known
-    or writes the same turns, or a template of plain words."""
+    """True if the template may be right for a model in a local folder, although the model's own template is not known.
+    This is so if the model is a base model, if its chat template is not known or writes turns like the template's, or
+    if the template uses plain words instead of special tokens."""
     model = run.model
     if model is None or model.id is not None:
         return False
@@ -235,8 +237,9 @@ def _names_with_verb(names: list[str]) -> str:
 
 
 def _shares_without_thoughts(run: RunSettings) -> Mapping[str, float]:
-    """Return by data set the share of answers in which the template finds no thought. Empty if the template writes no
-    thoughts; a data set whose answers are not known has no entry."""
+    """Return the share of answers in which the run's template finds no thought, by data set. A data set is left out if
+    its answers are not known, or if they use another template's words for thoughts. Empty if the template writes no
+    thoughts."""
     words = _template_thought_words(run)
     if words is None:
         return {}
@@ -246,8 +249,8 @@ def _shares_without_thoughts(run: RunSettings) -> Mapping[str, float]:
 
 
 def _template_thought_words(run: RunSettings) -> tuple[str, str] | None:
-    """Return the words that the run's template looks for around a thought; None if it writes no thoughts, or if nothing
-    is trained."""
+    """Return the words, such as <think> and </think>, that the run's template expects before and after a thought. None
+    if the template writes no thoughts, or if the run trains nothing with it."""
     reasons = run.template is not None and run.template.get("reasoning")
     if not reasons or run.task.stage not in _STAGES_WITH_TEMPLATE or run.data.is_tokenized or not run.task.trains:
         return None
@@ -256,20 +259,21 @@ def _template_thought_words(run: RunSettings) -> tuple[str, str] | None:
 
 
 def _other_template_word(dataset: Dataset, opens: str) -> str | None:
-    """Return the word of another template that opens thoughts in more than a few of the answers; None if there is
-    none."""
+    """Return the word by which another template begins thoughts, if it occurs in more than a few answers of the data
+    set; None if there is no such word. `opens`: the word of the run's own template."""
     if dataset.rows and dataset.rows.head:
-        others = {thought_words(slots)[0].strip() for slots in template_slots().values()}
+        opening_words = {thought_words(slots)[0].strip() for slots in template_slots().values()}
         answers = [*_last_answers(dataset)][:_MAX_ROWS_READ]
-        counts = {each: sum(each in text for text in answers) for each in sorted(others - {opens})}
+        counts = {each: sum(each in text for text in answers) for each in sorted(opening_words - {opens})}
         return next((each for each, count in counts.items() if count > _IGNORED_SHARE * len(answers)), None)
-    known = dataset.published
-    return "<think>" if known and known["thoughts"] != "none" and opens != "<think>" else None
+    published = dataset.published
+    return "<think>" if published and published["thoughts"] != "none" and opens != "<think>" else None
 
 
 def _share_without_words(dataset: Dataset, opens: str, closes: str) -> float | None:
-    """Return the share of the first rows' answers that have neither word. For a public data set, return the published
-    share."""
+    """Return the share of answers in the data set's first rows that contain neither `opens` nor `closes`, the words
+    around a thought. For a public data set without local rows, return the published share. None if the answers are not
+    known."""
     if dataset.rows and dataset.rows.head:
         answers = [*_last_answers(dataset)][:_MAX_ROWS_READ]
         return sum(opens not in text and closes not in text for text in answers) / len(answers) if answers else None
@@ -277,7 +281,8 @@ def _share_without_words(dataset: Dataset, opens: str, closes: str) -> float | N
 
 
 def _last_answers(dataset: Dataset) -> Iterator[str]:
-    """Yield the last answer of each of the first rows, both answers of a pair."""
+    """Yield the last answer of each of the data set's first rows. A preference pair has two answers, which are both
+    yielded."""
     convert = row_converter(dataset.attr)
     rows: Sequence[Any] = dataset.rows.head[:_MAX_ROWS_READ] if dataset.rows else ()
     for row in rows:

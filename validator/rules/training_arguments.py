@@ -1,5 +1,5 @@
-"""TRA0xx: the run itself: what is asked for, logging, saving, intervals and counts, leftovers of examples, and numbers
-outside the range that torch, peft or the run can work with."""
+"""TRA0xx: what the run is asked to do, logging, saving, intervals and counts, leftovers of examples, and numbers
+outside of the range with which torch, peft or the run can work."""
 
 from __future__ import annotations
 
@@ -295,8 +295,9 @@ def _is_on(key: str) -> Callable[[RunSettings], bool]:
 
 
 class NumericRange(NamedTuple):
-    """The values from `low` to below `end`. `read` says whether the run uses the number, `fails` when a value outside
-    fails."""
+    """The range of values that a key's number may have: from `low` up to, but not including, `end`. `read`: returns
+    True for a run that uses the number. `fails`: the moment at which LLaMA-Factory fails on a value outside of the
+    range."""
 
     low: float
     end: float
