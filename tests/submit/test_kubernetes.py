@@ -102,8 +102,8 @@ def test_both_kinds_have_all_nodes(there: Path) -> None:
 def test_says_what_cures_exit_code_9(there: Path, more: str, ram: int, relief: str) -> None:
     shutil.copytree(ROOT / "deepspeed", there / "deepspeed")
     made = Made(written(there, more, ram=ram))
-    assert "exit code -9" in made.text
-    assert "a larger /dev/shm does not help" in made.text
+    assert "Exit code -9" in made.text
+    assert "A larger /dev/shm does not help" in made.text
     assert relief in made.text
     assert ("memory" in made.resources["limits"]) is ("has no limit" not in made.text)
 

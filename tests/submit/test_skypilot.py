@@ -164,7 +164,7 @@ def test_says_where_what_was_trained_would_be_lost(there: Path, named: dict[str,
 def test_says_what_cures_exit_code_9(there: Path, more: str, relief: str) -> None:
     shutil.copytree(ROOT / "deepspeed", there / "deepspeed")
     text = " ".join(task(run(written(there, more), Site()), Site()).replace("\n  #", "").split())
-    assert "a larger /dev/shm does not help" in text
+    assert "A larger /dev/shm does not help" in text
     assert relief in text
 
 

@@ -60,7 +60,7 @@ def test_a_dry_run_prints_the_job_and_nothing_else(here: Path) -> None:
     assert done.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=mine\n")
     assert "#SBATCH --gres=gpu:2\n" in done.stdout
     assert "  learning_rate=2e-4\n" in done.stdout
-    assert f"no partition, account or set-up line is known; {here}/config/lmf-recipes/site.yaml" in done.stderr
+    assert f"no partition, account or set-up; write them to {here}/config/lmf-recipes/site.yaml" in done.stderr
     assert submit("mine.yaml", "--dry-run", "learning_rate=2e-4").stdout == done.stdout
 
 

@@ -152,7 +152,9 @@ def load_or_ask_site(engine: str, file: Path | None, *, ask: bool) -> Site:
         return sites.read_site(file)
     if not (usual and ask and sys.stdin.isatty() and sys.stderr.isatty()):
         places = f"{usual} or `--site FILE`" if usual else "`--site FILE`"
-        print_lines(f"no partition, account or set-up line is known; {places} may hold them", err=True)
+        print_lines(
+            f"no site settings: the job names no partition, account or set-up; write them to {places}", err=True
+        )
         return Site()
     atomic_write.create_file(
         usual, sites.site_file_text(*map(_ask, ("Partition", "Account", "Set-up line, such as `source …/activate`")))

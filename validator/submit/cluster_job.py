@@ -148,7 +148,7 @@ def _out_of_memory_hint(run: RunSettings) -> str:
     if run.deepspeed and run.deepspeed.offloads:
         ways.append("a configuration that offloads nothing to main memory")
     ways.append("nodes with more main memory")
-    short = "Where a rank ends with exit code -9, it was short: a larger /dev/shm does not help; what does"
+    short = "Exit code -9 of a rank means that main memory was too small. A larger /dev/shm does not help; what does"
     return f"{short}: {', or '.join(ways)}."
 
 
