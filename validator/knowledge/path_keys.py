@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 
 class PathKey(NamedTuple):
-    """What one key names.
+    """One key that names a path or a model.
 
     - `access`: `either` is a folder that is read where it is there, and written where it is not.
     - `kind`: an adapter is a folder, or a name on a hub, as a model is. A file may stand in the recipe itself, as JSON.

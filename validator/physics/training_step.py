@@ -249,7 +249,7 @@ class TrainedMatrix(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Of one of them."""
+        """Elements of one of these tensors."""
         return self.outputs * self.inputs
 
 

@@ -67,7 +67,7 @@ class SimulationRequest:
 
     @property
     def summary(self) -> str:
-        """What tells the simulations of one model apart, in words."""
+        """Method, precision, batch and length in words, by which the simulations of one model differ."""
         batch = "" if self.micro_batch == 1 else f"{self.micro_batch} x "
         ending = "" if self.grad_ckpt else ", all activations kept"
         return f"{self.method}{_PRECISION_WORDS.get(self.precision_mode, '')} at {batch}{self.seq_len} tokens{ending}"
