@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar, cast
+
+Value = TypeVar("Value")
 
 
 def clip(text: str, most: int = 60) -> str:
@@ -51,6 +56,25 @@ def format_duration_band(low: float, expected: float, high: float) -> str:
 def four_digits(value: float) -> float:
     """Return the number rounded to four significant digits, as JSON shows times and costs."""
     return float(f"{value:.4g}")
+
+
+def map_floats(value: Value, function: Callable[[float], float]) -> Value:
+    """Return a result with the function applied to each float in it: in the fields of dataclasses and named tuples, in
+    lists and in the values of mappings."""
+    changed: Any = value
+    if isinstance(value, float):
+        changed = function(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        changed = replace(
+            value, **{each.name: map_floats(getattr(value, each.name), function) for each in fields(value)}
+        )
+    elif isinstance(value, dict):
+        changed = {key: map_floats(each, function) for key, each in value.items()}
+    elif isinstance(value, tuple) and hasattr(value, "_make"):
+        changed = value._make(map_floats(each, function) for each in value)
+    elif isinstance(value, (list, tuple)):
+        changed = type(value)(map_floats(each, function) for each in value)
+    return cast("Value", changed)
 
 
 def two_digits(value: float) -> str:

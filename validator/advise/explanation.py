@@ -4,8 +4,8 @@ bytes."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from validator.advise import changes
 from validator.advise.changes import Change, ReleaseMemory
@@ -20,7 +20,7 @@ from validator.run.prediction import predict
 from validator.run.recipe_arguments import Cost
 from validator.run.settings import RunSettings
 from validator.run.simulated import SimulationFigures
-from validator.wording import four_digits
+from validator.wording import four_digits, map_floats
 
 if TYPE_CHECKING:
     from validator.physics import estimate, run_time
@@ -173,50 +173,9 @@ class Explanation:
     def rounded(self) -> Explanation:
         """Return sizes rounded to 0.01 GiB, times and money to four digits, for JSON. Text output rounds the exact
         numbers itself."""
-        return replace(self, time=self.time and _rounded_time(self.time),
-                       cost=self.cost and _rounded_span(self.cost),
-                       device_gib=self.device_gib and _rounded_sizes(self.device_gib),
-                       simulation=self.simulation and _rounded_sizes(self.simulation),
-                       host_gib=self.host_gib and _rounded_sizes(self.host_gib),
-                       disk_gib=self.disk_gib and _rounded_sizes(self.disk_gib),
-                       changes=[*map(_rounded_sizes, self.changes)], spare=[*map(_rounded_sizes, self.spare)],
-                       releases=[*map(_rounded_sizes, self.releases)],
-                       older=self.older and _rounded_sizes(self.older))  # fmt: skip
-
-
-def _rounded_time(time: RunTime) -> RunTime:
-    step = time.step_seconds
-    terms = {term: four_digits(seconds) for term, seconds in step.terms.items()}
-    return replace(
-        time,
-        step_seconds=OptimizerStep(four_digits(step.low), four_digits(step.expected), four_digits(step.high), terms),
-        tokens_per_second=four_digits(time.tokens_per_second),
-        hours=time.hours and _rounded_span(time.hours),
-        device_hours=time.device_hours and four_digits(time.device_hours),
-        parts={part: four_digits(hours) for part, hours in time.parts.items()},
-        by_length={tokens: _rounded_span(hours) for tokens, hours in time.by_length.items()},
-        energy_kwh=time.energy_kwh and _rounded_span(time.energy_kwh),
-    )
-
-
-_Spans = TypeVar("_Spans", "estimate.Band", "Cost")
-
-
-def _rounded_span(span: _Spans) -> _Spans:
-    return span._replace(low=four_digits(span.low), expected=four_digits(span.expected), high=four_digits(span.high))
-
-
-_Sizes = TypeVar("_Sizes", MemoryBand, DeviceMemoryBand, DiskUse, Change, ReleaseMemory, SimulationFigures)
-
-
-def _rounded_sizes(sizes: _Sizes) -> _Sizes:
-    values: dict[str, Any] = {field.name: getattr(sizes, field.name) for field in fields(sizes)}
-    for name, value in values.items():
-        if name == "terms":
-            values[name] = {term: round(size, 2) for term, size in value.items()}
-        elif isinstance(value, float):
-            values[name] = round(value, 2)
-    return replace(sizes, **values)
+        sizes = map_floats(self, lambda size: round(size, 2))
+        time = self.time and replace(map_floats(self.time, four_digits), correction=self.time.correction)
+        return replace(sizes, machine=self.machine, time=time, cost=map_floats(self.cost, four_digits))
 
 
 # Of a board's power at most, what a step draws: idle between kernels, or all of it.

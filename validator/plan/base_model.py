@@ -121,7 +121,7 @@ class _ModelSearch:
             return False
         if (plan := self.plan(key)) is None:
             return False
-        hours = plan.pace.hours.expected if plan.pace and plan.pace.hours else 0.0
+        hours = plan.hours.expected if plan.hours else 0.0
         if hours > _LATE_FACTOR * SOON_HOURS:
             self.late.add(kind)
         return hours < SOON_HOURS

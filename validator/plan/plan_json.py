@@ -19,7 +19,7 @@ from validator.plan.search import USUAL_LENGTHS, Plan
 from validator.plan.similar_recipes import nearest_recipe
 from validator.run.recipe_arguments import Cost
 from validator.run.simulated import PlanSimulations
-from validator.wording import four_digits
+from validator.wording import four_digits, map_floats
 
 # What simulations call a method -> what plans do.
 _METHODS_BY_SIMULATION = {"qlora4": "qlora"}
@@ -285,25 +285,17 @@ def _plan_row(plan: Plan) -> PlanRow:
         device_hours=four_digits(hours.expected * draft.machine.world) if hours else None,
         bottleneck=plan.pace.step.bottleneck if plan.pace else None,
         money=_rounded_cost(plan),
-        by_length={tokens: _rounded_span(hours) for tokens, hours in plan.by_length.items()},
+        by_length=map_floats(plan.by_length, four_digits),
     )
 
 
 def _rounded_hours(plan: Plan) -> Band | None:
-    hours = plan.pace.hours if plan.pace else None
-    return _rounded_span(hours) if hours else None
-
-
-def _rounded_span(hours: Band) -> Band:
-    return Band(*map(four_digits, hours))
+    return map_floats(plan.hours, four_digits)
 
 
 def _rounded_cost(plan: Plan) -> Cost | None:
-    price, hours = plan.draft.run.price, plan.pace.hours if plan.pace else None
-    if not (price and hours):
-        return None
-    low, expected, high, currency = price.of(plan.draft.machine.world, hours)
-    return Cost(four_digits(low), four_digits(expected), four_digits(high), currency)
+    price, hours = plan.draft.run.price, plan.hours
+    return map_floats(price.of(plan.draft.machine.world, hours), four_digits) if price and hours else None
 
 
 def _scale_rows(scale: Sequence[tuple[Machine, Plan | None]]) -> Iterator[ScaleRow]:

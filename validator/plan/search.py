@@ -80,6 +80,11 @@ class Plan:
         return predict_training_time(self.draft.run, correction=self._correction)
 
     @property
+    def hours(self) -> Band | None:
+        """Hours of the whole run; None if they are not known."""
+        return self.pace.hours if self.pace else None
+
+    @property
     def by_length(self) -> Mapping[int, Band]:
         """Hours by the mean length of samples in tokens, as `explain` prints them; empty if the length is known."""
         return hours_by_length(self.draft.run, self._correction)
