@@ -28,8 +28,8 @@ from validator.knowledge import devices, guidance, models, releases
 from validator.physics.estimate import GIB
 from validator.plan import answer, base_model, new_recipe, recipe_text
 from validator.plan import search as plan
+from validator.plan.answer import _read_settings, nearest_recipe
 from validator.plan.plan_json import answer_rows
-from validator.plan.similar_recipes import _read_settings, nearest_recipe
 from validator.recipe.recipe_file import load_recipe
 from validator.run import calibration
 from validator.run.prediction import predict
@@ -581,7 +581,7 @@ def test_the_nearest_recipe_shares_model_method_and_stage_before_the_card(
     for name in names:
         (tmp_path / "recipes" / f"{name}.yaml").write_text("model_name_or_path: Qwen/Qwen2.5-7B-Instruct\n", "utf-8")
     monkeypatch.setattr(bundled_recipes, "catalogue_root", lambda: tmp_path)
-    monkeypatch.setattr("validator.plan.similar_recipes._read_settings", _read_settings.__wrapped__)
+    monkeypatch.setattr("validator.plan.answer._read_settings", _read_settings.__wrapped__)
     made = new_recipe.NewRecipe(models.find_model("qwen7b"), devices.parse_machine("1xa100-80g", 256.0), "lora")
     assert nearest_recipe(made) == nearest
 

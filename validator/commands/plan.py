@@ -18,10 +18,9 @@ from validator.output import plan_text, written_files
 from validator.output.terminal import emit
 from validator.plan import answer as planner
 from validator.plan import other_machines
-from validator.plan.answer import Answer
+from validator.plan.answer import Answer, matching_recipe
 from validator.plan.new_recipe import PLANNED_STAGES
 from validator.plan.plan_json import answer_rows
-from validator.plan.similar_recipes import matching_recipe
 from validator.recipe.atomic_write import require_new_file
 from validator.recipe.recipe_file import RECIPE_SUFFIXES
 from validator.recipe.safe_read import expand_home

@@ -12,11 +12,10 @@ from validator.knowledge.guidance import memory_savers
 from validator.knowledge.models import Model
 from validator.physics import Band, TimeTerm
 from validator.plan import base_model
-from validator.plan.answer import Answer
+from validator.plan.answer import Answer, nearest_recipe
 from validator.plan.new_recipe import NewRecipe
 from validator.plan.other_machines import Upgrade
 from validator.plan.search import USUAL_LENGTHS, Plan
-from validator.plan.similar_recipes import nearest_recipe
 from validator.run.recipe_arguments import Cost
 from validator.run.simulated import PlanSimulations
 from validator.wording import four_digits, map_floats
