@@ -1,4 +1,4 @@
-"""Reads a model's published config.json: the shapes that the memory formulas need."""
+"""Reads from a model's published config.json the shapes that the memory formulas need."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ _INTERLEAVED_EXPERTS = ("moe_layers", "interleave_moe_layer_step")
 
 
 def read_architecture(config: Config) -> Architecture:
-    """Return the shapes that config.json's own fields give. Raises RecipeError for a model type or field that is not
-    known."""
+    """Return the shapes of the model that a config.json describes, with its towers. Raises RecipeError if the model
+    type is not known, or if a field is missing or has a value that cannot be used."""
     if families.is_composite(config):
-        trained = composites.trained_config(config)
-        arch = read_architecture(composites.decoder_config(trained))
-        return arch._replace(towers=composites.read_towers(trained, arch.hidden))
+        fields = composites.trained_config(config)
+        arch = read_architecture(composites.decoder_config(fields))
+        return arch._replace(towers=composites.read_towers(fields, arch.hidden))
     family = families.family_of_type(str(config.get("model_type")))
     config = with_usual_fields(config, family)
     try:
-        alike = _uniform_architecture(config, family)
-        return alike._replace(layer_groups=_layer_runs(config, family)) if family.layer_shapes else alike
+        decoder = _uniform_architecture(config, family)
+        return decoder._replace(layer_groups=_layer_runs(config, family)) if family.layer_shapes else decoder
     except KeyError as err:
         raise RecipeError(f"config.json of a `{family.kind}` model lacks {err}") from None
 
 
 def _uniform_architecture(config: Config, family: Family) -> Architecture:
-    """Return the architecture of a decoder whose layers are alike. Raises KeyError, RecipeError."""
+    """Return the architecture of a decoder whose layers have the same shapes. Raises KeyError if config.json lacks a
+    field, and RecipeError if a field has a value that cannot be used."""
     ffn = _feed_forward(config, family)
     mixer, kinds = _mixer_and_kinds(config, family, ffn)
     return Architecture(
@@ -68,7 +69,8 @@ def _uniform_architecture(config: Config, family: Family) -> Architecture:
 
 
 def _image_expert_width(config: Config) -> int:
-    """Return the width of the experts for pictures, the second number of `moe_intermediate_size`."""
+    """Return the width of the experts for image tokens, the second number of `moe_intermediate_size` in config.json.
+    Raises RecipeError if the field does not hold two widths."""
     widths = config.get("moe_intermediate_size")
     if not isinstance(widths, list) or len(widths) != 2:
         raise RecipeError(f"config.json: `moe_intermediate_size` is {widths!r}, not two widths")
@@ -76,8 +78,8 @@ def _image_expert_width(config: Config) -> int:
 
 
 def _norms_per_layer(config: Config, family: Family) -> int:
-    """Return the norms over the hidden width in a layer. Some exist only beside experts, or with an embedding of the
-    layer's own. Parallel halves have one or two."""
+    """Return the number of norms over the hidden state in a layer. Some norms exist only in models with experts or with
+    per-layer embeddings. A layer whose attention and feed-forward block run in parallel has one or two norms."""
     if "new_decoder_architecture" in config:
         return optional_size(config, "num_ln_in_parallel_attn") or (2 if config["new_decoder_architecture"] else 1)
     if not family.dense_mlp_beside_experts:
@@ -89,16 +91,18 @@ def _norms_per_layer(config: Config, family: Family) -> int:
 
 
 def _layer_runs(config: Config, family: Family) -> tuple[tuple[int, Architecture], ...]:
-    """Return (number of layers, decoder that has only such layers) for layers in a row. Raises KeyError,
-    RecipeError."""
+    """Return the layers of a decoder whose layers differ in shape, as pairs (number of identical layers in a row,
+    decoder that has only this kind of layer). Raises KeyError if config.json lacks a field, and RecipeError if a field
+    has a value that cannot be used."""
     layers = [_uniform_architecture(each, family) for each in layer_kinds.configs_by_layer(config, family.layer_shapes)]
-    return tuple((len(list(alike)), decoder) for decoder, alike in groupby(layers))
+    return tuple((len(list(group)), decoder) for decoder, group in groupby(layers))
 
 
 def _mixer_and_kinds(
     config: Config, family: Family, ffn: FeedForwardShape
 ) -> tuple[Mixer | None, tuple[LayerKind, ...]]:
-    """Return the mixer of some layers, and the kind of each layer."""
+    """Return the mixer (such as Mamba) that some layers have, or None, and the kind of each layer. Returns (None, ())
+    if the family has no mixer and config.json does not alternate layers with and without experts."""
     if not family.mixer and not any(name in config for name in _INTERLEAVED_EXPERTS):
         return None, ()
 
@@ -108,7 +112,7 @@ def _mixer_and_kinds(
 
 
 def _shares_keys(config: Config) -> bool:
-    """True if all heads share one head of keys and values."""
+    """True if all query heads share one head of keys and values (multi-query attention)."""
     return bool(config.get("multi_query")) and not config.get("new_decoder_architecture")
 
 
@@ -120,17 +124,17 @@ def _kv_heads(config: Config, heads: int) -> int:
 
 def _attention(config: Config, family: Family) -> AttentionShape:
     heads = required_size(config, "num_attention_heads")
-    everywhere = bool(config.get("use_bias", family.linear_bias))
-    biased = bool(everywhere or config.get("attention_bias") or config.get("qkv_bias") or family.qkv_bias)
-    windowed = optional_size(config, "sliding_window") if config.get("use_sliding_window", True) else 0
+    has_biases = bool(config.get("use_bias", family.linear_bias))
+    has_qkv_bias = bool(has_biases or config.get("attention_bias") or config.get("qkv_bias") or family.qkv_bias)
+    window = optional_size(config, "sliding_window") if config.get("use_sliding_window", True) else 0
     return AttentionShape(
         heads=heads,
         kv_heads=_kv_heads(config, heads),
         head_dim=optional_size(config, "head_dim")
         or optional_size(config, "kv_channels")
         or default_head_dim(required_size(config, "hidden_size"), heads),
-        qkv_bias=biased,
-        out_bias=everywhere
+        qkv_bias=has_qkv_bias,
+        out_bias=has_biases
         or bool(config.get("attention_out_bias", config.get("attention_bias") and family.output_bias)),
         qk_norm=family.qk_norm and bool(config.get("use_qk_norm", not family.optional_qk_norm)),
         full_width_qk_norm=family.full_width_qk_norm and bool(config.get("use_qk_norm", True)),
@@ -140,7 +144,7 @@ def _attention(config: Config, family: Family) -> AttentionShape:
         softmax_in_half=family.softmax_in_half,
         sinks=family.sinks,
         alibi=family.alibi,
-        window=windowed,
+        window=window,
         fused_qkv=family.fused_qkv,
         contiguous_copies=family.contiguous_copies,
         always_masked=family.always_masked,
@@ -158,8 +162,9 @@ def _attention(config: Config, family: Family) -> AttentionShape:
 
 
 def _windowed_share(config: Config, family: Family) -> float:
-    """Return the share of layers with sliding-window attention: 1 if the family describes each kind of layer by itself,
-    else as `layer_types` of config.json lists them, or 0.5 without that list."""
+    """Return the share of layers with sliding-window attention: the share of `sliding_attention` in `layer_types` of
+    config.json, or 0.5 without this list. The share is 1 for a family whose layers differ in shape, because each kind
+    of layer is then read as a decoder of its own."""
     if family.layer_shapes:
         return 1.0
     kinds = config.get("layer_types")
@@ -167,7 +172,8 @@ def _windowed_share(config: Config, family: Family) -> float:
 
 
 def _rotating_share(config: Config) -> float:
-    """Return the share of the layers that rotate queries and keys: by default three of four."""
+    """Return the share of layers that apply rotary embeddings to queries and keys, as `no_rope_layers` in config.json
+    lists them. Without the list, three of four layers do so by default."""
     layers = required_size(config, "num_hidden_layers")
     rotating = config.get("no_rope_layers")
     if isinstance(rotating, list) and rotating:
@@ -197,7 +203,8 @@ _LISTED_BY_LAYER = ("moe_topk", "moe_intermediate_size", "num_shared_expert")
 
 
 def _first_field(config: Config, *names: str) -> int:
-    """Return the first of these fields that is there, the largest number if it has one for each layer; 0 for none."""
+    """Return the size in the first of the fields `names` that config.json sets; 0 if none of the fields is set. If the
+    field has a number for each layer, the largest number counts."""
     for name in names:
         value = config.get(name)
         if isinstance(value, list) and value and name in _LISTED_BY_LAYER:
@@ -218,11 +225,12 @@ def _feed_forward_width(config: Config, family: Family) -> int:
 
 
 def _experts_per_token(config: Config, experts: int) -> int:
-    """Return how many experts a token is sent to. Raises RecipeError if there are fewer experts, as torch.topk does."""
-    chosen = _first_field(config, "num_experts_per_tok", "moe_k", "moe_topk") or required_size(config, "moe_topk")
-    if chosen > experts:
-        raise RecipeError(f"config.json: a token is sent to {chosen} experts, and there are {experts}")
-    return chosen
+    """Return the number of experts that a token is routed to. Raises RecipeError if the model has fewer experts than
+    this number, because torch.topk would fail."""
+    number = _first_field(config, "num_experts_per_tok", "moe_k", "moe_topk") or required_size(config, "moe_topk")
+    if number > experts:
+        raise RecipeError(f"config.json: a token is sent to {number} experts, and there are {experts}")
+    return number
 
 
 def _feed_forward(config: Config, family: Family) -> FeedForwardShape:
@@ -264,10 +272,10 @@ def _feed_forward(config: Config, family: Family) -> FeedForwardShape:
 
 
 def _dense_layers(config: Config, family: Family) -> int:
-    """Return the number of leading layers without experts, which config.json gives as a number or in a list of all
-    layers."""
+    """Return the number of leading layers without experts. config.json gives it as a number or in a list of all layers;
+    otherwise the family's default counts."""
     kinds = config.get("mlp_layer_types")
     if isinstance(kinds, list) and "sparse" in kinds:
         return kinds.index("sparse")
-    dense = _first_field(config, "first_k_dense_replace", "moe_layer_start_index") or family.dense_layers
-    return min(dense, required_size(config, "num_hidden_layers"))
+    number = _first_field(config, "first_k_dense_replace", "moe_layer_start_index") or family.dense_layers
+    return min(number, required_size(config, "num_hidden_layers"))

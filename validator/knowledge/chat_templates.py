@@ -1,5 +1,5 @@
-"""Finds LLaMA-Factory's template for a folder that holds a model: by name and shapes, by the folder's chat template, or
-by model type."""
+"""Finds LLaMA-Factory's template for a folder that holds a model: by the model's name and shapes, by the folder's own
+chat template, or by the model type."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ _TUNED_NAME = re.compile(r"(?i)instruct|chat|(?:^|[-_.])it(?:[-_.]|$)")
 
 
 class ChatTemplate(NamedTuple):
-    """A template for a folder. `name` is None if none is known; `how` says from what it follows. `speaks`: all
-    templates whose turns the folder's own chat template writes; empty if that is not known. `hub`: published names with
-    these very shapes and this name."""
+    """The LLaMA-Factory template for the model in a folder. `name` is None if no template is known. `how` says where
+    the template comes from. `base`: the model counts as a base model. `speaks`: all templates whose turns the folder's
+    own chat template writes; empty if these are not known. `hub`: published names of a model with the same shapes and
+    the same name."""
 
     name: str | None
     how: str
@@ -57,62 +58,67 @@ def template_slots() -> Mapping[str, Mapping[str, Any]]:
 
 
 def folder_template(folder: Path, config: Config, family: Family) -> ChatTemplate:
-    """Return the template of the model in a folder."""
+    """Return the LLaMA-Factory template for the model in a folder. It comes from a published model of the same name and
+    shapes, else from the folder's own chat template, else from the model type. A folder that has a tokenizer but no
+    chat template counts as a base model, unless its name says that the model is tuned."""
     name, (text, file) = model_name_of_path(folder.absolute()), _own_chat_template(folder)
     speaks = frozenset(each for each in template_slots() if text and _has_turns_of(each, text))
     sisters = list(_models_of_same_shapes(config))
-    if published := _published_name(sisters, name, str(config.get("_name_or_path", ""))):
-        hub, entry = published
-        known = (entry.get("overrides", {}).get(hub) or {}).get("template", entry["template"])
-        if not text or known in speaks:
+    if match := _published_name(sisters, name, str(config.get("_name_or_path", ""))):
+        hub, entry = match
+        template = (entry.get("overrides", {}).get(hub) or {}).get("template", entry["template"])
+        if not text or template in speaks:
             base = hub in entry["base"]
             how = f"that of {hub}, whose name and shapes the folder has"
             return ChatTemplate(
-                None if base and not is_composite(config) else known, how, base, speaks, tuple(entry["hub"])
+                None if base and not is_composite(config) else template, how, base, speaks, tuple(entry["hub"])
             )
     base = bool(_BASE_NAME.search(name))
     if text:
         candidates = (*(entry["template"] for _, entry in sisters), *family.templates, *_COMMON_TEMPLATES)
-        chosen = _choose_template([each for each in candidates if each in speaks], "<think>" in text)
-        how = "by" if chosen else "none of LLaMA-Factory's has the turns of"
-        return ChatTemplate(chosen, f"{how} the chat template in {file}", base, speaks)
+        choice = _choose_template([each for each in candidates if each in speaks], "<think>" in text)
+        how = "by" if choice else "none of LLaMA-Factory's has the turns of"
+        return ChatTemplate(choice, f"{how} the chat template in {file}", base, speaks)
     if any(safe_read.path_kind(folder / each) == "file" for each in _TOKENIZER_FILES) and not _TUNED_NAME.search(name):
         return ChatTemplate(None, "the folder has no chat template and is taken for a base model", base=True)
-    likely = family.templates[0] if family.templates else None
+    guess = family.templates[0] if family.templates else None
     return ChatTemplate(
-        likely, f"the usual one of model type {family.kind}, as the folder has no chat template to tell", base
+        guess, f"the usual one of model type {family.kind}, as the folder has no chat template to tell", base
     )
 
 
 def thought_words(slots: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the words that a template of data/formats.json writes before and after a thought (data/template.py,
-    register_template)."""
+    """Return the words that a template writes before and after a thought, as a pair (data/template.py,
+    register_template). `slots`: the template's entry in data/formats.json."""
     opens, closes = slots.get("thought_words") or ("<think>\n", "\n</think>\n\n")
     return opens, closes
 
 
 def model_name_of_path(path: PurePath) -> str:
-    """Return the name of the model at a path: its last part, but the name above for folders that hubs and training runs
-    make."""
+    """Return the name of the model that a path leads to, usually the last part of the path. In a hub cache it is taken
+    from the name of a folder further up. If a training run made the last folder, such as `checkpoint-100` or `merged`,
+    the name of the folder above is put before it."""
     parts = [part.replace("___", ".") for part in path.parts]
-    cached = next((part for part in reversed(parts) if part.startswith("models--")), None)
-    if cached:
-        return cached.rpartition("--")[2]
+    entry = next((part for part in reversed(parts) if part.startswith("models--")), None)
+    if entry:
+        return entry.rpartition("--")[2]
     if len(parts) > 2 and parts[-2] == "snapshots":
         return parts[-3].rpartition("--")[2]
-    passing = parts and re.fullmatch(r"checkpoint-\d+|merged|model|final|output|export(?:ed)?|hf", parts[-1])
-    return "-".join(parts[-2:]).strip("/") if passing else "".join(parts[-1:])
+    is_output_folder = parts and re.fullmatch(r"checkpoint-\d+|merged|model|final|output|export(?:ed)?|hf", parts[-1])
+    return "-".join(parts[-2:]).strip("/") if is_output_folder else "".join(parts[-1:])
 
 
 def _choose_template(candidates: list[str], thinks: bool) -> str | None:
-    """Return the first candidate that reasons, or does not, like the chat template; else the first."""
+    """Return the first of the template names `candidates` that LLaMA-Factory marks as reasoning (if `thinks`) or as not
+    reasoning (if not). If none fits, return the first candidate; if there are no candidates, None. `thinks`: the
+    folder's own chat template writes thoughts."""
     facts = known_templates()
     return min(candidates, key=lambda name: bool(facts[name].get("reasoning")) != thinks, default=None)
 
 
 def _own_chat_template(folder: Path) -> tuple[str, str]:
-    """Return the text of the folder's chat template and its file; both empty if there is none, or none that can be
-    read."""
+    """Return the text of the folder's own chat template and the name of its file. Both are empty if the folder has no
+    chat template that can be read."""
     for name in _CHAT_FILES:
         try:
             if name.endswith(".jinja"):
@@ -131,42 +137,45 @@ def _own_chat_template(folder: Path) -> tuple[str, str]:
 
 
 def _has_turns_of(name: str, text: str) -> bool:
-    """True if a chat template holds what stands around the turns of LLaMA-Factory's template. A token for a role is
-    often put together from the message's, but one of them is written out before the answer."""
+    """True if a chat template (`text`) contains the marks that LLaMA-Factory's template `name` writes around turns. Of
+    the tokens for roles, one is enough, because chat templates often build these tokens from the role of a message."""
     marks = _turn_marks(name)
     roles = {mark for mark in marks if _ROLE_MARK.match(mark)}
-    written = {mark for mark in marks if mark in text or mark.replace("\n", "\\n") in text}
-    return bool(marks) and marks - roles <= written and (not roles or bool(roles & written))
+    present_marks = {mark for mark in marks if mark in text or mark.replace("\n", "\\n") in text}
+    return bool(marks) and marks - roles <= present_marks and (not roles or bool(roles & present_marks))
 
 
 def _turn_marks(name: str) -> set[str]:
-    known = template_slots()[name]
-    slots = (slot for part in ("user", "assistant") for slot in known.get(part, ()))
+    template = template_slots()[name]
+    slots = (slot for part in ("user", "assistant") for slot in template.get(part, ()))
     return {mark for slot in slots for mark in _TURN_MARK.findall(slot if isinstance(slot, str) else slot[0])}
 
 
 def _models_of_same_shapes(config: Config) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the models of the catalogue with the same shapes, each with its id."""
+    """Yield the models of data/models.yaml that have the same type and decoder sizes as `config`, as pairs (id,
+    entry)."""
     models, kind, shapes = yaml_table("models"), config.get("model_type"), _decoder_sizes(config)
-    alike = set(models.mention(f"model_type: {kind}".lower()))
-    own = family_of_type(str(kind)).fields if str(kind) in yaml_table("families") else {}
-    for key in models.mention(f"{own.get('hidden_size', 'hidden_size')}: {shapes[0]}"):
-        candidate = models[key]["config"] if key in alike else {}
+    keys = set(models.mention(f"model_type: {kind}".lower()))
+    fields = family_of_type(str(kind)).fields if str(kind) in yaml_table("families") else {}
+    for key in models.mention(f"{fields.get('hidden_size', 'hidden_size')}: {shapes[0]}"):
+        candidate = models[key]["config"] if key in keys else {}
         if candidate.get("model_type") == kind and _decoder_sizes(candidate) == shapes:
             yield key, models[key]
 
 
 def _decoder_sizes(config: Config) -> list[Any]:
-    """Return the sizes of the decoder by which models are compared."""
+    """Return the decoder's sizes (hidden size, layers, heads and others) by which two models are compared."""
     if is_composite(config):
         config = composites.decoder_config(composites.trained_config(config))
     kind = str(config.get("model_type"))
-    named = with_usual_fields(config, family_of_type(kind)) if kind in yaml_table("families") else config
-    return [named.get(name) for name in _SIZE_FIELDS]
+    fields = with_usual_fields(config, family_of_type(kind)) if kind in yaml_table("families") else config
+    return [fields.get(name) for name in _SIZE_FIELDS]
 
 
 def _published_name(sisters: list[tuple[str, Mapping[str, Any]]], *names: str) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the published name that ends like one of the names, and its entry; None if there is none."""
-    wanted = {name.rpartition("/")[2].lower() for name in names if name}
-    known = ((hub, entry) for _, entry in sisters for hub in (*entry["hub"], *entry["modelscope"]))
-    return next(((hub, entry) for hub, entry in known if hub.rpartition("/")[2].lower() in wanted), None)
+    """Return the first published name in `sisters` whose part after the owner equals that part of one of `names`, and
+    the entry of its model; None if there is no such name. `sisters`: models of the same shapes, as pairs (id, entry of
+    data/models.yaml)."""
+    last_parts = {name.rpartition("/")[2].lower() for name in names if name}
+    candidates = ((hub, entry) for _, entry in sisters for hub in (*entry["hub"], *entry["modelscope"]))
+    return next(((hub, entry) for hub, entry in candidates if hub.rpartition("/")[2].lower() in last_parts), None)

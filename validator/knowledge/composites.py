@@ -1,5 +1,5 @@
-"""Multimodal models: config.json -> the decoder, and the vision and audio towers before it (data/composites.yaml,
-data/towers.yaml)."""
+"""Reads the config.json of multimodal models: the decoder, and the vision and audio towers before it
+(data/composites.yaml, data/towers.yaml)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _WHOLE_MODEL_FIELDS = ("dtype", "torch_dtype", "quantization_config")
 
 
 def is_omni_type(kind: str) -> bool:
-    """True if models of this type are omni models: a thinker, which alone is trained, beside what speaks."""
+    """True if models of this type are omni models. An omni model has a thinker, the only part that LLaMA-Factory
+    trains, and parts that produce speech."""
     return kind in yaml_table("composites") and bool(yaml_table("composites")[kind].get("thinker"))
 
 
 def trained_config(config: Config) -> Config:
-    """Return the part of a config.json that LLaMA-Factory trains: the thinker of an omni model, else all of it
-    (model/loader.py)."""
+    """Return the part of a config.json that LLaMA-Factory trains: the thinker of an omni model, or the whole
+    config.json of other models (model/loader.py)."""
     kind = str(config.get("model_type"))
     thinker = _optional_part(config, "thinker_config")
     if not is_omni_type(kind) or thinker is None:
@@ -37,22 +38,23 @@ def trained_config(config: Config) -> Config:
 
 
 def decoder_config(config: Config) -> Config:
-    """Return the decoder's own config.json. Older files keep its fields beside the others', newer ones in
-    `text_config`; some leave out the class's defaults."""
+    """Return the config.json fields of a multimodal model's decoder. Older files keep these fields beside the others,
+    newer files keep them in `text_config`. Fields that a file leaves out get the defaults of the model's class."""
     entry = _composite_entry(config)
     text_config = _optional_part(config, "text_config") or {}
     fields = {**config, **text_config}
     default, own_kind = entry["text"], str(config["model_type"])
     kind = str(text_config.get("model_type", own_kind))
     has_other_decoder = kind != default["model_type"] and not kind.startswith(own_kind)
-    tied = config.get("tie_word_embeddings", fields.get("tie_word_embeddings", entry["tied"]))
+    is_tied = config.get("tie_word_embeddings", fields.get("tie_word_embeddings", entry["tied"]))
     if has_other_decoder:
-        return {**fields, "model_type": kind, "tie_word_embeddings": tied}
-    return {**default, **fields, "model_type": default["model_type"], "tie_word_embeddings": tied}
+        return {**fields, "model_type": kind, "tie_word_embeddings": is_tied}
+    return {**default, **fields, "model_type": default["model_type"], "tie_word_embeddings": is_tied}
 
 
 def read_towers(config: Config, text: int) -> tuple[Tower, ...]:
-    """Return the towers of a model whose decoder is `text` wide, in the order of the table."""
+    """Return the towers of a multimodal model, in the order of data/composites.yaml. `text`: hidden size of the
+    decoder."""
     entry, layers = _composite_entry(config), config.get("vision_feature_layer")
     extra_fields = {
         "text": text,
@@ -67,20 +69,21 @@ def read_towers(config: Config, text: int) -> tuple[Tower, ...]:
 
 
 def _max_tiles(config: Config) -> int:
-    """Return the most tiles of a picture, with the whole picture, if config.json lists their grids; else 0."""
+    """Return the largest number of tiles for one image, including the tile that shows the whole image; 0 if config.json
+    lists no tile grids. Raises RecipeError if a grid is not a height and a width."""
     grids, vision = config.get("image_grid_pinpoints"), config.get("vision_config")
     side = vision.get("image_size") if isinstance(vision, Mapping) else None
     if side is None or not isinstance(grids, list):
         return 0
     side, name = checked_size("image_size", side), "image_grid_pinpoints"
-    if wrong := next((grid for grid in grids if not isinstance(grid, list) or len(grid) != 2), None):
-        raise RecipeError(f"config.json: `{name}` holds {wrong!r}, not a height and a width")
+    if malformed_grid := next((grid for grid in grids if not isinstance(grid, list) or len(grid) != 2), None):
+        raise RecipeError(f"config.json: `{name}` holds {malformed_grid!r}, not a height and a width")
     return 1 + max((prod(-(-checked_size(name, length) // side) for length in grid) for grid in grids), default=0)
 
 
 def tower_modules(config: Config) -> tuple[Mapping[str, str], ...]:
-    """Return for each tower the linear modules of it and of its projector: full name in the model -> role in its
-    shapes."""
+    """Return for each tower the linear modules of the tower and its projector, as a mapping: full name in the model ->
+    role in the tower's shapes."""
     entry = _composite_entry(config)
     return tuple(
         dict(_module_roles(entry, part, _tower_fields(config, entry, part))) for part in _tower_parts(config, entry)
@@ -88,26 +91,28 @@ def tower_modules(config: Config) -> tuple[Mapping[str, str], ...]:
 
 
 def _tower_parts(config: Config, entry: Config) -> Iterator[str]:
-    """Return the towers of the table that a model has."""
+    """Return the names of the towers that this model has. `entry` (data/composites.yaml) lists the towers of the model
+    type; optional towers are left out if config.json has no part for them."""
     absent = [part for part in entry.get("optional", ()) if _optional_part(config, part) is None]
     return (part for part in entry["towers"] if part not in absent)
 
 
 def _tower_fields(config: Config, entry: Config, part: str) -> Config:
-    """Return the fields of config.json about a tower. Two towers may share a part."""
+    """Return the config.json fields of the tower that data/composites.yaml calls `part`; empty if config.json has no
+    such fields. Two towers may read the same part of config.json."""
     return _optional_part(config, entry.get("shares", {}).get(part, part)) or {}
 
 
-def _module_roles(entry: Config, part: str, given: Config) -> Iterator[tuple[str, str]]:
-    tower, at = _tower_entry(entry, part, given), entry["at"][part]
+def _module_roles(entry: Config, part: str, fields: Config) -> Iterator[tuple[str, str]]:
+    tower, at = _tower_entry(entry, part, fields), entry["at"][part]
     yield from ((f"{at}.{tower['at']}.{name}", role) for name, role in tower["linears"].items())
     yield from ((f"{at}.{name}", name) for name in tower.get("outside", ()))
     yield from ((f"{entry['projector_at'][part]}.{name}", name) for name in entry["projector"][part])
 
 
 def _optional_part(config: Config, name: str) -> Config | None:
-    """Return a part of a config.json; None if it is absent or null, so that the class's defaults hold. Raises
-    RecipeError if it is no mapping."""
+    """Return the part `name` of a config.json. None if the part is absent or null, so that the defaults of the model's
+    class hold. Raises RecipeError if the part is not a mapping."""
     part = config.get(name)
     if part is not None and not isinstance(part, Mapping):
         raise RecipeError(f"config.json: `{name}` is {part!r}, not a mapping")
@@ -120,37 +125,45 @@ def _composite_entry(config: Config) -> Any:
 
 
 def _is_field_set(fields: Config, condition: str) -> bool:
-    """True if config.json sets a field, or sets it to a value."""
+    """True if `fields` of config.json meet a condition of data/composites.yaml or data/towers.yaml. The condition
+    `FIELD` is met if the field has a true value, the condition `FIELD.VALUE` if the field has this value."""
     name, _, value = condition.partition(".")
     return str(fields.get(name)) == value if value else bool(fields.get(name))
 
 
-def _tower_entry(entry: Config, part: str, given: Any) -> Any:
-    fields = given if isinstance(given, Mapping) else {}
+def _tower_entry(entry: Config, part: str, config: Any) -> Any:
+    fields = config if isinstance(config, Mapping) else {}
     kind = str(fields.get("model_type"))
-    known = kind in yaml_table("towers") and not entry.get("own_towers")
-    tower = yaml_table("towers")[kind if known else entry["towers"][part]]
+    is_known = kind in yaml_table("towers") and not entry.get("own_towers")
+    tower = yaml_table("towers")[kind if is_known else entry["towers"][part]]
     return _with_conditional_parts(tower, {**tower["defaults"], **fields})
 
 
 def _with_conditional_parts(entry: Config, fields: Config) -> Config:
-    """Return an entry with the parts that it has only if fields of config.json (`where`) are true, or have a value."""
-    additions = [added for condition, added in entry.get("where", {}).items() if _is_field_set(fields, condition)]
-    return {**entry, **{key: {**entry.get(key, {}), **part} for added in additions for key, part in added.items()}}
+    """Return a table entry, with the additions under `where` whose condition the config.json fields meet. An addition
+    is made to a part of the entry, such as its linear modules."""
+    additions = [addition for condition, addition in entry.get("where", {}).items() if _is_field_set(fields, condition)]
+    return {
+        **entry,
+        **{key: {**entry.get(key, {}), **part} for addition in additions for key, part in addition.items()},
+    }
 
 
 class _ShapeSizes:
-    """Sizes that stand for the words of a shape, from one part of a config.json."""
+    """Computes the sizes of a tower. The shapes in data/towers.yaml consist of words, and a word is the name of a field
+    in the tower's part of config.json."""
 
-    def __init__(self, tower: Config, given: Any, beside: Mapping[str, int]) -> None:
-        self._fields = {**tower["defaults"], **(given if isinstance(given, Mapping) else {}), **beside}
+    def __init__(self, tower: Config, fields: Any, model_sizes: Mapping[str, int]) -> None:
+        self._fields = {**tower["defaults"], **(fields if isinstance(fields, Mapping) else {}), **model_sizes}
 
     def __call__(self, shape: Any) -> int:
-        """Return the elements of a shape, or one size."""
+        """Return the number of elements of a shape (a list of words or numbers), or the size that a single word or
+        number stands for."""
         return prod(self._size(word) for word in (shape if isinstance(shape, list) else [shape]))
 
     def has(self, condition: str) -> bool:
-        """True if config.json sets a field, or sets it to a value."""
+        """True if the tower's config.json fields meet a condition of data/towers.yaml. The condition `always` is met
+        for every model, `FIELD` if the field has a true value, `FIELD.VALUE` if the field has this value."""
         return condition == "always" or _is_field_set(self._fields, condition)
 
     def _size(self, word: str | int) -> int:
@@ -164,7 +177,7 @@ class _ShapeSizes:
         return checked_size(str(word), value)
 
     def _patches(self) -> int:
-        """Return the number of patches of an image, over both of its sides."""
+        """Return the number of patches of an image: patches along its height x patches along its width."""
         sides = zip(self._sides("image_size"), self._sides("patch_size"), strict=True)
         return checked_size("patches", prod(image // patch for image, patch in sides))
 
@@ -175,17 +188,17 @@ class _ShapeSizes:
         return [self._size(word)] * 2
 
 
-def _read_tower(entry: Config, part: str, given: Any, beside: Mapping[str, int]) -> Tower:
-    tower = _tower_entry(entry, part, given)
-    size = _ShapeSizes(tower, given, beside)
-    named = tower["sizes"]
-    hidden, layers, width = size(named["hidden"]), size(named["layers"]), size(named["width"])
+def _read_tower(entry: Config, part: str, fields: Any, model_sizes: Mapping[str, int]) -> Tower:
+    tower = _tower_entry(entry, part, fields)
+    size = _ShapeSizes(tower, fields, model_sizes)
+    sizes = tower["sizes"]
+    hidden, layers, width = size(sizes["hidden"]), size(sizes["layers"]), size(sizes["width"])
     layers += size(tower["more_layers"]) if "more_layers" in tower else 0
     linears = tuple(_layer_linear(role, hidden, width) for role in tower["linears"].values())
-    biased = [role for role, condition in tower["biased"].items() if condition is True or size.has(condition)]
-    biases = sum(linear.outputs for linear in linears if linear.role in biased)
+    biased_roles = [role for role, condition in tower["biased"].items() if condition is True or size.has(condition)]
+    biases = sum(linear.outputs for linear in linears if linear.role in biased_roles)
     vectors = sum(number for condition, number in tower["vectors"].items() if size.has(condition))
-    heads = size(named["heads"])
+    heads = size(sizes["heads"])
     return Tower(
         hidden=hidden,
         layers=layers,
@@ -205,14 +218,14 @@ def _read_tower(entry: Config, part: str, given: Any, beside: Mapping[str, int])
         never_frozen_first=bool(tower.get("loose")),
         projector=_named_linears(entry["projector"][part], size),
         projector_others=_total_elements(entry["further"][part], size),
-        merge=size(named["merge"]) ** 2,
+        merge=size(sizes["merge"]) ** 2,
         has_input_embeddings=tower.get("exposed", True),
         input_values=size(tower["input"]),
         patch_size=size(tower["side"]) if "side" in tower else 0,
         min_pixels=tower.get("smallest", 0) ** 2,
         temporal_patch_size=size(tower.get("frames", 1)),
         fixed_tokens=sum(size(word) for word in tower.get("whole", ())),
-        max_tiles=beside["tiles"],
+        max_tiles=model_sizes["tiles"],
         output_hidden_states=tower.get("collects", False),
         qk_norm=tower.get("head_norms", False),
         own_rotary_tables=tower.get("angles", False),
@@ -220,7 +233,8 @@ def _read_tower(entry: Config, part: str, given: Any, beside: Mapping[str, int])
 
 
 def _layer_linear(role: str, hidden: int, width: int) -> Linear:
-    """Return a linear module of a layer by its role."""
+    """Return the linear module that has `role` in one layer of a tower, with its inputs and outputs. `hidden`: hidden
+    size of the tower; `width`: width of its feed-forward block."""
     if role == "qkv":
         return Linear(role, hidden, 3 * hidden)
     if role == "double":  # a half of it is the other's gate
@@ -229,9 +243,9 @@ def _layer_linear(role: str, hidden: int, width: int) -> Linear:
     return Linear(role, inputs, outputs)
 
 
-def _named_linears(named: Config, size: _ShapeSizes, number: int = 1) -> tuple[Linear, ...]:
-    return tuple(Linear(name, size(inputs), size(outputs), number) for name, (inputs, outputs) in named.items())
+def _named_linears(shapes: Config, size: _ShapeSizes, number: int = 1) -> tuple[Linear, ...]:
+    return tuple(Linear(name, size(inputs), size(outputs), number) for name, (inputs, outputs) in shapes.items())
 
 
-def _total_elements(named: Config, size: _ShapeSizes) -> int:
-    return sum(size(shape) for shape in named.values())
+def _total_elements(shapes: Config, size: _ShapeSizes) -> int:
+    return sum(size(shape) for shape in shapes.values())

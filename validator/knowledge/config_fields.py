@@ -1,4 +1,4 @@
-"""Single fields of a model's config.json, read with checks: positive whole numbers below a limit."""
+"""Reads single fields of a model's config.json, and checks that sizes are positive whole numbers below a limit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _LARGEST_SIZE, _MOST_LAYERS = 10**9, 10**4
 
 
 def checked_size(name: str, value: object) -> int:
-    """Return the value of a size. Raises RecipeError, with the field's name, if it is no positive whole number below
-    the limit."""
+    """Return `value`, the size in the field `name`. Raises RecipeError, which names the field, if the value is not a
+    positive whole number or exceeds the limit."""
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise RecipeError(f"config.json: `{name}` is {clip(repr(value))}, not a positive whole number")
     largest = _MOST_LAYERS if name.endswith(("layers", "depth")) else _LARGEST_SIZE
@@ -25,8 +25,8 @@ def checked_size(name: str, value: object) -> int:
 
 
 def optional_factor(config: Config, name: str) -> float:
-    """Return a number that multiplies a size; 1 if the field is absent, null or 0. Raises RecipeError for any other
-    value."""
+    """Return the number in a field that multiplies a size; 1 if the field is absent, null or 0. Raises RecipeError if
+    the field has another value that is not a positive number."""
     value = config.get(name) or 1
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= _LARGEST_SIZE:
         raise RecipeError(f"config.json: `{name}` is {clip(repr(value))}, not a positive number")
@@ -34,18 +34,20 @@ def optional_factor(config: Config, name: str) -> float:
 
 
 def required_size(config: Config, name: str) -> int:
-    """Return the size in a field. Raises KeyError if the field is missing."""
+    """Return the size in a field. Raises KeyError if the field is missing, and RecipeError if its value is not a
+    positive whole number."""
     return checked_size(name, config[name])
 
 
 def optional_size(config: Config, name: str) -> int:
-    """Return the size in a field; 0 if it is absent, null or 0."""
+    """Return the size in a field; 0 if the field is absent, null or 0. Raises RecipeError for any other value that is
+    not a positive whole number."""
     return required_size(config, name) if config.get(name) else 0
 
 
 def default_head_dim(hidden: int, heads: int) -> int:
-    """Return the width of an attention head if config.json gives none. Raises RecipeError for more heads than the model
-    is wide."""
+    """Return the width of an attention head if config.json does not state it: hidden size / number of heads. Raises
+    RecipeError if the number of heads exceeds the hidden size."""
     if heads > hidden:
         raise RecipeError(f"config.json: `num_attention_heads` is {heads:,}, more than the hidden size of {hidden:,}")
     return hidden // heads

@@ -1,5 +1,5 @@
-"""Accelerators and machines: memory, abilities and speed of a device, speed of links and networks, and
-`2x8xa100-80g` as nodes, devices and device."""
+"""Accelerators and machines: memory, abilities and speed of devices, speed of links and networks, and machine texts
+such as `2x8xa100-80g` (nodes x devices x device)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NETWORK_FORM = re.compile(r"(?i)(?:([1-9]\d?) ?[x×*] ?)?(.+)")
 
 
 class Network(NamedTuple):
-    """The network between servers. `rate`: bytes a second that collectives reach in one direction of one server."""
+    """The network between servers. `rate`: bytes per second that collectives reach in one direction of one server."""
 
     name: str
     rate: float
@@ -29,8 +29,8 @@ def network_names() -> list[str]:
 
 
 def parse_network(text: str) -> Network:
-    """Return the network of a text such as `infiniband-400g`, or `8xinfiniband-400g` for a server with eight adapters.
-    Raises RecipeError for an unknown one."""
+    """Return the network that a text names, such as `infiniband-400g`, or `8xinfiniband-400g` for a server with eight
+    adapters. Raises RecipeError if the network is not known."""
     match = _NETWORK_FORM.fullmatch(text.strip())
     adapters, name = int(match[1] or 1) if match else 1, match[2].lower().replace(" ", "-") if match else ""
     if name not in network_names():
@@ -40,19 +40,20 @@ def parse_network(text: str) -> Network:
 
 
 def link_rate(link: Mapping[str, Any], devices: int = 1, of: int = 1) -> float:
-    """Return the bytes a second that a link of data/devices.yaml reaches in one direction, between `devices` of a
-    server's `of`. Vendors count both directions together. Of a mesh, only the parts that lead to the devices in use
-    serve."""
+    """Return the bytes per second that collectives and copies reach in one direction of a link. `link`: an entry of
+    data/devices.yaml, whose published rate counts both directions together. `devices`: how many of the server's `of`
+    devices are in use; in a mesh, only the links between devices in use count."""
     entry = yaml_table("networks")[link["type"]]
-    used = min(1.0, (devices - 1) / (of - 1)) if entry.get("mesh") and devices > 1 and of > 1 else 1.0
-    return float(entry["attained"] * used * link["gb_s"] / 2 * 1e9)
+    share = min(1.0, (devices - 1) / (of - 1)) if entry.get("mesh") and devices > 1 and of > 1 else 1.0
+    return float(entry["attained"] * share * link["gb_s"] / 2 * 1e9)
 
 
 _GIGA, _TERA = 1e9, 1e12
 
 
 def usual_network(key: str) -> str:
-    """Return the name of the network of the device's usual server."""
+    """Return the name of the network, such as `8xinfiniband-400g`, in the usual server of a device. `key`: id of the
+    device."""
     host = yaml_table("servers")[yaml_table("devices")[key]["server"]["kind"]]
     return f"{host['ports']}x{host['network']}" if host["ports"] > 1 else str(host["network"])
 
@@ -62,9 +63,9 @@ _MEMORY_SIZE = r"([1-9]\d{0,3})-?g(?:i?b)?"
 
 
 class Device(NamedTuple):
-    """An accelerator. GiB are 2^30 bytes; `usable_gib` is what all processes can allocate; None: not known. If the
-    vendor is unknown, only the memory is known, and all abilities are assumed. `shared_memory`: device and host share
-    `usable_gib`."""
+    """An accelerator. One GiB is 2^30 bytes, and None means not known. `usable_gib`: GiB that all processes together
+    can allocate. `shared_memory`: device and host share `usable_gib`. If the vendor is unknown, only the memory is
+    known, and all abilities are assumed."""
 
     id: str
     name: str
@@ -86,7 +87,8 @@ class Device(NamedTuple):
     notes: Mapping[str, str]
 
     def runtime(self, expandable: bool) -> DeviceRuntime:
-        """Return the memory that this kind of device needs beside live tensors, for the memory model."""
+        """Return the memory that this kind of device needs in addition to live tensors, for the memory model.
+        `expandable`: the allocator uses expandable segments."""
         return DeviceRuntime(
             context_gib=0.5 if self.context_gib is None else self.context_gib,
             evidence=self.evidence if self.vendor == "nvidia" else "thin",
@@ -97,9 +99,11 @@ class Device(NamedTuple):
         )
 
     def rates(self, devices: int, network: float = 0.0) -> DeviceRates | None:
-        """Return the rates of one of so many devices in a node; None if no rate is published. `network`: bytes a second
-        between nodes, of one node. The device's own rates are as published, those of its links as collectives and
-        copies reach them. A part of a server's devices has that share of its cores, memory and disk."""
+        """Return the rates of this device in a node of `devices` devices, for the time model; None if the device's
+        speed is not published. `network`: bytes per second that one node has to other nodes.
+
+        The device's own rates are as published. The rates of its links are the rates that collectives and copies reach.
+        If the node has fewer devices than a usual server, it gets that share of the server's cores and memory rate."""
         entry = yaml_table("devices").get(self.id, {})
         half, server = entry.get("tflops_bf16") or entry.get("tflops_fp16"), entry.get("server", {})
         if not half or not server.get("kind"):
@@ -133,57 +137,58 @@ def device_ids() -> list[str]:
 
 @lru_cache(maxsize=256)
 def find_device(name: str) -> tuple[Device, str | None]:
-    """Return a device by id, short form or size of its memory (`48g`), and a note if a short form stands for one of
-    several.
+    """Return the device that a name stands for, and a note if several devices share this short form (else None). The
+    name is an id, a short form, or a memory size (`48g`).
 
     Raises RecipeError if the device is not known."""
-    wanted = name.strip().lower().replace(" ", "-")
+    query = name.strip().lower().replace(" ", "-")
     devices = yaml_table("devices")
-    if wanted in device_ids():
-        return _device_of_entry(wanted), None
-    if size := re.fullmatch(_MEMORY_SIZE, wanted):
+    if query in device_ids():
+        return _device_of_entry(query), None
+    if size := re.fullmatch(_MEMORY_SIZE, query):
         return _device_of_memory(int(size[1])), None
-    claims = [key for key in devices.mention(wanted) if wanted in device_aliases(key)]
-    default = [key for key in claims if wanted in (devices[key].get("default_for") or [])]
-    if not claims and (sized := _device_id_with_size(wanted)):
-        return _device_of_entry(sized), None
+    claims = [key for key in devices.mention(query) if query in device_aliases(key)]
+    default = [key for key in claims if query in (devices[key].get("default_for") or [])]
+    if not claims and (sized_id := _device_id_with_size(query)):
+        return _device_of_entry(sized_id), None
     if not claims:
         raise RecipeError(
-            f"device `{name}` is not known; {_near_devices_hint(wanted)} any other goes by its memory, such as 1x48g"
+            f"device `{name}` is not known; {_near_devices_hint(query)} any other goes by its memory, such as 1x48g"
         )
     chosen = (default or claims)[0]
-    others = [key for key in claims if key != chosen]
-    note = f"`{name}` is taken as {chosen}" + (f", not {', '.join(others)}" if others else "")
-    return _device_of_entry(chosen), note if others else None
+    rest = [key for key in claims if key != chosen]
+    note = f"`{name}` is taken as {chosen}" + (f", not {', '.join(rest)}" if rest else "")
+    return _device_of_entry(chosen), note if rest else None
 
 
 def device_id_of_product(product: str, memory_gib: float | None) -> str | None:
-    """Return the id of the device that the driver's tool prints as `product` with this total memory, GiB; None if it is
-    not known. If a name stands for cards of several sizes, the nearest one is meant. A card may have a little more
-    memory than its entry, as error correction, which takes a sixteenth, can be off; with less, another entry must
-    fit."""
-    printed = _bare_product(product)
+    """Return the id of the device that the driver's tool (such as nvidia-smi) calls `product`, with `memory_gib` GiB in
+    total; None if no device matches.
+
+    If cards of several sizes have this name, the nearest size counts. A card may have a little more memory than its
+    entry, because error correction, which takes a sixteenth, can be off. If a card has less memory, another entry must
+    match."""
+    bare_name = _bare_product(product)
     devices = yaml_table("devices")
-    keys = [key for key in devices.mention(printed) if printed in map(_bare_product, devices[key]["products"])]
+    keys = [key for key in devices.mention(bare_name) if bare_name in map(_bare_product, devices[key]["products"])]
     if memory_gib is None:
         return keys[0] if len(keys) == 1 else None
-    if unsized := [key for key in keys if devices[key]["memory_gib"] is None]:  # of which the tool shows no memory
-        return unsized[0]
+    if unsized_keys := [key for key in keys if devices[key]["memory_gib"] is None]:  # of which the tool shows no memory
+        return unsized_keys[0]
     excess = {key: memory_gib / devices[key]["memory_gib"] - 1 for key in keys}
     return min((key for key in keys if -0.04 < excess[key] < 0.08), key=lambda key: abs(excess[key]), default=None)
 
 
 def _bare_product(product: str) -> str:
-    """Return a product's name without its maker's, which older drivers leave out."""
+    """Return a product's name in lower case, without the name of its vendor, which older drivers leave out."""
     return " ".join(re.sub(r"^(nvidia|amd|ascend)\b ?|^ascend(?=9)", "", product.strip().lower()).split())
 
 
-def _near_devices_hint(wanted: str) -> str:
-    """Return `did you mean X?` with the devices of a similar model number, else the common devices."""
+def _near_devices_hint(query: str) -> str:
+    """Return `did you mean X?` with the devices that have a similar model number. If no model number is similar, return
+    a clause that names the common devices."""
     similar = [
-        key
-        for key in device_ids()
-        if any(a in b or b in a for a in _model_numbers(wanted) for b in _model_numbers(key))
+        key for key in device_ids() if any(a in b or b in a for a in _model_numbers(query) for b in _model_numbers(key))
     ]
     return (
         f"did you mean {', '.join(similar)}?"
@@ -192,10 +197,10 @@ def _near_devices_hint(wanted: str) -> str:
     )
 
 
-def _device_id_with_size(wanted: str) -> str | None:
-    """Return the id of a device that is named by id or short form and its memory: `rtx-3060-12g`; None if there is
-    none."""
-    name, _, size = wanted.rpartition("-")
+def _device_id_with_size(query: str) -> str | None:
+    """Return the id of the device that `query` names by an id or short form and the memory size, such as
+    `rtx-3060-12g`; None if no device matches."""
+    name, _, size = query.rpartition("-")
     match, devices = re.fullmatch(_MEMORY_SIZE, size), yaml_table("devices")
     gib = int(match[1]) if match else None
     keys = (key for key in device_ids() if gib and name in (key, *device_aliases(key)))
@@ -211,13 +216,14 @@ def _is_common(key: str) -> bool:
 
 
 def device_aliases(key: str) -> list[str]:
-    """Return the short forms of a device, the usual one first; empty for a device that goes by its memory."""
+    """Return the short forms of a device's name, the usual one first. `key`: id of the device. Empty for a device that
+    is known by its memory size only."""
     devices = yaml_table("devices")
     return [str(alias) for alias in devices[key]["aliases"]] if key in devices else []
 
 
 def _device_of_memory(size: int) -> Device:
-    """Return a device of which only the memory is known, in the GB by which it is sold."""
+    """Return a device about which only the memory is known. `size`: memory in the GB by which the device is sold."""
     usable = round(size * yaml_table("devices")[_BY_MEMORY]["usable_share"], 2)
     return _device_of_entry(_BY_MEMORY)._replace(
         id=f"{size}g", name=f"{size} GB device", memory_gib=size, usable_gib=usable
@@ -253,8 +259,9 @@ _MACHINE_FORM = r"(?i)(?:(\d{1,6}) ?[x×*] ?)?(\d{1,6}) ?[x×*] ?(.+)"
 
 
 class Machine(NamedTuple):
-    """`nodes` servers with `devices` accelerators each. `note` says which device a short form stands for. `network`
-    joins nodes, `price` is that of a device and hour; both as they are written, and None if they are not."""
+    """`nodes` servers with `devices` accelerators each. `note` says which device was meant if several devices share the
+    short form. `network`: the network between nodes, as the user wrote it. `price`: the price of one device for one
+    hour, as the user wrote it. Each is None if the user wrote nothing."""
 
     nodes: int
     devices: int
@@ -274,8 +281,9 @@ class Machine(NamedTuple):
 
 
 def parse_machine(text: str, host_ram_gib: float | None = None) -> Machine:
-    """Return the machine of a text such as `2x8xa100-80g`, `8xascend-910b-64g`, `1x48g`: nodes x devices x device.
-    Raises RecipeError for a malformed text."""
+    """Return the machine that a text describes as nodes x devices x device, such as `2x8xa100-80g`, `8xascend-910b-64g`
+    or `1x48g`. `host_ram_gib`: main memory of one node, in GiB; None: not known. Raises RecipeError if the text has
+    another form, if a number is out of range, or if the device is not known."""
     match = re.fullmatch(_MACHINE_FORM, text.strip())
     if not match:
         form = "[nodes x] devices x device, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g"
@@ -283,15 +291,16 @@ def parse_machine(text: str, host_ram_gib: float | None = None) -> Machine:
     nodes, devices = int(match[1] or 1), int(match[2])
     if not 1 <= nodes <= 4096 or not 1 <= devices <= 64:
         raise RecipeError(f"machine `{text}`: 1 to 4096 nodes of 1 to 64 devices are possible")
-    one, note = find_device(match[3])
-    if one.shared_memory and one.usable_gib:
-        host_ram_gib = min(host_ram_gib or one.usable_gib, one.usable_gib)
-        one = one._replace(usable_gib=host_ram_gib)
-    return Machine(nodes, devices, one, host_ram_gib, note)
+    device, note = find_device(match[3])
+    if device.shared_memory and device.usable_gib:
+        host_ram_gib = min(host_ram_gib or device.usable_gib, device.usable_gib)
+        device = device._replace(usable_gib=host_ram_gib)
+    return Machine(nodes, devices, device, host_ram_gib, note)
 
 
 def _single_device_hint(text: str) -> str:
-    """Return `; one is 1xa100-80g` for the name of a device without a number, else an empty text."""
+    """Return the hint `; one is 1xa100-80g` if the text is a device's name without a number of devices, else an empty
+    text."""
     try:
         return f"; one is 1x{find_device(text)[0].id}"
     except RecipeError:

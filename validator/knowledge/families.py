@@ -1,4 +1,5 @@
-"""Model families by the model_type of their config.json: data/families.yaml and the generated data/families.json."""
+"""Model families: facts about each model_type of config.json, from data/families.yaml and the generated
+data/families.json."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ _ROLE_OF_MATRIX = {
 
 
 class Family(NamedTuple):
-    """The peculiarities of a model type, and what LLaMA-Factory and transformers do for it, at the releases of
-    data/families.json unless a field names another."""
+    """Facts about one model type: how the model differs from the usual decoder, and what LLaMA-Factory and transformers
+    do for it. The facts hold for the releases in data/families.json, unless a field names another release."""
 
     kind: str
     # Number of norms over the hidden width in a layer, and their kind, as physics names it.
@@ -152,44 +153,47 @@ class Family(NamedTuple):
 
     @property
     def fused_qkv(self) -> bool:
-        """True if one matrix makes q, k and v."""
+        """True if one linear module computes q, k and v."""
         return any("qkv" in self.roles.get(name, ()) for name in self.linear)
 
     @property
     def gated(self) -> bool:
-        """True if the feed-forward part multiplies by a gate."""
+        """True if the feed-forward block multiplies by a gate."""
         return any({"gate", "gate_up"} & set(self.roles.get(name, ())) for name in self.linear)
 
     @property
     def fused_gate_up(self) -> bool:
-        """True if one matrix makes the gate and the up half of the feed-forward part."""
+        """True if one linear module computes the gate and the up projection of the feed-forward block."""
         return any("gate_up" in self.roles.get(name, ()) for name in self.linear)
 
     @property
     def merges(self) -> bool:
-        """True if checkpoints hold each expert's matrices apart, and transformers merges those of a layer into one
-        tensor while it loads them (transformers/conversion_mapping.py)."""
+        """True if checkpoints hold each expert's matrices separately, and transformers merges the experts of a layer
+        into one tensor while it loads them (transformers/conversion_mapping.py)."""
         return self.fused_experts is not None and (bool(self.separate) or self.experts_merged)
 
     def fuses(self, admitted: ReleaseRange) -> bool:
-        """True if the experts are one tensor with a transformers release that a recipe admits; with every release if
-        earlier ones have no class for the type."""
+        """True if the experts of a layer are one tensor in a transformers release that the recipe must run with.
+        `admitted`: the releases that the recipe's header block allows. If earlier releases have no class for the model
+        type, the experts are one tensor in every release."""
         first = self.fused_experts
         return first is not None and (not self.separate or admitted.requires(f"transformers {first}"))
 
     def forms(self, admitted: ReleaseRange) -> dict[bool, str]:
-        """Return for experts in one tensor (True) and apart (False) the newest transformers release among those that a
-        recipe admits, newest first. A release that has no class for the type counts as the newest."""
+        """Return the newest transformers release in which the experts of a layer are one tensor (key True), and the
+        newest release in which the experts are separate modules (key False). `admitted`: the releases that the recipe's
+        header block allows. Other releases do not count, so a key may be missing. If older releases have no class for
+        the model type, only the key True is returned."""
         forms: dict[bool, str] = {}
         for pair in admitted.possible_pairs:
             first = self.fused_experts
-            reached = not self.separate or (first is not None and releases.is_at_least(pair, f"transformers {first}"))
-            forms.setdefault(reached, pair[1])
+            is_fused = not self.separate or (first is not None and releases.is_at_least(pair, f"transformers {first}"))
+            forms.setdefault(is_fused, pair[1])
         return forms
 
     def names(self, roles: Iterable[str], fused: bool = True) -> frozenset[str]:
-        """Return the linear layers of a model whose matrices have these roles; a layer without a role always counts.
-        `fused`: the experts are one tensor."""
+        """Return the names of the model's linear modules that have one of `roles` in the memory formulas. A module
+        without a role is always included. `fused`: the experts of a layer are one tensor."""
         present = set(roles)
         linear = self.linear if fused or not self.separate else self.separate
         return frozenset(name for name in linear if present.intersection(self.roles.get(name, present)))
@@ -200,13 +204,15 @@ COMPOSITE_PARTS = ("vision_config", "audio_config", "thinker_config")
 
 
 def is_composite(config: Mapping[str, Any]) -> bool:
-    """True if this is the config.json of a decoder behind towers, as data/composites.yaml lists them."""
+    """True if a config.json describes a decoder behind vision or audio towers, and data/composites.yaml lists its model
+    type."""
     parts = any(part in config for part in COMPOSITE_PARTS)
     return parts and str(config.get("model_type")) in yaml_table("composites")
 
 
 def has_known_shapes(config: Mapping[str, Any]) -> bool:
-    """True if the shapes that this config.json gives are known."""
+    """True if the shapes of a model can be read from its config.json, because data/families.yaml has the type of the
+    model or of its decoder."""
     if not is_composite(config):
         return _is_known_type(config)
     return _is_known_type(composites.decoder_config(composites.trained_config(config)))
@@ -218,31 +224,35 @@ def _is_known_type(decoder: Mapping[str, Any]) -> bool:
 
 @cache
 def composite_family(kind: str, decoder: str) -> Family:
-    """Return the family of a decoder behind towers: its decoder's, except for what LLaMA-Factory does by the model's
-    own type. Raises RecipeError if the table has no such decoder."""
-    own = yaml_table("composites")[kind]
-    inner = family_of_type(decoder)
-    if own.get("separate_experts"):
-        inner = inner._replace(fused_experts=None)
-    return inner._replace(
-        kind=kind, layer=own.get("layer", inner.layer), templates=tuple(own["templates"]), **_llamafactory_facts(kind)
+    """Return the family of a model with towers: the family of its decoder, with what LLaMA-Factory does for the model's
+    own type. `kind`: model_type of the model; `decoder`: model_type of its decoder. Raises RecipeError if
+    data/families.yaml lacks the decoder's type."""
+    entry = yaml_table("composites")[kind]
+    base = family_of_type(decoder)
+    if entry.get("separate_experts"):
+        base = base._replace(fused_experts=None)
+    return base._replace(
+        kind=kind,
+        layer=entry.get("layer", base.layer),
+        templates=tuple(entry["templates"]),
+        **_llamafactory_facts(kind),
     )
 
 
 def known_types() -> list[str]:
-    """Return the model types of the table, sorted."""
+    """Return the model types of data/families.yaml, sorted."""
     return sorted(yaml_table("families"))
 
 
 @cache
 def family_of_type(kind: str) -> Family:
-    """Return the family of a model type. Raises RecipeError if the table has none."""
+    """Return the family of a model type. Raises RecipeError if data/families.yaml lacks the type."""
     if kind not in yaml_table("families"):
         raise RecipeError(f"model type `{kind}` is not among the supported ones; {_SIMULATE_HINT}")
-    generated, own = json_table("families"), yaml_table("families")[kind]
-    roles = own.get("roles", {})
+    table, entry = json_table("families"), yaml_table("families")[kind]
+    roles = entry.get("roles", {})
     # Without a class in transformers, the linear layers are those that have a role.
-    facts: dict[str, Any] = {**generated["transformers"].get(kind, {"linear": roles}), **own}
+    facts: dict[str, Any] = {**table["transformers"].get(kind, {"linear": roles}), **entry}
     del facts["source"]
     facts |= _llamafactory_facts(kind)
     facts["roles"] = {name: tuple(role.split()) for name, role in {**_ROLE_OF_MATRIX, **roles}.items()}
@@ -253,32 +263,34 @@ def family_of_type(kind: str) -> Family:
 
 
 def unlisted_family(kind: str, linear: Iterable[str]) -> Family:
-    """Return the family of a model type that the table lacks, by the linear modules that its class holds: each module
-    is a role of its own."""
+    """Return a family for a model type that data/families.yaml lacks. `linear`: names of the linear modules in the
+    model's class; each name becomes a role of its own."""
     names = frozenset(linear)
     return Family(kind, linear=names, roles={name: (name,) for name in names}, **_llamafactory_facts(kind))
 
 
 def _llamafactory_facts(kind: str) -> dict[str, Any]:
-    """Return the fields of a family that say what LLaMA-Factory itself does for a model type."""
+    """Return, by field name, the fields of Family that say what LLaMA-Factory itself does for a model type, such as
+    `liger`."""
     columns = json_table("families")["llamafactory"]
     return {column: kind in columns[column] for column in columns if column in Family._fields}
 
 
 def llamafactory_types(column: str) -> list[str]:
-    """Return all model types that LLaMA-Factory itself lists in a column, also those of no known family."""
+    """Return all model types that LLaMA-Factory itself lists in a column of data/families.json, such as `liger` (types
+    with Liger kernels). Types without a family are included."""
     kinds: list[str] = json_table("families")["llamafactory"][column]
     return kinds
 
 
 def with_usual_fields(config: Config, family: Family) -> Config:
-    """Return the config.json with its fields under the names that most types use."""
-    renamed = ((name, _nested_field(config, own.split("."))) for name, own in family.fields.items())
+    """Return a config.json in which the fields also have the names that most model types use, such as `hidden_size`."""
+    renamed = ((name, _nested_field(config, path.split("."))) for name, path in family.fields.items())
     return {**config, **{name: value for name, value in renamed if value is not None}}
 
 
 def _nested_field(config: Config, names: list[str]) -> Any:
-    """Return a field of a config.json, or of a part of it; None if it is missing."""
+    """Return the field of a config.json at the path `names`; None if the field is missing."""
     first, *rest = names
     value = config.get(first)
     if not rest:

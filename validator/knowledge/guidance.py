@@ -1,5 +1,5 @@
-"""Recommendations of public work: how many samples (data/samples.yaml), which learning rates and settings
-(data/rates.yaml), and which memory-saving optimizers for full fine-tuning on one device (data/savers.yaml)."""
+"""Recommendations from public work: numbers of samples (data/samples.yaml), learning rates and settings
+(data/rates.yaml), and memory-saving optimizers for full fine-tuning on one device (data/savers.yaml)."""
 
 from __future__ import annotations
 
@@ -26,24 +26,32 @@ BLOCK_TOKENS = 2048
 
 
 def published_rates(model: Model, method: str, stage: str = "sft", saver: str | None = None) -> Mapping[str, Any]:
-    """Return the entry of data/rates.yaml for a stage, a method (qlora counts as lora) and a model of this size.
+    """Return the entry of data/rates.yaml (learning rate, batch, epochs) for a training stage, a tuning method (qlora
+    counts as lora) and a model of this size. `saver`: name of a memory-saving optimizer; None: any other optimizer.
 
-    Raises RecipeError if nobody has published one."""
-    found = rate_row(stage, method, model.billions, saver)
-    if found is None:
-        known = methods_with_rates(TUNING_METHODS, stage)
-        raise RecipeError(f"no learning rate for {method} in stage {stage} is published; for {', '.join(known)} one is")
-    return found
+    Raises RecipeError if no entry is published."""
+    row = rate_row(stage, method, model.billions, saver)
+    if row is None:
+        methods = methods_with_rates(TUNING_METHODS, stage)
+        raise RecipeError(
+            f"no learning rate for {method} in stage {stage} is published; for {', '.join(methods)} one is"
+        )
+    return row
 
 
 def rate_row(stage: str, method: str, billions: float | None, optimizer: str | None = None) -> Mapping[str, Any] | None:
-    """Return the entry of data/rates.yaml for a run; None if nobody published one. If the size is not known, the ranges
-    go from the lowest to the highest value of all sizes."""
+    """Return the entry of data/rates.yaml (learning rate, batch, epochs) for a training stage and a tuning method; None
+    if no entry is published. `billions`: model size in billions of parameters; if it is None, the ranges go from the
+    lowest to the highest value of all sizes. `optimizer`: name of a memory-saving optimizer; None: any other
+    optimizer."""
     entries = _rate_rows(stage, method)
-    own = [e for e in entries if e.get("optimizer") == optimizer] or [e for e in entries if "optimizer" not in e]
-    if not own or billions is not None:
-        return next((e for e in reversed(own) if e["from_billions"] <= (billions or 0)), None)
-    return {**own[-1], **{name: _widest_range([e[name] for e in own]) for name in ("learning_rate", "batch", "epochs")}}
+    rows = [e for e in entries if e.get("optimizer") == optimizer] or [e for e in entries if "optimizer" not in e]
+    if not rows or billions is not None:
+        return next((e for e in reversed(rows) if e["from_billions"] <= (billions or 0)), None)
+    return {
+        **rows[-1],
+        **{name: _widest_range([e[name] for e in rows]) for name in ("learning_rate", "batch", "epochs")},
+    }
 
 
 def _widest_range(ranges: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -52,7 +60,8 @@ def _widest_range(ranges: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def setting_rows(stage: str, method: str, loss: str) -> list[Mapping[str, Any]]:
-    """Return the rows of data/rates.yaml on single settings that hold for a stage, a method and a preference loss."""
+    """Return the rows of data/rates.yaml about single recipe settings, such as `lora_rank`, that apply to a training
+    stage, a tuning method (qlora counts as lora) and a preference loss."""
     conditions = {"stage": stage, "method": "lora" if method == "qlora" else method}
     rows: list[Mapping[str, Any]] = tables.yaml_table("rates")["shape"]
     return [
@@ -64,19 +73,19 @@ def setting_rows(stage: str, method: str, loss: str) -> list[Mapping[str, Any]]:
 
 
 def usual_setting(key: str) -> float:
-    """Return the value that recipes use for a setting, from its row of data/rates.yaml."""
+    """Return the default value of the recipe setting `key`, such as `lora_rank`, in data/rates.yaml."""
     return float(next(row["default"] for row in tables.yaml_table("rates")["shape"] if row["key"] == key))
 
 
 def methods_with_rates(methods: Sequence[str], stage: str) -> list[str]:
-    """Return the methods for which a learning rate in this stage is published."""
+    """Return the tuning methods among `methods` for which a learning rate in this training stage is published."""
     return [method for method in methods if _rate_rows(stage, method)]
 
 
 def _rate_rows(stage: str, method: str) -> list[Mapping[str, Any]]:
-    wanted = "lora" if method == "qlora" else method
+    tuning = "lora" if method == "qlora" else method
     return [
-        entry for entry in tables.yaml_table("rates")["rates"] if (entry["stage"], entry["method"]) == (stage, wanted)
+        entry for entry in tables.yaml_table("rates")["rates"] if (entry["stage"], entry["method"]) == (stage, tuning)
     ]
 
 
@@ -89,13 +98,14 @@ class SampleFigure(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleAmounts:
-    """How many samples public work used in a stage, and what effect they had. None: nobody has published the figure.
+    """Numbers of samples that public work used in one training stage, and the effect of these samples. None: no figure
+    is published.
 
-    `form`: the fewest that changed form and style; `effect`: the fewest that taught a skill or a preference; `low` to
-    `high`: the range of public runs; `saturating`: more samples hardly help; `recommended`: the number that headers
-    state. `unit`: what is counted. `report_for`: the size, in billions of parameters, whose count of the field report
-    is recommended. `largest`: size of the largest model of the public runs. `sources`: keys of the sources of
-    data/samples.yaml."""
+    `form`: the fewest samples that changed form and style. `effect`: the fewest that taught a skill or a preference.
+    `low` to `high`: the range of public runs. `saturating`: the number above which more samples hardly help.
+    `recommended`: the number that recipes state in their headers. `unit`: what is counted. `report_for`: the model
+    size, in billions of parameters, whose number in the field report is recommended. `largest`: size of the largest
+    model in the public runs. `sources`: keys of the sources in data/samples.yaml."""
 
     form: SampleFigure | None
     effect: SampleFigure | None
@@ -110,15 +120,18 @@ class SampleAmounts:
 
     @property
     def usual(self) -> str:
-        """The range of public runs, as a clause."""
+        """Clause for messages that states the range of sample numbers in public runs."""
         return f"public runs usually took {self.low:,} to {self.high:,}"
 
     def whose(self, stated: int | None) -> str | None:
-        """Return who published a stated number of samples; None for a number of the recipe's own."""
+        """Return who published the recommended number of samples, if `stated` is that number; else None. `stated`: the
+        number of samples in the recipe's header; None: the header states no number."""
         return self.recommended.by if stated == self.recommended.samples else None
 
     def few(self, number: int) -> str | None:
-        """Return the end of a sentence on what so few samples can teach, and what to do; None from `effect` on."""
+        """Return the end of a sentence about a dataset of too few samples: what `number` samples can teach, and what to
+        do. None if `number` samples are enough to teach a skill or a preference (`effect`), or if no such figure is
+        published."""
         if self.effect is None or number >= self.effect.samples:
             return None
         count, by = f"{self.effect.samples:,}", self.effect.by
@@ -135,7 +148,8 @@ class SampleAmounts:
         )
 
     def many(self, number: int) -> str | None:
-        """Return the end of a sentence on who saw so many samples wasted; None up to `saturating`."""
+        """Return the end of a sentence about a dataset of too many samples: who saw more than `saturating` samples
+        wasted. None if `number` does not exceed `saturating`, or if that figure is not published."""
         if self.saturating is None or number <= self.saturating.samples:
             return None
         waste = f"{self.saturating.by} saw more than {self.saturating.samples:,} wasted"
@@ -143,14 +157,16 @@ class SampleAmounts:
 
 
 def count_in_words(number: int, unit: str) -> str:
-    """Return the number with its noun: `1 sample`, `30 blocks of 2,048 tokens`."""
+    """Return a number with its unit, such as `1 sample` or `30 blocks of 2,048 tokens`."""
     noun, _, rest = unit.partition(" ")
     return f"{number:,} {plural(number, noun)} {rest}".rstrip()
 
 
 def sample_amounts(stage: str, method: str, billions: float, has_images: bool = False) -> SampleAmounts | None:
-    """Return the figures of data/samples.yaml for a stage, with the field report's figure for the nearest size; None
-    for a stage without figures. `has_images`: samples have images or videos."""
+    """Return the numbers of samples in data/samples.yaml for a training stage; None if the file has no numbers for the
+    stage. `billions`: model size in billions of parameters; where the field report recommends numbers, the number for
+    the nearest size is taken. `method`: tuning method; the number of samples above which more are wasted is published
+    for some methods only. `has_images`: samples contain images or videos."""
     kind = "sft-pictures" if stage == "sft" and has_images else stage
     if kind == "sources" or kind not in tables.yaml_table("samples"):
         return None
@@ -160,7 +176,7 @@ def sample_amounts(stage: str, method: str, billions: float, has_images: bool = 
     size = min(report, key=lambda each: abs(log(billions / each))) if report else None
     if saturating and (method not in saturating["methods"] or size != saturating["billions"]):
         saturating = None
-    stated = [entry["form"], entry["effect"], entry["usual"], saturating, recommended]
+    figures = [entry["form"], entry["effect"], entry["usual"], saturating, recommended]
     return SampleAmounts(
         form=_sample_figure(entry["form"]),
         effect=_sample_figure(entry["effect"]),
@@ -171,16 +187,17 @@ def sample_amounts(stage: str, method: str, billions: float, has_images: bool = 
         unit=entry.get("unit", SAMPLE_UNIT),
         report_for=size,
         largest=entry["largest"],
-        sources=tuple(dict.fromkeys(key for each in stated if each for key in each["source"])),
+        sources=tuple(dict.fromkeys(key for each in figures if each for key in each["source"])),
     )
 
 
-def _sample_figure(stated: Mapping[str, Any] | None) -> SampleFigure | None:
-    return SampleFigure(stated["samples"], stated["by"]) if stated else None
+def _sample_figure(entry: Mapping[str, Any] | None) -> SampleFigure | None:
+    return SampleFigure(entry["samples"], entry["by"]) if entry else None
 
 
 def field_report_counts() -> Mapping[float, int]:
-    """Return the field report's count of samples for each size in billions of parameters."""
+    """Return the numbers of samples that the field report of data/samples.yaml recommends, by model size in billions of
+    parameters."""
     counts: Mapping[float, int] = tables.yaml_table("samples")["sft"]["recommended"]["field_report"]
     return counts
 
@@ -189,8 +206,9 @@ SaverSetting = bool | int | float | str
 
 
 class MemorySaver(NamedTuple):
-    """An optimizer that saves memory: its name in messages, what it gives up, and the recipe's settings. `bits`: the
-    width of the states that bitsandbytes keeps; None for an optimizer that does not need it."""
+    """An optimizer that saves memory. `title`: its name in messages. `gives_up`: its disadvantage. `settings`: the
+    recipe's settings that select it. `bits`: width of the optimizer states that bitsandbytes keeps; None for an
+    optimizer that does not need bitsandbytes."""
 
     title: str
     gives_up: str
@@ -200,10 +218,10 @@ class MemorySaver(NamedTuple):
 
 @cache
 def memory_savers() -> Mapping[str, MemorySaver]:
-    """Return every memory saver by name, the least approximate first."""
+    """Return every memory-saving optimizer of data/savers.yaml, by name. The least approximate come first."""
     return {name: MemorySaver(**entry) for name, entry in yaml_table("savers").items()}
 
 
 def supports_memory_savers(device: Device) -> bool:
-    """True if the memory savers run on this device: a GPU with bf16."""
+    """True if the memory-saving optimizers run on this device: an NVIDIA or AMD GPU with bf16."""
     return device.bf16 and device.vendor in ("nvidia", "amd")

@@ -1,5 +1,4 @@
-"""The caches of Hugging Face and ModelScope on this machine: their folders, and which models lie in them. Nothing is
-downloaded."""
+"""Finds the local caches of Hugging Face and ModelScope, and the models in them. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _HUB_NAME = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}")
 
 
 class CachedModel(NamedTuple):
-    """A folder with the files of a hub model, and the hub whose cache it is in."""
+    """A folder in a hub's local cache that holds a model's files, and the name of the hub."""
 
     folder: Path
     hub: str
@@ -28,9 +27,9 @@ class CachedModel(NamedTuple):
 def cached_model(
     name: str, file: str = "config.json", revision: str = "main", folder: str | None = None
 ) -> CachedModel | None:
-    """Return the folder to which a hub name has been downloaded, with that file: first from the cache that
-    LLaMA-Factory would use, then from the other hub's; None if neither has it. `folder` is the recipe's own
-    `cache_dir`."""
+    """Return the folder of a hub model in a local cache, if the folder holds `file`. The cache of the hub that
+    LLaMA-Factory would use is searched first, then the cache of the other hub; None if neither cache has the file.
+    `folder`: the recipe's `cache_dir`; None: the cache folder that the environment variables give."""
     if not _HUB_NAME.fullmatch(name):
         return None
     caches = [
@@ -45,8 +44,9 @@ def cached_model(
 
 
 def huggingface_folders(name: str, revision: str = "main", folder: str | None = None) -> Iterator[Path]:
-    """Yield the snapshot folder of a revision, a branch or a commit (huggingface_hub/constants.py and
-    file_download.py)."""
+    """Yield the folder that Hugging Face's local cache uses for a model (huggingface_hub/constants.py and
+    file_download.py). `revision`: a branch or a commit. `folder`: the recipe's `cache_dir`; None: the cache folder that
+    the environment variables give."""
     place = hub_cache(folder) / huggingface_entry(name)
     branch = place / "refs" / revision
     try:
@@ -63,9 +63,9 @@ def huggingface_entry(name: str) -> str:
 
 
 def modelscope_folders(name: str, revision: str = "main", folder: str | None = None) -> Iterator[Path]:
-    """Yield the folders in which releases of modelscope keep a model, the newest layout first
-    (modelscope/hub/utils/utils.py, find_reusable_legacy_repo_dir). LLaMA-Factory asks for `master` if a recipe says
-    `main`."""
+    """Yield the folders in which releases of modelscope may keep a model, the newest layout first
+    (modelscope/hub/utils/utils.py, find_reusable_legacy_repo_dir). For the revision `main` LLaMA-Factory asks
+    ModelScope for `master`. `folder`: the recipe's `cache_dir`; None: the folder that the environment gives."""
     owner, _, model = name.partition("/")
     root = safe_read.expand_home(folder or os.environ.get("MODELSCOPE_CACHE") or "~/.cache/modelscope")
     yield root / "models" / f"{owner}--{model}" / "snapshots" / ("master" if revision == "main" else revision)
@@ -75,16 +75,16 @@ def modelscope_folders(name: str, revision: str = "main", folder: str | None = N
 
 
 def datasets_cache(folder: str | None) -> Path:
-    """Return the folder in which datasets keeps rows as it reads and tokenizes them (datasets/config.py). `folder` is
-    the recipe's own."""
+    """Return the folder in which the datasets library caches rows that it has read and tokenized (datasets/config.py).
+    `folder`: the cache folder that the recipe names; None: the folder that the environment variables give."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     return safe_read.expand_home(folder or os.environ.get("HF_DATASETS_CACHE") or Path(home, "datasets"))
 
 
 def hub_cache(folder: str | None) -> Path:
-    """Return Hugging Face's cache folder by the variables of huggingface_hub/constants.py. `folder` is the recipe's
-    own."""
+    """Return Hugging Face's cache folder, by the environment variables of huggingface_hub/constants.py. `folder`: the
+    recipe's `cache_dir`; None: the environment decides."""
     environment = os.environ
     home = environment.get("HF_HOME") or Path(environment.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    chosen = folder or environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE") or Path(home, "hub")
-    return safe_read.expand_home(os.path.expandvars(chosen))
+    path = folder or environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE") or Path(home, "hub")
+    return safe_read.expand_home(os.path.expandvars(path))

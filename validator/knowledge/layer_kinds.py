@@ -21,27 +21,29 @@ _ATTENTION_TYPES = ("full_attention", "attention")
 
 
 def read_mixer(config: Config, family: Family) -> Mixer:
-    """Return the mixer that some layers have in place of attention or beside it. Raises KeyError, RecipeError."""
+    """Return the mixer, such as Mamba, that some layers have in place of attention or beside it. Raises KeyError if
+    config.json lacks a field, and RecipeError if a field has a value that cannot be used."""
     return _MIXERS[family.mixer or "convolution"].read(config, family)
 
 
 def read_layer_kinds(config: Config, family: Family, ffn: FeedForwardShape) -> tuple[LayerKind, ...]:
-    """Return the kind of each layer, first layers first. Raises RecipeError for a list that does not name all
-    layers."""
+    """Return the kind of each layer, first layers first: whether the layer has attention, a mixer (such as Mamba) and
+    experts. Raises RecipeError if `layer_types` of config.json does not name all layers."""
     layers = required_size(config, "num_hidden_layers")
     if family.mixer_beside_attention:
         return (LayerKind(mixes=True, experts=ffn.experts > 0),) * layers
-    attending = _layers_that_attend(config, family, layers) if family.mixer else (True,) * layers
+    attention = _layers_that_attend(config, family, layers) if family.mixer else (True,) * layers
     experts = (False,) * layers
     if ffn.experts:
         every = optional_size(config, "interleave_moe_layer_step") or 1
         experts = _chosen_layers(config, layers, "moe_layers", "expert_layer", every)
-    return tuple(LayerKind(attends, not attends, mixes) for attends, mixes in zip(attending, experts, strict=True))
+    return tuple(LayerKind(attends, not attends, mixes) for attends, mixes in zip(attention, experts, strict=True))
 
 
 def _layers_that_attend(config: Config, family: Family, layers: int) -> tuple[bool, ...]:
-    """Return for each layer whether it attends: as config.json lists all layers, or those that do; else each of so
-    many, or as in the class."""
+    """Return for each layer whether it has attention. config.json lists the kinds of all layers, or the layers with
+    attention. Otherwise layers with attention come at an interval, which config.json or the model's class gives. Raises
+    RecipeError if `layer_types` does not name all layers."""
     if isinstance(listed := config.get("layer_types"), list):
         if len(listed) != layers:
             raise RecipeError(f"config.json: `layer_types` names {len(listed)} layers, `num_hidden_layers` is {layers}")
@@ -53,8 +55,9 @@ def _layers_that_attend(config: Config, family: Family, layers: int) -> tuple[bo
 
 
 def _chosen_layers(config: Config, layers: int, listed: str, repeated: str, every: int) -> tuple[bool, ...]:
-    """Return for each layer whether it is chosen: by the list `listed`; else one in each period, from the offset, of
-    `repeated`; else the last of each `every` layers (0: none)."""
+    """Return for each layer whether it is chosen. `listed`: the config.json field that lists the chosen layers. Without
+    this list, the fields `repeated` + `_period` and `repeated` + `_offset` choose one layer in each period. Without
+    these fields, the last of each `every` layers is chosen (0: no layer)."""
     if isinstance(chosen := config.get(listed), list):
         return tuple(number in chosen for number in range(layers))
     if period := optional_size(config, f"{repeated}_period"):
@@ -117,8 +120,8 @@ def _read_convolution(config: Config, _family: Family) -> ShortConvolution:
 
 
 class _MixerRow(NamedTuple):
-    """The function that reads a mixer from config.json, and the default interval of layers that attend: the last of so
-    many (0: none)."""
+    """How one kind of mixer, such as Mamba, is read. `read`: the function that reads it from config.json.
+    `attention_every`: by default, the last of this many layers has attention instead (0: no layer)."""
 
     read: Callable[[Config, Family], Mixer]
     attention_every: int
@@ -138,48 +141,50 @@ KV_TIED, KV_SHARED, CROSS_ATTENTION = "kv_tied", "kv_shared", "cross_attention"
 
 
 def configs_by_layer(config: Config, layer_shapes: str) -> Iterator[Config]:
-    """Yield for each layer, first layers first, the config.json of a decoder that has only such layers. `layer_shapes`:
-    in what the layers differ, as data/families.yaml says.
+    """Yield for each layer, first layers first, the config.json of a decoder that has only this kind of layer.
+    `layer_shapes` says in what the layers differ (data/families.yaml).
 
-    Raises KeyError, RecipeError."""
+    Raises KeyError if config.json lacks a field, and RecipeError if a field has a value that cannot be used."""
     layers = checked_size("num_hidden_layers", config["num_hidden_layers"])
     split = _by_cross_attention if layer_shapes == "cross_attention" else _by_full_attention
     return split(config, layers)
 
 
 def _by_cross_attention(config: Config, layers: int) -> Iterator[Config]:
-    """Yield each layer's config.json. Some layers read the towers' output, and they alone have norms of heads: those
-    that `cross_attention_layers` lists, else each fifth, as in the class."""
-    chosen = config.get("cross_attention_layers") or range(3, layers, 5)
-    if not isinstance(chosen, list | range):
-        raise RecipeError(f"config.json: `cross_attention_layers` is {chosen!r}, not a list")
+    """Yield each layer's config.json for a model in which some layers read the towers' output by cross-attention. Only
+    these layers have norms over heads. `cross_attention_layers` lists these layers; without the list they are every
+    fifth layer, as in the model's class."""
+    readers = config.get("cross_attention_layers") or range(3, layers, 5)
+    if not isinstance(readers, list | range):
+        raise RecipeError(f"config.json: `cross_attention_layers` is {readers!r}, not a list")
     for number in range(layers):
-        yield {**config, CROSS_ATTENTION: number in chosen, "use_qk_norm": number in chosen}
+        yield {**config, CROSS_ATTENTION: number in readers, "use_qk_norm": number in readers}
 
 
 def _by_full_attention(config: Config, layers: int) -> Iterator[Config]:
-    """Yield each layer's config.json. Some layers attend to all tokens: those that `layer_types` names, else each sixth
-    and the last."""
+    """Yield each layer's config.json for a model in which only some layers attend to all tokens. `layer_types` names
+    these layers; without it they are every sixth layer and the last layer."""
     kinds = config.get("layer_types") or [*(number % 6 == 5 for number in range(layers - 1)), True]
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise RecipeError(f"config.json: `layer_types` does not name each of {layers} layers")
-    borrowing = config.get("num_kv_shared_layers")
-    own = layers - (checked_size("num_kv_shared_layers", borrowing) if borrowing else 0)
+    shared_layers = config.get("num_kv_shared_layers")
+    first_shared_layer = layers - (checked_size("num_kv_shared_layers", shared_layers) if shared_layers else 0)
     for number, kind in enumerate(kinds):
-        layer = {**config, **_kv_shared_fields(config)} if number >= own > 0 else config
+        layer = {**config, **_kv_shared_fields(config)} if number >= first_shared_layer > 0 else config
         yield {**layer, **_full_attention_fields(config)} if kind in ("full_attention", True) else layer
 
 
 def _kv_shared_fields(config: Config) -> Config:
-    twice = 2 if config.get("use_double_wide_mlp") else 1
+    factor = 2 if config.get("use_double_wide_mlp") else 1
     return {
         KV_SHARED: True,
-        "intermediate_size": twice * checked_size("intermediate_size", config["intermediate_size"]),
+        "intermediate_size": factor * checked_size("intermediate_size", config["intermediate_size"]),
     }
 
 
 def _full_attention_fields(config: Config) -> Config:
-    """Return the config.json fields that differ in full-attention layers."""
-    joint = bool(config.get("attention_k_eq_v"))
-    shared = {"num_key_value_heads": config.get("num_global_key_value_heads"), KV_TIED: True} if joint else {}
-    return {"head_dim": config.get("global_head_dim") or config.get("head_dim"), "sliding_window": 0, **shared}
+    """Return config.json fields as they hold for layers with full attention in a model that also has sliding-window
+    layers: width of a head, no window, and shared keys and values if config.json says so."""
+    is_shared = bool(config.get("attention_k_eq_v"))
+    fields = {"num_key_value_heads": config.get("num_global_key_value_heads"), KV_TIED: True} if is_shared else {}
+    return {"head_dim": config.get("global_head_dim") or config.get("head_dim"), "sliding_window": 0, **fields}

@@ -1,6 +1,6 @@
-"""Guesses which model of the catalogue an unlisted name stands for: by the last part of a path, of another owner's hub
-name, or of the folder that a hub's cache or a training run makes; else by the name of a run. Words beside the known
-name may suggest other shapes, or quantized weights."""
+"""Guesses which model of the catalogue (data/models.yaml) an unlisted name stands for. The name may be the last part of
+a path, another owner's hub name, a folder of a hub cache or a training run, or the name of a run. Words around the
+known name may suggest other shapes or quantized weights."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _IN_16_BITS = r"(?i)(?<![a-z])(?:bf|fp)16(?!\d)"
 
 
 def suggests_other_shapes(words: str) -> bool:
-    """True if the words suggest other shapes than those of the known model, or an adapter."""
+    """True if the words around a known model name suggest that the model has other shapes, or that it is an adapter."""
     training = re.search(_TRAINING_STAGE, words)
     return bool(
         re.search(_OTHER_SHAPES, words) or re.search(_SHAPE_PARTS, words[: training.start()] if training else words)
@@ -55,7 +55,7 @@ def suggests_other_shapes(words: str) -> bool:
 
 
 def without_training_words(text: str) -> str:
-    """Return the name of a run or a recipe without the words that say how it trains."""
+    """Return the name of a run or a recipe without the words that say how it trains, such as sft or lora."""
     return "-".join(filter(None, re.split(r"[-_.@]*(?:\x00[-_.@]*)+", re.sub(_TRAINING_WORDS, "\0", text))))
 
 
@@ -86,8 +86,9 @@ _MAX_DEPTH = 5
 
 
 class _Match(NamedTuple):
-    """A known name of the catalogue: the key of its entry, the name itself, and the words behind it in the name that
-    was looked for. `exact`: no word is too many or too few."""
+    """A known model name that was found in a text. `key`: id of the model in data/models.yaml. `hub`: the known hub
+    name. `rest`: the words of the text behind the known name. `exact`: the text has exactly the words of the known
+    name."""
 
     key: str
     hub: str
@@ -96,156 +97,165 @@ class _Match(NamedTuple):
 
 
 def guess_model(name: str, template: Any = None) -> Model | None:
-    """Return the model that a name stands for, with `identified_by` set; None if that is uncertain. A name with other
-    words than the known one tells the shapes but not the template, as the model may be trained for another. Words may
-    stand before a known name only if the recipe's template is the known model's, too; else the name may be a part of
-    another."""
+    """Return the model that an unlisted name stands for, with `identified_by` set; None if the model is uncertain.
+
+    If the name has other words in addition to a known name, the model gets the known shapes but not the known template,
+    because it may be trained for another template. Other words may stand before the known name only if `template`, the
+    recipe's template, is the known model's; otherwise the known name may be part of another model's name."""
     path = PurePosixPath(name.replace("\\", "/").strip())
     owner = path.parts[0].lower() if len(path.parts) == 2 and not name.startswith((".", "/", "~")) else ""
     for read in (
         _match_beginning,
         *((partial(_match_inside, template=template),) if isinstance(template, str) else ()),
     ):
-        for own in _candidate_names(path):
-            if match := _match_quantized(own, read):
-                sure = not unknown_models.not_a_model_message(name) and not _is_misspelling(owner, match[0])
-                return _guessed_model(*match) if sure else None
+        for text in _candidate_names(path):
+            if match := _match_quantized(text, read):
+                is_sure = not unknown_models.not_a_model_message(name) and not _is_misspelling(owner, match[0])
+                return _guessed_model(*match) if is_sure else None
     return None
 
 
 def guess_model_of_run(text: str, template: Any) -> Model | None:
-    """Return the model that the name of a run or of its recipe tells, such as dpo_qwen3_8b. The name must hold a size,
-    and the model's template must be the recipe's. None if that is uncertain."""
+    """Return the model that is named in the name of a run or a recipe, such as dpo_qwen3_8b; None if the model is
+    uncertain. The name must contain a size, and the model's template must be the recipe's `template`."""
     if not isinstance(template, str):
         return None
-    for own in _rewritten_names(without_training_words(text)):
-        known = _match_beginning(own) or _match_inside(own, template)
-        if known and re.search(_SIZE_IN_NAME, known.hub) and _has_template(known, template):
-            return _guessed_model(known._replace(exact=False), None)
+    for name in _rewritten_names(without_training_words(text)):
+        match = _match_beginning(name) or _match_inside(name, template)
+        if match and re.search(_SIZE_IN_NAME, match.hub) and _has_template(match, template):
+            return _guessed_model(match._replace(exact=False), None)
     return None
 
 
-def _match_quantized(own: str, read: Callable[[str], _Match | None]) -> tuple[_Match, re.Match[str] | None] | None:
-    """Return the known name in `own`, and the ending that says how it is quantized if the table lacks the quantized
-    name; None if there is no known name."""
-    quantized, known = re.search(_QUANTIZED_ENDING, own), read(own)
-    if known and known.exact:
-        return known, None
-    if quantized:
-        known = read(own[: quantized.start()])
-    return (known, quantized) if known else None
+def _match_quantized(name: str, read: Callable[[str], _Match | None]) -> tuple[_Match, re.Match[str] | None] | None:
+    """Return the known name in `name`, and the ending of `name` that says how the model is quantized, such as `-awq`;
+    None if there is no known name. The ending is None if there is no such ending, or if the catalogue has the name with
+    its ending. `read`: the function that finds a known name in a text."""
+    ending, match = re.search(_QUANTIZED_ENDING, name), read(name)
+    if match and match.exact:
+        return match, None
+    if ending:
+        match = read(name[: ending.start()])
+    return (match, ending) if match else None
 
 
 def _candidate_names(path: PurePosixPath) -> Iterator[str]:
-    """Yield possible names of the model: the last part of the path, then each part above it with all that follows; each
-    also rewritten to the usual spelling."""
-    above = ("-".join(path.parts[-depth:]) for depth in range(2, min(_MAX_DEPTH, len(path.parts)) + 1))
-    saved = re.fullmatch(_SAVED_PATH, str(path))
-    for name in (*_kaggle_names(path), model_name_of_path(path), *above, *([saved["model"]] if saved else ())):
+    """Yield texts from a path that may be the model's name: the last part, then the last two parts joined, then the
+    last three, up to five. Each text is yielded as it is and in the usual spelling. Paths of Kaggle and of
+    LLaMA-Factory's `saves` folder give further texts."""
+    ends = ("-".join(path.parts[-depth:]) for depth in range(2, min(_MAX_DEPTH, len(path.parts)) + 1))
+    run = re.fullmatch(_SAVED_PATH, str(path))
+    for name in (*_kaggle_names(path), model_name_of_path(path), *ends, *([run["model"]] if run else ())):
         yield from _rewritten_names(name)
 
 
 def _rewritten_names(name: str) -> Iterable[str]:
-    """Return the name, and the name in the usual spelling."""
+    """Return the name as it is and the name in the usual spelling, such as 0.5b for 05b."""
     return dict.fromkeys((name, reduce(lambda text, change: re.sub(change[0], change[1], text), _REWRITES, name)))
 
 
 def _kaggle_names(path: PurePosixPath) -> Iterator[str]:
-    """Yield the name that a path of Kaggle tells: the variation, with the family's name if the variation leaves it
-    out."""
+    """Yield the model's name in a Kaggle path of the form FAMILY/FRAMEWORK/VARIATION/VERSION: the variation, with the
+    family before it if the variation does not begin with the family. Yields nothing for other paths."""
     if match := re.fullmatch(_KAGGLE_PATH, str(path)):
         family, variation = match["family"], match["variation"]
         yield variation if variation.startswith(family) else f"{family}-{variation}"
 
 
-def _guessed_model(known: _Match, quantized: re.Match[str] | None) -> Model:
-    one = models.find_model(known.hub)._replace(identified_by="name", cached="")
-    if not known.exact:
-        one = one._replace(template=None, base=False, hub=(), positions=None)
-    if one.quantized and re.search(_IN_16_BITS, known.rest):
-        one = one._replace(quantized=None, quantized_bits=0, dtype_bytes=2.0)
-    if quantized is None:
-        return one
-    method = next(each for each in ("bitsandbytes", "gptq", "awq", "fp8") if quantized[each])
-    bits = 8 if method == "fp8" else int(quantized["b"] or quantized["g"] or 4)
-    return one._replace(quantized=method, quantized_bits=bits)
+def _guessed_model(match: _Match, ending: re.Match[str] | None) -> Model:
+    model = models.find_model(match.hub)._replace(identified_by="name", cached="")
+    if not match.exact:
+        model = model._replace(template=None, base=False, hub=(), positions=None)
+    if model.quantized and re.search(_IN_16_BITS, match.rest):
+        model = model._replace(quantized=None, quantized_bits=0, dtype_bytes=2.0)
+    if ending is None:
+        return model
+    method = next(each for each in ("bitsandbytes", "gptq", "awq", "fp8") if ending[each])
+    bits = 8 if method == "fp8" else int(ending["b"] or ending["g"] or 4)
+    return model._replace(quantized=method, quantized_bits=bits)
 
 
-def _match_beginning(own: str) -> _Match | None:
-    """Return the longest known name that `own` is, or begins with if the known name tells the size and nothing suggests
-    other shapes; None if there is none. Case, `Meta-` and the marks between words do not count; marks within a number
-    do."""
-    words = [*re.finditer(_NAME_WORD, _bare_name(own))][:32]
+def _match_beginning(name: str) -> _Match | None:
+    """Return the longest known name that `name` equals or begins with; None if there is no known name. If more words
+    follow, the known name must state a size, and the words must not suggest other shapes. Case, `Meta-` and the marks
+    between words do not count; marks within a number do."""
+    words = [*re.finditer(_NAME_WORD, _bare_name(name))][:32]
     lasts = yaml_table("models").matching(_beginning_pattern([word[0] for word in words])) if words else ()
-    known = [_compare_words(key, hub, own, words) for key, last in lasts for hub in _hub_names(key, last)]
-    best = min(known, key=_match_rank, default=None)
-    if best is None or _is_short_of_another(own, best):
+    matches = [_compare_words(key, hub, name, words) for key, last in lasts for hub in _hub_names(key, last)]
+    best = min(matches, key=_match_rank, default=None)
+    if best is None or _is_short_of_another(name, best):
         return None
     return best if not best.rest or _keeps_shapes(best) else None
 
 
-def _match_inside(own: str, template: str) -> _Match | None:
-    """Return the known name with a size that stands behind other words and belongs to a model of this template; None if
-    there is none."""
-    words = [word for word in [*re.finditer(_NAME_WORD, own.lower())][1:32] if word[0].isalpha()]
+def _match_inside(name: str, template: str) -> _Match | None:
+    """Return the known name that follows other words in `name`; None if there is no such name. The known name must
+    contain a size, its model must have the recipe's `template`, and the words before it must not suggest another model
+    or other shapes."""
+    words = [word for word in [*re.finditer(_NAME_WORD, name.lower())][1:32] if word[0].isalpha()]
     for word in words:
-        known = _match_beginning(own[word.start() :]) if any(yaml_table("models").mention(f"/{word[0]}")) else None
-        if known and re.search(_SIZE_IN_NAME, known.hub):
-            before = own[: word.start()]
-            sure = _has_template(known, template) and not (
-                suggests_other_shapes(before) or re.search(_ANOTHER_MODEL, before)
+        match = _match_beginning(name[word.start() :]) if any(yaml_table("models").mention(f"/{word[0]}")) else None
+        if match and re.search(_SIZE_IN_NAME, match.hub):
+            prefix = name[: word.start()]
+            is_sure = _has_template(match, template) and not (
+                suggests_other_shapes(prefix) or re.search(_ANOTHER_MODEL, prefix)
             )
-            return known._replace(rest=before + known.rest, exact=False) if sure else None
+            return match._replace(rest=prefix + match.rest, exact=False) if is_sure else None
     return None
 
 
-def _has_template(known: _Match, template: str) -> bool:
-    """True if the template is the known model's, or that of a model tuned from it."""
-    entry = yaml_table("models")[known.key]
-    its = (entry.get("overrides", {}).get(known.hub) or {}).get("template", entry["template"])
-    return bool(its) and its.removesuffix("_nothink") == template.removesuffix("_nothink")
+def _has_template(match: _Match, template: str) -> bool:
+    """True if `template`, the recipe's template, is the template of the known model or, for a base model, of the models
+    tuned from it."""
+    entry = yaml_table("models")[match.key]
+    known_template = (entry.get("overrides", {}).get(match.hub) or {}).get("template", entry["template"])
+    return bool(known_template) and known_template.removesuffix("_nothink") == template.removesuffix("_nothink")
 
 
-def _match_rank(known: _Match) -> tuple[int, bool, int, int]:
-    """Return the sort key of a match, the best first: fewest words behind it, none left out, the shortest known name,
-    and of variants the largest model."""
-    return len(known.rest), not known.exact, len(known.hub), -int(yaml_table("models")[known.key]["parameters"])
+def _match_rank(match: _Match) -> tuple[int, bool, int, int]:
+    """Return the sort key of a match; the best match comes first. A match is better if less text follows the known
+    name, then if the text has exactly the words of the known name, then if the known name is shorter, then if the model
+    is larger."""
+    return len(match.rest), not match.exact, len(match.hub), -int(yaml_table("models")[match.key]["parameters"])
 
 
-def _keeps_shapes(known: _Match) -> bool:
-    """True if the words behind a known name are those of a fine-tune. The size may be said once more, or where the
-    known name leaves it out."""
-    size, said = re.search(_SIZE_IN_NAME, known.hub), re.search(_SIZE_IN_NAME, known.rest)
-    if size is None and said and _is_close_size(said[0], yaml_table("models")[known.key]["parameters"]):
-        size = said
+def _keeps_shapes(match: _Match) -> bool:
+    """True if the words behind a known name describe only a fine-tune, which keeps the model's shapes. The words may
+    repeat the size of the model. If the known name has no size, the words must state it."""
+    size, stated_size = re.search(_SIZE_IN_NAME, match.hub), re.search(_SIZE_IN_NAME, match.rest)
+    if size is None and stated_size and _is_close_size(stated_size[0], yaml_table("models")[match.key]["parameters"]):
+        size = stated_size
     if size is None:
         return False
-    rest = re.sub(rf"(?i)(?<![\d.]){re.escape(size[0])}(?![a-z])", "", known.rest)
-    rest = re.sub(rf"(?i)with[-_.]?{_generation_pattern(known.hub)}(?![\d.])", "", rest)  # a part of its own generation
+    rest = re.sub(rf"(?i)(?<![\d.]){re.escape(size[0])}(?![a-z])", "", match.rest)
+    rest = re.sub(rf"(?i)with[-_.]?{_generation_pattern(match.hub)}(?![\d.])", "", rest)  # a part of its own generation
     return not (re.match(_VERSION, rest) or suggests_other_shapes(rest))
 
 
 def _generation_pattern(hub: str) -> str:
-    """Return a pattern for the beginning of a model's name: family and generation."""
+    """Return the text of a regular expression that matches family and generation in a model's name, such as
+    `qwen[-_.]?2` for Qwen2.5-7B."""
     return "[-_.]?".join(word for word, _ in zip(re.findall(_NAME_WORD, _bare_name(hub)), range(2), strict=False))
 
 
 def _is_close_size(size: str, parameters: int) -> bool:
-    """True if 14B says so many parameters, by the tenth that names are rounded by."""
-    said = float(size[:-1]) * (1e9 if size[-1] in "bB" else 1e6)
-    return abs(said / parameters - 1) < 0.1
+    """True if a size such as 14B differs from the number of parameters by less than a tenth, the amount by which names
+    are rounded."""
+    number = float(size[:-1]) * (1e9 if size[-1] in "bB" else 1e6)
+    return abs(number / parameters - 1) < 0.1
 
 
-def _compare_words(key: str, hub: str, own: str, words: list[re.Match[str]]) -> _Match:
-    """Return the match of a known name with the words of `own`, without `Meta-`."""
-    its, bare = re.findall(_NAME_WORD, _bare_name(hub)), own[-words[-1].endpos :]
-    common = len([*takewhile(lambda pair: pair[0] == pair[1][0], zip(its, words, strict=False))])
-    return _Match(key, hub, bare[words[common - 1].end() :].rstrip("-_."), exact=common == len(its) == len(words))
+def _compare_words(key: str, hub: str, name: str, words: list[re.Match[str]]) -> _Match:
+    """Return the match between a known name and a searched name. `key` and `hub`: id and hub name of the known model;
+    `words`: the words of the searched `name`. A leading `Meta-` is ignored."""
+    hub_words, tail = re.findall(_NAME_WORD, _bare_name(hub)), name[-words[-1].endpos :]
+    common = len([*takewhile(lambda pair: pair[0] == pair[1][0], zip(hub_words, words, strict=False))])
+    return _Match(key, hub, tail[words[common - 1].end() :].rstrip("-_."), exact=common == len(hub_words) == len(words))
 
 
 def _beginning_pattern(words: list[str]) -> re.Pattern[str]:
-    """Return the pattern that finds known names which consist of the first of these words, one or more, apart from
-    words that tell variants apart."""
+    """Return the regular expression that finds hub names in data/models.yaml made of the first one or more of `words`.
+    Words that tell variants apart, such as instruct, may follow in the hub name."""
     pattern = ""
     for before, word in reversed([*pairwise(words)]):
         mark = "[-_.]+" if before.isdigit() and word.isdigit() else "[-_.]*"
@@ -254,23 +264,26 @@ def _beginning_pattern(words: list[str]) -> re.Pattern[str]:
 
 
 def _bare_name(name: str) -> str:
-    """Return the last part of a name, as names are compared: lower case, without `Meta-`."""
+    """Return the part of a hub name after the owner, as names are compared: in lower case, without `Meta-`."""
     return name.rpartition("/")[2].lower().removeprefix("meta-")
 
 
 def _hub_names(key: str, last: str) -> list[str]:
-    """Return the first name of the entry that ends so; an empty list if only its notes mention one."""
+    """Return a list with the first hub name in a catalogue entry that ends with `last`; empty if only the notes of the
+    entry mention `last`. `key`: id of the entry."""
     entry = yaml_table("models")[key]
     return [hub for hub in (*entry["hub"], *entry["modelscope"]) if hub.endswith(f"/{last}")][:1]
 
 
-def _is_short_of_another(own: str, best: _Match) -> bool:
-    """True if recipes call another model so: qwen7b is Qwen2.5's, and qwen_7b_sft may be of that one, too."""
-    short = own.lower() if best.exact else "".join(re.findall(_NAME_WORD, _bare_name(best.hub)))
-    return any(yaml_table("models")[other]["short"] == short for other in yaml_table("models").mention(short)
-               if other != best.key)  # fmt: skip
+def _is_short_of_another(name: str, best: _Match) -> bool:
+    """True if the searched name, or the known name in it, is also the short form of another model in the catalogue. For
+    example, qwen7b is the short form of a Qwen2.5 model, so qwen_7b_sft may be a fine-tune of that model."""
+    short = name.lower() if best.exact else "".join(re.findall(_NAME_WORD, _bare_name(best.hub)))
+    return any(yaml_table("models")[key]["short"] == short for key in yaml_table("models").mention(short)
+               if key != best.key)  # fmt: skip
 
 
-def _is_misspelling(owner: str, known: _Match) -> bool:
-    """True if the owner of the known name would have made the other: more likely a slip than a fine-tune."""
-    return bool(known.rest) and known.hub.lower().startswith(f"{owner}/")
+def _is_misspelling(owner: str, match: _Match) -> bool:
+    """True if the owner in the searched name also published the known name, and further words follow the known name.
+    Then the searched name is more likely a misspelling than a fine-tune."""
+    return bool(match.rest) and match.hub.lower().startswith(f"{owner}/")

@@ -1,5 +1,6 @@
-"""Models: those of data/models.yaml, and local folders with a config.json. Names match leniently; an unknown name gets
-a suggestion. A model whose type the tables lack is made from the layers that its class holds."""
+"""Finds models: the models of the catalogue (data/models.yaml), and local folders with a config.json. Names match
+leniently, and for an unknown name a known one is suggested. If the tables lack a model's type, the model is described
+by the layers that its class holds."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _BYTES_OF_DTYPE = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0}
 
 
 class Model(NamedTuple):
-    """A model: its shapes, and what else is known of it by name, folder and chat template."""
+    """A model: its shapes, and the facts known about it from its name, its folder and its chat template."""
 
     id: str | None  # of the catalogue; None for a local folder
     name: str
@@ -57,7 +58,7 @@ class Model(NamedTuple):
 
     @property
     def family(self) -> Family:
-        """The family of the model's type: what is peculiar to it."""
+        """The facts about the model's type, such as how it differs from the usual decoder."""
         if self.unlisted:
             return self.unlisted
         return (
@@ -66,7 +67,8 @@ class Model(NamedTuple):
 
     @property
     def refused(self) -> frozenset[str]:
-        """Linear modules on which peft accepts no adapter."""
+        """Names of the linear modules on which PEFT accepts no adapter. Empty if the model type can have fused experts,
+        but this model has no experts."""
         return frozenset() if self.family.fused_experts and not self.arch.ffn.experts else self.family.peft_refuses
 
     @property
@@ -80,19 +82,19 @@ class Model(NamedTuple):
 
     @property
     def size(self) -> str:
-        """Parameters as people write them: `7.62B`, `0.17M`."""
+        """Number of parameters as people write it, such as `7.62B` or `0.17M`."""
         return f"{self.billions:.3g}B" if self.billions >= 0.01 else f"{self.parameters / 1e6:.2g}M"
 
 
 def model_ids() -> list[str]:
-    """Return the ids of the models whose shapes are known, in the table's order. Of all others the table knows names
-    and templates only."""
+    """Return the ids of the models in data/models.yaml whose shapes are known, in the file's order. For the other
+    models the file has only names and templates."""
     return [key for key, entry in yaml_table("models").items() if families.has_known_shapes(entry["config"])]
 
 
 def offered_models() -> list[str]:
-    """Return the ids of text models that have a short form. The planner and the shell offer these; others are known by
-    name."""
+    """Return the ids of the text models that have a short form. The planner and the shell offer these models; all other
+    models must be named in full."""
     models = yaml_table("models")
     unnamed = {*models.mention("short: null"), *models.mention("vision_config:"), *models.mention("audio_config:")}
     return [key for key in models if key not in unnamed]
@@ -100,32 +102,34 @@ def offered_models() -> list[str]:
 
 @lru_cache(maxsize=1)
 def release_months() -> dict[str, str]:
-    """Return the month in which each model was first published, such as 2025-04, by id. No entry is parsed."""
+    """Return the month in which each model was first published, such as 2025-04, by the model's id. The entries of
+    data/models.yaml are not parsed for this."""
     return dict(yaml_table("models").matching(_RELEASED))
 
 
 @lru_cache(maxsize=1)
 def successor_ids() -> dict[str, str]:
-    """Return the id of the newer model that replaces a model, by the id of the replaced one. No entry is parsed."""
+    """Return the id of the newer model that replaces an older model, by the older model's id. The entries of
+    data/models.yaml are not parsed for this."""
     return {older: key for key, replaced in yaml_table("models").matching(_REPLACES) for older in replaced.split(", ")}
 
 
 def find_model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model:
-    """Return a model by hub name, file-name form (`qwen32b`), id, or local folder. A name that the catalogue lacks is
-    looked for in the local hub caches, with a revision and the recipe's own cache folder. Raises RecipeError if the
-    model is not known."""
+    """Return the model that a name stands for: a hub name, a short form for file names (`qwen32b`), an id, or a local
+    folder. Names that the catalogue lacks are searched in the local hub caches, at `revision` and in the recipe's
+    `cache_dir`. Raises RecipeError if the model is not known."""
     if model := find_known_model(name, revision, cache_dir):
         return model
     raise RecipeError(unknown_models.unknown_model_message(name))
 
 
 def find_known_model(name: str, revision: str = "main", cache_dir: str | None = None) -> Model | None:
-    """Return the model as `find_model` does, but None for an unknown name. Raises RecipeError for a folder whose
-    config.json cannot be used."""
+    """Return the model as `find_model` does, but None for an unknown name. Raises RecipeError if the config.json of a
+    folder cannot be used."""
     if _is_model_folder(Path(name)):
         return _model_in_folder(name, Path(name).absolute())
-    if published := _catalogue_model(name):
-        return published
+    if model := _catalogue_model(name):
+        return model
 
     cached = hub_caches.cached_model(name, revision=revision, folder=cache_dir)
     return _model_in_folder(name, cached.folder)._replace(cached=cached.hub) if cached else None
@@ -138,30 +142,31 @@ def _catalogue_model(name: str) -> Model | None:
 
 
 def catalogue_entry(name: str) -> tuple[str, dict[str, Any], str] | None:
-    """Return id, table entry and hub name of a model by any of its names, even if its type is not known."""
-    wanted = name.strip().lower()
+    """Return (id, entry, hub name) of a model in data/models.yaml by any of its names; None if no entry has the name.
+    The model's type need not be known."""
+    query = name.strip().lower()
     models = yaml_table("models")
-    if wanted in models:
-        return wanted, models[wanted], models[wanted]["hub"][0]
-    for key in models.mention(wanted):
+    if query in models:
+        return query, models[query], models[query]["hub"][0]
+    for key in models.mention(query):
         entry = models[key]
         for hub in [*entry["hub"], *entry["modelscope"]]:
-            if hub.lower() == wanted:
+            if hub.lower() == query:
                 return key, entry, hub
         shorts = {entry["short"]: entry["hub"][0]}
-        shorts |= {own["short"]: hub for hub, own in (entry.get("overrides") or {}).items() if "short" in own}
-        if wanted in shorts:
-            return key, entry, shorts[wanted]
+        shorts |= {fields["short"]: hub for hub, fields in (entry.get("overrides") or {}).items() if "short" in fields}
+        if query in shorts:
+            return key, entry, shorts[query]
     return None
 
 
 def find_model_by_any_name(name: str) -> Model:
-    """Return the model as `find_model` does, also by a hub name without its owner, as people type it. Raises
-    RecipeError if the model is not known."""
-    wanted = name.strip().lower()
-    mentioned = (yaml_table("models")[key]["hub"] for key in yaml_table("models").mention(f"/{wanted}"))
-    full = (hub for hubs in mentioned for hub in hubs if hub.lower().endswith(f"/{wanted}"))
-    return find_model(next(full, name))
+    """Return the model as `find_model` does; the name may also be a hub name without its owner. Raises RecipeError if
+    the model is not known."""
+    query = name.strip().lower()
+    hub_lists = (yaml_table("models")[key]["hub"] for key in yaml_table("models").mention(f"/{query}"))
+    matches = (hub for hubs in hub_lists for hub in hubs if hub.lower().endswith(f"/{query}"))
+    return find_model(next(matches, name))
 
 
 def _is_model_folder(folder: Path) -> bool:
@@ -169,12 +174,12 @@ def _is_model_folder(folder: Path) -> bool:
 
 
 def _model_of_entry(key: str, entry: dict[str, Any], hub: str) -> Model:
-    own = hub.rpartition("/")[2]  # the same on ModelScope, mostly
-    base = own in {name.rpartition("/")[2] for name in entry["base"]}
+    last_part = hub.rpartition("/")[2]  # the same on ModelScope, mostly
+    base = last_part in {name.rpartition("/")[2] for name in entry["base"]}
     overrides: dict[str, dict[str, Any]] = entry.get("overrides") or {}
-    special = next((more for name, more in overrides.items() if name.rpartition("/")[2] == own), {})
-    config = {**entry["config"], **{k: v for k, v in special.items() if k not in entry}}
-    entry = {**entry, **{k: v for k, v in special.items() if k in entry}}
+    override = next((fields for name, fields in overrides.items() if name.rpartition("/")[2] == last_part), {})
+    config = {**entry["config"], **{k: v for k, v in override.items() if k not in entry}}
+    entry = {**entry, **{k: v for k, v in override.items() if k in entry}}
     model = _model_of_config(hub, config)
     return model._replace(
         id=key,
@@ -196,7 +201,8 @@ def _model_in_folder(name: str, folder: Path) -> Model:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the config.json of a folder. Raises RecipeError if it cannot be used."""
+    """Return the config.json of a folder. Raises RecipeError if the file cannot be read, is not a mapping, or has no
+    `model_type`."""
     try:
         config = read_json(str(folder / "config.json"))
     except RecipeError as err:
@@ -209,10 +215,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def with_folder_template(model: Model, folder: Path, config: Mapping[str, Any]) -> Model:
-    """Return the model of a folder with the chat template that its files suggest."""
+    """Return the model with facts from its folder: the LLaMA-Factory template that the files suggest, and whether the
+    model needs Python code from the folder. `config`: the folder's config.json."""
     template = folder_template(folder, config, model.family)
-    own_code, mapped = "auto_map" in config and model.family.layer is None, config.get("auto_map")
-    own_class = not own_code and isinstance(mapped, dict) and any(key.startswith("AutoModel") for key in mapped)
+    own_code, auto_map = "auto_map" in config and model.family.layer is None, config.get("auto_map")
+    own_class = not own_code and isinstance(auto_map, dict) and any(key.startswith("AutoModel") for key in auto_map)
     return model._replace(
         template=template.name,
         base=template.base,
@@ -225,26 +232,27 @@ def with_folder_template(model: Model, folder: Path, config: Mapping[str, Any]) 
 
 
 def _model_of_config(name: str, config: Mapping[str, Any]) -> Model:
-    """Return the model that a config.json describes: a decoder, or a decoder behind towers."""
+    """Return the model that a config.json describes, with or without towers."""
     arch = read_architecture(config)
     if not arch.towers:
         return decoder_model(name, config, arch)
-    trained = composites.trained_config(config)
-    decoder = composites.decoder_config(trained)
+    fields = composites.trained_config(config)
+    decoder = composites.decoder_config(fields)
     kind, inner = str(config["model_type"]), str(decoder["model_type"])
     return decoder_model(name, decoder, arch)._replace(
-        kind=kind, decoder=inner, modules=composites.tower_modules(trained)
+        kind=kind, decoder=inner, modules=composites.tower_modules(fields)
     )
 
 
 def stored_bytes(config: Mapping[str, Any]) -> float:
-    """Return the bytes per element of the weights beside a config.json. Without a dtype in the file they are fp32
-    (transformers)."""
+    """Return the bytes per element of a model's stored weights, by the dtype in its config.json. Without a dtype the
+    weights count as fp32, as in transformers."""
     return _BYTES_OF_DTYPE.get(str(config.get("dtype") or config.get("torch_dtype") or "float32"), 2.0)
 
 
 def decoder_model(name: str, config: Mapping[str, Any], arch: Architecture) -> Model:
-    """Return the model of a config.json that describes a decoder."""
+    """Return the model of a decoder, from its config.json (`config`) and from the shapes that were read from this file
+    (`arch`)."""
     described = config.get("quantization_config")
     quantization = described if isinstance(described, Mapping) else {}
     method = quantization.get("quant_method")
@@ -265,7 +273,8 @@ def decoder_model(name: str, config: Mapping[str, Any], arch: Architecture) -> M
 
 
 def _positive_field(config: Mapping[str, Any], name: str) -> int | None:
-    """Return a number that decides no shape; None if the field is missing or no such number."""
+    """Return the positive whole number in the config.json field `name`; None if the field is missing or has another
+    value. For fields that do not decide the model's shapes, so that a bad value is no error."""
     try:
         return checked_size(name, config.get(name))
     except RecipeError:
@@ -273,7 +282,8 @@ def _positive_field(config: Mapping[str, Any], name: str) -> int | None:
 
 
 class ConfigSource(NamedTuple):
-    """A config.json, bytes per element of its weights, and the folder that it lies in (None: it is the catalogue's)."""
+    """A model's config.json, the bytes per element of its stored weights, and the folder of the config.json (None: it
+    is from data/models.yaml)."""
 
     config: Mapping[str, Any]
     stored_bytes: float
@@ -281,8 +291,9 @@ class ConfigSource(NamedTuple):
 
 
 def find_config_source(name: str, folder: Path | None, revision: str, cache_dir: str | None) -> ConfigSource | None:
-    """Return the config.json of a model: from its folder, the catalogue, or the local hub caches; None if there is
-    none. Raises RecipeError for a config.json that cannot be used."""
+    """Return the config.json of a model from `folder`, else from data/models.yaml, else from the local hub caches; None
+    if the config.json is in none of these places. `revision` and `cache_dir`: the recipe's revision and cache folder,
+    for the hub caches. Raises RecipeError if the config.json cannot be used."""
     if folder and _is_model_folder(folder):
         return _source_in_folder(folder)
     if entry := catalogue_entry(name):
@@ -302,11 +313,11 @@ _PLACEHOLDER_ATTENTION, _PLACEHOLDER_FEED_FORWARD = AttentionShape(1, 1, 1), Fee
 
 
 def counted_architecture(layers: Sequence[CountedLayers], size: CountedSizes) -> Architecture:
-    """Return the shapes of a model whose layers were counted. Elements outside layers, embedding and output layer count
-    with the first layers."""
+    """Return the shapes of a model whose layers (`layers`) and total sizes (`size`) were counted on the model's class.
+    All other elements (outside layers, embedding and output layer) count as one more layer at the beginning."""
     blocks = sum(each.number * _layer_elements(each) for each in layers)
     rest = size.parameters - blocks - size.embedding - size.head - size.hidden  # which formulas take for a final norm
-    outside = (CountedLayers(1, (), 0, rest),) if rest else ()
+    extra_layers = (CountedLayers(1, (), 0, rest),) if rest else ()
     return Architecture(
         size.hidden,
         sum(each.number for each in layers),
@@ -314,12 +325,13 @@ def counted_architecture(layers: Sequence[CountedLayers], size: CountedSizes) ->
         _PLACEHOLDER_ATTENTION,
         _PLACEHOLDER_FEED_FORWARD,
         not size.head,
-        counted_layers=(*outside, *layers),
+        counted_layers=(*extra_layers, *layers),
     )
 
 
 class CountedSizes(NamedTuple):
-    """Elements of the whole model, of its embedding, of an output layer of its own, and of a hidden state."""
+    """Numbers of elements: of the whole model, of its embedding, of its output layer (0 if tied to the embedding), and
+    of one hidden state."""
 
     parameters: int
     embedding: int
@@ -328,7 +340,7 @@ class CountedSizes(NamedTuple):
 
 
 def counted_model(name: str, source: ConfigSource, layers: Sequence[CountedLayers], size: CountedSizes) -> Model:
-    """Return the model of a type that the tables lack, by what its class holds."""
+    """Return a model whose type the tables lack, from the layers and sizes that were counted on its class."""
     config, kind = source.config, str(source.config.get("model_type"))
     linear = {each[0] for layer in layers for each in layer.linears}
     model = decoder_model(name, config, counted_architecture(layers, size))
@@ -337,6 +349,6 @@ def counted_model(name: str, source: ConfigSource, layers: Sequence[CountedLayer
 
 
 def _layer_elements(layer: CountedLayers) -> int:
-    """Return the elements of one layer. The biases of its linear modules are among the vectors."""
+    """Return the number of elements of one layer. The biases of linear modules are included in `vectors`."""
     matrices = sum(number * inputs * outputs for _, inputs, outputs, number, _ in layer.linears)
     return matrices + layer.experts + layer.vectors

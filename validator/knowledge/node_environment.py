@@ -1,6 +1,6 @@
-"""The needs of a node beside a recipe, by the vendor of its devices: environment variables, container devices and
-files, scheduler resources, the driver and its tool (data/nodes.yaml); and environment switches as LLaMA-Factory reads
-them."""
+"""Needs of a node that no recipe states, by the vendor of its devices: environment variables, container devices and
+files, scheduler resources, the driver and its tool (data/nodes.yaml). Also reads environment switches as LLaMA-Factory
+does."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ENABLED_WORDS = ("true", "y", "1")
 
 
 def is_env_enabled(name: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """True if LLaMA-Factory takes the variable as on (llamafactory/extras/misc.py, is_env_enabled); all other words
-    than these are off, "yes" and "on" too."""
+    """True if LLaMA-Factory takes an environment variable as on: its value is `true`, `y` or `1`, in any case
+    (llamafactory/extras/misc.py, is_env_enabled). All other values are off, even "yes" and "on"."""
     return environment.get(name, "").lower() in _ENABLED_WORDS
 
 
 class TimeoutVariable(NamedTuple):
-    """The variable that limits how long processes wait for each other: its default and its largest value, in seconds
-    (None: no limit)."""
+    """The environment variable that limits how long processes wait for each other. `usual`: its default in seconds.
+    `most`: its largest value in seconds; None: no limit."""
 
     name: str
     usual: int
@@ -33,19 +33,24 @@ class TimeoutVariable(NamedTuple):
 
 
 class VendorSetup(NamedTuple):
-    """A shell file that sets the vendor's paths: its possible places, and a variable that is set once it was read."""
+    """A shell file that sets the paths of a vendor's software. `files`: the paths where the file may be. `unless`: an
+    environment variable that is set once the file was read."""
 
     files: tuple[str, ...]
     unless: str
 
 
 class NodeNeeds(NamedTuple):
-    """`slurm` and `kubernetes`: what they call the devices; None: none are to be asked for. `collectives`: the library
-    by which processes exchange tensors; None: not known. `pip_torch`: the PyTorch that pip installs runs on these
-    devices. `image_tag_end`: what the name of LLaMA-Factory's image ends with; None: there is none. `python_ops`:
-    operators of DeepSpeed that are not built for these devices. `variables` are for every node, `variables_between` for
-    nodes that meet others. `devices` (`{}` stands for each number from 0) and `files` are what a container mounts,
-    `files_between` where nodes meet."""
+    """Needs of a node with devices of one vendor. `slurm` and `kubernetes`: what these schedulers call the devices;
+    None: do not request devices. `collectives`: the library by which processes exchange tensors; None: not known.
+    `pip_torch`: the PyTorch that pip installs runs on these devices. `image_tag_end`: end of the name of
+    LLaMA-Factory's image for these devices; None: LLaMA-Factory has no image. `python_ops`: operators of DeepSpeed that
+    are not built for these devices.
+
+    `variables`: environment variables for every node; `variables_between`: more variables for nodes that exchange
+    tensors with others. `waiting`: the variable that limits how long processes wait for each other. `devices` (`{}`
+    stands for each number from 0) and `files`: what a container mounts; `files_between`: more files to mount if there
+    are several nodes. `setup`: the vendor's shell file."""
 
     slurm: str | None = "gpu"
     kubernetes: str | None = "nvidia.com/gpu"
@@ -63,7 +68,8 @@ class NodeNeeds(NamedTuple):
 
 
 def node_needs(device: Device) -> NodeNeeds:
-    """Return what a node with this device needs. Of a vendor without an entry nothing is known."""
+    """Return the needs of a node with this device. For a vendor without an entry in data/nodes.yaml, return the
+    defaults of NodeNeeds."""
     entry = yaml_table("nodes").get(device.vendor)
     if entry is None:
         return NodeNeeds()
@@ -89,10 +95,11 @@ def node_needs(device: Device) -> NodeNeeds:
 
 
 class VendorDriver(NamedTuple):
-    """How a vendor's driver shows its devices. `tool`: the program that lists them; `tool_remedy`: how to get it where
-    only the device files are there. `variables` hide devices from a run, in order of precedence. `device_files` is a
-    pattern of the devices' own files, from the root folder. Without `needed_files` the `runtime` (CUDA, ROCm, CANN)
-    cannot start: `file_remedy` brings them, or the program `maker` makes them when they are asked for."""
+    """How a vendor's driver shows its devices. `tool`: the program that lists them; `tool_remedy`: how to get the
+    program if only the device files exist. `variables`: environment variables that hide devices from a run, in order of
+    precedence. `device_files`: pattern of the device files, relative to the root folder. `runtime` (CUDA, ROCm, CANN)
+    cannot start without `needed_files`; `file_remedy` says how to get these files, or the program `maker` makes them on
+    request."""
 
     tool: str
     tool_remedy: str
@@ -105,6 +112,6 @@ class VendorDriver(NamedTuple):
 
 
 def vendor_drivers() -> dict[str, VendorDriver]:
-    """Return the known drivers by vendor."""
+    """Return the known drivers, by vendor."""
     entries = yaml_table("nodes").items()
     return {vendor: VendorDriver(**entry["driver"]) for vendor, entry in entries if "driver" in entry}

@@ -1,4 +1,5 @@
-"""Optimizers by the names that a recipe gives them: the values of `optim`, and the keys of LLaMA-Factory's own."""
+"""Optimizers by the names that a recipe gives them: values of `optim`, and LLaMA-Factory's own keys, such as
+`use_galore`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from typing import Literal, NamedTuple
 
 
 class OptimizerChoice(NamedTuple):
-    """One value of `optim` (transformers, trainer_optimizer.py). `states` is its name in `physics.OPTIMIZERS`."""
+    """Facts about one value of `optim` (transformers, trainer_optimizer.py). `states`: name of the optimizer in
+    `physics.OPTIMIZERS`."""
 
     states: str = "adamw"
     vendors: tuple[str, ...] | None = None  # of the devices that it runs on; None: all
@@ -64,12 +66,13 @@ _UNLISTED = OptimizerChoice()
 
 
 def optimizer_choice(name: object) -> OptimizerChoice:
-    """Return the row of a value of `optim`. A name without a row counts as AdamW."""
+    """Return the facts about a value of `optim`. A value that is not listed counts as AdamW."""
     return _CHOICES.get(str(name), _UNLISTED)
 
 
 class OwnOptimizer(NamedTuple):
-    """One of LLaMA-Factory's own optimizers. `states` is its name in `physics.OPTIMIZERS`; empty: that of `optim`."""
+    """One of LLaMA-Factory's own optimizers. `states`: name of the optimizer in `physics.OPTIMIZERS`; empty: the
+    optimizer of `optim` counts."""
 
     title: str
     states: str = ""

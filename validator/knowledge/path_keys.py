@@ -1,6 +1,6 @@
-"""The keys of a recipe that name a file, a folder or a model: one row a key, read from LLaMA-Factory 0.9.5 (hparams/)
-and transformers 5.6 (training_args.py). Relative paths count from the working directory, not from the recipe's folder.
-"""
+"""The keys of a recipe that name a file, a folder or a model, one row for each key. The rows were read from
+LLaMA-Factory 0.9.5 (hparams/) and transformers 5.6 (training_args.py). Relative paths start at the working directory,
+not at the recipe's folder."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from typing import Literal, NamedTuple
 
 
 class PathKey(NamedTuple):
-    """One key that names a path or a model.
+    """A recipe key that names a path or a model.
 
-    - `access`: `either` is a folder that is read where it is there, and written where it is not.
-    - `kind`: an adapter is a folder, or a name on a hub, as a model is. A file may stand in the recipe itself, as JSON.
-    - `comma_list`: LLaMA-Factory splits the text at commas.
-    - `default`: the path where the recipe names none."""
+    `access`: whether the run reads or writes the path; `either` is a folder that is read if it exists, and written if
+    it does not.
+
+    `kind`: what the key names. A `model` or an `adapter` is a folder or a name on a hub. A `file` may also stand in the
+    recipe itself, as JSON.
+
+    `comma_list`: LLaMA-Factory splits the value at commas.
+
+    `default`: the path if the recipe does not set the key."""
 
     name: str
     access: Literal["read", "written", "either"]

@@ -1,5 +1,5 @@
-"""Releases of LLaMA-Factory, transformers and torch: those in the tables, those for which a recipe is by the ranges of
-its header block, and what older releases do otherwise in memory (data/older.yaml)."""
+"""Releases of LLaMA-Factory, transformers and torch: the releases in the tables, the releases that a recipe's header
+block allows, and what older releases do differently in memory (data/older.yaml)."""
 
 from __future__ import annotations
 
@@ -23,54 +23,59 @@ ReleasePair = tuple[str, str]
 
 
 def known_pairs() -> list[ReleasePair]:
-    """Return LLaMA-Factory releases with the transformers releases that each admits, newest first in both."""
+    """Return all pairs (LLaMA-Factory release, transformers release that it accepts) of the tables, newest first in
+    both."""
     return [(release, version) for release, versions in _transformers_by_release().items() for version in versions]
 
 
 @cache
 def newest_pair() -> ReleasePair:
-    """Return the pair of releases by which a recipe without a range is judged."""
+    """Return the newest pair (LLaMA-Factory release, transformers release) of the tables. A recipe whose header block
+    names no releases is judged by this pair."""
     return known_pairs()[0]
 
 
 def earlier_transformers() -> list[str]:
-    """Return the transformers releases of the tables without the newest, the latest of the earlier major release
-    first."""
-    others = [version for release, version in known_pairs()[1:] if release == newest_pair()[0]]
-    return sorted(others, key=lambda version: version != previous_major_pair()[1])
+    """Return the transformers releases that the newest LLaMA-Factory accepts, except the newest one. The newest release
+    of an earlier major version comes first."""
+    versions = [version for release, version in known_pairs()[1:] if release == newest_pair()[0]]
+    return sorted(versions, key=lambda version: version != previous_major_pair()[1])
 
 
 def previous_major_pair() -> ReleasePair:
-    """Return the newest pair whose transformers is of an earlier major release than the newest pair's."""
+    """Return the newest pair (LLaMA-Factory release, transformers release) whose transformers has an earlier major
+    version than the newest transformers."""
     major = newest_pair()[1].partition(".")[0]
     return next(pair for pair in known_pairs() if pair[1].partition(".")[0] != major)
 
 
 def verified_release(package: str) -> str:
-    """Return the release of a package with which rules and formulas were verified. LLaMA-Factory's and transformers'
-    are the newest pair. Raises KeyError for a package that is not in seen.yaml."""
+    """Return the release of a package with which rules and formulas were verified, from data/seen.yaml. For
+    LLaMA-Factory and transformers this is the newest pair. Raises KeyError if the file lacks the package."""
     return str(tables.yaml_table("seen")[package])
 
 
 def pair_name(pair: ReleasePair) -> str:
-    """Return the pair as the tables write it."""
+    """Return the name of a pair (LLaMA-Factory release, transformers release) in the tables, such as `0.9.5/5.6.0`."""
     return "/".join(pair)
 
 
 def release_series(version: str) -> str:
-    """Return the series of a release: 5.6 of 5.6.0."""
+    """Return the series of a release, such as 5.6 for 5.6.0."""
     return ".".join(version.split(".")[:2])
 
 
 def is_at_least(pair: ReleasePair, limit: str) -> bool:
-    """True if the pair has come to a limit such as "transformers 5.0.0"; to an empty one, always."""
+    """True if a pair (LLaMA-Factory release, transformers release) has reached `limit`, such as "transformers 5.0.0".
+    The limit names its package, and only the pair's release of this package is compared. An empty limit is always
+    reached."""
     field, _, version = limit.partition(" ")
     return not limit or range_admits(f">={version}", pair[RELEASE_FIELDS.index(field)])
 
 
 class ReleaseRange:
-    """The releases that a recipe admits, by `llamafactory`, `transformers` and `torch` of its header block. Without a
-    range it is judged by the newest pair of the tables."""
+    """The releases that a recipe allows by `llamafactory`, `transformers` and `torch` in its header block. A recipe
+    without these ranges is judged by the newest pair of LLaMA-Factory and transformers releases."""
 
     def __init__(self, header: Mapping[str, Any] | None = None) -> None:
         header = header or {}
@@ -79,31 +84,38 @@ class ReleaseRange:
 
     @cached_property
     def _admitted(self) -> list[ReleasePair]:
-        """The pairs of the tables in the range, newest first. Raises RecipeError if the range is malformed."""
-        wanted = [self._wanted.get(field) for field in RELEASE_FIELDS]
-        return [pair for pair in known_pairs() if all(map(range_admits, wanted, pair))]
+        """Pairs (LLaMA-Factory release, transformers release) of the tables that the recipe's header block allows,
+        newest first. Raises RecipeError if a range in the header block is malformed."""
+        ranges = [self._wanted.get(field) for field in RELEASE_FIELDS]
+        return [pair for pair in known_pairs() if all(map(range_admits, ranges, pair))]
 
     @cached_property
     def stand_ins(self) -> list[ReleasePair]:
-        """The pairs by which the recipe is judged if the tables hold no release of its range, newest first; else empty.
-        For each LLaMA-Factory that accepts the least transformers of the range: the nearest transformers of the same
-        major release, at or below that if there is one, else above. Raises RecipeError if the range is malformed."""
-        wanted = self._wanted.get("transformers")
-        if wanted is None or self._admitted:
+        """Pairs (LLaMA-Factory release, transformers release), newest first, by which the recipe is judged if the
+        tables hold no release of the transformers range in its header block. Empty if the tables hold such a release,
+        or if the header block has no transformers range.
+
+        The lowest transformers release of the range decides. For each LLaMA-Factory release that accepts this release,
+        the nearest transformers release of the same major version stands in: at or below the lowest release if
+        possible, else above it. Raises RecipeError if the range is malformed."""
+        transformers_range = self._wanted.get("transformers")
+        if transformers_range is None or self._admitted:
             return []
-        least = _least_release(wanted)
+        lowest_release = _least_release(transformers_range)
         return [
-            (release, near)
+            (release, version)
             for release, facts in tables.json_table("arguments")["releases"].items()
             if range_admits(self._wanted.get("llamafactory"), release)
-            and range_admits(f">={facts['oldest']}, <={facts['transformers'][0]}", least)
-            for near in _nearest_releases(facts["transformers"], least)
+            and range_admits(f">={facts['oldest']}, <={facts['transformers'][0]}", lowest_release)
+            for version in _nearest_releases(facts["transformers"], lowest_release)
         ]
 
     @cached_property
     def required_pairs(self) -> list[ReleasePair]:
-        """The pairs that the recipe must run with, newest first: each LLaMA-Factory release of its range with the
-        newest transformers, or with a stand-in. Raises RecipeError if a range is malformed or holds no release."""
+        """Pairs (LLaMA-Factory release, transformers release) that the recipe must run with, newest first. Each
+        LLaMA-Factory release that the recipe's header block allows is paired with the newest transformers release that
+        the header block also allows, or with a stand-in (see `stand_ins`). Without ranges in the header block this is
+        the newest pair of the tables. Raises RecipeError if a range is malformed or allows no release of the tables."""
         if not self._asked:
             return [newest_pair()]
         newest_of: dict[str, ReleasePair] = {}
@@ -118,8 +130,9 @@ class ReleaseRange:
 
     @cached_property
     def possible_pairs(self) -> list[ReleasePair]:
-        """Every pair that the recipe may meet, newest first: all of its range. Without a range, or with a malformed
-        one, the newest LLaMA-Factory with each transformers release that it admits."""
+        """Every pair (LLaMA-Factory release, transformers release) that the recipe may run with, newest first. If the
+        recipe's header block states no range, or a malformed one, these are the newest LLaMA-Factory release with each
+        transformers release that it accepts."""
         try:
             pairs = (self._admitted or self.stand_ins) if self._asked else []
         except RecipeError:
@@ -127,8 +140,10 @@ class ReleaseRange:
         return pairs or [pair for pair in known_pairs() if pair[0] == newest_pair()[0]]
 
     def requires(self, since: str = "", until: str = "") -> bool:
-        """True if the recipe must run with a pair from `since` on and before `until`, such as "transformers 5.0.0"
-        (empty: no bound); a range that cannot be read counts as the newest pair."""
+        """True if the recipe must run with a pair of releases (LLaMA-Factory and transformers) that has reached `since`
+        but not `until`. Each limit names its package, such as "transformers 5.0.0", and is compared with the pair's
+        release of this package; empty: no limit. If a range in the recipe's header block is malformed, only the newest
+        pair is checked."""
         return any(is_at_least(pair, since) and not (until and is_at_least(pair, until)) for pair in self._judged)
 
     @cached_property
@@ -139,9 +154,10 @@ class ReleaseRange:
             return [newest_pair()]
 
     def may_be_before(self, limit: str) -> bool:
-        """True if the recipe may run with a release before a limit such as "transformers 4.54.0". If the tables hold
-        none of its range, the least release of the range decides, not its stand-in; a range that cannot be read counts
-        as the newest pair."""
+        """True if the recipe may run with a release before `limit`, which names its package, such as "transformers
+        4.54.0". If the tables hold no transformers release that the recipe's header block allows, the lowest
+        transformers release of the range in the header block is compared. If a range in the header block is malformed,
+        the newest pair of releases (LLaMA-Factory and transformers) is compared."""
         field, _, version = limit.partition(" ")
         try:
             if field == "transformers" and self.stand_ins:
@@ -152,7 +168,8 @@ class ReleaseRange:
 
     @cached_property
     def older_effects(self) -> frozenset[str]:
-        """Names of the entries of data/older.yaml that hold for a release which the recipe may run with."""
+        """Names of the entries in data/older.yaml that apply to a release which the recipe may run with. An entry says
+        what older releases of a package do differently. Empty if the recipe's header block states no range."""
         if not self._asked:
             return frozenset()
         return frozenset(
@@ -162,29 +179,34 @@ class ReleaseRange:
         )
 
     def possible_defaults(self, key: str) -> set[Any]:
-        """Return the values that a key has by default, with each pair of releases that the recipe may meet."""
+        """Return all default values that the recipe key `key` has in the pairs of releases (LLaMA-Factory,
+        transformers) that the recipe may run with."""
         table = tables.json_table("arguments")
         newest_one, changes = table["arguments"].get(key, {}).get("default"), table["changes"]
         each = (changes.get(pair_name(pair), {}).get(key, {}) for pair in self.possible_pairs)
         return {fields.get("default", newest_one) for fields in each}
 
     def may_be_before_torch(self, minor: int) -> bool:
-        """True if the range of torch holds a release before 2.minor; false without a range, or with a malformed one."""
+        """True if the recipe's torch range allows a release before 2.`minor`. False if the recipe states no torch
+        range, or a malformed range."""
         return "torch" in self._wanted and self._admits_torch(range(minor))
 
     def may_be_since_torch(self, minor: int) -> bool:
-        """True if the range of torch holds 2.minor or a later release, and without a range, or with a malformed one."""
+        """True if the recipe's torch range allows 2.`minor` or a later release. True also if the recipe states no torch
+        range, or a malformed range."""
         return self._admits_torch(range(minor, 100)) or not self.may_be_before_torch(minor)
 
     def _admits_torch(self, minors: range) -> bool:
-        wanted = self._wanted.get("torch")
+        torch_range = self._wanted.get("torch")
         try:
-            return any(range_admits(wanted, f"2.{minor}.{patch}") for minor in minors for patch in range(3))
+            return any(range_admits(torch_range, f"2.{minor}.{patch}") for minor in minors for patch in range(3))
         except RecipeError:
             return False
 
     def excluded(self, installed: Mapping[str, str]) -> Iterator[str]:
-        """Yield in words each installed package that is not in the range; nothing if the range cannot be read."""
+        """Yield a clause for each installed package (LLaMA-Factory, transformers) whose release the recipe's header
+        block does not allow. `installed`: release of each installed package, by name. Yields nothing if a range in the
+        header block is malformed."""
         try:
             _ = self.required_pairs
         except RecipeError:
@@ -195,36 +217,38 @@ class ReleaseRange:
 
 
 def range_admits(wanted: Any, version: str) -> bool:
-    """True if a range such as `>=0.9.4, <0.9.6` holds a version. A version alone admits only itself, null every
-    version. Raises RecipeError if it is no range."""
+    """True if a range (`wanted`), such as `>=0.9.4, <0.9.6`, contains `version`. A range that is a single version
+    contains only this version. None contains every version. Raises RecipeError if the range is malformed."""
     if wanted is None:
         return True
-    here = _version_numbers(version, wanted)
+    numbers = _version_numbers(version, wanted)
     for allowed, limit in _parse_range(str(wanted)):
-        size = max(len(limit), len(here))
-        one, two = here + (0,) * (size - len(here)), limit + (0,) * (size - len(limit))
+        size = max(len(limit), len(numbers))
+        one, two = numbers + (0,) * (size - len(numbers)), limit + (0,) * (size - len(limit))
         if (one > two) - (one < two) not in allowed:
             return False
     return True
 
 
 @lru_cache(maxsize=256)
-def _parse_range(wanted: str) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """Return (how a version may be ordered to the limit, numbers of the limit) for each part of a range. Raises
-    RecipeError if it is no range."""
-    if len(wanted) > _MAX_RANGE_LENGTH:
-        raise _unreadable_range_error(wanted)
+def _parse_range(release_range: str) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """Return a pair for each part of a range, such as `>=0.9.4`: the orderings of a version to the limit that the part
+    allows (-1 below, 0 equal, 1 above), and the numbers of the limit. Raises RecipeError if the range is malformed."""
+    if len(release_range) > _MAX_RANGE_LENGTH:
+        raise _unreadable_range_error(release_range)
     parts = []
-    for part in map(str.strip, wanted.split(",")):
+    for part in map(str.strip, release_range.split(",")):
         sign = next(sign for sign in _COMPARISONS if part.startswith(sign))
-        parts.append((_COMPARISONS[sign], _version_numbers(part.removeprefix(sign), wanted)))
+        parts.append((_COMPARISONS[sign], _version_numbers(part.removeprefix(sign), release_range)))
     return tuple(parts)
 
 
-def _least_release(wanted: Any) -> str:
-    """Return the least release that a range names."""
+def _least_release(release_range: Any) -> str:
+    """Return the lowest release that a range names, such as 0.9.4 for `>=0.9.4, <0.9.6`. Raises RecipeError if the
+    range is malformed."""
     return min(
-        (part.strip(" <>=!") for part in str(wanted).split(",")), key=lambda part: _version_numbers(part, wanted)
+        (part.strip(" <>=!") for part in str(release_range).split(",")),
+        key=lambda part: _version_numbers(part, release_range),
     )
 
 
@@ -237,28 +261,30 @@ def _transformers_by_release() -> dict[str, list[str]]:
     return {name: facts["transformers"] for name, facts in tables.json_table("arguments")["releases"].items()}
 
 
-def _version_numbers(version: str, wanted: Any) -> tuple[int, ...]:
-    """Return the numbers of a version. A part such as 0rc1 counts as its leading number, and a development version, as
-    LLaMA-Factory's main branch has, as the release that it leads to."""
+def _version_numbers(version: str, release_range: Any) -> tuple[int, ...]:
+    """Return the numbers of a version. A part such as 0rc1 counts as its leading number. A development version, such as
+    the version of LLaMA-Factory's main branch, counts as the release that it leads to. Raises RecipeError if a part has
+    no number; the message quotes `release_range`, the range for which the version is read."""
     digits: list[str] = _LEADING_DIGITS.findall(_DEVELOPMENT_SUFFIX.sub("", version.strip()))
     if not all(0 < len(each) < _MAX_DIGITS for each in digits):
-        raise _unreadable_range_error(wanted)
+        raise _unreadable_range_error(release_range)
     return tuple(int(digit) for digit in digits)
 
 
-def _unreadable_range_error(wanted: Any) -> RecipeError:
-    what = f"`{clip(str(wanted))}` is no range of releases"
-    return RecipeError(f"{what}; write one such as `>=0.9.4` or `>=0.9.4, <0.9.6`")
+def _unreadable_range_error(release_range: Any) -> RecipeError:
+    message = f"`{clip(str(release_range))}` is no range of releases"
+    return RecipeError(f"{message}; write one such as `>=0.9.4` or `>=0.9.4, <0.9.6`")
 
 
 ArgumentEntry = Mapping[str, Any]
 
 
 def argument_entry(key: str, pairs: list[ReleasePair]) -> ArgumentEntry | None:
-    """Return what the table says of a key for these releases; None if one of them lacks the key. Of several releases
-    the oldest counts, as additions of newer ones do not help there."""
-    known = tables.json_table("arguments")["arguments"].get(key)
-    if known is None or not all(pair_name(pair) in known.get("in", [pair_name(pair)]) for pair in pairs):
+    """Return the facts in data/arguments.json (type, default, choices) about the recipe key `key`; None if one of
+    `pairs` lacks the key. `pairs`: pairs (LLaMA-Factory release, transformers release), newest first. The facts of the
+    last, oldest pair are returned, because additions of newer releases do not exist there."""
+    entry = tables.json_table("arguments")["arguments"].get(key)
+    if entry is None or not all(pair_name(pair) in entry.get("in", [pair_name(pair)]) for pair in pairs):
         return None
     change = tables.json_table("arguments")["changes"].get(pair_name(pairs[-1]), {}).get(key)
-    return {**known, **change} if change else known
+    return {**entry, **change} if change else entry

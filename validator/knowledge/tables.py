@@ -1,5 +1,5 @@
-"""The files of data/: generated JSON tables, and hand-kept YAML tables whose entries are parsed when they are asked
-for."""
+"""Reads the files of data/: generated JSON tables, and hand-kept YAML tables whose entries are parsed only when they
+are used."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ENTRY_START = re.compile(rf"\n({_ENTRY_KEY.pattern}):")
 
 @cache
 def json_table(name: str) -> Any:
-    """Return one of the generated JSON tables in data/."""
+    """Return the generated JSON table of this name in data/."""
     return json.loads((DATA_FOLDER / f"{name}.json").read_text("utf-8"))
 
 
 class YamlTable(Mapping[str, Any]):
-    """A hand-kept YAML table of data/. An entry is cut out and parsed when it is asked for: splitting a whole table,
-    let alone parsing it, would take most of a check's time."""
+    """A hand-kept YAML table of data/, as a mapping. An entry is cut out of the text and parsed when it is first used,
+    because splitting or parsing the whole table would take most of a check's time."""
 
     def __init__(self, name: str) -> None:
         self._text = f"\n{(DATA_FOLDER / f'{name}.yaml').read_text('utf-8')}"
@@ -53,19 +53,20 @@ class YamlTable(Mapping[str, Any]):
         return isinstance(key, str) and bool(_ENTRY_KEY.fullmatch(key)) and f"\n{key}:" in self._text
 
     def _end(self, start: int) -> int:
-        """Return the position where the entry that starts here ends."""
+        """Return the position at which the entry that starts at `start` ends."""
         following = _ENTRY_START.search(self._text, start + 1)
         return following.start() if following else len(self._text)
 
-    def _start(self, inside: int) -> int:
-        """Return the position where the entry around this place starts; -1 before the first."""
-        start = self._text.rfind("\n", 0, inside + 1)
+    def _start(self, position: int) -> int:
+        """Return the position at which the entry around `position` starts; -1 before the first entry."""
+        start = self._text.rfind("\n", 0, position + 1)
         while start >= 0 and not _ENTRY_START.match(self._text, start):
             start = self._text.rfind("\n", 0, start)
         return start
 
     def mention(self, words: str) -> Iterator[str]:
-        """Yield the keys of the entries whose text, in lower case, holds these words."""
+        """Yield the keys of the entries whose text contains `words`. Case does not count; `words` must be in lower
+        case."""
         place = self._lower.find(words)
         while 0 <= place < len(self._text):
             start = self._start(place)
@@ -74,11 +75,13 @@ class YamlTable(Mapping[str, Any]):
             place = self._lower.find(words, self._end(max(start, place - 1)))
 
     def matches(self, pattern: str) -> list[str]:
-        """Return all matches of the pattern's group in the whole text, in any case. No entry is parsed."""
+        """Return the text of the pattern's group for every match in the whole table, in any case. `pattern`: a regular
+        expression with one group. No entry is parsed."""
         return re.findall(pattern, self._text, re.IGNORECASE)
 
     def matching(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-        """Yield the first group of each match in the text of an entry, with the entry's key. No entry is parsed."""
+        """Yield a pair for every match in the whole table: the key of the entry that contains the match, and the text
+        of the pattern's first group. No entry is parsed."""
         for match in pattern.finditer(self._text):
             if entry := _ENTRY_START.match(self._text, max(self._start(match.start()), 0)):
                 yield entry[1], match[1]
@@ -86,5 +89,5 @@ class YamlTable(Mapping[str, Any]):
 
 @cache
 def yaml_table(name: str) -> YamlTable:
-    """Return one of the hand-kept YAML tables in data/."""
+    """Return the hand-kept YAML table of this name in data/."""
     return YamlTable(name)

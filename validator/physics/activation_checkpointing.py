@@ -1,5 +1,6 @@
-"""Bytes of activations that all layers save between the forward and the backward pass, with or without activation
-checkpointing, and of checkpoints that FSDP holds or that move to main memory."""
+"""Bytes of activations that the decoder's layers save between the forward and the backward pass, with or without
+activation checkpointing. Also bytes of the checkpoints that FSDP holds until the backward pass ends, and of the
+checkpoints that are offloaded to main memory."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from validator.physics.training_step import TrainingStep
 
 
 class LayerActivations(NamedTuple):
-    """Bytes kept by the two halves of a layer, and the largest transients of their backward passes."""
+    """Bytes that the two halves of a layer (attention, feed-forward block) save for the backward pass, and the
+    temporary bytes that the backward pass of each half needs at most."""
 
     attention: float
     ffn: float
@@ -28,8 +30,8 @@ class LayerActivations(NamedTuple):
 
 
 def _oft_rotation_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Bytes of the orthogonal matrices of one layer's adapters, with two powers of the series that computes them, in
-    fp32."""
+    """Bytes of the orthogonal matrices that OFT adapters build in one layer, in fp32: the matrices themselves, and two
+    powers of the series from which they are computed. Zero for other methods."""
     if step.work.method != "oft":
         return 0.0
     adapted = sum(linear.inputs for linear in layer.by_role(*step.work.adapter.targets))
@@ -38,7 +40,8 @@ def _oft_rotation_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
 
 @lru_cache(maxsize=128)
 def layer_activations(step: TrainingStep, layer: DecoderLayer) -> LayerActivations:
-    """Bytes that one layer saves for its backward pass, and the workspace of that pass."""
+    """Return the bytes that each half of a layer (attention, feed-forward block) saves for the backward pass, and the
+    temporary bytes of the backward pass of each half."""
     step = step.for_layer(layer)
     return LayerActivations(
         attention=first_half_saved_bytes(step, layer) + _oft_rotation_bytes(step, layer),
@@ -49,13 +52,16 @@ def layer_activations(step: TrainingStep, layer: DecoderLayer) -> LayerActivatio
 
 
 def layer_checkpoint_bytes(step: TrainingStep) -> float:
-    """Bytes of one layer's checkpoint: the layer's input, in the precision of the residual stream."""
+    """Bytes of one layer's activation checkpoint, per micro batch. The checkpoint is the layer's input, in the
+    precision of the residual stream."""
     return step.sizes.residual * step.tokens * step.arch.hidden
 
 
 @lru_cache(maxsize=64)
 def saved_by_all_layers(step: TrainingStep) -> Mapping[DeviceTerm, float]:
-    """Bytes that all layers save, by term. If checkpoints move to main memory, two are on the device at a time."""
+    """Return the bytes that the decoder's layers save for the backward pass, by memory term: activation checkpoints if
+    the layers are checkpointed, else all activations. If checkpoints are offloaded to main memory, only two of them are
+    on the device at a time."""
     match step.checkpointing:
         case "layer":
             return {
@@ -71,25 +77,29 @@ def saved_by_all_layers(step: TrainingStep) -> Mapping[DeviceTerm, float]:
 
 
 def checkpoints_held_by_fsdp(step: TrainingStep) -> float:
-    """Bytes of checkpoints, and of their gradients, that FSDP keeps to the end of the backward pass.
+    """Bytes of activation checkpoints, and of the gradients of these checkpoints, that FSDP keeps on the device until
+    the backward pass ends. Zero unless an adapter trains under FSDP with checkpoints on the device.
 
-    The hook that frees a unit without gradients keeps the graph nodes of its inputs (torch
-    distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook); under reentrant checkpointing these
-    are the checkpoints. By then all gradients exist except those of the first two layers."""
+    The hook by which FSDP frees a unit without gradients keeps the graph nodes of the unit's inputs (torch
+    distributed/fsdp/_runtime_utils.py, _register_post_backward_reshard_only_hook). Under reentrant checkpointing these
+    inputs are the checkpoints. When the backward pass ends, all checkpoints have gradients, except for the checkpoints
+    of the first two layers."""
     if not (step.strategy.fsdp and step.trains_adapter) or step.checkpointing != "layer":
         return 0.0
     return layer_checkpoint_bytes(step) * (2 * step.arch.layers - 3)
 
 
 def checkpoints_held_on_host(step: TrainingStep) -> float:
-    """Bytes of activation checkpoints that all devices of a node have moved to main memory."""
+    """Bytes of activation checkpoints that all devices of a node have offloaded to main memory. Zero if checkpoints
+    stay on the device."""
     if step.checkpointing != "offloaded":
         return 0.0
     return step.sharding.devices_per_node * layer_checkpoint_bytes(step) * step.arch.layers
 
 
 def checkpoints_moved_to_host(step: TrainingStep) -> float:
-    """Bytes of checkpoints that leave the device and come back in one step."""
+    """Bytes of activation checkpoints that one device copies to main memory and back during one optimizer step. Each
+    micro batch copies one checkpoint per layer in both directions."""
     if step.checkpointing != "offloaded":
         return 0.0
     return (

@@ -1,6 +1,6 @@
 """The shapes of a model: linear modules, attention, feed-forward block, vision and audio towers, decoder.
 
-All sizes are elements, never bytes."""
+All sizes are numbers of elements, never bytes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from validator.physics.estimate import EvidenceGap
 
 
 class Linear(NamedTuple):
-    """`number` linear modules of one role and shape in one layer. `routed`: they belong to experts, which only some
-    tokens reach."""
+    """`number` linear modules of the same role and shape in one layer. `routed` marks the modules of experts, which
+    only the tokens routed to them reach."""
 
     role: str
     inputs: int
@@ -38,9 +38,11 @@ def element_count(linears: Iterable[Linear]) -> int:
 
 
 class Tower(NamedTuple):
-    """A tower and its projector, which turns the tower's results into inputs of the decoder. All counts are elements.
+    """A vision or audio tower and its projector, which turns the tower's outputs into embeddings for the decoder. All
+    counts are elements.
 
-    A tower token is a patch of an image or a step of sound; `merge` of them become one token of the decoder."""
+    A tower token is a patch of an image or a time step of sound; `merge` tower tokens become one token of the
+    decoder."""
 
     hidden: int
     layers: int
@@ -74,8 +76,8 @@ class Tower(NamedTuple):
     @property
     def elements(self) -> int:
         """Elements of the tower without its projector."""
-        inside = self.layers * (element_count(self.linears) + self.vectors)
-        return inside + element_count(self.outside) + self.others + self.never_frozen
+        layer_elements = self.layers * (element_count(self.linears) + self.vectors)
+        return layer_elements + element_count(self.outside) + self.others + self.never_frozen
 
     @property
     def projector_elements(self) -> int:
@@ -88,7 +90,7 @@ class Tower(NamedTuple):
 
     @property
     def linear_elements(self) -> int:
-        """Elements of every linear module that quantization reaches."""
+        """Elements of all linear modules of the tower and its projector. Quantization applies to these weights."""
         return self.layers * element_count(self.linears) + element_count((*self.outside, *self.projector))
 
 
@@ -96,7 +98,8 @@ NormKind = Literal["rms", "rms_fp32", "layer", "layer_back", "layer_fp32", "bare
 
 
 class Norm(NamedTuple):
-    """The computation of one kind of norm in transformers."""
+    """How transformers computes one kind of norm: its parameters, whether one kernel runs it, and which copies it saves
+    for backward."""
 
     vectors: int = 1  # parameters, in vectors of the norm's width
     one_kernel: bool = False  # a kernel of PyTorch; else written out, operator by operator
@@ -119,7 +122,7 @@ NORMS: dict[NormKind, Norm] = {
 
 
 class AttentionShape(NamedTuple):
-    """Shapes of one attention block. Multi-head latent attention sets the `*_rank` and `rope_dim` fields."""
+    """Shapes of one attention block. Multi-head latent attention (MLA) sets the `*_rank` and `rope_dim` fields."""
 
     heads: int
     kv_heads: int
@@ -172,7 +175,7 @@ class AttentionShape(NamedTuple):
 
 
 class FeedForwardShape(NamedTuple):
-    """Shapes of one feed-forward block; `experts` > 0 makes it a mixture."""
+    """Shapes of one feed-forward block. The block is a mixture of experts if `experts` is above 0."""
 
     width: int
     gated: bool = True
@@ -198,11 +201,12 @@ class FeedForwardShape(NamedTuple):
 
 
 class MixerTraffic(NamedTuple):
-    """Memory traffic of a mixer in one layer: `size` bytes, moved `forward` times in the forward pass and `backward`
-    times in the backward pass.
+    """Memory traffic of a mixer (Mamba, linear attention or a convolution) in one layer: `size` bytes are moved
+    `forward` times in the forward pass and `backward` times in the backward pass.
 
-    By default `size` is what the mixer saves for the backward pass: it is written once and then read about as often;
-    gradients take twice that."""
+    By default `size` is the bytes that the mixer saves for the backward pass. The default of `forward` counts that each
+    saved tensor is written once and read about once by the operators that follow; the default of `backward` is twice
+    that."""
 
     size: float
     forward: float = 2.5
@@ -214,16 +218,19 @@ FUSED_MIXER_KERNELS = 12
 
 
 class MixerEvidence(NamedTuple):
-    """Published evidence on a mixer: the words that name it after "few measurements of" for memory, and the share by
-    which a step may be faster and slower, because few runs of it have a published time."""
+    """How well published measurements cover a mixer such as Mamba. `memory_gap` names the mixer in the message "few
+    measurements of ..." about memory. `time_gap` holds the shares by which a step may be faster or slower than
+    predicted, because few runs with this mixer have a published time."""
 
     memory_gap: str
     time_gap: EvidenceGap = EvidenceGap("layers without attention", 0.3, 0.3)
 
 
 class MixerFacts(NamedTuple):
-    """The facts of one kind of mixer: the evidence with its fused kernels (or for the only way to compute it), the
-    evidence without them, and the packages that hold these kernels, which run only if all of them are installed."""
+    """Facts about one kind of mixer, such as Mamba. `fused`: what was measured with the mixer's fused kernels, or of a
+    mixer for which no fused kernels exist. `unfused`: what was measured without fused kernels; None: no fused kernels
+    exist. `packages`: the Python packages of the fused kernels, which run only if all of these packages are
+    installed."""
 
     fused: MixerEvidence
     unfused: MixerEvidence | None = None
@@ -231,18 +238,19 @@ class MixerFacts(NamedTuple):
 
 
 class Mixer(ABC):
-    """The part of a layer that stands in place of attention or beside it, such as a state space. Its time is linear in
-    the length. Subclasses are frozen dataclasses of its shape.
+    """The part of a layer that replaces attention or runs beside it, such as a state space (Mamba). Its time is linear
+    in the sequence length. Each subclass is a frozen dataclass that holds the shape of one kind of mixer.
 
-    `step` is a TrainingStep and `layer` a DecoderLayer. Their modules import this one, so that it cannot name their
-    types."""
+    Parameters called `step` take a TrainingStep and parameters called `layer` a DecoderLayer. This module cannot name
+    these types, because their modules import it."""
 
     facts: ClassVar[MixerFacts]
     kernels: bool = True  # fused kernels compute the mixer, or there are none for it
 
     @property
     def evidence(self) -> MixerEvidence:
-        """The evidence on the mixer as it is computed here."""
+        """What published measurements say about the mixer: the facts about its fused kernels if the run uses these
+        kernels, or if the mixer has none; else the facts about the mixer without fused kernels."""
         return self.facts.fused if self.kernels or self.facts.unfused is None else self.facts.unfused
 
     def with_kernels(self) -> Self:
@@ -250,45 +258,50 @@ class Mixer(ABC):
 
     @property
     def buffer_elements(self) -> int:
-        """Elements that one layer holds beside its parameters, on every device."""
+        """Elements of the mixer's buffers (tensors that are not parameters) in one layer, which every device holds."""
         return 0
 
     @abstractmethod
     def linears(self, hidden: int) -> tuple[Linear, ...]:
-        """Linear modules of one layer."""
+        """Return the mixer's linear modules in one layer."""
 
     @abstractmethod
     def vectors(self, hidden: int, /) -> int:
-        """Elements of all other parameters of one layer."""
+        """Number of elements of the mixer's parameters in one layer that belong to no linear module."""
 
     @abstractmethod
     def saved_bytes(self, step: Any, layer: Any) -> float:
-        """Bytes that one layer saves for the backward pass, without the norm before it."""
+        """Bytes that the mixer of one layer saves for the backward pass, per micro batch. The norm before the mixer is
+        not included."""
 
     @abstractmethod
     def backward_workspace(self, step: Any) -> float:
-        """Temporary bytes of the backward pass of one layer."""
+        """Bytes of temporary tensors in the mixer's backward pass, for one layer and one micro batch."""
 
     def matmul_flops(self, _step: Any, /) -> float:
-        """FLOP of one layer's products beside its linear modules, in the forward pass. Zero: not counted."""
+        """FLOP of the mixer's matmuls outside its linear modules, in the forward pass of one layer. The default 0 means
+        that these matmuls are not counted."""
         return 0.0
 
     def matmul_element_size(self, step: Any) -> float:
-        """Bytes per element of these products."""
+        """Bytes per element in the matmuls that `matmul_flops` counts."""
         return float(step.sizes.compute)
 
     def traffic(self, step: Any, layer: Any) -> MixerTraffic:
-        """Memory traffic of one layer beside these products. By default it follows from the bytes that are saved."""
+        """Return the memory traffic of the mixer in one layer, without the traffic of its matmuls. By default the
+        traffic follows from the bytes that the mixer saves for backward."""
         return MixerTraffic(self.saved_bytes(step, layer))
 
     def kernel_count(self, _step: Any, /) -> float:
-        """Kernels that one layer launches in the forward pass."""
+        """Number of kernels that the mixer of one layer launches in the forward pass."""
         return FUSED_MIXER_KERNELS
 
 
 class CountedLayers(NamedTuple):
-    """`number` layers that are alike, as their class holds them. Of each: its linear modules (name, inputs, outputs,
-    number, whether biased), elements of experts in one tensor, and of all other parameters."""
+    """`number` identical layers of a model whose architecture no formula knows, with the sizes counted on the model's
+    Python class. `linears`: name, inputs, outputs, number of modules, and whether they have a bias, for each kind of
+    linear module in one layer. `experts`: elements of one layer's fused expert tensors; `vectors`: elements of its
+    other parameters."""
 
     number: int
     linears: tuple[tuple[str, int, int, int, bool], ...]
@@ -297,7 +310,7 @@ class CountedLayers(NamedTuple):
 
 
 class LayerKind(NamedTuple):
-    """The parts of one layer: attention, a mixer, experts."""
+    """The parts of one layer: whether it has attention, a mixer such as Mamba, and experts."""
 
     attends: bool = True
     mixes: bool = False
@@ -305,7 +318,7 @@ class LayerKind(NamedTuple):
 
 
 class Architecture(NamedTuple):
-    """A decoder, by its shapes. All widths are elements, never bytes."""
+    """The shapes of a decoder and of the towers before it. All widths are numbers of elements, never bytes."""
 
     hidden: int
     layers: int
@@ -334,22 +347,22 @@ class Architecture(NamedTuple):
 
     @property
     def norm_elements(self) -> int:
-        """Parameters of a norm over the hidden width."""
+        """Number of parameters of one norm over the hidden state."""
         return NORMS[self.norm].vectors * self.hidden
 
     @property
     def has_cross_attention(self) -> bool:
-        """True if some layers read what towers give."""
+        """True if some layers read the outputs of towers by cross-attention."""
         return any(decoder.attn.cross_attention for _, decoder in self.layer_groups)
 
     @property
     def shares_kv(self) -> bool:
-        """True if the last layers read keys and values of earlier layers."""
+        """True if the last layers use the keys and values of earlier layers."""
         return any(decoder.attn.shares_kv for _, decoder in self.layer_groups)
 
     @property
     def moe_layers(self) -> int:
-        """Layers with experts."""
+        """Number of layers with experts."""
         if self.kinds:
             return sum(kind.experts for kind in self.kinds)
         return self.layers - self.ffn.dense_layers if self.ffn.experts else 0

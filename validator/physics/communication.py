@@ -1,9 +1,10 @@
-"""Seconds of a step that devices wait for each other's bytes: all-reduce, all-gather and reduce-scatter, less what
+"""Seconds of a step that devices wait for communication (all-reduce, all-gather, reduce-scatter), without the part that
 computation hides.
 
-Bytes are those that the installed software moves, not those of the papers: DeepSpeed reduces the gradients of stages
-1 and 2 in whole all-reduces (runtime/zero/stage_1_and_2.py, allreduce_bucket), and stage 2 does so after every micro
-batch; DDP and FSDP spare all micro batches but the last (transformers, trainer.py; accelerate, no_sync)."""
+The formulas count the bytes that the installed software moves, which differ from the bytes in the papers. DeepSpeed
+reduces the gradients of stages 1 and 2 in whole all-reduces (runtime/zero/stage_1_and_2.py, allreduce_bucket), and
+stage 2 does so after every micro batch. DDP and FSDP reduce gradients in the last micro batch only (transformers,
+trainer.py; accelerate, no_sync)."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ _SHARE_THROUGH_HOST_MEMORY = 0.365
 
 
 class Collective(NamedTuple):
-    """`calls` collective operations that carry tensors of `size` bytes in all. Every byte goes round the ring `rounds`
-    times: once in an all-gather or a reduce-scatter, twice in an all-reduce."""
+    """`calls` collective operations that carry tensors of `size` bytes in total. Every byte goes round the ring
+    `rounds` times: once in an all-gather or a reduce-scatter, twice in an all-reduce."""
 
     size: float
     rounds: int
@@ -36,9 +37,12 @@ class Collective(NamedTuple):
 
 
 def slowest_link(device: DeviceRates, sharding: Sharding) -> tuple[TimeTerm, float]:
-    """Return the term of the link that a ring through all devices waits for, and its bytes a second. Each link carries
-    all gathered bytes but the last hop's share; so does each node's network, which its devices share. Devices without
-    links of their own share main memory."""
+    """Return the time term and the bytes per second of the link that limits a ring collective over all devices: the
+    link between the devices of a node, or the network between nodes if the network is slower.
+
+    In a ring, each link carries all gathered bytes except the share of the last hop. So does the network of each node,
+    which the devices of the node share. Devices without links of their own communicate through main memory and share
+    its bandwidth."""
     link = device.link
     if not device.nvlink_switch:
         link = min(link, _SHARE_THROUGH_HOST_MEMORY * device.host_bandwidth / sharding.devices_per_node)
@@ -48,14 +52,14 @@ def slowest_link(device: DeviceRates, sharding: Sharding) -> tuple[TimeTerm, flo
 
 
 def collective_seconds(collective: Collective, device: DeviceRates, sharding: Sharding) -> float:
-    """Seconds of ring collectives over all devices (Patarasu and Yuan, Bandwidth optimal all-reduce algorithms,
-    2009)."""
+    """Seconds that `collective` takes as ring operations over all devices (Patarasu and Yuan, Bandwidth optimal
+    all-reduce algorithms, 2009). Zero for one device."""
     world = sharding.world_size
     if world == 1:
         return 0.0
-    travelled = collective.size * (world - 1) / world / slowest_link(device, sharding)[1]
-    started = collective.calls * (_START_SECONDS + _HOP_SECONDS * (world - 1))
-    return collective.rounds * travelled + started
+    travel = collective.size * (world - 1) / world / slowest_link(device, sharding)[1]
+    start = collective.calls * (_START_SECONDS + _HOP_SECONDS * (world - 1))
+    return collective.rounds * travel + start
 
 
 # Traffic beside computation takes processors and memory bandwidth from it, and so costs this share of its own time even
@@ -68,7 +72,8 @@ _DDP_BUCKET_BYTES = 25 * 2**20
 
 
 class OverlapWindow(NamedTuple):
-    """`times` equal parts of a step in which collectives overlap with `behind` seconds of computation."""
+    """`times` equal parts of an optimizer step, such as its micro batches. In each part the `collectives` run while the
+    device computes for `behind` seconds; 0: the device does not compute meanwhile."""
 
     times: int
     collectives: tuple[Collective, ...]
@@ -78,8 +83,8 @@ class OverlapWindow(NamedTuple):
 def communication_seconds(
     step: TrainingStep, device: DeviceRates, micro_batch: MicroBatchCosts
 ) -> Mapping[TimeTerm, float]:
-    """Seconds of a step in which the devices wait for each other's bytes: over the links of a node, or over the network
-    between nodes if that is slower."""
+    """Seconds of one optimizer step in which devices wait for communication, as a mapping with one time term: `network`
+    if the network between nodes is slower than the links within a node, else `communication`. Empty for one device."""
     if step.sharding.world_size == 1:
         return {}
     term, _ = slowest_link(device, step.sharding)
@@ -101,26 +106,28 @@ def _overlap_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterat
 
 
 def _backward_seconds(step: TrainingStep, micro_batch: MicroBatchCosts) -> float:
-    """Seconds of the backward pass: twice the forward pass (once for frozen weights), and once more if layers are
-    recomputed."""
+    """Seconds of a micro batch's backward pass. It counts as twice the forward pass, or once if the base weights are
+    frozen, and once more if activations are recomputed."""
     products = (1 if step.trains_adapter else 2) + (0 if step.checkpointing == "off" else 1)
     share = products * _backward_layer_share(step)
     return (micro_batch.forward + micro_batch.backward) * share / (1 + share)
 
 
 def _backward_layer_share(step: TrainingStep) -> float:
-    """The share of the layers that gradients visit."""
-    whole = sum(number * layer.elements for number, layer in step.layers)
-    return sum(number * layer.elements for number, layer in step.backward_layers) / whole
+    """Share of the layers' elements that belong to layers which the backward pass visits."""
+    total = sum(number * layer.elements for number, layer in step.layers)
+    return sum(number * layer.elements for number, layer in step.backward_layers) / total
 
 
 def _reduction(step: TrainingStep, size: float, calls: float) -> Collective:
-    """Return the collective that reduces `size` bytes of gradients."""
+    """Return the collective that reduces `size` bytes of gradients in `calls` operations: an all-reduce or a
+    reduce-scatter, depending on the sharding strategy."""
     return Collective(size, 2 if step.strategy.collective == "all_reduce" else 1, calls)
 
 
 def _ddp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
-    """Return the windows of DDP: one all-reduce of all gradients a step, which overlaps with the last backward pass."""
+    """Yield the communication of DDP: one all-reduce of all gradients per step, overlapped with the last micro batch's
+    backward pass."""
     size = trained_bytes(step, step.sizes.gradient)
     yield OverlapWindow(
         1, (_reduction(step, size, ceil(size / _DDP_BUCKET_BYTES)),), _backward_seconds(step, micro_batch)
@@ -128,48 +135,49 @@ def _ddp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[O
 
 
 def _zero_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
-    """Return the windows of ZeRO stages 0 to 2: an all-reduce of gradients, which overlaps with the backward pass under
-    overlap_comm, then an all-gather of the updated weights."""
+    """Yield the communication of ZeRO stages 0 to 2. Gradients are all-reduced; in stages 1 and 2 this overlaps with
+    the backward pass if `overlap_comm` is set. Then stages 1 and 2 all-gather the updated weights."""
     sharding, strategy = step.sharding, step.strategy
-    reduced = _reduction(
+    all_reduce = _reduction(
         step, trained_bytes(step, step.sizes.gradient), ceil(step.trained_elements / max(sharding.reduce_bucket, 1))
     )
     computation = (
         _backward_seconds(step, micro_batch) if sharding.overlap_comm and strategy.shards_optimizer_states else 0.0
     )
     times = step.work.accumulation if strategy.reduces == "every micro batch" else 1
-    yield OverlapWindow(times, (reduced,), computation)
+    yield OverlapWindow(times, (all_reduce,), computation)
     if strategy.shards_optimizer_states:
         size = trained_bytes(step, step.sizes.adapter if step.trains_adapter else step.sizes.trained)
         yield OverlapWindow(1, (Collective(size, 1, ceil(step.trained_elements / max(sharding.allgather_bucket, 1))),))
 
 
 def gathers_per_micro_batch(step: TrainingStep) -> float:
-    """Number of times that a micro batch gathers the weights: once in each forward pass, and once more for the layers
-    that gradients visit. A layer that is recomputed keeps the gathered weights for that."""
+    """Number of times that a micro batch all-gathers the weights: once in each forward pass, and once more for the
+    layers that the backward pass visits. A recomputed layer keeps its gathered weights for its backward pass."""
     return forward_passes(step) + _backward_layer_share(step)
 
 
 def _zero3_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
-    """Return the windows of ZeRO-3: weights, also frozen ones, are gathered module by module, the next ones during the
-    module at work. Gradients are reduced and scattered after every micro batch, under overlap_comm during the backward
-    pass."""
+    """Yield the communication of ZeRO-3. All weights, frozen weights included, are all-gathered module by module, each
+    while the previous module computes. Gradients are reduce-scattered after every micro batch; this overlaps with
+    computation if `overlap_comm` is set."""
     sharding, passes = step.sharding, gathers_per_micro_batch(step)
     size = base_weight_bytes(step) + (trained_bytes(step, step.sizes.adapter) if step.trains_adapter else 0.0)
     bundles = min(_gathered_tensors(step), ceil(step.parameters / max(sharding.prefetch_bucket, 1)))
-    gathered = Collective(passes * size + reference_weight_bytes(step), 1, passes * bundles)
-    scattered = _reduction(
+    all_gather = Collective(passes * size + reference_weight_bytes(step), 1, passes * bundles)
+    reduce_scatter = _reduction(
         step, trained_bytes(step, step.sizes.gradient), ceil(step.trained_elements / max(sharding.reduce_bucket, 1))
     )
-    overlapping = (gathered, scattered) if sharding.overlap_comm else (gathered,)
+    overlapping = (all_gather, reduce_scatter) if sharding.overlap_comm else (all_gather,)
     yield OverlapWindow(step.work.accumulation, overlapping, micro_batch.forward + micro_batch.backward)
     if not sharding.overlap_comm:
-        yield OverlapWindow(step.work.accumulation, (scattered,))
+        yield OverlapWindow(step.work.accumulation, (reduce_scatter,))
 
 
 def _gathered_tensors(step: TrainingStep) -> int:
-    """Number of matrices of all layers, with two for each adapter. The experts of a layer are gathered as one
-    (LLaMA-Factory, model_utils/moe.py, add_z3_leaf_module)."""
+    """Number of matrices that ZeRO-3 gathers in one pass through all layers. An adapted module counts with the two
+    matrices of its adapter. The experts of a layer are gathered as one module (LLaMA-Factory, model_utils/moe.py,
+    add_z3_leaf_module)."""
     return sum(
         count * (1 if linear.routed else linear.number * (3 if step.is_adapted(linear) else 1))
         for count, layer in step.layers
@@ -178,14 +186,14 @@ def _gathered_tensors(step: TrainingStep) -> int:
 
 
 def _fsdp_windows(step: TrainingStep, micro_batch: MicroBatchCosts) -> Iterator[OverlapWindow]:
-    """Return the windows of FSDP: weights are gathered layer by layer in compute precision, once more for the backward
-    pass if layers release them after the forward pass; gradients are reduced and scattered during the last backward
-    pass alone."""
+    """Yield the communication of FSDP. Weights are all-gathered layer by layer in compute precision, and once more for
+    the backward pass if the strategy frees them after the forward pass. Gradients are reduce-scattered in the last
+    micro batch only, overlapped with computation."""
     times, layers = step.work.accumulation, step.arch.layers
-    stored = base_weight_bytes(step) / (step.work.base_bytes * step.parameters) if step.work.quant_bits else 1.0
+    share = base_weight_bytes(step) / (step.work.base_bytes * step.parameters) if step.work.quant_bits else 1.0
     passes = 1.0 if step.strategy.keeps_gathered else gathers_per_micro_batch(step)
-    gathered = Collective(passes * step.sizes.compute * stored * step.parameters, 1, passes * layers)
-    scattered = _reduction(step, trained_bytes(step, step.sizes.compute), layers)
+    all_gather = Collective(passes * step.sizes.compute * share * step.parameters, 1, passes * layers)
+    reduce_scatter = _reduction(step, trained_bytes(step, step.sizes.compute), layers)
     computation = micro_batch.forward + micro_batch.backward
-    yield OverlapWindow(times - 1, (gathered,), computation)
-    yield OverlapWindow(1, (gathered, scattered), computation)
+    yield OverlapWindow(times - 1, (all_gather,), computation)
+    yield OverlapWindow(1, (all_gather, reduce_scatter), computation)

@@ -1,5 +1,5 @@
-"""Seconds that a device computes in one layer, and in the output layer, of a micro batch, forward and backward: matrix
-products and adapters, attention scores, routed experts, memory-bound work, dequantization, loss."""
+"""Seconds of computation on the device in one layer and in the output layer, forward and backward, per micro batch:
+matmuls and adapters, attention scores, routed experts, memory-bound work, dequantization, loss."""
 
 from __future__ import annotations
 
@@ -11,67 +11,73 @@ from validator.physics.training_step import TrainingStep
 
 
 def linear_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Seconds of the base model's linear modules that every token passes through, with their adapters."""
+    """Seconds of one layer's linear modules that every token passes, with their adapters. Routed experts are not
+    included."""
     size = step.sizes.compute
     base = [linear for linear in layer.linears if not linear.routed]
-    once = sum(rates.product(step.tokens, each.inputs, each.outputs, size, each.number) for each in base)
-    adapted = [adapter_cost(step, rates, each) for each in base if step.is_adapted(each)]
-    forward, backward = sum(cost.forward for cost in adapted), sum(cost.backward for cost in adapted)
-    return PassCost(TimeTerm.MATMUL, once + forward, (1 + weight_gradient_products(step)) * once + backward)
+    matmul = sum(rates.product(step.tokens, each.inputs, each.outputs, size, each.number) for each in base)
+    adapters = [adapter_cost(step, rates, each) for each in base if step.is_adapted(each)]
+    forward, backward = sum(cost.forward for cost in adapters), sum(cost.backward for cost in adapters)
+    return PassCost(TimeTerm.MATMUL, matmul + forward, (1 + weight_gradient_products(step)) * matmul + backward)
 
 
 def weight_gradient_products(step: TrainingStep) -> float:
-    """Number of matrix products for weight gradients per product of the base model: none for frozen weights. BAdam
-    trains one block of layers at a time (arXiv 2404.02827)."""
+    """Number of matmuls for weight gradients per forward matmul of the base model: 0 if the base weights are frozen,
+    else 1. BAdam trains one block of layers at a time (arXiv 2404.02827), so for BAdam the number is 1 divided by the
+    number of layers."""
     if step.trains_adapter:
         return 0.0
     return 1 / step.arch.layers if step.optimizer.states == "one layer" else 1.0
 
 
 def early_stop_savings(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> float:
-    """Seconds that non-reentrant checkpointing saves: recomputation stops once all saved tensors exist (torch
-    utils/checkpoint.py, early_stop), and the result of the last product is not one of them."""
-    last = layer.down[-1:] if not (step.work.reentrant or layer.mixture) else ()
-    plain = [each for each in last if not step.is_adapted(each)]
-    return sum(rates.product(step.tokens, each.inputs, each.outputs, step.sizes.compute) for each in plain)
+    """Seconds of one layer's recomputation that non-reentrant checkpointing saves. Recomputation stops once all tensors
+    exist that gradients need (torch utils/checkpoint.py, early_stop), and the result of the layer's last matmul is not
+    needed. Zero under reentrant checkpointing, for mixtures of experts, and if the last module has an adapter."""
+    candidates = layer.down[-1:] if not (step.work.reentrant or layer.mixture) else ()
+    linears = [each for each in candidates if not step.is_adapted(each)]
+    return sum(rates.product(step.tokens, each.inputs, each.outputs, step.sizes.compute) for each in linears)
 
 
 def adapter_cost(step: TrainingStep, rates: AttainedRates, linear: Linear) -> PassCost:
-    """Seconds of the adapter of one module. LoRA (arXiv 2106.09685): two products through the rank; the input is cast
-    to the adapter's precision, goes through dropout and is cast back; the result is scaled and added (peft,
-    tuners/lora/layer.py, Linear.forward). DoRA (2402.09353) also scales the base's result and takes the norm of the
-    whole matrix. OFT (2306.07280) rotates blocks of the input before the base's product."""
+    """Seconds of the adapters of `linear`, forward and backward.
+
+    LoRA (arXiv 2106.09685) runs two matmuls through the rank; the input is cast to the adapter's precision, dropped out
+    and cast back, and the result is scaled and added (peft, tuners/lora/layer.py, Linear.forward). DoRA (2402.09353)
+    scales the base module's result once more and takes the norm of the whole matrix. Orthogonal fine-tuning
+    (2306.07280) rotates blocks of the input before the base module's matmul."""
     work, sizes, tokens = step.work, step.sizes, step.tokens
     if work.method == "oft":
-        moved = linear.number * tokens * linear.inputs * (sizes.adapter + 2 * sizes.compute) / rates.bandwidth
-        turned = rates.product(tokens, work.adapter.block_size, linear.inputs, sizes.compute, linear.number)
-        return PassCost(TimeTerm.MATMUL, turned + moved, 2 * turned + 2 * moved)
+        transfer = linear.number * tokens * linear.inputs * (sizes.adapter + 2 * sizes.compute) / rates.bandwidth
+        rotation = rates.product(tokens, work.adapter.block_size, linear.inputs, sizes.compute, linear.number)
+        return PassCost(TimeTerm.MATMUL, rotation + transfer, 2 * rotation + 2 * transfer)
     rank, size = work.adapter.rank, sizes.compute if work.precision == "amp" else sizes.adapter
-    through = rates.product(tokens, linear.inputs, rank, size) + rates.product(tokens, rank, linear.outputs, size)
-    around = linear.inputs * _adapter_input_bytes(step) + linear.outputs * 5 * size
-    forward = through + tokens * around / rates.bandwidth
-    backward = 2 * through + tokens * (around + 3 * size * linear.inputs) / rates.bandwidth
+    matmul = rates.product(tokens, linear.inputs, rank, size) + rates.product(tokens, rank, linear.outputs, size)
+    traffic = linear.inputs * _adapter_input_bytes(step) + linear.outputs * 5 * size
+    forward = matmul + tokens * traffic / rates.bandwidth
+    backward = 2 * matmul + tokens * (traffic + 3 * size * linear.inputs) / rates.bandwidth
     if work.adapter.dora:
-        extra = _dora_seconds(step, rates, linear)
-        forward, backward = forward + extra, backward + extra
+        dora = _dora_seconds(step, rates, linear)
+        forward, backward = forward + dora, backward + dora
     return PassCost(TimeTerm.MATMUL, linear.number * forward, linear.number * backward)
 
 
 def _adapter_input_bytes(step: TrainingStep) -> float:
     """Bytes moved per element of an adapted module's input: the cast to the adapter's precision, dropout, and the cast
-    back to autocast's precision."""
+    back to the precision that autocast computes in."""
     sizes = step.sizes
-    raised = sizes.adapter + sizes.compute if sizes.adapter != sizes.compute else 0.0
-    dropped = 2 * sizes.adapter + 1 if step.work.adapter.dropout else 0.0
-    return raised * (2 if step.work.precision == "amp" else 1) + dropped
+    cast = sizes.adapter + sizes.compute if sizes.adapter != sizes.compute else 0.0
+    dropout = 2 * sizes.adapter + 1 if step.work.adapter.dropout else 0.0
+    return cast * (2 if step.work.precision == "amp" else 1) + dropout
 
 
 def _dora_seconds(step: TrainingStep, rates: AttainedRates, linear: Linear) -> float:
-    """Seconds of DoRA's norm of base and adapter together: the adapter's product is materialized, and both matrices are
-    read in fp32 (peft, tuners/lora/dora.py)."""
+    """Seconds that DoRA adds to each pass of one module. DoRA needs the norm of base and adapter together: it
+    multiplies the adapter's two matrices to the full size and reads both full matrices in fp32 (peft,
+    tuners/lora/dora.py)."""
     product = rates.product(linear.inputs, step.work.adapter.rank, linear.outputs, step.sizes.adapter)
-    moved = 6 * 4.0 * linear.inputs * linear.outputs + 3 * step.sizes.compute * step.tokens * linear.outputs
-    return product + moved / rates.bandwidth
+    traffic = 6 * 4.0 * linear.inputs * linear.outputs + 3 * step.sizes.compute * step.tokens * linear.outputs
+    return product + traffic / rates.bandwidth
 
 
 # Of what products attain: FlashAttention-2 reaches 73 % of an A100's rate forward and 63 % backward at a head of 128
@@ -83,22 +89,24 @@ _EAGER_BYTES, _EAGER_BYTES_BACKWARD = 26.0, 34.0
 
 
 def attention_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Seconds of attention and mixer in one layer, between the projections."""
-    mixed = scored = PassCost(TimeTerm.ATTENTION, 0.0, 0.0)
+    """Seconds of attention and of a mixer such as Mamba in one layer, without their projections (linear modules)."""
+    mixer = scores = PassCost(TimeTerm.ATTENTION, 0.0, 0.0)
     if layer.mixer:
-        mixed = _mixer_cost(step, rates, layer, layer.mixer)
+        mixer = _mixer_cost(step, rates, layer, layer.mixer)
     if layer.attends:
-        scored = _score_cost(step, rates)
-    return PassCost(TimeTerm.ATTENTION, mixed.forward + scored.forward, mixed.backward + scored.backward)
+        scores = _score_cost(step, rates)
+    return PassCost(TimeTerm.ATTENTION, mixer.forward + scores.forward, mixer.backward + scores.backward)
 
 
 def _mixer_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer, mixer: Mixer) -> PassCost:
-    """Seconds of a mixer's products over tokens or states, which the backward pass makes twice, and of its memory
-    traffic."""
+    """Seconds of a mixer's matmuls over tokens or states, and of its memory traffic. The backward pass runs twice as
+    many matmuls as the forward pass."""
     products = mixer.matmul_flops(step) / rates.flops(mixer.matmul_element_size(step))
     traffic = mixer.traffic(step, layer)
-    moved = traffic.size / rates.bandwidth
-    return PassCost(TimeTerm.ATTENTION, products + traffic.forward * moved, 2 * products + traffic.backward * moved)
+    transfer = traffic.size / rates.bandwidth
+    return PassCost(
+        TimeTerm.ATTENTION, products + traffic.forward * transfer, 2 * products + traffic.backward * transfer
+    )
 
 
 def _score_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
@@ -119,16 +127,17 @@ def _score_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
 
 
 def _attended_tokens(step: TrainingStep, whole: bool) -> float:
-    """Number of tokens that one token attends to: the towers' in layers that read them; else those of the sequence. A
-    kernel without a mask skips later tokens, and tokens outside the window of layers that have one."""
+    """Average number of tokens that one token attends to: all tower tokens in cross-attention, else tokens of its own
+    sequence. `whole`: the kernel computes the scores of all tokens of the sequence. If `whole` is False, the kernel
+    skips later tokens and, in layers with a sliding window, tokens outside the window."""
     length, attn = float(step.work.length), step.arch.attn
     if attn.cross_attention:
         return float(sum(encoding.tokens for encoding in step.work.towers))
     if whole:
         return length
-    near = min(length, attn.window) if attn.window else length
+    window = min(length, attn.window) if attn.window else length
     share = attn.window_share if attn.window else 0.0
-    return share * near * (1 - near / (2 * length)) + (1 - share) * length / 2
+    return share * window * (1 - window / (2 * length)) + (1 - share) * length / 2
 
 
 # Times that a chosen token is read or written between products: gathered, weighted, masked, brought back in order,
@@ -137,33 +146,37 @@ _PERMUTATION_TRAFFIC = 9
 
 
 def experts_reached(step: TrainingStep) -> float:
-    """Number of experts of a layer that tokens reach: each token passes one by with probability 1 - chosen / all."""
+    """Expected number of experts of a layer that at least one token reaches. Each token misses an expert with
+    probability 1 - chosen / all."""
     ffn = step.arch.ffn
     return float(ffn.experts * (1 - (1 - ffn.experts_per_token / ffn.experts) ** step.tokens))
 
 
 def expert_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Seconds of the products of the chosen experts, each with its share of the tokens, and of permuting tokens there
-    and back."""
+    """Seconds of the routed experts of one layer: the matmuls of the chosen experts, each on its share of the tokens,
+    and the permutation of tokens to the experts and back. Zero in layers without experts."""
     ffn, hidden, size = step.arch.ffn, step.arch.hidden, step.sizes.compute
     if not ffn.experts or not layer.mixture:
         return PassCost(TimeTerm.EXPERTS, 0.0, 0.0)
-    reached = experts_reached(step)
-    each = step.tokens * ffn.experts_per_token / reached
-    shapes = (3 if ffn.gated else 2) * reached
-    once = rates.product(each, hidden, ffn.expert_width, size, shapes)
-    moved = (
+    experts = experts_reached(step)
+    tokens = step.tokens * ffn.experts_per_token / experts
+    shapes = (3 if ffn.gated else 2) * experts
+    matmul = rates.product(tokens, hidden, ffn.expert_width, size, shapes)
+    permutation = (
         step.tokens
         * (ffn.experts_per_token * _PERMUTATION_TRAFFIC * size * hidden + 16.0 * ffn.experts)
         / rates.bandwidth
     )
-    adapted = _expert_adapter_cost(step, rates, layer)
-    back = (1 + weight_gradient_products(step)) * once
-    return PassCost(TimeTerm.EXPERTS, once + moved + adapted.forward, back + moved + adapted.backward)
+    adapters = _expert_adapter_cost(step, rates, layer)
+    backward = (1 + weight_gradient_products(step)) * matmul
+    return PassCost(
+        TimeTerm.EXPERTS, matmul + permutation + adapters.forward, backward + permutation + adapters.backward
+    )
 
 
 def _expert_adapter_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Seconds of the adapters of routed experts that are linear modules: each sees its share of the tokens."""
+    """Seconds of the adapters of routed experts that are separate linear modules. Each adapter runs on its expert's
+    share of the tokens."""
     costs = [adapter_cost(step, rates, each) for each in layer.linears if each.routed and step.is_adapted(each)]
     share = step.arch.ffn.experts_per_token / step.arch.ffn.experts
     return PassCost(
@@ -172,39 +185,39 @@ def _expert_adapter_cost(step: TrainingStep, rates: AttainedRates, layer: Decode
 
 
 def elementwise_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Seconds of a layer's memory-bound work: norms, activation, rotary embedding, residual sums and their gradients,
-    casts."""
+    """Seconds of one layer's memory-bound work, in the forward and in the backward pass: norms, activation function,
+    rotary embedding, casts, and residual additions with the additions of their gradients."""
     attn, traffic = step.arch.attn, norm_traffic(step)
-    normed = step.arch.norms_per_layer * step.arch.hidden
+    norm_width = step.arch.norms_per_layer * step.arch.hidden
     if layer.attends and (attn.qk_norm or attn.full_width_qk_norm):
-        normed += attn.query_width + attn.key_width
+        norm_width += attn.query_width + attn.key_width
     residual = (7.0 if step.arch.dropout else 6.0) * step.sizes.residual * step.arch.hidden
     parts = (
-        (normed * traffic[0], normed * traffic[1]),
+        (norm_width * traffic[0], norm_width * traffic[1]),
         _activation_bytes(step, layer),
         _rotary_bytes(step, layer),
         (residual, residual),
         _cast_bytes(step, layer),
     )
     forward, backward = (sum(part) for part in zip(*parts, strict=True))
-    each = step.tokens / rates.bandwidth
-    return PassCost(TimeTerm.ELEMENTWISE, forward * each, backward * each)
+    seconds_per_byte = step.tokens / rates.bandwidth
+    return PassCost(TimeTerm.ELEMENTWISE, forward * seconds_per_byte, backward * seconds_per_byte)
 
 
 def norm_traffic(step: TrainingStep) -> tuple[float, float]:
-    """Bytes moved per element of a norm, in the forward and in the backward pass. transformers writes RMSNorm out: to
-    fp32, square, mean, product, back, weight (LlamaRMSNorm.forward); LayerNorm and Liger's kernels are one kernel in
-    each pass."""
+    """Bytes moved per element of a norm, in the forward and in the backward pass. transformers writes RMSNorm out
+    operator by operator: to fp32, square, mean, product, back, weight (LlamaRMSNorm.forward). LayerNorm and Liger's
+    kernels are one kernel in each pass."""
     stream = step.sizes.residual
     if step.work.fused_kernels or NORMS[step.arch.norm].one_kernel:
         return 2 * stream, 4 * stream
-    turned = 2 * (4 + stream) if stream < 4 else 0.0
-    return turned + 20 + 2 * stream, turned + 40 + 3 * stream
+    cast = 2 * (4 + stream) if stream < 4 else 0.0
+    return cast + 20 + 2 * stream, cast + 40 + 3 * stream
 
 
 def _activation_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float]:
-    """Bytes moved per token by the activation. A gated activation also multiplies two values, whose gradients take
-    three kernels."""
+    """Bytes per token that the feed-forward activation moves, in the forward and in the backward pass. A gated block
+    runs an activation and a product of two tensors; their gradients take three kernels."""
     ffn, size = step.arch.ffn, step.sizes.compute
     width = (ffn.shared_width + ffn.experts_per_token * ffn.expert_width) if layer.mixture else ffn.width
     if step.work.fused_kernels and ffn.gated:
@@ -214,8 +227,9 @@ def _activation_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, f
 
 
 def _rotary_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float]:
-    """Bytes moved per token by rotary embeddings: queries and keys times cosine, halves exchanged, times sine, and the
-    sum (transformers, apply_rotary_pos_emb), or one kernel."""
+    """Bytes per token that rotary embeddings move, in the forward and in the backward pass. transformers multiplies
+    queries and keys by the cosine, exchanges their halves, multiplies the exchanged halves by the sine, and adds the
+    two products (transformers, apply_rotary_pos_emb). Fused kernels do this in one kernel."""
     if not layer.attends or step.arch.attn.alibi:
         return 0.0, 0.0
     width = step.sizes.compute * (step.arch.attn.query_width + step.arch.attn.key_width)
@@ -224,8 +238,9 @@ def _rotary_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float
 
 
 def _cast_bytes(step: TrainingStep, layer: DecoderLayer) -> tuple[float, float]:
-    """Bytes moved per token by casts: autocast converts an fp32 hidden state to half precision for every module that
-    reads it."""
+    """Bytes per token that autocast moves to cast an fp32 hidden state to half precision, in the forward and in the
+    backward pass. Every module that reads the hidden state casts it anew. Zero if hidden states already have compute
+    precision."""
     sizes = step.sizes
     if sizes.residual <= sizes.compute:
         return 0.0, 0.0
@@ -241,43 +256,45 @@ _DEQUANTIZATION_RATE = 1.0e11
 
 
 def dequantization_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Seconds of dequantization, which reads quantized weights and writes compute precision in both passes."""
+    """Seconds to dequantize the weights of one layer, once in the forward and once in the backward pass. The kernels
+    read packed weights and write them in compute precision. Zero without quantization."""
     bits = step.work.quant_bits
     if not bits:
         return PassCost(TimeTerm.QUANTIZATION, 0.0, 0.0)
     if bits == 8:
         return _int8_cost(step, rates, layer)
-    moved = layer.linear_elements * (bits / 8 + step.sizes.compute) / rates.bandwidth
-    once = layer.linear_elements / _DEQUANTIZATION_RATE + moved
-    return PassCost(TimeTerm.QUANTIZATION, once, once)
+    transfer = layer.linear_elements * (bits / 8 + step.sizes.compute) / rates.bandwidth
+    seconds = layer.linear_elements / _DEQUANTIZATION_RATE + transfer
+    return PassCost(TimeTerm.QUANTIZATION, seconds, seconds)
 
 
 def _int8_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Seconds of LLM.int8() (arXiv 2208.07339) beside the products: inputs are quantized to 8 bits by row and by column
-    without their outliers, and results come as 32 bits; the backward pass dequantizes the weights."""
-    moved = sum(each.number * (12 * each.inputs + 10 * each.outputs) for each in layer.linears) * step.tokens
-    whole = layer.linear_elements / _DEQUANTIZATION_RATE
-    return PassCost(TimeTerm.QUANTIZATION, moved / rates.bandwidth + whole, whole)
+    """Seconds that 8-bit quantization adds to one layer. LLM.int8() (arXiv 2208.07339) converts inputs to 8 bits by row
+    and by column and takes their outliers out; results come as 32 bits. The backward pass dequantizes the weights."""
+    traffic = sum(each.number * (12 * each.inputs + 10 * each.outputs) for each in layer.linears) * step.tokens
+    unpacking = layer.linear_elements / _DEQUANTIZATION_RATE
+    return PassCost(TimeTerm.QUANTIZATION, traffic / rates.bandwidth + unpacking, unpacking)
 
 
 def weight_update_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Seconds of autocast for trained weights: a half-precision copy of each for every pass, and the cast of its
-    gradient back, which accumulation adds to an earlier one."""
+    """Seconds of the casts of one layer's trained weights, and of the accumulation of their gradients. Autocast makes a
+    half-precision copy of each matrix for each pass, and casts the gradient of the copy back. With gradient
+    accumulation, each new gradient is added to the earlier one. Zero if only adapters train."""
     if step.trains_adapter:
         return PassCost(TimeTerm.ELEMENTWISE, 0.0, 0.0)
     cast = (step.sizes.trained + 2.0) if step.sizes.autocast_copies else 0.0
-    added = 3 * step.sizes.gradient if step.work.accumulation > 1 else 0.0
+    addition = 3 * step.sizes.gradient if step.work.accumulation > 1 else 0.0
     seconds = layer.matrices / rates.bandwidth
-    return PassCost(TimeTerm.ELEMENTWISE, cast * seconds, (cast + added) * seconds)
+    return PassCost(TimeTerm.ELEMENTWISE, cast * seconds, (cast + addition) * seconds)
 
 
 LAYER_COST_FUNCTIONS = (linear_cost, attention_cost, expert_cost, elementwise_cost, dequantization_cost)
 
 
 def layer_costs(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> tuple[PassCost, ...]:
-    """Return the costs of one layer on the device, by term."""
-    inside = step.for_layer(layer)
-    return tuple(part(inside, rates, layer) for part in LAYER_COST_FUNCTIONS)
+    """Return the costs of one layer on the device, one PassCost for each time term."""
+    layer_step = step.for_layer(layer)
+    return tuple(part(layer_step, rates, layer) for part in LAYER_COST_FUNCTIONS)
 
 
 # Bytes moved for each logit beside its product: to fp32, log-softmax, the chosen ones; backward the gradients of both
@@ -287,13 +304,13 @@ _UPCAST_TRAFFIC, _SHIFTED_TRAFFIC, _FUSED_TRAFFIC = (18.0, 22.0), (26.0, 30.0), 
 
 
 def lm_head_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
-    """Seconds of final norm, product with the vocabulary and loss. A fused loss makes its gradients in the forward
-    pass."""
+    """Seconds of the final norm, the output layer's matmul and the loss. A fused loss computes the gradients in the
+    forward pass. In a stage with a value head that needs no logits, only the norm counts."""
     forward, backward = norm_traffic(step)
-    moved = step.tokens * step.arch.hidden / rates.bandwidth
-    final = PassCost(TimeTerm.HEAD, forward * moved, backward * moved)
+    norm_time = step.tokens * step.arch.hidden / rates.bandwidth
+    norm = PassCost(TimeTerm.HEAD, forward * norm_time, backward * norm_time)
     if step.work.value_head and not step.work.needs_full_logits:
-        return final
+        return norm
     product = rates.product(step.tokens, step.arch.hidden, step.arch.vocab, step.sizes.compute)
     gradients = product * (2 if step.trains_head else 1)
     forward_traffic, backward_traffic = {
@@ -303,9 +320,9 @@ def lm_head_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
     }[step.work.loss]
     logits = step.tokens * step.arch.vocab / rates.bandwidth
     if step.work.loss == "fused":
-        return PassCost(TimeTerm.HEAD, final.forward + product + gradients + forward_traffic * logits, final.backward)
+        return PassCost(TimeTerm.HEAD, norm.forward + product + gradients + forward_traffic * logits, norm.backward)
     return PassCost(
         TimeTerm.HEAD,
-        final.forward + product + forward_traffic * logits,
-        final.backward + gradients + backward_traffic * logits,
+        norm.forward + product + forward_traffic * logits,
+        norm.backward + gradients + backward_traffic * logits,
     )

@@ -21,9 +21,12 @@ from validator.physics.workload import DDP, Workload
 
 @dataclass(eq=False)
 class DecoderLayer:
-    """One kind of decoder layer. `experts`: elements of experts that are 3-D parameters; `vectors`: elements of norms,
-    biases, sinks, routers, convolutions; `mixture`: a router chooses experts; `mixer`: what stands in place of
-    attention, or beside it. A layer equals only itself, so that caches find it without comparing its fields."""
+    """One kind of decoder layer. `linears`: the layer's linear modules. `experts`: elements of its fused 3-D expert
+    parameters. `vectors`: elements of norms, biases, sinks, routers and convolutions. `mixture`: tokens are routed to
+    experts, fused or not. `mixer`: the part, such as Mamba, that replaces attention or runs beside it. `attends`: the
+    layer has attention.
+
+    A layer is equal only to itself, so that caches find the results for a layer without comparing fields."""
 
     linears: tuple[Linear, ...]
     experts: int
@@ -37,7 +40,7 @@ class DecoderLayer:
 
     @cached_property
     def matrices(self) -> int:
-        """Elements of linear modules and experts."""
+        """Number of elements of the layer's linear modules and fused experts."""
         return self.linear_elements + self.experts
 
     @cached_property
@@ -50,27 +53,28 @@ class DecoderLayer:
 
     @cached_property
     def down(self) -> tuple[Linear, ...]:
-        """Linear modules whose results leave the feed-forward block."""
+        """Linear modules whose results leave the feed-forward block (role `down`)."""
         return self.by_role("down")
 
     @cached_property
     def readers(self) -> tuple[Linear, ...]:
-        """Linear modules that read what enters the feed-forward block."""
+        """Linear modules that read the input of the feed-forward block, such as `gate` and `up`."""
         return self.by_role("gate", "up", "gate_up", "shared_gate")
 
     @cached_property
     def routed(self) -> DecoderLayer:
-        """The linear modules of routed experts; empty if the experts are fused."""
+        """Return a layer that holds only the linear modules of this layer's routed experts. It is empty if the experts
+        are fused."""
         return DecoderLayer(tuple(linear for linear in self.linears if linear.routed), 0, 0)
 
     @cached_property
     def unrouted(self) -> DecoderLayer:
-        """The linear modules outside of routed experts."""
+        """Return a layer that holds only the linear modules outside this layer's routed experts."""
         return DecoderLayer(tuple(linear for linear in self.linears if not linear.routed), 0, 0)
 
     @cached_property
     def attention(self) -> tuple[Linear, ...]:
-        """Linear modules outside the feed-forward block."""
+        """Linear modules outside the feed-forward block: those of attention and of a mixer such as Mamba."""
         return tuple(linear for linear in self.linears if linear not in (*self.down, *self.readers))
 
 
@@ -116,16 +120,16 @@ def _expert_linears(hidden: int, ffn: FeedForwardShape) -> list[Linear]:
 
 
 def _attention_vectors(attn: AttentionShape) -> int:
-    normed = 1 if attn.shares_kv else 2
-    heads = (normed * attn.head_dim if attn.qk_norm else 0) + (attn.heads if attn.sinks else 0)
+    norms = 1 if attn.shares_kv else 2
+    heads = (norms * attn.head_dim if attn.qk_norm else 0) + (attn.heads if attn.sinks else 0)
     heads += attn.query_width + attn.key_width if attn.full_width_qk_norm else 0
     heads += 2 if attn.cross_attention else 0
     return heads + attn.q_rank + attn.kv_rank
 
 
 def _attention_part(arch: Architecture, kind: LayerKind) -> tuple[list[Linear], int]:
-    """Return the linear modules of a layer before its feed-forward block, and the elements of all other parameters
-    there."""
+    """Return the linear modules of a layer's attention and mixer, and the number of elements of the layer's norms and
+    of the other parameters of attention and mixer."""
     linears: list[Linear] = []
     vectors = arch.norms_per_layer * arch.norm_elements
     if arch.mixer and kind.mixes:
@@ -142,8 +146,8 @@ def _build_layer(arch: Architecture, kind: LayerKind, fused: bool) -> DecoderLay
     mixer = arch.mixer if kind.mixes else None
     experts = routing = 0
     if kind.experts:
-        more, experts, routing = _mixture_part(arch, fused)
-        linears += more
+        mixture, experts, routing = _mixture_part(arch, fused)
+        linears += mixture
     else:
         linears += _feed_forward_linears(arch.hidden, arch.ffn.width, arch.ffn, bias=arch.ffn.bias)
         if width := arch.per_layer_input_width:
@@ -153,8 +157,8 @@ def _build_layer(arch: Architecture, kind: LayerKind, fused: bool) -> DecoderLay
 
 
 def _mixture_part(arch: Architecture, fused: bool) -> tuple[list[Linear], int, int]:
-    """Return the linear modules of a mixture of experts, the elements of experts in one tensor, and those of a router
-    that is no linear module."""
+    """Return the linear modules of a mixture of experts, the elements of its fused expert tensors, and the elements of
+    a router that is no linear module."""
     ffn, hidden = arch.ffn, arch.hidden
     experts = _expert_linears(hidden, ffn)
     router = ffn.experts * (hidden + (1 if ffn.router_bias else 0))
@@ -175,19 +179,20 @@ def _mixture_part(arch: Architecture, fused: bool) -> tuple[list[Linear], int, i
 
 
 def last_layers(layers: tuple[tuple[int, DecoderLayer], ...], number: int) -> tuple[tuple[int, DecoderLayer], ...]:
-    """Return the last `number` of the layers that `build_layers` returns."""
-    last: list[tuple[int, DecoderLayer]] = []
+    """Return the last `number` layers, as pairs (number of identical layers, layer). `layers` are the pairs that
+    `build_layers` returns."""
+    tail: list[tuple[int, DecoderLayer]] = []
     for available, layer in reversed(layers):
-        chosen = min(available, number - sum(count for count, _ in last))
-        if chosen > 0 or not last:
-            last.insert(0, (chosen, layer))
-    return tuple(last)
+        chosen = min(available, number - sum(count for count, _ in tail))
+        if chosen > 0 or not tail:
+            tail.insert(0, (chosen, layer))
+    return tuple(tail)
 
 
 @lru_cache(maxsize=512)
 def build_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
-    """Return (number, layer) for each run of layers that are alike, first layers first. `fused`: experts are 3-D
-    parameters."""
+    """Return the decoder's layers as pairs (number of identical layers in a row, layer), first layers first. `fused`
+    means that experts are 3-D parameters instead of linear modules."""
     if arch.counted_layers:
         return tuple(
             (each.number, DecoderLayer(tuple(Linear(*one) for one in each.linears), each.experts, each.vectors))
@@ -204,9 +209,12 @@ def build_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Dec
 
 @lru_cache(maxsize=64)
 def mtp_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
-    """Return (number, layer) of the multi-token-prediction layers, or nothing. Each is like the decoder's last layer,
-    but first joins a hidden state with an embedding, and has a norm for both and one at the end (arXiv 2505.07608,
-    MiMoMTPLayers of modeling_mimo.py)."""
+    """Return the multi-token-prediction layers as pairs (number of identical layers, layer); empty if the model has no
+    such layers. `fused`: experts are 3-D parameters instead of linear modules.
+
+    A layer has the shape of the decoder's last layer. In addition, a linear module joins a hidden state with an
+    embedding; the hidden state, the embedding and the layer's result have a norm each (arXiv 2505.07608, MiMoMTPLayers
+    of modeling_mimo.py)."""
     if not arch.mtp_layers:
         return ()
     last = build_layers(arch, fused)[-1][1]
@@ -217,16 +225,18 @@ def mtp_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, Decod
 
 
 def loaded_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
-    """Return (number, layer) of all layers that are loaded, also of those that never run."""
+    """Return all layers that are loaded, as pairs (number of identical layers, layer): the decoder's layers, then the
+    multi-token-prediction layers, which never run. `fused`: experts are 3-D parameters instead of linear modules."""
     return (*build_layers(arch, fused), *mtp_layers(arch, fused))
 
 
 def mtp_elements(arch: Architecture) -> int:
-    """Parameters of the multi-token-prediction layers."""
+    """Number of parameters of the multi-token-prediction layers."""
     return sum(number * layer.elements for number, layer in mtp_layers(arch))
 
 
 def elements_without_states(arch: Architecture, workload: Workload) -> int:
-    """Elements of the multi-token-prediction layers that have no gradient and no optimizer state. Zero under DeepSpeed
-    and FSDP, which keep both for every parameter that requires grad."""
+    """Number of elements of the multi-token-prediction layers if all weights train and neither DeepSpeed nor FSDP is
+    used; else 0. These layers never run, so they have no gradient and no optimizer state. DeepSpeed and FSDP keep
+    gradient and state even so, for every parameter that requires grad."""
     return 0 if workload.sharding.strategy != DDP or workload.method != "full" else mtp_elements(arch)

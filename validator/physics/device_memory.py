@@ -1,8 +1,9 @@
-"""Peak memory of the worst device, and what nvidia-smi or npu-smi shows: live tensors, allocator overhead, context,
-communication buffers.
+"""Peak memory of the worst device, and the figure that nvidia-smi or npu-smi shows: live tensors, allocator overhead,
+context, communication buffers.
 
-The allocator's coefficients are read off runs that published both figures: fms-acceleration's packed A100 runs,
-ms-swift's ZeRO-3 runs, peft's method comparison; benchmarks/accuracy_memory/report.py scores them."""
+The coefficients of the allocator are read off runs that published both figures, live tensors and what the tool shows:
+fms-acceleration's packed A100 runs, ms-swift's ZeRO-3 runs, peft's method comparison.
+benchmarks/accuracy_memory/report.py scores them."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ COMMUNICATION_BYTES = 1.5 * GIB
 
 
 class DeviceRuntime(NamedTuple):
-    """Memory that a kind of device and its software need beside the tensors."""
+    """Memory that a kind of device and its software need in addition to the tensors. `context_gib`: GiB of the device
+    context. `evidence`: how well runs on this kind of device are measured. `expandable_segments`: whether the allocator
+    uses them. `capacity_gib`: GiB of memory that the allocator cannot exceed; None: no limit."""
 
     context_gib: float = 0.5
     evidence: Literal["good", "thin"] = "good"
@@ -54,21 +57,24 @@ class DeviceRuntime(NamedTuple):
 
 
 def _unmergeable_share(runtime: DeviceRuntime) -> float:
-    """Share of the transient bytes that lies between blocks in use and cannot be given back."""
+    """Share of the bytes allocated and freed within a step that lies in fragments between used blocks and cannot be
+    given back."""
     return FRAGMENTS_EXPANDABLE if runtime.expandable_segments else FRAGMENTS_EQUAL
 
 
 def _fragmentation_share(step: TrainingStep, runtime: DeviceRuntime) -> float:
-    """Share of the transient bytes that the allocator holds beyond them."""
+    """Bytes that the allocator holds in addition to the bytes allocated and freed within a step, as a share of the
+    latter. The share is larger under FSDP and ZeRO-3, which free gathered weights on a second stream."""
     return _unmergeable_share(runtime) + (SECOND_STREAM_FRAGMENTS if step.strategy.shards_weights else 0.0)
 
 
 def reserved_unused(step: TrainingStep, transient: float, runtime: DeviceRuntime) -> float:
-    """Bytes that the allocator holds beyond the live tensors, of which `passing` are transient within a step."""
+    """Bytes that the allocator holds beyond the live tensors. `transient`: bytes that are allocated and freed within a
+    step."""
     unused = _fragmentation_share(step, runtime) * transient
     if not runtime.expandable_segments and step.work.loss != "fused":
-        each = LEFTOVER_SHIFTED if step.work.loss == "shifted" else LEFTOVER_UPCAST
-        unused += each * step.tokens * step.arch.vocab
+        bytes_per_logit = LEFTOVER_SHIFTED if step.work.loss == "shifted" else LEFTOVER_UPCAST
+        unused += bytes_per_logit * step.tokens * step.arch.vocab
     unused += max(weights.side_stream_pools(step), 0.0)
     if step.strategy.fsdp and step.work.method == "full":
         unused += FSDP_PER_TRAINED * step.trained_elements
@@ -76,24 +82,25 @@ def reserved_unused(step: TrainingStep, transient: float, runtime: DeviceRuntime
 
 
 class LiveBytes(NamedTuple):
-    """Bytes of live tensors at one moment: all of them, and those that grow with the batch."""
+    """Bytes of live tensors at one moment of a step: `total` of all tensors, `per_batch` of the tensors that grow with
+    the batch."""
 
     total: float
     per_batch: float
 
     def with_cache(self, times: float) -> float:
-        """Bytes of all tensors if the allocator's cache holds `times` what the batch needs."""
+        """Bytes of all tensors if the allocator's cache holds `times` the bytes that the batch needs."""
         return self.total + (times - 1) * self.per_batch
 
 
 def device_memory_band(
     step: TrainingStep, moments: Iterable[LiveBytes], fixed: float, runtime: DeviceRuntime
 ) -> tuple[float, float, float]:
-    """Return (low, expected, high) in bytes over all moments of a step. `fixed`: bytes that stay through the whole
-    step.
+    """Return (low, expected, high) bytes of device memory, as the device's own tool shows them, over all `moments` of a
+    step. `fixed`: bytes of live tensors that stay through the whole step.
 
-    Cached blocks are given back before an allocation fails, and only pieces between blocks in use are stuck. So the
-    cache alone fills a device, but does not exceed it."""
+    Before an allocation fails, the allocator gives its cached blocks back; only fragments between used blocks are
+    stuck. So the cache can fill a device, but cannot by itself exceed the device's memory."""
     lives = tuple(moments)
     allocated = max(live.total for live in lives)
     overhead = runtime.context_gib * GIB + (COMMUNICATION_BYTES if step.sharding.world_size > 1 else 0.0)
@@ -104,13 +111,15 @@ def device_memory_band(
     expected, high = allocated + unused + overhead, allocated * (1 + spread) + SLACK_HIGH * unused + 1.5 * overhead
     if step.work.pads_batches and not runtime.expandable_segments:
         reuses = step.work.method == "full" and not step.sharding.offload_optimizer
-        usual, most = (CACHE_FACTOR_FULL, CACHE_FACTOR_FULL_HIGH) if reuses else (CACHE_FACTOR, CACHE_FACTOR_HIGH)
-        expected = max(expected, overhead + max(live.with_cache(usual) for live in lives))
-        high = max(high, 1.5 * overhead + max(live.with_cache(most + spread) for live in lives))
+        factor, high_factor = (
+            (CACHE_FACTOR_FULL, CACHE_FACTOR_FULL_HIGH) if reuses else (CACHE_FACTOR, CACHE_FACTOR_HIGH)
+        )
+        expected = max(expected, overhead + max(live.with_cache(factor) for live in lives))
+        high = max(high, 1.5 * overhead + max(live.with_cache(high_factor + spread) for live in lives))
     if runtime.capacity_gib is not None:
         capacity = runtime.capacity_gib * GIB
-        stuck = max(spread * allocated, _unmergeable_share(runtime) * max(allocated - fixed, 0.0))
-        expected = min(expected, max(FULL_CARD * capacity, allocated + stuck + overhead))
+        fragments = max(spread * allocated, _unmergeable_share(runtime) * max(allocated - fixed, 0.0))
+        expected = min(expected, max(FULL_CARD * capacity, allocated + fragments + overhead))
         high = min(high, max(capacity, allocated * (1 + spread) + unused + 1.5 * overhead))
     return low, expected, high
 
@@ -125,21 +134,22 @@ def live_bytes(terms: DeviceTerms) -> LiveBytes:
 
 
 def live_bytes_by_phase(step: TrainingStep) -> dict[str, LiveBytes]:
-    """Bytes of live tensors at every moment of a step."""
+    """Return the bytes of live tensors in each phase of a run, such as "loss forward", by the phase's name."""
     return {name: live_bytes(terms_of(step)) for name, terms_of in PHASES.items()}
 
 
 def _low_end_with_kernels(arch: Architecture, workload: Workload, runtime: DeviceRuntime) -> float:
-    """Low end of the band if fused kernels compute the layers beside attention, though the recipe does not ask for
-    them; infinity if this changes nothing."""
+    """Low end of the memory band, in bytes, for the case that fused kernels of the model's mixer (such as mamba-ssm)
+    are installed although the recipe does not say so. Infinite if the model has no mixer, or if `arch` already assumes
+    fused kernels."""
     if not arch.mixer or arch.mixer.kernels:
         return float("inf")
     return estimate_device_memory(arch._replace(mixer=arch.mixer.with_kernels()), workload, runtime).low
 
 
 def estimate_device_memory(arch: Architecture, workload: Workload, runtime: DeviceRuntime | None = None) -> Estimate:
-    """Predict the peak of live tensors on the worst device, bytes by term, and what the device's own tool would
-    show."""
+    """Estimate the peak memory of the worst device, in bytes: live tensors by term, and the band of what the device's
+    own tool (nvidia-smi, npu-smi) shows. `runtime`: None means the defaults of DeviceRuntime."""
     step, runtime = training_step(arch, workload), runtime or DeviceRuntime()
     phases = {name: terms_of(step) for name, terms_of in PHASES.items()}
     moment, terms = largest_phase(phases)

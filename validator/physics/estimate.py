@@ -1,7 +1,7 @@
-"""The form of a result: the tables of terms of memory and of time, and the band around the sum of them.
+"""Result types of the predictions: the tables of memory terms and of time terms, and the band around their sum.
 
-A term that has no row does not exist. A memory term's row has its growth, from which the band is made; every row has
-the words that `explain` shows."""
+Every term must have a row in one of these tables. A row holds the words that the command `explain` shows. The row of a
+memory term also says what the term grows with, such as the batch; the band of the prediction depends on that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Growth = Literal["model", "trained", "batch", "processes", "samples"]
 
 
 class MemoryTerm(StrEnum):
-    """A row of the table: the term's name, what it grows with, and words that explain it after its name."""
+    """One memory term, such as `weights`: its name, what it grows with, and the explanation that is shown after the
+    name. The classes below are the tables of terms."""
 
     grows_with: Growth
     meaning: str
@@ -53,7 +54,7 @@ class DeviceTerm(MemoryTerm):
 
 
 class SharedTerm(MemoryTerm):
-    """A term of a device whose memory is the host's, too."""
+    """The term that a device gets if it shares its memory with the host: the run's host memory."""
 
     HOST = "host", "processes", "the run's host memory, which comes out of the device's"
 
@@ -82,7 +83,7 @@ class HostTerm(MemoryTerm):
 
 
 class DiskTerm(MemoryTerm):
-    """Terms of the files that a run reads and leaves on disk."""
+    """Terms of disk space: files that a run reads and files that it leaves."""
 
     BASE = "base", "model", "weights of the base model"
     WEIGHTS = "weights", "trained", "trained weights, of every checkpoint and of the end"
@@ -95,7 +96,8 @@ _Terms = TypeVar("_Terms", bound=Mapping[Any, float])
 
 
 def largest(candidates: Iterable[_Terms]) -> _Terms:
-    """Return the terms with the largest sum, the first of equal ones."""
+    """Return the candidate whose values have the largest sum; among equal sums, the first. Each candidate maps terms to
+    bytes."""
     return max(candidates, key=lambda terms: sum(terms.values()))
 
 
@@ -106,9 +108,9 @@ def largest_phase(phases: Mapping[str, Mapping[Any, float]]) -> tuple[str, dict[
 
 
 class Estimate(NamedTuple):
-    """A prediction in bytes. `terms` sum to `allocated`; `low` to `high` is the 90 % band of the figure that the
-    system's own tool shows; `phase` is the moment of the peak; `gaps` name what makes the band wide: "few measurements
-    of ..."."""
+    """A predicted peak of memory, in bytes. `terms` sum to `allocated`. `low` to `high` is the 90 % band of the figure
+    that the system's own tool shows. `phase` names the point in time of the peak. `gaps` name what makes the band wide,
+    in words that follow "few measurements of"."""
 
     terms: Mapping[MemoryTerm, float]
     low: float
@@ -123,19 +125,19 @@ class Estimate(NamedTuple):
 
 
 class Described(StrEnum):
-    """A name with words that explain it."""
+    """A named value with an explanation that is shown after the name."""
 
     meaning: str
 
     def __new__(cls, name: str, meaning: str) -> Self:
-        named = str.__new__(cls, name)
-        named._value_ = name
-        named.meaning = meaning
-        return named
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.meaning = meaning
+        return member
 
 
 class TimeTerm(Described):
-    """A kind of work of a step."""
+    """One kind of work that takes time in a step, such as matmuls or communication."""
 
     MATMUL = "matmul", "matrix multiplications of linear layers, forward and backward"
     RECOMPUTATION = "recomputation", "layers computed again, because their checkpoints hold the inputs only"
@@ -155,21 +157,21 @@ class TimeTerm(Described):
 
 
 class Band(NamedTuple):
-    """An expected value with its 90 % band."""
+    """An expected value with the low and high end of its 90 % band."""
 
     low: float
     expected: float
     high: float
 
     def times(self, factor: float) -> Band:
-        """Return the band of `factor` times as much."""
+        """Return the band multiplied by `factor`."""
         return Band(*(factor * each for each in self))
 
 
 class EvidenceGap(NamedTuple):
-    """A property of a run that few published step times have, in words that follow "few measurements of", and the share
-    by which a step may be faster and slower for that. Networks and hosts fall behind their rates in many ways, and
-    never exceed them."""
+    """A property of a run for which few step times are published. `words` follow "few measurements of". `faster` and
+    `slower`: the shares by which a step may therefore be faster or slower than predicted. `slower` is often larger,
+    because networks and hosts fall behind their rates in many ways, and never surpass them."""
 
     words: str
     faster: float

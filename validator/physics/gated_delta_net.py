@@ -1,9 +1,10 @@
-"""Gated delta nets (arXiv 2412.06464): their shape, what they save for the backward pass, its workspace, and the work
-and kernels that they take. Bytes and FLOP of a micro batch.
+"""Gated delta nets (arXiv 2412.06464), a linear attention: shapes, bytes saved for the backward pass, temporary bytes
+in the backward pass, FLOP and kernels, all per micro batch.
 
-Without flash-linear-attention and causal-conv1d, which LLaMA-Factory does not ask for, transformers computes them
-with torch's own operators, in chunks of 64 tokens and fp32 (models/qwen3_5/modeling_qwen3_5.py,
-torch_chunk_gated_delta_rule). Counted on what autograd saves there, checked against the simulation."""
+Without flash-linear-attention and causal-conv1d, which LLaMA-Factory does not ask for, transformers computes gated
+delta nets with torch's own operators, in chunks of 64 tokens and in fp32 (models/qwen3_5/modeling_qwen3_5.py,
+torch_chunk_gated_delta_rule). The formulas count what autograd saves there, and are checked against the simulation,
+which runs the real model on tensors without values."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _FUSED_BACKWARD_TRAFFIC = 2.5
 
 @dataclass(frozen=True)
 class GatedDeltaNet(Mixer):
-    """Shapes of one gated delta net (arXiv 2412.06464), attention that is linear in the length."""
+    """Shapes of one gated delta net (arXiv 2412.06464), an attention whose time is linear in the sequence length."""
 
     key_heads: int
     value_heads: int
@@ -58,7 +59,7 @@ class GatedDeltaNet(Mixer):
 
     @property
     def repeated_key_width(self) -> int:
-        """Elements per token of the keys, repeated for each head of the values."""
+        """Elements per token of the keys after they are repeated, so that each value head has a key head of its own."""
         return self.value_heads * self.key_dim
 
     def linears(self, hidden: int) -> tuple[Linear, ...]:
@@ -69,12 +70,14 @@ class GatedDeltaNet(Mixer):
         return (*(Linear(role, hidden, width) for role, width in inputs.items()), Linear("out", values, hidden))
 
     def vectors(self, _hidden: int) -> int:
-        """Elements of the convolution, decay and bias of each head, and a norm over one head."""
+        """Number of elements of the parameters outside linear modules: the convolution, a decay and a bias for each
+        head, and a norm over one head."""
         convolved = 2 * self.key_width + self.value_width
         return self.kernel * convolved + 2 * self.value_heads + self.value_dim
 
     def saved_bytes(self, step: TrainingStep, layer: DecoderLayer) -> float:
-        """Bytes that one layer saves for the backward pass, without the norm before it."""
+        """Bytes that one layer saves for the backward pass, per micro batch. The norm before the layer is not
+        included."""
         readers = layer.by_role("in_qkv", "in_z", "in_b", "in_a", "in_qkvz", "in_ba")
         out, values = layer.by_role("out"), self.value_width
         per_token = saved_input(step, step.arch.hidden, readers) + saved_by_dora(step, (*readers, *out))
@@ -86,29 +89,32 @@ class GatedDeltaNet(Mixer):
         )
 
     def _unfused_saved_bytes(self, step: TrainingStep) -> float:
-        """Bytes per token that torch's own operators save between the linear modules. Under autocast products save
-        half-precision copies of fp32 factors, so that states are saved twice."""
-        mixed = step.work.precision == "amp"
+        """Bytes per token that torch's own operators save between the linear modules. Under autocast, matmuls keep
+        half-precision copies of fp32 factors, so the states are kept twice."""
+        is_amp = step.work.precision == "amp"
         values, keys, compute = self.value_width, self.key_width, step.sizes.compute
-        squares = _CHUNK_TOKENS * (18.0 if mixed else 24.0)
-        state = (8.0 if mixed else 4.0) * self.value_heads * self.key_dim * self.value_dim / _CHUNK_TOKENS
-        alike = compute * values if self.value_heads == self.key_heads else 0.0
-        convolved = 2 * compute * (2 * keys + values)
-        inside = (22.0 if mixed else 26.0) * values + 32.0 * self.repeated_key_width
-        return convolved + inside + alike + self.value_heads * (_INVERSE_BYTES + squares + 44.0) + state
+        squares = _CHUNK_TOKENS * (18.0 if is_amp else 24.0)
+        state = (8.0 if is_amp else 4.0) * self.value_heads * self.key_dim * self.value_dim / _CHUNK_TOKENS
+        copy = compute * values if self.value_heads == self.key_heads else 0.0
+        convolution = 2 * compute * (2 * keys + values)
+        core = (22.0 if is_amp else 26.0) * values + 32.0 * self.repeated_key_width
+        return convolution + core + copy + self.value_heads * (_INVERSE_BYTES + squares + 44.0) + state
 
     def _fused_saved_bytes(self, step: TrainingStep) -> float:
-        """Bytes per token that fused kernels save between the linear modules (fla, ops/gated_delta_rule/chunk.py,
-        save_for_backward): input and result of the convolution, repeated keys and queries, a copy of the values, a
-        triangle of each chunk, the output and its gate."""
+        """Bytes per token that fused kernels save between the linear modules: the convolution's input and result, keys
+        and queries of every head, a copy of the values, a triangular matrix of each chunk, the output and its gate
+        (fla, ops/gated_delta_rule/chunk.py, save_for_backward)."""
         values, keys = self.value_width, self.key_width
-        wide = 2 * (2 * keys + values) + 2 * self.repeated_key_width + 3 * values + _CHUNK_TOKENS * self.value_heads
-        return step.sizes.compute * wide
+        width = 2 * (2 * keys + values) + 2 * self.repeated_key_width + 3 * values + _CHUNK_TOKENS * self.value_heads
+        return step.sizes.compute * width
 
     def backward_workspace(self, step: TrainingStep) -> float:
-        """Temporary bytes of the backward pass: fp32 gradients of queries, keys, values, decayed keys and results of
-        all chunks, and of the triangles. Fused kernels hold recomputed values and all gradients in compute precision
-        until they end (fla, chunk_gated_delta_rule_bwd)."""
+        """Temporary bytes of one layer's backward pass, per micro batch. torch's own operators hold fp32 gradients of
+        queries, keys, values, decayed keys and results of all chunks, and gradients of each chunk's triangular matrix.
+
+        Fused kernels recompute tensors of each chunk: the products of the chunk's inverse with keys and values, the
+        values after the state's part is subtracted, and the states. The recomputed tensors and all gradients are held
+        in compute precision until the kernels end (fla, chunk_gated_delta_rule_bwd)."""
         if self.kernels:
             states = self.value_heads * self.key_dim * self.value_dim / _CHUNK_TOKENS
             wide = step.sizes.compute * (5 * self.repeated_key_width + 5 * self.value_width + 2 * states)
@@ -117,19 +123,24 @@ class GatedDeltaNet(Mixer):
         return step.tokens * (wide + 8.0 * _CHUNK_TOKENS * self.value_heads + step.sizes.residual * step.arch.hidden)
 
     def matmul_flops(self, step: TrainingStep) -> float:
-        """FLOP of the forward products of each chunk's tokens with each other and with the state (arXiv 2412.06464)."""
+        """FLOP of one layer's matmuls outside its linear modules, in the forward pass: products of each chunk's tokens
+        with each other and with the state (arXiv 2412.06464)."""
         pairs = _CHUNK_TOKENS * (2 * self.key_dim + 2 * self.value_dim) + 4 * self.key_dim * self.value_dim
         return 2.0 * step.tokens * self.value_heads * pairs
 
     def matmul_element_size(self, step: TrainingStep) -> float:
-        """Bytes per element of these products. torch's own operators compute them in fp32."""
+        """Bytes per element in the matmuls that `matmul_flops` counts. torch's own operators compute these matmuls in
+        fp32."""
         return step.sizes.compute if self.kernels else 4.0
 
     def traffic(self, step: TrainingStep, layer: DecoderLayer) -> MixerTraffic:
-        """Memory traffic of one layer. Fused kernels move per token (fp32 elements count twice): the convolution with a
-        copy for its layout and its activation, repeated and normalized heads, each chunk's triangle, its inverse and
-        the products with it, the states, the results, and the gated norm (transformers,
-        models/qwen3_5/modeling_qwen3_5.py; fla, ops/gated_delta_rule/chunk.py)."""
+        """Return the memory traffic of one layer. Without fused kernels the traffic follows from the saved bytes.
+
+        Fused kernels read and write these elements per token in the forward pass, where fp32 elements count twice: the
+        convolution with the copy for its layout and its activation; heads repeated and scaled to length one; each
+        chunk's triangular matrix and its inverse; the products of the inverse with keys and values; the states; the
+        results; and the gated norm (transformers, models/qwen3_5/modeling_qwen3_5.py; fla,
+        ops/gated_delta_rule/chunk.py)."""
         if not self.kernels:
             return MixerTraffic(self.saved_bytes(step, layer))
         keys, values = self.repeated_key_width, self.value_width
@@ -140,7 +151,7 @@ class GatedDeltaNet(Mixer):
         return MixerTraffic(step.tokens * step.sizes.compute * elements, 1.0, _FUSED_BACKWARD_TRAFFIC)
 
     def kernel_count(self, step: TrainingStep) -> float:
-        """Kernels that one layer launches in the forward pass."""
+        """Number of kernels that one layer launches in the forward pass."""
         if self.kernels:
             return FUSED_MIXER_KERNELS
         by_row = FUSED_MIXER_KERNELS + _KERNELS_PER_ROW * _CHUNK_TOKENS

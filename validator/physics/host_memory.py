@@ -1,4 +1,5 @@
-"""Main memory of one node while loading, training and saving, with offloaded states; and disk usage of a run. Bytes."""
+"""Main memory of one node while a run loads, trains and saves, with offloaded states; and the disk space of the run.
+All in bytes."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ TENSOR_ROUNDING = 4 / 3  # a size lies anywhere between two powers of two: what 
 
 
 def pinned_bytes(size: float) -> float:
-    """Bytes of one page-locked tensor: PyTorch's host allocator rounds up to a power of two and keeps what is freed
-    (ATen/core/CachingHostAllocator.h)."""
+    """Bytes that one page-locked tensor of `size` bytes occupies. PyTorch's host allocator rounds up to a power of two
+    and keeps what is freed (ATen/core/CachingHostAllocator.h)."""
     return float(1 << (max(int(size), 1) - 1).bit_length())
 
 
@@ -32,22 +33,27 @@ def _page_locked_bytes(step: TrainingStep, size: float) -> float:
 
 
 def _partition_elements(step: TrainingStep) -> float:
-    """Trained elements of one process."""
+    """Number of trained elements in the partition of one process."""
     return step.trained_elements / step.sharding.world_size
 
 
 def _sub_group_gradient_bytes(step: TrainingStep) -> float:
-    """Bytes of the fp32 gradients of a partition: one tensor for each sub-group under ZeRO-3, else one tensor."""
+    """Bytes of the fp32 gradients of one process's partition in main memory. ZeRO-3 keeps one tensor for each
+    sub-group, other stages keep one tensor."""
     elements = _partition_elements(step)
     group = step.sharding.sub_group_size if step.strategy == ZERO_3 else elements
-    whole, rest = divmod(elements, max(group, 1))
-    return whole * _page_locked_bytes(step, 4 * group) + (_page_locked_bytes(step, 4 * rest) if rest >= 1 else 0.0)
+    groups, rest = divmod(elements, max(group, 1))
+    return groups * _page_locked_bytes(step, 4 * group) + (_page_locked_bytes(step, 4 * rest) if rest >= 1 else 0.0)
 
 
 def offloaded_state_terms(step: TrainingStep) -> Mapping[HostTerm, float]:
-    """Bytes of an offloaded optimizer for this node's partitions, by term (deepspeed, runtime/zero/stage3.py and
-    stage_1_and_2.py): fp32 master weights and moments, fp32 gradients, and half-precision copies of arriving gradients
-    (stage 3) or of returning weights and accumulated gradients. FSDP moves moments and gradients as they are."""
+    """Return the bytes by term that an offloaded optimizer keeps in main memory for this node's partitions (deepspeed,
+    runtime/zero/stage3.py and stage_1_and_2.py). Without offload only paged moments count.
+
+    DeepSpeed keeps fp32 master weights and moments, page-locked fp32 gradients, and half-precision copies. In stage 3
+    the copy holds the arriving gradients. In lower stages one copy holds the weights on their way back, and with
+    gradient accumulation a second copy holds the accumulated gradients. FSDP offloads moments and gradients without
+    these copies."""
     sharding, devices, partition = step.sharding, step.sharding.devices_per_node, _partition_elements(step)
     if not sharding.offload_optimizer:
         return {HostTerm.MOMENTS: devices * paged_state_bytes(step) / optimizer_partitions(step)}
@@ -66,10 +72,11 @@ def offloaded_state_terms(step: TrainingStep) -> Mapping[HostTerm, float]:
 
 
 def _fsdp_shard_bytes(step: TrainingStep) -> float:
-    """Bytes of FSDP's page-locked weight shards on this node. FSDP1 has a tensor for each layer and one for the rest,
-    and a gradient of the same size for each, even of frozen weights (torch, distributed/fsdp/_flat_param.py,
-    init_flat_param_attributes); gradients of trained weights count elsewhere. FSDP2 has a tensor for each parameter and
-    no early gradients (_fully_shard/_fsdp_param.py)."""
+    """Bytes of the page-locked weight shards of this node under FSDP. FSDP1 makes one flat tensor for each layer and
+    one for all other weights. For each flat tensor it makes a gradient of the same size, even if the weights are frozen
+    (torch, distributed/fsdp/_flat_param.py, init_flat_param_attributes); gradients of weights that train are not
+    included here. FSDP2 makes one tensor for each parameter, and makes gradients only when they are computed
+    (_fully_shard/_fsdp_param.py)."""
     sharding, parameters = step.sharding, shardable_weight_bytes(step)
     if sharding.upcasts_frozen_weights:
         return parameters * TENSOR_ROUNDING / sharding.nodes
@@ -80,29 +87,31 @@ def _fsdp_shard_bytes(step: TrainingStep) -> float:
 
 
 def weights_after_loading(step: TrainingStep) -> float:
-    """Bytes of the offloaded weights as soon as the checkpoint is loaded. FSDP page-locks its shards in the first
-    step."""
-    moved = step.strategy.fsdp and step.sharding.offload_parameters
-    return shardable_weight_bytes(step) / step.sharding.nodes if moved else offloaded_weight_bytes(step)
+    """Bytes of this node's weight partitions in main memory right after the checkpoint is loaded; 0 unless parameters
+    are offloaded. FSDP's shards count without page-locking, which happens only in the first step."""
+    is_offloaded = step.strategy.fsdp and step.sharding.offload_parameters
+    return shardable_weight_bytes(step) / step.sharding.nodes if is_offloaded else offloaded_weight_bytes(step)
 
 
 def offloaded_weight_bytes(step: TrainingStep) -> float:
-    """Bytes of the offloaded weights on this node. ZeRO keeps trained weights in one page-locked flat buffer, beside
-    cached page-locked partitions from loading; frozen weights stay tensor by tensor."""
+    """Bytes of this node's weight partitions in main memory during training; 0 unless parameters are offloaded. Under
+    ZeRO, trained weights lie in one page-locked flat buffer, and the page-locked partitions from loading stay cached
+    beside it. Frozen weights are not flattened: each keeps the tensor in which it was loaded."""
     sharding = step.sharding
     if not sharding.offload_parameters:
         return 0.0
     if step.strategy.fsdp:
         return _fsdp_shard_bytes(step)
-    spread = shardable_weight_bytes(step) / sharding.nodes * (TENSOR_ROUNDING if sharding.pin_memory else 1.0)
+    partitions = shardable_weight_bytes(step) / sharding.nodes * (TENSOR_ROUNDING if sharding.pin_memory else 1.0)
     if step.work.method != "full":
-        return spread
-    flat = sharding.devices_per_node * pinned_bytes(step.sizes.trained * _partition_elements(step))
-    return flat + (spread if sharding.pin_memory else 0.0)
+        return partitions
+    buffer = sharding.devices_per_node * pinned_bytes(step.sizes.trained * _partition_elements(step))
+    return buffer + (partitions if sharding.pin_memory else 0.0)
 
 
 def offloaded_reference_bytes(step: TrainingStep) -> float:
-    """Bytes of the frozen copies of the model, which are offloaded with the parameters."""
+    """Bytes of frozen reference models in this node's main memory. Reference models are offloaded if the parameters
+    are."""
     if not step.sharding.offload_parameters:
         return 0.0
     return reference_weight_bytes(step) / step.sharding.nodes * (TENSOR_ROUNDING if step.sharding.pin_memory else 1.0)
@@ -122,28 +131,34 @@ def _process_bytes(step: TrainingStep) -> float:
 
 
 def _checkpoint_file_bytes(step: TrainingStep) -> float:
-    """Bytes of the checkpoint while loading: mapped once for all processes of a node, or read by each of them."""
+    """Bytes of the checkpoint in main memory while it loads. The file is mapped once for all processes of a node, or
+    each process materializes it if `low_memory_load` is off."""
     checkpoint = step.work.base_bytes * step.parameters
     return checkpoint if step.work.low_memory_load else checkpoint * step.sharding.devices_per_node
 
 
 def _full_model_bytes(step: TrainingStep) -> float:
-    """Bytes of whole models while weights are distributed. Under FSDP with sharded loading the first process, or each,
-    holds the model and its frozen copies until the shards are sent. Under ZeRO-3 each process holds a checkpoint that
-    is unpacked while it loads."""
+    """Bytes of whole models that the processes of a node hold in main memory until the weights are sharded. If FSDP
+    shards weights while the checkpoint is read, the first process, or each process, holds the whole model and its
+    frozen reference copies. Under ZeRO-3 each process holds the whole model if a quantized checkpoint is unpacked while
+    it loads. Zero for other runs."""
     if step.strategy == ZERO_3 and step.work.dequantized_at_load:
         return step.sharding.devices_per_node * step.work.base_bytes * step.parameters
-    spreads = step.strategy.fsdp and step.sharding.sharded_load
+    is_sharded = step.strategy.fsdp and step.sharding.sharded_load
     return (
-        step.sharding.full_model_ranks * (loaded_weight_bytes(step) + reference_weight_bytes(step)) if spreads else 0.0
+        step.sharding.full_model_ranks * (loaded_weight_bytes(step) + reference_weight_bytes(step))
+        if is_sharded
+        else 0.0
     )
 
 
 def _merged_expert_bytes(step: TrainingStep) -> float:
-    """Bytes of all experts, which transformers 5 merges to one tensor a layer in every process under ZeRO-3 before it
-    shards them (integrations/deepspeed.py, _apply_weight_conversions_to_state_dict;
-    github.com/huggingface/transformers/issues/47514). Two processes that loaded 768 MiB of experts each held as much
-    beside their shards."""
+    """Bytes of the experts that the processes of a node hold while a model loads under ZeRO-3; 0 for other strategies,
+    for quantized weights, and for models whose experts are not merged. transformers 5 reads the whole checkpoint in
+    every process and merges each layer's experts into one tensor, before it partitions the first of these tensors
+    (integrations/deepspeed.py, _apply_weight_conversions_to_state_dict;
+    github.com/huggingface/transformers/issues/47514). Two processes that loaded 768 MiB of experts each held 768 MiB in
+    addition to their shards."""
     if step.strategy != ZERO_3 or not step.work.experts_merged or step.work.quant_bits:
         return 0.0
     experts = sum(count * layer.experts for count, layer in decoder_layers.loaded_layers(step.arch))
@@ -151,10 +166,11 @@ def _merged_expert_bytes(step: TrainingStep) -> float:
 
 
 def _saving_bytes(step: TrainingStep) -> float:
-    """Bytes of the weights that the first process gathers for a save."""
-    gathers = step.sharding.gather_on_save and step.strategy.shards_weights and not step.trains_adapter
-    each = step.sizes.trained if step.strategy.fsdp else step.sizes.compute
-    return each * step.parameters if gathers else 0.0
+    """Bytes of the weights that the first process gathers in main memory for a save. Zero if the run does not gather
+    sharded weights, or if only an adapter is saved."""
+    is_gathered = step.sharding.gather_on_save and step.strategy.shards_weights and not step.trains_adapter
+    size = step.sizes.trained if step.strategy.fsdp else step.sizes.compute
+    return size * step.parameters if is_gathered else 0.0
 
 
 def _training_terms(step: TrainingStep) -> HostTerms:
@@ -169,7 +185,7 @@ def _training_terms(step: TrainingStep) -> HostTerms:
 
 
 def host_phases(step: TrainingStep) -> dict[str, HostTerms]:
-    """Return the moments at which host memory can peak, each with bytes by term."""
+    """Return the bytes by term of each phase in which host memory can peak: loading, training and saving."""
     processes, training = {HostTerm.PROCESSES: _process_bytes(step)}, _training_terms(step)
     loading = {
         HostTerm.PARAMETERS: weights_after_loading(step),
@@ -185,37 +201,41 @@ def host_phases(step: TrainingStep) -> dict[str, HostTerms]:
 
 
 def estimate_host_memory(arch: Architecture, workload: Workload) -> Estimate:
-    """Predict the peak memory of one node while loading, training or saving, bytes by term.
+    """Estimate the peak memory of one node, in bytes by term: the largest of loading, training and saving.
 
-    A mapped checkpoint file is page cache, which the kernel takes back when it must: it counts in `high` only, which
-    also allows for temporary second copies of buffers and for heavier processes."""
+    A mapped checkpoint file is page cache, which the kernel can take back. The file counts only in `high`, which also
+    allows for temporary second copies of the buffers and for larger processes."""
     step = training_step(arch, workload)
     moment, terms = largest_phase(host_phases(step))
     total = sum(terms.values())
     processes = _process_bytes(step)
-    cached = _checkpoint_file_bytes(step) + offloaded_weight_bytes(step) + processes
-    return Estimate(terms, 0.93 * total, total, max(1.12 * total, cached) + processes * PROCESS_SPREAD, moment)
+    page_cache = _checkpoint_file_bytes(step) + offloaded_weight_bytes(step) + processes
+    return Estimate(terms, 0.93 * total, total, max(1.12 * total, page_cache) + processes * PROCESS_SPREAD, moment)
 
 
 def disk_usage(
     arch: Architecture, workload: Workload, kept: int, at_once: int, *, save_optimizer: bool
 ) -> Mapping[DiskTerm, float]:
-    """Return the most bytes on disk at once, by term: the base weights, weights and optimizer states of checkpoints,
-    the final weights, tokenized data.
+    """Return the largest disk space that a run needs at once, in bytes by term: the base weights that it reads, weights
+    and optimizer states of checkpoints, the final weights, and tokenized data.
 
-    A run that removes old checkpoints has `at_once` of them, one more than the `kept`, while it writes one; at the end
-    it has those kept and the final weights, which is never more. If none is removed, both numbers are equal. A ZeRO
-    engine writes master weights and moments, below stage 3 with a copy of the trained weights beside them. FSDP writes
-    that copy, too, if it saves whole states (accelerate/utils/fsdp_utils.py, save_fsdp_model)."""
+    `kept`: number of checkpoints that are left at the end. `at_once`: the largest number of checkpoints at a time,
+    which is one more than `kept` if old checkpoints are removed, because the run writes a checkpoint before it removes
+    an old one. If none is removed, both numbers are equal. `save_optimizer`: checkpoints hold the optimizer states,
+    too. The end of the run, with the final weights, never needs more.
+
+    The states of a ZeRO engine are master weights and moments; below stage 3 the engine also writes a copy of the
+    trained weights. FSDP writes such a copy, too, if it saves whole states (accelerate/utils/fsdp_utils.py,
+    save_fsdp_model)."""
     step = training_step(arch, workload)
     model = step.sizes.trained * step.trained_elements + step.sizes.base * (step.parameters - step.trained_elements)
-    saved = trained_bytes(step, step.sizes.adapter) if step.trains_adapter else model
+    weights = trained_bytes(step, step.sizes.adapter) if step.trains_adapter else model
     states = states_and_master_bytes(step) if save_optimizer else 0.0
     if save_optimizer and (step.strategy.fsdp or (step.strategy.deepspeed and not step.strategy.shards_weights)):
-        states += saved
+        states += weights
     return {
         DiskTerm.BASE: workload.base_bytes * step.parameters,
-        DiskTerm.WEIGHTS: saved * (kept + 1),
+        DiskTerm.WEIGHTS: weights * (kept + 1),
         DiskTerm.OPTIMIZER: states * at_once,
         DiskTerm.DATA: 12.0 * workload.dataset_tokens,
     }

@@ -1,7 +1,8 @@
-"""Seconds that the CPU needs to launch the kernels of a layer and to run the hooks of ZeRO-3 and FSDP, and what the
-device waits for it in a micro batch.
+"""Seconds that the CPU needs to launch the kernels of a layer and to run the hooks of ZeRO-3 and FSDP, and the seconds
+that the device waits for the CPU in a micro batch.
 
-A device that ends kernels sooner than Python launches them waits: small models and micro batches are bound by this."""
+A device that finishes kernels sooner than Python launches them waits. This limits small models and small micro
+batches."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _DEQUANTIZATION_KERNELS, _ADAPTER_KERNELS, _KERNELS_PER_EXPERT = {4: 4, 8: 25}, 
 
 
 def launch_cost(step: TrainingStep, layer: DecoderLayer) -> PassCost:
-    """Seconds of the CPU to launch all kernels of a layer; the backward pass has about two for each forward kernel."""
+    """CPU seconds to launch all kernels of one layer, forward and backward. The backward pass has about two kernels for
+    each kernel of the forward pass."""
     number = _layer_kernels(step, layer)
     return PassCost(TimeTerm.KERNEL_LAUNCHES, _LAUNCH_SECONDS * number, 2 * _BACKWARD_LAUNCH_SECONDS * number)
 
@@ -45,12 +47,12 @@ def _layer_kernels(step: TrainingStep, layer: DecoderLayer) -> float:
 
 
 def _expert_kernels(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Number of kernels of the routed experts. Fused experts are one grouped product for each matrix (transformers 5,
-    integrations/moe.py); separate experts run one by one."""
+    """Number of kernels that the routed experts of one layer launch in the forward pass. Fused experts run as grouped
+    matmuls (transformers 5, integrations/moe.py); separate experts run one by one."""
     if step.work.experts_fused:
         return 25.0
-    adapted = sum(step.is_adapted(each) for each in layer.linears if each.routed)
-    return experts_reached(step) * (_KERNELS_PER_EXPERT + 4 + _ADAPTER_KERNELS * adapted)
+    adapters = sum(step.is_adapted(each) for each in layer.linears if each.routed)
+    return experts_reached(step) * (_KERNELS_PER_EXPERT + 4 + _ADAPTER_KERNELS * adapters)
 
 
 # Seconds of the processor in each pass through a module, whose parameters are fetched and released one by one
@@ -64,7 +66,8 @@ _OTHER_MODULES, _ADAPTER_MODULES = 6, 4
 
 
 def hook_cost(step: TrainingStep, layer: DecoderLayer) -> PassCost:
-    """Seconds of the CPU in the hooks of ZeRO-3 or FSDP, for one pass forward and one backward through a layer."""
+    """CPU seconds of the ZeRO-3 or FSDP hooks in one forward and one backward pass through a layer. Zero if no weights
+    are gathered."""
     match step.strategy.gathers:
         case "module":
             number = _zero3_modules(step, layer)
@@ -76,13 +79,13 @@ def hook_cost(step: TrainingStep, layer: DecoderLayer) -> PassCost:
 
 
 def _zero3_modules(step: TrainingStep, layer: DecoderLayer) -> float:
-    outside = (each for each in layer.linears if not each.routed)
-    return _OTHER_MODULES + sum(each.number * (1 + _ADAPTER_MODULES * step.is_adapted(each)) for each in outside)
+    linears = (each for each in layer.linears if not each.routed)
+    return _OTHER_MODULES + sum(each.number * (1 + _ADAPTER_MODULES * step.is_adapted(each)) for each in linears)
 
 
 def _fsdp_parameters(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Number of a layer's parameters. FSDP gathers a layer at once, and makes a view of each of its parameters (torch,
-    distributed/fsdp/_flat_param.py)."""
+    """Number of parameters of one layer for which the hooks of FSDP take time. FSDP gathers a whole layer at once, and
+    then makes a view of each parameter (torch, distributed/fsdp/_flat_param.py)."""
     linears = sum(each.number * (1 + 2 * step.is_adapted(each)) for each in layer.linears)
     return step.arch.norms_per_layer + linears + (2 if layer.experts else 0)
 
@@ -93,8 +96,9 @@ _OVERLAP_EXPONENT = 3
 
 
 def launch_stalls(step: TrainingStep, worked: float) -> PassCost:
-    """Seconds that the device waits, beside its own `worked` seconds, for a CPU that launches kernels slower than the
-    device ends them."""
+    """Seconds of a micro batch that the device waits because the CPU launches kernels more slowly than the device runs
+    them. `worked`: seconds that the device itself computes. Launches overlap with computation, so only a part of the
+    CPU's seconds counts."""
     forward, backward = _cpu_seconds(step)
     launches = forward + backward
     share = ((worked**_OVERLAP_EXPONENT + launches**_OVERLAP_EXPONENT) ** (1 / _OVERLAP_EXPONENT) - worked) / launches
@@ -102,7 +106,8 @@ def launch_stalls(step: TrainingStep, worked: float) -> PassCost:
 
 
 def _cpu_seconds(step: TrainingStep) -> tuple[float, float]:
-    """Seconds of the CPU in the forward and in the backward pass."""
+    """Return the CPU seconds of kernel launches and hooks for all layers of a micro batch, as a pair: forward pass,
+    backward pass."""
     forward = backward = 0.0
     for layer, every, visited in layer_passes(step):
         launches, hooks = launch_cost(step.for_layer(layer), layer), hook_cost(step, layer)

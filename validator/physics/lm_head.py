@@ -1,4 +1,5 @@
-"""Memory of the output layer and the loss, which make most peaks because of the vocabulary. Bytes of a micro batch."""
+"""Bytes of the output layer and the loss, per micro batch. Because vocabularies are large, most memory peaks lie
+here."""
 
 from __future__ import annotations
 
@@ -7,14 +8,16 @@ from validator.physics.training_step import TrainingStep
 
 
 def lm_head_saved_bytes(step: TrainingStep) -> float:
-    """Bytes of the final norm's copies and, if the output layer trains, of its input."""
+    """Bytes that the final norm and the output layer save for backward: the norm's copies of its input and, if the
+    output layer trains, the output layer's input."""
     head_input = step.sizes.compute * step.arch.hidden if step.trains_head else 0.0
     norm = saved_by_norm(step, step.arch.hidden, step.sizes.residual)
     return step.tokens * (norm + head_input)
 
 
 def _softcap_bytes(step: TrainingStep) -> float:
-    """Bytes per logit that a soft cap saves: its tanh."""
+    """Bytes per logit that a soft cap of the logits saves for backward: the result of its tanh. Zero for models without
+    a soft cap."""
     return step.sizes.compute if step.arch.logit_softcap else 0.0
 
 
@@ -24,9 +27,11 @@ def logits_in_compute_precision(step: TrainingStep) -> float:
 
 
 def _fused_loss_bytes(step: TrainingStep) -> float:
-    """Bytes of a fused loss, which processes chunks of hidden / vocabulary of the tokens, rounded up to a power of two
-    (Liger Kernel, arXiv 2410.10989). It also makes the gradients of its input and of a trained output weight. A chunk
-    counts with the most that rounding up can add, so that a larger vocabulary never seems to need less."""
+    """Bytes of a fused loss, which works on chunks of tokens (Liger Kernel, arXiv 2410.10989): the logits of one chunk,
+    the gradient of the loss's input, and the gradient of the output weight if this weight trains.
+
+    A chunk holds the share hidden / vocabulary of all tokens, rounded up to a power of two. The formula counts the
+    largest chunk that rounding can give, so that a larger vocabulary never seems to need less."""
     sizes, count, arch = step.sizes, step.tokens, step.arch
     weight = sizes.trained * step.lm_head_elements if step.trains_head else 0.0
     chunk = 2.0 * (count * arch.hidden + arch.vocab + arch.hidden)
@@ -34,15 +39,16 @@ def _fused_loss_bytes(step: TrainingStep) -> float:
 
 
 def _supervised_loss_bytes(step: TrainingStep) -> float:
-    """Bytes per logit when the supervised loss is complete: the logits, an fp32 copy, in older releases a shifted copy,
-    and log-probabilities."""
+    """Bytes per logit when the supervised loss is complete: the logits in compute precision, an fp32 copy, a shifted
+    copy in releases that shift the logits, and log-probabilities."""
     work, compute = step.work, step.sizes.compute
     half = 0.0 if compute == 4 or work.logits_upcast else compute
     return half + 4.0 + (4.0 if work.loss == "shifted" else 0.0) + 4.0
 
 
 def logits_in_model_forward(step: TrainingStep) -> float:
-    """Bytes of the logits at the end of the model's own forward pass in a preference stage."""
+    """Bytes of the logits at the end of the model's own forward pass in a preference stage. The supervised loss is
+    included if the model computes it in that pass."""
     return (
         step.tokens * step.arch.vocab * (_supervised_loss_bytes(step) + _softcap_bytes(step))
         if step.work.adds_supervised_loss
@@ -51,11 +57,12 @@ def logits_in_model_forward(step: TrainingStep) -> float:
 
 
 def logits_forward(step: TrainingStep) -> float:
-    """Bytes of the logits when the loss is complete: in compute precision, an fp32 copy and log-probabilities in fp32.
+    """Bytes of the logits when the loss is complete: in compute precision, an fp32 copy, and log-probabilities in fp32.
+    Older transformers releases also make a shifted copy.
 
-    A preference stage has dropped the half-precision logits by then, but runs the reference's forward pass beside what
-    the policy's saves; with older releases each pass also makes the supervised loss. KTO runs a second pass beside the
-    first one's logits (LLaMA-Factory, train/kto/trainer.py)."""
+    A preference stage has freed the half-precision logits by then, but keeps the policy's tensors while the reference
+    runs its forward pass. In older releases each forward pass also computes the supervised loss. KTO runs a second pass
+    while the logits of the first pass are kept (LLaMA-Factory, train/kto/trainer.py)."""
     work, compute = step.work, step.sizes.compute
     upcast = 4.0 if compute < 4 else 0.0
     if work.loss == "fused" and not (work.needs_full_logits or work.value_head):
@@ -63,8 +70,8 @@ def logits_forward(step: TrainingStep) -> float:
     if work.value_head:
         each = compute + upcast
     elif work.needs_full_logits:
-        before = 8.0 if work.reference_copies or work.reference_logits else 0.0
-        each = before + (
+        reference = 8.0 if work.reference_copies or work.reference_logits else 0.0
+        each = reference + (
             12.0 if work.estimates_kl else _supervised_loss_bytes(step) if work.adds_supervised_loss else 8.0
         )
     else:
@@ -73,8 +80,8 @@ def logits_forward(step: TrainingStep) -> float:
 
 
 def logits_backward(step: TrainingStep) -> float:
-    """Bytes of log-probabilities, their gradient and the gradient of the logits, all fp32, in the loss's backward
-    pass."""
+    """Bytes of the loss's backward pass: log-probabilities, their gradient and the gradient of the logits, all in fp32.
+    A fused loss keeps only the gradient of its input. Zero for a value head."""
     if step.work.value_head:
         return 0.0
     if step.work.loss == "fused" and not step.work.needs_full_logits:
@@ -83,7 +90,7 @@ def logits_backward(step: TrainingStep) -> float:
 
 
 def logits_evaluation(step: TrainingStep) -> float:
-    """Bytes of the logits of an evaluation batch: as in the forward pass, without gradients."""
+    """Bytes of the logits of an evaluation batch: the tensors of the forward pass, without gradients."""
     work, compute = step.work, step.sizes.compute
     each = compute + (4.0 if compute < 4 else 0.0) + 4.0 + _softcap_bytes(step)
     count = work.eval_batch * work.sequences_per_sample * (work.eval_length or work.length)

@@ -1,5 +1,5 @@
 """Seconds of one micro batch on one device, forward and backward: layers, recomputation, output layer, towers, and
-waiting for kernel launches and for slower devices."""
+waits for kernel launches and for slower devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from validator.physics.training_step import TrainingStep, forward_passes, layer_
 
 
 def tower_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
-    """Seconds of all towers with their projectors. Without a trained parameter there is no backward pass."""
+    """Seconds of all towers with their projectors in one micro batch, forward and backward. A tower in which nothing
+    trains has no backward pass."""
     costs = [_single_tower_cost(encoder, rates) for encoder in tower_steps(step) if encoder.workload.tokens]
     return PassCost(TimeTerm.TOWERS, sum(cost.forward for cost in costs), sum(cost.backward for cost in costs))
 
@@ -44,8 +45,8 @@ _STRAGGLER_SHARE = 0.01
 
 
 class MicroBatchCosts(NamedTuple):
-    """Costs of one micro batch on one device, with which communication may overlap. Recomputation is in the backward
-    pass."""
+    """Seconds of one micro batch on one device, split by term. Communication can overlap with these seconds.
+    Recomputation counts in the backward pass."""
 
     costs: tuple[PassCost, ...]
 
@@ -59,20 +60,20 @@ class MicroBatchCosts(NamedTuple):
 
 
 def _decoder_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCost]:
-    """Yield the costs of the decoder's layers: every layer forward; those that gradients visit backward, and once more
-    forward if only their inputs are kept."""
-    recomputed = 0.0
+    """Yield the costs of the decoder's layers, by time term. Every layer runs forward. The layers that the backward
+    pass visits also run backward, and are computed again before that if only their inputs were saved."""
+    recomputation = 0.0
     for layer, every, visited in layer_passes(step):
         costs, trained = layer_costs(step, rates, layer), weight_update_cost(step, rates, layer)
         yield from (PassCost(cost.term, every * cost.forward, visited * cost.backward) for cost in costs)
         yield PassCost(trained.term, visited * trained.forward, visited * trained.backward)
-        once = sum(cost.forward for cost in costs) + trained.forward
-        recomputed += visited * (once - early_stop_savings(step, rates, layer))
-    yield PassCost(TimeTerm.RECOMPUTATION, 0.0, recomputations(step) * recomputed)
+        seconds = sum(cost.forward for cost in costs) + trained.forward
+        recomputation += visited * (seconds - early_stop_savings(step, rates, layer))
+    yield PassCost(TimeTerm.RECOMPUTATION, 0.0, recomputations(step) * recomputation)
 
 
 def _device_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCost]:
-    """Yield the costs of the device itself, without waiting."""
+    """Yield the costs of the device's own computation, without its waits for the CPU and for other devices."""
     yield from _decoder_costs(step, rates)
     yield lm_head_cost(step, rates)
     if step.arch.towers:
@@ -81,7 +82,8 @@ def _device_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCost
 
 @lru_cache(maxsize=64)
 def micro_batch_costs(step: TrainingStep, device: DeviceRates) -> MicroBatchCosts:
-    """Costs of one micro batch on this device."""
+    """Return the costs of one micro batch on this device, including waits for kernel launches and, in runs with several
+    devices, for the slowest device."""
     passes = forward_passes(step)
     work = MicroBatchCosts(
         tuple(

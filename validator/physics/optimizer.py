@@ -1,5 +1,5 @@
-"""Gradients, communication buckets and optimizer states on one device, and the workspace of the optimizer step.
-Bytes."""
+"""Bytes of gradients, communication buckets and optimizer states on one device, and of the temporary tensors of the
+optimizer step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .workload import DDP, EIGHT_BIT_SIZE, ZERO_3
 
 
 def gradient_bytes(step: TrainingStep) -> float:
-    """Bytes of all gradients on one device at the end of the backward pass; offloading the optimizer also offloads
-    sharded gradients."""
+    """Bytes of all gradients on one device at the end of the backward pass. Zero if the optimizer updates layer by
+    layer, or if sharded gradients are offloaded with the optimizer."""
     if step.work.layerwise_update or step.optimizer.states == "one layer":
         return 0.0
     unsharded = trained_bytes(step, step.sizes.gradient)
@@ -22,9 +22,9 @@ def gradient_bytes(step: TrainingStep) -> float:
 
 
 def accumulated_gradient_bytes(step: TrainingStep) -> float:
-    """Bytes of gradients between micro batches. FSDP shards them only in the last micro batch: before that every device
-    has all of them, in the precision of its gathered weights (transformers and accelerate run the others under
-    no_sync)."""
+    """Bytes of gradients on one device between the micro batches of gradient accumulation. FSDP shards gradients only
+    in the last micro batch. Until then every device holds all gradients in the precision of its gathered weights
+    (transformers and accelerate run the other micro batches under no_sync)."""
     strategy = step.strategy
     if strategy.shards_gradients and strategy.reduces == "last micro batch" and step.work.accumulation > 1:
         return step.sizes.compute * step.trained_elements
@@ -32,45 +32,49 @@ def accumulated_gradient_bytes(step: TrainingStep) -> float:
 
 
 def gradients_before_backward(step: TrainingStep) -> float:
-    """Bytes of gradients before the backward pass: those of earlier micro batches, and ZeRO-3's permanent buffer."""
+    """Bytes of gradients that exist before the backward pass: the gradients of earlier micro batches, and ZeRO-3's
+    permanent gradient buffer."""
     return accumulated_gradient_bytes(step) if step.work.accumulation > 1 or step.strategy == ZERO_3 else 0.0
 
 
 def gradients_so_far(step: TrainingStep, done: float) -> float:
-    """Bytes of gradients once `done` elements of base weights have one.
+    """Bytes of gradients on one device at the moment when `done` elements of the base model have their gradient.
 
-    ZeRO's sharded gradients have a buffer of their own from the start. With accumulation all gradients exist, and the
-    new one of a tied output layer waits for the embedding's."""
-    full, each, fsdp = accumulated_gradient_bytes(step), step.sizes.gradient, step.strategy.fsdp
-    if step.strategy.has_gradient_buffer or not full:
-        return full
-    later = each * step.trained_tower_elements / (step.sharding.world_size if fsdp else 1)
+    ZeRO's sharded gradients have a buffer of their own from the start, so all gradients count. With gradient
+    accumulation all gradients of the earlier micro batches exist, and the new gradient of a tied output layer is kept
+    in addition until the embedding's gradient is computed."""
+    total, each, fsdp = accumulated_gradient_bytes(step), step.sizes.gradient, step.strategy.fsdp
+    if step.strategy.has_gradient_buffer or not total:
+        return total
+    towers = each * step.trained_tower_elements / (step.sharding.world_size if fsdp else 1)
     if step.work.accumulation > 1:
-        waiting = step.arch.tied and step.work.method == "full" and not fsdp
-        return full + (each * step.embedding_elements if waiting else 0.0)
+        is_waiting = step.arch.tied and step.work.method == "full" and not fsdp
+        return total + (each * step.embedding_elements if is_waiting else 0.0)
     if step.work.method == "full":
         return each * done / (step.sharding.world_size if fsdp else 1)
     head = min(each, step.sizes.modules_to_save) * step.lm_head_elements if step.work.adapter.full_head else 0.0
     share = done / max(sum(number * layer.elements for number, layer in step.backward_layers), 1)
-    return min(full - later, head + (full - later) * share)
+    return min(total - towers, head + (total - towers) * share)
 
 
 def gradient_being_computed(step: TrainingStep, layer: DecoderLayer, elements: float) -> float:
-    """Bytes of one weight gradient of `elements` in the making: in compute precision, and in its own if it is added to
-    an earlier one. FSDP makes those of a whole layer."""
+    """Bytes of a weight gradient of `elements` elements while it is computed: in compute precision under autocast, and
+    also in the gradient's own precision if it is added to an earlier gradient. Under FSDP the gradients of the whole
+    `layer` count, in compute precision. Zero if only an adapter trains."""
     if step.trains_adapter:
         return 0.0
     sizes = step.sizes
     if step.strategy.fsdp:
         return sizes.compute * layer.elements
-    own = sizes.gradient if step.work.accumulation > 1 or step.strategy.has_gradient_buffer else 0.0
-    return elements * (own + (sizes.compute if sizes.autocast_copies else 0.0))
+    size = sizes.gradient if step.work.accumulation > 1 or step.strategy.has_gradient_buffer else 0.0
+    return elements * (size + (sizes.compute if sizes.autocast_copies else 0.0))
 
 
 def communication_bucket_bytes(step: TrainingStep) -> float:
-    """Bytes of communication buffers in the backward pass. DDP keeps every gradient a second time in its buckets
-    (PyTorch DistributedDataParallel without bucket views). ZeRO allocates whole reduce buckets, two under overlap_comm,
-    and a gradient of the largest tensor if gradients are offloaded."""
+    """Bytes of communication buffers on one device during the backward pass. Plain data parallel keeps every gradient a
+    second time in its buckets (PyTorch DistributedDataParallel without bucket views). ZeRO allocates whole reduce
+    buckets, two of them if communication overlaps. If gradients are offloaded to the host, ZeRO also keeps one gradient
+    of the largest tensor."""
     sharding, strategy, gradient = step.sharding, step.strategy, step.sizes.gradient
     if strategy.fsdp or (sharding.world_size == 1 and not strategy.deepspeed):
         return 0.0
@@ -86,40 +90,45 @@ def communication_bucket_bytes(step: TrainingStep) -> float:
 
 
 def _low_rank_state_bytes(step: TrainingStep, moment: float) -> float:
-    """Bytes of the states of GaLore (arXiv 2403.03507) and APOLLO (2412.05270): moments in a rank-r space of the
-    layers' linear modules with the projection itself; all other parameters keep ordinary moments."""
-    projected, inside = 0.0, 0
+    """Bytes of the states of GaLore (arXiv 2403.03507) and APOLLO (2412.05270), with `moment` bytes per element. The
+    moments of the layers' linear modules live in a space of low rank, beside the projection matrix itself. All other
+    parameters keep ordinary moments."""
+    total, elements = 0.0, 0
     for count, layer in () if step.trains_adapter else step.backward_layers:
         for linear in layer.linears:
-            small, large = sorted((linear.inputs, linear.outputs))
-            rank = min(step.work.optimizer_rank, small)
-            projected += count * linear.number * rank * (2 * large * moment + small * moment)
-            inside += count * linear.elements
-    return projected + 2 * moment * (step.trained_elements - inside)
+            width, length = sorted((linear.inputs, linear.outputs))
+            rank = min(step.work.optimizer_rank, width)
+            total += count * linear.number * rank * (2 * length * moment + width * moment)
+            elements += count * linear.elements
+    return total + 2 * moment * (step.trained_elements - elements)
 
 
 def _adafactor_state_bytes(step: TrainingStep) -> float:
-    """Bytes of Adafactor's states (arXiv 1804.04235): one fp32 row and one column of second moments for each matrix."""
+    """Bytes of the states of Adafactor (arXiv 1804.04235): for each matrix one row and one column of second moments, in
+    fp32, and for each vector its second moments."""
     matrices = trained_matrices(step)
     vectors = step.trained_elements - sum(matrix.elements * matrix.number for matrix in matrices)
     return 4.0 * (sum((matrix.outputs + matrix.inputs) * matrix.number for matrix in matrices) + vectors)
 
 
 def _muon_state_bytes(step: TrainingStep, moment: float) -> float:
-    """Bytes of Muon's states: one moment for hidden matrices; AdamW's two for embeddings, output layer and vectors."""
-    hidden = (matrix for matrix in trained_matrices(step) if matrix.outputs != step.arch.vocab)
-    return moment * (2 * step.trained_elements - sum(matrix.elements * matrix.number for matrix in hidden))
+    """Bytes of the states of Muon, with `moment` bytes per element. Muon keeps one moment for hidden matrices;
+    embeddings, output layer and vectors keep AdamW's two moments."""
+    matrices = (matrix for matrix in trained_matrices(step) if matrix.outputs != step.arch.vocab)
+    return moment * (2 * step.trained_elements - sum(matrix.elements * matrix.number for matrix in matrices))
 
 
 def _elements_with_fp32_moments(step: TrainingStep) -> int:
-    """Elements of embeddings, whose moments stay in fp32 under bitsandbytes' 8-bit optimizers (transformers' Trainer
-    registers the exception; an engine's partitions hide the embedding from it)."""
+    """Number of elements of the embedding whose moments stay in fp32 although bitsandbytes keeps all other moments in 8
+    bits (transformers' Trainer registers this exception). Zero if the embedding does not train, and under DeepSpeed and
+    FSDP, whose partitions hide the embedding from the exception."""
     return step.embedding_elements if step.trains_embedding and step.strategy == DDP else 0
 
 
 @lru_cache(maxsize=64)
 def optimizer_state_bytes(step: TrainingStep) -> float:
-    """Bytes of the optimizer states of the whole model, without the engine's master weights."""
+    """Bytes of the optimizer states of the whole model, over all devices. The fp32 master weights of DeepSpeed's engine
+    are not included."""
     optimizer, moment = step.optimizer, step.optimizer.moment_size or step.sizes.moment
     match optimizer.states:
         case "low rank":
@@ -132,52 +141,53 @@ def optimizer_state_bytes(step: TrainingStep) -> float:
             return 16.0 * step.largest_layer  # fp32 copy, gradient and two moments (BAdam, arXiv 2404.02827)
     if not optimizer.moment_size:
         return optimizer.moments * trained_bytes(step, moment)
-    precise = _elements_with_fp32_moments(step) if moment == EIGHT_BIT_SIZE else 0
-    return optimizer.moments * (moment * (step.trained_elements - precise) + 4.0 * precise)
+    fp32_elements = _elements_with_fp32_moments(step) if moment == EIGHT_BIT_SIZE else 0
+    return optimizer.moments * (moment * (step.trained_elements - fp32_elements) + 4.0 * fp32_elements)
 
 
 def states_and_master_bytes(step: TrainingStep) -> float:
-    """Bytes of the moments and the engine's master weights of the whole model."""
+    """Bytes of the optimizer states and of the engine's fp32 master weights, for the whole model."""
     return optimizer_state_bytes(step) + step.sizes.master * step.trained_elements
 
 
 def optimizer_partitions(step: TrainingStep) -> int:
-    """Number of devices over which the optimizer states are sharded."""
+    """Number of devices over which the optimizer states are sharded; 1 if every device has all of them."""
     return step.sharding.world_size if step.strategy.shards_optimizer_states else 1
 
 
 def paged_state_bytes(step: TrainingStep) -> float:
-    """Bytes of moments in memory that the driver moves to the host under pressure."""
+    """Bytes of paged optimizer states, which the driver moves to the host when device memory runs short. Zero if the
+    optimizer is not paged."""
     return optimizer_state_bytes(step) if step.work.optimizer.startswith("paged_") else 0.0
 
 
 def optimizer_states_on_device(step: TrainingStep) -> float:
-    """Bytes of moments and master weights on one device. Paged moments are counted on the host; master weights are
-    never paged."""
+    """Bytes of optimizer states and master weights on one device; 0 if the optimizer is offloaded. Paged states are
+    counted on the host. Master weights are never paged."""
     if step.sharding.offload_optimizer:
         return 0.0
     return (states_and_master_bytes(step) - paged_state_bytes(step)) / optimizer_partitions(step)
 
 
 def optimizer_workspace(step: TrainingStep) -> float:
-    """Temporary bytes of the optimizer step. A foreach step holds the root of every second moment at once; Adafactor
-    holds the update and its square for the largest matrix, and fp32 copies of a half-precision gradient and parameter.
-    Fused steps need none."""
+    """Temporary bytes of the optimizer step on one device. A foreach step holds the square root of every second moment
+    at once. Adafactor holds the update and its square for the largest matrix, and fp32 copies of gradient and parameter
+    if these are half precision. Fused steps need no temporary memory."""
     if step.sharding.offload_optimizer:
         return 0.0
     if step.strategy.deepspeed:
         return _deepspeed_workspace(step)
     if step.optimizer.foreach:
         return trained_bytes(step, step.sizes.moment) / optimizer_partitions(step)
-    copies_half = step.optimizer.states == "factored" and step.sizes.gradient != 4
-    return 4.0 * (4 if copies_half else step.optimizer.largest_copies) * largest_trained_tensor(step)
+    has_copies = step.optimizer.states == "factored" and step.sizes.gradient != 4
+    return 4.0 * (4 if has_copies else step.optimizer.largest_copies) * largest_trained_tensor(step)
 
 
 def _deepspeed_workspace(step: TrainingStep) -> float:
-    """Temporary bytes of a ZeRO engine's step, which flattens this device's gradients, copies them to fp32 and updates;
-    stage 3 one sub-group at a time."""
+    """Temporary bytes of the optimizer step of a DeepSpeed engine on one device. The engine flattens the device's
+    gradients, copies them to fp32 and updates the weights. Stage 3 does this for one sub-group at a time."""
     share, gradient = step.trained_elements / optimizer_partitions(step), step.sizes.gradient
     if step.strategy.shards_weights:
         share = min(share, step.sharding.sub_group_size)
-    copying = gradient + (4.0 if gradient < 4 else 0.0)
-    return share * max(copying, 8.0 if step.optimizer.foreach else 4.0)
+    copies = gradient + (4.0 if gradient < 4 else 0.0)
+    return share * max(copies, 8.0 if step.optimizer.foreach else 4.0)

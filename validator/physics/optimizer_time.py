@@ -1,4 +1,5 @@
-"""Seconds of the optimizer step: the update on the device, or on the CPU with the copies that offload makes."""
+"""Seconds of the optimizer step: the update on the device, or the update on the CPU with the copies that offload
+needs."""
 
 from __future__ import annotations
 
@@ -26,43 +27,44 @@ _GALORE_INTERVAL, _SVD_RATE = 200, 2.5e10
 
 
 def device_update_seconds(step: TrainingStep, rates: AttainedRates) -> float:
-    """Seconds of the update on the device: gradients measured and clipped, states and weights of this device's share
-    read and written."""
+    """Seconds of the optimizer step for one device's share of the parameters: measuring and clipping the gradients,
+    reading and writing optimizer states and weights. Zero if the optimizer is offloaded."""
     if step.sharding.offload_optimizer:
         return 0.0
-    sizes, trained = step.sizes, float(step.trained_elements)
+    sizes, elements = step.sizes, float(step.trained_elements)
     if step.optimizer.states == "one layer":  # BAdam trains one at a time (arXiv 2404.02827)
-        trained = min(trained, step.largest_layer)
-    clipped = 4.0 * sizes.gradient * trained
+        elements = min(elements, step.largest_layer)
+    clipping = 4.0 * sizes.gradient * elements
     weights = 2 * sizes.master + 2 * (sizes.adapter if step.trains_adapter else sizes.trained)
     passes = _FOREACH_TRAFFIC if step.optimizer.foreach else 1.0
-    moved = clipped + passes * (weights * trained + 2 * optimizer_state_bytes(step))
-    return (moved / rates.bandwidth + _matmul_seconds(step, rates)) / optimizer_partitions(step)
+    traffic = clipping + passes * (weights * elements + 2 * optimizer_state_bytes(step))
+    return (traffic / rates.bandwidth + _matmul_seconds(step, rates)) / optimizer_partitions(step)
 
 
 def _matmul_seconds(step: TrainingStep, rates: AttainedRates) -> float:
-    """Seconds of the matrix products of an optimizer's step (Muon, GaLore, APOLLO)."""
+    """Seconds of the matmuls in an optimizer step of Muon, GaLore or APOLLO, over all trained matrices. Zero for other
+    optimizers."""
     if step.optimizer.products == "none":
         return 0.0
-    inside = [matrix for matrix in trained_matrices(step) if matrix.outputs != step.arch.vocab]
-    each = _muon_seconds if step.optimizer.products == "newton-schulz" else partial(_projection_seconds, step)
-    return sum(matrix.number * each(rates, matrix) for matrix in inside)
+    matrices = [matrix for matrix in trained_matrices(step) if matrix.outputs != step.arch.vocab]
+    seconds = _muon_seconds if step.optimizer.products == "newton-schulz" else partial(_projection_seconds, step)
+    return sum(matrix.number * seconds(rates, matrix) for matrix in matrices)
 
 
 def _muon_seconds(rates: AttainedRates, matrix: TrainedMatrix) -> float:
-    """Seconds of Muon's iterations on one matrix."""
-    small, large = sorted((matrix.inputs, matrix.outputs))
-    return _MUON_ITERATIONS * 3 * rates.product(large, small, small, 2.0)
+    """Seconds of Muon's Newton-Schulz iterations on one matrix."""
+    width, length = sorted((matrix.inputs, matrix.outputs))
+    return _MUON_ITERATIONS * 3 * rates.product(length, width, width, 2.0)
 
 
 def _projection_seconds(step: TrainingStep, rates: AttainedRates, matrix: TrainedMatrix) -> float:
-    """Seconds of projecting a gradient to a space of few dimensions and back, and GaLore's share of computing the
-    projection."""
-    moved = _PROJECTIONS * rates.product(matrix.inputs, matrix.outputs, step.work.optimizer_rank, 4.0)
+    """Seconds to project one matrix's gradient into a space of low rank and back. GaLore's singular value
+    decomposition, which finds that space once in many steps, counts with the share of one step."""
+    projection = _PROJECTIONS * rates.product(matrix.inputs, matrix.outputs, step.work.optimizer_rank, 4.0)
     if step.optimizer.products == "random":
-        return moved
-    decomposed = float(matrix.elements) * min(matrix.inputs, matrix.outputs) / _SVD_RATE
-    return moved + decomposed / _GALORE_INTERVAL
+        return projection
+    decomposition = float(matrix.elements) * min(matrix.inputs, matrix.outputs) / _SVD_RATE
+    return projection + decomposition / _GALORE_INTERVAL
 
 
 # Of the host link's rate, what copies from memory that is not page-locked reach: 7.2 GB/s beside 25 (FlagOpen/FlagPerf,
@@ -83,50 +85,58 @@ _UNFUSED_FACTOR = 9.0
 
 
 def offload_seconds(step: TrainingStep, device: DeviceRates) -> Mapping[TimeTerm, float]:
-    """Seconds of a step for offloaded states, by term. Copies and computation wait for each other (deepspeed,
-    runtime/zero/stage3.py and stage_1_and_2.py, copy on the stream of the computation)."""
-    moved = checkpoints_moved_to_host(step) + _weight_copy_bytes(step) + _state_copy_bytes(step)
+    """Seconds that one step spends on data in main memory, by term: copies between device and host, and the CPU update.
+    Copies do not overlap with computation (deepspeed, runtime/zero/stage3.py and stage_1_and_2.py, copy on the stream
+    of the computation)."""
+    copies = checkpoints_moved_to_host(step) + _weight_copy_bytes(step) + _state_copy_bytes(step)
     return {
-        TimeTerm.OFFLOAD_COPIES: moved / _copy_rate(step, device),
+        TimeTerm.OFFLOAD_COPIES: copies / _copy_rate(step, device),
         TimeTerm.CPU_OPTIMIZER: _cpu_update_seconds(step, device),
     }
 
 
 def _copy_rate(step: TrainingStep, device: DeviceRates) -> float:
-    """Bytes a second between one device and main memory, whose rate all devices of the node share."""
+    """Bytes per second of copies between one device and main memory. All devices of the node share the rate of main
+    memory."""
     link = device.host_link * (1.0 if step.sharding.pin_memory or step.strategy.fsdp else _PAGEABLE_SHARE)
     return min(link, _HOST_MEMORY_SHARE * device.host_bandwidth / step.sharding.devices_per_node)
 
 
 def _weight_copy_bytes(step: TrainingStep) -> float:
-    """Bytes of this device's part of the weights that are fetched for each pass of each micro batch."""
+    """Bytes of offloaded weights that one device copies from main memory in one optimizer step: the device's part of
+    the weights, for each pass of each micro batch. Zero unless parameters are offloaded."""
     if not step.sharding.offload_parameters:
         return 0.0
     return step.work.accumulation * gathers_per_micro_batch(step) * base_weight_bytes(step) / step.sharding.world_size
 
 
 def _state_copy_bytes(step: TrainingStep) -> float:
-    """Bytes of gradients and weights that this device copies in a step. Gradients of several micro batches, and always
-    those of stage 3, lie in main memory until the others are added: stage 3 copies them there and back, the others one
-    way. At the end gradients go there in fp32, and the updated weights come back. FSDP's gradients go there once."""
+    """Bytes of gradients and weights that one device copies in one optimizer step for an offloaded optimizer; 0 without
+    offload.
+
+    ZeRO keeps the gradients of each micro batch in main memory until the other micro batches are added: stage 3 always,
+    the other stages if there are several micro batches. Stage 3 copies these gradients there and back, the other stages
+    one way. At the end of the step the gradients go to main memory in fp32, and the updated weights come back. FSDP
+    copies its gradients once."""
     sharding, times = step.sharding, step.work.accumulation
     if not sharding.offload_optimizer:
         return 0.0
     if step.strategy.fsdp:
         return step.sizes.gradient * step.trained_elements / sharding.world_size
-    ways = 2 * times if step.strategy == ZERO_3 else times if times > 1 else 0
+    copies = 2 * times if step.strategy == ZERO_3 else times if times > 1 else 0
     returned = 0.0 if sharding.offload_parameters else step.sizes.compute
-    return (ways * step.sizes.gradient + 4.0 + returned) * step.trained_elements / sharding.world_size
+    return (copies * step.sizes.gradient + 4.0 + returned) * step.trained_elements / sharding.world_size
 
 
 def _cpu_update_seconds(step: TrainingStep, device: DeviceRates) -> float:
-    """Seconds of the update on the CPU, over all partitions of the node: fp32 gradient, weight and moments are read,
-    and all but the gradient written. If a node has several processes, each has one thread."""
+    """Seconds of the optimizer's update on the CPU; 0 unless the optimizer is offloaded. For all partitions of the
+    node, the CPU reads gradient, fp32 weight and moments, and writes all of these except the gradient. If a node runs
+    several processes, each process has one thread."""
     if not step.sharding.offload_optimizer:
         return 0.0
     sharding = step.sharding
     threads = device.cores if sharding.devices_per_node == 1 else min(device.cores, sharding.devices_per_node)
     rate = min(_HOST_MEMORY_SHARE * device.host_bandwidth, threads * _THREAD_RATE)
-    moved = (12.0 + _OTHER_BYTES_PER_ELEMENT) * step.trained_elements + 2.0 * optimizer_state_bytes(step)
-    unfused = step.strategy.fsdp and step.optimizer.foreach
-    return (_UNFUSED_FACTOR if unfused else 1.0) * moved / sharding.nodes / rate
+    traffic = (12.0 + _OTHER_BYTES_PER_ELEMENT) * step.trained_elements + 2.0 * optimizer_state_bytes(step)
+    is_unfused = step.strategy.fsdp and step.optimizer.foreach
+    return (_UNFUSED_FACTOR if is_unfused else 1.0) * traffic / sharding.nodes / rate

@@ -1,4 +1,5 @@
-"""Parameter counts: of the whole model, of its tables, of adapters, and of what trains."""
+"""Counts of parameters: of the whole model, of its embeddings and output layer, of adapters, and of all parameters that
+train."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ def parameter_count(arch: Architecture) -> int:
 
 
 def decoder_parameter_count(arch: Architecture) -> int:
-    """Parameters without those of towers and projectors."""
-    inside = sum(count * layer.elements for count, layer in decoder_layers.loaded_layers(arch))
+    """Number of parameters of the decoder, without towers and projectors."""
+    layers = sum(count * layer.elements for count, layer in decoder_layers.loaded_layers(arch))
     norms = (2 if arch.embedding_norm else 1) * arch.norm_elements
     tables = (
         embedding_elements(arch)
@@ -26,7 +27,7 @@ def decoder_parameter_count(arch: Architecture) -> int:
         + per_layer_embedding_elements(arch)
         + arch.position_rows * arch.hidden
     )
-    return inside + norms + tables + per_layer_projection_elements(arch)
+    return layers + norms + tables + per_layer_projection_elements(arch)
 
 
 def embedding_elements(arch: Architecture) -> int:
@@ -34,31 +35,35 @@ def embedding_elements(arch: Architecture) -> int:
 
 
 def untied_lm_head_elements(arch: Architecture) -> int:
-    """Parameters of the output layer that are not the embedding's."""
+    """Number of the output layer's parameters that are not shared with the embedding."""
     return (0 if arch.tied else arch.vocab * arch.hidden) + (arch.vocab if arch.head_bias else 0)
 
 
 def per_layer_embedding_elements(arch: Architecture) -> int:
-    """Parameters of an embedding from which each layer reads a part of its own, and of the norm of those parts."""
+    """Number of parameters of the per-layer embedding, which holds a part for each layer, and of the norm over these
+    parts. Zero for models without per-layer embeddings."""
     return arch.per_layer_vocab * arch.layers * arch.per_layer_input_width + arch.per_layer_input_width
 
 
 def per_layer_projection_elements(arch: Architecture) -> int:
-    """Parameters of the linear module that projects the usual embedding to the layers' own inputs."""
+    """Number of parameters of the linear module that projects the usual embedding, to be added to the per-layer
+    embedding. Zero for models without per-layer embeddings."""
     return arch.hidden * arch.layers * arch.per_layer_input_width
 
 
 def linear_roles(arch: Architecture, fused: bool = True) -> tuple[str, ...]:
-    """Roles of all linear modules inside the layers (also of layers that never run) and of the module that gives each
-    layer an input: the meaning of "all linear layers" for an adapter."""
-    inside = (linear.role for _, layer in decoder_layers.loaded_layers(arch, fused) for linear in layer.linears)
-    return tuple(dict.fromkeys([*inside, *(["inputs"] if arch.per_layer_input_width else [])]))
+    """Return the roles of the linear modules that "all linear layers" means for an adapter: the modules of all layers
+    that are loaded, even layers that never run, and the module that projects the embedding for per-layer inputs.
+    `fused`: experts are 3-D parameters instead of linear modules."""
+    roles = (linear.role for _, layer in decoder_layers.loaded_layers(arch, fused) for linear in layer.linears)
+    return tuple(dict.fromkeys([*roles, *(["inputs"] if arch.per_layer_input_width else [])]))
 
 
 def adapter_elements(linear: Linear, workload: Workload, targets: tuple[str, ...] | None = None) -> int:
-    """Trained elements that the adapter adds to one kind of linear module.
+    """Number of trained elements that the adapter adds to one kind of linear module; 0 if the module's role is no
+    target. `targets`: adapted roles; None: the roles of the workload's adapter.
 
-    LoRA (arXiv 2106.09685): rank x (inputs + outputs); DoRA (2402.09353) adds a magnitude for each output; orthogonal
+    LoRA (arXiv 2106.09685): rank x (inputs + outputs). DoRA (2402.09353) adds a magnitude for each output. Orthogonal
     fine-tuning (2306.07280) trains block (block - 1) / 2 elements for each block of the inputs."""
     adapter = workload.adapter
     if linear.role not in (adapter.targets if targets is None else targets):
@@ -75,59 +80,60 @@ def trainable_parameter_count(arch: Architecture, workload: Workload) -> int:
 
 
 def towers_with_workloads(arch: Architecture, workload: Workload) -> tuple[tuple[Tower, TowerWorkload], ...]:
-    """Return each tower of the architecture with its workload.
-
-    Raises ValueError if the workload does not have one for each: no tower may be left out unseen."""
+    """Return each tower of the architecture with its workload. Raises ValueError if the architecture and the workload
+    do not list the same number of towers, so that no tower is silently left out."""
     return tuple(zip(arch.towers, workload.towers, strict=True))
 
 
 def trained_elements_in_towers(arch: Architecture, workload: Workload) -> int:
-    """Parameters of all towers and projectors that receive gradients."""
+    """Number of parameters of all towers and projectors that receive gradients."""
     return sum(trained_elements_in_tower(*pair, workload) for pair in towers_with_workloads(arch, workload))
 
 
 def trained_elements_in_tower(tower: Tower, encoding: TowerWorkload, workload: Workload) -> int:
-    """Parameters of a tower and its projector that receive gradients."""
+    """Number of parameters of one tower and its projector that receive gradients. `encoding`: the tower's part of the
+    workload, which says what trains."""
     if workload.method in ("lora", "oft"):
-        inside = sum(adapter_elements(linear, workload, encoding.targets) for linear in tower.linears)
-        beside = (*tower.outside, *tower.projector)
-        return tower.layers * inside + sum(adapter_elements(linear, workload, encoding.targets) for linear in beside)
+        elements = sum(adapter_elements(linear, workload, encoding.targets) for linear in tower.linears)
+        linears = (*tower.outside, *tower.projector)
+        return tower.layers * elements + sum(adapter_elements(linear, workload, encoding.targets) for linear in linears)
     layers = min(encoding.trainable_layers, tower.layers) * (element_count(tower.linears) + tower.vectors)
-    inside = tower.elements - tower.never_frozen if encoding.trains else layers
+    elements = tower.elements - tower.never_frozen if encoding.trains else layers
     projector = tower.projector_elements if encoding.projector else 0
-    return inside + projector + (tower.never_frozen if encoding.never_frozen else 0)
+    return elements + projector + (tower.never_frozen if encoding.never_frozen else 0)
 
 
 def _trained_elements_in_decoder(arch: Architecture, workload: Workload) -> int:
     routers = 2 if arch.ffn.vision_expert_width else 1
-    fixed = routers * arch.ffn.experts if arch.ffn.router_bias_fixed else 0  # elements of each mixture
+    bias = routers * arch.ffn.experts if arch.ffn.router_bias_fixed else 0  # elements of each mixture
     if workload.method == "full":
         return (
             decoder_parameter_count(arch)
-            - fixed * arch.moe_layers
+            - bias * arch.moe_layers
             - decoder_layers.elements_without_states(arch, workload)
         )
     if workload.method == "freeze":
         layers = last_layers(build_layers(arch, workload.experts_fused), workload.trainable_layers)
-        return sum(number * (layer.elements - fixed) for number, layer in layers)
-    inside = sum(
+        return sum(number * (layer.elements - bias) for number, layer in layers)
+    adapters = sum(
         count * adapter_elements(linear, workload)
         for count, layer in decoder_layers.loaded_layers(arch, workload.experts_fused)
         for linear in layer.linears
     )
-    beside = Linear("inputs", arch.hidden, arch.layers * arch.per_layer_input_width)
+    projection = Linear("inputs", arch.hidden, arch.layers * arch.per_layer_input_width)
     return (
-        inside
+        adapters
         + modules_to_save_elements(arch, workload)
-        + (adapter_elements(beside, workload) if arch.per_layer_input_width else 0)
+        + (adapter_elements(projection, workload) if arch.per_layer_input_width else 0)
     )
 
 
 def modules_to_save_elements(arch: Architecture, workload: Workload) -> int:
-    """Elements of embedding and output layer that train whole beside an adapter."""
-    adapted = workload.method in ("lora", "oft")
+    """Number of elements of embedding and output layer that train in full beside an adapter (PEFT's modules_to_save).
+    Zero for methods without adapters."""
+    has_adapter = workload.method in ("lora", "oft")
     return (
         embedding_elements(arch) * (int(workload.adapter.full_embedding) + int(workload.adapter.full_head))
-        if adapted
+        if has_adapter
         else 0
     )

@@ -1,5 +1,5 @@
 """The phases of a run at which device memory can peak: loading, forward pass, loss, backward pass, optimizer step,
-evaluation. Each gives bytes by term on the worst device."""
+evaluation. Each phase is a function that returns bytes by term on the worst device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DeviceTerms = Mapping[DeviceTerm, float]
 
 @lru_cache(maxsize=64)
 def resident_terms(step: TrainingStep) -> DeviceTerms:
-    """Bytes that stay on the device through the whole step, without gradients."""
+    """Bytes by term that stay on the device through the whole step. Gradients are not included."""
     return {
         DeviceTerm.WEIGHTS: weights.base_weights_on_device(step),
         DeviceTerm.ADAPTER: weights.adapter_weights_on_device(step),
@@ -41,7 +41,8 @@ def resident_terms(step: TrainingStep) -> DeviceTerms:
 
 
 def terms_of_both_passes(step: TrainingStep, where: weights.GatherPoint) -> DeviceTerms:
-    """Bytes that are on the device during the whole forward and backward pass."""
+    """Bytes by term that are on the device during the whole forward and backward pass. `where` is the point of the step
+    for which gathered weights are counted."""
     return {
         **resident_terms(step),
         DeviceTerm.GATHERED_WEIGHTS: weights.gathered_weight_bytes(step, where),
@@ -56,13 +57,13 @@ def terms_of_both_passes(step: TrainingStep, where: weights.GatherPoint) -> Devi
 
 
 def _autocast_copies(step: TrainingStep) -> float:
-    """Bytes of autocast's copies of all trained matrices but the output layer's."""
+    """Bytes of autocast's half-precision copies of all trained matrices, except the output layer's."""
     return weights.layer_autocast_copies(step) + towers.tower_autocast_copies(step)
 
 
 def last_layer_forward(step: TrainingStep) -> DeviceTerms:
-    """Bytes by term at the end of the layers, when autocast's copies of all of them exist, with the results of `gate`
-    and `up` and a dequantized matrix."""
+    """Bytes by term at the end of the last layer's forward pass, when autocast's copies of all layers exist. The
+    results of `gate` and `up` and a matrix that quantization or DoRA rebuilds are included."""
     layer = step.backward_layers[-1][1]
     results = 2 * step.sizes.compute * step.tokens * feed_forward_width(step, layer)
     return {
@@ -76,19 +77,22 @@ def last_layer_forward(step: TrainingStep) -> DeviceTerms:
 
 
 def _hidden_state_bytes(step: TrainingStep) -> float:
-    """Bytes of the results of all layers, which a value head asks for, checkpointed or not (trl,
-    modeling_value_head.py)."""
+    """Bytes of the outputs of all layers, which a value head requests from the model, with or without checkpointing
+    (trl, modeling_value_head.py). Outputs that already count as checkpoints are subtracted. Zero without a value
+    head."""
     if not step.work.value_head:
         return 0.0
-    counted = saved_by_all_layers(step).get(DeviceTerm.CHECKPOINTS, 0.0)
-    return max((step.arch.layers + 1) * layer_checkpoint_bytes(step) - counted, 0.0)
+    checkpoints = saved_by_all_layers(step).get(DeviceTerm.CHECKPOINTS, 0.0)
+    return max((step.arch.layers + 1) * layer_checkpoint_bytes(step) - checkpoints, 0.0)
 
 
 def loss_forward(step: TrainingStep) -> DeviceTerms:
-    """Bytes by term when the loss is computed. In preference stages the loss is computed outside the model's autocast
-    context, after the weight copies are freed; the peak is then, or earlier, when the copies and the raw logits exist
-    together."""
-    inside = {
+    """Bytes by term when the loss is computed.
+
+    In preference stages the loss is computed outside the model's autocast context, after the weight copies are freed.
+    Memory peaks at that moment, or earlier, when the weight copies and the raw logits exist together; the larger of the
+    two moments counts."""
+    terms = {
         **terms_of_both_passes(step, "loss"),
         **saved_by_all_layers(step),
         DeviceTerm.GRADIENTS: optimizer.gradients_before_backward(step),
@@ -98,14 +102,14 @@ def loss_forward(step: TrainingStep) -> DeviceTerms:
         DeviceTerm.LOGITS: lm_head.logits_forward(step),
     }
     if not step.work.needs_full_logits or step.checkpointing == "off":
-        return inside
-    outside = {**inside, DeviceTerm.WEIGHT_CASTS: weights.lm_head_autocast_copy(step)}
-    return largest([outside, {**inside, DeviceTerm.LOGITS: lm_head.logits_in_model_forward(step)}])
+        return terms
+    late_terms = {**terms, DeviceTerm.WEIGHT_CASTS: weights.lm_head_autocast_copy(step)}
+    return largest([late_terms, {**terms, DeviceTerm.LOGITS: lm_head.logits_in_model_forward(step)}])
 
 
 def loss_backward(step: TrainingStep) -> DeviceTerms:
-    """Bytes by term in the loss's backward pass. Without checkpointing every layer still holds the half-precision
-    weights that its backward pass will use."""
+    """Bytes by term in the loss's backward pass. Without activation checkpointing every layer still holds the
+    half-precision weights that its backward pass will use."""
     layer_copies = _autocast_copies(step) if step.checkpointing == "off" else 0.0
     return {
         **terms_of_both_passes(step, "loss"),
@@ -118,7 +122,7 @@ def loss_backward(step: TrainingStep) -> DeviceTerms:
 
 
 def evaluation_phase(step: TrainingStep) -> DeviceTerms:
-    """Bytes by term in an evaluation; empty if there is none."""
+    """Bytes by term while an evaluation runs; empty if the run does not evaluate."""
     if not step.work.eval_batch:
         return {}
     return {
@@ -129,7 +133,8 @@ def evaluation_phase(step: TrainingStep) -> DeviceTerms:
 
 
 class BackwardPoint(NamedTuple):
-    """A critical point in a layer's backward pass."""
+    """A moment in one layer's backward pass at which memory can peak. `activations`: bytes of saved activations and
+    temporary tensors at that moment."""
 
     activations: float
     done: float  # elements whose gradients exist
@@ -138,40 +143,47 @@ class BackwardPoint(NamedTuple):
     rebuilt: float = 0.0  # bytes of a matrix that is rebuilt for its product
 
 
-def _backward_points(step: TrainingStep, layer: DecoderLayer, inside: LayerActivations) -> Iterator[BackwardPoint]:
-    """Yield the candidate peaks of one layer's backward pass, in order: (1) feed-forward half, all activations saved;
-    (2) gradients of gate and up, whose activations are freed; (3) attention half; (4) end of the layer."""
+def _backward_points(step: TrainingStep, layer: DecoderLayer, activations: LayerActivations) -> Iterator[BackwardPoint]:
+    """Yield the candidate peaks of one layer's backward pass, in order: (1) feed-forward half, with all activations
+    saved; (2) gradients of gate and up, whose activations are freed; (3) attention half; (4) end of the layer.
+    `activations` are the activations that the layer saves."""
     down, attention = element_count(layer.down), element_count(layer.attention)
-    forward = layer.matrices - attention
+    ffn = layer.matrices - attention
     # Of the two tensors that hold the matrices of all experts, the larger one
     experts = layer.experts * 2 // 3 if step.arch.ffn.gated else layer.experts // 2
-    inner = step.tokens * step.sizes.compute * feed_forward_width(step, layer)
+    products = step.tokens * step.sizes.compute * feed_forward_width(step, layer)
     yield BackwardPoint(
-        inside.total + inside.ffn_workspace, down, layer.matrices - down, 0, weights.dequantized_bytes(step, layer.down)
+        activations.total + activations.ffn_workspace,
+        down,
+        layer.matrices - down,
+        0,
+        weights.dequantized_bytes(step, layer.down),
     )
     yield BackwardPoint(
-        inside.total - inner, down, layer.matrices - down, 0, weights.dequantized_bytes(step, layer.readers)
+        activations.total - products, down, layer.matrices - down, 0, weights.dequantized_bytes(step, layer.readers)
     )
-    widest = max(weights.largest_matrix((*layer.down, *layer.readers)), experts)
-    yield BackwardPoint(inside.attention, forward, attention, widest)
-    yield BackwardPoint(inside.attention, forward, attention, 0, weights.dequantized_bytes(step, layer.attention))
-    yield BackwardPoint(inside.attention + inside.attention_workspace, forward, attention, 0)
+    matrix = max(weights.largest_matrix((*layer.down, *layer.readers)), experts)
+    yield BackwardPoint(activations.attention, ffn, attention, matrix)
+    yield BackwardPoint(activations.attention, ffn, attention, 0, weights.dequantized_bytes(step, layer.attention))
+    yield BackwardPoint(activations.attention + activations.attention_workspace, ffn, attention, 0)
     yield BackwardPoint(0.0, layer.elements, 0, weights.largest_matrix(layer.attention))
 
 
-def _end_of_recomputation(step: TrainingStep, layer: DecoderLayer, inside: LayerActivations) -> BackwardPoint:
-    """Return the end of a layer's recomputed forward pass, with all activations saved: also the last adapter's input in
-    its own precision, and the matrices that DoRA makes."""
+def _end_of_recomputation(step: TrainingStep, layer: DecoderLayer, activations: LayerActivations) -> BackwardPoint:
+    """Return the moment at which a layer's forward pass has been computed again, when all its activations are saved.
+    The input of the last adapter in the adapter's precision, and the matrices that quantization or DoRA rebuilds, are
+    included. `activations`: the activations that the layer saves."""
     work = step.work
-    adapted = [each for each in layer.down if each.role in work.adapter.targets and work.method == "lora"]
-    cast = 4.0 if work.precision == "amp" and not work.quant_bits else 0.0
-    entering = cast * step.tokens * max((each.inputs for each in adapted), default=0)
-    rebuilt = weights.dora_norm_bytes(step, layer) + weights.dequantized_bytes(step, layer.linears)
-    return BackwardPoint(inside.total + entering, 0, layer.matrices, 0, rebuilt)
+    linears = [each for each in layer.down if each.role in work.adapter.targets and work.method == "lora"]
+    size = 4.0 if work.precision == "amp" and not work.quant_bits else 0.0
+    inputs = size * step.tokens * max((each.inputs for each in linears), default=0)
+    matrices = weights.dora_norm_bytes(step, layer) + weights.dequantized_bytes(step, layer.linears)
+    return BackwardPoint(activations.total + inputs, 0, layer.matrices, 0, matrices)
 
 
 class RestOfModel(NamedTuple):
-    """Bytes on the device beside the layer at work, and `done` elements."""
+    """Memory of everything but the layer whose backward pass runs. `standing`: bytes by term that exist during both
+    passes. `checkpoints`, `activations` and `autocast_copies`: bytes that the decoder's layers still hold."""
 
     standing: DeviceTerms
     done: float  # elements of base weights whose gradients exist
@@ -180,102 +192,113 @@ class RestOfModel(NamedTuple):
     autocast_copies: float = 0.0
 
 
-def _terms_at(step: TrainingStep, layer: DecoderLayer, point: BackwardPoint, around: RestOfModel) -> DeviceTerms:
-    trained = weights.autocast_elements(step, layer) / layer.matrices
+def _terms_at(step: TrainingStep, layer: DecoderLayer, point: BackwardPoint, rest: RestOfModel) -> DeviceTerms:
+    share = weights.autocast_elements(step, layer) / layer.matrices
     return {
-        **around.standing,
-        DeviceTerm.CHECKPOINTS: around.checkpoints,
-        DeviceTerm.ACTIVATIONS: point.activations + around.activations,
-        DeviceTerm.WEIGHT_CASTS: around.autocast_copies + 2.0 * trained * point.pending,
-        DeviceTerm.GRADIENTS: optimizer.gradients_so_far(step, around.done + point.done),
+        **rest.standing,
+        DeviceTerm.CHECKPOINTS: rest.checkpoints,
+        DeviceTerm.ACTIVATIONS: point.activations + rest.activations,
+        DeviceTerm.WEIGHT_CASTS: rest.autocast_copies + 2.0 * share * point.pending,
+        DeviceTerm.GRADIENTS: optimizer.gradients_so_far(step, rest.done + point.done),
         DeviceTerm.NEW_GRADIENT: optimizer.gradient_being_computed(step, layer, point.being_computed),
         DeviceTerm.DEQUANTIZED: point.rebuilt,
     }
 
 
 def _largest_terms_in_layer(
-    step: TrainingStep, layer: DecoderLayer, around: RestOfModel, recomputes: bool
+    step: TrainingStep, layer: DecoderLayer, rest: RestOfModel, recomputes: bool
 ) -> DeviceTerms:
-    """Bytes by term at the point of this layer's backward pass that needs most."""
-    inside = layer_activations(step, layer)
+    """Bytes by term at the moment of this layer's backward pass that needs most memory. `rest`: memory of everything
+    but this layer. `recomputes`: the layer's forward pass is computed again before its backward pass."""
+    activations = layer_activations(step, layer)
     points = [
-        *_backward_points(step, layer, inside),
-        *([_end_of_recomputation(step, layer, inside)] if recomputes else []),
+        *_backward_points(step, layer, activations),
+        *([_end_of_recomputation(step, layer, activations)] if recomputes else []),
     ]
-    return largest(_terms_at(step, layer, point, around) for point in points)
+    return largest(_terms_at(step, layer, point, rest) for point in points)
 
 
 def last_layer_backward(step: TrainingStep) -> DeviceTerms:
-    """Bytes by term in the layer where the backward pass begins: all checkpoints, few gradients."""
+    """Bytes by term during the backward pass of the layer where the backward pass begins. All activation checkpoints
+    exist then, but few gradients."""
     return max(
         (_last_layer_terms(step, each) for each in step.first_in_backward), key=lambda terms: sum(terms.values())
     )
 
 
 def _last_layer_terms(step: TrainingStep, place: LayerPosition) -> DeviceTerms:
-    """Bytes by term in a layer once the backward pass is through with the layers after it."""
-    others = sum(saved_by_all_layers(step).values())
-    trains = place.elements + (step.lm_head_elements if step.work.method == "full" else 0)
-    around = RestOfModel(terms_of_both_passes(step, "last layer"), trains)
+    """Bytes by term during the backward pass of the layer at `place`, after the backward pass has finished the layers
+    between it and the last layer."""
+    total = sum(saved_by_all_layers(step).values())
+    elements = place.elements + (step.lm_head_elements if step.work.method == "full" else 0)
+    rest = RestOfModel(terms_of_both_passes(step, "last layer"), elements)
     if step.checkpointing != "off":
-        left = others - place.layers_between * layer_checkpoint_bytes(step)
-        return _largest_terms_in_layer(step, place.layer, around._replace(checkpoints=left), recomputes=True)
-    activations = others - layer_activations(step, place.layer).total
-    casts = weights.layer_autocast_copies(step) - 2.0 * weights.autocast_elements(step, place.layer)
+        checkpoints = total - place.layers_between * layer_checkpoint_bytes(step)
+        return _largest_terms_in_layer(step, place.layer, rest._replace(checkpoints=checkpoints), recomputes=True)
+    activations = total - layer_activations(step, place.layer).total
+    copies = weights.layer_autocast_copies(step) - 2.0 * weights.autocast_elements(step, place.layer)
     return _largest_terms_in_layer(
-        step, place.layer, around._replace(activations=activations, autocast_copies=casts), recomputes=True
+        step, place.layer, rest._replace(activations=activations, autocast_copies=copies), recomputes=True
     )
 
 
 def first_layer_backward(step: TrainingStep) -> DeviceTerms:
-    """Bytes by term in the layer where the backward pass ends: one checkpoint, nearly all gradients."""
+    """Bytes by term during the backward pass of the layer where the backward pass ends. One activation checkpoint is
+    left then, and nearly all gradients exist."""
     return max(
         (_first_layer_terms(step, each) for each in step.last_in_backward), key=lambda terms: sum(terms.values())
     )
 
 
 def _first_layer_terms(step: TrainingStep, place: LayerPosition) -> DeviceTerms:
-    """Bytes by term in a layer while the layers before it still wait for the backward pass."""
-    layer, checkpointed = place.layer, step.checkpointing != "off"
+    """Bytes by term during the backward pass of the layer at `place`, while the layers between it and the first layer
+    still wait for their backward pass."""
+    layer, recomputes = place.layer, step.checkpointing != "off"
     done = sum(number * kind.elements for number, kind in step.backward_layers) - layer.elements - place.elements
     done += step.lm_head_elements if step.work.method == "full" else 0
     checkpoints = (
         (1 + place.layers_between) * layer_checkpoint_bytes(step) + checkpoints_held_by_fsdp(step)
-        if checkpointed
+        if recomputes
         else 0.0
     )
     return _largest_terms_in_layer(
-        step, layer, RestOfModel(terms_of_both_passes(step, "first layer"), done, checkpoints), recomputes=checkpointed
+        step, layer, RestOfModel(terms_of_both_passes(step, "first layer"), done, checkpoints), recomputes=recomputes
     )
 
 
 def lm_head_gradient(step: TrainingStep) -> DeviceTerms:
-    """Bytes by term when the output layer's weight gradient is made: in compute precision beside the gradient of the
-    logits, then in its own precision, when the half-precision weight and the logits' gradient are gone."""
+    """Bytes by term while the output layer's weight gradient is computed; empty if the output layer does not train, and
+    for fused losses and value heads.
+
+    First the gradient exists in compute precision beside the gradient of the logits. Then, after the weight's copy and
+    the logits' gradient are freed, it exists in its own precision, too. The larger moment counts."""
     sizes = step.sizes
     if step.work.loss == "fused" or step.work.value_head or not step.trains_head:
         return {}
-    before, own, logits = (
+    terms, size, logits = (
         loss_backward(step),
         min(sizes.gradient, sizes.modules_to_save),
         logits_in_compute_precision(step),
     )
     if step.work.precision != "amp":
-        return {**before, DeviceTerm.LOGITS: logits, DeviceTerm.NEW_GRADIENT: own * step.lm_head_elements}
-    if logits + weights.lm_head_autocast_copy(step) > own * step.lm_head_elements:
-        return {**before, DeviceTerm.LOGITS: logits, DeviceTerm.NEW_GRADIENT: sizes.compute * step.lm_head_elements}
+        return {**terms, DeviceTerm.LOGITS: logits, DeviceTerm.NEW_GRADIENT: size * step.lm_head_elements}
+    if logits + weights.lm_head_autocast_copy(step) > size * step.lm_head_elements:
+        return {**terms, DeviceTerm.LOGITS: logits, DeviceTerm.NEW_GRADIENT: sizes.compute * step.lm_head_elements}
     return {
-        **before,
+        **terms,
         DeviceTerm.LOGITS: 0.0,
-        DeviceTerm.WEIGHT_CASTS: before[DeviceTerm.WEIGHT_CASTS] - weights.lm_head_autocast_copy(step),
-        DeviceTerm.NEW_GRADIENT: (sizes.compute + own) * step.lm_head_elements,
+        DeviceTerm.WEIGHT_CASTS: terms[DeviceTerm.WEIGHT_CASTS] - weights.lm_head_autocast_copy(step),
+        DeviceTerm.NEW_GRADIENT: (sizes.compute + size) * step.lm_head_elements,
     }
 
 
 def embedding_gradient(step: TrainingStep) -> DeviceTerms:
-    """Bytes by term when the embedding's dense gradient is made. With accumulation an earlier gradient exists beside
-    it. If the embedding is tied, so does the output layer's gradient and, in half precision, the sum of both: the
-    output layer's is a transposed view (not from a fused loss), to which nothing can be added in place."""
+    """Bytes by term while the gradient of the embedding, which is dense, is computed. If the gradient is added to an
+    earlier gradient, both exist.
+
+    If the embedding is tied to the output layer, the output layer's gradient exists as well, and in half precision also
+    the sum of the two gradients. The sum needs a tensor of its own, because the output layer's gradient (except from a
+    fused loss) is a transposed view that cannot be added to in place."""
     sizes, work = step.sizes, step.work
     copies = int(work.accumulation > 1 or step.strategy.has_gradient_buffer)
     if step.arch.tied and work.method == "full" and not work.value_head:
@@ -291,18 +314,21 @@ def embedding_gradient(step: TrainingStep) -> DeviceTerms:
 
 
 def _holds_full_model_first(step: TrainingStep) -> bool:
-    """True if every device holds all weights before they are spread: a model that is quantized while it loads, or
-    unpacked from a quantized checkpoint, skips ZeRO-3's partitioned initialization (transformers, modeling_utils.py,
-    get_init_context, and quantizer_bnb_4bit.update_device_map), after which DeepSpeed's engine moves it to the device;
-    and FSDP that starts after loading finds the model on the device."""
+    """True if every device holds the whole model before its weights are sharded. This happens in two cases.
+
+    First: under ZeRO-3, a model that is quantized while it loads, or unpacked from a quantized checkpoint, skips
+    ZeRO-3's partitioned initialization (transformers, modeling_utils.py, get_init_context, and
+    quantizer_bnb_4bit.update_device_map), and DeepSpeed's engine moves the whole model to the device. Second: FSDP
+    starts after loading, when the model is on the device."""
     sharding, work = step.sharding, step.work
-    quantized = (work.quant_bits > 0 and not work.quant_grouped) or work.dequantized_at_load
-    return (step.strategy == ZERO_3 and quantized) or (step.strategy.fsdp and not sharding.sharded_load)
+    is_quantized = (work.quant_bits > 0 and not work.quant_grouped) or work.dequantized_at_load
+    return (step.strategy == ZERO_3 and is_quantized) or (step.strategy.fsdp and not sharding.sharded_load)
 
 
 def loading_phase(step: TrainingStep) -> DeviceTerms:
-    """Bytes by term while loading. A full fine-tune under ZeRO below stage 3 converts its weights to fp32 on the device
-    before the engine shards them."""
+    """Bytes by term while the model loads; empty for runs other than two kinds. First, runs in which every device holds
+    the whole model before the weights are sharded. Second, full fine-tuning under ZeRO below stage 3, where the weights
+    are raised to fp32 on the device before the engine takes them."""
     if _holds_full_model_first(step):
         reference = weights.reference_weight_bytes(step) if step.strategy.fsdp else 0.0
         loaded = (
@@ -317,45 +343,48 @@ def loading_phase(step: TrainingStep) -> DeviceTerms:
 
 
 def optimizer_step(step: TrainingStep) -> DeviceTerms:
-    """Bytes by term in the optimizer step. ZeRO-3's reduce bucket stays; below stage 3 it is freed before the step."""
-    standing = step.strategy == ZERO_3 or not step.strategy.deepspeed
+    """Bytes by term during the optimizer step. ZeRO-3's reduce bucket still exists then. Below stage 3 the bucket is
+    freed before the step."""
+    has_bucket = step.strategy == ZERO_3 or not step.strategy.deepspeed
     return {
         **resident_terms(step),
         DeviceTerm.GRADIENTS: optimizer.gradient_bytes(step),
-        DeviceTerm.BUCKETS: optimizer.communication_bucket_bytes(step) if standing else 0.0,
+        DeviceTerm.BUCKETS: optimizer.communication_bucket_bytes(step) if has_bucket else 0.0,
         DeviceTerm.OPTIMIZER_WORKSPACE: optimizer_workspace(step),
     }
 
 
 def tower_forward(step: TrainingStep) -> DeviceTerms:
-    """Bytes by term while the towers run, one after the other, before the decoder. ZeRO-3 gathers and prefetches their
-    layers like the decoder's; under FSDP the root unit holds the towers whole."""
-    most = max((needed for needed, _ in towers.tower_peaks(step)), default=0.0)
-    if not most:
+    """Bytes by term in the forward pass of the towers, which run one after the other before the decoder. ZeRO-3 gathers
+    and prefetches tower layers as in the decoder. Under FSDP the root unit holds whole towers. Empty for models without
+    towers."""
+    peak = max((needed for needed, _ in towers.tower_peaks(step)), default=0.0)
+    if not peak:
         return {}
     return {
         **terms_of_both_passes(step, "last layer"),
         DeviceTerm.GRADIENTS: optimizer.gradients_before_backward(step),
-        DeviceTerm.TOWERS: towers.tower_saved_bytes(step) + most,
+        DeviceTerm.TOWERS: towers.tower_saved_bytes(step) + peak,
         DeviceTerm.WEIGHT_CASTS: towers.tower_autocast_copies(step),
     }
 
 
 def tower_backward(step: TrainingStep) -> DeviceTerms:
-    """Bytes by term in the towers' backward pass: the larger of its beginning (all tower activations, decoder
-    gradients) and its end (few activations, all gradients). The gradient of an untied embedding comes later."""
-    most = max((needed for _, needed in towers.tower_peaks(step)), default=0.0)
-    if not most:
+    """Bytes by term in the towers' backward pass; empty for models without towers. The larger of two moments counts:
+    the beginning (all tower activations, decoder gradients) or the end (few activations, all gradients). The gradient
+    of an untied embedding comes later."""
+    peak = max((needed for _, needed in towers.tower_peaks(step)), default=0.0)
+    if not peak:
         return {}
-    standing = {**terms_of_both_passes(step, "embedding"), DeviceTerm.ACTIVATIONS: layer_checkpoint_bytes(step)}
-    waiting = step.work.accumulation == 1 and step.strategy == DDP
-    each = step.sizes.gradient if waiting else 0.0
+    common = {**terms_of_both_passes(step, "embedding"), DeviceTerm.ACTIVATIONS: layer_checkpoint_bytes(step)}
+    is_unreduced = step.work.accumulation == 1 and step.strategy == DDP
+    each = step.sizes.gradient if is_unreduced else 0.0
     gradients = optimizer.accumulated_gradient_bytes(step) - (
         each * step.embedding_elements if step.trains_embedding and not step.arch.tied else 0.0
     )
-    first = {**standing, DeviceTerm.TOWERS: towers.tower_saved_bytes(step) + most,
+    first = {**common, DeviceTerm.TOWERS: towers.tower_saved_bytes(step) + peak,
              DeviceTerm.GRADIENTS: gradients - each * step.trained_tower_elements}  # fmt: skip
-    last = {**standing, DeviceTerm.TOWERS: most, DeviceTerm.GRADIENTS: gradients}
+    last = {**common, DeviceTerm.TOWERS: peak, DeviceTerm.GRADIENTS: gradients}
     return largest([first, last])
 
 

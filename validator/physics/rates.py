@@ -1,8 +1,9 @@
-"""Rates of a device and its links: as published, as kernels attain them, and the time that matrix products and
-memory-bound work take at these rates.
+"""What a device and its links do in a second: published rates, the rates that kernels reach, and the formula for the
+time of matmuls and memory-bound work.
 
-The attained shares are all that was fitted; each constant names its measurement. The reference device is the A100;
-other kinds differ by their `attained` alone."""
+Only the shares of published rates that kernels reach were fitted; the comment at each share names the measurements. The
+reference device is the A100. Other devices differ from it only by `attained` and `attained_attention` in
+data/devices.yaml."""
 
 from typing import Literal, NamedTuple
 
@@ -10,7 +11,8 @@ from validator.physics.estimate import TimeTerm
 
 
 class DeviceRates(NamedTuple):
-    """One accelerator and its links. All rates are per second, those of links in one direction."""
+    """One accelerator and its links to other devices, main memory and disk. All rates are per second; the rates of
+    links are for one direction."""
 
     half_flops: float  # FLOP of dense products in the half precision that runs train in, as the vendor publishes them
     fp32_flops: float  # FLOP of products of fp32 numbers, as PyTorch makes them by default: no TF32
@@ -32,7 +34,7 @@ class DeviceRates(NamedTuple):
 
 
 class PassCost(NamedTuple):
-    """Seconds that one term takes in the forward and in the backward pass, without recomputation."""
+    """Seconds that one time term takes in the forward and in the backward pass, without recomputation."""
 
     term: TimeTerm
     forward: float
@@ -47,8 +49,8 @@ BANDWIDTH_EFFICIENCY = 0.8
 
 
 class AttainedRates(NamedTuple):
-    """Attained rates per second: FLOP of products in half and in single precision, bytes of memory; and attention's
-    efficiency relative to the reference kind."""
+    """Rates that kernels reach on a device: FLOP per second of matmuls in half precision and in fp32, bytes per second
+    of device memory, and the efficiency of attention kernels relative to the reference device (A100)."""
 
     half_flops: float
     fp32_flops: float
@@ -56,19 +58,20 @@ class AttainedRates(NamedTuple):
     attention_efficiency: float
 
     def product(self, tokens: float, inputs: int, outputs: int, size: float, number: float = 1) -> float:
-        """Seconds of `number` products of a matrix by `tokens` rows, all elements of `size` bytes: computation, and
-        operands and result moved once, which makes small ones inefficient."""
+        """Seconds of `number` matmuls of a matrix (inputs x outputs) with another matrix of `tokens` rows, all elements
+        of `size` bytes. Counts the computation, and one move of operands and result through memory, which makes small
+        matmuls inefficient."""
         flops = 2.0 * tokens * inputs * outputs
-        moved = size * (tokens * (inputs + outputs) + float(inputs) * outputs)
-        return number * (flops / self.flops(size) + moved / self.bandwidth)
+        traffic = size * (tokens * (inputs + outputs) + float(inputs) * outputs)
+        return number * (flops / self.flops(size) + traffic / self.bandwidth)
 
     def flops(self, size: float) -> float:
-        """FLOP per second of products whose elements have `size` bytes."""
+        """FLOP per second of matmuls whose elements have `size` bytes."""
         return self.fp32_flops if size >= 4 else self.half_flops
 
 
 def attained_rates(device: DeviceRates) -> AttainedRates:
-    """Return the rates that kernels reach on this device."""
+    """Return the rates that kernels reach on this device, which are shares of the published rates."""
     share = MATMUL_EFFICIENCY * device.matmul_efficiency
     return AttainedRates(
         share * device.half_flops,

@@ -1,4 +1,4 @@
-"""Seconds of a whole run: start, tokenizing, steps, evaluations, checkpoints."""
+"""Seconds of a whole run: start-up, tokenizing, steps, evaluations, checkpoints."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -27,7 +27,7 @@ _GATHER_TERMS = (TimeTerm.COMMUNICATION, TimeTerm.NETWORK, TimeTerm.OFFLOAD_COPI
 
 
 class RunPart(Described):
-    """A part of a run."""
+    """A part of a run that takes time, such as tokenizing or saving checkpoints."""
 
     STARTING = "starting", "processes start and read the model from disk"
     TOKENIZING = "tokenizing", "samples become tokens, before the first step"
@@ -37,7 +37,8 @@ class RunPart(Described):
 
 
 class RunCounts(NamedTuple):
-    """Numbers of steps, evaluations and saves of a run. `checkpoint`: bytes of one, of all nodes together."""
+    """Numbers of steps, evaluations and saves of a run. `checkpoint`: bytes of one checkpoint, added up over all
+    nodes."""
 
     steps: float
     evaluations: float = 0.0  # how often what was held back is evaluated
@@ -49,7 +50,7 @@ class RunCounts(NamedTuple):
 
 
 class RunTime(NamedTuple):
-    """Seconds of a run; `terms` sum to `expected`, `low` to `high` is the 90 % band."""
+    """Predicted seconds of a run. `terms` sum to `expected`; `low` to `high` is the 90 % band."""
 
     low: float
     expected: float
@@ -62,7 +63,8 @@ class RunTime(NamedTuple):
         return self.expected >= _LONG_RUN_SECONDS
 
     def wasted_on(self, part: RunPart) -> float:
-        """Share of the run spent in this part, or 0 if the share is a tenth or less or the run is short."""
+        """Share of the run's time that goes to `part`, from 0 to 1, if the share is worth advice: it is above a tenth,
+        and the run takes half an hour or more. Otherwise 0."""
         share = self.terms.get(part, 0.0) / self.expected if self.is_long else 0.0
         return share if share > _WASTE_SHARE else 0.0
 
@@ -70,7 +72,7 @@ class RunTime(NamedTuple):
 def estimate_run_time(
     step_time: StepTime, counts: RunCounts, architecture: Architecture, workload: Workload, device: DeviceRates
 ) -> RunTime:
-    """Predict the seconds of a run of such steps, by part."""
+    """Estimate the seconds of a run from the time of one step and the numbers of steps, evaluations and saves."""
     step, each = training_step(architecture, workload), Band(step_time.low, step_time.expected, step_time.high)
     evaluation = (
         _evaluation_batch_seconds(step, step_time, device) * counts.evaluation_batches / step_time.expected
@@ -89,20 +91,22 @@ def estimate_run_time(
 
 
 def checkpoint_write_time(checkpoint: float, workload: Workload, device: DeviceRates) -> Band:
-    """Seconds to write one checkpoint of so many bytes, of all nodes together. Nodes whose devices hold shards of it
-    write them in parallel."""
+    """Seconds to write one checkpoint of `checkpoint` bytes (over all nodes), as a 90 % band. Nodes write in parallel
+    if their devices hold different parts of the checkpoint."""
     nodes = workload.sharding.nodes if workload.sharding.strategy.shards_optimizer_states else 1
     return _time_band(checkpoint / nodes / device.disk, _DISK_SHARE)
 
 
 def _startup_time(step: TrainingStep, device: DeviceRates) -> Band:
-    """Seconds of starting a run. The base model is read once for all processes of a node."""
-    read = _time_band(step.work.base_bytes * step.parameters / device.disk, _DISK_SHARE)
-    return Band(*(own + more for own, more in zip(_STARTUP_SECONDS, read, strict=True)))
+    """Seconds from the start of the processes until the model is loaded, as a 90 % band. The base model is read once
+    for all processes of a node."""
+    loading = _time_band(step.work.base_bytes * step.parameters / device.disk, _DISK_SHARE)
+    return Band(*(start + load for start, load in zip(_STARTUP_SECONDS, loading, strict=True)))
 
 
 def _evaluation_batch_seconds(step: TrainingStep, step_time: StepTime, device: DeviceRates) -> float:
-    """Seconds of an evaluation batch: a forward pass, and the all-gather of sharded weights for it."""
+    """Seconds of one evaluation batch: a forward pass and, if weights are sharded or offloaded, the gathering of the
+    weights for this pass."""
     batch = training_step(step.arch, step.work._replace(micro_batch=max(step.work.eval_batch, 1)))
     gathers = step.strategy.shards_weights or step.sharding.offload_parameters
     traffic = sum(step_time.terms.get(term, 0.0) for term in _GATHER_TERMS) if gathers else 0.0

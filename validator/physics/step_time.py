@@ -1,4 +1,5 @@
-"""Seconds of one optimizer step by term: its micro batches, communication, offload, data loading and the update."""
+"""Seconds of one optimizer step, by time term: its micro batches, communication, offload, data loading and the
+update."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ _PROCESSOR_RATE = 3.0e8
 
 
 def data_loading_seconds(step: TrainingStep, device: DeviceRates, micro_batch: MicroBatchCosts) -> float:
-    """Seconds that the device waits for pictures and sounds. Without workers the training process prepares them itself;
-    workers prepare them in parallel, limited by the number of cores."""
+    """Seconds of a step that the device waits while images, videos or sound are processed. Without data-loader workers
+    the training process does this work itself. Workers do it while the device computes; at most as many workers as
+    there are CPU cores run at once."""
     work = step.work
     seconds = tower_input_bytes(step) / _PROCESSOR_RATE
     if not work.loader_workers:
@@ -36,8 +38,8 @@ def data_loading_seconds(step: TrainingStep, device: DeviceRates, micro_batch: M
 
 class StepTime(NamedTuple):
     """Seconds of one optimizer step: all micro batches of gradient accumulation, on all devices at once. `terms` sum to
-    `expected`; `low` to `high` is the 90 % band; `gaps` say in words what makes it wide; `tokens` are those of the
-    step over all devices, padding included."""
+    `expected`; `low` to `high` is the 90 % band; `gaps` say in words what makes the band wide. `tokens` are the tokens
+    of the step over all devices, padding included."""
 
     terms: Mapping[TimeTerm, float]
     low: float
@@ -48,12 +50,12 @@ class StepTime(NamedTuple):
 
     @property
     def bottleneck(self) -> TimeTerm:
-        """The term that takes longest."""
+        """The time term with the most seconds."""
         return max(self.terms, key=lambda term: self.terms[term])
 
 
 def estimate_step_time(architecture: Architecture, workload: Workload, device: DeviceRates) -> StepTime:
-    """Predict the seconds of one optimizer step on such devices, by term."""
+    """Estimate the seconds of one optimizer step, by time term, if all devices have the rates of `device`."""
     step = training_step(architecture, workload)
     seconds: defaultdict[TimeTerm, float] = defaultdict(float)
     for cost in micro_batch_costs(step, device).costs:

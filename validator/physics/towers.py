@@ -1,6 +1,7 @@
 """Memory of vision and audio towers on the worst device: saved activations, workspace and inputs.
 
-A tower's layer is a decoder layer without a vocabulary, so the same formulas apply."""
+A tower's layers are described as the layers of a decoder without a vocabulary, so the decoder's formulas apply to
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _INPUT_ELEMENT_SIZE = 4.0
 
 
 class TowerStep(NamedTuple):
-    """A tower at work; `step` describes its layers."""
+    """One tower of a run. `step` describes the tower's layers as a decoder, so that the decoder's formulas apply;
+    `layer` is one of these layers."""
 
     step: TrainingStep
     tower: Tower
@@ -29,23 +31,23 @@ class TowerStep(NamedTuple):
 
     @property
     def backward_in_layers(self) -> bool:
-        """True if gradients go into the layers."""
+        """True if the backward pass visits the tower's layers."""
         roles = {linear.role for linear in (*self.tower.linears, *self.tower.outside)}
         workload = self.workload
-        first = workload.never_frozen and self.tower.never_frozen_first
-        asks = workload.trains or workload.trainable_layers > 0 or workload.input_requires_grad or first
-        return asks or bool(roles.intersection(workload.targets))
+        has_first = workload.never_frozen and self.tower.never_frozen_first
+        is_needed = workload.trains or workload.trainable_layers > 0 or workload.input_requires_grad or has_first
+        return is_needed or bool(roles.intersection(workload.targets))
 
     @property
     def backward_in_projector(self) -> bool:
-        """True if gradients go as far as the projector."""
+        """True if the backward pass visits the tower's projector."""
         roles = {linear.role for linear in self.tower.projector}
         return self.backward_in_layers or self.workload.projector or bool(roles.intersection(self.workload.targets))
 
 
 @lru_cache(maxsize=64)
 def tower_steps(step: TrainingStep) -> tuple[TowerStep, ...]:
-    """Return the towers of a run."""
+    """Return a TowerStep for each tower of the run."""
     return tuple(
         TowerStep(_tower_training_step(step, *pair), *pair, DecoderLayer(pair[0].linears, 0, pair[0].vectors))
         for pair in step.towers
@@ -53,7 +55,8 @@ def tower_steps(step: TrainingStep) -> tuple[TowerStep, ...]:
 
 
 def _tower_training_step(step: TrainingStep, tower: Tower, encoding: TowerWorkload) -> TrainingStep:
-    """Describe the tower's layers as a decoder over tower tokens, so that the decoder's formulas apply."""
+    """Return a TrainingStep that describes the tower's layers as a decoder over tower tokens, so that the decoder's
+    formulas apply. `encoding`: the tower's part of the workload."""
     fused = any(linear.role == "qkv" for linear in tower.linears)
     attn = AttentionShape(tower.heads, tower.heads, tower.head_dim, fused_qkv=fused, qk_norm=tower.qk_norm)
     arch = Architecture(
@@ -77,24 +80,26 @@ def _tower_training_step(step: TrainingStep, tower: Tower, encoding: TowerWorklo
 
 
 def _hidden_state_element_size(step: TrainingStep, tower: Tower, trains: bool) -> float:
-    """Bytes per element of hidden states between the layers. Under autocast they are fp32 if norms, trained embeddings,
-    or linear modules that return the dtype of their input make them (`TrainingStep.linear_returns_input_dtype`)."""
+    """Bytes per element of the hidden states between a tower's layers. `trains`: weights of the tower train. Under
+    autocast hidden states are fp32 if a norm or a trained embedding makes them fp32, or if linear modules return the
+    dtype of their input (`TrainingStep.linear_returns_input_dtype`)."""
     if step.work.precision != "amp":
         return step.sizes.compute
-    turned = step.linear_returns_input_dtype and not tower.rms
-    return 4.0 if turned or tower.fp32 == "always" or (trains and tower.fp32 == "trained") else 2.0
+    is_raised = step.linear_returns_input_dtype and not tower.rms
+    return 4.0 if is_raised or tower.fp32 == "always" or (trains and tower.fp32 == "trained") else 2.0
 
 
 def tower_input_bytes(step: TrainingStep) -> float:
-    """Bytes of tower inputs of all micro batches of an optimizer step, which the Trainer fetches together
-    (transformers, trainer.py, get_batch_samples)."""
+    """Bytes of the tower inputs (pixel values, audio features) of all micro batches of an optimizer step. The Trainer
+    fetches these micro batches together (transformers, trainer.py, get_batch_samples)."""
     each = sum(encoder.step.tokens * encoder.tower.input_values for encoder in tower_steps(step))
     return _INPUT_ELEMENT_SIZE * each * step.work.accumulation
 
 
 @lru_cache(maxsize=64)
 def tower_saved_bytes(step: TrainingStep) -> float:
-    """Bytes that towers and projectors save for backward."""
+    """Bytes that towers and projectors save for backward, per micro batch. Towers without a backward pass save
+    nothing."""
     return sum(
         _layers_saved_bytes(encoder) + _projector_saved_bytes(encoder)
         for encoder in tower_steps(step)
@@ -103,22 +108,23 @@ def tower_saved_bytes(step: TrainingStep) -> float:
 
 
 def _layers_saved_bytes(encoder: TowerStep) -> float:
-    """Bytes that a tower's layers save: their inputs, or everything if nothing is recomputed, as in layers that do not
-    train."""
+    """Bytes that a tower's layers save for backward: their inputs if the layers are recomputed, else all activations.
+    Layers that do not train are not recomputed. Zero if the backward pass does not visit the layers."""
     if not encoder.backward_in_layers:
         return 0.0
     workload, layers = encoder.workload, encoder.tower.layers
-    usual = encoder.step.work.checkpointing != "off" and (workload.trains or bool(workload.targets))
-    recomputed = usual if workload.recomputed is None else workload.recomputed
-    return layers * (layer_checkpoint_bytes(encoder.step) if recomputed else _tower_layer_activations(encoder).total)
+    default = encoder.step.work.checkpointing != "off" and (workload.trains or bool(workload.targets))
+    is_recomputed = default if workload.recomputed is None else workload.recomputed
+    return layers * (layer_checkpoint_bytes(encoder.step) if is_recomputed else _tower_layer_activations(encoder).total)
 
 
 def _tower_layer_activations(encoder: TowerStep) -> LayerActivations:
-    """Bytes that one layer of a tower saves. If layers compute cosines and sines of their own, attention saves both in
-    fp32, as wide as a head, for queries and again for keys (modeling_qwen2_5_omni.py, apply_rotary_pos_emb_vision)."""
-    one = layer_activations(encoder.step, encoder.layer)
+    """Return the activations of one layer of the tower. If each layer computes its own rotary cosines and sines,
+    attention also saves both in fp32, as wide as a head, for queries and again for keys (modeling_qwen2_5_omni.py,
+    apply_rotary_pos_emb_vision)."""
+    activations = layer_activations(encoder.step, encoder.layer)
     angles = 4 * 4.0 * encoder.tower.head_dim * encoder.step.tokens if encoder.tower.own_rotary_tables else 0.0
-    return one._replace(attention=one.attention + angles)
+    return activations._replace(attention=activations.attention + angles)
 
 
 def _projector_saved_bytes(encoder: TowerStep) -> float:
@@ -127,15 +133,16 @@ def _projector_saved_bytes(encoder: TowerStep) -> float:
     step, tower = encoder.step, encoder.tower
     tokens = step.tokens / tower.merge
     projector = _linears_saved_bytes(encoder, tower.projector, encoder.workload.projector)
-    outside = (
+    linears = (
         _linears_saved_bytes(encoder, tower.outside, encoder.workload.trains) if encoder.backward_in_layers else 0.0
     )
     norm = saved_by_norm(step, tower.hidden * tower.merge, step.sizes.residual)
-    return tokens * (projector + outside + norm)
+    return tokens * (projector + linears + norm)
 
 
 def _linears_saved_bytes(encoder: TowerStep, linears: tuple[Linear, ...], trains: bool) -> float:
-    """Bytes per token of linear modules in a row."""
+    """Bytes per token that linear modules in a row save for backward: the inputs of the modules that train or have an
+    adapter, and the results between the modules. `trains`: the weights of these modules train."""
     step = encoder.step
     inputs = sum(each.number * each.inputs for each in linears if trains or each.role in encoder.workload.targets)
     results = sum(each.number * each.outputs for each in linears[:-1])
@@ -144,28 +151,32 @@ def _linears_saved_bytes(encoder: TowerStep, linears: tuple[Linear, ...], trains
 
 @lru_cache(maxsize=64)
 def frozen_layer_activations(step: TrainingStep) -> float:
-    """Bytes that the decoder's frozen layers save under freeze tuning for the gradients that pass through them to the
-    towers; nothing recomputes them."""
+    """Bytes that the decoder's frozen layers save for backward under freeze tuning, because gradients pass through them
+    on the way to towers. Frozen layers are not recomputed, so all their activations are saved. Zero for other
+    methods."""
     if step.work.method != "freeze" or not any(encoder.backward_in_projector for encoder in tower_steps(step)):
         return 0.0
     work = step.work._replace(method="lora", adapter=Adapter(targets=()), checkpointing="off")
-    through, frozen = TrainingStep(step.arch, work), step.arch.layers - step.work.trainable_layers
-    return frozen * layer_activations(through, through.layers[-1][1]).total
+    passage, layers = TrainingStep(step.arch, work), step.arch.layers - step.work.trainable_layers
+    return layers * layer_activations(passage, passage.layers[-1][1]).total
 
 
 def tower_autocast_copies(step: TrainingStep) -> float:
-    """Bytes of autocast's half-precision copies of trained towers."""
-    trained = [encoder for encoder in tower_steps(step) if step.sizes.autocast_copies]
-    towers = sum(encoder.tower.elements for encoder in trained if encoder.workload.trains)
-    return 2.0 * (towers + sum(each.tower.projector_elements for each in trained if each.workload.projector))
+    """Bytes of autocast's half-precision copies of the weights of towers and projectors that train."""
+    steps = [encoder for encoder in tower_steps(step) if step.sizes.autocast_copies]
+    towers = sum(encoder.tower.elements for encoder in steps if encoder.workload.trains)
+    return 2.0 * (towers + sum(each.tower.projector_elements for each in steps if each.workload.projector))
 
 
 def tower_peaks(step: TrainingStep) -> Iterator[tuple[float, float]]:
-    """Yield for each tower the bytes that the layer at work needs in the forward and in the backward pass."""
+    """Yield a pair for each tower: the bytes that one layer needs while it runs forward, and the bytes that one layer
+    needs while it runs backward (0 without a backward pass)."""
     for encoder in tower_steps(step):
-        inside = _tower_layer_activations(encoder)
-        collected = (
+        activations = _tower_layer_activations(encoder)
+        outputs = (
             encoder.tower.layers * layer_checkpoint_bytes(encoder.step) if encoder.tower.output_hidden_states else 0.0
         )
-        backward = max(inside.total + inside.ffn_workspace, inside.attention + inside.attention_workspace)
-        yield inside.total + collected, backward if encoder.backward_in_layers else 0.0
+        backward = max(
+            activations.total + activations.ffn_workspace, activations.attention + activations.attention_workspace
+        )
+        yield activations.total + outputs, backward if encoder.backward_in_layers else 0.0

@@ -1,6 +1,6 @@
-"""A model and its workload together: the sizes from which the formulas of this room start, each computed once.
+"""A model and its workload together: the sizes from which the memory and time formulas start, each computed once.
 
-Also lists the tensors that train, and how often a micro batch passes each kind of layer."""
+Also lists the tensors that train, and counts how many layers of each kind a micro batch passes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ LayerCounts = tuple[tuple[int, DecoderLayer], ...]
 
 
 class LayerPosition(NamedTuple):
-    """A layer, with the number of layers, and of their elements, between it and one end of the decoder."""
+    """A layer of the decoder and its distance from one end of the decoder: the number of layers between the layer and
+    the end, and the number of elements of these layers."""
 
     layer: DecoderLayer
     layers_between: int
@@ -37,13 +38,14 @@ class LayerPosition(NamedTuple):
 
 
 class TrainingStep:
-    """An architecture and its workload, which every formula of this room takes.
+    """An architecture together with its workload, the argument of every memory and time formula.
 
-    Equal only to itself: `training_step` returns the same object for the same architecture and workload, so that
-    formulas with a cache are computed once."""
+    A step is equal only to itself. `training_step` returns the same object for the same architecture and workload, so
+    that cached formulas are computed once."""
 
     def __init__(self, arch: Architecture, work: Workload, residual: float = 0.0) -> None:
-        """`residual`: bytes per element of hidden states between layers; 0: as the precision gives."""
+        """Keep architecture and workload. `residual`: bytes per element of hidden states between layers; 0: the bytes
+        that the training precision gives."""
         self.arch, self.work, self.sharding, self._residual = arch, work, work.sharding, residual
         self.strategy = work.sharding.strategy
 
@@ -55,25 +57,25 @@ class TrainingStep:
     def sizes(self) -> ElementSizes:
         """Bytes per element of every kind of tensor."""
         sizes = element_sizes(self.work)
-        lifted = self.norm_output_fp32 or (self.arch.embedding_norm and self.work.precision == "amp")
-        residual = self._residual or (4.0 if lifted else sizes.residual)
+        is_fp32 = self.norm_output_fp32 or (self.arch.embedding_norm and self.work.precision == "amp")
+        residual = self._residual or (4.0 if is_fp32 else sizes.residual)
         return sizes._replace(residual=residual)
 
     @cached_property
     def norm_output_fp32(self) -> bool:
-        """True if modules that read a norm return fp32, and so the residual stream is fp32: autocast gives LayerNorm
-        fp32."""
+        """True if modules that read a norm's output return fp32, which makes the residual stream fp32. The reason is
+        that LayerNorm returns fp32 under autocast, and these modules keep the dtype of their input."""
         return self.arch.norm == "layer" and self.linear_returns_input_dtype and self.work.precision == "amp"
 
     @cached_property
     def linear_returns_input_dtype(self) -> bool:
-        """True if linear modules return the dtype of their input: those of bitsandbytes (nn/modules.py,
-        Linear4bit.forward), and with orthogonal adapters (peft, tuners/oft/layer.py)."""
+        """True if linear modules return the dtype of their input. Linear modules of bitsandbytes do (nn/modules.py,
+        Linear4bit.forward), and so do modules with orthogonal adapters (peft, tuners/oft/layer.py)."""
         return self.work.quant_bits > 0 or self.work.method == "oft"
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens of a micro batch."""
+        """Number of tokens of a micro batch on one device."""
         return self.work.micro_batch * self.work.sequences_per_sample * self.work.length
 
     @cached_property
@@ -82,26 +84,29 @@ class TrainingStep:
 
     @cached_property
     def backward_layers(self) -> LayerCounts:
-        """The layers that the backward pass visits. Below the first trained layer nothing is saved."""
+        """Return the layers that the backward pass visits, as pairs (number of identical layers, layer). Layers below
+        the first trained layer save nothing for backward."""
         if self.work.method != "freeze":
             return self.layers
         return last_layers(self.layers, self.work.trainable_layers)
 
     @cached_property
     def first_in_backward(self) -> tuple[LayerPosition, ...]:
-        """The position of each kind of layer that the backward pass reaches first, counted from the last layer."""
+        """Candidates for the layer in which the backward pass begins: of each kind of layer, the layer that is nearest
+        to the end of the decoder, with its distance from the end."""
         return _first_position_of_each_kind(
             reversed(self.backward_layers) if self._mixed else self.backward_layers[-1:]
         )
 
     @cached_property
     def last_in_backward(self) -> tuple[LayerPosition, ...]:
-        """The position of each kind of layer that the backward pass reaches last, counted from the first layer."""
+        """Candidates for the layer in which the backward pass ends: of each kind of layer, the layer that is nearest to
+        the beginning of the decoder, with its distance from the beginning."""
         return _first_position_of_each_kind(self.backward_layers if self._mixed else self.backward_layers[:1])
 
     @cached_property
     def _mixed(self) -> bool:
-        """True if layers of several kinds follow each other."""
+        """True if the architecture states the kind of each layer, so that layers of several kinds can alternate."""
         return bool(self.arch.kinds or self.arch.layer_groups)
 
     @cached_property
@@ -113,13 +118,13 @@ class TrainingStep:
         return {layer: runs[each] for (_, layer), each in zip(self.layers, decoders, strict=True)}
 
     def for_layer(self, layer: DecoderLayer) -> TrainingStep:
-        """Return the step of a decoder that has only such layers if the model's layers differ in shape; else this
-        step."""
+        """Return the TrainingStep of a decoder that consists only of layers like `layer`, if the shapes of the model's
+        layers differ; else this TrainingStep."""
         return self._inner.get(layer, self)
 
     @cached_property
     def largest_layer(self) -> int:
-        """Elements of the largest layer."""
+        """Number of elements of the largest layer."""
         return max(layer.elements for _, layer in self.layers)
 
     @cached_property
@@ -128,22 +133,23 @@ class TrainingStep:
 
     @cached_property
     def trained_elements(self) -> int:
-        """Parameters that receive gradients."""
+        """Number of parameters that receive gradients."""
         return parameters.trainable_parameter_count(self.arch, self.work)
 
     @cached_property
     def trained_tower_elements(self) -> int:
-        """Parameters of towers and projectors that receive gradients."""
+        """Number of parameters of towers and projectors that receive gradients."""
         return parameters.trained_elements_in_towers(self.arch, self.work)
 
     @cached_property
     def towers(self) -> tuple[tuple[Tower, TowerWorkload], ...]:
-        """Each tower with its workload."""
+        """Return each tower of the model with its workload."""
         return parameters.towers_with_workloads(self.arch, self.work)
 
     @cached_property
     def modules_to_save(self) -> int:
-        """Elements of embedding and output layer that train whole beside an adapter."""
+        """Number of elements of embedding and output layer that train in full beside an adapter (PEFT's
+        modules_to_save)."""
         return parameters.modules_to_save_elements(self.arch, self.work)
 
     @cached_property
@@ -152,12 +158,12 @@ class TrainingStep:
 
     @cached_property
     def lm_head_elements(self) -> int:
-        """Elements of the output layer's matrix, whether or not it is the embedding's."""
+        """Number of elements of the matrix that makes the logits, even if it is the embedding's matrix (tied)."""
         return self.embedding_elements if self.arch.tied else parameters.untied_lm_head_elements(self.arch)
 
     @cached_property
     def vocabulary_elements(self) -> int:
-        """Elements of embedding and output layer; tied ones count once."""
+        """Number of elements of the embedding and the output layer. A tied matrix counts once."""
         return self.embedding_elements + parameters.untied_lm_head_elements(self.arch)
 
     @cached_property
@@ -171,10 +177,11 @@ class TrainingStep:
 
     @cached_property
     def checkpointing(self) -> Checkpointing:
-        """Activation checkpointing of the decoder's layers. Layers without a trained parameter save everything that
-        gradients on their way to a tower need (LLaMA-Factory, model_utils/checkpointing.py)."""
-        frozen = self.trains_adapter and not self.work.adapter.targets
-        return "off" if frozen else self.work.checkpointing
+        """Kind of activation checkpointing of the decoder's layers. The value is "off" if no decoder layer has a
+        trained parameter. These layers save everything that gradients on their way to a tower need (LLaMA-Factory,
+        model_utils/checkpointing.py)."""
+        is_frozen = self.trains_adapter and not self.work.adapter.targets
+        return "off" if is_frozen else self.work.checkpointing
 
     @cached_property
     def trains_head(self) -> bool:
@@ -186,8 +193,9 @@ class TrainingStep:
 
     @cached_property
     def dense_mask_share(self) -> float:
-        """Share of layers in which scaled_dot_product_attention gets a dense mask: with padding all layers, else those
-        with a sliding window that samples exceed."""
+        """Share of layers in which scaled_dot_product_attention gets a dense mask. With padding these are all layers,
+        without padding the layers with a sliding window that the length reaches. Zero for other attention
+        implementations."""
         attn = self.arch.attn
         if self.work.attention != "sdpa":
             return 0.0
@@ -197,51 +205,55 @@ class TrainingStep:
 
     @cached_property
     def attention_kernel(self) -> AttentionKernel:
-        """The kernel that computes attention, as memory counts it.
+        """Attention kernel that the memory formulas assume.
 
-        eager materializes the scores of all pairs of tokens. So do biases by distance, and scaled_dot_product_attention
-        of models with sinks, which its kernels do not support. math materializes them in fp32: no other kernel accepts
-        keys that heads share by broadcasting, or shared keys in heads wider than FlashAttention's. With a mask these
-        keys are repeated, and the efficient kernel accepts them (transformers pull request 46960)."""
+        `eager` materializes the scores of all pairs of tokens. The formulas assume it also for ALiBi (biases by
+        distance), and for scaled_dot_product_attention in models with attention sinks, which the kernels of PyTorch do
+        not support.
+
+        `math` materializes the scores in fp32. PyTorch takes it if heads share keys by broadcasting, or if heads that
+        share keys are wider than FlashAttention allows, because no other kernel takes these inputs. With a mask such
+        wide heads get repeated keys, which the `efficient` kernel takes (transformers pull request 46960)."""
         attn, implementation = self.arch.attn, self.work.attention
         if attn.alibi or implementation == "eager" or (attn.sinks and implementation == "sdpa"):
             return "eager"
-        wide = attn.head_dim > _MAX_FLASH_HEAD_DIM and attn.kv_heads != attn.heads and not self.dense_mask_share
-        if implementation == "sdpa" and (wide or attn.broadcasts_kv):
+        is_wide = attn.head_dim > _MAX_FLASH_HEAD_DIM and attn.kv_heads != attn.heads and not self.dense_mask_share
+        if implementation == "sdpa" and (is_wide or attn.broadcasts_kv):
             return "math"
         return "efficient" if self.dense_mask_share else "flash"
 
     @cached_property
     def timed_attention_kernel(self) -> AttentionKernel:
-        """The kernel whose seconds are counted. It differs from `attention_kernel`: it is never math, ignores the dense
-        mask of a window that samples exceed, and counts cross-attention as masked. Benchmarks have to decide which is
-        right."""
+        """Attention kernel that the time formulas assume. It differs from `attention_kernel`: the time formulas do not
+        know the `math` kernel or the dense mask of a sliding window, and count cross-attention as masked. Benchmarks
+        must decide which is right."""
         if self.attention_kernel == "eager":
             return "eager"
         attn = self.arch.attn
-        masked = self.work.pads_batches or attn.always_masked or attn.cross_attention
-        return "efficient" if self.work.attention == "sdpa" and masked else "flash"
+        is_masked = self.work.pads_batches or attn.always_masked or attn.cross_attention
+        return "efficient" if self.work.attention == "sdpa" and is_masked else "flash"
 
 
 def _first_position_of_each_kind(layers: Iterable[tuple[int, DecoderLayer]]) -> tuple[LayerPosition, ...]:
-    """Return the first position of each kind of layer."""
+    """Return the first position of each kind of layer. `layers`: pairs (number of identical layers, layer); positions
+    count from the start of `layers`."""
     first: dict[DecoderLayer, LayerPosition] = {}
-    passed = elements = 0
+    count = elements = 0
     for number, layer in layers:
-        first.setdefault(layer, LayerPosition(layer, passed, elements))
-        passed, elements = passed + number, elements + number * layer.elements
+        first.setdefault(layer, LayerPosition(layer, count, elements))
+        count, elements = count + number, elements + number * layer.elements
     return tuple(first.values())
 
 
 @lru_cache(maxsize=64)
 def training_step(arch: Architecture, workload: Workload) -> TrainingStep:
-    """Return the step of an architecture and a workload, the same object each time: device, host and disk memory of a
-    recipe ask for the same one."""
+    """Return the step of this architecture and workload. The step is cached, so device, host and disk memory of a
+    recipe use the same object."""
     return TrainingStep(arch, workload)
 
 
 class TrainedMatrix(NamedTuple):
-    """`number` trained two-dimensional tensors of one shape."""
+    """`number` trained two-dimensional tensors of the same shape."""
 
     outputs: int
     inputs: int
@@ -249,27 +261,27 @@ class TrainedMatrix(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Elements of one of these tensors."""
+        """Number of elements of one of these tensors."""
         return self.outputs * self.inputs
 
 
 @lru_cache(maxsize=64)
 def trained_matrices(step: TrainingStep) -> tuple[TrainedMatrix, ...]:
-    """Return every trained two-dimensional tensor; all other trained parameters are vectors."""
+    """Return every trained two-dimensional tensor. All other trained parameters are vectors."""
     if step.trains_adapter:
         return tuple(_adapter_matrices(step))
-    inside = [
+    matrices = [
         TrainedMatrix(linear.outputs, linear.inputs, linear.number * count)
         for count, layer in step.backward_layers
         for linear in layer.linears
     ]
     if step.arch.towers:
-        inside += _tower_matrices(step)
+        matrices += _tower_matrices(step)
     if step.work.method == "freeze":
-        return tuple(inside)
+        return tuple(matrices)
     tables = TrainedMatrix(step.arch.vocab, step.arch.hidden, 1 if step.arch.tied else 2)
     return (
-        *inside,
+        *matrices,
         *(_expert_matrices(step.arch) if step.work.experts_fused else ()),
         tables,
         *_per_layer_input_matrices(step.arch),
@@ -277,8 +289,8 @@ def trained_matrices(step: TrainingStep) -> tuple[TrainedMatrix, ...]:
 
 
 def _per_layer_input_matrices(arch: Architecture) -> Iterator[TrainedMatrix]:
-    """Yield the matrices that give each layer an input of its own: an embedding, and the linear module that reads the
-    usual embedding."""
+    """Yield the trained matrices that give each layer its own input: the per-layer embedding, and the linear module
+    that projects the usual embedding."""
     if width := arch.layers * arch.per_layer_input_width:
         yield TrainedMatrix(arch.per_layer_vocab, width, 1)
         yield TrainedMatrix(width, arch.hidden, 1)
@@ -288,8 +300,8 @@ def _tower_matrices(step: TrainingStep) -> Iterator[TrainedMatrix]:
     for tower, encoding in step.towers:
         layers = tower.layers if encoding.trains else encoding.trainable_layers
         yield from (TrainedMatrix(linear.outputs, linear.inputs, layers) for linear in tower.linears if layers)
-        beside = (*(tower.outside if encoding.trains else ()), *(tower.projector if encoding.projector else ()))
-        yield from (TrainedMatrix(linear.outputs, linear.inputs, linear.number) for linear in beside)
+        linears = (*(tower.outside if encoding.trains else ()), *(tower.projector if encoding.projector else ()))
+        yield from (TrainedMatrix(linear.outputs, linear.inputs, linear.number) for linear in linears)
 
 
 def _expert_matrices(arch: Architecture) -> Iterator[TrainedMatrix]:
@@ -314,15 +326,16 @@ def _adapter_matrices(step: TrainingStep) -> Iterator[TrainedMatrix]:
 
 
 def largest_trained_tensor(step: TrainingStep) -> int:
-    """Elements of the largest trained tensor; fused experts are one tensor."""
+    """Number of elements of the largest trained tensor. The fused experts of a layer count as one tensor."""
     arch, work = step.arch, step.work
-    fused = arch.ffn.experts if work.experts_fused and work.method == "full" else 0
-    experts = fused * max((matrix.elements for matrix in _expert_matrices(arch)), default=0)
+    count = arch.ffn.experts if work.experts_fused and work.method == "full" else 0
+    experts = count * max((matrix.elements for matrix in _expert_matrices(arch)), default=0)
     return max([experts, *(matrix.elements for matrix in trained_matrices(step))])
 
 
 def trained_bytes(step: TrainingStep, each: float) -> float:
-    """Bytes of all trained elements at `each` bytes, or less for modules that train whole in half precision."""
+    """Bytes of all trained elements if each has `each` bytes. Modules that train in full beside an adapter (PEFT's
+    modules_to_save) count with their own size if that is smaller."""
     return (
         each * (step.trained_elements - step.modules_to_save)
         + min(each, step.sizes.modules_to_save) * step.modules_to_save
@@ -330,7 +343,7 @@ def trained_bytes(step: TrainingStep, each: float) -> float:
 
 
 class LayerPasses(NamedTuple):
-    """Layers of one kind: their number, and how many of them gradients visit."""
+    """Numbers of layers of one kind: `forward` layers exist, and the backward pass visits `backward` of them."""
 
     layer: DecoderLayer
     forward: int
@@ -338,21 +351,22 @@ class LayerPasses(NamedTuple):
 
 
 def layer_passes(step: TrainingStep) -> Iterator[LayerPasses]:
-    """Yield every kind of layer with its numbers of passes."""
-    every, visited = Counter[DecoderLayer](), Counter[DecoderLayer]()
+    """Yield every kind of layer with the number of layers in the forward and in the backward pass."""
+    forward, backward = Counter[DecoderLayer](), Counter[DecoderLayer]()
     for number, layer in step.layers:
-        every[layer] += number
+        forward[layer] += number
     for number, layer in step.backward_layers:
-        visited[layer] += number
-    yield from (LayerPasses(layer, number, visited[layer]) for layer, number in every.items())
+        backward[layer] += number
+    yield from (LayerPasses(layer, number, backward[layer]) for layer, number in forward.items())
 
 
 def forward_passes(step: TrainingStep) -> int:
-    """Number of forward passes of a micro batch: one, and those without gradients for a reference and for mismatched
-    answers (KTO)."""
+    """Number of forward passes of a micro batch: one with gradients, one more without gradients if a reference model
+    computes logits, and twice as many for KTO, which repeats each pass on mismatched answers."""
     return (1 + int(step.work.reference_logits)) * (2 if step.work.estimates_kl else 1)
 
 
 def recomputations(step: TrainingStep) -> int:
-    """Number of times that the layers which gradients visit are recomputed."""
+    """Number of times that the layers of the backward pass are computed again: 1 with activation checkpointing, else
+    0."""
     return 0 if step.checkpointing == "off" else 1

@@ -1,5 +1,5 @@
-"""Properties of runs for which there are few published measurements, and how much they widen the bands of memory and
-time."""
+"""The kinds of runs for which few measurements are published, and how much wider the bands of memory and time are for
+them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _LONGEST_MEASURED = 16384  # tokens of the longest published run with a known pe
 
 
 class EvidenceRow(NamedTuple):
-    """A property that few published runs have: the words that follow "few measurements of", the condition on a step and
-    on whether its device runs CUDA, whether it widens the band of memory, and how far a step may be faster and slower
-    (0: no further than others)."""
+    """A property for which few runs are published. `words` follow "few measurements of". `applies`: a function that
+    gets a step and whether the device runs CUDA, and returns True if the run has the property. `memory`: the property
+    widens the band of memory. `faster` and `slower`: the shares by which a step may be faster or slower than predicted
+    (0: the property does not widen the band of time)."""
 
     words: str
     applies: Callable[[TrainingStep, bool], bool]
@@ -60,15 +61,17 @@ _EVIDENCE = (
 
 
 def memory_gaps(step: TrainingStep, device_measured: bool = True) -> tuple[str, ...]:
-    """Return the properties of this run that few published peaks of memory have, in words that follow "few measurements
-    of"."""
+    """Return the properties of this run for which few memory peaks are published, in words that follow "few
+    measurements of". `device_measured`: memory peaks on this kind of device are well measured."""
     device = () if device_measured else ("this kind of device",)
     mixer = (step.arch.mixer.evidence.memory_gap,) if step.arch.mixer else ()
     return (*device, *(row.words for row in _EVIDENCE if row.memory and row.applies(step, True)), *mixer)
 
 
 def memory_spread(gaps: tuple[str, ...], device_measured: bool) -> float:
-    """Return the relative uncertainty of the live tensors."""
+    """Return half of the memory band's width, as a share of the live tensors' bytes. `gaps`: the result of
+    `memory_gaps`; the share is larger if it is not empty. `device_measured`: memory peaks on this kind of device are
+    well measured; if not, the share is largest."""
     if not device_measured:
         return SPREAD_UNMEASURED_DEVICE
     return SPREAD_UNMEASURED_RUN if gaps else SPREAD_MEASURED
@@ -103,19 +106,19 @@ _TOWER_SHARE = 0.1
 
 
 def step_time_band(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> tuple[float, float]:
-    """Return the seconds of the low and of the high end. Terms err independently, the device's rate errs for all of
-    them."""
-    whole, missing = sum(terms.values()), tuple(_time_gaps(step, device, terms))
+    """Return the low and the high end of a step's band, in seconds. The errors of the time terms are independent of
+    each other; the error of the device's rate is common to all terms."""
+    total, gaps = sum(terms.values()), tuple(_time_gaps(step, device, terms))
     widths = _TERM_WIDTHS if device.nvlink_switch else {**_TERM_WIDTHS, TimeTerm.COMMUNICATION: _SHARED_LINK_WIDTH}
-    independent = sum((widths[term] * seconds / whole) ** 2 for term, seconds in terms.items())
-    known = independent + _DEVICE_WIDTHS[device.evidence] ** 2
-    faster = (known + sum(gap.faster**2 for gap in missing)) ** 0.5
-    slower = (known + sum(gap.slower**2 for gap in missing)) ** 0.5
-    return whole / (1 + faster), whole * (1 + slower)
+    independent = sum((widths[term] * seconds / total) ** 2 for term, seconds in terms.items())
+    variance = independent + _DEVICE_WIDTHS[device.evidence] ** 2
+    faster = (variance + sum(gap.faster**2 for gap in gaps)) ** 0.5
+    slower = (variance + sum(gap.slower**2 for gap in gaps)) ** 0.5
+    return total / (1 + faster), total * (1 + slower)
 
 
 def step_time_gaps(step: TrainingStep, device: DeviceRates, terms: Mapping[TimeTerm, float]) -> tuple[str, ...]:
-    """Return the properties of this run that few published step times have, in words that follow "few measurements
+    """Return the properties of this run for which few step times are published, in words that follow "few measurements
     of"."""
     kind = () if device.evidence == "good" else ("this kind of device",)
     return (*kind, *(gap.words for gap in _time_gaps(step, device, terms)))

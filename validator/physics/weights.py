@@ -1,5 +1,5 @@
-"""Weights on the worst device: base model, adapter and reference model; whole parameters gathered by ZeRO-3 or FSDP;
-and copies in other precisions (autocast copies, dequantized matrices, DoRA's weight norm). Bytes."""
+"""Bytes of weights on the worst device: base model, adapter and reference model; whole parameters gathered by ZeRO-3 or
+FSDP; and copies in other precisions (autocast copies, dequantized matrices, DoRA's weight norm)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def quantized_element_size(workload: Workload) -> float:
 
 
 def _scale_element_size(workload: Workload) -> float:
-    """Bytes per element of the scales of bitsandbytes' 4-bit weights: one in fp32 for 64 elements, or one byte and a
-    second-level scale (QLoRA, arXiv 2305.14314)."""
+    """Bytes per element of the scales of bitsandbytes' 4-bit weights: one fp32 scale for 64 elements, or, with double
+    quantization, one byte and a second-level scale (QLoRA, arXiv 2305.14314). Zero for other kinds of quantization."""
     if workload.quant_bits != 4 or workload.quant_grouped:
         return 0.0
     return (1 + 4 / 256) / 64 if workload.double_quant else 4 / 64
 
 
 def _quantizable_elements(step: TrainingStep) -> int:
-    """Elements inside linear modules of layers, towers and projectors. Embeddings, output layer, norms and fused
-    experts are not quantized, nor are the towers of checkpoints that are quantized already (vLLM pull request
-    10169)."""
+    """Number of elements that quantization applies to: the linear modules of layers, towers and projectors. Embeddings,
+    output layer, norms and fused experts are not quantized. Checkpoints that are quantized already do not quantize the
+    towers, either (vLLM pull request 10169)."""
     loaded = decoder_layers.loaded_layers(step.arch, step.work.experts_fused)
     in_layers = sum(count * layer.linear_elements for count, layer in loaded) + per_layer_projection_elements(step.arch)
     return in_layers + (0 if step.work.quant_grouped else sum(tower.linear_elements for tower in step.arch.towers))
@@ -43,55 +43,60 @@ def _quantizable_elements(step: TrainingStep) -> int:
 
 @lru_cache(maxsize=64)
 def base_weight_bytes(step: TrainingStep) -> float:
-    """Bytes of the base model's weights, unsharded."""
+    """Bytes of all weights of the base model, before sharding."""
     sizes, total, work = step.sizes, step.parameters, step.work
     if work.quant_bits and work.method != "full":
         linear = _quantizable_elements(step)
         return quantized_element_size(work) * linear + sizes.base * (total - linear)
     if work.method in ("full", "freeze"):
-        raised = step.trained_elements + decoder_layers.elements_without_states(step.arch, work)
-        return sizes.trained * raised + sizes.base * (total - raised)
+        elements = step.trained_elements + decoder_layers.elements_without_states(step.arch, work)
+        return sizes.trained * elements + sizes.base * (total - elements)
     norms = 2.0 * sum(count * layer.vectors for count, layer in build_layers(step.arch)) if work.upcast_norms else 0.0
     return sizes.base * total + norms
 
 
 def quantization_scale_bytes(step: TrainingStep) -> float:
-    """Bytes of the scales of all 4-bit weights. They are no parameters (bitsandbytes, nn/modules.py,
-    Params4bit.quant_state), so FSDP and ZeRO-3 neither shard nor offload them: seen in two processes under FSDP."""
+    """Bytes of the scales of all 4-bit weights. Scales are no parameters (bitsandbytes, nn/modules.py,
+    Params4bit.quant_state), so neither FSDP nor ZeRO-3 shards or offloads them, and every device keeps the scales of
+    the whole model. Two processes under FSDP showed this: their shards halve, their scales do not."""
     return _scale_element_size(step.work) * _quantizable_elements(step) if step.work.method != "full" else 0.0
 
 
 def shardable_weight_bytes(step: TrainingStep) -> float:
-    """Bytes of the base model's parameters, unsharded: its weights without scales."""
+    """Bytes of the base model's weights that FSDP and ZeRO-3 shard, before sharding. These are all weights except
+    quantization scales, which are no parameters."""
     return base_weight_bytes(step) - quantization_scale_bytes(step)
 
 
 def loaded_weight_bytes(step: TrainingStep) -> float:
-    """Bytes of the base model's weights, unsharded, before FSDP2 upcasts frozen ones to fp32."""
-    lifted = step.trains_adapter and not step.work.quant_bits
-    return base_weight_bytes(step) * (step.work.base_bytes / step.sizes.base if lifted else 1.0)
+    """Bytes of all weights of the base model right after loading, before sharding, and before FSDP2 raises frozen
+    weights to fp32."""
+    is_raised = step.trains_adapter and not step.work.quant_bits
+    return base_weight_bytes(step) * (step.work.base_bytes / step.sizes.base if is_raised else 1.0)
 
 
 def _persistent_bytes(step: TrainingStep) -> float:
-    """Bytes of parameters that ZeRO-3 keeps whole on every device, as they are smaller than its threshold: norms,
-    biases, and small adapters. At higher ranks the adapters' narrow matrices stay, counted as no less than at the
-    threshold's rank."""
+    """Bytes of the parameters that ZeRO-3 keeps whole on every device because they are smaller than the persistence
+    threshold: norms, biases and small adapters. Zero for other strategies. At a high adapter rank only the adapters'
+    narrow matrices are below the threshold; they count with no fewer bytes than the adapters of the rank that just
+    reaches the threshold."""
     if step.strategy != ZERO_3:
         return 0.0
     vectors = step.sizes.base * sum(count * layer.vectors for count, layer in step.layers)
     if not step.trains_adapter:
         return vectors
-    small = min(1.0, step.sharding.persistence_threshold / (step.work.adapter.rank * step.arch.hidden))
-    return vectors + small * step.sizes.adapter * (step.trained_elements - step.modules_to_save)
+    share = min(1.0, step.sharding.persistence_threshold / (step.work.adapter.rank * step.arch.hidden))
+    return vectors + share * step.sizes.adapter * (step.trained_elements - step.modules_to_save)
 
 
-def _sharded_bytes(step: TrainingStep, whole: float) -> float:
-    """Bytes of sharded weights on one device; 0 if they are offloaded."""
-    return 0.0 if step.sharding.offload_parameters else whole / step.sharding.world_size
+def _sharded_bytes(step: TrainingStep, total: float) -> float:
+    """Bytes of one device's shard of `total` bytes; 0 if the parameters are offloaded."""
+    return 0.0 if step.sharding.offload_parameters else total / step.sharding.world_size
 
 
 def base_weights_on_device(step: TrainingStep) -> float:
-    """Bytes of the base model's weights on one device."""
+    """Bytes of the base model's weights and buffers that one device keeps. Weights that are gathered for a while are
+    not included."""
     buffers = 0.0
     if mixer := step.arch.mixer:  # buffers of all layers, whole on every device
         buffers = (
@@ -116,19 +121,19 @@ def adapter_weights_on_device(step: TrainingStep) -> float:
 
 
 def reference_weight_bytes(step: TrainingStep) -> float:
-    """Bytes of the frozen copies of the model, unsharded."""
+    """Bytes of the frozen reference copies of the model, before sharding."""
     return step.work.reference_copies * frozen_element_size(step.work) * step.parameters
 
 
 def reference_weights_on_device(step: TrainingStep) -> float:
-    """Bytes of the frozen copies of the model on one device. Only ZeRO-3 and FSDP shard and offload them: below stage 3
-    their engine runs at stage 0 (trl prepare_deepspeed)."""
+    """Bytes of the frozen reference copies of the model on one device. Only ZeRO-3 and FSDP shard these copies, and
+    offload them with the parameters. Below stage 3 the copies' engine runs at stage 0 (trl prepare_deepspeed)."""
     unsharded = reference_weight_bytes(step)
     return _sharded_bytes(step, unsharded) if step.strategy.shards_weights else unsharded
 
 
 def autocast_elements(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Elements of one layer's trained matrices that autocast copies to half precision."""
+    """Number of elements of one layer's trained matrices that autocast copies to half precision."""
     if step.sizes.autocast_copies:
         return layer.matrices
     if step.work.precision == "amp" and step.trains_adapter:
@@ -138,14 +143,17 @@ def autocast_elements(step: TrainingStep, layer: DecoderLayer) -> float:
 
 @lru_cache(maxsize=64)
 def layer_autocast_copies(step: TrainingStep) -> float:
-    """Bytes of the copies of all layers' trained matrices. Copies of views are freed with their layer's results."""
+    """Bytes of autocast's half-precision copies of the trained matrices of all layers. Zero if the model casts its
+    weights anew for each matmul and its layers are checkpointed, because these copies are freed together with the
+    layer's results."""
     if step.arch.recasts_weights and step.sizes.autocast_copies and step.checkpointing != "off":
         return 0.0
     return 2.0 * sum(number * autocast_elements(step, layer) for number, layer in step.backward_layers)
 
 
 def lm_head_autocast_copy(step: TrainingStep) -> float:
-    """Bytes of the copy of a trained output layer, which its backward pass still needs."""
+    """Bytes of autocast's half-precision copy of a trained output layer. Its backward pass still needs the copy. Zero
+    if the output layer does not train under autocast."""
     casts_head = step.sizes.autocast_copies and step.work.method == "full"
     return (
         2.0 * step.lm_head_elements
@@ -155,35 +163,38 @@ def lm_head_autocast_copy(step: TrainingStep) -> float:
 
 
 def largest_matrix(linears: Iterable[Linear]) -> int:
-    """Elements of the largest matrix."""
+    """Number of elements of the largest matrix among linear modules."""
     return max((linear.inputs * linear.outputs for linear in linears), default=0)
 
 
 def dequantized_bytes(step: TrainingStep, linears: Iterable[Linear]) -> float:
-    """Bytes of the largest matrix in compute precision, which is dequantized for its product and freed again."""
+    """Bytes of the largest matrix among linear modules in compute precision. A quantized matrix is rebuilt in this size
+    for its matmul and freed again. Zero without quantization."""
     return 2.0 * largest_matrix(linears) if step.work.quant_bits else 0.0
 
 
 def dora_norm_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
-    """Bytes of DoRA's norm of an adapted matrix (peft, tuners/lora/dora.py): an identity matrix of its inputs with a
-    copy in compute precision; the adapter's product, plain and scaled; the base's matrix and the sum in the adapter's
-    precision."""
+    """Temporary bytes to compute DoRA's weight norm, for the adapted matrix of the layer that needs most. These are an
+    identity matrix (inputs x inputs) with a copy in compute precision, the product of the adapter's matrices before and
+    after scaling, and the base matrix and the sum in the adapter's precision (peft, tuners/lora/dora.py). Zero without
+    DoRA."""
     work, sizes = step.work, step.sizes
     if not work.adapter.dora or work.method != "lora":
         return 0.0
     product_size = sizes.compute if work.precision == "amp" else sizes.adapter
     identity = sizes.adapter + (product_size if product_size < sizes.adapter else 0.0)
-    copied = sizes.adapter if work.quant_bits or sizes.base != sizes.adapter else 0.0
-    matrix = copied + sizes.adapter + 2 * product_size
-    adapted = layer.by_role(*work.adapter.targets)
-    return max((each.inputs * (identity * each.inputs + matrix * each.outputs) for each in adapted), default=0.0)
+    copy = sizes.adapter if work.quant_bits or sizes.base != sizes.adapter else 0.0
+    matrix = copy + sizes.adapter + 2 * product_size
+    linears = layer.by_role(*work.adapter.targets)
+    return max((each.inputs * (identity * each.inputs + matrix * each.outputs) for each in linears), default=0.0)
 
 
 GatherPoint = Literal["loss", "last layer", "first layer", "embedding"]
 
 
 def gathered_weight_bytes(step: TrainingStep, where: GatherPoint) -> float:
-    """Bytes of gathered parameters on the device of a sharded run at this point of the step."""
+    """Bytes of whole parameters that ZeRO-3 or FSDP has gathered on the device at the point `where` of the step. Zero
+    if weights are not sharded."""
     match step.strategy.gathers:
         case "module":
             return _gathered_zero3(step, where)
@@ -198,18 +209,20 @@ def _embedding_element_size(step: TrainingStep) -> float:
 
 
 def _layer_element_size(step: TrainingStep) -> float:
-    """Bytes per element of the layers, as they are gathered."""
+    """Average bytes per element of the sharded weights outside embedding and output layer."""
     return (shardable_weight_bytes(step) - _embedding_element_size(step) * step.vocabulary_elements) / (
         step.parameters - step.vocabulary_elements
     )
 
 
 def _gathered_zero3(step: TrainingStep, where: GatherPoint) -> float:
-    """Bytes of the parameters that ZeRO-3 has gathered: the module at work, a prefetch bucket, and parameters that are
-    used again within the reuse distance. At the loss the latter are a third of the distance, as a checkpointed layer is
-    used once forward and twice backward, less the output layer, which is passed twice
+    """Bytes of parameters that ZeRO-3 has gathered at the point `where` of the step: the module at work, a prefetch
+    bucket, and parameters that are used again within the reuse distance.
+
+    At the loss, a third of the reuse distance counts, because a checkpointed layer is used once in the forward pass and
+    twice in the backward pass; the output layer, which is passed twice, is subtracted first
     (deepspeed/runtime/zero/partitioned_param_coordinator.py)."""
-    sharding, whole, per_table = step.sharding, shardable_weight_bytes(step), _embedding_element_size(step)
+    sharding, total, per_table = step.sharding, shardable_weight_bytes(step), _embedding_element_size(step)
     per_layer = _layer_element_size(step)
     reuse = min(sharding.max_reuse_distance, sharding.max_live_parameters)
     table, reused = {
@@ -218,31 +231,33 @@ def _gathered_zero3(step: TrainingStep, where: GatherPoint) -> float:
         "first layer": (0, step.largest_layer),
         "embedding": (step.embedding_elements, 0),
     }[where]
-    return min(whole, per_table * table + per_layer * (reused + sharding.prefetch_bucket))
+    return min(total, per_table * table + per_layer * (reused + sharding.prefetch_bucket))
 
 
 def side_stream_pools(step: TrainingStep) -> float:
-    """Bytes that the allocator keeps for ZeRO-3's other streams, beyond the live bytes at the peak. Under overlap_comm
-    parameters are gathered on a stream of their own (deepspeed, parameter_offload.py), whose pool holds embedding,
-    output layer and the layers within the reuse distance. Gradients of embedding and output layer that are offloaded
-    take blocks twice: as computed and as reduced.
+    """Bytes that the allocator keeps for ZeRO-3's second streams, beyond the live bytes at the peak. Zero unless ZeRO-3
+    runs with `overlap_comm`: then parameters are gathered on a stream of their own (deepspeed, parameter_offload.py),
+    for which the allocator keeps a pool. The pool holds embedding, output layer and the layers within the reuse
+    distance. If full fine-tuning offloads the optimizer, the gradients of embedding and output layer take blocks twice:
+    as computed and as reduced.
 
-    hiyouga/LLaMA-Factory#5977 and #7282 hold 11 and 25 GiB where 2 to 6 are live."""
+    The runs of hiyouga/LLaMA-Factory#5977 and #7282 hold 11 and 25 GiB where 2 to 6 are live."""
     sharding = step.sharding
     if step.strategy != ZERO_3 or not sharding.overlap_comm:
         return 0.0
     reused = min(sharding.max_reuse_distance, sharding.max_live_parameters, step.parameters - step.vocabulary_elements)
-    leaves = step.work.method == "full" and sharding.offload_optimizer
-    leaving = 2 * step.sizes.gradient * step.vocabulary_elements if leaves else 0.0
-    return _embedding_element_size(step) * (step.vocabulary_elements + reused) - _gathered_zero3(step, "loss") + leaving
+    is_offloaded = step.work.method == "full" and sharding.offload_optimizer
+    copies = 2 * step.sizes.gradient * step.vocabulary_elements if is_offloaded else 0.0
+    return _embedding_element_size(step) * (step.vocabulary_elements + reused) - _gathered_zero3(step, "loss") + copies
 
 
 def _gathered_fsdp(step: TrainingStep) -> float:
-    """Bytes of the parameters that FSDP has gathered: the root unit (embedding, output layer, towers), and two layers,
-    the one at work and the one prefetched."""
+    """Bytes of parameters that FSDP has gathered: the whole root unit (embedding, output layer, towers) and two layers,
+    the layer at work and the prefetched one. If gathered weights are kept until the backward pass (SHARD_GRAD_OP), all
+    parameters count."""
     sizes = step.sizes
     if step.strategy.keeps_gathered:
         return sizes.compute * step.parameters
-    quantized = _layer_element_size(step) / step.work.base_bytes if step.work.quant_bits else 1.0
+    share = _layer_element_size(step) / step.work.base_bytes if step.work.quant_bits else 1.0
     towers = sum(tower.all_elements for tower in step.arch.towers)
-    return sizes.compute * (step.vocabulary_elements + (towers + 2 * step.largest_layer) * quantized)
+    return sizes.compute * (step.vocabulary_elements + (towers + 2 * step.largest_layer) * share)

@@ -1,5 +1,5 @@
-"""The way a model is trained: method, precision, adapter, batch, sharding; and the bytes per element of each kind of
-tensor that follow from them."""
+"""Describes how a model is trained (method, precision, adapter, batch, sharding), and computes from this the bytes per
+element of each kind of tensor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ LossKind = Literal["upcast", "shifted", "fused"]
 
 
 class Adapter(NamedTuple):
-    """Low-rank or orthogonal adapters. `targets` are roles: q k v o gate up down (fused roles: qkv, gate_up)."""
+    """Low-rank (LoRA) or orthogonal (OFT) adapters. `targets` are the roles of adapted linear modules: q k v o gate up
+    down (fused roles: qkv, gate_up)."""
 
     rank: int = 8
     targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
@@ -29,7 +30,7 @@ EIGHT_BIT_SIZE = 1 + 4 / 256
 
 
 class Optimizer(NamedTuple):
-    """The states of an optimizer, and the work of its step."""
+    """The states that an optimizer keeps, and the work that its step does."""
 
     moments: int = 2  # for each trained element, if `states` is moments
     moment_size: float = 0.0  # bytes of a moment; 0: those that the precision gives
@@ -107,7 +108,7 @@ class ShardingStrategy(NamedTuple):
 
     @property
     def has_gradient_buffer(self) -> bool:
-        """True if sharded gradients have a buffer of their own from the start (deepspeed, runtime/zero)."""
+        """True if sharded gradients have a buffer of their own from the start of the run (deepspeed, runtime/zero)."""
         return self.deepspeed and self.shards_gradients
 
 
@@ -126,7 +127,8 @@ ZERO_STAGES = (ZERO_0, ZERO_1, ZERO_2, ZERO_3)
 
 
 class Sharding(NamedTuple):
-    """Data parallelism over `nodes * devices_per_node` devices. Bucket sizes are elements."""
+    """Data parallelism over `nodes * devices_per_node` devices, with its sharding strategy and settings. Bucket sizes
+    are numbers of elements."""
 
     nodes: int = 1
     devices_per_node: int = 1
@@ -154,7 +156,7 @@ class Sharding(NamedTuple):
 
 
 class SdpaInputs(NamedTuple):
-    """The arguments of PyTorch's scaled_dot_product_attention."""
+    """How a model prepares the arguments of PyTorch's scaled_dot_product_attention."""
 
     kv_repeated: bool = False  # keys and values once for each head of the queries
     contiguous_copies: bool = False  # copies, head after head; the result is then copied back to token after token
@@ -162,7 +164,8 @@ class SdpaInputs(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """One training run as it executes. `length` is tokens per sequence, `micro_batch` sequences per device."""
+    """One training run, with the settings that really take effect. `length`: tokens per sequence. `micro_batch`:
+    samples per device in one pass; a sample has `sequences_per_sample` sequences."""
 
     method: Method = "lora"
     precision: Precision = "amp"
@@ -207,7 +210,8 @@ class Workload(NamedTuple):
 
 
 class ElementSizes(NamedTuple):
-    """Bytes per element; `master` is the optimizer's own full-precision copy of a trained parameter."""
+    """Bytes per element of each kind of tensor in a run. `master` is the full-precision copy of trained parameters that
+    the optimizer keeps."""
 
     base: float  # base weights that do not train
     trained: float  # base weights that train
@@ -224,15 +228,16 @@ class ElementSizes(NamedTuple):
 
 
 def frozen_element_size(workload: Workload) -> float:
-    """Bytes per element of frozen weights during training: as in the checkpoint, or fp32 if FSDP2 upcasts them under
-    mixed precision (accelerate, utils/fsdp_utils.py, fsdp2_prepare_model)."""
+    """Bytes per element of weights that do not train, during training. The weights keep the precision of the
+    checkpoint, unless FSDP2 raises them to fp32 under mixed precision (accelerate, utils/fsdp_utils.py,
+    fsdp2_prepare_model)."""
     return 4.0 if workload.sharding.upcasts_frozen_weights and workload.precision == "amp" else workload.base_bytes
 
 
 def _full_training_sizes(workload: Workload) -> ElementSizes:
-    """Return the sizes of full fine-tuning: autocast keeps weights, gradients and moments in fp32; a ZeRO engine keeps
-    half-precision weights and gradients beside fp32 master weights and moments; pure half precision has half-precision
-    moments."""
+    """Return the bytes per element for runs that train weights of the base model. Autocast keeps trained weights, their
+    gradients and moments in fp32. A ZeRO engine keeps half-precision weights and gradients beside fp32 master weights
+    and moments. Pure half precision has half-precision moments."""
     base = frozen_element_size(workload)
     if (
         workload.sharding.strategy.fsdp and workload.precision == "amp"
@@ -262,20 +267,21 @@ def _full_training_sizes(workload: Workload) -> ElementSizes:
 
 
 def _adapter_training_sizes(workload: Workload) -> ElementSizes:
-    """Return the sizes of adapter training. Adapters are fp32, except that a half-precision ZeRO engine casts them like
-    everything else. So are modules that train whole beside them, unless pure half precision leaves them as they were
-    loaded (LLaMA-Factory, model/adapter.py; peft casts adapters only).
+    """Return the bytes per element for runs that train adapters. Adapters are stored and trained in fp32, except under
+    a half-precision ZeRO engine, which casts them like everything else. Modules that train in full beside the adapters
+    follow the same rule, except that pure half precision keeps the precision in which they were loaded (LLaMA-Factory,
+    model/adapter.py; peft casts adapters only).
 
-    An embedding that trains in fp32 makes hidden states fp32 in all layers."""
+    An embedding that trains in fp32 makes the hidden states between layers fp32."""
     base = workload.base_bytes
     if workload.precision == "engine":
         return ElementSizes(2, 2, 2, 2, 2, 4, 4, 2, 2, autocast_copies=False)
     master = 4 if workload.sharding.strategy.deepspeed else 0
     compute = 2.0 if workload.precision == "amp" else base
     residual = 4.0 if workload.precision == "amp" and workload.adapter.full_embedding else base
-    saved = base if workload.precision == "pure" else 4.0
-    stored = frozen_element_size(workload)
-    return ElementSizes(stored, stored, 4, saved, 4, master, 4, compute, residual, autocast_copies=False)
+    full_size = base if workload.precision == "pure" else 4.0
+    frozen_size = frozen_element_size(workload)
+    return ElementSizes(frozen_size, frozen_size, 4, full_size, 4, master, 4, compute, residual, autocast_copies=False)
 
 
 def element_sizes(workload: Workload) -> ElementSizes:
