@@ -23,12 +23,12 @@ from validator.run.dataset_registry import Registry
 CURRENT_MONTHS = 18
 # Training a proposed model is expected to take at most so many hours, so that it ends within the week.
 SOON_HOURS = 72
-# Where a model takes so many times as long as that, other models of its size and kind are not tried, to save time.
+# If a model takes longer than this many times SOON_HOURS, other models of its size and kind are not tried.
 _LATE_FACTOR = 2
 _MAX_CHOICES = 6
-# Of one size so many, that other sizes show as well.
+# Most models of one size, so that other sizes show as well.
 _PER_SIZE = 3
-# Of one maker so many, and one among the first three.
+# Most models of one maker: in all, and one among the first few.
 _PER_MAKER = 2
 _FIRST_CHOICES = 3
 
@@ -50,17 +50,16 @@ def choose_models(
     stage: str = "sft",
     own: Registry | None = None,
 ) -> list[ModelChoice]:
-    """Current models that fit and are trained soon, the best balance first; below them, where there is room, others
-    that suit the samples better.
+    """Return current models that fit the machine and are trained soon, the lowest cost first. Below them come other
+    models that suit the samples better, if fewer than the most that are proposed were found.
 
-    Cost: how often the samples must be doubled or halved to be about the recommended number, and how often the time of
-    a step is doubled by what is not computing. Among equals those for which the samples about suffice, then the size
-    that the field report's count is for, then the larger size, but last those larger than any that public runs trained;
-    and among models of about the same size, of which a few are named, the order of data/models.yaml. A model gives way
-    to its successor where that comes into question, too. Without a number of samples, the largest that fit, one of
-    each size."""
+    The cost of a model is the number of doublings (or halvings) between the samples and the number that is recommended
+    for its size, plus the doublings of a step's time by overhead. Models of equal cost are ordered so: models that
+    public runs have trained the size of; models for which the samples about suffice; the size that the field report's
+    count is for; the larger size; the order of data/models.yaml. A model is left out if its successor can be proposed,
+    too. Without a number of samples, the largest models that fit are returned, one of each size."""
     search = _ModelSearch(machine, samples, length, methods, stage, own)
-    # Of models that read images, too, those that took the place of a model of text.
+    # A successor may be a model that reads images, which is not offered by itself.
     known = dict.fromkeys(each for key in models.offered_models() for each in _successors(key))
     choices = search.pick(filter(_is_current, known), search.is_soon)
     closest = min((search.balance.mismatch(choice.plan.draft.model) for choice in choices), default=inf)

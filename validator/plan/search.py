@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from math import log2
+from typing import Any
 
 from validator.knowledge import releases
 from validator.knowledge.guidance import memory_savers
@@ -28,8 +29,8 @@ from validator.run.prediction import predict
 from validator.run.training_time import TrainingTime, hours_by_length, predict_training_time, seconds_per_sample
 
 PLANNED_METHODS = ("lora", "full", "qlora")
-# What comes first of ways that take about as long, where the stage asks for another order: in continued pre-training
-# LoRA stays behind full training (LoRA Learns Less and Forgets Less, arXiv 2405.09673).
+# The order of methods that take about as long, for stages with an order of their own: in continued pre-training LoRA
+# stays behind full training (LoRA Learns Less and Forgets Less, arXiv 2405.09673).
 METHODS_BY_STAGE = {"pt": ("full", "lora", "qlora")}
 ADAPTER_METHODS = ("lora", "qlora")
 SPEED_CLASSES = ("fastest", "fast", "medium", "slow", "slowest")
@@ -42,7 +43,7 @@ _OVERHEAD_TERMS = (
     TimeTerm.CPU_OPTIMIZER,
     TimeTerm.DATA_LOADING,
 )
-# So many times as long as the soonest is about as long: less than the models of time tell apart.
+# Plans whose times differ by a smaller factor count as equally fast: the time model does not tell them apart.
 _ABOUT_EQUAL_RATIO = 1.25
 _ONE_TENTH = 0.1
 # Shares of a run from one checkpoint to the next.
@@ -64,13 +65,19 @@ class Plan:
     draft: NewRecipe
     speed: str
 
+    def with_decisions(self, **decisions: Any) -> Plan:
+        """Return the plan with other decisions in its draft."""
+        return replace(self, draft=replace(self.draft, **decisions))
+
     @property
     def device_gib(self) -> float:
+        """Expected memory of the worst device, GiB; 0 if it is not known."""
         memory = predict(self.draft.run).device_memory
         return memory.expected / GIB if memory else 0.0
 
     @property
     def host_gib(self) -> float:
+        """Expected host memory of a node, GiB; 0 if it is not known."""
         memory = predict(self.draft.run).host_memory
         return memory.expected / GIB if memory else 0.0
 
@@ -198,22 +205,22 @@ def first_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
 
 
 def _fastest_plans(start: NewRecipe, begin: str = "fastest") -> Iterator[Plan]:
-    """Yield the plan of the first speed class that fits. After `fastest` comes `fast`, too, which leaves more memory
-    free, and after a `fast` of micro batch 1 comes `medium` if its larger micro batch makes it clearly faster. Full
-    fine-tuning that fits in no class is tried with memory-saving optimizers; one that fits only with offload also with
-    AdamW in 16 bits."""
-    ways: Sequence[str] = list(memory_savers())
-    crowded: Plan | None = None
+    """Yield the plan of the first speed class in which the draft fits. If that is `fastest`, also yield the plan of
+    class `fast`, which leaves more memory free. If it is `fast` with micro batch 1, also yield the plan of class
+    `medium` if its larger micro batch makes it clearly faster. Full fine-tuning that fits in no class is tried with
+    memory-saving optimizers; full fine-tuning that fits only with offload is also tried with AdamW in 16 bits."""
+    optimizers: Sequence[str] = list(memory_savers())
+    of_one_sample: Plan | None = None  # the plan of class `fast`, if its micro batch is 1
     for speed in SPEED_CLASSES[SPEED_CLASSES.index(begin) :]:
         best = next((with_rarer_checkpoints(Plan(member, speed)) for member in fitting_runs(start, speed)), None)
-        if best and (crowded is None or best.is_clearly_sooner(crowded)):
+        if best and (of_one_sample is None or best.is_clearly_sooner(of_one_sample)):
             yield best
-            ways = ["bf16"] if speed in ("slow", "slowest") else []
-        if crowded or (best and speed != "fastest" and (speed != "fast" or best.draft.micro_batch > 1)):
+            optimizers = ["bf16"] if speed in ("slow", "slowest") else []
+        if of_one_sample or (best and speed != "fastest" and (speed != "fast" or best.draft.micro_batch > 1)):
             break
-        crowded = best if speed == "fast" else None
+        of_one_sample = best if speed == "fast" else None
     if start.optimizer is None and start.sharding is None and _takes_memory_savers(start):
-        saved = (each for name in ways for each in _fastest_plans(replace(start, optimizer=name), "fast"))
+        saved = (each for name in optimizers for each in _fastest_plans(replace(start, optimizer=name), "fast"))
         yield from islice(saved, 1)
 
 
@@ -222,33 +229,28 @@ def with_rarer_checkpoints(plan: Plan) -> Plan:
     The distance is a share of the run, a tenth or less, which suits other data, too. Checkpoints lie further apart if
     they would take a tenth of the run (rule TRA926); if two would, only the one at the end is written."""
     total = (plan.pace and plan.pace.steps) or plan.draft.run.steps or 1
-    wanted = (
-        _HOUR / (1 if plan.draft.machine.nodes == 1 else 2) / plan.pace.step.expected
-        if plan.pace
-        else _USUAL_SAVE_STEPS
-    )
+    seconds = _HOUR if plan.draft.machine.nodes == 1 else _HOUR / 2
+    wanted = seconds / plan.pace.step.expected if plan.pace else _USUAL_SAVE_STEPS
     share = max((share for share in _SAVE_SHARES if share * total <= wanted), default=_SAVE_SHARES[0])
-    plan = replace(plan, draft=replace(plan.draft, save_steps=share))
+    plan = plan.with_decisions(save_steps=share)
     while _takes_a_tenth(plan, RunPart.SAVES) and plan.draft.save_steps < MAX_SHARE_BETWEEN_SAVES:
-        plan = replace(
-            plan, draft=replace(plan.draft, save_steps=min(2 * plan.draft.save_steps, MAX_SHARE_BETWEEN_SAVES))
-        )
+        plan = plan.with_decisions(save_steps=min(2 * plan.draft.save_steps, MAX_SHARE_BETWEEN_SAVES))
     while plan.draft.evaluates and _takes_a_tenth(plan, RunPart.EVALUATIONS):
-        plan = replace(plan, draft=_with_fewer_evaluations(plan))
+        plan = _with_fewer_evaluations(plan)
     if plan.pace and plan.pace.steps and plan.pace.run and plan.pace.run.wasted_on(RunPart.SAVES):
-        return replace(plan, draft=replace(plan.draft, save_steps=plan.pace.steps))
+        return plan.with_decisions(save_steps=plan.pace.steps)
     return plan
 
 
-def _with_fewer_evaluations(plan: Plan) -> NewRecipe:
-    """Return the draft with evaluations, and so checkpoints, further apart, up to the distance at which a killed run
+def _with_fewer_evaluations(plan: Plan) -> Plan:
+    """Return the plan with evaluations, and so checkpoints, further apart, up to the distance at which a killed run
     loses much (rule TRA424); else with fewer samples held back; else without evaluation."""
     draft, run = plan.draft, plan.pace.run if plan.pace else None
     apart = min(2 * draft.save_steps, MAX_SHARE_BETWEEN_SAVES)
     if draft.save_steps < apart and run and apart * run.expected <= _MAX_SECONDS_LOST:
-        return replace(draft, save_steps=apart)
+        return plan.with_decisions(save_steps=apart)
     fewer = next((share for share in _FEWER_HELD_SHARES if share < draft.held_share), None)
-    return replace(draft, held=fewer) if fewer else replace(draft, no_evaluation=EVALUATION_TOO_LONG)
+    return plan.with_decisions(held=fewer) if fewer else plan.with_decisions(no_evaluation=EVALUATION_TOO_LONG)
 
 
 def _takes_a_tenth(plan: Plan, part: RunPart) -> bool:
