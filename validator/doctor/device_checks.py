@@ -74,9 +74,8 @@ def check_devices(run: RunSettings | None, context: CheckContext) -> Iterator[Ch
 def _no_device(root: Path, wanted: str) -> CheckResult:
     for driver in vendor_drivers().values():
         if file := next(root.glob(driver.device_files), None):
-            return warning(
-                f"/{file.relative_to(root)} is there, but {driver.tool} is not installed", wanted, driver.tool_remedy
-            )
+            found = f"/{file.relative_to(root)} is there, but {driver.tool} is not installed"
+            return warning(found, wanted, driver.tool_remedy)
     compute = "run it on a compute node, such as by `srun`" if wanted else ""
     return result("error" if wanted else "ok", "this machine shows no device", wanted, compute)
 

@@ -63,13 +63,8 @@ def check_processors(run: RunSettings | None, context: CheckContext) -> Iterator
         yield ok(str(there))
         return
     wanted = node_demand.training_cpus(run, run.machine.devices if run.machine and not run.on_cpu else 1)
-    few = there < wanted
-    remedy = (
-        "the devices wait for CPUs: raise `--cpus-per-task` of a batch job, or the CPU limit of a container"
-        if few
-        else ""
-    )
-    yield result("warning" if few else "ok", str(there), str(wanted), remedy)
+    remedy = "the devices wait for CPUs: raise `--cpus-per-task` of a batch job, or the CPU limit of a container"
+    yield warning(str(there), str(wanted), remedy) if there < wanted else ok(str(there), str(wanted))
 
 
 _SHM_REMEDY = (

@@ -147,9 +147,8 @@ def _ask_hub(wanted: list[tuple[str, str]], context: CheckContext) -> Iterator[C
         download = f"`{name}`, not here yet"
         if answer in (401, 403):
             remedy = "accept its licence on the hub and `hf auth login`, or correct the name"
-            yield warning(
-                f"{endpoint} answers {answer}: the repository is gated, or the name is wrong", download, remedy
-            )
+            found = f"{endpoint} answers {answer}: the repository is gated, or the name is wrong"
+            yield warning(found, download, remedy)
         elif answer == 404:
             yield warning(f"{endpoint} does not know it", download, "correct the name")
         else:

@@ -225,9 +225,8 @@ def check_infiniband(run: RunSettings | None, context: CheckContext) -> Iterator
             yield warning(f"{_DISABLE_VARIABLE}=1, and {rates} are not used", "NCCL over InfiniBand", remedy)
     elif words and not meant:
         names = ", ".join(sorted({port.adapter for port in there})) or "none here"
-        yield warning(
-            f"{_ADAPTER_VARIABLE}={words} matches no InfiniBand adapter: {slow}", names, f"unset {_ADAPTER_VARIABLE}"
-        )
+        found = f"{_ADAPTER_VARIABLE}={words} matches no InfiniBand adapter: {slow}"
+        yield warning(found, names, f"unset {_ADAPTER_VARIABLE}")
     elif meant and not active:
         found = f"no port of {', '.join(sorted({port.adapter for port in meant}))} is active: {slow}"
         yield warning(found, "an active port", "`ibstat` says more; look after the cable or the subnet manager")
