@@ -271,7 +271,7 @@ FACTS = [
     ("dataset/token_counting.py", "dashscope 2.0.2", "what the weights were fitted to"),
     ("knowledge/releases.py", "such as", "the form of a bound or a range"),
     ("knowledge/releases.py", "5.6 for 5.6.0", "the form of a number"),
-    ("knowledge/releases.py", "4.54.0\"", "the form of a bound"),
+    ("knowledge/releases.py", '4.54.0"', "the form of a bound"),
     ("doctor/torch_build.py", "`2.8.0+cu128`", "the form of a number"),
     ("doctor/torch_build.py", "8.0 of 8.0.RC3", "the form of a number"),
     ("doctor/host_checks.py", "seen with torch 2.13", "what was measured"),
