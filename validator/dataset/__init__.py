@@ -1,10 +1,10 @@
 """What the data sets of a recipe hold, and what LLaMA-Factory makes of their rows.
 
 Answers what becomes of each row, how many tokens a run trains on and what is wrong with its data, without loading a
-model. It knows nothing of memory or devices, except for the report, which asks the run for them.
+model. The modules know nothing about memory or devices, except for the report, which asks the run for them.
 
-Its modules import the compiled packages of the extra [data]. Only this one can be imported without them, so others
-come in through it: they call `require_packages` before they import a module, or `summarize_data`."""
+All modules except this one import the compiled packages of the extra [data]. Code outside this package therefore calls
+`require_packages` before it imports one of the modules, or calls `summarize_data`."""
 
 from __future__ import annotations
 
@@ -19,23 +19,27 @@ _INSTALL = 'pip install "llamafactory-recipes[data]"'
 
 
 def _missing_packages() -> str:
-    """Return the packages that this Python lacks and the command that installs them; empty if it lacks none."""
-    lacking = ", ".join(name for name in PACKAGES if find_spec(name) is None)
-    return f"needs {lacking}, which this Python lacks; run `{_INSTALL}`" if lacking else ""
+    """Return a phrase that names the missing packages of the extra [data] and the pip command that installs them. The
+    phrase is empty if all packages are installed."""
+    names = ", ".join(name for name in PACKAGES if find_spec(name) is None)
+    return f"needs {names}, which this Python lacks; run `{_INSTALL}`" if names else ""
 
 
 def require_packages(asking: str) -> None:
-    """Raise RecipeError if the modules of this room cannot be imported; `asking` is what needs them."""
-    if lacking := _missing_packages():
-        raise RecipeError(f"{asking} {lacking}")
+    """Raise RecipeError if a package of the extra [data] is not installed. `asking` names the feature that needs the
+    packages, and begins the message."""
+    if problem := _missing_packages():
+        raise RecipeError(f"{asking} {problem}")
 
 
 def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
-    """Return what to say of the run's data in a few lines, and whether the run would stop at them."""
+    """Return a summary of the run's data in a few lines, and whether LLaMA-Factory would stop because of the data. The
+    list is empty if the run has no data files on this machine. If a package of the extra [data] is missing, the only
+    line says so."""
     if not any(dataset.files for dataset in run.data.datasets):
         return [], False
-    if lacking := _missing_packages():
-        return [f"data: not looked into: this {lacking}"], False
+    if problem := _missing_packages():
+        return [f"data: not looked into: this {problem}"], False
     from . import data_report
 
     return data_report.summarize_data(run)

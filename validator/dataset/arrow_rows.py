@@ -1,4 +1,4 @@
-"""Rows of Parquet and Arrow files, read with pyarrow in batches of limited size."""
+"""Reads the rows of Parquet and Arrow files with pyarrow, in batches of limited size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _BUFFER_BYTES = 1 << 20  # bytes of a column that are read at once
 
 
 def read_table(kind: str, stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a Parquet or Arrow file with their numbers. Raises UnreadableError, and TooLargeError."""
+    """Yield the number and the content of each row in a table file; numbers count from 1. `kind` is the type of the
+    file: `parquet` or `arrow`. Raises UnreadableError if the file is damaged or nested too deeply, and TooLargeError if
+    a row or the number of columns exceeds the limits."""
     number = 0
     try:
         for batch in _bounded_batches(kind, stream):
@@ -32,7 +34,8 @@ def read_table(kind: str, stream: IO[bytes]) -> Iterator[tuple[int, dict[str, An
 
 
 def parquet_row_count(stream: IO[bytes]) -> int:
-    """Return the number of rows that a Parquet file states. Raises UnreadableError."""
+    """Return the number of rows that the footer of a Parquet file states. Raises UnreadableError if the file is
+    damaged."""
     try:
         rows: int = pq.ParquetFile(stream).metadata.num_rows
         return rows
@@ -41,21 +44,22 @@ def parquet_row_count(stream: IO[bytes]) -> int:
 
 
 def _table_error(kind: str, number: int, err: Exception) -> Exception:
-    """Return the error to raise for what pyarrow or Python raised after `number` rows."""
+    """Return the exception to raise after pyarrow or Python has raised `err` while reading a file of the type `kind`.
+    `number` is the number of rows that were read before the error."""
     if isinstance(err, MemoryError):
         return reading_limits.batch_too_large(number + 1)
     if isinstance(err, UnicodeDecodeError):
         return UnreadableError(number + 1, "or one of the next rows is not UTF-8 text")
     if isinstance(err, (pa.ArrowException, OSError)):
-        said = str(err).splitlines()[0].lower() if str(err) else type(err).__name__
-        return UnreadableError(number, f"is not a valid {kind} file: {said}")
+        message = str(err).splitlines()[0].lower() if str(err) else type(err).__name__
+        return UnreadableError(number, f"is not a valid {kind} file: {message}")
     # such as a date after the year 9999, within a list
     return UnreadableError(number + 1, f"or one of the next rows holds a value that Python cannot represent: {err}")
 
 
 def _python_rows(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a batch as dictionaries. They may take many times the memory of the batch, where rows share
-    values, so a batch that takes too much is halved."""
+    """Yield the rows of a batch as dictionaries. Dictionaries may need many times the memory of the batch if its rows
+    share values. A batch that exceeds the memory limit is therefore halved and converted in two parts."""
     try:
         with reading_limits.memory_limit(
             reading_limits.MAX_PYLIST_BYTES if batch.num_rows > 1 else reading_limits.MAX_ARROW_BATCH_BYTES
@@ -72,7 +76,8 @@ def _python_rows(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _bounded_batches(kind: str, stream: IO[bytes]) -> Iterator[Any]:
-    """Yield batches of at most a thousand rows, fewer if the rows are large."""
+    """Yield the record batches of a Parquet or Arrow file (`kind`), cut into batches of at most 1,000 rows, and of
+    fewer rows if the rows are large."""
     pa.set_memory_pool(pa.system_memory_pool())  # other pools ask the system for more than they use
     batches = _parquet_batches(stream) if kind == "parquet" else _arrow_batches(stream)
     while True:
@@ -108,15 +113,16 @@ def _arrow_batches(stream: IO[bytes]) -> Iterator[Any]:
 
 
 def _memory_mapped(stream: IO[bytes]) -> Any:
-    """Return a file that is not compressed as a memory map, so that its batches take no memory of this process; any
-    other stream as it is."""
+    """Return an uncompressed file as a memory map, so that its batches need no memory of this process. Other streams
+    are returned unchanged."""
     if not isinstance(getattr(stream, "raw", None), io.FileIO) or not os.fstat(stream.fileno()).st_size:
         return stream
     return pa.BufferReader(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _require_flat(schema: Any) -> None:
-    """Raise UnreadableError for types that are nested too deeply, and TooLargeError for too many columns."""
+    """Raise UnreadableError if a column's type is nested too deeply. Raise TooLargeError if there are too many
+    columns."""
     if len(schema) > reading_limits.MAX_COLUMNS:
         raise reading_limits.too_many_columns(len(schema))
     level = list(schema.types)
@@ -127,10 +133,10 @@ def _require_flat(schema: Any) -> None:
 
 
 def _times_as_numbers(batch: Any) -> Any:
-    """Return the batch with times as numbers. LLaMA-Factory takes neither for text, and Python has no dates after the
-    year 9999."""
-    held = batch.columns
-    for index, column in enumerate(held):
+    """Return the batch with dates and times converted to numbers. LLaMA-Factory accepts neither a date nor a number as
+    text, so the conversion changes no result. Python has no dates after the year 9999, so reading dates could fail."""
+    columns = batch.columns
+    for index, column in enumerate(columns):
         if pa.types.is_temporal(column.type):
-            held[index] = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
-    return pa.RecordBatch.from_arrays(held, names=batch.schema.names)
+            columns[index] = column.view(pa.int32() if column.type.bit_width == 32 else pa.int64())
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -1,5 +1,5 @@
-"""The texts that LLaMA-Factory hands to the tokenizer for one sample (data/template.py): its turns with the chat
-template around them."""
+"""Builds the texts that LLaMA-Factory hands to the tokenizer for one sample (data/template.py): the turns of the
+conversation with the chat template around them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ TurnTexts = tuple[list[str], int]
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A chat template with a recipe's settings for it (data/template.py). `slots` is its entry of formats.json.
-    `thinking` is the setting `enable_thinking`, `preserve` is `preserve_thinking`, `system` is `default_system`."""
+    """A chat template with the recipe's settings for it (data/template.py). `slots` is the template's entry in
+    formats.json. `thinking` is the setting `enable_thinking`, `preserve` is `preserve_thinking`, `system` is
+    `default_system`. `counter` counts the tokens of the template's own texts."""
 
     slots: Mapping[str, Any]
     counter: TokenCounter
@@ -34,13 +35,15 @@ class ChatTemplate:
     system: str | None = None
 
     def encode(self, turns: Sequence[Turn], system: Any, tools: Any, every_turn: bool) -> list[TurnTexts]:
-        """Return what each turn of a sample becomes. `every_turn`: all answers are trained, as in sft. Raises
-        FatalRowError."""
+        """Return for each turn of a sample a pair: the texts to tokenize, and the number of further tokens that the
+        template adds to the turn. `system` and `tools` are the row's own system prompt and description of tools, if
+        any. `every_turn` is true if all answers are trained, as in sft, and false if only the last answer is trained.
+        Raises FatalRowError if a function call or the description of tools is not valid JSON."""
         if len(turns) == 2 and self._single_turn and not (system or tools):  # as most rows are
-            (asks, question), (answers, answer) = turns
-            if asks == "user" and answers == "assistant":
-                before, after, more, opens, closes, end = self._single_turn
-                return [([before + question + after], more), ([opens + answer + closes], end)]
+            (question_role, question), (answer_role, answer) = turns
+            if question_role == "user" and answer_role == "assistant":
+                before, after, question_tokens, opens, closes, answer_tokens = self._single_turn
+                return [([before + question + after], question_tokens), ([opens + answer + closes], answer_tokens)]
         contents = [content for _, content in turns]
         last = len(turns) - 2
         discards = not self.preserve and (self.mask_history or not every_turn)
@@ -59,26 +62,29 @@ class ChatTemplate:
 
     @cached_property
     def _single_turn(self) -> tuple[str, str, int, str, str, int] | None:
-        """Texts before and after the question and number of tokens around it, then the same of the answer, for a row of
-        one question and one answer; None if they depend on the row."""
-        (asked, more), (answered, end) = self._formats["user"], self._formats["assistant"]
-        if self._system_in_first_turn or self._has_thoughts or len(asked) != 1 or len(answered) != 1:
+        """The template around a row of one question and one answer: text before the question, text after, number of
+        added tokens, and the same three values for the answer. None if these values depend on the row."""
+        (question, question_tokens), (answer, answer_tokens) = self._formats["user"], self._formats["assistant"]
+        if self._system_in_first_turn or self._has_thoughts or len(question) != 1 or len(answer) != 1:
             return None
-        return *asked[0], more + self._opening, *answered[0], end
+        return *question[0], question_tokens + self._opening, *answer[0], answer_tokens
 
     @cached_property
     def _system_in_first_turn(self) -> bool:
-        """True if system prompt and question are one text."""
+        """True if the template writes the system prompt into the first question, so that the two are tokenized as one
+        text."""
         return bool(self.slots.get("class") == "Llama2Template")
 
     @cached_property
     def _has_thoughts(self) -> bool:
-        """True if the template knows thoughts, which it removes or adds."""
+        """True if the template has thoughts (reasoning between two marks), which it removes from answers or adds to
+        them."""
         return "Reasoning" in self.slots.get("class", "")
 
     @cached_property
     def _formats(self) -> dict[str, tuple[list[tuple[str, str]], int]]:
-        """For each kind of turn, the texts before and after the content, and the number of tokens around them."""
+        """For each kind of turn (user, assistant …), the texts before and after the content, and the number of tokens
+        that the template adds."""
         assistant = self.slots.get("assistant") or ([_CONTENT] if self.efficient_eos else _CONTENT_THEN_EOS)
         user = self.slots.get("user") or [_CONTENT]
         usual = {"user": user, "assistant": assistant, "system": [_CONTENT], "function": assistant,
@@ -86,7 +92,8 @@ class ChatTemplate:
         return {turn: self._split(self.slots.get(turn) or slots) for turn, slots in usual.items()}
 
     def _split(self, slots: Sequence[Any]) -> tuple[list[tuple[str, str]], int]:
-        """Return the texts before and after each content of a turn's slots, and the number of its other tokens."""
+        """Return the texts before and after the placeholder for the content, for each of the template's slots with this
+        placeholder. Also return the number of tokens that all other slots add."""
         texts = [slot.partition(_CONTENT) for slot in slots if isinstance(slot, str)]
         tokens = [slot[0] for slot in slots if not isinstance(slot, str)]
         single = sum(name != "bos_token" or self.counter.begins for name in tokens)
@@ -99,34 +106,36 @@ class ChatTemplate:
     def _piece(self, role: str, content: str) -> TurnTexts:
         if role == "function":
             _check_function_call(content, self._thought)
-        texts, more = self._formats[role]
-        return ([before + content + after for before, after in texts], more)
+        texts, tokens = self._formats[role]
+        return ([before + content + after for before, after in texts], tokens)
 
     @cached_property
     def _opening(self) -> int:
-        """Number of tokens before the first turn of a row without a system prompt of its own."""
+        """Number of tokens before the first turn, for a row that has no system prompt of its own: the template's prefix
+        and its default system prompt."""
         system = self._default
-        described, more = self._piece("system", system) if system else ([], 0)
-        return self._formats["prefix"][1] + self._tokens(described) + more
+        texts, tokens = self._piece("system", system) if system else ([], 0)
+        return self._formats["prefix"][1] + self._tokens(texts) + tokens
 
     @property
     def _default(self) -> str:
         return self.system if self.system is not None else str(self.slots.get("default_system", ""))
 
     def _open(self, pieces: list[TurnTexts], first: str, system: Any, tools: Any) -> None:
-        """Put prefix and system prompt before the first turn."""
-        texts, more = pieces[0]
+        """Put the prefix and the system prompt before the first turn, by changing the first entry of `pieces`. `first`
+        is the content of the first turn. Raises FatalRowError if the description of tools is not valid JSON."""
+        texts, tokens = pieces[0]
         if not (system or tools or self._system_in_first_turn):
-            pieces[0] = (texts, more + self._opening)
+            pieces[0] = (texts, tokens + self._opening)
             return
         system = str(system or self._default)
         if tools:
             _parse_row_json(tools, "the description of tools is not JSON text")
             system += str(tools)
-        described, extra = self._piece("system", system) if system else ([], 0)
+        system_texts, system_tokens = self._piece("system", system) if system else ([], 0)
         if self._system_in_first_turn:
-            (texts, more), described = self._piece("user", "".join(described[:1]) + first), []
-        pieces[0] = (described + texts, more + extra + self._formats["prefix"][1])
+            (texts, tokens), system_texts = self._piece("user", "".join(system_texts[:1]) + first), []
+        pieces[0] = (system_texts + texts, tokens + system_tokens + self._formats["prefix"][1])
 
     @cached_property
     def _thought(self) -> tuple[str, str]:
@@ -139,27 +148,29 @@ class ChatTemplate:
         return opens.strip(), closes.strip(), self._tokens([empty])
 
     def _think(self, pieces: list[TurnTexts], i: int, answer: str) -> None:
-        """Add an empty thought before an answer without one. It is part of the answer, and trained, if thinking is
-        enabled."""
+        """Add an empty thought before an answer that has no thought. If thinking is enabled, the empty thought is part
+        of the answer and trained; otherwise it is part of the prompt. `i` is the index of the prompt in `pieces`."""
         opens, closes, tokens = self._empty_thought
         if opens not in answer and closes not in answer:
             at = i + 1 if self.thinking else i
             pieces[at] = (pieces[at][0], pieces[at][1] + tokens)
 
 
-def _without_spans(text: str, opens: str, closes: str, most: int = -1) -> str:
-    """Return a text without the first `most` spans from one word to another, or without all of them. A regular
-    expression would search the rest of the text again for each opening word, which takes long."""
-    kept, position = [], 0
-    while most and (begin := text.find(opens, position)) >= 0 and (end := text.find(closes, begin + len(opens))) >= 0:
-        kept.append(text[position:begin])
-        position, most = end + len(closes), most - 1
-    return "".join([*kept, text[position:]])
+def _without_spans(text: str, opens: str, closes: str, limit: int = -1) -> str:
+    """Return the text without the spans from the word `opens` to the word `closes`. Only the first `limit` spans are
+    removed; -1 removes all spans. A regular expression would be slow, because it searches the rest of the text again
+    for each opening word."""
+    pieces, position = [], 0
+    while limit and (begin := text.find(opens, position)) >= 0 and (end := text.find(closes, begin + len(opens))) >= 0:
+        pieces.append(text[position:begin])
+        position, limit = end + len(closes), limit - 1
+    return "".join([*pieces, text[position:]])
 
 
 def _check_function_call(content: str, thought: tuple[str, str]) -> None:
-    """Raise FatalRowError where LLaMA-Factory cannot read the calls of tools in a turn (data/formatter.py,
-    FunctionFormatter)."""
+    """Raise FatalRowError if a turn's function calls are not JSON with a name and arguments, because LLaMA-Factory
+    cannot read them (data/formatter.py, FunctionFormatter). A thought (reasoning) in the turn is skipped; `thought`
+    holds the words that open and close the thought."""
     _, opens, behind = content.partition("<tool_call>")
     wrapped, closes, _ = behind.partition("</tool_call>")
     calls = _parse_row_json(wrapped if opens and closes else _without_spans(content, *thought, 1))
@@ -171,7 +182,8 @@ def _check_function_call(content: str, thought: tuple[str, str]) -> None:
 
 
 def _parse_row_json(text: Any, otherwise: str = "a function call is not JSON with name and arguments") -> Any:
-    """Return the JSON in a row's text. Raises FatalRowError with `otherwise`."""
+    """Parse JSON in the text of a row. Raises FatalRowError with the message `otherwise` if the text is not valid
+    JSON."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):

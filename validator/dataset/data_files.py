@@ -1,4 +1,4 @@
-"""The files of a data set: opened without waiting, decompressed on the way, and read row by row whatever their type."""
+"""Opens the files of a data set without blocking, decompresses them, and reads them row by row, whatever their type."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _DAMAGE_ERRORS = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip
 
 
 def _open_archive_member(packed: IO[bytes]) -> IO[bytes]:
-    """Open the only file of a zip archive."""
+    """Open the only file in a zip archive. Raises UnreadableError if the archive holds several files or none, and
+    BadZipFile if the archive cannot be unpacked."""
     try:
         archive = zipfile.ZipFile(packed)
         members = [member for member in archive.infolist() if not member.is_dir()]
@@ -57,7 +58,8 @@ _UNPACKERS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
 
 @contextlib.contextmanager
 def open_raw(path: Path) -> Iterator[IO[bytes]]:
-    """Open a regular file as it is. Raises UnreadableError for anything else, and for errors while it is read."""
+    """Open a regular file without decompressing it. Raises UnreadableError if the path is no regular file, or if an
+    error occurs while the file is read."""
     if safe_read.path_kind(path) not in ("file", None):
         raise UnreadableError(0, no_data_file_reason(path))
     try:
@@ -72,7 +74,8 @@ def open_raw(path: Path) -> Iterator[IO[bytes]]:
 
 
 def no_data_file_reason(path: Path) -> str:
-    """Return why what lies at a path is no data file."""
+    """Return the reason why a path that is not a regular file cannot be used as a data file, as the end of a message:
+    the path does not exist, is an empty folder, or is a pipe or device."""
     kind = safe_read.path_kind(path)
     if kind in (None, "folder"):
         return "is a folder that holds no file" if kind else "does not exist"
@@ -81,8 +84,9 @@ def no_data_file_reason(path: Path) -> str:
 
 @contextlib.contextmanager
 def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, unpacked as the datasets library does, whatever it is called. Raises UnreadableError, also for
-    errors while it is read."""
+    """Open a file and decompress it as the datasets library does. The format is recognized by the first bytes, not by
+    the file's name. Raises UnreadableError if the format is not supported, the file is damaged, or an error occurs
+    while the file is read."""
     with open_raw(path) as stream:
         head = stream.read(8)
         stream.seek(0)
@@ -102,19 +106,21 @@ def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
             raise UnreadableError(0, f"is a damaged {name} file ({err})") from None
 
 
-def decompressed_size(path: Path, most: int) -> int:
-    """Return the bytes of a file after unpacking, or `most` if there are more. Raises UnreadableError."""
+def decompressed_size(path: Path, limit: int) -> int:
+    """Return the size of a file in bytes after decompression. Reading stops at `limit`, which is then the result.
+    Raises UnreadableError if the file cannot be read."""
     with open_decompressed(path) as stream:
         if isinstance(stream, io.BufferedReader) and isinstance(stream.raw, io.FileIO):
-            return min(path.stat().st_size, most)
+            return min(path.stat().st_size, limit)
         total = 0
-        while total < most and (part := stream.read(_CHUNK)):
+        while total < limit and (part := stream.read(_CHUNK)):
             total += len(part)
-        return min(total, most)
+        return min(total, limit)
 
 
 def is_json_lines(path: Path) -> bool:
-    """Return True if a file is JSON with one object on each line and not packed, so that it can be read in parts."""
+    """Return True if a file looks like uncompressed JSON with one object on each line, judged by its suffix and its
+    first line. Such a file can be read in parts."""
     if path.suffix not in (".json", ".jsonl"):
         return False
     with open_raw(path) as stream:
@@ -123,9 +129,10 @@ def is_json_lines(path: Path) -> bool:
 
 
 def read_rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
-    """Yield the rows of a file with their numbers: of the line in files of lines, else of the row. `span` is the part
-    of a file of lines to read, in bytes; numbers then count from its beginning. Raises UnreadableError, and
-    TooLargeError."""
+    """Yield the number and the content of each row in a file. Numbers count from 1. They count lines in a file with one
+    row on each line, and rows in any other file. `span` (start and end in bytes) restricts reading to a part of a file
+    of JSON lines; numbers then count from the start of that part. Raises UnreadableError if a row cannot be read, and
+    TooLargeError if a row exceeds the size limits."""
     try:
         with open_decompressed(path) as stream:
             yield from read_json_lines(stream, orjson.loads, span) if span else _READERS[path.suffix[1:]](stream)
@@ -134,14 +141,16 @@ def read_rows(path: Path, span: tuple[int, int] | None = None) -> Rows:
 
 
 def first_rows(paths: Iterable[Path], number: int) -> list[dict[str, Any]]:
-    """Return the first rows of all files together: at most `number`, fewer if they are large, and up to one that cannot
-    be read. Files of no known type have none. Raises UnreadableError if not even the first row can be read."""
+    """Return the first rows of all files together: at most `number`, and fewer if the rows are large. Reading stops at
+    the first row that cannot be read. Files of an unknown type are skipped. Raises UnreadableError if not even the
+    first row can be read."""
     rows = (row for path in paths if path.suffix[1:] in _READERS for _, row in read_rows(path))
     return next(reading_limits.blocks(rows, number, reading_limits.approximate_size), [])
 
 
 def count_rows(path: Path) -> int:
-    """Return the number of rows: as a Parquet file states it, else as counted. Raises UnreadableError."""
+    """Return the number of rows in a file. A Parquet file states the number; other files are read to their end. Raises
+    UnreadableError if the file cannot be read."""
     if path.suffix != ".parquet":
         return sum(1 for _ in read_rows(path))
     with open_decompressed(path) as stream:

@@ -1,5 +1,7 @@
-"""The answer of `data --html`: one self-contained HTML page with SVG charts, without script and network access. Also
-whether the file named by --html may be replaced."""
+"""Formats the answer of `data --html` as one self-contained HTML page with SVG charts, without script and network
+access.
+
+Also checks whether the file named by `--html` may be replaced: only an earlier page of this command may."""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ NO_OWN_PAGE = "exists and is not a page of this command; choose another name, or
 
 
 def is_own_page(data: bytes) -> bool:
-    """Return True if a file is empty or a page of this command."""
+    """Return True if the content of a file is empty or is a page that this command has written."""
     return not data or data.startswith(f"{_HEAD}\n{_MARK}".encode())
 
 
@@ -60,7 +62,8 @@ def _paragraphs(sentences: Iterable[str]) -> Iterator[str]:
 
 
 def _head(report: DataReport) -> Iterator[str]:
-    """Yield what stops the run, its method, its figures as tiles, and tables of data sets and dropped rows."""
+    """Yield the head of the page: problems that stop the run, the method, tiles with figures, and tables of data sets
+    and dropped rows."""
     yield from (f'<p class="error">{escape(str(problem))}</p>' for problem in report.problems)
     yield from _paragraphs([f"{report.model or 'no model named'}, {data_text.method_sentence(report)}"])
     rows, steps = report.rows, report.steps
@@ -107,7 +110,7 @@ def _quality(report: DataReport) -> Iterator[str]:
 
 
 def _html_table(title: str, header: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> Iterator[str]:
-    """Yield a table; numbers stand at the right. Nothing without rows."""
+    """Yield the HTML of a table, with numbers aligned to the right. Yield nothing if there are no rows."""
     if not rows:
         return
     kinds = [' class="n"' if isinstance(value, int) else "" for value in rows[0]]
@@ -120,8 +123,8 @@ def _html_table(title: str, header: tuple[str, ...], rows: Sequence[tuple[object
 
 
 def require_page_target(path: Path) -> None:
-    """Raise RecipeError if no page can be written to a path. Of files, only an earlier page of this command is
-    replaced."""
+    """Raise RecipeError if the page cannot be written to the path: the folder is missing, or the file exists and is not
+    an earlier page of this command."""
     try:
         if not path.parent.is_dir():
             raise RecipeError(f"`{path}` cannot be written: there is no folder `{path.parent}`")
@@ -141,28 +144,29 @@ _ZONE_NAMES = {"minimum": "few", "useful": "useful", "good": "good", "saturating
 
 
 def histogram_svg(bars: Sequence[HistogramBar], marks: Iterable[tuple[int, str]]) -> str:
-    """Return a chart of rows by length. `marks` are lengths at which a line is drawn, and the text beside it."""
-    most, wide, parts = max(bar.rows for bar in bars), _INNER_WIDTH / len(bars), list[str]()
+    """Return an SVG histogram of rows by length in tokens. `marks` are lengths at which a vertical line is drawn, each
+    with its label."""
+    max_rows, width, parts = max(bar.rows for bar in bars), _INNER_WIDTH / len(bars), list[str]()
     for at, bar in enumerate(bars):
-        left, tall = _SVG_MARGIN + at * wide, bar.rows / most * _HIGHEST_BAR
+        left, tall = _SVG_MARGIN + at * width, bar.rows / max_rows * _HIGHEST_BAR
         title = f"{bar.from_:,} to {bar.to:,} tokens: {bar.rows:,} rows"
-        parts.append(f'<rect class="bar" x="{left + 1:.1f}" y="{_BARS_BOTTOM - tall:.1f}" width="{wide - 2:.1f}" '
+        parts.append(f'<rect class="bar" x="{left + 1:.1f}" y="{_BARS_BOTTOM - tall:.1f}" width="{width - 2:.1f}" '
                      f'height="{tall:.1f}"><title>{title}</title></rect>')  # fmt: skip
-        middle, below = left + wide / 2, _BARS_BOTTOM + 14
+        middle, below = left + width / 2, _BARS_BOTTOM + 14
         turn = f' transform="rotate(-40 {middle:.1f} {below})"'
         parts.append(_text_svg(f"{bar.from_:,}", middle, below, "end", turn))
     for number, (length, name) in enumerate(marks):
         at = bisect_left([bar.to for bar in bars], length)  # the bar that holds the length
         within = max(length - bars[at].from_, 0) / (bars[at].to - bars[at].from_ + 1) if at < len(bars) else 0
-        x, y = _SVG_MARGIN + (at + within) * wide, 12 + 13 * number
+        x, y = _SVG_MARGIN + (at + within) * width, 12 + 13 * number
         parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 9}" y2="{_BARS_BOTTOM}"/>')
         parts.append(_text_svg(name, x - 4, y, "end") if x > _SVG_WIDTH / 2 else _text_svg(name, x + 4, y, "start"))
     return _wrap_in_svg("Rows by length in tokens", _BARS_BOTTOM + _LABELS_HEIGHT, parts)
 
 
 def guidance_zones_svg(amount: SampleGuidance) -> str:
-    """Return a chart of the number of samples among the zones of the guidance, on a logarithmic axis; empty without
-    guidance or samples."""
+    """Return an SVG chart that shows the number of samples among the zones of the guidance (few, useful, good …) on a
+    logarithmic axis. The text is empty if there is no guidance, or no samples."""
     begins = {_ZONE_NAMES[figure]: samples for figure, samples in amount.figures().items()}
     if not begins or not amount.rows:
         return ""

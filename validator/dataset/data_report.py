@@ -1,7 +1,7 @@
-"""The answer of `data`: its dataclasses, the function that fills them for a run, and the short form that `train` and
+"""The answer of `data`: its dataclasses, the function that fills them for a run, and the short summary that `train` and
 `doctor` show.
 
-The fields are the keys of the JSON output, in their order; a `_` at the end of a name is left out."""
+The fields are the keys of the JSON output, in the same order. A `_` at the end of a field's name is left out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ from validator.wording import four_digits, plural
 
 @dataclass(frozen=True)
 class DatasetSummary:
-    """One data set. `role` is training or evaluation; `note` says why a set that may be fine has no rows here."""
+    """One data set of the recipe. `role` is training or evaluation. `note` says why the data set has no rows on this
+    machine although it may be fine, for example because it is on a hub."""
 
     name: str
     role: str
@@ -53,8 +54,10 @@ class DatasetSummary:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Numbers of rows, from the files to the run. `sequences` is what the Trainer counts as examples. `exact`: the run
-    has the same numbers."""
+    """Numbers of rows. `read` is the number of rows in the files, `selected` the number that is left for training after
+    splits, `max_samples` and rows held back for evaluation. LLaMA-Factory drops `dropped` of these rows and trains on
+    `trained`; `evaluated` is the number of evaluation rows. `sequences` is the number of examples that the Trainer
+    counts. `exact` is true if the real run has the same numbers."""
 
     read: int
     selected: int
@@ -67,7 +70,7 @@ class RowCounts:
 
 @dataclass(frozen=True)
 class DroppedRows:
-    """Rows that LLaMA-Factory drops for one reason, and the places of a few."""
+    """Rows that LLaMA-Factory drops for the same reason, and a few of their places as examples."""
 
     reason: str
     rows: int
@@ -76,8 +79,10 @@ class DroppedRows:
 
 @dataclass(frozen=True)
 class TokenTotals:
-    """Tokens of the samples before `cutoff_len`, and what it leaves of them. `source` says how they were counted; 95
-    and 99 of 100 samples have no more than `p95` and `p99`."""
+    """Numbers of tokens in the samples. `mean` to `histogram` describe the lengths of samples before `cutoff_len`; 95
+    and 99 of 100 samples have at most `p95` and `p99` tokens. `per_epoch` and `answers_per_epoch` count all tokens and
+    answer tokens that `cutoff_len` leaves, in one epoch. `cutoff_len` cuts `tokens_cut` tokens from `rows_cut` rows.
+    `source` says how the tokens were counted."""
 
     source: str
     exact: bool
@@ -96,8 +101,8 @@ class TokenTotals:
 
 @dataclass(frozen=True)
 class LongestBatchMemory:
-    """Device memory with the longest sample of the data in a batch (`longest` tokens), and with samples of
-    `cutoff_len`; GiB of 2^30 bytes."""
+    """Predicted device memory in GiB (2^30 bytes). `longest_gib` is for a batch with the longest sample of the data,
+    which has `longest` tokens; `cutoff_gib` is for samples of `cutoff_len` tokens."""
 
     longest: int
     longest_gib: float
@@ -107,7 +112,8 @@ class LongestBatchMemory:
 
 @dataclass(frozen=True)
 class RunDuration:
-    """Seconds of a step and hours of the run on a machine, each with its 90 % band."""
+    """Predicted seconds of one optimizer step and hours of the whole run on a machine, each with a 90 % prediction
+    interval."""
 
     machine: str
     step_seconds: Band
@@ -116,7 +122,8 @@ class RunDuration:
 
 @dataclass(frozen=True)
 class DataReport:
-    """What a run trains on. None: not known, or there is nothing to say."""
+    """The answer of `data`: what a run trains on. A field is None if its value is not known, or if there is nothing to
+    report."""
 
     path: str
     model: str | None
@@ -143,9 +150,9 @@ MAX_NEAR_DUPLICATE_ROWS = 200_000
 
 
 def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataReport:
-    """Return the report on a run's data. `near`: look for near duplicates; None: only if that is quick. `report` is
-    called with the number of rows that were read since its last call. Raises RecipeError if there are no data to look
-    at."""
+    """Return the report on a run's data. `near` says whether to look for near duplicates; None looks for them only if
+    that is quick. `report` is called with the number of rows read since its last call. Raises RecipeError if the recipe
+    names no data set, or only data that are tokenized already."""
     if run.data.is_tokenized:
         raise RecipeError(
             f"{run.workspace.recipe}: `tokenized_path` holds tokenized data, whose rows cannot be examined"
@@ -213,7 +220,8 @@ def _dataset_summary(one: LoadedDataset) -> DatasetSummary:
 
 
 def _report_notes(run: RunSettings, selection: RowSelection, reason: str) -> Iterator[str]:
-    """Yield what keeps figures from being exact."""
+    """Yield the reasons why figures of the report are not exact. `reason` says why token counts are estimates; it is
+    empty if they are exact."""
     if reason:
         yield f"token counts are estimates: {reason}"
     elif not run.args.is_set("template") and run.task.stage != "pt":
@@ -228,7 +236,7 @@ def _report_notes(run: RunSettings, selection: RowSelection, reason: str) -> Ite
 
 
 def dropped_rows(selection: RowSelection) -> list[DroppedRows]:
-    """Return the rows that are not trained on by reason, the most frequent first."""
+    """Return the rows that are not trained on, grouped by reason, the most frequent reason first."""
     outcome = selection.rows["outcome"][selection.train]
     return [
         DroppedRows(STATUS_REASONS[code], rows, selection.places(selection.train[outcome == code]))
@@ -261,11 +269,11 @@ def _token_totals(run: RunSettings, selection: RowSelection, counter: TokenCount
 
 
 def _longest_batch_memory(run: RunSettings, selection: RowSelection, rows: Positions) -> LongestBatchMemory | None:
-    """Return the device memory with the longest sample of the data in a batch, and with samples of `cutoff_len`; None
-    if it is not known."""
+    """Return the predicted device memory for a batch with the longest sample of the data, and for samples of
+    `cutoff_len`. Return None if the memory is not known, or if the data have images, videos or audio."""
     limit = int(run.args.number("cutoff_len"))
-    most = int(selection.rows["kept_tokens"][rows].max(initial=0))
-    longest = limit if run.batch.packing else min(most and padded_to_eight(most), limit)
+    max_tokens = int(selection.rows["kept_tokens"][rows].max(initial=0))
+    longest = limit if run.batch.packing else min(max_tokens and padded_to_eight(max_tokens), limit)
     real, at_limit = (predict(each).device_memory for each in (run.updated({"cutoff_len": longest}), run))
     if not longest or selection.has_media or at_limit is None or real is None:
         return None
@@ -275,7 +283,9 @@ def _longest_batch_memory(run: RunSettings, selection: RowSelection, rows: Posit
 
 
 def _why_near_duplicates_skipped(near: bool | None, rows: int, row_step: int) -> str:
-    """Return why near duplicates are not looked for; empty if they are."""
+    """Return the reason why near duplicates are not looked for; empty if they are looked for. `near` is the user's
+    choice (None: no choice), `rows` the number of rows. `row_step` is above 1 if the data have so many rows that only
+    every n-th row was kept."""
     if near is not False and row_step > 1:
         return f"near duplicates were not looked for: these are more than {reading_limits.MAX_SCANNED_ROWS:,} rows"
     if near is None and rows > MAX_NEAR_DUPLICATE_ROWS:
@@ -284,8 +294,8 @@ def _why_near_duplicates_skipped(near: bool | None, rows: int, row_step: int) ->
 
 
 def _run_duration(run: RunSettings, sequences: int, lengths: Sequence[int]) -> RunDuration | None:
-    """Return the time of a run on so many sequences of these lengths, in tokens; None if no machine is named, or
-    nothing is known of its rates or of the model."""
+    """Return the predicted time of a run on `sequences` sequences, with these lengths in tokens. Return None if no
+    machine is named, or if the model or the speed of the machine is not known."""
     if not sequences or not lengths:
         return None
     ordered = sorted(lengths)
@@ -305,7 +315,8 @@ _REPORTED_ISSUES = ("exact duplicates", "empty answers", "control characters", "
 
 
 def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
-    """Return what to say of the run's data, and whether the run would stop at them; nothing if they are large."""
+    """Return a summary of the run's data as a few lines of text, and True if LLaMA-Factory would stop because of the
+    data. There are no lines if the data are too large to be read quickly, or cannot be read."""
     files = [path for dataset in run.data.datasets for path in dataset.files]
     try:
         if not all(map(_is_small, files)) or sum(path.stat().st_size for path in files) > _MAX_BYTES:
@@ -320,8 +331,8 @@ def summarize_data(run: RunSettings) -> tuple[list[str], bool]:
 
 
 def _is_small(path: Path) -> bool:
-    """Return True if a file is small after unpacking. A file that cannot be read counts as small: the report says so at
-    once."""
+    """Return True if a file is small after decompression (at most 32 MiB, and 200,000 rows in Parquet). A file that
+    cannot be read counts as small, because the report fails quickly at that file."""
     try:
         if path.suffix == ".parquet" and data_files.count_rows(path) > _MAX_PARQUET_ROWS:
             return False
@@ -331,9 +342,9 @@ def _is_small(path: Path) -> bool:
 
 
 class _BlockBudget:
-    """Stops a report that takes too long: called in place of a progress bar, it raises TooLargeError after too many
-    blocks of few rows. A small file can unpack to gigabytes if rows share their values, and large rows come in blocks
-    of few."""
+    """Stops a report that would take too long. An instance is called in place of a progress bar, and raises
+    TooLargeError after too many blocks of few rows. Blocks have few rows if the rows are large; even a small file can
+    expand to gigabytes if its rows share values."""
 
     def __init__(self, files: int) -> None:
         self._left = files + _MAX_BYTES // reading_limits.MAX_BLOCK_BYTES

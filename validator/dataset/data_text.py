@@ -1,4 +1,4 @@
-"""The answers of `data` and of `data --register` as text."""
+"""Formats the answers of `data` and of `data --register` as text."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _head(report: DataReport) -> Iterator[str]:
     yield f"  model    {report.model or 'none named'}"
     yield f"  method   {method_sentence(report)}"
     for one in report.sets:
-        named = f" ({', '.join(one.columns[:6])})" if one.columns else ""
-        held = one.note or f"{one.rows:,} {plural(one.rows, 'row')}{named}"
-        yield f"  {one.role:<10} {one.name}: {held}"
+        columns = f" ({', '.join(one.columns[:6])})" if one.columns else ""
+        content = one.note or f"{one.rows:,} {plural(one.rows, 'row')}{columns}"
+        yield f"  {one.role:<10} {one.name}: {content}"
 
 
 def method_sentence(report: DataReport) -> str:
-    """Return stage, method, template and `cutoff_len` in words."""
+    """Return the stage, the fine-tuning method, the template and `cutoff_len` as one phrase."""
     return f"{report.stage} {report.method}, template {report.template}, cutoff_len {report.cutoff_len:,}"
 
 
@@ -39,17 +39,18 @@ def _rows(report: DataReport) -> Iterator[str]:
     rows = report.rows
     about = "" if rows.exact else "about "
     packed = f", {about}{rows.sequences:,} sequences" if rows.sequences != rows.trained else ""
-    held = f", {rows.evaluated:,} for evaluation" if rows.evaluated else ""
+    evaluation = f", {rows.evaluated:,} for evaluation" if rows.evaluated else ""
     yield ""
     yield (f"rows: {rows.read:,} read, {rows.selected:,} selected for training, {rows.dropped:,} dropped, "
-           f"{rows.trained:,} trained{packed}{held}")  # fmt: skip
+           f"{rows.trained:,} trained{packed}{evaluation}")  # fmt: skip
     for drop in report.drops:
         yield f"  {drop.rows:,} dropped: {drop.reason} ({', '.join(drop.examples)})"
     yield from schedule_sentences(report)
 
 
 def schedule_sentences(report: DataReport) -> Iterator[str]:
-    """Yield the steps and the time of the run in words, as far as they are known."""
+    """Yield a sentence on the number of steps and a sentence on the time of the run. A sentence is left out if its
+    figures are not known."""
     if steps := report.steps:
         saves = f"{steps.saves:,} {plural(steps.saves, 'save')}"
         yield (f"steps: {steps.per_epoch:,} an epoch of batch {steps.batch}, {steps.total:,} in all "
@@ -66,14 +67,15 @@ def _lengths(report: DataReport) -> Iterator[str]:
         return
     yield ""
     yield tokens_sentence(report)
-    most = max(bar.rows for bar in bars)
+    max_rows = max(bar.rows for bar in bars)
     for bar in bars:
-        yield f"  {f'{bar.from_:,} to {bar.to:,}':>19} {bar.rows:>9,}  {draw_bar(bar.rows, most)}".rstrip()
+        yield f"  {f'{bar.from_:,} to {bar.to:,}':>19} {bar.rows:>9,}  {draw_bar(bar.rows, max_rows)}".rstrip()
     yield from (f"  {sentence}" for sentence in cutoff_sentences(report))
 
 
 def tokens_sentence(report: DataReport) -> str:
-    """Return how many tokens an epoch has, and how long the samples are."""
+    """Return the sentence on the number of tokens: how they were counted, tokens of an epoch and of its answers, and
+    typical lengths."""
     tokens = report.tokens
     how = f"by {tokens.source}" if tokens.exact else tokens.source
     return (f"tokens {how}: {tokens.per_epoch:,} an epoch, {tokens.answers_per_epoch:,} of them answers; "
@@ -81,7 +83,8 @@ def tokens_sentence(report: DataReport) -> str:
 
 
 def cutoff_sentences(report: DataReport) -> Iterator[str]:
-    """Yield what `cutoff_len` cuts off, and the device memory that the longest batch and `cutoff_len` need."""
+    """Yield a sentence on what `cutoff_len` cuts off, and a sentence on the device memory that the longest batch and a
+    batch of `cutoff_len` need."""
     tokens, better = report.tokens, report.tokens.recommended_cutoff_len
     yield (f"cutoff_len {report.cutoff_len:,} cuts {tokens.rows_cut:,} rows and {tokens.tokens_cut:,} tokens"
            f"{f'; {better:,} would cut at most one row in 200' if better else ''}")  # fmt: skip
@@ -104,13 +107,14 @@ def _amount(amount: SampleGuidance) -> Iterator[str]:
 
 
 def amount_sentence(amount: SampleGuidance) -> str:
-    """Return whether there are enough samples, and what public guidance says."""
-    there = f"{amount.counted} {'is' if amount.rows == 1 else 'are'} {amount.verdict}"
-    return amount.message if amount.verdict == "unknown" else f"{there}: {amount.message}"
+    """Return the sentence that says whether there are enough samples, and what public guidance says."""
+    count = f"{amount.counted} {'is' if amount.rows == 1 else 'are'} {amount.verdict}"
+    return amount.message if amount.verdict == "unknown" else f"{count}: {amount.message}"
 
 
 def amount_reasons(amount: SampleGuidance) -> Iterator[str]:
-    """Yield what the figures of the guidance rest on, a model size that suits better, and what the epochs do."""
+    """Yield the origin of the guidance's figures, a model size that suits the samples better, and the message on the
+    number of epochs."""
     groups: dict[str, list[str]] = {}
     for figure, words in amount.sure.items():
         groups.setdefault(words, []).append(figure)
@@ -138,7 +142,8 @@ def _notes(report: DataReport) -> Iterator[str]:
 
 
 def format_registration(done: Registration) -> str:
-    """Return the entry, the rows that are not trained, the keys of a recipe and the next command as lines of text."""
+    """Return the answer of `data --register` as lines of text: the entry, rows that are not trained on, keys for the
+    recipe, and the next command."""
     return escaping.escape_lines(_registration_lines(done))
 
 

@@ -1,5 +1,5 @@
-"""Large files of JSON lines in parts, read by several processes. None of them is left when this process ends, however
-it ends."""
+"""Reads large files of JSON lines in parts, with several processes. All of these processes end when this process ends,
+in whatever way it ends."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _START_METHOD = multiprocessing.get_context("fork" if sys.platform == "linux" el
 
 
 def line_spans(path: Path) -> list[tuple[int, int]]:
-    """Return the parts of a large file of JSON lines, as positions in bytes; each ends with a line. None for a small
-    file or one of another kind."""
+    """Return the parts of a large file of JSON lines as pairs of start and end in bytes. Each part ends at the end of a
+    line. The list is empty for a small file, or a file of another type."""
     size = path.stat().st_size if path.is_file() else 0  # a pipe has no size, and is refused where it is opened
     if size <= _SPAN_BYTES or not data_files.is_json_lines(path):
         return []
@@ -44,8 +44,8 @@ def line_spans(path: Path) -> list[tuple[int, int]]:
 
 
 def results_in_order(work: Callable[..., T], tasks: Sequence[tuple[object, ...]]) -> Iterator[T]:
-    """Yield `work(*task)` of each task, in their order, done by several processes. Raises what the work raises, and
-    RecipeError if a process is killed."""
+    """Run `work(*task)` for each task in several processes, and yield the results in the order of the tasks. Raises the
+    exception that `work` raises, and RecipeError if a process is killed."""
     left = iter(tasks)
     with ProcessPoolExecutor(WORKER_COUNT, _START_METHOD, initializer=_follow_parent) as workers:
         try:
@@ -63,7 +63,7 @@ def results_in_order(work: Callable[..., T], tasks: Sequence[tuple[object, ...]]
 
 
 def _follow_parent() -> None:
-    """Make this process leave Ctrl-C to the process that started it, and end with that one."""
+    """Make this worker process ignore Ctrl-C, which its parent handles, and end when its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):

@@ -1,9 +1,9 @@
-"""Issues of the rows that are trained on: duplicates, repeated prompts, empty or cut answers, evaluation rows in
-training. Each comes with its share of the rows and a few places to look at.
+"""Finds quality issues in the rows that are trained on: duplicates, repeated prompts, empty or cut answers, and
+evaluation rows in the training data. Each issue has its share of the rows and a few example places.
 
-Near duplicates are rows whose word pairs overlap so far that one is the other with a few words changed. They are found
-by MinHash (Broder 1997) with banding (Leskovec, Rajaraman, Ullman: Mining of Massive Datasets, chapter 3): texts that
-share one band of hashes are compared by all of them."""
+Near duplicates are rows with so many word pairs in common that one row is the other with a few words changed. They are
+found by MinHash (Broder 1997) with banding (Leskovec, Rajaraman, Ullman: Mining of Massive Datasets, chapter 3): if two
+texts share one band of hashes, all of their hashes are compared."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ Pairs = Sequence[tuple[int, int]]  # positions of rows, each with that of an ear
 
 @dataclass(frozen=True)
 class QualityIssue:
-    """Rows with one fault: their number, their share of the rows looked at, and a few places or pairs of places."""
+    """Rows with the same quality issue: their number, their share of the rows that were checked, and a few places or
+    pairs of places as examples."""
 
     kind: str
     rows: int
@@ -50,8 +51,9 @@ class QualityIssue:
 def quality_issues(
     selection: RowSelection, positions: Positions, evaluated: Positions, duplicates: Pairs, similar: Pairs
 ) -> Iterator[QualityIssue]:
-    """Yield all issues of the rows trained on (`positions`) and evaluated on. `duplicates` are the exact ones,
-    `similar` the near ones."""
+    """Yield all quality issues of the training rows (`positions`) and the evaluation rows (`evaluated`). `duplicates`
+    are the exact duplicates and `similar` the near duplicates, each as a pair of row and earlier row. Rows are given as
+    positions, which are indices into `selection.rows`."""
 
     def issue(kind: str, count: int, examples: list[str], message: str, total: int = len(positions)) -> QualityIssue:
         return QualityIssue(kind, count * selection.row_step, round(count / total, 6), examples, message)
@@ -64,11 +66,11 @@ def quality_issues(
         yield issue("exact duplicates", len(duplicates), pairs(duplicates),
                     "rows that repeat an earlier row word for word; each epoch trains on them again")  # fmt: skip
     prompts, first, counts = np.unique(rows["prompt_hash"], return_index=True, return_counts=True)
-    most = int(counts.max(initial=0))
-    if most > max(_REPEATED_PROMPT_SHARE * len(positions), 2):
-        frequent = prompts[counts == most][first[counts == most].argmin()]
+    max_count = int(counts.max(initial=0))
+    if max_count > max(_REPEATED_PROMPT_SHARE * len(positions), 2):
+        frequent = prompts[counts == max_count][first[counts == max_count].argmin()]
         places = selection.places(positions[rows["prompt_hash"] == frequent])
-        yield issue("repeated prompt", most, places, "rows share the most frequent prompt")
+        yield issue("repeated prompt", max_count, places, "rows share the most frequent prompt")
     for bit, (kind, message) in enumerate(TEXT_ISSUES.items()):
         found = positions[rows["issues"] & (1 << bit) != 0]
         if len(found):
@@ -79,11 +81,11 @@ def quality_issues(
         share = int(lost.sum()) / max(int(rows["answer_tokens"].sum()), 1)
         yield issue("answers cut", cut, selection.places(positions[longest]),
                     f"lose their end to `cutoff_len`: {share:.1%} of all answer tokens")  # fmt: skip
-    asked = selection.rows["prompt_hash"][evaluated]
-    leaked = np.isin(asked, prompts)
-    if leaked.any():
-        like = positions[first[np.searchsorted(prompts, asked[leaked])]]
-        leaks = list(zip(evaluated[leaked].tolist(), like.tolist(), strict=True))
+    evaluated_prompts = selection.rows["prompt_hash"][evaluated]
+    is_leaked = np.isin(evaluated_prompts, prompts)
+    if is_leaked.any():
+        train_positions = positions[first[np.searchsorted(prompts, evaluated_prompts[is_leaked])]]
+        leaks = list(zip(evaluated[is_leaked].tolist(), train_positions.tolist(), strict=True))
         yield issue("evaluation rows in training", len(leaks), pairs(leaks),
                     "evaluation prompts that are trained on; the evaluation looks better than it is",
                     len(evaluated))  # fmt: skip
@@ -93,33 +95,39 @@ def quality_issues(
 
 
 def exact_duplicates(selection: RowSelection, positions: Positions) -> tuple[Positions, Pairs]:
-    """Return the first position of each text, and the pairs (position, first one of the same text) of all others."""
+    """Return the positions of the rows whose text occurs for the first time, and for every other row a pair: its
+    position, and the position of the first row with the same text. Positions are indices into `selection.rows`."""
     _, first, text = np.unique(selection.rows["sample_hash"][positions], return_index=True, return_inverse=True)
     before = positions[first[text]]
-    again = before != positions
-    return positions[~again], list(zip(positions[again].tolist(), before[again].tolist(), strict=True))
+    is_repeated = before != positions
+    return positions[~is_repeated], list(
+        zip(positions[is_repeated].tolist(), before[is_repeated].tolist(), strict=True)
+    )
 
 
 def near_duplicates(
     selection: RowSelection, first: Positions, settings: Callable[[DatasetAttr], ScanSettings], report: OnRows
 ) -> Pairs:
-    """Return the near duplicates within each data set. `first` are the positions of rows that are no exact duplicates,
-    `settings` says how the rows of a set are meant."""
+    """Return the near duplicates within each data set as pairs of row and earlier row. `first` are the rows that are
+    not exact duplicates. Rows are given as positions, which are indices into `selection.rows`. `settings` returns how
+    the rows of a data set are converted to texts. `report` is called with the number of rows done since the last
+    call."""
     start, pairs = 0, list[tuple[int, int]]()
     for one in selection.sets:
         end = start + len(one.rows)
-        own = first[(start <= first) & (first < end)] - start
-        if len(own):
+        indices = first[(start <= first) & (first < end)] - start
+        if len(indices):
             how = settings(one.attr)
-            signed = _joined(block for path in one.files for block in _file_signatures(path, how, report))
-            pairs += [(row + start, other + start) for row, other in _similar_pairs(signed, own)]
+            signatures = _joined(block for path in one.files for block in _file_signatures(path, how, report))
+            pairs += [(row + start, earlier + start) for row, earlier in _similar_pairs(signatures, indices)]
         start = end
     return pairs
 
 
 class MinHashSignatures(NamedTuple):
-    """For each row: its bands as numbers, the lowest byte of each hash, and whether the text is long enough to
-    compare."""
+    """MinHash signatures of many texts, in arrays with one row for each text. `hashes` holds the lowest byte of each
+    hash. `bands` holds one number for each band, a group of hashes: two texts with an equal number are compared by all
+    of their hashes. `long` is true if the text is long enough to compare."""
 
     bands: Any
     hashes: Any
@@ -127,8 +135,8 @@ class MinHashSignatures(NamedTuple):
 
 
 def word_bigrams(text: str) -> list[str]:
-    """Return the pairs of neighbouring words of a text; for Chinese, Japanese and Korean, of neighbouring
-    characters."""
+    """Return the pairs of neighbouring words in a text. In Chinese, Japanese and Korean each character counts as a
+    word."""
     words = text.split() if text.isascii() else _WORDS.findall(text)
     return list(map(add, words, words[1:]))
 
@@ -168,20 +176,23 @@ def _block_signatures(path: Path, settings: ScanSettings, span: tuple[int, int] 
 
 
 def _trained_text(sample: Sample | None) -> str:
-    """Return the text of all turns of a row that is trained on; empty for any other row."""
+    """Return the text of all turns of a sample; empty for a row that is not trained on (None)."""
     return "\n".join(content for _, content in (*sample.prompt, *sample.answers)) if sample else ""
 
 
-def _similar_pairs(signed: MinHashSignatures, positions: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return the pairs (row, earlier row like it) among the rows at these positions, one for each row that has one."""
-    rows = positions[signed.long[positions]]
-    like: dict[int, int] = {}
-    for band in range(signed.bands.shape[1]):
-        keys = signed.bands[rows, band]
+def _similar_pairs(signatures: MinHashSignatures, positions: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return pairs (row, earlier row) of similar texts among the rows at these positions. Each row appears at most once
+    as the first of a pair."""
+    rows = positions[signatures.long[positions]]
+    pairs: dict[int, int] = {}
+    for band in range(signatures.bands.shape[1]):
+        keys = signatures.bands[rows, band]
         order = np.argsort(keys, kind="stable")
         same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
         later, earlier = rows[order[same + 1]], rows[order[same]]
-        alike = (signed.hashes[later] == signed.hashes[earlier]).mean(1) >= NEAR_THRESHOLD + (1 - NEAR_THRESHOLD) / 256
-        for row, other in zip(later[alike].tolist(), earlier[alike].tolist(), strict=True):
-            like.setdefault(row, other)
-    return sorted(like.items())
+        is_similar = (signatures.hashes[later] == signatures.hashes[earlier]).mean(1) >= NEAR_THRESHOLD + (
+            1 - NEAR_THRESHOLD
+        ) / 256
+        for row, earlier_row in zip(later[is_similar].tolist(), earlier[is_similar].tolist(), strict=True):
+            pairs.setdefault(row, earlier_row)
+    return sorted(pairs.items())

@@ -1,5 +1,5 @@
-"""The data sets that a recipe names, each scanned, with the reasons why LLaMA-Factory would stop at one: its entry, its
-files, its columns and their types, its rows."""
+"""Loads the data sets that a recipe names and scans their rows, with the reasons why LLaMA-Factory would stop at a data
+set: its entry, its files, its columns and their types, or its rows."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _FIRST_PART_BYTES = 10 << 20  # bytes that the datasets library reads at once (p
 
 @dataclass(frozen=True)
 class FatalProblem:
-    """Why LLaMA-Factory stops. `place`: a data set or a file, with the row if one is to blame; `remedy`: what to write
-    instead."""
+    """A reason why LLaMA-Factory stops at the data. `place` is a data set or a file, with the line if a single row is
+    the cause. `remedy` is what to write instead; it may be empty."""
 
     place: str
     message: str
@@ -44,8 +44,8 @@ class FatalProblem:
 
 @dataclass
 class LoadedDataset:
-    """A data set of a recipe with its rows. `evaluates`: it is named by `eval_dataset`. `note`: why a set that may be
-    fine has no rows here, such as one on a hub."""
+    """A data set of a recipe with its scanned rows. `evaluates` is true if `eval_dataset` names the data set. `note`
+    says why the data set has no rows on this machine although it may be fine, for example because it is on a hub."""
 
     name: str
     evaluates: bool
@@ -57,29 +57,35 @@ class LoadedDataset:
 
     @property
     def files(self) -> Sequence[Path]:
-        """The local files that hold the rows."""
+        """The local files that hold the rows; empty for a data set on a hub."""
         return self.dataset.files if self.dataset else ()
 
     def first_rows(self) -> Sequence[Row]:
-        """Return the first rows, enough to tell the form of the data; none if they cannot be read."""
+        """Return the first rows, as many as the format of the data can be inferred from. The result is empty if the
+        rows cannot be read."""
         try:
             return data_files.first_rows(self.files, ROWS_FOR_INFERENCE)
         except (RecipeError, UnreadableError):
             return ()
 
     def suggested_entry(self, stage: str) -> str:
-        """Return what to write instead of the entry; empty if the entry suits the rows, or none is known that would."""
+        """Return a better entry for dataset_info.json than the present one, inferred from the first rows for a training
+        stage (sft, dpo …). The text is empty if the present entry suits the rows, or if no entry is known that
+        would."""
         return suggest_entry(self.name, self.dataset.entry, stage, self.first_rows()) if self.dataset else ""
 
     def no_rows_problem(self, stage: str, otherwise: str) -> FatalProblem:
-        """Return the problem that no row is trained, with the reason that the first rows give, else `otherwise`."""
+        """Return the problem to report if no row of the data set is trained on in this stage. The reason is inferred
+        from the first rows; if these show no reason, `otherwise` is the reason. The remedy is a better entry for
+        dataset_info.json, if one is known."""
         why = why_none_trained(self.attr, stage, self.first_rows()) or otherwise
         return FatalProblem(self.name, f"no row is left to train on: {why}", self.suggested_entry(stage))
 
 
 def load_datasets(run: RunSettings, counter: TokenCounter, report: OnRows) -> list[LoadedDataset]:
-    """Return every data set of the recipe, training sets first. If one has so many rows that only a share is kept, the
-    same share of all is kept."""
+    """Load and scan every data set of the recipe, training sets first. If one data set has so many rows that only every
+    n-th row is kept, only every n-th row of all data sets is kept. `report` is called with the number of rows read
+    since the last call."""
     loaded = [
         _load_dataset(run, name, key == "eval_dataset", counter, report)
         for key in ("dataset", "eval_dataset")
@@ -92,8 +98,8 @@ def load_datasets(run: RunSettings, counter: TokenCounter, report: OnRows) -> li
 
 
 def scan_settings(run: RunSettings, counter: TokenCounter, attr: DatasetAttr) -> ScanSettings:
-    """Return how the rows of a data set are converted, judged and counted. Paths of media count from `media_dir`, by
-    default `dataset_dir` (hparams/data_args.py)."""
+    """Return the settings for scanning the rows of a data set: how to convert, check and count them. Relative paths of
+    images, videos and audio start at `media_dir`, by default `dataset_dir` (hparams/data_args.py)."""
     name, facts, system = str(run.args.get("template")), run.template or {}, run.args.get("default_system")
     template = ChatTemplate(
         template_slots().get(name, {}),
@@ -112,7 +118,8 @@ def scan_settings(run: RunSettings, counter: TokenCounter, attr: DatasetAttr) ->
 
 
 def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCounter, report: OnRows) -> LoadedDataset:
-    """Return a data set with its rows, or with the problems for which LLaMA-Factory reads none of them."""
+    """Return a data set with its scanned rows, or with the problems for which LLaMA-Factory stops before it reads a row
+    of the data set."""
     registry = run.data.registry
     one = LoadedDataset(name, evaluates, registry.get(name) if registry else None)
     if registry is None:
@@ -144,7 +151,8 @@ def _load_dataset(run: RunSettings, name: str, evaluates: bool, counter: TokenCo
 
 
 def _refusals(run: RunSettings, name: str, dataset: Dataset) -> Iterator[FatalProblem]:
-    """Yield why LLaMA-Factory refuses the data set before it reads a row."""
+    """Yield the problems for which LLaMA-Factory refuses the data set before it reads a row: preference pairs for a
+    stage without pairs (or the reverse), unknown formatting, missing files, or an unknown file type."""
     pairs = run.task.uses_preference_pairs
     if dataset.attr.ranking is not pairs:
         how = "needs" if pairs else "takes no"
@@ -158,7 +166,8 @@ def _refusals(run: RunSettings, name: str, dataset: Dataset) -> Iterator[FatalPr
 
 
 def _row_problems(one: LoadedDataset, where: str) -> Iterator[FatalProblem]:
-    """Yield why the files and columns of a data set stop the run. Single rows that do are in `ScannedRows.fatal`."""
+    """Yield the problems of files and columns for which LLaMA-Factory would stop. `where` is the path of the data set.
+    Single rows that end the run are in `ScannedRows.fatal` instead."""
     for path, line, why in one.rows.problems:
         yield FatalProblem(f"{path}:{line}" if line else str(path), f"row {line} {why}" if line else why)
     if one.rows.problems:
@@ -172,15 +181,17 @@ def _row_problems(one: LoadedDataset, where: str) -> Iterator[FatalProblem]:
 
 
 def _column_problems(scan: ScannedRows, attr: DatasetAttr) -> Iterator[str]:
-    """Yield why LLaMA-Factory cannot use the columns, with the row that shows it."""
-    known, wanted = scan.column_types, dict.fromkeys(attr.required_columns())
-    if None in wanted:
+    """Yield messages about columns of the data that LLaMA-Factory cannot use: missing columns, several types in a
+    column, columns that begin too late, or dates where text is needed. A message names the row that shows the problem,
+    if there is one."""
+    column_types, required = scan.column_types, dict.fromkeys(attr.required_columns())
+    if None in required:
         yield "`columns` in dataset_info.json leaves out a column that rows of this form need"
-    absent = [f"`{column}`" for column in wanted if column and column not in known]
-    if absent and known:
-        is_wrapped = [[*kinds] for kinds in known.values()] == [[list]] and scan.read == 1
+    missing = [f"`{column}`" for column in required if column and column not in column_types]
+    if missing and column_types:
+        is_wrapped = [[*kinds] for kinds in column_types.values()] == [[list]] and scan.read == 1
         single = "; the file is one object that holds the rows: save that list alone" if is_wrapped else ""
-        yield f"has no column {', '.join(absent)}; it has {', '.join([*known][:8])}{single}"
+        yield f"has no column {', '.join(missing)}; it has {', '.join([*column_types][:8])}{single}"
     yield from filter(None, (_type_conflict(scan), _late_column(scan)))
     dated = [attr.columns.get(part) for part in ("prompt", "query")]
     for column in _date_columns(scan):
@@ -192,20 +203,21 @@ _TYPE_NAMES = {str: "text", float: "a number", bool: "true or false", list: "a l
 
 
 def _type_conflict(scan: ScannedRows) -> str:
-    """Return the first row whose value has another type than its column had before; empty if there is none."""
+    """Return a message about the first row whose value has another type than the column had before. The message is
+    empty if every column has one type."""
     first = [(number, column, kind) for column, kinds in scan.column_types.items() for kind, number in kinds.items()]
-    known: dict[str, str] = {}
+    type_names: dict[str, str] = {}
     for number, column, kind in sorted(first, key=lambda each: each[0]):
         name = _TYPE_NAMES.get(float if kind is int else kind, "mixed")  # whole numbers and others are one type
-        if kind is not type(None) and (before := known.setdefault(column, name)) != name:
+        if kind is not type(None) and (before := type_names.setdefault(column, name)) != name:
             return f"`{column}` is {name} at {scan.place(number)} and {before} before; a column has only one type"
     return ""
 
 
 def _late_column(scan: ScannedRows) -> str:
-    """Return the first column that holds nothing in the first part that the datasets library reads; empty if there is
-    none. The first part settles the columns and their types: later parts may have no further columns, and no values in
-    a column that has none there."""
+    """Return a message about the first column that has no value in the first part of the data that the datasets library
+    reads. The message is empty if there is no such column. The first part determines columns and types: later parts may
+    not add columns, nor values to a column that was empty."""
     lines = scan.files[0][1].suffix in (".json", ".jsonl")
     for column, kinds in scan.column_types.items():
         numbers = [number for kind, number in kinds.items() if kind is not type(None) or not lines]
@@ -217,8 +229,8 @@ def _late_column(scan: ScannedRows) -> str:
 
 
 def _first_part_rows(scan: ScannedRows) -> int:
-    """Return the rows of the part that the datasets library reads first: the first file that has rows, but of a file of
-    JSON lines only the first 10 MB."""
+    """Return the number of rows in the part that the datasets library reads first. The part is the first file that has
+    rows, but only the first 10 MB if this is a file of JSON lines."""
     rows = next((start for start, _ in scan.files if start), scan.read)
     path = [path for start, path in scan.files if not start][-1]
     if path.stat().st_size <= _FIRST_PART_BYTES or not data_files.is_json_lines(path):
@@ -229,7 +241,8 @@ def _first_part_rows(scan: ScannedRows) -> int:
 
 
 def _date_columns(scan: ScannedRows) -> list[str]:
-    """Return the columns of JSON lines that hold nothing but dates, of which Arrow makes timestamps."""
+    """Return the columns of text in which every value looks like a date, if all files are JSON lines. Arrow reads such
+    a column as timestamps. The list is empty for other file types, or if a row cannot be read."""
     texts = {column for column, kinds in scan.column_types.items() if str in kinds}
     if scan.problems or not all(data_files.is_json_lines(path) for _, path in scan.files):
         return []

@@ -1,5 +1,5 @@
-"""One pass over the rows of a data set: outcome, hashes, token counts and text issues of each row. Large files of JSON
-lines are scanned in parts, on all cores."""
+"""Scans the rows of a data set in one pass, and records for each row its outcome, hashes, token counts and text issues.
+Large files of JSON lines are scanned in parts on all CPU cores."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ OnRows = Callable[[int], None]  # called with how many more rows are done
 
 
 class ScanSettings(NamedTuple):
-    """How the rows of a data set are converted, judged and counted."""
+    """Settings for scanning the rows of a data set. `attr` says how rows are converted (their entry in
+    dataset_info.json), `template` how conversations become texts, and `counter` how tokens are counted. `media` says
+    which images, videos and audio a row may have."""
 
     attr: DatasetAttr
     stage: str
@@ -72,12 +74,12 @@ class ScanSettings(NamedTuple):
 
 @dataclass
 class ScannedRows:
-    """The rows of a data set. Of `read` rows, numbered from 0, every `row_step`-th is kept: row n is at n // row_step.
-
-    `column_types`: for each column, the number of the first row that shows a type. `fatal`: why a row ends the run, by
-    its number. Rows that these two name replace the kept row beside them. `not_dates`: columns with other values than
-    dates. `files`: each file with the number of its first row. `lines`: the line of the last row in its file.
-    `problems`: file, line and message of what cannot be read."""
+    """The scanned rows of a data set. `read` rows were read, numbered from 0. Only every `row_step`-th row is kept: row
+    n is at index n // row_step. `column_types` holds for each column and type the number of the first row with that
+    type. `fatal` holds by row number the reason why a row ends the run. A row that `column_types` or `fatal` names
+    takes the place of the nearest kept row, so that it is not lost. `not_dates` are columns with values that are not
+    dates. `files` holds each file with the number of its first row. `lines` is the line of the last row in its file.
+    `problems` holds file, line and message for files and rows that cannot be read."""
 
     read: int = 0
     row_step: int = 1
@@ -93,7 +95,7 @@ class ScannedRows:
 
     @property
     def rows(self) -> NDArray[Any]:
-        """The rows that are kept, as an array of ROW."""
+        """The kept rows as a numpy array of the type `ROW`."""
         if len(self._blocks) != 1:
             self._blocks = [np.concatenate(self._blocks) if self._blocks else np.empty(0, ROW)]
         return self._blocks[0]
@@ -102,12 +104,13 @@ class ScannedRows:
         return sum(map(len, self._blocks))
 
     def place(self, number: int) -> str:
-        """Return `file:line` of a row by its number."""
+        """Return `file:line` of the row with this number."""
         path = next(path for start, path in reversed(self.files) if start <= number)
         return f"{path}:{self.rows[number // self.row_step]['line']}"
 
     def count_row(self, row: dict[str, Any]) -> None:
-        """Count a row, and note its columns and their types. The rest of it follows with `add_rows`."""
+        """Count a row that was read, and record its columns and their types. The caller passes the remaining figures of
+        the row to `add_rows` later."""
         shape = (*row, *map(type, row.values()))
         if shape not in self._shapes:
             if len(self._shapes) < _MAX_SHAPES:
@@ -124,40 +127,40 @@ class ScannedRows:
             raise reading_limits.too_many_columns(len(self.column_types))
 
     def add_rows(self, rows: NDArray[Any]) -> None:
-        """Append the rows that were counted since the last call."""
+        """Append the figures of all rows that `count_row` has counted since the last call of this method."""
         self._blocks.append(rows)
         self.lines = int(rows["line"][-1])
 
-    def extend(self, other: ScannedRows, lines_before: int = 0) -> None:
-        """Append the rows of another part of the data; `lines_before` are the lines of its file in front of the
-        part."""
-        self.downsample(other.row_step)
-        first, step = -self.read % self.row_step // other.row_step, self.row_step // other.row_step
-        rows = other.rows
+    def extend(self, part: ScannedRows, lines_before: int = 0) -> None:
+        """Append the rows of another part of the data set. `lines_before` is the number of lines in the same file that
+        precede the part."""
+        self.downsample(part.row_step)
+        first, step = -self.read % self.row_step // part.row_step, self.row_step // part.row_step
+        rows = part.rows
         rows["line"] += lines_before
         self._blocks.append(rows[first::step].copy() if step > 1 else rows)
-        keep = list(other.fatal)
-        for column, kinds in other.column_types.items():
-            known = self.column_types.get(column, {})
-            keep += [number for kind, number in kinds.items() if kind not in known]
+        keep = list(part.fatal)
+        for column, kinds in part.column_types.items():
+            kinds_before = self.column_types.get(column, {})
+            keep += [number for kind, number in kinds.items() if kind not in kinds_before]
             for kind, number in kinds.items():
                 self._learn_type(column, kind, self.read + number)
-        self.not_dates |= other.not_dates
-        self.fatal.update((self.read + number, why) for number, why in other.fatal.items())
+        self.not_dates |= part.not_dates
+        self.fatal.update((self.read + number, why) for number, why in part.fatal.items())
         if step > 1 and keep:
             kept, last = self.rows, len(self) - 1
             for number in sorted(keep):
-                kept[min((self.read + number) // self.row_step, last)] = rows[number // other.row_step]
-        self.problems += [(path, line + lines_before if line else 0, why) for path, line, why in other.problems]
-        self.tools_approximated |= other.tools_approximated
-        self.read += other.read
-        self.lines = lines_before + other.lines
+                kept[min((self.read + number) // self.row_step, last)] = rows[number // part.row_step]
+        self.problems += [(path, line + lines_before if line else 0, why) for path, line, why in part.problems]
+        self.tools_approximated |= part.tools_approximated
+        self.read += part.read
+        self.lines = lines_before + part.lines
         while len(self) > reading_limits.MAX_SCANNED_ROWS:
             self.downsample(2 * self.row_step)
 
     def downsample(self, row_step: int) -> None:
-        """Keep only every `row_step`-th row; `row_step` is a power of two. A row that would end the run, or that shows
-        a column type for the first time, replaces the kept row before it, so that it is not lost."""
+        """Keep only every `row_step`-th row; `row_step` is a power of two. A row that would end the run, or is the
+        first with a column type, replaces the kept row before it, so that it is not lost."""
         while self.row_step < row_step:
             rows = self.rows
             firsts = (number for kinds in self.column_types.values() for number in kinds.values())
@@ -169,8 +172,8 @@ class ScannedRows:
 
 
 def _scan_span(path: Path, settings: ScanSettings, span: tuple[int, int]) -> ScannedRows:
-    """Return the rows of a part of a file, in bytes, up to the first row that cannot be read. It reports no progress,
-    for only the first process has a terminal."""
+    """Return the scanned rows of a part of a file, up to the first row that cannot be read. `span` is the start and end
+    of the part in bytes. No progress is reported, because a worker process has no terminal."""
     rows = ScannedRows()
     for part in _scan_blocks(path, settings, lambda _rows: None, span):
         rows.extend(part)
@@ -180,7 +183,8 @@ def _scan_span(path: Path, settings: ScanSettings, span: tuple[int, int]) -> Sca
 def _scan_blocks(
     path: Path, settings: ScanSettings, report: OnRows, span: tuple[int, int] | None = None
 ) -> Iterator[ScannedRows]:
-    """Yield the rows of one file, or of a part of it in bytes, in blocks, up to the first row that cannot be read."""
+    """Yield the scanned rows of a file in blocks, up to the first row that cannot be read. `span` restricts the scan to
+    a part of the file, as start and end in bytes."""
     convert, part = row_converter(settings.attr), ScannedRows()
 
     def scanned() -> Iterator[_ScannedRow]:
@@ -204,8 +208,9 @@ _ScannedRow = tuple[tuple[int, ...], Sample | None, int]
 def _scan_row(
     part: ScannedRows, line: int, row: dict[str, Any], convert: Callable[[Any], Sample], settings: ScanSettings
 ) -> _ScannedRow:
-    """Return the figures of a row, its sample and its size. Note in `part` its columns, and why it ends the run if it
-    does."""
+    """Return the figures of a row, its converted sample (None if the row is not trained on), and the size of its text
+    in bytes. `line` is the row's line in its file. Record in `part` the row's columns and, if the row ends the run, the
+    reason."""
     number = part.read
     part.count_row(row)
     sample: Sample | None = None
@@ -230,37 +235,39 @@ def _is_date_or_empty(value: object) -> bool:
 
 
 def _hashes_and_issues(sample: Sample) -> tuple[int, int, int, int]:
-    """Return the 64-bit hashes of the whole text and of the prompt, the issues of the text as bits, and its bytes.
-    Raises FatalRowError.
+    """Return the 64-bit hash of the whole text, the 64-bit hash of the prompt, the issues of the text as bits, and the
+    size of the text in bytes. Raises FatalRowError if a turn is not text.
 
-    Of 40 million data sets of a million different texts each, one has two texts with the same hash."""
+    Collisions are negligible: among 40 million data sets of a million different texts each, one data set has two texts
+    with the same hash."""
     try:
-        asked = _TURN_SEPARATOR.join([content for _, content in sample.prompt])
-        answered = _TURN_SEPARATOR.join([content for _, content in sample.answers])
+        question = _TURN_SEPARATOR.join([content for _, content in sample.prompt])
+        answer_text = _TURN_SEPARATOR.join([content for _, content in sample.answers])
     except TypeError:
         raise FatalRowError(NON_TEXT_TURN) from None
     answers = len(sample.answers)
     turns = len(sample.prompt) + answers
     if sample.system:
-        asked, turns = f"{sample.system}{_TURN_SEPARATOR}{asked}", turns + 1
-    prompt, answer = asked.encode("utf-8", "surrogatepass"), answered.encode("utf-8", "surrogatepass")
-    whole = prompt + _TURN_SEPARATOR.encode() + answer if answers else prompt
+        question, turns = f"{sample.system}{_TURN_SEPARATOR}{question}", turns + 1
+    prompt, answer = question.encode("utf-8", "surrogatepass"), answer_text.encode("utf-8", "surrogatepass")
+    data = prompt + _TURN_SEPARATOR.encode() + answer if answers else prompt
     prompt_hash = xxh3_64_intdigest(prompt)
     sample_hash = xxh3_64_intdigest(answer, prompt_hash)
-    return sample_hash, prompt_hash, _text_issues(asked, answered, whole, turns, answers), len(whole)
+    return sample_hash, prompt_hash, _text_issues(question, answer_text, data, turns, answers), len(data)
 
 
-def _text_issues(asked: str, answered: str, data: bytes, turns: int, answers: int) -> int:
-    """Return the issues of a row as bits, in the order of TEXT_ISSUES. `data`: prompt and answers in UTF-8, with a
-    separator between all turns, so that of `turns` turns fewer than that many control characters are separators."""
+def _text_issues(question: str, answer_text: str, data: bytes, turns: int, answers: int) -> int:
+    """Return the issues of a row as bits, in the order of TEXT_ISSUES. `data` is prompt and answers in UTF-8, with a
+    control character as separator between turns. A row with `turns` turns therefore has `turns` - 1 control characters
+    that are no issue. `answers` is the number of answers."""
     issues = 0
-    if len(answered) < 2 * _SHORT_ANSWER_CHARACTERS and answers:
-        bare = answered.strip(_BLANK_CHARACTERS)
+    if len(answer_text) < 2 * _SHORT_ANSWER_CHARACTERS and answers:
+        bare = answer_text.strip(_BLANK_CHARACTERS)
         if len(bare) < _SHORT_ANSWER_CHARACTERS:
             issues |= _SHORT_ANSWER if bare else _EMPTY_ANSWER
     if len(data.translate(None, _PRINTABLE_BYTES)) >= turns:
         issues |= _CONTROL_CHARACTERS
-    if not (asked.isascii() and answered.isascii()) and (_is_garbled(asked) or _is_garbled(answered)):
+    if not (question.isascii() and answer_text.isascii()) and (_is_garbled(question) or _is_garbled(answer_text)):
         issues |= _GARBLED_TEXT
     if len(data) > _HUGE_ROW_BYTES:
         issues |= _HUGE_ROW
@@ -268,19 +275,20 @@ def _text_issues(asked: str, answered: str, data: bytes, turns: int, answers: in
 
 
 def _is_garbled(text: str) -> bool:
-    """Return True if a text was read in a wrong encoding. The pattern is tried only where one of its beginnings is
-    found, which is far quicker."""
+    """Return True if the text was decoded with a wrong encoding. The regular expression runs only if one of its
+    beginnings is found in the text, which is much faster."""
     hint = "\ufffd" in text or "Ã" in text or "Â" in text or "â€" in text or "锟斤拷" in text
     return hint and _WRONG_ENCODING.search(text) is not None
 
 
 def _with_tokens(part: ScannedRows, block: list[_ScannedRow], settings: ScanSettings) -> NDArray[Any]:
-    """Return the rows of a block with their tokens, counted at once: tokenizers work on many texts in parallel."""
+    """Return the figures of a block of rows with their token counts added. All texts of the block are counted together,
+    because tokenizers process many texts in parallel."""
     texts = [_template_texts(part, at, sample, settings) if sample else [] for at, (_, sample, _) in enumerate(block)]
     counts = iter(settings.counter.count([text for turns in texts for pieces, _ in turns for text in pieces]))
     records = []
     for (figures, sample, _), turns in zip(block, texts, strict=True):
-        sizes = [sum(islice(counts, len(pieces)), more) for pieces, more in turns]
+        sizes = [sum(islice(counts, len(pieces)), added_tokens) for pieces, added_tokens in turns]
         lengths = _sample_lengths(sample, sizes, settings) if sample and sizes else (0, 0, 0, 0)
         records.append((*figures, *lengths))
     rows = np.array(records, ROW)
@@ -289,8 +297,8 @@ def _with_tokens(part: ScannedRows, block: list[_ScannedRow], settings: ScanSett
 
 
 def _template_texts(part: ScannedRows, number: int, sample: Sample, settings: ScanSettings) -> list[TurnTexts]:
-    """Return the texts of a sample that are tokenized, turn by turn; none if the template cannot take the sample, which
-    is noted in `part`."""
+    """Return for each turn of a sample the texts to tokenize, with the chat template around them. Return an empty list
+    if the template cannot encode the sample; `part` then records the reason for the row with this `number`."""
     if settings.stage == "pt":
         return [([sample.prompt[0][1]], 1)]
     answers = [answer for answer in sample.answers if answer[1]] if settings.stage == "kto" else sample.answers
@@ -298,18 +306,19 @@ def _template_texts(part: ScannedRows, number: int, sample: Sample, settings: Sc
     if sample.tools or (len(turns) > 2 and any(role == "function" for role, _ in turns)):
         part.tools_approximated = True
     try:
-        given = settings.template.encode(turns, sample.system, sample.tools, settings.stage == "sft")
+        texts = settings.template.encode(turns, sample.system, sample.tools, settings.stage == "sft")
         if settings.stage in ("dpo", "rm"):
             second = [*sample.prompt, sample.answers[1]]
-            given += settings.template.encode(second, sample.system, sample.tools, False)[-1:]
-        return given
+            texts += settings.template.encode(second, sample.system, sample.tools, False)[-1:]
+        return texts
     except FatalRowError as err:
         part.fatal[number] = str(err)
         return []
 
 
 def _sample_lengths(sample: Sample, sizes: list[int], settings: ScanSettings) -> SampleLengths:
-    """Return the lengths of a sample; `sizes` are the tokens of its turns."""
+    """Return the lengths of a sample in tokens: all tokens, tokens left by `cutoff_len`, answer tokens, and answer
+    tokens cut off. `sizes` are the numbers of tokens in the turns of the sample."""
     extra = int(settings.template.efficient_eos)
     if settings.stage == "pt":  # packed texts are cut into blocks later and lose nothing here
         kept = sizes[0] if settings.packing else min(sizes[0], settings.cutoff_len)
@@ -317,9 +326,9 @@ def _sample_lengths(sample: Sample, sizes: list[int], settings: ScanSettings) ->
     if settings.stage == "sft":
         pairs = [(sizes[0], sizes[1])] if len(sizes) == 2 else list(zip(sizes[::2], sizes[1::2], strict=True))
         return sequence_lengths.turn_lengths(pairs, settings.cutoff_len, extra, settings.template.mask_history)
-    asked = len(sample.prompt)
-    answers = [size + extra for size in sizes[asked:]]
-    return sequence_lengths.answer_lengths(sum(sizes[:asked]), answers, settings.cutoff_len)
+    prompt_turns = len(sample.prompt)
+    answers = [size + extra for size in sizes[prompt_turns:]]
+    return sequence_lengths.answer_lengths(sum(sizes[:prompt_turns]), answers, settings.cutoff_len)
 
 
 # Objects made between two searches for garbage cycles. Rows have no cycles; with Python's own threshold of 700,
@@ -328,8 +337,8 @@ _GC_THRESHOLD = 20_000
 
 
 def scan_dataset(files: Sequence[Path], settings: ScanSettings, report: OnRows) -> ScannedRows:
-    """Return all rows of the files of a data set, up to the first file or row that cannot be read: with one,
-    LLaMA-Factory loads nothing."""
+    """Scan all files of a data set and return their rows. The scan stops at the first file or row that cannot be read,
+    because LLaMA-Factory then loads nothing. `report` is called with the number of rows read since the last call."""
     gc.set_threshold(_GC_THRESHOLD)
     rows = ScannedRows()
     for path in files:
@@ -343,8 +352,9 @@ def scan_dataset(files: Sequence[Path], settings: ScanSettings, report: OnRows) 
 
 
 def _scan_file(path: Path, settings: ScanSettings, report: OnRows) -> Iterator[tuple[ScannedRows, bool]]:
-    """Yield the parts of a file, and whether the lines of a part count from its own beginning. A real tokenizer keeps
-    all cores busy, so with one the file is read by this process."""
+    """Yield the scanned parts of a file, each with a truth value: True if the line numbers in the part count from the
+    start of the part, False if they count from the start of the file. Several processes read the parts of a large file.
+    With a real tokenizer, which keeps all CPU cores busy by itself, this process reads the whole file."""
     spans = file_parts.line_spans(path) if isinstance(settings.counter, CharacterCounter) else []
     if len(spans) < 2:
         yield from ((part, False) for part in _scan_blocks(path, settings, report))

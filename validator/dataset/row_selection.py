@@ -1,8 +1,8 @@
-"""Which rows a run trains and evaluates on, and in which order: split, samples drawn, sets mixed, rows held back,
-packing.
+"""Selects the rows that a run trains and evaluates on, in their order: splits, `num_samples` and `max_samples`, mixing
+of data sets, rows held back for evaluation, and packing.
 
-The draws are those of LLaMA-Factory with the datasets library (data/loader.py, data/data_utils.py): the same
-numpy generators with the same seed."""
+Random draws equal those of LLaMA-Factory with the datasets library (data/loader.py, data/data_utils.py), because they
+use the same numpy generators with the same seed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _SPLIT_SLICE = re.compile(r"train(?:\[(-?\d+)?(%)?:(-?\d+)?(%)?\])?")
 
 
 def parse_split(split: str, count: int) -> range:
-    """Return the rows of a split such as `train[:20%]` of a set of `count` rows. Raises RecipeError for any other
-    form."""
+    """Return the row numbers of a split such as `train[:20%]` in a data set of `count` rows. Raises RecipeError for any
+    other notation of a split."""
     bounds = _SPLIT_SLICE.fullmatch(split)
     if bounds is None:
         raise RecipeError(f"the split `{split}` is not understood")
@@ -44,26 +44,27 @@ def parse_split(split: str, count: int) -> range:
 
 
 def draw_samples(counts: Sequence[tuple[range, int | None]], limit: int | None, seed: int) -> list[Positions]:
-    """Return the rows that `num_samples` and `max_samples` (`limit`) leave of each set; `counts` has a set's rows and
-    its `num_samples`."""
+    """Return for each data set the rows that remain after `num_samples` and `max_samples`. `counts` holds for each data
+    set its rows and its `num_samples` (None: all rows). `limit` is `max_samples` (None: no limit)."""
     generator = None
     left = []
-    for rows, wanted in counts:
+    for rows, num_samples in counts:
         chosen = np.arange(rows.start, rows.stop)
-        if wanted is not None:
+        if num_samples is not None:
             generator = generator or np.random.RandomState(seed)
-            drawn = generator.permutation(len(rows))[:wanted]
-            more = wanted - len(drawn)
-            if more > 0:
-                drawn = np.concatenate((drawn, generator.choice(len(rows), more)))
+            drawn = generator.permutation(len(rows))[:num_samples]
+            missing = num_samples - len(drawn)
+            if missing > 0:
+                drawn = np.concatenate((drawn, generator.choice(len(rows), missing)))
             chosen = drawn + rows.start
         left.append(chosen[: max(limit, 0)] if limit is not None else chosen)
     return left
 
 
 def mix_datasets(parts: Sequence[Positions], strategy: str, weights: Sequence[float] | None, seed: int) -> Positions:
-    """Return the rows of all sets, in the order in which they are trained on. Raises RecipeError for a strategy that
-    LLaMA-Factory refuses."""
+    """Return the rows of all data sets in the order in which the run trains on them. `parts` holds the positions of
+    each data set's rows. `strategy` is `mix_strategy` and `weights` are the `interleave_probs`. Raises RecipeError if
+    the datasets library does not accept the strategy."""
     if len(parts) == 1:
         return parts[0]
     if strategy == "concat":
@@ -100,8 +101,8 @@ def _interleave_by_probability(
 
 
 def train_test_split(count: int, size: float, seed: int) -> tuple[Positions, Positions]:
-    """Return the positions of `count` rows that are trained on, and those that are evaluated on. `size` is `val_size`,
-    a share or a number. Raises RecipeError if no row is left to train on."""
+    """Split `count` rows and return the positions for training and those for evaluation. `size` is `val_size`: a share
+    of the rows, or a number of rows. Raises RecipeError if no row is left for training."""
     if size <= 1e-6:
         return np.arange(count), _NO_ROWS
     if not size < max(count, 1):  # neither is .nan
@@ -116,11 +117,12 @@ _MAX_NUM_SAMPLES = 100_000_000  # rows that `num_samples` may ask for: 8 bytes e
 
 @dataclass
 class RowSelection:
-    """The rows that a run trains and evaluates on. A position counts through the kept rows of all sets, one set after
-    the other.
+    """The rows that a run trains and evaluates on. A position is the index of a row when the kept rows of all data sets
+    stand one after the other.
 
-    `sequences`: what the Trainer counts as examples. `evaluated`: rows evaluated on. `drops`: dropped rows by the code
-    of rows/outcomes.py. `inexact_because`: what keeps the figures from being exact."""
+    `sequences` is the number of examples that the Trainer counts. `evaluated` is the number of evaluation rows. `drops`
+    counts dropped rows by the codes of rows/outcomes.py. `inexact_because` holds the reasons why the numbers are not
+    exact."""
 
     sets: list[LoadedDataset]
     train: Positions = field(default_factory=lambda: _NO_ROWS)
@@ -133,17 +135,19 @@ class RowSelection:
 
     @property
     def row_step(self) -> int:
-        """Rows of the data that each position stands for."""
+        """Number of data rows that each position stands for. 1 unless the data have so many rows that only every n-th
+        row is kept."""
         return max((one.rows.row_step for one in self.sets), default=1)
 
     @cached_property
     def rows(self) -> NDArray[Any]:
-        """The rows of all sets, as an array of row_scan.ROW."""
+        """The kept rows of all data sets, one set after the other, as an array of row_scan.ROW."""
         parts = [one.rows.rows for one in self.sets]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def find(self, position: int) -> tuple[LoadedDataset, int]:
-        """Return the data set of a position, and the row's place in it."""
+        """Return the data set that holds the row at a position (index into `rows`), and the index of the row in that
+        data set."""
         for one in self.sets:
             if position < len(one.rows):
                 return one, position
@@ -151,27 +155,31 @@ class RowSelection:
         raise IndexError(position)
 
     def place(self, position: int) -> str:
-        """Return `file:line` of a position."""
+        """Return `file:line` of the row at a position, which is an index into `rows`."""
         one, index = self.find(position)
         return one.rows.place(index * one.rows.row_step)
 
     def places(self, positions: Positions) -> list[str]:
-        """Return the places of the first three positions, as examples."""
+        """Return `file:line` of the rows at the first three of these positions, as examples. Positions are indices into
+        `rows`."""
         return [self.place(int(position)) for position in positions[:3]]
 
     @property
     def has_media(self) -> bool:
-        """True if rows hold more than text: their tokens alone then say neither where to cut nor what a batch needs."""
+        """True if a data set has images, videos or audio. The number of text tokens then determines neither a good
+        `cutoff_len` nor the memory of a batch."""
         return any(one.attr.has_media for one in self.sets)
 
     def trained(self, positions: Positions) -> Positions:
-        """Return the positions whose rows are not dropped, in order."""
+        """Return those of the positions whose rows LLaMA-Factory does not drop, in their order. Positions are indices
+        into `rows`."""
         kept: Positions = positions[self.rows["outcome"][positions] == TRAINED]
         return kept
 
 
 def select_rows(run: RunSettings, sets: list[LoadedDataset]) -> RowSelection:
-    """Return the rows that are trained and evaluated on, in order, and why the run would stop."""
+    """Return the rows that the run trains and evaluates on, in their order, with the problems for which LLaMA-Factory
+    would stop."""
     selection = RowSelection(sets, problems=[problem for one in sets for problem in one.problems])
     if selection.problems:
         return selection
@@ -209,14 +217,14 @@ def _train_and_eval_rows(run: RunSettings, selection: RowSelection) -> tuple[Pos
     starts, counts, at = [], [], 0
     for one in selection.sets:
         entry = one.dataset.entry if one.dataset else {}
-        wanted = entry.get("num_samples")
-        held = parse_split(str(entry.get("split", "train")), one.rows.read)
-        if wanted and wanted > _MAX_NUM_SAMPLES:
+        num_samples = entry.get("num_samples")
+        span = parse_split(str(entry.get("split", "train")), one.rows.read)
+        if num_samples and num_samples > _MAX_NUM_SAMPLES:
             raise RecipeError(
-                f"`num_samples` of `{one.name}` is {wanted:,}, at most {_MAX_NUM_SAMPLES:,} are drawn here"
+                f"`num_samples` of `{one.name}` is {num_samples:,}, at most {_MAX_NUM_SAMPLES:,} are drawn here"
             )
-        held = range(held.start // step, min(-(-held.stop // step), len(one.rows)))
-        counts.append((held, wanted and -(-wanted // step)))
+        span = range(span.start // step, min(-(-span.stop // step), len(one.rows)))
+        counts.append((span, num_samples and -(-num_samples // step)))
         starts.append(at)
         at += len(one.rows)
     drawn = draw_samples(counts, -(-limit // step) if isinstance(limit, int) else None, seed)
@@ -241,9 +249,10 @@ def _interleave_probs(run: RunSettings) -> list[float] | None:
 
 
 def _fatal_row_problems(run: RunSettings, selection: RowSelection) -> Iterator[FatalProblem]:
-    """Yield why rows end the run, for at most three rows."""
-    taken = np.concatenate((selection.train, selection.evaluation))
-    fatal = taken[selection.rows["outcome"][taken] == ENDS_RUN][:3]
+    """Yield the problems of selected rows that end the run, for at most three rows. In stage kto, also yield the
+    problem of a row without an answer that precedes a trained row."""
+    positions = np.concatenate((selection.train, selection.evaluation))
+    fatal = positions[selection.rows["outcome"][positions] == ENDS_RUN][:3]
     for position in fatal:
         one, index = selection.find(int(position))
         number = max(number for number in one.rows.fatal if number // one.rows.row_step == index)
@@ -253,7 +262,8 @@ def _fatal_row_problems(run: RunSettings, selection: RowSelection) -> Iterator[F
 
 
 def packing_batches(run: RunSettings, rows: Positions) -> Iterator[Positions]:
-    """Yield the rows that are processed together: batches of each process's share of the data."""
+    """Yield the rows that LLaMA-Factory preprocesses together. Each of the `preprocessing_num_workers` processes gets
+    an equal share of the rows and cuts the share into batches of `preprocessing_batch_size`."""
     size = max(int(run.args.number("preprocessing_batch_size")), 1)
     processes = max(int(run.args.number("preprocessing_num_workers")), 1)
     for share in np.array_split(rows, processes):
@@ -261,8 +271,8 @@ def packing_batches(run: RunSettings, rows: Positions) -> Iterator[Positions]:
 
 
 def _kto_row_without_turns(run: RunSettings, selection: RowSelection) -> int | None:
-    """Return the first row without an answer that precedes a trained row; None if there is none. KTO pairs each row
-    with the answer of the row before it in its batch, and fails if that row has none."""
+    """Return the position of the first row without an answer that precedes a trained row; None if there is no such row.
+    KTO pairs each row with the answer of the row before it in its batch, and fails if that row has no answer."""
     for batch in packing_batches(run, selection.train):
         before = np.roll(batch, 1)
         failing = (selection.rows["outcome"][batch] == TRAINED) & (selection.rows["answers"][before] == 0)

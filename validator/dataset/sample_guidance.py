@@ -1,4 +1,5 @@
-"""Judges by public guidance whether there are enough samples for the model, the method and the stage."""
+"""Judges whether there are enough samples for the model, the method and the stage, based on public guidance such as
+papers and field reports."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ GUIDANCE_FIGURES = ("minimum", "useful", "good", "saturating")
 
 @dataclass(frozen=True)
 class RecommendedModelSize:
-    """A model size in billions of parameters, and the number of samples recommended for it."""
+    """A model size in billions of parameters, and `good`, the number of samples recommended for this size."""
 
     billions: float
     good: int
@@ -23,7 +24,8 @@ class RecommendedModelSize:
 
 @dataclass(frozen=True)
 class EpochGuidance:
-    """Epochs, samples seen in all of them together, and what the repetition does if it does harm."""
+    """The number of epochs, the number of samples that all epochs together process (`seen`), and a message if so much
+    repetition does harm."""
 
     epochs: float
     seen: int
@@ -32,12 +34,13 @@ class EpochGuidance:
 
 @dataclass(frozen=True)
 class SampleGuidance:
-    """The verdict on a number of different samples (`rows`), and the figures that it rests on.
+    """The verdict on the number of different samples (`rows`), and the figures of public guidance that the verdict
+    rests on.
 
-    `minimum`: fewest samples that changed form and style; `useful`: fewest that taught a skill or a preference; `good`:
-    where the range of public runs begins; `saturating`: more hardly help; `recommended`: what the header states, else
-    would state. `better_size`: a model size that suits the samples better. `sure`: who each figure is from. `unit`:
-    what is counted."""
+    `minimum` is the smallest number that changed form and style. `useful` is the smallest number that taught a skill or
+    a preference. `good` is where the range of public runs begins. Beyond `saturating`, more samples hardly help.
+    `recommended` is the number that the recipe's header states or, without one, would state. `better_size` is a model
+    size that suits the samples better. `sure` names the origin of each figure. `unit` is what is counted."""
 
     rows: int
     verdict: str
@@ -55,27 +58,27 @@ class SampleGuidance:
 
     @property
     def counted(self) -> str:
-        """The number with its noun, such as "3,000 different samples"."""
+        """The number of samples with its noun, such as "3,000 different samples"."""
         words = guidance.count_in_words(self.rows, self.unit)
         return words.replace(" ", " different ", 1) if self.unit == guidance.SAMPLE_UNIT else words
 
     def figures(self) -> dict[str, int]:
-        """Return the figures that are known, the smallest first."""
+        """Return the figures of the guidance that are known, in ascending order: minimum, useful, good, saturating."""
         figures = zip(GUIDANCE_FIGURES, (self.minimum, self.useful, self.good, self.saturating), strict=True)
         return {name: samples for name, samples in figures if samples}
 
 
 def judge_sample_count(run: RunSettings, rows: int, epochs: float) -> SampleGuidance:
-    """Return the verdict on a number of samples for the run's stage, method and model. In pre-training, `rows` are
-    blocks of tokens."""
-    known = run.guidance
+    """Return the verdict on a number of samples for the run's stage, method and model. In pre-training, `rows` counts
+    blocks of tokens instead of samples."""
+    amounts = run.guidance
     stated: dict[str, SampleFigure | None] = dict.fromkeys(GUIDANCE_FIGURES)
-    if known:
-        effect = known.effect if known.effect and known.effect.samples < known.low else None
-        usual = SampleFigure(known.low, "public runs")
-        stated = dict(zip(GUIDANCE_FIGURES, (known.form, effect, usual, known.saturating), strict=True))
+    if amounts:
+        effect = amounts.effect if amounts.effect and amounts.effect.samples < amounts.low else None
+        usual = SampleFigure(amounts.low, "public runs")
+        stated = dict(zip(GUIDANCE_FIGURES, (amounts.form, effect, usual, amounts.saturating), strict=True))
     figures = {name: figure and figure.samples for name, figure in stated.items()}
-    verdict = _sample_verdict(rows, known)
+    verdict = _sample_verdict(rows, amounts)
     # The largest model for which there are enough samples, by the field report.
     fitting = [RecommendedModelSize(*each) for each in guidance.field_report_counts().items() if each[1] <= rows]
     sources = tables.yaml_table("samples")["sources"]
@@ -83,43 +86,43 @@ def judge_sample_count(run: RunSettings, rows: int, epochs: float) -> SampleGuid
         rows=rows,
         verdict=verdict,
         **figures,
-        recommended=run.declared.samples or (known.recommended.samples if known else None),
+        recommended=run.declared.samples or (amounts.recommended.samples if amounts else None),
         message=_sample_message(run, rows),
         better_size=fitting[-1] if fitting and verdict == "saturated" else None,
-        epochs=_epoch_guidance(rows, epochs, known),
-        sources=[{"name": name, **sources[name]} for name in (known.sources if known else ())],
+        epochs=_epoch_guidance(rows, epochs, amounts),
+        sources=[{"name": name, **sources[name]} for name in (amounts.sources if amounts else ())],
         sure={name: figure.by for name, figure in stated.items() if figure},
-        unit=known.unit if known else guidance.SAMPLE_UNIT,
+        unit=amounts.unit if amounts else guidance.SAMPLE_UNIT,
     )
 
 
-def _sample_verdict(rows: int, known: SampleAmounts | None) -> str:
-    if known is None:
+def _sample_verdict(rows: int, amounts: SampleAmounts | None) -> str:
+    if amounts is None:
         return "unknown"
-    if known.form and rows < known.form.samples:
+    if amounts.form and rows < amounts.form.samples:
         return "too few"
-    if known.few(rows) or (known.effect is None and rows < known.low):
+    if amounts.few(rows) or (amounts.effect is None and rows < amounts.low):
         return "few"
-    if known.many(rows):
+    if amounts.many(rows):
         return "saturated"
-    return "good" if rows >= known.low else "useful"
+    return "good" if rows >= amounts.low else "useful"
 
 
 def _sample_message(run: RunSettings, rows: int) -> str:
-    known = run.guidance
-    if known is None:
+    amounts = run.guidance
+    if amounts is None:
         return f"no public guidance for stage {run.task.stage}" if run.model else "name a model with --model"
-    if judged := known.few(rows) or known.many(rows):
-        return judged
-    advice = "fewer may do if each is checked" if rows < known.low else "checked ones count more than many"
-    return f"{known.usual}; {advice}"
+    if verdict := amounts.few(rows) or amounts.many(rows):
+        return verdict
+    advice = "fewer may do if each is checked" if rows < amounts.low else "checked ones count more than many"
+    return f"{amounts.usual}; {advice}"
 
 
-def _epoch_guidance(rows: int, epochs: float, known: SampleAmounts | None) -> EpochGuidance:
-    message, most = "", known.saturating.samples if known and known.saturating else 0
-    if known and known.few(rows) and epochs >= guidance.MANY_EPOCHS:
-        held = f"{rows:,} {plural(rows, 'sample')}"
-        message = f"{epochs:g} epochs of {held} are learned by heart; take 2 to 5, or add different, checked samples"
-    elif rows <= most < rows * epochs:
+def _epoch_guidance(rows: int, epochs: float, amounts: SampleAmounts | None) -> EpochGuidance:
+    message, saturating = "", amounts.saturating.samples if amounts and amounts.saturating else 0
+    if amounts and amounts.few(rows) and epochs >= guidance.MANY_EPOCHS:
+        samples = f"{rows:,} {plural(rows, 'sample')}"
+        message = f"{epochs:g} epochs of {samples} are learned by heart; take 2 to 5, or add different, checked samples"
+    elif rows <= saturating < rows * epochs:
         message = f"{epochs:g} epochs of {rows:,} samples are {rows * epochs:,.0f} seen; fewer epochs will do"
     return EpochGuidance(epochs, round(rows * epochs), message)

@@ -1,5 +1,5 @@
-"""Number of tokens of a text: counted with the model's tokenizer.json if it is on this machine, else estimated from
-the characters."""
+"""Counts the tokens of texts. If the model's tokenizer.json is on this machine, the tokens are counted with it;
+otherwise they are estimated from the characters."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ _BYTE_TABLE = bytes(map(_byte_parts, range(256)))
 
 
 class CharacterCounter:
-    """Estimates tokens from characters. `begins`: texts get a token `bos_token` in front."""
+    """Estimates the number of tokens from the characters of a text. `exact` is false, because the numbers are
+    estimates. `begins` says whether the tokenizer has a `bos_token`, and is false, too."""
 
     name, exact, begins = "estimated from the script of the text", False, False
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Return an estimate of the tokens of each text."""
+        """Return the estimated number of tokens of each text."""
         data = [text.encode("utf-8", "surrogatepass") for text in texts]
         if not data:
             return []
@@ -69,8 +70,9 @@ _MAX_TOKENIZER_BYTES = 128 << 20  # bytes of a tokenizer.json; the largest known
 
 
 class TokenizerCounter:
-    """Counts tokens with a tokenizer.json, as transformers does without adding special tokens. `stops` are the stop
-    words of the template, which LLaMA-Factory adds to a vocabulary that lacks them."""
+    """Counts tokens with a tokenizer.json, as transformers does without special tokens. `stops` are the template's stop
+    words, which LLaMA-Factory adds to a vocabulary that lacks them. `begins` says whether the tokenizer has a
+    `bos_token`."""
 
     exact = True
 
@@ -85,7 +87,8 @@ class TokenizerCounter:
         self.begins = safe_read.path_kind(settings) == "file" and bool(_tokenizer_settings(settings).get("bos_token"))
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Return the tokens of each text; all cores are used."""
+        """Return the number of tokens of each text. The tokenizer uses all CPU cores. Texts of a million characters or
+        more are estimated."""
         # Halves of surrogate pairs are left out by the real run: tokenizers 0.20 would count them, 0.23 raises
         # TypeError.
         short = [text if text.isascii() else text.encode(errors="ignore").decode()
@@ -96,10 +99,11 @@ class TokenizerCounter:
 
 
 def _refuse_panicking_model(path: Path) -> None:
-    """Raise ValueError for a BPE model over which the tokenizers library would end this whole process.
+    """Raise ValueError if the tokenizers library would panic while it loads this BPE model, which would end the whole
+    process.
 
-    It panics at a merge whose second half is shorter than the prefix that is cut off it, or is cut within a letter
-    (models/bpe/model.rs, BpeBuilder::build); from 0.23 on the panic cannot be caught."""
+    The library panics at a merge whose second half is shorter than the prefix that is cut off the half, or is cut
+    within a letter (models/bpe/model.rs, BpeBuilder::build). From 0.23 on the panic cannot be caught."""
     with data_files.open_raw(path) as stream:
         text = stream.read(_MAX_TOKENIZER_BYTES)
     if not _HAS_SUBWORD_PREFIX.search(text):
@@ -116,7 +120,8 @@ TokenCounter = TokenizerCounter | CharacterCounter
 
 
 def best_counter(run: RunSettings) -> tuple[TokenCounter, str]:
-    """Return the best counter of tokens for a run, and why it only estimates them; empty for the model's tokenizer."""
+    """Return the best token counter for the run, and the reason why the counter only estimates. The reason is empty if
+    the model's tokenizer.json is used."""
     path = next((place for place in _tokenizer_paths(run) if safe_read.path_kind(place) == "file"), None)
     if path is None:
         return CharacterCounter(), "the model's tokenizer.json is not on this machine"
@@ -132,15 +137,16 @@ def best_counter(run: RunSettings) -> tuple[TokenCounter, str]:
 
 
 def _tokenizer_paths(run: RunSettings) -> Iterator[Path]:
-    """Yield where tokenizer.json may be: in a local model, then in the caches of both hubs."""
+    """Yield the paths where the model's tokenizer.json may be: first the local model folder, then the caches of Hugging
+    Face and ModelScope."""
     name = run.args.get("model_name_or_path")
     if not isinstance(name, str):
         return
     if folders := run.workspace.find(name):
         yield folders[0] / "tokenizer.json"
-    for known in dict.fromkeys((name, run.model.name if run.model else name)):
-        if there := hub_caches.cached_model(known, "tokenizer.json", *run.hub_source):
-            yield there.folder / "tokenizer.json"
+    for model_name in dict.fromkeys((name, run.model.name if run.model else name)):
+        if cached := hub_caches.cached_model(model_name, "tokenizer.json", *run.hub_source):
+            yield cached.folder / "tokenizer.json"
 
 
 def _tokenizer_settings(path: Path) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""Answers for what a user hands to `data`, a recipe or a data file or folder of their own: the report on it, or the
-entry for it, written into dataset_info.json."""
+"""Answers for what a user passes to `data`: a recipe, or a data file or folder. The answer is the report on the data,
+or with `--register` the entry for the data, which is written into dataset_info.json."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ _DEFAULT_DATASET_DIR = "data"  # LLaMA-Factory's `dataset_dir` where a recipe na
 def report_on_source(
     source: str, model: str | None, near: bool | None, overrides: Sequence[str] = (), machine: str | None = None
 ) -> DataReport:
-    """Return the report on the data of a recipe, after the overrides, or on a data file, with a progress bar meanwhile.
-    Raises RecipeError."""
+    """Return the report on the data of a recipe (with the overrides applied) or on a data file, and show a progress bar
+    meanwhile. `near` says whether to look for near duplicates (None: only if that is quick). `model` and `machine`
+    replace the recipe's own. Raises RecipeError if the source is neither a recipe nor readable data."""
     run = run_of_source(source, model, overrides, machine)
     progress = ProgressBar(sum(dataset.rows.number for dataset in run.data.datasets if dataset.rows))
     try:
@@ -45,15 +46,16 @@ def report_on_source(
 
 
 def read_user_data(path: Path, name: str | None = None) -> UserData:
-    """Return what a file or folder of data holds. `name`: of the data set, None for the name of the file. Raises
-    RecipeError."""
+    """Describe the content of a data file or folder. `name` is the name of the data set; None takes the name of the
+    file. Raises RecipeError if the data cannot be read or hold no row."""
     with naming_unreadable_file(path):
         rows = _first_rows(path)
     return describe_user_data(path, name, rows, partial(_count_rows, path))
 
 
 def _count_rows(path: Path) -> int:
-    """Return the number of rows of a file or folder, estimated for large files. Raises RecipeError."""
+    """Return the number of rows in a data file or folder. Large files are estimated. Raises RecipeError if a file
+    cannot be read."""
     counted = ((file, dataset_registry.count_rows(file)) for file in list_data_files(path))
     with naming_unreadable_file(path):
         return sum(rows.number if rows else data_files.count_rows(file) for file, rows in counted)
@@ -61,7 +63,7 @@ def _count_rows(path: Path) -> int:
 
 @contextmanager
 def naming_unreadable_file(path: Path) -> Iterator[None]:
-    """Turn an UnreadableError into a RecipeError that names the file."""
+    """Within the `with` block, convert an UnreadableError into a RecipeError that names the file and the row."""
     try:
         yield
     except UnreadableError as err:
@@ -78,8 +80,9 @@ def _first_rows(path: Path) -> list[dict[str, Any]]:
 def run_of_source(
     path: str, model: str | None, overrides: Sequence[str] = (), machine: str | None = None
 ) -> RunSettings:
-    """Return the run of a recipe, after the overrides, or one that trains on a data file. Raises RecipeError for what
-    is neither."""
+    """Return the run that a recipe describes, with the overrides applied, or a run that trains on a data file. `path`
+    is `-` for standard input. `model` and `machine` replace the recipe's own. Raises RecipeError if the recipe cannot
+    be read, or a file is no data file."""
     if path == "-" or path.endswith(RECIPE_SUFFIXES):
         document = load_recipe(path)
         if not document.readable:
@@ -96,21 +99,23 @@ def run_of_source(
 def _run_on_data(
     path: Path, name: str, inferred: InferredEntry, model: str | None = None, machine: str | None = None
 ) -> RunSettings:
-    """Return a run that trains on a data file or folder under this entry."""
+    """Return a LoRA run that trains on a data file or folder. `inferred` holds the stage and the entry for
+    dataset_info.json that suit the rows."""
     values: dict[str, Any] = {
         "stage": inferred.stage, "do_train": True, "finetuning_type": "lora", "dataset": [name],
         "dataset_dir": {name: {**inferred.entry, "file_name": str(path)}},
     }  # fmt: skip
     if model:
         values |= {"model_name_or_path": model, "template": models.find_model(model).template}
-    there = devices.parse_machine(machine) if machine else None
-    return run_of_values(values, machine=there, workspace=Workspace(str(path), (Path.cwd(),)))
+    parsed_machine = devices.parse_machine(machine) if machine else None
+    return run_of_values(values, machine=parsed_machine, workspace=Workspace(str(path), (Path.cwd(),)))
 
 
 @dataclass(frozen=True)
 class Registration:
-    """An entry of dataset_info.json (`path`), and the keys of a recipe that trains on it. `added` is false if the entry
-    was there already; `drops` are rows that are not trained, among the `rows` of the data."""
+    """An entry of dataset_info.json for the user's data. `path` is the registry file, and `settings` are the keys of a
+    recipe that trains on the data. `added` is false if the registry held the entry already. `rows` is the number of
+    rows in the data; `drops` are the rows among them that LLaMA-Factory does not train on."""
 
     path: str
     name: str
@@ -123,8 +128,10 @@ class Registration:
 
 
 def register_data(path: Path, name: str, folder: Path | None = None) -> Registration:
-    """Write the entry for a file or folder of data under this name. `folder` is the recipe's `dataset_dir`; None: that
-    of the file if it holds a registry, else `data`. Raises RecipeError, and writes nothing then."""
+    """Write an entry for a data file or folder into dataset_info.json under this name. `folder` is the recipe's
+    `dataset_dir`. If `folder` is None, the file's own folder is used if it holds a registry, and `data` otherwise.
+    Raises RecipeError and writes nothing if the name contains a comma, or LLaMA-Factory would stop because of the
+    data."""
     if not name.strip() or "," in name or name != name.strip():
         raise RecipeError(f"`{name}` cannot be the name of a data set: in a recipe, commas separate names")
     folder = folder or (

@@ -1,5 +1,5 @@
-"""Conversion of a row into turns, as LLaMA-Factory does it (data/converter.py): prompt, answers, system prompt and
-tools."""
+"""Conversion of a data set row into turns, as LLaMA-Factory does it (data/converter.py): prompt, answers, system prompt
+and tools."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ Turn = tuple[str, Any]  # role (user, assistant, observation, function, system) 
 
 
 class Sample(NamedTuple):
-    """A row after conversion: the turns before the answer, and one answer, or two for preference data. A row that is
-    `broken` is dropped."""
+    """A data set row after LLaMA-Factory's conversion. `prompt`: the turns before the answer. `answers`: one answer, or
+    two for preference data; empty if the row has no usable answer. `broken`: True if LLaMA-Factory drops the row,
+    because its turns are out of order."""
 
     prompt: list[Turn]
     answers: list[Turn]
@@ -25,11 +26,12 @@ class Sample(NamedTuple):
 
 
 class FatalRowError(Exception):
-    """A row that ends the run with a Python error; the message says why."""
+    """A row at which LLaMA-Factory stops with a Python error. The message says why."""
 
 
 def row_converter(attr: DatasetAttr) -> Callable[[Row], Sample]:
-    """Return the function that converts a row. It raises FatalRowError."""
+    """Return the function that converts one row of a data set into a sample. `attr`: the columns and tags of the data
+    set. The function raises FatalRowError for a row at which LLaMA-Factory stops."""
     if attr.formatting == "alpaca":
         return _alpaca_converter(attr)
     return _conversation_converter(attr)
@@ -56,17 +58,19 @@ def _history_turns(turns: Any) -> list[Turn]:
         return []
     if any(not isinstance(turn, list) or len(turn) != 2 for turn in turns):
         raise FatalRowError("a turn of the history is not a pair of prompt and answer")
-    return [side for asked, answered in turns for side in (("user", asked), ("assistant", answered))]
+    return [side for question, answer in turns for side in (("user", question), ("assistant", answer))]
 
 
 def _alpaca_answers(row: Row, attr: DatasetAttr, response: Any) -> list[Turn]:
-    """Return the answers of an alpaca row; none if the answer is no text."""
+    """Return the answers of an alpaca row as turns: two for preference pairs and KTO data, otherwise one; none if an
+    answer is not a string. In KTO data one of the two is an empty answer. `response`: the value of the answer's
+    column."""
     if not attr.has_two_answers:
         return [("assistant", response)] if isinstance(response, str) else []
     label = _kto_label(row, attr)
     if label is not None:
-        empty, given = ("assistant", ""), ("assistant", response)
-        return [given, empty] if label else [empty, given]
+        empty, answer = ("assistant", ""), ("assistant", response)
+        return [answer, empty] if label else [empty, answer]
     if attr.ranking:
         pair = _chosen_and_rejected(row, attr)
         if all(isinstance(text, str) for text in pair):
@@ -118,8 +122,8 @@ def _sharegpt_turns(messages: list[Row], attr: DatasetAttr) -> tuple[list[Turn],
 
 
 def _openai_turns(messages: list[Row], attr: DatasetAttr) -> tuple[list[Turn], bool]:
-    """Return the turns and whether they are broken. Tool calls become function turns, and answers of tools that follow
-    each other become one turn."""
+    """Return the turns of a conversation, and True if LLaMA-Factory drops the conversation because turns are missing or
+    out of order. Tool calls become function turns. Consecutive answers of tools become one observation turn."""
     tags = attr.tags
     turns: list[Turn] = []
     waiting: list[Any] = []
@@ -147,16 +151,18 @@ def _openai_turns(messages: list[Row], attr: DatasetAttr) -> tuple[list[Turn], b
 
 
 def _role_of_tag(role: Any, attr: DatasetAttr, where: str = "") -> str:
-    """Return LLaMA-Factory's own name of a role. Raises FatalRowError for a role that is no text, or that no tag
-    names."""
-    known = attr.roles.get(role) if isinstance(role, str | None) else None
-    if known is None:
+    """Return LLaMA-Factory's own name (such as user or assistant) for a role in the data. `where`: words that the error
+    message appends to the role. Raises FatalRowError if the role is not a string, or if the data set's `tags` do not
+    name it."""
+    role_name = attr.roles.get(role) if isinstance(role, str | None) else None
+    if role_name is None:
         raise FatalRowError(f"the role `{role}`{where} is not named by `tags`")
-    return known
+    return role_name
 
 
 def _is_incomplete(turns: list[Turn], attr: DatasetAttr) -> bool:
-    """Return True if the last turn is missing: an answer, or the question if two answers have columns of their own."""
+    """True if a conversation lacks its last turn. That is an answer, or a question if the data set has chosen and
+    rejected answers in columns of their own."""
     return len(turns) % 2 != int(attr.ranking)
 
 
@@ -176,7 +182,8 @@ def _conversation_sample(row: Row, attr: DatasetAttr, turns: list[Turn], broken:
 
 
 def _openai_system_and_tools(system: Any, tools: Any) -> tuple[Any, Any]:
-    """Return the system prompt and the tools with what LLaMA-Factory adds to them under formatting `openai`."""
+    """Return the system prompt and the tools as LLaMA-Factory changes them under formatting `openai`: it writes tools
+    as JSON text, and adds "detailed thinking off" to the system prompt of rows without tools."""
     if isinstance(tools, (dict, list)):
         tools = json.dumps(tools, ensure_ascii=False)
     words = "detailed thinking off"
@@ -186,5 +193,5 @@ def _openai_system_and_tools(system: Any, tools: Any) -> tuple[Any, Any]:
         return ("" if tools else words), tools
     if tools:
         return system + "\n", tools
-    known = "detailed thinking on" in system or words in system
-    return (system if known else f"{system}\n{words}"), tools
+    has_switch = "detailed thinking on" in system or words in system
+    return (system if has_switch else f"{system}\n{words}"), tools

@@ -1,5 +1,5 @@
-"""Rows of CSV data as pandas reads them, which is what the datasets library uses: column types, missing values, names
-of columns without one. Also rows of plain text."""
+"""Rows of CSV data as pandas reads them, because the datasets library reads CSV with pandas: column types, missing
+values, names for columns without a name. Also rows of plain text."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _TRUTH_VALUES = {"True": True, "TRUE": True, "true": True, "False": False, "FALS
 def read_csv(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number and the values of each row.
 
-    A first pass finds the columns that hold only numbers or only truth values; their values are no text.
-    Raises UnreadableError."""
+    The stream is read twice. The first pass finds the columns that hold only numbers or only truth values, because
+    their values are not text. Raises UnreadableError if the stream is not valid CSV in UTF-8."""
     parsers: dict[str, Callable[[str], Any]] = {}
     for _, row in _text_rows(stream):
         for name, value in row.items():
@@ -36,7 +36,8 @@ def read_csv(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _cell_parser(value: str, before: Callable[[str], Any] | None) -> Callable[[str], Any]:
-    """Return the parser for a column that holds `value`, where `before` is the parser for the values above it."""
+    """Return the parser for the values of a column, after one more value was read. `before`: the parser that fits all
+    values above; None if there are none. The parser is `str` unless all values are numbers or all are truth values."""
     if value in _TRUTH_VALUES:
         return _TRUTH_VALUES.__getitem__ if before in (None, _TRUTH_VALUES.__getitem__) else str
     try:
@@ -47,8 +48,9 @@ def _cell_parser(value: str, before: Callable[[str], Any] | None) -> Callable[[s
 
 
 class _BoundedLines:
-    """The lines of a stream of UTF-8, of at most MAX_ROW_BYTES characters, and how many quotation marks they held so
-    far. Its user keeps `number` at the last row, which errors name."""
+    """The lines of a UTF-8 stream. A line of more than MAX_ROW_BYTES characters raises TooLargeError. `quotes`:
+    quotation marks read so far. `number`: the row that is being read; the caller sets it, and error messages name
+    it."""
 
     def __init__(self, stream: IO[bytes], encoding: str, newline: str | None) -> None:
         self._stream, self._encoding, self._newline = stream, encoding, newline
@@ -71,7 +73,8 @@ class _BoundedLines:
 
 
 def _text_rows(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, str | None]]]:
-    """Yield the number of each row and its values as text, None for missing ones. Raises UnreadableError."""
+    """Yield the number of each row and its values as text; None for a missing value. Raises UnreadableError if the
+    stream is not valid CSV in UTF-8."""
     csv.field_size_limit(reading_limits.MAX_ROW_BYTES)  # by default 131,072 characters; pandas has no limit
     lines, index, line = _BoundedLines(stream, "utf-8-sig", newline=""), 0, [""]
     try:
@@ -93,21 +96,23 @@ def _text_rows(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, str | None]]]
 
 
 def _column_names(header: list[str]) -> list[str]:
-    """Return the names of the columns; pandas numbers names that repeat, and names columns without one."""
+    """Return the column names that pandas makes of a header line: a repeated name gets a number, an empty name becomes
+    `Unnamed: 3`."""
     if len(header) > reading_limits.MAX_COLUMNS:
         raise reading_limits.too_many_columns(len(header))
     names: dict[str, int] = {}
-    for at, given in enumerate(header):
-        name, again = given or f"Unnamed: {at}", 0
+    for at, header_name in enumerate(header):
+        name, repetition = header_name or f"Unnamed: {at}", 0
         while name in names:
-            names[given] = again = names.get(given, 0) + 1
-            name = f"{given}.{again}"
+            names[header_name] = repetition = names.get(header_name, 0) + 1
+            name = f"{header_name}.{repetition}"
         names[name] = 0
     return [*names]
 
 
 def read_text(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield each line as a row, blank ones too. Raises UnreadableError."""
+    """Yield each line as a row with the column `text`; blank lines are rows, too. Raises UnreadableError if the stream
+    is not UTF-8."""
     lines = _BoundedLines(stream, "utf-8", newline=None)
     for line in lines:
         lines.number += 1

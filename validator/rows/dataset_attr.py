@@ -40,7 +40,8 @@ _DEFAULT_COLUMNS = {"prompt": "instruction", "query": "input", "response": "outp
 
 @dataclass(frozen=True)
 class DatasetAttr:
-    """The form of a data set: names of its columns and tags. None: LLaMA-Factory looks for no such column."""
+    """The columns and tags of a data set, as its dataset_info.json entry defines them. A column or tag is None if
+    LLaMA-Factory does not look for it."""
 
     formatting: str
     ranking: bool
@@ -49,8 +50,8 @@ class DatasetAttr:
 
     @classmethod
     def from_entry(cls, entry: Entry) -> DatasetAttr:
-        """Return the form that an entry describes. An entry with `columns` or `tags` gets no defaults for the names
-        that these leave out."""
+        """Return the columns and tags that a dataset_info.json entry defines. The default names count only if the whole
+        mapping `columns` or `tags` is missing; a name that the mapping leaves out is None."""
         columns, tags = entry.get("columns"), entry.get("tags")
         return cls(
             str(entry.get("formatting", "alpaca")),
@@ -61,27 +62,30 @@ class DatasetAttr:
 
     @cached_property
     def has_two_answers(self) -> bool:
-        """True if rows have two answers: chosen and rejected, or one with a label and an empty one."""
+        """True if LLaMA-Factory makes two answers of each row: chosen and rejected for preference data, or the answer
+        and an empty one for KTO data."""
         return self.ranking or bool(self.columns.get("kto_tag"))
 
     @cached_property
     def roles(self) -> Mapping[str | None, str]:
-        """LLaMA-Factory's own names of the roles by what the data call them."""
+        """LLaMA-Factory's own name of each role (such as assistant), by the name that the data use for it (such as
+        gpt)."""
         return {self.tags[f"{name}_tag"]: name for name in ("user", "assistant", "observation", "function", "system")}
 
     @property
     def has_images(self) -> bool:
-        """True if a column is named for images or videos."""
+        """True if the entry names a column of images or videos."""
         return bool(self.columns.get("images") or self.columns.get("videos"))
 
     @cached_property
     def has_media(self) -> bool:
-        """True if a column is named for images, videos or audios."""
+        """True if the entry names a column of images, videos or audios."""
         return any(self.columns.get(part) for part in MODALITIES)
 
     def required_columns(self) -> Iterator[str | None]:
-        """Yield the columns without which every row fails with a KeyError (data/converter.py); None where the entry
-        names no column for a part that its form needs."""
+        """Yield the names of the columns that every row must have, because LLaMA-Factory raises KeyError without them
+        (data/converter.py). Yield None in place of a name if the entry names no column for a part of the sample that
+        LLaMA-Factory always reads."""
         parts = ["messages"] if self.formatting != "alpaca" else []
         optional = ["system", "tools", *MODALITIES, "kto_tag"]
         optional += ["prompt", "query", "history"] if self.formatting == "alpaca" else []
@@ -95,14 +99,16 @@ class DatasetAttr:
         yield from (self.columns[part] for part in optional if self.columns.get(part))
 
 
-def _text_names(given: Mapping[str, object], parts: Iterable[str]) -> Mapping[str, str | None]:
-    """Return the name given for each part; None if it is no text, which rule PTH118 reports."""
-    return {part: name if isinstance(name := given.get(part), str) else None for part in parts}
+def _text_names(names_by_part: Mapping[str, object], parts: Iterable[str]) -> Mapping[str, str | None]:
+    """Return the name that a mapping (`columns` or `tags` of an entry) gives to each part in `parts`; None for a part
+    whose name is missing or not a string. Rule PTH118 reports a name that is not a string."""
+    return {part: name if isinstance(name := names_by_part.get(part), str) else None for part in parts}
 
 
 def entry_faults(entry: Entry) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield each value that LLaMA-Factory cannot use, as the keys that lead to it, and what is wrong with it. A column
-    or tag that is false counts as left out (data/converter.py)."""
+    """Yield each value of a dataset_info.json entry that LLaMA-Factory cannot use: the keys that lead to the value, and
+    what is wrong with the value, as text for a message. A column or tag whose value is false counts as left out
+    (data/converter.py)."""
     source = next((key for key in SOURCE_OF_KEY if key in entry), None)
     if source and not (isinstance(entry[source], str) and (entry[source] or source == "file_name")):
         yield (source,), f"`{source}` in dataset_info.json must be text, not {json.dumps(entry[source])}"
@@ -112,13 +118,13 @@ def entry_faults(entry: Entry) -> Iterator[tuple[tuple[str, ...], str]]:
             found = f"must be an object, not {json.dumps(inner)}"
             yield (part,), f"`{part}` in dataset_info.json {found}; leave it out for the default"
             continue
-        wrong = [name for name, value in inner.items() if value and not isinstance(value, str)]
-        yield from (((part, name), f"`{name}` in `{part}` of dataset_info.json must be text") for name in wrong)
+        faulty_names = [name for name, value in inner.items() if value and not isinstance(value, str)]
+        yield from (((part, name), f"`{name}` in `{part}` of dataset_info.json must be text") for name in faulty_names)
     count = entry.get("num_samples")
     if count is not None and (not isinstance(count, int) or count < 0):
         yield ("num_samples",), f"`num_samples` in dataset_info.json must be a whole number, not {json.dumps(count)}"
 
 
 def entry_as_json(name: str, entry: Entry) -> str:
-    """Return a member of dataset_info.json as text."""
+    """Return an entry as a line of dataset_info.json: its name, a colon and the JSON object."""
     return f"{json.dumps(name, ensure_ascii=False)}: {json.dumps(entry, ensure_ascii=False)}"

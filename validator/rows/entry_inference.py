@@ -1,5 +1,6 @@
-"""Inference of the dataset_info.json entry that rows need, from their columns and turns, and of the stage that such
-rows are for. If no entry fits, the reason; if one fits, notes for a recipe for these rows."""
+"""Inference of the dataset_info.json entry that a user's rows need, and of the training stage that they suit, from
+their columns and turns. If no entry fits, the reason; if an entry fits, notes for a recipe that trains on these
+rows."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ MEDIA_NAMES = {"images": ("images", "image"), "videos": ("videos", "video"), "au
 
 
 def columns_named(row: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
-    """Return the columns with these names, in upper or lower case."""
+    """Return the columns of a row whose names are in `names`, in the order of `names`. `names` are in lower case; the
+    columns may be written in any case."""
     columns = {str(column).lower(): column for column in row}
     return (columns[name] for name in names if name in columns)
 
@@ -63,20 +65,21 @@ _DEFAULT_ALPACA_COLUMNS = {"prompt": "instruction", "query": "input", "response"
 
 
 class InferredEntry(NamedTuple):
-    """An entry without its source, and the stage that its rows are for: sft, dpo, kto or pt."""
+    """A dataset_info.json entry inferred from rows, without the key that names the file. `stage`: the usual training
+    stage for such rows: sft, dpo, kto or pt."""
 
     entry: dict[str, Any]
     stage: str
 
     @property
     def attr(self) -> DatasetAttr:
-        """The entry with LLaMA-Factory's defaults."""
+        """The entry's columns and tags, with LLaMA-Factory's defaults."""
         return DatasetAttr.from_entry(self.entry)
 
 
 class UnknownFormError(Exception):
-    """Rows that no entry describes. `columns` are the columns of the rows; the message says what the rows would
-    need."""
+    """Raised for rows that no dataset_info.json entry describes. `columns`: the columns of the rows. The message says
+    what the rows would need."""
 
     def __init__(self, columns: Sequence[str], message: str) -> None:
         super().__init__(message)
@@ -84,12 +87,16 @@ class UnknownFormError(Exception):
 
 
 def infer_entry(rows: Sequence[Row]) -> InferredEntry:
-    """Return the entry under which LLaMA-Factory trains on most of the rows. Raises UnknownFormError."""
+    """Return the dataset_info.json entry with which LLaMA-Factory trains on most of the rows. Raises UnknownFormError
+    if no possible entry lets LLaMA-Factory train on any row, or if a label column holds numbers or text instead of true
+    and false."""
     example = _first_values(rows)
-    known = [*_conversation_entries(example, rows), *_alpaca_entries(example)]
-    if not known and (column := _first_column(example, TEXT_NAMES, str)):
-        known = [InferredEntry({"columns": {"prompt": column}}, "pt")]  # other columns are taken to describe the text
-    best = max(known, key=lambda one: count_trained(one.attr, one.stage, rows), default=None)
+    candidates = [*_conversation_entries(example, rows), *_alpaca_entries(example)]
+    if not candidates and (column := _first_column(example, TEXT_NAMES, str)):
+        candidates = [
+            InferredEntry({"columns": {"prompt": column}}, "pt")
+        ]  # other columns are taken to describe the text
+    best = max(candidates, key=lambda one: count_trained(one.attr, one.stage, rows), default=None)
     if best is None or not count_trained(best.attr, best.stage, rows):
         raise UnknownFormError([*example], _unknown_form_message(example, len(rows) == 1))
     for label in columns_named(example, LABEL_NAMES) if best.stage == "sft" else ():
@@ -102,7 +109,8 @@ def infer_entry(rows: Sequence[Row]) -> InferredEntry:
 
 
 def _first_values(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return one row that has all columns, each with its first value that is not empty."""
+    """Return one example row with the columns of all rows. Each column has the first of its values that is not
+    empty."""
     example: dict[str, Any] = {}
     for row in rows:
         for name, value in row.items():
@@ -112,8 +120,9 @@ def _first_values(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _conversation_entries(example: Row, rows: Sequence[Row]) -> Iterator[InferredEntry]:
-    """Yield the entries for a column of turns: `openai` if tools are called, else `sharegpt` first, because `openai`
-    adds a system prompt."""
+    """Yield the possible dataset_info.json entries for rows of which a column holds a list of turns. `example`: a row
+    with all columns. Formatting `sharegpt` comes before `openai`, because `openai` adds a system prompt; if tools are
+    called, only `openai` is possible."""
     sides = {side for pair in CHOSEN_REJECTED_NAMES for side in columns_named(example, pair)}
     column = next(
         (name for name, value in example.items() if name not in sides and any(_role_and_content_keys(value))), None
@@ -121,42 +130,60 @@ def _conversation_entries(example: Row, rows: Sequence[Row]) -> Iterator[Inferre
     if column is None:
         return
     role, content = _role_and_content_keys(example[column])
-    said = [turn for row in rows for turn in _turns_in(row.get(column))]
-    tags = _infer_tags(role, content, Counter(turn[role] for turn in said if isinstance(turn.get(role), str)))
+    turns = [turn for row in rows for turn in _turns_in(row.get(column))]
+    tags = _infer_tags(role, content, Counter(turn[role] for turn in turns if isinstance(turn.get(role), str)))
     columns = {"messages": column, **_shared_columns(example, ("tools", ("tools",)))}
     entry: dict[str, Any] = {"formatting": "sharegpt", "columns": columns, "tags": tags}
     pair = _chosen_rejected_columns(example, dict)
     if any(_chosen_rejected_columns(example)) and not any(pair):
         return
-    calls = any(turn.get("tool_calls") for turn in said) or isinstance(example.get("tools"), (list, dict))
+    calls = any(turn.get("tool_calls") for turn in turns) or isinstance(example.get("tools"), (list, dict))
     for formatting in ("openai",) if calls else ("sharegpt", "openai"):
         yield _with_preference({**entry, "formatting": formatting}, example, pair)
 
 
 def _alpaca_entries(example: Row) -> Iterator[InferredEntry]:
-    """Yield the entry for a prompt with one answer or two, each in a column of its own."""
-    (asked, answered), pair = _prompt_and_response(example), _chosen_rejected_columns(example, str)
-    if not asked or not (answered or any(pair)) or (any(_chosen_rejected_columns(example)) and not any(pair)):
+    """Yield the dataset_info.json entry of formatting alpaca if the rows have a column for the prompt and columns for
+    one answer or two. `example`: a row with all columns."""
+    (prompt_column, response_column), pair = _prompt_and_response(example), _chosen_rejected_columns(example, str)
+    if (
+        not prompt_column
+        or not (response_column or any(pair))
+        or (any(_chosen_rejected_columns(example)) and not any(pair))
+    ):
         return
-    more = _first_column(example, [name for name in QUERY_NAMES if name != asked], str)
-    given = {"prompt": asked, "query": more, "response": None if any(pair) else answered}
-    columns = {part: name for part, name in given.items() if name}
+    query_column = _first_column(example, [name for name in QUERY_NAMES if name != prompt_column], str)
+    column_of_part = {
+        "prompt": prompt_column,
+        "query": query_column,
+        "response": None if any(pair) else response_column,
+    }
+    columns = {part: name for part, name in column_of_part.items() if name}
     columns |= _shared_columns(example, ("history", ("history",)), ("tools", ("tools",)))
     yield _with_preference({"columns": columns}, example, pair)
 
 
 def _prompt_and_response(example: Row) -> tuple[str | None, str | None]:
-    """Return the columns of question and answer; None for a part that no column's name suggests."""
-    asked, answered = _first_column(example, PROMPT_NAMES, str), _first_column(example, RESPONSE_NAMES, str)
+    """Return the names of two columns, that of the question and that of the answer, recognized by their names. None for
+    a part for which no column is found. `example`: a row with all columns."""
+    prompt_column, response_column = (
+        _first_column(example, PROMPT_NAMES, str),
+        _first_column(example, RESPONSE_NAMES, str),
+    )
     couples = (
         (_first_column(example, one[:1], str), _first_column(example, one[1:], str)) for one in PROMPT_RESPONSE_NAMES
     )
-    return (asked, answered) if answered else next(filter(all, couples), (asked, answered))
+    return (
+        (prompt_column, response_column)
+        if response_column
+        else next(filter(all, couples), (prompt_column, response_column))
+    )
 
 
 def _with_preference(entry: dict[str, Any], example: Row, pair: tuple[str, str]) -> InferredEntry:
-    """Return the entry with the columns of preference pairs or labels added, and without values that are
-    LLaMA-Factory's defaults."""
+    """Return the entry with the columns of preference pairs or KTO labels added, and with the stage that suits them.
+    Values that equal LLaMA-Factory's defaults are left out. `pair`: the columns of the chosen and the rejected answer,
+    or two empty strings."""
     columns, stage = entry["columns"], "sft"
     label = _first_column(example, LABEL_NAMES, bool)
     if any(pair):
@@ -171,9 +198,11 @@ def _with_preference(entry: dict[str, Any], example: Row, pair: tuple[str, str])
                   if (key, value) not in (("columns", default), ("tags", usual))}, stage)  # fmt: skip
 
 
-def _shared_columns(example: Row, *more: tuple[str, Sequence[str]]) -> dict[str, str]:
-    """Return the columns that rows of every form may have, the system prompt and media, and those of `more` parts."""
-    parts = (("system", SYSTEM_NAMES), *more, *MEDIA_NAMES.items())
+def _shared_columns(example: Row, *extra_parts: tuple[str, Sequence[str]]) -> dict[str, str]:
+    """Return the columns of a row for parts that any formatting may have: system prompt, images, videos, audios. The
+    result is by part, without parts that the row lacks. `extra_parts`: further parts, each with its possible column
+    names."""
+    parts = (("system", SYSTEM_NAMES), *extra_parts, *MEDIA_NAMES.items())
     return {
         part: name
         for part, names in parts
@@ -186,17 +215,20 @@ def _first_column(example: Row, names: Sequence[str], kind: type) -> str | None:
 
 
 def _chosen_rejected_columns(example: Row, kind: type = object) -> tuple[str, str]:
-    """Return the columns of the better and the worse answer; two empty names if no such columns hold values of this
-    kind."""
-    named = ([*columns_named(example, pair)] for pair in CHOSEN_REJECTED_NAMES)
-    held = (
-        (sides[0], sides[1]) for sides in named if sides[1:] and all(isinstance(example[side], kind) for side in sides)
+    """Return the names of the columns of the chosen and the rejected answer; two empty strings if the row has no such
+    pair of columns. `kind`: the type that both values must have."""
+    column_pairs = ([*columns_named(example, pair)] for pair in CHOSEN_REJECTED_NAMES)
+    usable_pairs = (
+        (sides[0], sides[1])
+        for sides in column_pairs
+        if sides[1:] and all(isinstance(example[side], kind) for side in sides)
     )
-    return next(held, ("", ""))
+    return next(usable_pairs, ("", ""))
 
 
 def _role_and_content_keys(value: object) -> tuple[str, str]:
-    """Return the keys of role and content in a list of turns; two empty names for anything else."""
+    """Return the keys under which the turns of a conversation hold role and content; two empty strings if the value is
+    not a list of turns."""
     first = next(iter(_turns_in(value)), {})
     role, content = (next((key for key in keys if key in first), "") for keys in (_ROLE_KEYS, _CONTENT_KEYS))
     return (role, content) if role and content else ("", "")
@@ -206,33 +238,37 @@ def _turns_in(value: object) -> list[Mapping[str, Any]]:
     return [turn for turn in value if isinstance(turn, Mapping)] if isinstance(value, list) else []
 
 
-def _infer_tags(role: str, content: str, seen: Counter[str]) -> dict[str, str]:
-    """Return the tags of all roles: the names that the turns use, else the usual names of such data."""
+def _infer_tags(role: str, content: str, role_counts: Counter[str]) -> dict[str, str]:
+    """Return the tags for a dataset_info.json entry: the keys of a turn, and the name of each role. The name is the
+    most frequent one that the turns use for the role, or else the usual name in sharegpt or openai data. `role` and
+    `content`: the keys of a turn."""
     tags = {"role_tag": role, "content_tag": content}
     for (kind, names), usual in zip(
         _ROLE_NAMES.items(), _SHAREGPT_ROLES if role == "from" else _OPENAI_ROLES, strict=True
     ):
-        tags[f"{kind}_tag"] = next((name for name, _ in seen.most_common() if name.lower() in names), usual)
+        tags[f"{kind}_tag"] = next((name for name, _ in role_counts.most_common() if name.lower() in names), usual)
     return tags
 
 
 def _unknown_form_message(example: Row, single: bool) -> str:
-    """Return what rows of no known form would need."""
+    """Return what is wrong with rows that no entry describes, as text for a message. `single`: True if the file has one
+    row only."""
     if not example:
         return "no row has a column"
     talks = [name for name, value in example.items() if any(_role_and_content_keys(value))]
-    held = next((name for name, value in example.items() if _turns_in(value)), None)
-    if single and held and not talks:
-        return f"the file is one object; its rows are in `{held}`: save that list alone"
+    list_column = next((name for name, value in example.items() if _turns_in(value)), None)
+    if single and list_column and not talks:
+        return f"the file is one object; its rows are in `{list_column}`: save that list alone"
     turns = "no turns (objects with role and content)"
-    if held and not talks:
-        keys = ", ".join(_turns_in(example[held])[0])
-        turns = f"the turns of `{held}` are not objects with role and content (they have {keys})"
+    if list_column and not talks:
+        keys = ", ".join(_turns_in(example[list_column])[0])
+        turns = f"the turns of `{list_column}` are not objects with role and content (they have {keys})"
     return next(_conversation_faults(example, talks), None) or f"{turns}, nor {_missing_parts_message(example)}"
 
 
 def _conversation_faults(example: Row, talks: Sequence[str]) -> Iterator[str]:
-    """Yield why LLaMA-Factory has no entry for the conversations."""
+    """Yield the reasons why LLaMA-Factory cannot use the conversations, as texts for a message. `example`: a row with
+    all columns. `talks`: the columns that hold conversations."""
     for name in talks:
         if isinstance(_turns_in(example[name])[0][_role_and_content_keys(example[name])[1]], list):
             yield f"a turn of `{name}` holds a list of parts; write text with <image>, and the files as `images`"
@@ -247,8 +283,8 @@ def _conversation_faults(example: Row, talks: Sequence[str]) -> Iterator[str]:
 
 
 def _turn_order_fault(turns: Sequence[Mapping[str, Any]], role: str, content: str) -> str:
-    """Return what is wrong with the first turn that is out of order, and what to do; empty if all are in order. `role`
-    and `content` are the keys of a turn."""
+    """Return what is wrong with the first turn that is out of order, and what to do; an empty string if all turns are
+    in order. `role` and `content`: the keys of a turn."""
     words = {"system": "a system prompt", "user": "a question", "observation": "a question"}
     kinds = [
         next((kind for kind, names in _ROLE_NAMES.items() if str(turn.get(role)).lower() in names), "")
@@ -256,34 +292,39 @@ def _turn_order_fault(turns: Sequence[Mapping[str, Any]], role: str, content: st
     ]
     begin = 1 if kinds[:1] == ["system"] else 0
     for number, (turn, kind) in enumerate(zip(turns[begin:], kinds[begin:], strict=True), begin + 1):
-        said, wanted = words.get(kind, "an answer"), "a question" if (number - begin) % 2 else "an answer"
+        found_turn, expected_turn = words.get(kind, "an answer"), "a question" if (number - begin) % 2 else "an answer"
         if not kind:
             return f"turn {number} is of no known role"
-        if said != wanted:
-            return f"turn {number} is {said}, where {wanted} must stand"
+        if found_turn != expected_turn:
+            return f"turn {number} is {found_turn}, where {expected_turn} must stand"
         if not isinstance(turn.get(content), str):
             return f"turn {number} holds no text"
     return "" if (len(turns) - begin) % 2 == 0 else "it ends with a question: drop its last turn"
 
 
 def _missing_parts_message(example: Row) -> str:
-    """Return which parts no column is known to be, and how to name them; the last column of text is proposed as the
-    answer."""
-    (asked, answered), pair = _prompt_and_response(example), any(_chosen_rejected_columns(example, str))
-    lacks = [] if asked else [f"a prompt as text ({', '.join(PROMPT_NAMES[:4])})"]
-    lacks += [] if answered or pair else [f"an answer as text ({', '.join(RESPONSE_NAMES[:4])})"]
-    more = _first_column(example, [name for name in QUERY_NAMES if name != asked], str)
-    known = {part: name for part, name in (("prompt", asked), ("query", more), ("response", answered)) if name}
-    left = [name for name, value in example.items() if isinstance(value, str) and name not in known.values()]
-    if asked and len(left) == 1 and not (answered or pair):
-        entry = json.dumps({"columns": {**known, "response": left[0]}}, ensure_ascii=False)
-        return f"{' and '.join(lacks)}; if `{left[0]}` is the answer, write the entry {entry}"
-    if not left:
+    """Return, as text for a message, which of prompt and answer no column provides, and how to name their columns in
+    the dataset_info.json entry. If exactly one text column is left, the text proposes it as the answer."""
+    (prompt_column, response_column), pair = _prompt_and_response(example), any(_chosen_rejected_columns(example, str))
+    lacks = [] if prompt_column else [f"a prompt as text ({', '.join(PROMPT_NAMES[:4])})"]
+    lacks += [] if response_column or pair else [f"an answer as text ({', '.join(RESPONSE_NAMES[:4])})"]
+    query_column = _first_column(example, [name for name in QUERY_NAMES if name != prompt_column], str)
+    column_of_part = {
+        part: name
+        for part, name in (("prompt", prompt_column), ("query", query_column), ("response", response_column))
+        if name
+    }
+    other_columns = [
+        name for name, value in example.items() if isinstance(value, str) and name not in column_of_part.values()
+    ]
+    if prompt_column and len(other_columns) == 1 and not (response_column or pair):
+        entry = json.dumps({"columns": {**column_of_part, "response": other_columns[0]}}, ensure_ascii=False)
+        return f"{' and '.join(lacks)}; if `{other_columns[0]}` is the answer, write the entry {entry}"
+    if not other_columns:
         return f"{' and '.join(lacks)}; no other column is text"
-    missing = " and which the ".join(["the answer (`response`)"] if asked else ["the prompt", "`response`"])
-    return (
-        f"{' and '.join(lacks)}; the other columns of text are {', '.join(left)}: say in `columns` which is {missing}"
-    )
+    missing = " and which the ".join(["the answer (`response`)"] if prompt_column else ["the prompt", "`response`"])
+    found = f"{' and '.join(lacks)}; the other columns of text are {', '.join(other_columns)}"
+    return f"{found}: say in `columns` which is {missing}"
 
 
 # What to do for another stage with rows that look like those of sft.
@@ -295,24 +336,26 @@ _FORM_KEYS = ("formatting", "ranking", "columns", "tags")
 
 
 def suggest_entry(name: str, entry: Entry, stage: str, rows: Sequence[Row]) -> str:
-    """Return the entry to write and the stage to set for these rows, in words; empty if both are as they should be, or
-    no entry is known."""
+    """Return how to change the dataset_info.json entry or the recipe's stage so that they suit these rows, as text for
+    a message. An empty string if both suit the rows already, or if no entry describes the rows. `name`: the data set's
+    name. `entry`: its present entry."""
     try:
         form, suits = infer_entry(rows)
     except UnknownFormError:
         return ""
-    right = {**{key: value for key, value in entry.items() if key not in _FORM_KEYS}, **form}
+    new_entry = {**{key: value for key, value in entry.items() if key not in _FORM_KEYS}, **form}
     steps = [] if stage in TRAINABLE_STAGES[suits] else [f"set `stage: {suits}`"]
-    steps += [] if right == dict(entry) else [f"write {entry_as_json(name, right)} in dataset_info.json"]
-    other = _OTHER_STAGE_REMEDIES.get("dpo" if stage == "rm" else stage, "") if suits == "sft" else ""
-    return " and ".join(steps) + (f", or {other}" if other else "")
+    steps += [] if new_entry == dict(entry) else [f"write {entry_as_json(name, new_entry)} in dataset_info.json"]
+    other_remedy = _OTHER_STAGE_REMEDIES.get("dpo" if stage == "rm" else stage, "") if suits == "sft" else ""
+    return " and ".join(steps) + (f", or {other_remedy}" if other_remedy else "")
 
 
 _SENTENCE_WORDS = 4  # text of so many words is more than a name or an address
 
 
 def recipe_notes(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield notes for a recipe on these rows: on template, tool calls, media, columns that are not used."""
+    """Yield advice for a recipe that trains on these rows: about the template, tool calls, media, and columns that are
+    not used."""
     attr, text = inferred.attr, "\n".join(map(str, rows))
     if attr.formatting == "openai":
         yield "formatting openai needs LLaMA-Factory 0.9.4 or later; no other formatting reads `tool_calls`"
@@ -333,24 +376,26 @@ def recipe_notes(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def template_notes(inferred: InferredEntry) -> Iterator[str]:
-    """Yield what the template of a recipe for these rows must support."""
+    """Yield, as texts for a message, that the recipe's template must take images, videos or audios, for each of these
+    that the rows hold."""
     columns = inferred.attr.columns
     yield from (f"`template` must be one that takes {part}" for part in PLACEHOLDERS if columns.get(part))
 
 
 def _unused_columns(inferred: InferredEntry, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield columns with lists, sentences or labels that the entry leaves out; none for plain text, which they
-    describe."""
+    """Yield the columns that the entry leaves out although they hold lists, sentences or labels. If the entry is for
+    plain text (pre-training), only `reasoning_content` is reported, because the other columns usually describe the
+    text."""
     attr = inferred.attr
     if any(turn.get("reasoning_content") for turn in conversation_turns(attr, rows)):
         yield "reasoning_content"
     labels = {*LABEL_NAMES, *(side for pair in CHOSEN_REJECTED_NAMES for side in pair)}
     for name in dict.fromkeys(name for row in rows for name in row) if inferred.stage != "pt" else ():
-        held = (row[name] for row in rows if row.get(name) not in (None, "", []))
+        values = (row[name] for row in rows if row.get(name) not in (None, "", []))
         if name not in attr.columns.values() and any(
             str(name).lower() in labels
             or isinstance(value, list)
             or (isinstance(value, str) and len(value.split()) >= _SENTENCE_WORDS)
-            for value in held
+            for value in values
         ):
             yield name

@@ -1,9 +1,9 @@
-"""Rows of JSON files: one object on each line, objects over several lines, or a list. A file is never read whole, and
-what Arrow or pandas would refuse is refused here, too.
+"""Rows of JSON files: one object on each line, objects over several lines, or a list. A file is read piece by piece.
+Rows that Arrow or pandas would refuse are refused here, too.
 
-pyarrow's own reader, which the datasets library runs, cannot take its place (tried with pyarrow 26.0.1): a first row
-`null` and 20,000 levels of nesting end the process, 100,000 rows with 1,500 different keys in one object (7 MB) take
-26 s and 1.9 GiB, for each row gets all keys, and it makes rows of Python at a seventh of orjson's speed."""
+pyarrow's own reader, which the datasets library uses, is no substitute (tried with pyarrow 26.0.1): a first row `null`
+and 20,000 levels of nesting end the process; 100,000 rows with 1,500 different keys in one object (7 MB) take 26 s and
+1.9 GiB, because each row gets all keys; and it makes Python rows at a seventh of orjson's speed."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ _LINES_CHECKED_FOR_REPEATED_KEYS = 100
 
 
 def read_json(stream: IO[bytes], parse_line: ParseLine | None = None) -> Rows:
-    """Yield the rows of a file with their numbers: of the line in files of lines, else of the row. Raises
-    UnreadableError, and TooLargeError."""
+    """Yield the rows of a file with their numbers: the number of the line if each line holds a row, else the number of
+    the row. `parse_line`: the parser of a line; None for the standard library's. Raises UnreadableError for a file that
+    LLaMA-Factory cannot load, and TooLargeError for a row beyond the reading limits."""
     head = stream.read(64)
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UnreadableError(0, "is UTF-16 text; save it as UTF-8")
@@ -60,8 +61,10 @@ def read_json(stream: IO[bytes], parse_line: ParseLine | None = None) -> Rows:
 def read_json_lines(
     stream: IO[bytes], parse_line: ParseLine | None = None, span: tuple[int, int] | None = None
 ) -> Rows:
-    """Yield the objects of a file, one on each line with blank lines between, or each spread over several lines. `span`
-    is the part of the file to read, in bytes; numbers then count from its beginning."""
+    """Yield each object of a JSON lines file with its number. Each line holds one object or nothing; or each object is
+    spread over several lines. `span`: the first byte of the part of the file to read, and the byte after it; lines are
+    then counted from the start of this part. `parse_line`: the parser of a line; None for the standard library's.
+    Raises UnreadableError and TooLargeError as `read_json` does."""
     parse_line = parse_line or _parse_line
     position, end = span or (0, 0)
     begun = bool(span)
@@ -93,7 +96,7 @@ def read_json_lines(
 
 
 def _parse_line(line: bytes) -> Any:
-    """Parse a line with the standard library, as `orjson.loads` does."""
+    """Return the value of a line, parsed with the standard library. Raises ValueError where `orjson.loads` does."""
     if b"\\ud" in line or b"\\uD" in line:
         raise ValueError("half of a surrogate pair, perhaps")
     try:
@@ -103,8 +106,9 @@ def _parse_line(line: bytes) -> Any:
 
 
 def _objects_on_line(line: bytes, number: int, err: ValueError) -> list[dict[str, Any]]:
-    """Return the objects of a line that holds none or several, which Arrow reads, too. Raises UnreadableError; `err` is
-    what the parser says of the line."""
+    """Return the objects of a line that could not be parsed as one object: none for a blank line, or several one after
+    the other, which Arrow accepts. `err`: the parser's error for the line. Raises UnreadableError if the line holds
+    anything else."""
     if not line.strip():
         return []
     try:
@@ -121,8 +125,8 @@ def _objects_on_line(line: bytes, number: int, err: ValueError) -> list[dict[str
 
 
 def _multiline_objects(stream: IO[bytes]) -> Rows | None:
-    """Return the objects that are spread over several lines each; None, with the stream as it was, if the first is
-    none."""
+    """Return the objects of a file whose objects are spread over several lines. None if the file does not begin with a
+    JSON value; the stream is then back at its old position."""
     position = stream.tell()
     stream.seek(0)
     values = iter(JsonStream(stream))
@@ -160,7 +164,8 @@ def _require_flat(value: Any, number: int) -> None:
 
 
 def _parse_int(text: str) -> float:
-    """Parse a whole number in a line; one of too many digits for an integer is a float, as Arrow has it."""
+    """Return the value of an integer in a JSON lines file. An integer of too many digits becomes a float, as in
+    Arrow."""
     return int(text) if len(text) < _MAX_INT_DIGITS else float(text)
 
 
@@ -172,7 +177,8 @@ def _parse_float(text: str) -> float:
 
 
 def _parse_int64(text: str) -> int:
-    """Parse a whole number in a list. pandas, which reads lists, takes none beyond 64 bits."""
+    """Return the value of an integer in a JSON file that is one list. Raises UnreadableError for an integer beyond 64
+    bits, because pandas reads such files and refuses it."""
     if len(text) > _INT64_LENGTH or not -(1 << 63) <= (value := int(text)) < 1 << 64:
         raise UnreadableError(0, f"holds the number {text[:24]}, which is too large")
     return value
@@ -183,8 +189,8 @@ _LIST_DECODER = json.JSONDecoder(parse_int=_parse_int64)
 
 
 class JsonStream:
-    """The JSON values of a stream: those of a list, or values that follow each other. The text that is held grows until
-    it contains the whole of the next value."""
+    """The JSON values of a stream: the items of a list, or values that follow each other without commas. The stream is
+    read in chunks until the next value is complete."""
 
     def __init__(self, stream: IO[bytes], is_list: bool = False) -> None:
         self._stream, self._is_list = stream, is_list
@@ -209,7 +215,8 @@ class JsonStream:
             raise UnreadableError(0, "goes on after the end of its list")
 
     def _find_next(self) -> bool:
-        """Move to the next value; False if there is none. A list has one comma between its values, others have none."""
+        """Move to the next value of the stream; return False if there is none. Raises UnreadableError unless the values
+        of a list are separated by one comma, and values outside of a list by none."""
         commas = 0
         while True:
             end = _GAP.match(self._text, self._position).end()  # type: ignore[union-attr]
@@ -226,7 +233,7 @@ class JsonStream:
         return not closes
 
     def _parse_next(self) -> Any:
-        wanted = _CHUNK
+        read_size = _CHUNK
         while True:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._position)
@@ -236,19 +243,20 @@ class JsonStream:
             except UnreadableError as err:
                 raise UnreadableError(self._number, str(err)) from None
             except json.JSONDecodeError as err:
-                wanted *= 2
+                read_size *= 2
                 cut = err.msg.startswith("Unterminated") or err.pos + _CUT_MARGIN > len(self._text)
                 if cut and len(self._text) - self._position > reading_limits.MAX_ROW_BYTES:
                     raise reading_limits.row_too_large(self._number) from None
-                if not cut or not self._read_more(wanted):
+                if not cut or not self._read_more(read_size):
                     where = f"line {self._lines_before + err.lineno}"
                     raise UnreadableError(self._number, f"is not valid JSON: {err.msg.lower()} at {where}") from None
         text, self._position = self._text[self._position : end], end
         return self._as_datasets_reads(value, text)
 
     def _as_datasets_reads(self, value: Any, text: str) -> Any:
-        """Return the value that this text stands for, as the datasets library has it. Halves of surrogate pairs are no
-        characters: pandas drops those in a list, and Arrow refuses those in a line. Raises UnreadableError."""
+        """Return a parsed value as the datasets library would read it from `text`. Half of a surrogate pair is not a
+        character: pandas drops it from a file that is one list, and Arrow refuses it in a JSON line. Raises
+        UnreadableError for text that Arrow refuses or that is not UTF-8."""
         if not text.isascii():
             try:
                 text.encode()
@@ -260,13 +268,13 @@ class JsonStream:
         if "\\ud" not in text and "\\uD" not in text:
             return value
         text = json.dumps(value, ensure_ascii=False)
-        whole = text.encode(errors="ignore")
-        if whole == text.encode(errors="surrogatepass"):
+        encoded = text.encode(errors="ignore")
+        if encoded == text.encode(errors="surrogatepass"):
             return value
         if not self._is_list:
             fault = "holds half of a surrogate pair (`\\ud800` to `\\udfff`), no character"
             raise UnreadableError(self._number, fault)
-        return json.loads(whole)
+        return json.loads(encoded)
 
     def _read_more(self, size: int) -> str:
         data = self._stream.read(size)

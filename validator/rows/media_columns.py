@@ -1,4 +1,5 @@
-"""Checks of the image, video and audio files of a row, and of the placeholders in its text, one for each file."""
+"""Checks of the image, video and audio files that a row names, and of the placeholders for them in the row's text, one
+per file."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ PLACEHOLDERS = {"images": "<image>", "videos": "<video>", "audios": "<audio>"}
 
 
 class MediaSupport(NamedTuple):
-    """The kinds of media that a template reads (None: not known), the folder that paths in the data count from, and the
-    name of the template."""
+    """What a recipe accepts as media. `kinds`: the media that its template accepts (image, video, audio); None if not
+    known. `folder`: the folder to which paths in the data are relative. `template`: the template's name."""
 
     kinds: frozenset[str] | None
     folder: str
@@ -23,8 +24,9 @@ class MediaSupport(NamedTuple):
 
 
 def media_fault(attr: DatasetAttr, media: MediaSupport, row: Row, sample: Sample) -> str:
-    """Return why the media of a row end the run; empty if they do not. Source: llamafactory/data/mm_plugin.py,
-    MMPluginMixin._validate_input and _validate_messages; data/converter.py, DatasetConverter._find_medias."""
+    """Return why LLaMA-Factory stops at the media of a row; an empty string if it does not stop. Source:
+    llamafactory/data/mm_plugin.py, MMPluginMixin._validate_input and _validate_messages; data/converter.py,
+    DatasetConverter._find_medias."""
     if media.kinds is None or not (media.kinds or attr.has_media):
         return ""
     for part, mark in PLACEHOLDERS.items():
@@ -42,7 +44,8 @@ def media_fault(attr: DatasetAttr, media: MediaSupport, row: Row, sample: Sample
 
 
 def missing_media_files(value: object, folder: str) -> Iterator[str]:
-    """Yield the paths in a column of media that are neither in the folder nor in the working directory."""
+    """Yield the paths of files that exist neither in `folder` nor in the working directory. `value`: a row's value in a
+    column of images, videos or audios."""
     return (path for path in media_paths(value) if not _is_file(Path(folder, path)) and not _is_file(Path(path)))
 
 
@@ -54,7 +57,8 @@ def _is_file(path: Path) -> bool:
 
 
 def media_paths(value: object) -> Iterator[str]:
-    """Yield the paths in a column of media, of files or of the frames of a video."""
+    """Yield the file paths in a row's value in a column of images, videos or audios. The value is a file, a list of
+    files, or the frames of a video."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -62,8 +66,9 @@ def media_paths(value: object) -> Iterator[str]:
 
 
 def first_media_fault(attr: DatasetAttr, stage: str, rows: Sequence[Row], part: str) -> str:
-    """Return the first row that is trained and has another number of placeholders than of files; empty if there is
-    none. Pre-training reads no media. Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_messages."""
+    """Return, as text for a message, the first row whose number of placeholders differs from its number of files; an
+    empty string if there is none. Rows that LLaMA-Factory drops do not count. `part`: images, videos or audios. Stage
+    pt reads no media. Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_messages."""
     check, column, mark = row_checker(attr, stage), attr.columns.get(part), PLACEHOLDERS[part]
     for number, row in enumerate(rows if stage != "pt" else (), 1):
         sample = check(row).sample if column or mark in str(row) else None
@@ -74,16 +79,18 @@ def first_media_fault(attr: DatasetAttr, stage: str, rows: Sequence[Row], part: 
 
 
 def _placeholder_mismatch(sample: Sample, part: str, mark: str, files: int) -> str:
-    """Return the numbers of files and of placeholders; empty if they agree for each answer with the turns before it.
-    The empty answer of a labelled pair is left out."""
+    """Return the numbers of files and of placeholders, as text for a message, if they differ; else an empty string.
+    `part`: images, videos or audios. `mark`: the placeholder, such as <image>. Placeholders in the prompt and in one
+    answer are counted together, for each answer in turn; the empty answer of KTO data is left out."""
     answers: list[Any] = [text for _, text in sample.answers if text] or [""]
-    asked = sum(text.count(mark) for _, text in sample.prompt)
+    prompt_marks = sum(text.count(mark) for _, text in sample.prompt)
     for answer in answers:
-        if (marks := asked + answer.count(mark)) != files:
+        if (marks := prompt_marks + answer.count(mark)) != files:
             return f"{files:,} {part} and {marks:,} {mark} in its turns; write one for each"
     return ""
 
 
 def _file_count(value: object) -> int:
-    """Return the number of files that a column names: a list of them, one, or none."""
+    """Return the number of files in the value of a media column: the length of a list, 1 for any other value, 0 for
+    null."""
     return len(value) if isinstance(value, list) else int(value is not None)

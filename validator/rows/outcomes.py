@@ -1,5 +1,5 @@
-"""Outcomes of rows under an entry of dataset_info.json: a row is trained, dropped for a reason, or ends the run. Also
-why none of the rows would be trained."""
+"""Outcomes of the rows of a data set under their dataset_info.json entry: LLaMA-Factory trains on a row, drops it, or
+stops. Also why no row would be trained on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ NO_ANSWER, TURN_ORDER, INCOMPLETE_PAIR, NO_LABEL, TWO_ANSWERS, DATE_ANSWER, ENDS
 
 
 def row_status(sample: Sample, stage: str) -> int:
-    """Return the code of a sample's outcome in a training stage. Raises FatalRowError if it ends the run."""
+    """Return the code of what LLaMA-Factory does with a sample in a training stage. TRAINED means that it trains on the
+    sample; any other code is an index of STATUS_REASONS, why it drops the sample. Raises FatalRowError if LLaMA-Factory
+    stops at the sample."""
     if stage == "pt":
         if not sample.prompt:
             raise FatalRowError("no turn; pre-training reads the first one")
@@ -41,7 +43,8 @@ def row_status(sample: Sample, stage: str) -> int:
 
 
 class RowOutcome(NamedTuple):
-    """Outcome of a row: its sample if it is trained, else why it is dropped or why it ends the run."""
+    """What LLaMA-Factory does with a row. `sample`: the converted row if LLaMA-Factory trains on it; else None.
+    `dropped`: why the row is dropped, `stops`: why the run ends at the row, as text for a message; else empty."""
 
     sample: Sample | None = None
     dropped: str = ""
@@ -49,7 +52,8 @@ class RowOutcome(NamedTuple):
 
 
 def row_checker(attr: DatasetAttr, stage: str) -> Callable[[Row], RowOutcome]:
-    """Return the function that tells the outcome of a row in a training stage."""
+    """Return a function that takes a row and returns whether LLaMA-Factory trains on it, drops it, or stops at it.
+    `attr`: the columns and tags of the data set. `stage`: the training stage."""
     convert = row_converter(attr)
 
     def check(row: Row) -> RowOutcome:
@@ -75,14 +79,16 @@ def count_trained(attr: DatasetAttr, stage: str, rows: Sequence[Row]) -> int:
 
 
 def first_fatal_row(attr: DatasetAttr, stage: str, rows: Sequence[Row]) -> str:
-    """Return the first row that ends the run, and why; empty if none does."""
+    """Return the number of the first row at which LLaMA-Factory stops, and the reason, as text for a message; an empty
+    string if it stops at no row."""
     check = row_checker(attr, stage)
     faults = ((number, check(row).stops) for number, row in enumerate(rows, 1))
     return next((f"row {number} ends the run: {stops}" for number, stops in faults if stops), "")
 
 
 def why_none_trained(attr: DatasetAttr, stage: str, rows: Sequence[Row]) -> str:
-    """Return why LLaMA-Factory trains on none of the rows; empty if it trains on one, or there is no row."""
+    """Return why LLaMA-Factory trains on none of the rows, as text for a message. An empty string if it trains on at
+    least one row, or if there are no rows."""
     if why := missing_columns(attr, rows):
         return why
     first: RowOutcome | None = None
@@ -100,20 +106,24 @@ def why_none_trained(attr: DatasetAttr, stage: str, rows: Sequence[Row]) -> str:
 
 
 def missing_columns(attr: DatasetAttr, rows: Sequence[Row]) -> str:
-    """Return the columns or tags that no row has although the run looks them up, which raises a KeyError; empty if none
-    is missing."""
+    """Return, as text for a message, the columns or turn keys that LLaMA-Factory needs and no row has, so that the run
+    ends with a KeyError. An empty string if none is missing."""
     names = dict.fromkeys(name for row in rows for name in row)
     absent = [name for name in dict.fromkeys(attr.required_columns()) if name and name not in names]
     if absent and rows:
         return f"the rows have no `{'`, `'.join(absent)}` (they have {', '.join([*names][:8])})"
     keys = dict.fromkeys(key for turn in conversation_turns(attr, rows) for key in turn)
-    wanted = [tag for tag in (attr.tags["role_tag"], attr.tags["content_tag"]) if tag and tag not in keys]
-    return f"the turns have no `{'`, `'.join(wanted)}` (they have {', '.join(keys)})" if keys and wanted else ""
+    missing_tags = [tag for tag in (attr.tags["role_tag"], attr.tags["content_tag"]) if tag and tag not in keys]
+    return (
+        f"the turns have no `{'`, `'.join(missing_tags)}` (they have {', '.join(keys)})"
+        if keys and missing_tags
+        else ""
+    )
 
 
 def conversation_turns(attr: DatasetAttr, rows: Sequence[Row]) -> Iterator[Row]:
-    """Yield the turns of all conversations; none of rows in another form."""
+    """Yield the turns of all conversations in the rows; nothing for rows of formatting alpaca."""
     column = attr.columns.get("messages") if attr.formatting != "alpaca" else None
     for row in rows if column else ():
-        held = row.get(column or "")
-        yield from (turn for turn in held if isinstance(turn, Mapping)) if isinstance(held, list) else ()
+        turns = row.get(column or "")
+        yield from (turn for turn in turns if isinstance(turn, Mapping)) if isinstance(turns, list) else ()

@@ -1,5 +1,5 @@
-"""Limits on what of a data set is read and held at once, so that reading takes less than a gibibyte of memory whatever
-is in a file. Also the errors for files and rows that are beyond a limit or cannot be read."""
+"""Limits on how much of a data set is read and held in memory at the same time, so that reading takes less than 1 GiB
+whatever a file contains. Also the errors for files and rows that are beyond a limit or cannot be read."""
 
 from __future__ import annotations
 
@@ -31,23 +31,24 @@ MAX_PYLIST_BYTES = 96 << 20
 
 
 class TooLargeError(RecipeError):
-    """A file that LLaMA-Factory may well read, but that is too large to be looked into."""
+    """A file that is beyond the limits of this module and is not read. LLaMA-Factory may be able to read it."""
 
 
 def in_mebibytes(size: int) -> str:
-    """Return a number of bytes in words."""
+    """Return a number of bytes as text in MiB, such as "8 MiB"."""
     return f"{size >> 20} MiB"
 
 
 def row_too_large(number: int) -> TooLargeError:
-    """Return the error for a row of more than MAX_ROW_BYTES."""
+    """Return the error for a row of more than MAX_ROW_BYTES. `number`: the number of the row."""
     return TooLargeError(
         f"row {number:,} is larger than {in_mebibytes(MAX_ROW_BYTES)}, the most that is read; split it, or take it out"
     )
 
 
 def batch_too_large(number: int) -> TooLargeError:
-    """Return the error for rows that take more than MAX_ARROW_BATCH_BYTES."""
+    """Return the error for a batch of rows that takes more than MAX_ARROW_BATCH_BYTES. `number`: the number of the
+    batch's first row."""
     return TooLargeError(
         f"rows from {number:,} on take more than {in_mebibytes(MAX_ARROW_BATCH_BYTES)} unpacked, "
         f"the most that is read; "
@@ -57,23 +58,23 @@ def batch_too_large(number: int) -> TooLargeError:
 
 def too_many_columns(count: int) -> TooLargeError:
     """Return the error for rows with more than MAX_COLUMNS columns."""
-    said = f"the rows have {count:,} columns or more, and at most {MAX_COLUMNS:,} are read"
-    return TooLargeError(f"{said}; each key of a row is a column, so write keys that vary as text")
+    count_message = f"the rows have {count:,} columns or more, and at most {MAX_COLUMNS:,} are read"
+    return TooLargeError(f"{count_message}; each key of a row is a column, so write keys that vary as text")
 
 
 @contextmanager
 def memory_limit(most: int) -> Iterator[None]:
-    """Limit this process to `most` bytes beyond what it has now (RLIMIT_DATA, on Linux; elsewhere there is no
-    limit)."""
+    """Limit the memory of this process inside of the `with` block. `most`: the bytes that it may use in addition to
+    what it uses now (RLIMIT_DATA). Only Linux has the limit."""
     try:
         status = Path("/proc/self/status").read_text()
-        held = int(status.partition("VmData:")[2].split()[0]) << 10
+        current_bytes = int(status.partition("VmData:")[2].split()[0]) << 10
         import resource
     except (OSError, ImportError, IndexError, ValueError):
         yield
         return
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [limit for limit in (held + most, *before) if limit != resource.RLIM_INFINITY]
+    limits = [limit for limit in (current_bytes + most, *before) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), before[1]))
     try:
         yield
@@ -82,7 +83,7 @@ def memory_limit(most: int) -> Iterator[None]:
 
 
 def approximate_size(value: object) -> int:
-    """Return an estimate of the bytes of a value read from JSON: its characters, and 50 for each item."""
+    """Return the approximate bytes of a value that was read from JSON: its characters, and 50 bytes for each item."""
     total, left = 0, [value]
     while left:
         one = left.pop()
@@ -95,29 +96,30 @@ def approximate_size(value: object) -> int:
 
 
 def blocks(items: Iterable[T], most: int, size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield the items in lists of `most`, of fewer if their sizes together exceed MAX_BLOCK_BYTES. Items before an
-    UnreadableError are yielded before it is raised."""
-    held, weight = list[T](), 0
+    """Yield the items in lists of at most `most` items. A list ends early if the `size` of its items together exceeds
+    MAX_BLOCK_BYTES. If the iteration raises UnreadableError, the items before the error are yielded first."""
+    block, weight = list[T](), 0
     try:
         for item in items:
-            held.append(item)
+            block.append(item)
             weight += size(item)
-            if len(held) == most or weight > MAX_BLOCK_BYTES:
-                yield held
-                held, weight = [], 0
+            if len(block) == most or weight > MAX_BLOCK_BYTES:
+                yield block
+                block, weight = [], 0
     except UnreadableError:
-        if held:
-            yield held
+        if block:
+            yield block
         raise
-    if held:
-        yield held
+    if block:
+        yield block
 
 
 TOO_DEEP = f"is nested deeper than {MAX_NESTING} levels, the most that Arrow holds"
 
 
 class UnreadableError(Exception):
-    """A file, or one of its rows, that LLaMA-Factory cannot load. `row` counts from 1; 0: the file as a whole."""
+    """A file, or one of its rows, that LLaMA-Factory cannot load. `row`: number of the row, from 1; 0 if the file as a
+    whole cannot be loaded."""
 
     def __init__(self, row: int, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""bitsandbytes' quantized linear modules, made of tensors of the right shapes only."""
+"""Builds the quantized linear modules of bitsandbytes from tensors that have the right shapes but no values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ Tensors = list[torch.Tensor]
 
 
 def quantize_linears(model: Any, bits: int, double: bool, kind: str, real: bool) -> Tensors:
-    """Replace every linear module but the output layer, as transformers does when it loads a model in 4 or 8 bits.
-    Return the tensors that are no parameters: scales and codes. `real` computes the weights."""
+    """Replace every linear module except the output layer by a quantized module, as transformers does when it loads a
+    model in 4 or 8 bits. Return the tensors of scales and codes, which are no parameters. `double` and `kind` are the
+    settings of 4-bit quantization (double quantization, quantization type). If `real` is true, the weights have values,
+    and 4-bit weights are computed from them."""
     extra: Tensors = []
     head = model.get_output_embeddings()
     for module in list(model.modules()):
@@ -33,10 +35,11 @@ def quantize_linears(model: Any, bits: int, double: bool, kind: str, real: bool)
     return extra
 
 
-def _without_values(make: Any, *args: Any, **more: Any) -> Any:
-    """Return the module on the meta device: its own initial weights are dropped at once."""
+def _without_values(make: Any, *args: Any, **options: Any) -> Any:
+    """Create a module of the class `make` with these arguments and without bias on the meta device, so that its initial
+    weights take no memory."""
     with unset_fake_temporarily(), torch.device("meta"):
-        return make(*args, bias=False, **more)
+        return make(*args, bias=False, **options)
 
 
 def _linear_4bit(linear: nn.Linear, double: bool, kind: str, real: bool) -> tuple[nn.Module, Tensors]:
@@ -56,8 +59,9 @@ def _linear_4bit(linear: nn.Linear, double: bool, kind: str, real: bool) -> tupl
 
 
 def _quant_state(linear: nn.Linear, double: bool, kind: str) -> Any:
-    """Return the state that bitsandbytes.functional.quantize_4bit makes: one scale a block; with double quantization
-    one byte a block and a scale of scales."""
+    """Return the state that bitsandbytes.functional.quantize_4bit creates: one fp32 scale for each block of weights.
+    With double quantization (`double`) each block has a scale of one byte, and blocks of scales have an fp32 scale.
+    `kind` is the quantization type, such as nf4."""
     blocks = -(-linear.weight.numel() // _WEIGHT_BLOCK)
     scales = torch.empty(-(-blocks // _SCALE_BLOCK), dtype=torch.float32) if double else None
     return QuantState(
@@ -75,8 +79,9 @@ def _quant_state(linear: nn.Linear, double: bool, kind: str) -> Any:
 
 
 def _packed_weight(linear: nn.Linear, state: Any, double: bool, kind: str) -> Any:
-    """Return the weight, four values in the bytes of one bf16 element, with the attributes that bitsandbytes reads off
-    its own class."""
+    """Return the 4-bit weight of a linear module, without values, with the attributes that bitsandbytes reads from its
+    own class. The weight has the type bf16, and the two bytes of one element hold four 4-bit values. `double` and
+    `kind` are the settings of the quantization."""
     half = torch.bfloat16
     weight: Any = nn.Parameter(torch.empty(linear.weight.numel() // 4, 1, dtype=half), requires_grad=False)
     weight.quant_state, weight.bnb_quantized, weight.compress_statistics = state, True, double
@@ -85,7 +90,8 @@ def _packed_weight(linear: nn.Linear, state: Any, double: bool, kind: str) -> An
 
 
 def _linear_8bit(linear: nn.Linear) -> tuple[nn.Module, Tensors]:
-    """Return the module on the path that CUDA takes, without outliers, as these are few, and its scales."""
+    """Return an 8-bit module in place of a linear module, and the tensor of its scales. bitsandbytes' path for CPUs is
+    replaced by its path for CUDA. Outliers are left out, because they are few."""
     _functions.MatMul8bitFp = _functions.MatMul8bitLt  # the path of CPUs
     module = _without_values(bnb.nn.Linear8bitLt, linear.in_features, linear.out_features, has_fp16_weights=False)
     shape = (linear.out_features, linear.in_features)

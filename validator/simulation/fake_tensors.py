@@ -1,8 +1,8 @@
-"""Makes fake tensors behave as tensors on CUDA would: operators, attention, autocast, workspace of kernels, and
-the values of small integer tensors.
+"""Makes fake tensors behave like tensors on CUDA: operators, attention, autocast, workspace of kernels, and the values
+of small integer tensors.
 
-The tensors claim to be on the CPU. transformers' classes choose shapes by the values of small integer tensors, so
-these keep theirs; scalars of all others are read as zero."""
+The fake tensors have the device type CPU. transformers' classes choose shapes by the values of small integer tensors,
+so these tensors keep their values. Scalars of all other tensors are read as zero."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tensor: TypeAlias = torch.Tensor
 
 
 def _autocast_inputs(*tensors: Tensor) -> list[Tensor]:
-    """Return the inputs of a matmul as autocast casts them."""
+    """Return the inputs of a matmul after autocast: in bf16 if autocast is on, otherwise unchanged."""
     if not torch.is_autocast_enabled("cpu"):
         return list(tensors)
     return [tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor for tensor in tensors]
@@ -33,8 +33,9 @@ def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Attention by the kernel that CUDA would take. Without a mask that is FlashAttention-2, which keeps q, k, v, its
-    output and the fp32 log-sum-exp; with a mask, or with heads of unequal width, the memory-efficient kernel."""
+    """Compute attention with the kernel that CUDA would choose. Without a mask the kernel is FlashAttention-2, which
+    saves q, k, v, its output and the fp32 log-sum-exp. With a mask, or with value heads of another width, the kernel is
+    the memory-efficient one."""
     q, k, v = _autocast_inputs(query, key, value)
     wide = attn_mask is None and q.shape[-1] > _MAX_FLASH_HEAD_DIM
     if q.shape[1] != k.shape[1] and (wide or not enable_gqa):
@@ -53,9 +54,9 @@ def scaled_dot_product_attention(
 
 def _math_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool,
              scale: float | None, enable_gqa: bool) -> Tensor:  # fmt: skip
-    """Attention with the scores of all pairs of tokens, in fp32. No other kernel accepts grouped-query heads that are
-    too wide for FlashAttention (transformers pull request 46960), or whose keys are shared by broadcasting (PyTorch,
-    native attention, _scaled_dot_product_attention_math)."""
+    """Compute attention from the fp32 scores of all pairs of tokens. This is the only kernel for grouped-query heads
+    that are too wide for FlashAttention (transformers pull request 46960), or whose keys are shared by broadcasting
+    (PyTorch, native attention, _scaled_dot_product_attention_math)."""
     math = torch.ops.aten._scaled_dot_product_attention_math
     with torch.autocast("cpu", enabled=False):  # CUDA's autocast does not reach into this operator
         out: Tensor = math(query, key, value, mask, dropout, causal, scale=scale, enable_gqa=enable_gqa)[0]
@@ -64,7 +65,8 @@ def _math_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
 
 def flash_attention(_module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: Any, dropout: float = 0.0,
            scaling: float | None = None, **_: Any) -> tuple[Tensor, None]:  # fmt: skip
-    """Attention as the flash-attn package computes it, in half precision only."""
+    """Compute attention as the flash-attn package does, which works in half precision only: fp32 inputs are converted
+    to bf16. The mask is ignored."""
     q, k, v = _autocast_inputs(query, key, value)
     if q.dtype == torch.float32:
         q, k, v = (tensor.to(torch.bfloat16) for tensor in (q, k, v))
@@ -74,8 +76,8 @@ def flash_attention(_module: Any, query: Tensor, key: Tensor, value: Tensor, _ma
 
 def _layer_norm(entering: Tensor, shape: Any, weight: Any = None, bias: Any = None,
                 eps: float = 1e-5) -> Tensor:  # fmt: skip
-    """LayerNorm, which CUDA's autocast computes in fp32 (PyTorch, Automatic Mixed Precision, ops that autocast to
-    float32)."""
+    """Compute LayerNorm, in fp32 if autocast is on, as CUDA's autocast does (PyTorch, Automatic Mixed Precision, ops
+    that autocast to float32)."""
     if torch.is_autocast_enabled("cpu"):
         entering, weight, bias = (None if each is None else each.float() for each in (entering, weight, bias))
     return torch.layer_norm(entering, shape, weight, bias, eps, True)
@@ -84,15 +86,16 @@ def _layer_norm(entering: Tensor, shape: Any, weight: Any = None, bias: Any = No
 _TORCH_POW = torch.pow
 
 
-def _pow(base: Any, exponent: Any, **more: Any) -> Tensor:
-    """Power, which CUDA's autocast computes in fp32 (see `_layer_norm`)."""
+def _pow(base: Any, exponent: Any, **options: Any) -> Tensor:
+    """Compute a power, in fp32 if autocast is on, as CUDA's autocast does (see `_layer_norm`)."""
     raised = isinstance(base, torch.Tensor) and base.is_floating_point() and torch.is_autocast_enabled("cpu")
-    power: Tensor = _TORCH_POW(base.float() if raised else base, exponent, **more)
+    power: Tensor = _TORCH_POW(base.float() if raised else base, exponent, **options)
     return power
 
 
 def _dropout(entering: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Dropout with CUDA's mask of one byte an element; the CPU's kernel keeps a mask in the dtype of its input."""
+    """Compute dropout with CUDA's mask of one byte per element. The CPU's kernel would save a mask in the dtype of its
+    input."""
     if not training or p == 0 or inplace:
         return torch.dropout(entering, p, training)
     dropped: Tensor = torch.ops.aten.native_dropout(entering, p, True)[0]
@@ -100,7 +103,7 @@ def _dropout(entering: Tensor, p: float = 0.5, training: bool = True, inplace: b
 
 
 class _GroupedMatmul(torch.autograd.Function):
-    """Makes the allocations of a grouped matmul, forward and backward, without computing it."""
+    """Allocates the tensors of a grouped matmul, in the forward and the backward pass, without computing them."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, weights: Tensor) -> Tensor:
@@ -113,28 +116,30 @@ class _GroupedMatmul(torch.autograd.Function):
         return torch.empty_like(rows), torch.empty_like(weights)
 
 
-def _grouped_mm(rows: Tensor, weights: Tensor, **more: Any) -> Tensor:
-    """Grouped matmul of experts. On CUDA fp32 works, too, by one matmul for each group (aten, GroupedMMUtils.h); the
-    fake kernel refuses it."""
+def _grouped_mm(rows: Tensor, weights: Tensor, **options: Any) -> Tensor:
+    """Compute the grouped matmul of experts. On CUDA fp32 inputs are allowed, too, with one matmul for each group
+    (aten, GroupedMMUtils.h). The fake kernel refuses fp32, so `_GroupedMatmul` stands in."""
     if rows.dtype == torch.bfloat16:
-        return torch._grouped_mm(rows, weights, **more)
-    made: Tensor = _GroupedMatmul.apply(rows, weights)
-    return made
+        return torch._grouped_mm(rows, weights, **options)
+    product: Tensor = _GroupedMatmul.apply(rows, weights)
+    return product
 
 
 @contextlib.contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Replace operators of the CPU by CUDA's, for models that call them by torch.nn.functional."""
+    """Within the `with` block, replace CPU operators by versions that allocate what CUDA's operators do. The
+    replacement affects models that call the operators through torch.nn.functional."""
     operators = {"scaled_dot_product_attention": scaled_dot_product_attention, "layer_norm": _layer_norm,
                  "dropout": _dropout, "grouped_mm": _grouped_mm}  # fmt: skip
-    known: dict[str, Any] = {name: operator for name, operator in operators.items() if hasattr(functional, name)}
-    with mock.patch.multiple(functional, **known), mock.patch.object(torch, "pow", _pow):
+    replaced: dict[str, Any] = {name: operator for name, operator in operators.items() if hasattr(functional, name)}
+    with mock.patch.multiple(functional, **replaced), mock.patch.object(torch, "pow", _pow):
         yield
 
 
 def kernel_workspace(name: str, args: Sequence[Any]) -> int:
-    """Bytes that a kernel allocates and frees while it runs: flash attention's fp32 query gradient, softmax sums and
-    expanded key and value gradients; the dequantized weight of a 4-bit matmul."""
+    """Bytes that a kernel allocates and frees while it runs; 0 for most operators. Flash attention's backward pass
+    needs an fp32 query gradient, softmax sums, and expanded key and value gradients. A 4-bit matmul needs the
+    dequantized weight."""
     if name == "_scaled_dot_product_flash_attention_backward":
         q, k = args[1], args[2]
         batch, heads, length, width = q.shape
@@ -154,26 +159,26 @@ _ARANGE, _FULL, _ZEROS, _WHERE = torch.arange, torch.full, torch.zeros, torch.wh
 _ITEM, _GET, _SET = Tensor.item, Tensor.__getitem__, Tensor.__setitem__
 
 
-def _arange(*bounds: Any, **more: Any) -> Tensor:
-    whole = not more.get("dtype") and bounds and all(type(bound) is int for bound in bounds)
-    if not whole or not range(*bounds):
-        return _ARANGE(*bounds, **more)
-    return torch.tensor(list(range(*bounds)), device=more.get("device"))
+def _arange(*bounds: Any, **options: Any) -> Tensor:
+    has_int_bounds = not options.get("dtype") and bounds and all(type(bound) is int for bound in bounds)
+    if not has_int_bounds or not range(*bounds):
+        return _ARANGE(*bounds, **options)
+    return torch.tensor(list(range(*bounds)), device=options.get("device"))
 
 
-def _full(size: Any, fill_value: Any, **more: Any) -> Tensor:
+def _full(size: Any, fill_value: Any, **options: Any) -> Tensor:
     sizes = [int(each) for each in size]
-    if more.get("dtype") not in _INTEGER_DTYPES:
-        return _FULL(sizes, fill_value, **more)
+    if options.get("dtype") not in _INTEGER_DTYPES:
+        return _FULL(sizes, fill_value, **options)
     with fake_tensor.unset_fake_temporarily():
-        values = _FULL(sizes, fill_value, dtype=more["dtype"]).tolist()
-    return torch.tensor(values, **more)
+        values = _FULL(sizes, fill_value, dtype=options["dtype"]).tolist()
+    return torch.tensor(values, **options)
 
 
-def _zeros(*size: Any, **more: Any) -> Tensor:
-    if more.get("dtype") not in _INTEGER_DTYPES:
-        return _ZEROS(*size, **more)
-    return _full(size[0] if isinstance(size[0], tuple | list) else size, 0, **more)
+def _zeros(*size: Any, **options: Any) -> Tensor:
+    if options.get("dtype") not in _INTEGER_DTYPES:
+        return _ZEROS(*size, **options)
+    return _full(size[0] if isinstance(size[0], tuple | list) else size, 0, **options)
 
 
 def _where(mask: Tensor, *values: Any) -> Any:
@@ -182,8 +187,8 @@ def _where(mask: Tensor, *values: Any) -> Any:
 
 @contextlib.contextmanager
 def keep_small_int_values(number: int) -> Iterator[None]:
-    """Make small integer tensors keep their values under FakeTensorMode. A boolean mask whose values are unknown is
-    taken to select `number` tokens."""
+    """Within the `with` block, make small integer tensors keep their values under FakeTensorMode. A boolean mask
+    without known values is assumed to select `number` tokens."""
 
     def get(tensor: Tensor, index: Any) -> Any:
         return _GET(tensor, _mask_as_indices(tensor, index, number))
@@ -207,12 +212,14 @@ def keep_small_int_values(number: int) -> Iterator[None]:
 
 
 def _known_value(tensor: Any) -> Any:
-    """Return the values that a fake tensor keeps; None if it has none."""
+    """Return the real values that FakeTensorMode keeps for a small fake tensor; None if it keeps no values for this
+    tensor."""
     return getattr(tensor, "constant", None)
 
 
 def _with_known_values(index: Any) -> Any:
-    """Return an index or a value in which fake tensors are replaced by their known values."""
+    """Return the index, or the value to assign, with the values of its fake tensors in place of these tensors. A fake
+    tensor without known values stays."""
     if isinstance(index, tuple):
         return tuple(_with_known_values(part) for part in index)
     if isinstance(index, slice):
@@ -221,7 +228,9 @@ def _with_known_values(index: Any) -> Any:
 
 
 def _mask_as_indices(tensor: Tensor, index: Any, number: int) -> Any:
-    """Return indices of as many elements as a boolean mask selects, or `index` itself if it is no such mask."""
+    """Convert a boolean mask into indices of as many elements as the mask selects, because a fake mask cannot select.
+    If the values of the mask are not known, `number` tokens are assumed. If `index` is no boolean mask, return `index`
+    unchanged."""
     mask = index[0] if isinstance(index, tuple) and index else index
     if not (isinstance(mask, fake_tensor.FakeTensor) and mask.dtype == torch.bool) or _known_value(tensor) is not None:
         return index
@@ -236,8 +245,8 @@ def _mask_as_indices(tensor: Tensor, index: Any, number: int) -> Any:
 
 @contextlib.contextmanager
 def read_scalars_as_zero() -> Iterator[None]:
-    """Make floats read as zero and tensors never equal, as fake tensors have no values. The tracker answers conditions
-    and refuses integers."""
+    """Within the `with` block, read every float scalar as zero and every comparison by torch.equal as False, because
+    fake tensors have no values. The tracker answers other conditions, and refuses integers."""
 
     def item(tensor: Tensor) -> Any:
         return 0.0 if tensor.dtype.is_floating_point else _ITEM(tensor)

@@ -1,5 +1,5 @@
-"""Training steps under fake tensors, followed by the tracker: forward and backward pass of each micro batch with the
-loss of LLaMA-Factory's own trainer, then the optimizer step."""
+"""Runs training steps with fake tensors while the tracker follows their memory: forward and backward pass of each micro
+batch, with the loss of LLaMA-Factory's own trainer, then the optimizer step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _ENVIRONMENT = {"TRANSFORMERS_DISABLE_TORCH_CHECK": "1", "DISABLE_VERSION_CHECK"
 
 
 class FollowedSteps(NamedTuple):
-    """The tracker's log of a run, bytes of all gradients and optimizer states, and counts of parameters."""
+    """What the tracker has logged while training steps ran. `gradients` and `states` are the bytes of all gradients and
+    of all optimizer states. `parameters` and `trainable` count parameters."""
 
     tracker: Tracker
     gradients: int
@@ -43,13 +44,14 @@ class FollowedSteps(NamedTuple):
 
 
 def follow_steps(request: SimulationRequest, real: bool = False) -> FollowedSteps:
-    """Run the steps of a request under fake tensors; `real` computes them on the CPU."""
+    """Run the training steps of a request with fake tensors, and return the log of their memory. With `real`, the steps
+    are computed on the CPU with real tensors."""
     gc.collect()
     enabled = torch.is_autocast_enabled
 
     def is_autocast_enabled(_device_type: str | None = None) -> bool:
-        """True if the CPU's autocast is on. PEFT, bitsandbytes and checkpointing ask for the state of CUDA's, which the
-        CPU's stands for."""
+        """True if autocast is on for the CPU, whatever device is asked for. PEFT, bitsandbytes and checkpointing ask
+        for CUDA's autocast, in whose place the simulation uses the CPU's."""
         return bool(enabled("cpu"))
 
     with (
@@ -63,8 +65,8 @@ def follow_steps(request: SimulationRequest, real: bool = False) -> FollowedStep
 
 @contextlib.contextmanager
 def _fake_tensors() -> Iterator[None]:
-    """Make tensors without values, on CUDA's kernels. Initial weights are not made, as some distributions read them
-    back (torch, trunc_normal_)."""
+    """Within the `with` block, create tensors without values that use CUDA's kernels. Weights are not initialized,
+    because some distributions read values back (torch, trunc_normal_)."""
     FakeTensorMode.__deepcopy__ = lambda mode, _memo: mode  # PEFT copies whole modules
 
     def leave_uninitialized(*_: Any, **__: Any) -> None:
@@ -79,7 +81,8 @@ def _fake_tensors() -> Iterator[None]:
 
 
 class _TrainingRun:
-    """A loaded model, its optimizer, and the tracker that follows them."""
+    """The model of a simulation request with its optimizer, and the tracker that follows their memory. If `real` is
+    true, tensors have values and the steps are computed on the CPU."""
 
     def __init__(self, request: SimulationRequest, real: bool) -> None:
         self.request, self.real = request, real
@@ -98,7 +101,7 @@ class _TrainingRun:
         follow_layers(self.model, self.tracker)
 
     def steps(self) -> FollowedSteps:
-        """Run all steps of the request."""
+        """Run all training steps of the request, and return the log of their memory."""
         hooks = [parameter.register_post_accumulate_grad_hook(self._mark_gradient) for parameter in self.trained]
         with self.tracker:
             if self.request.warm:
@@ -129,7 +132,7 @@ class _TrainingRun:
         return [value for value in values if isinstance(value, torch.Tensor)]
 
     def _optimizer_step(self) -> int:
-        """Make the optimizer's step, and return the bytes of all gradients."""
+        """Clip the gradients, run the optimizer's step, and free the gradients. Return the bytes of all gradients."""
         torch.nn.utils.clip_grad_norm_(self.trained, 1.0)
         self.optimizer.step()
         for state in self._optimizer_states():
@@ -141,11 +144,12 @@ class _TrainingRun:
 
     @property
     def _sequences(self) -> int:
-        """Sequences of a micro batch: a pair for each sample of a preference stage."""
+        """Number of sequences in a micro batch. In a preference stage each sample is a pair of sequences."""
         return self.request.micro_batch * (2 if self.request.stage in PAIRED_STAGES else 1)
 
     def _media_of_micro_batches(self) -> list[dict[str, torch.Tensor]]:
-        """Return images and sounds of each micro batch of a step."""
+        """Return the tensors of images and sounds for each micro batch of a step. The mappings are empty for a text
+        model."""
         if not hasattr(self.config, "vision_config"):
             return [{}] * self.request.grad_accum
         return [
@@ -155,7 +159,8 @@ class _TrainingRun:
         ]
 
     def _micro_step(self, step: int, media: dict[str, torch.Tensor]) -> None:
-        """Run the forward and backward pass of one micro batch."""
+        """Run the forward and backward pass of one micro batch. `step` is the number of the step, `media` the tensors
+        of images and sounds."""
         readable: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if not self.real:
             readable = (
@@ -187,14 +192,14 @@ def _allocated_bytes(tensor: torch.Tensor) -> int:
 
 
 def _wrap_in_autocast(model: Any) -> None:
-    """Do what accelerate.Accelerator.prepare_model does with mixed_precision="bf16". For the operators of these models
-    the CPU's autocast lists agree with CUDA's."""
+    """Wrap the model's forward pass in bf16 autocast, as accelerate.Accelerator.prepare_model does with
+    mixed_precision="bf16". The CPU's autocast is used, whose operator lists agree with CUDA's for these models."""
     autocast = torch.autocast("cpu", dtype=torch.bfloat16)
     model.forward = types.MethodType(convert_outputs_to_fp32(autocast(model.forward.__func__)), model)
 
 
 def _make_optimizer(name: str, model: Any, trained: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """Return the optimizer as transformers' Trainer makes it."""
+    """Return the optimizer as transformers' Trainer creates it. `name` is a name of SIMULATED_OPTIMIZERS."""
     if name == "adafactor":
         return Adafactor(trained, lr=1e-5, scale_parameter=False, relative_step=False)
     if name == "adamw_8bit":
@@ -210,9 +215,9 @@ _MIN_QUANTIZED_ELEMENTS, _MOMENT_BLOCK = 4096, 256
 
 
 class _AdamW8bit(torch.optim.Optimizer):
-    """The states of bitsandbytes' 8-bit AdamW: two uint8 moments with an fp32 scale for each block; fp32 moments for
-    small tensors and for embeddings, which transformers' Trainer excludes (`precise`: their ids). The update works in
-    place."""
+    """An optimizer with the states of bitsandbytes' 8-bit AdamW: two uint8 moments, with an fp32 scale for each block.
+    Moments are fp32 for small tensors and for embeddings, which transformers' Trainer excludes from quantization
+    (`precise` holds their ids). The step only creates the states, because the real update needs no further memory."""
 
     def __init__(self, trained: Iterable[torch.Tensor], precise: set[int]) -> None:
         self.precise = precise
@@ -234,14 +239,15 @@ class _AdamW8bit(torch.optim.Optimizer):
 
 
 def _supervised_loss(model: Any, batch: dict[str, torch.Tensor], items: torch.Tensor) -> Any:
-    """Return the loss as transformers.Trainer.compute_loss does: the outputs, and so the logits, die on return."""
+    """Return the loss as transformers.Trainer.compute_loss does. The model's outputs, and with them the logits, are
+    freed on return."""
     counted = "num_items_in_batch" in inspect.signature(Trainer.compute_loss).parameters  # the oldest do not
     return model(**batch, **({"num_items_in_batch": items} if counted else {}))["loss"]
 
 
 def _stage_loss(stage: str, model: Any, reference: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Return the loss of a stage by LLaMA-Factory's trainer. The trainer is made without transformers' Trainer around
-    it: `get_batch_loss_metrics` and `compute_loss` need no more than what is set here."""
+    """Return the loss of a preference stage from LLaMA-Factory's own trainer. The trainer is created without running
+    its constructor: `get_batch_loss_metrics` and `compute_loss` need only the attributes that are set here."""
     if stage == "rm":
         del batch["labels"]
         return PairwiseTrainer.compute_loss(PairwiseTrainer.__new__(PairwiseTrainer), model, batch)

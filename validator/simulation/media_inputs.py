@@ -1,8 +1,9 @@
-"""Inputs of multimodal models: one image and one sound in each sequence, as LLaMA-Factory's collator hands them over.
+"""Creates the inputs of multimodal models: one image and one sound in each sequence, in the form that LLaMA-Factory's
+collator passes to the model.
 
-The classes compute shapes from the grids of patches, so these small tensors keep their values (see `fake_tensors`). The
-place of an image in its sequence decides no shape: a mask of its tokens is taken to select as many tokens as there
-are."""
+Model classes compute shapes from the grids of patches, so these small tensors keep their values (see fake_tensors.py).
+The position of an image in its sequence changes no shape: a mask of its tokens is assumed to select as many tokens as
+the image has."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _MAX_SOFT_TOKENS = 280
 
 
 def image_inputs(config: Any, pixels: int, sequences: int, length: int) -> Tensors:
-    """Return the tensors of a batch beside its tokens: one image of so many pixels in each sequence."""
+    """Return the image tensors of a batch: one image of `pixels` pixels in each of the `sequences` sequences, which
+    have `length` tokens. Position and mask tensors are included if the model needs them with images."""
     vision = config.vision_config
     if hasattr(vision, "max_num_tiles"):
         return _tile_inputs(vision, sequences, length)
@@ -45,7 +47,8 @@ def image_inputs(config: Any, pixels: int, sequences: int, length: int) -> Tenso
 
 
 def _patch_inputs(config: Any, pixels: int, sequences: int) -> Tensors:
-    """Return the tensors of an image that is resized to a grid of patches, to rows of patches, or to one size."""
+    """Return the image tensors of a model that resizes an image to a grid of patches, to padded rows of patches, or to
+    one fixed size."""
     vision = config.vision_config
     if hasattr(vision, "spatial_merge_size"):
         shapes = _patch_grid(vision, pixels)
@@ -62,15 +65,16 @@ def _patch_inputs(config: Any, pixels: int, sequences: int) -> Tensors:
 
 
 def _image_token_marks(config: Any) -> tuple[str, int] | None:
-    """Return the batch's name for the marks of an image's tokens, and the number of these tokens."""
+    """Return the name of the batch tensor that marks image tokens, and the number of tokens of an image. Return None if
+    the model needs no marks."""
     if hasattr(config, "mm_tokens_per_image"):
         return "token_type_ids", config.mm_tokens_per_image
     return ("mm_token_type_ids", _MAX_SOFT_TOKENS) if hasattr(config.vision_config, "pooling_kernel_size") else None
 
 
 def _tile_inputs(vision: Any, pictures: int, length: int) -> Tensors:
-    """Return the tensors of as many tiles as an image may have, which the decoder's layers attend to
-    (processing_mllama.py)."""
+    """Return the image tensors of a batch of `pictures` images for a model that cuts an image into tiles, with the
+    largest number of tiles. The decoder's layers attend to the tiles (processing_mllama.py)."""
     tiles, size = vision.max_num_tiles, vision.image_size
     return {
         "pixel_values": torch.empty((pictures, 1, tiles, vision.num_channels, size, size)),
@@ -81,8 +85,8 @@ def _tile_inputs(vision: Any, pictures: int, length: int) -> Tensors:
 
 
 def _pooled_inputs(vision: Any, pictures: int) -> Tensors:
-    """Return the tensors of as many patches as an image may have, with their positions (image_processing_gemma4.py pads
-    to that number)."""
+    """Return the image tensors of a batch of `pictures` images for a model that pools patches: the largest number of
+    patches, to which image_processing_gemma4.py pads every image, and their positions."""
     patches = _MAX_SOFT_TOKENS * vision.pooling_kernel_size**2
     return {
         "pixel_values": torch.empty((pictures, patches, 3 * vision.patch_size**2)),
@@ -91,7 +95,7 @@ def _pooled_inputs(vision: Any, pictures: int) -> Tensors:
 
 
 def _padded_patches(config: Any) -> InputShapes:
-    """Return the shapes of rows of patches, padded to the most that an image has (transformers,
+    """Return the tensor shapes of an image as rows of patches, padded to the largest number of patches (transformers,
     image_processing_lfm2_vl.py)."""
     vision, side = config.vision_config, 16 * config.downsample_factor
     inputs = vision.num_channels * _patch_side(vision) ** 2
@@ -100,8 +104,8 @@ def _padded_patches(config: Any) -> InputShapes:
 
 
 def _patch_grid(vision: Any, pixels: int) -> InputShapes:
-    """Return the shapes of rows of patches and their grid, whose sides are multiples of the number of patches merged
-    along them."""
+    """Return the tensor shapes of an image as rows of patches and a grid. The sides of the grid are multiples of
+    `spatial_merge_size`, the number of patches merged along each side."""
     step = vision.patch_size * vision.spatial_merge_size
     side = max(int(math.sqrt(pixels)) // step, 1) * vision.spatial_merge_size
     inputs = vision.in_channels * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2
@@ -109,14 +113,14 @@ def _patch_grid(vision: Any, pixels: int) -> InputShapes:
 
 
 def _fixed_size(vision: Any) -> InputShapes:
-    """Return the shape of images that are resized to one size."""
+    """Return the tensor shape of an image that the model resizes to one fixed size."""
     size = vision.image_size if isinstance(vision.image_size, int) else vision.image_size[0]
     tiles = _MAX_TILES if hasattr(vision, "pixel_shuffle_ratio") else 1
     return {"pixel_values": (tiles, getattr(vision, "num_channels", 3), size, size)}
 
 
 def image_tokens(config: Any, inputs: Tensors) -> int:
-    """Return the number of tokens that stand for the images of a batch."""
+    """Return the number of text tokens that stand for the images of a batch."""
     pictures = int(inputs["pixel_values"].shape[0])
     if "image_position_ids" in inputs:
         return pictures * _MAX_SOFT_TOKENS
@@ -142,7 +146,8 @@ _FRAMES_PER_SECOND, _MAX_FRAMES = 100, 3000
 
 
 def audio_inputs(config: Any, seconds: int, sequences: int) -> dict[str, torch.Tensor]:
-    """Return the tensors of one sound of so many seconds in each sequence; none for 0 seconds."""
+    """Return the audio tensors of a batch: one sound of `seconds` seconds in each of the `sequences` sequences. The
+    mapping is empty for 0 seconds."""
     if not seconds:
         return {}
     frames = min(seconds * _FRAMES_PER_SECOND, _MAX_FRAMES)

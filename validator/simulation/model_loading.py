@@ -1,5 +1,5 @@
-"""Configuration and model as LLaMA-Factory's load_model makes them for a bf16 checkpoint, without reading the
-weights; also a shallower copy of a model, and Liger's kernels without a device."""
+"""Builds configuration and model as LLaMA-Factory's load_model does for a bf16 checkpoint, without reading weights.
+Also builds copies of a model with fewer layers, and makes Liger's kernels work without a device."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ _SHARED_LAYERS_KEY = "num_kv_shared_layers"
 
 
 def build_config(values: Mapping[str, Any], depth: int = 0) -> Any:
-    """Return the configuration, with `depth` layers if given: lists with one entry a layer are cut to it.
+    """Return the transformers configuration for the values of a config.json. With `depth`, the configuration has that
+    many layers, and lists with one entry for each layer are cut.
 
-    Raises LookupError for a type that transformers has no causal language model of."""
+    Raises LookupError if transformers has no causal language model of this type."""
     kind, thinker = str(values.get("model_type")), values.get("thinker_config")
     if isinstance(thinker, Mapping):  # all that LLaMA-Factory trains of an omni model (model/loader.py)
         return build_config({**thinker, "model_type": f"{kind}_thinker"}, depth)
@@ -61,7 +62,8 @@ def build_config(values: Mapping[str, Any], depth: int = 0) -> Any:
 
 
 def _vision_config(kind: str, values: Mapping[str, Any], depth: int) -> Any:
-    """Return the configuration of a vision model, of which only the decoder is made shallower."""
+    """Return the configuration of a vision-language model. `kind` is its `model_type`, and `values` are those of
+    config.json. `depth` reduces only the layers of the decoder (0: all layers)."""
     text = {name: value for name, value in values["text_config"].items() if name not in _IGNORED_KEYS}
     text["use_sliding_window"] = False
     if depth:
@@ -81,19 +83,20 @@ def _vision_config(kind: str, values: Mapping[str, Any], depth: int) -> Any:
 
 
 def _cut_to_depth(values: Mapping[str, Any], layers_key: str, depth: int) -> dict[str, Any]:
-    """Return the values of a model of `depth` layers."""
+    """Return the configuration values for a model of `depth` layers. `layers_key` is the key that holds the number of
+    layers."""
     layers = values.get(layers_key)
     cut = {name: value[:depth] if isinstance(value, list) and len(value) == layers else value
            for name, value in values.items()}  # fmt: skip
     return {**cut, layers_key: depth}
 
 
-def model_without_weights(config: Any, half: torch.dtype, **more: Any) -> Any:
-    """Return the model of a configuration, with weights of this dtype, by the auto class that LLaMA-Factory takes
-    (model/loader.py)."""
+def model_without_weights(config: Any, half: torch.dtype, **options: Any) -> Any:
+    """Create the model of a configuration with parameters of the dtype `half`, without reading a checkpoint. The auto
+    class is the one that LLaMA-Factory uses (model/loader.py). Further arguments are passed to the class."""
     auto_class = AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
     dtype_name = "dtype" if hasattr(config, "dtype") else "torch_dtype"  # as older releases call it
-    return auto_class.from_config(config, **{dtype_name: half}, **more)
+    return auto_class.from_config(config, **{dtype_name: half}, **options)
 
 
 _UNMIXED_DTYPES = {"engine": torch.bfloat16, "fp32": torch.float32}
@@ -103,8 +106,8 @@ _LORA_TARGETS = {"qv": "q_proj,v_proj"}
 
 
 class LoadedModel(NamedTuple):
-    """The model, its configuration, the reference model if the stage needs one, and tensors of the model that are no
-    parameters or buffers."""
+    """A loaded model and its configuration. `reference` is the reference model if the stage needs one, otherwise None.
+    `extra` are tensors of the model that are neither parameters nor buffers."""
 
     model: Any
     config: Any
@@ -113,7 +116,8 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(request: SimulationRequest, real: bool = False) -> LoadedModel:
-    """Load the model with its adapters, in training mode. `real` computes quantized weights."""
+    """Load the model of a request with its adapters, in training mode. With `real`, weights have values, and 4-bit
+    weights are really quantized."""
     config = build_config(request.model, request.depth)
     config._attn_implementation = _install_attention(request.attn, request.padded)
     if request.liger:
@@ -137,7 +141,8 @@ def load_model(request: SimulationRequest, real: bool = False) -> LoadedModel:
 
 
 def _base_model(config: Any, request: SimulationRequest) -> Any:
-    """Return the model. A class without the wanted attention keeps its default, as under `flash_attn: auto`."""
+    """Create the model without adapters. If the class does not support SDPA, its eager attention is used, as
+    LLaMA-Factory does under `flash_attn: auto`."""
     half = _BASE_DTYPES[request.base_bytes]
     try:
         model = model_without_weights(config, half, attn_implementation=config._attn_implementation)
@@ -153,15 +158,15 @@ def _base_model(config: Any, request: SimulationRequest) -> Any:
 
 
 def _repeat_frame(hidden: torch.Tensor, _grid: torch.Tensor) -> torch.Tensor:
-    """Pair the one frame of an image with itself. Ernie 4.5 VL pairs video frames by the values of its grid, which fake
-    tensors lack (models/ernie4_5_vl_moe/modeling_ernie4_5_vl_moe.py, _temporal_slicing)."""
+    """Pair the single frame of an image with itself. Ernie 4.5 VL pairs video frames by the values of its grid, which
+    fake tensors do not have (models/ernie4_5_vl_moe/modeling_ernie4_5_vl_moe.py, _temporal_slicing)."""
     places = torch.empty(hidden.shape[:1], dtype=torch.int64)
     return torch.concat([hidden.index_select(0, places), hidden.index_select(0, places)], dim=-1)
 
 
 def _model_with_adapter(request: SimulationRequest, config: Any, real: bool) -> tuple[Any, list[torch.Tensor]]:
-    """Return the model in load_model's order (quantization, preparation for training, adapter), and the tensors of
-    quantized weights that are no parameters."""
+    """Return the model after the steps of LLaMA-Factory's load_model, in their order: quantization, preparation for
+    training, adapter. Also return the tensors of quantized weights that are no parameters."""
     model, extra = _base_model(config, request), []
     arguments = ModelArguments(model_name_or_path="none", disable_gradient_checkpointing=not request.grad_ckpt,
                                upcast_layernorm=request.upcast_layernorm)  # fmt: skip
@@ -192,7 +197,8 @@ def _model_with_adapter(request: SimulationRequest, config: Any, real: bool) -> 
 def _apply_to_data(
     self: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
 ) -> nn.Module:
-    """Do what nn.Module._apply does by setting the data of parameters, as fake parameters cannot be swapped."""
+    """Replace nn.Module._apply: set the data of parameters instead of replacing the parameters, because fake parameters
+    cannot be replaced."""
     for module in self.modules() if recurse else [self]:
         for parameter in filter(None.__ne__, module._parameters.values()):
             with torch.no_grad():
@@ -204,13 +210,17 @@ def _apply_to_data(
 
 @functools.cache
 def _patch_liger_kernels() -> None:
-    """Make Liger's kernels compute nothing. Their callers allocate what a run allocates, on CUDA's path."""
+    """Patch Liger's Triton kernels so that they compute nothing. The functions that call the kernels still allocate the
+    same tensors as on CUDA."""
     fused = fused_linear_cross_entropy
     KernelInterface.__getitem__ = lambda _kernel, _grid: lambda *_, **__: None
     fused._can_use_mm_out = lambda *_: True
     source = inspect.getsource(fused.fused_linear_cross_entropy_forward).replace("out_dtype=torch.float32,", "")
-    for asked in ('grad_weight.device.type == "cuda"', "torch.cuda.get_device_capability(grad_weight.device)[0] >= 8"):
-        source = source.replace(asked, "True")
+    for condition in (
+        'grad_weight.device.type == "cuda"',
+        "torch.cuda.get_device_capability(grad_weight.device)[0] >= 8",
+    ):
+        source = source.replace(condition, "True")
     exec(source, vars(fused))
 
 
@@ -219,17 +229,20 @@ _ATTENTION_IMPLEMENTATIONS = {"sdpa": "sdpa", "eager": "eager", "fa2": "simulate
 
 
 def _install_attention(attention: str, padded: bool) -> str:
-    """Register the kernels with transformers, and return transformers' name of the implementation.
+    """Register the simulator's flash attention with transformers, and return transformers' name for the attention
+    implementation.
 
-    transformers takes a fake tensor for a trace and would build a mask. A real run without padding passes no mask and
-    sets `is_causal`; a run with a mask does not search for packed sequences. Older releases build masks in each class.
-    There the tracker answers their questions, and the simulator's flash attention gets a mask that it ignores."""
+    transformers takes a fake tensor for a sign of tracing, and would build a mask. A real run without padding passes no
+    mask and sets `is_causal`. A run with a mask does not search for packed sequences. The patches restore this
+    behaviour. Older releases build masks in each model class: there the tracker answers the classes' questions about
+    values, and the simulator's flash attention ignores the mask."""
     name = _ATTENTION_IMPLEMENTATIONS[attention]
     if masking_utils is None:
         return name
 
     def skips_mask(_mask: Any, query_length: int, kv_length: int, _offset: int = 0, window: int | None = None) -> bool:
-        """True if no mask is passed. The values of a fake mask cannot say whether there is padding."""
+        """Return whether attention may go without a mask. Replaces transformers' function, which reads the values of
+        the mask to find out whether there is padding; a fake mask has no values."""
         return not padded and query_length == kv_length and (window is None or kv_length < window)
 
     if _ATTENTION_IMPLEMENTATIONS["fa2"] not in ALL_ATTENTION_FUNCTIONS.valid_keys():

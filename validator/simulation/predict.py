@@ -1,5 +1,6 @@
-"""Memory of runs whose model no formula knows: `Simulation` for a run and its variants, `PlanSimulations` for the runs
-of a plan, whose model is counted once and then simulated where it may fit."""
+"""Predicts memory by simulation for runs whose model no formula knows. `Simulation` serves a run and its variants.
+`PlanSimulations` serves the runs of a plan: the layers of the model are counted once, and then the runs that may fit
+are simulated."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from validator.simulation.simulation_request import SIMULATED_OPTIMIZERS, reques
 
 
 class Simulation:
-    """The memory source (run/settings.py) of the recipe's own run, and of as many variants as the session allows."""
+    """Replaces the memory formulas by simulations, as a `MemorySource` (run/settings.py), for the recipe's own run and
+    for as many variants of the run as the `SimulationSession` allows."""
 
     def __init__(self, session: SimulationSession) -> None:
         self.session = session
@@ -32,7 +34,9 @@ class Simulation:
     def find_model(
         self, run: RunSettings, model: Model | None, problem: str | None, /
     ) -> tuple[Model | None, str | None]:
-        """Return the model that the tables know, else one that is counted by a simulation, or why there is none."""
+        """Return `model`, the model in the tables, if it is not None. Otherwise simulate a step, and return the model
+        with the layers that the simulation has counted. The second value is None, or the reason why no model is known.
+        `problem` is this reason as far as it is known without a simulation."""
         source = self.config_source(run) if problem else None
         if model or source is None:
             return model, problem
@@ -43,7 +47,9 @@ class Simulation:
         return _counted_model(str(run.args.get("model_name_or_path")), source, step), None
 
     def device_memories(self, run: RunSettings, length: int, /) -> Mapping[str, Estimate]:
-        """Return memory with samples of this length, for a model that was counted; none if that is not simulated."""
+        """Return the simulated device memory of the run with samples of `length` tokens. `MemorySource` requires a
+        mapping by transformers release; its only key is the empty string here. The mapping is empty if the run cannot
+        be simulated."""
         try:
             estimate = self._device_memory(run, length)
         except RecipeError:
@@ -51,11 +57,12 @@ class Simulation:
         return {"": estimate} if estimate else {}
 
     def exceeds_at_rest(self, _run: RunSettings, /) -> bool:
-        """False: the run that was asked for is simulated in any case."""
+        """Always False: the run that the user asked for is simulated even if its weights alone exceed the device."""
         return False
 
     def config_source(self, run: RunSettings, /) -> ConfigSource | None:
-        """Return the config.json of the run's model; None if there is none."""
+        """Return the config.json of the run's model, from a local folder or the hub's cache. Return None if there is no
+        config.json."""
         name = run.args.get("model_name_or_path")
         if not isinstance(name, str):
             return None
@@ -70,12 +77,13 @@ class Simulation:
         return self._sources[key]
 
     def step(self, run: RunSettings, source: ConfigSource, length: int) -> SimulatedStep:
-        """Return a simulated step. Raises RecipeError with the reason if there is none."""
+        """Return the simulated step of the run, with samples of `length` tokens. Raises RecipeError with the reason if
+        the run cannot be simulated."""
         return self.session.answer(request_for(run, source.config, length, source.stored_bytes))
 
     def figures(self, run: RunSettings) -> SimulationFigures | None:
-        """Return the figures of the simulation, also of a model that formulas know; None if no config.json describes
-        the model, or it cannot be simulated."""
+        """Return the figures of the simulation to show the user, even if formulas know the model. Return None if no
+        config.json describes the model, or if the run cannot be simulated."""
         source = self.config_source(run)
         try:
             band = self._device_memory(run, run.batch.max_tokens)
@@ -97,8 +105,8 @@ class Simulation:
         )
 
     def _device_memory(self, run: RunSettings, length: int) -> Estimate | None:
-        """Return the simulated memory of one device; None if no config.json describes the model. Raises RecipeError if
-        the run cannot be simulated."""
+        """Return the simulated memory of one device, with samples of `length` tokens. Return None if no config.json
+        describes the model. Raises RecipeError if the run cannot be simulated."""
         source, workload = self.config_source(run), predict(run).workload
         if run.model is None or workload is None or source is None:
             return None
@@ -109,13 +117,15 @@ class Simulation:
 
 
 def with_simulations(run: RunSettings, session: SimulationSession) -> RunSettings:
-    """Return the run, with simulations at hand."""
+    """Return a copy of the run whose memory `session` simulates if no formula knows the model. The session's allowance
+    of simulations starts anew for this run."""
     session.begin()
     return replace(run, memory_source=Simulation(session))
 
 
 def _counted_model(name: str, source: ConfigSource, step: SimulatedStep) -> Model:
-    """Return the model of that name as its class was counted."""
+    """Return a model made from the result of a simulation (`step`), which has counted the layers and sizes in the
+    model's class. `name` is the hub name and `source` the config.json of the model."""
     layers = [
         CountedLayers(group.number, tuple((*linear,) for linear in group.linears), group.experts, group.vectors)
         for group in step.layers
@@ -126,9 +136,9 @@ def _counted_model(name: str, source: ConfigSource, step: SimulatedStep) -> Mode
 
 
 class PlanSimulations(Simulation):
-    """The simulations of a plan. `model` is a placeholder until its layers are counted; no request depends on it.
-    `failed`: reasons why simulations of a method failed, by method, which is then not tried again. `closed`: nothing
-    more is simulated."""
+    """Simulations for the runs of a plan. `model` is a placeholder until `count` has counted its layers; no simulation
+    request depends on it. `failed` holds by fine-tuning method the reason why a simulation failed; that method is not
+    simulated again. If `closed` is true, no further simulation is made."""
 
     def __init__(self, model: Model, source: ConfigSource, session: SimulationSession) -> None:
         super().__init__(session)
@@ -138,29 +148,30 @@ class PlanSimulations(Simulation):
 
     @property
     def kind(self) -> str:
-        """The model's type."""
+        """The `model_type` of the plan's model."""
         return str(self.source.config.get("model_type"))
 
     @property
     def used_up(self) -> int | None:
-        """The number of simulations made, if no more are allowed; else None."""
+        """The number of simulations that were made, if the session has refused a further one because its allowance was
+        used up; otherwise None."""
         return self.session.made if self.session.spent else None
 
     @property
     def fuses(self) -> bool:
-        """True if LLaMA-Factory has Liger kernels for the model, and their package is installed here."""
+        """True if LLaMA-Factory has Liger kernels for the model, and the package liger-kernel is installed."""
         return self.model.family.liger and find_spec("liger_kernel") is not None
 
     @property
     def without_new_ones(self) -> PlanSimulations:
-        """The same simulations, without making further ones."""
+        """A copy that answers from the simulations made so far, and makes no further ones."""
         closed = PlanSimulations(self.model, self.source, self.session)
         closed.failed, closed.closed = self.failed, True
         return closed
 
     def count(self, runs: Iterable[RunSettings]) -> None:
-        """Count the model's layers by the first of the runs that can be simulated. Raises RecipeError if none can, with
-        what the first of them lacks."""
+        """Count the model's layers in a simulation of the first run that can be simulated. Raises RecipeError if none
+        of the runs can be simulated, with the reason of the first run."""
         problems: list[str] = []
         for run in runs:
             try:
@@ -173,27 +184,29 @@ class PlanSimulations(Simulation):
         raise RecipeError(f"model type `{self.kind}` {next(iter(problems), 'is not simulated')}")
 
     def with_simulations(self, run: RunSettings) -> RunSettings:
-        """Return the run, with simulations at hand."""
+        """Return a copy of the run whose memory comes from these simulations."""
         return replace(run, memory_source=self)
 
     def find_model(
         self, _run: RunSettings, _model: Model | None, _problem: str | None, /
     ) -> tuple[Model | None, str | None]:
-        """Return the model of the plan."""
+        """Return the plan's model for every run; the second value, the reason why no model is known, is always None."""
         return self.model, None
 
     def config_source(self, _run: RunSettings, /) -> ConfigSource | None:
-        """Return the config.json of the plan's model."""
+        """Return the config.json of the plan's model, for every run."""
         return self.source
 
     def exceeds_at_rest(self, run: RunSettings, /) -> bool:
-        """True if weights and states alone are too large for the device: such a run is not simulated."""
+        """True if weights and optimizer states alone exceed the device's memory, by the formulas. Such a run is not
+        simulated."""
         usable = run.machine.device.usable_gib if run.machine else None
         workload = predict(run).workload
         return bool(usable and workload and resident_bytes(self.model.arch, workload) > usable * GIB)
 
     def step(self, run: RunSettings, source: ConfigSource, length: int) -> SimulatedStep:
-        """Return a simulated step of one of the plan's runs. Raises RecipeError with the reason if there is none."""
+        """Return the simulated step of one of the plan's runs. Raises RecipeError with the reason if the run cannot be
+        simulated, or if no further simulation is allowed."""
         request = request_for(run, source.config, length, source.stored_bytes)
         if request.method in self.failed:
             raise RecipeError(self.failed[request.method])
@@ -206,8 +219,8 @@ class PlanSimulations(Simulation):
 
 
 def simulations_of_plan(name: str, session: SimulationSession) -> PlanSimulations | None:
-    """Return the simulations for a model by that name; None if no config.json describes it. Raises RecipeError for a
-    model that cannot be used."""
+    """Return the simulations for a plan with the model of this name. Return None if no config.json describes the model.
+    Raises RecipeError if the model cannot be used."""
     source = models.find_config_source(name, Path(name).absolute(), "main", None)
     if source is None:
         return None

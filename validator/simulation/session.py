@@ -1,5 +1,5 @@
-"""Simulations of one command: taken from the user's cache folder, else asked of a child process that is started for
-the first of them. Their number is limited, and the process ends with the session."""
+"""Runs the simulations of one command. Answers come from the user's cache folder, or from a child process that is
+started for the first simulation. The number of simulations is limited, and the process ends with the session."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ _CHILD_ENVIRONMENT = {
 
 
 def missing_packages() -> list[str]:
-    """Return the packages that simulations need and this Python lacks. Nothing is imported for it."""
+    """Return the packages that simulations need and that are not installed. The check imports no package."""
     return [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
 
 
 def installed_releases(packages: Iterable[str]) -> dict[str, str]:
-    """Return the releases of those packages that this Python has, without importing them."""
+    """Return the installed release of each of these packages, without importing them. Packages that are not installed
+    are left out."""
     releases = {}
     for package in packages:
         with suppress(PackageNotFoundError):
@@ -54,15 +55,16 @@ def installed_releases(packages: Iterable[str]) -> dict[str, str]:
 
 
 def cached_step_path(request: SimulationRequest, releases: Mapping[str, str]) -> Path:
-    """Return the file of a request's cached answer. Without a home folder that is a path below /dev/null, where nothing
-    can be read or written."""
+    """Return the path of the cached answer to a request. The path depends on the request, the releases of the packages,
+    and the release of this program. If the user has no home folder, the path is below /dev/null, where nothing can be
+    read or written."""
     key = json.dumps([asdict(request), dict(releases), __version__], sort_keys=True, default=str)
     base = known_folders.user_folder("XDG_CACHE_HOME", ".cache") or Path(os.devnull)
     return base / "lmf-recipes" / "simulations" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def read_cached_step(path: Path) -> SimulatedStep | None:
-    """Return the cached answer; None if there is none that can be used."""
+    """Read a cached simulation result. Return None if the file is missing or not usable."""
     try:
         return step_from_json(json.loads(path.read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -70,7 +72,7 @@ def read_cached_step(path: Path) -> SimulatedStep | None:
 
 
 class SimulatorProcess:
-    """A child process that answers one request after another."""
+    """A child process that answers simulation requests one after another."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -86,7 +88,8 @@ class SimulatorProcess:
         theirs.close()
 
     def ask(self, request: SimulationRequest) -> SimulatedStep:
-        """Return the answer. Raises RecipeError with the reason if there is none, and if it takes too long."""
+        """Send a request to the process and return the answer. Raises RecipeError with the reason if the simulation
+        fails, the process ends, or no answer comes within 600 seconds."""
         try:
             self._mine.send(request)
             if not self._mine.poll(ANSWER_TIMEOUT_SECONDS):
@@ -103,15 +106,15 @@ class SimulatorProcess:
         return answer
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process and wait for its end."""
         self._mine.close()
         self._process.kill()
         self._process.join()
 
 
 def _serve_requests(connection: Connection) -> None:
-    """Answer requests until the parent closes the connection. Output of libraries is dropped: standard output is the
-    parent's."""
+    """Answer requests in the child process until the parent closes the connection. Output of libraries is discarded,
+    because standard output belongs to the parent."""
     processes.die_with_parent()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
@@ -131,8 +134,9 @@ def _serve_requests(connection: Connection) -> None:
 
 
 class SimulationSession:
-    """`tell` shows progress. `more`: how many simulations may follow a run's first two lengths; a cached answer costs
-    nothing. `made`: how many there were. `spent`: one was refused because no more were allowed."""
+    """The simulations of one command and their allowance. `tell` is called with progress messages. `more` is the number
+    of simulations that a run may need beyond its first two sequence lengths; cached answers do not count. `made` counts
+    the simulations so far. `spent` is true if a simulation was refused because the allowance was used up."""
 
     def __init__(self, tell: Callable[[str], None], more: int = 0) -> None:
         self.tell, self._more, self._left = tell, more, 0
@@ -149,12 +153,14 @@ class SimulationSession:
         self._end()
 
     def begin(self) -> None:
-        """Set the allowance for a run: sequences of two lengths at most, and changes to it."""
+        """Reset the allowance for a new run: two simulations for its sequence lengths, plus `more` for variants of the
+        run."""
         self._left = self._more + 2
 
     def answer(self, request: SimulationRequest, simulate: bool = True) -> SimulatedStep:
-        """Return the answer: that of this session, or, if it may `simulate`, a cached or simulated one. Raises
-        RecipeError with the reason if there is none, also when the allowance is spent."""
+        """Return the answer to a request from this session, from the cache, or from a new simulation. If `simulate` is
+        false, only answers of this session are returned. Raises RecipeError with the reason if the simulation fails, or
+        if no further simulation is allowed."""
         path = cached_step_path(request, self._releases)
         if path not in self._answers and simulate:
             self._answers[path] = read_cached_step(path) or self._simulated(request, path)
@@ -164,7 +170,8 @@ class SimulationSession:
         return answer
 
     def _simulated(self, request: SimulationRequest, path: Path) -> SimulatedStep | RecipeError:
-        """Simulate and cache the answer, or return why there is none; the process is then of no use any more."""
+        """Simulate the request, write the answer to the cache and return it. If the simulation fails, end the child
+        process and return the error. If the allowance is used up, return an error without a simulation."""
         if not self._left:
             self.spent = True
             return _not_allowed()

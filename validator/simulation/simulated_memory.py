@@ -1,7 +1,9 @@
-"""The result of a simulation: live bytes at each phase of a step, and the prediction of device memory that follows.
+"""The result of a simulation (live bytes in each phase of a training step), and the prediction of device memory that
+follows from the result.
 
-On one device all bytes are simulated. Over several devices, or under DeepSpeed, only transient bytes are simulated;
-weights, gradients and optimizer states come from the formulas of `physics`, which shard them."""
+On one device all bytes are simulated. With several devices, or under DeepSpeed, only transient bytes (activations,
+logits, casts of weights) are simulated. Weights, gradients and optimizer states then come from the formulas of
+`physics`, which shard them."""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ DECISIVE_PACKAGES = ("torch", "transformers", "peft", "trl", "llamafactory", "bi
 
 
 class LinearModules(NamedTuple):
-    """`number` linear modules of one name and shape in one layer."""
+    """Linear modules of the same name and shape in one layer. `number` counts the modules."""
 
     role: str
     inputs: int
@@ -41,7 +43,8 @@ class LinearModules(NamedTuple):
 
 
 class LayerGroup(NamedTuple):
-    """`number` layers that are alike. Of each: its linear modules, elements of experts in one tensor, and of all other
+    """`number` consecutive layers that are equal. Each layer has `linears`, its linear modules. `experts` counts the
+    elements of a layer's expert weights that are stacked in one tensor, `vectors` the elements of all its other
     parameters."""
 
     number: int
@@ -51,8 +54,9 @@ class LayerGroup(NamedTuple):
 
 
 class PhasePeak(NamedTuple):
-    """Bytes of live tensors at the largest moment of a phase, also by category, and the most transient bytes at any
-    time of the phase."""
+    """Live memory of one phase of a training step, in bytes. `size` is the largest total, and `categories` divides that
+    total by category. `transient` is the most memory at any time of the phase that is not weights, gradients or
+    optimizer states."""
 
     size: int
     categories: dict[str, int]
@@ -60,8 +64,11 @@ class PhasePeak(NamedTuple):
 
 
 class SimulatedStep(NamedTuple):
-    """Live tensors at each phase of a step, counts of elements, the layers. `whole`: all layers ran, not two shallow
-    copies."""
+    """The result of a simulation. `moments` holds the peak of live memory in each phase of the training step (parts of
+    the forward and the backward pass, optimizer step). `parameters` and `trainable` count all elements of the model and
+    the trained ones, `embedding` and `head` those of the embedding and the output layer. `hidden` is the hidden size,
+    and `layers` describes the layers. `whole` is true if all layers were simulated, and false if two shallow copies
+    were extrapolated."""
 
     moments: dict[str, PhasePeak]
     parameters: int
@@ -74,17 +81,17 @@ class SimulatedStep(NamedTuple):
 
     @property
     def peak(self) -> int:
-        """Bytes of live tensors at the largest phase."""
+        """Bytes of live tensors in the largest phase."""
         return max(moment.size for moment in self.moments.values())
 
 
 def step_from_json(values: Mapping[str, Any]) -> SimulatedStep:
-    """Return the step that `SimulatedStep._asdict` was written from. Raises KeyError, TypeError or ValueError for
-    anything else."""
+    """Return the simulation result from its JSON form, the inverse of `SimulatedStep._asdict`. Raises KeyError,
+    TypeError or ValueError if the JSON has another form."""
     moments = {name: PhasePeak(*moment) for name, moment in values["moments"].items()}
     layers = [
-        LayerGroup(count, [LinearModules(*each) for each in linears], *more)
-        for count, linears, *more in values["layers"]
+        LayerGroup(count, [LinearModules(*each) for each in linears], *elements)
+        for count, linears, *elements in values["layers"]
     ]
     return SimulatedStep(**{**values, "moments": moments, "layers": layers})
 
@@ -103,8 +110,9 @@ _TRANSIENT_TERMS = {"logits": DeviceTerm.LOGITS, "weight_cast": DeviceTerm.WEIGH
 def estimate_from_step(
     arch: Architecture, work: Workload, answer: SimulatedStep, stepped: bool, runtime: DeviceRuntime | None
 ) -> Estimate:
-    """Return the prediction from the simulated phases, bytes. `stepped`: the simulation holds the optimizer's states,
-    too."""
+    """Return the predicted device memory in bytes, from the simulated phases of a step (`answer`). `stepped` is true if
+    the simulation includes the states of the run's optimizer; otherwise formulas add them. `runtime` is the memory that
+    the device needs besides tensors (None: default values)."""
     run, runtime = training_step(arch, work), runtime or DeviceRuntime()
     single_device = work.sharding.world_size == 1 and not work.sharding.strategy.deepspeed
     moments = {
@@ -125,7 +133,8 @@ def estimate_from_step(
 
 
 def resident_bytes(arch: Architecture, work: Workload) -> float:
-    """Bytes that are on the device all the time, by the formulas: no peak is lower."""
+    """Bytes of weights and optimizer states, from formulas. These are on the device during the whole run, so that the
+    peak of every phase is at least as large."""
     return sum(resident_terms(training_step(arch, work)).values())
 
 
@@ -139,8 +148,10 @@ def _single_device_terms(run: TrainingStep, moment: PhasePeak, stepped: bool, na
 
 
 def _sharded_terms(run: TrainingStep, moment: PhasePeak, name: str, answer: SimulatedStep) -> DeviceTerms:
-    """Terms of a phase over several devices. Transient bytes are the most at any time of the phase, since sharded
-    states may move the peak. With a gradient buffer all gradients count; without one, the simulated share of them."""
+    """Memory terms, in bytes, of one phase of the step (`name`, such as `opt`) with several devices or DeepSpeed.
+    Weights and optimizer states come from formulas. Transient bytes are the most that the simulation has at any time of
+    the phase, because sharding may move the peak. If the run has a gradient buffer, all gradients count; otherwise, the
+    share of the gradients that the simulation has in this phase counts."""
     if name == "opt":
         return {**formulas.optimizer_step(run), **_transient_terms(moment.categories, moment.transient)}
     return {
@@ -157,8 +168,8 @@ def _gradient_bytes(run: TrainingStep, moment: PhasePeak, name: str, answer: Sim
         return gradients_before_backward(run)
     if run.strategy.has_gradient_buffer:
         return gradient_bytes(run)
-    most = max(one.categories.get("grad", 0) for one in answer.moments.values())
-    return gradient_bytes(run) * (moment.categories.get("grad", 0) / most if most else 1.0)
+    peak = max(one.categories.get("grad", 0) for one in answer.moments.values())
+    return gradient_bytes(run) * (moment.categories.get("grad", 0) / peak if peak else 1.0)
 
 
 def _transient_terms(categories: dict[str, int], size: int) -> DeviceTerms:

@@ -1,5 +1,5 @@
-"""The request to simulate a model with the settings of one run on one device, how it follows from a resolved recipe,
-and which recipes are not supported."""
+"""The request to simulate a training step of a model with a run's settings on one device. Also says how the request
+follows from a resolved recipe, and which recipes cannot be simulated."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _PRECISION_WORDS = {"pure_bf16": " in bf16", "engine": " under DeepSpeed", "fp32
 
 @dataclass(frozen=True)
 class SimulationRequest:
-    """`model`: config.json's names and values. `precision_mode`: bf16 is autocast over fp32 trained weights, pure_bf16
-    and engine keep them in bf16 (an engine has no autocast; its fp32 master weights are not made), fp32 mixes nothing.
+    """Settings of the step to simulate. `model` holds the keys and values of config.json.
 
-    `depth`: the number of layers instead of the model's own; 0: all layers.
+    `precision_mode` is one of four. bf16 is autocast over fp32 trained weights. pure_bf16 and engine keep trained
+    weights in bf16; an engine (DeepSpeed) has no autocast, and its fp32 master weights are not created. fp32 has no
+    mixed precision.
 
-    `pixels`: of the one picture in each sequence of a model that reads pictures.
-
-    `seconds`: of the one sound in each sequence of an omni model; 0: no sound.
-
-    `warm`: optimizer states are made before the first step, so that one step is already the steady state."""
+    `depth` is a number of layers instead of the model's own (0: all layers). `pixels` is the size of the one image in
+    each sequence of a vision model. `seconds` is the length of the one sound in each sequence of an omni model (0: no
+    sound). If `warm` is true, optimizer states are created before the first step, so that one step shows the steady
+    state."""
 
     model: Mapping[str, Any]
     method: str = "lora"
@@ -67,7 +67,8 @@ class SimulationRequest:
 
     @property
     def summary(self) -> str:
-        """Method, precision, batch and length in words, by which the simulations of one model differ."""
+        """Short description that tells the simulations of one model apart by method, precision, batch and length, such
+        as `lora at 2 x 1024 tokens`."""
         batch = "" if self.micro_batch == 1 else f"{self.micro_batch} x "
         ending = "" if self.grad_ckpt else ", all activations kept"
         return f"{self.method}{_PRECISION_WORDS.get(self.precision_mode, '')} at {batch}{self.seq_len} tokens{ending}"
@@ -101,10 +102,9 @@ _UNSUPPORTED_KEYS = (
 def request_for(
     run: RunSettings, config: Mapping[str, Any], length: int, stored_bytes: float = 2.0
 ) -> SimulationRequest:
-    """Return the request for one warm step of the run on one device, with sequences of `length` tokens and a checkpoint
-    of `stored_bytes` per element.
-
-    Raises RecipeError for what is not simulated, with the reason."""
+    """Return the request to simulate one step of the run on one device, with its optimizer states already created.
+    `config` is the model's config.json. Sequences have `length` tokens, and the checkpoint has `stored_bytes` per
+    element. Raises RecipeError with the reason if the simulator does not support the recipe."""
     # The run's own quantization is not known before its model, which may have to be counted by this simulation.
     quantization = resolve_quantization(run.args, run.releases, None)
     liger = run.args.flag("enable_liger_kernel") and str(config.get("model_type")) in families.llamafactory_types(
@@ -148,7 +148,8 @@ def request_for(
 
 
 def _unsupported(run: RunSettings, config: Mapping[str, Any], quantization: Quantization, liger: bool) -> Iterator[str]:
-    """Yield what the simulator does not follow, in words."""
+    """Yield the reasons why the simulator does not support the recipe, in words. `config` is the model's config.json.
+    `liger` is true if the run uses Liger's kernels."""
     if run.task.stage not in _LOSS_STAGES:
         yield f"the stage `{run.task.stage}`"
     if run.task.method not in ("full", "freeze", "lora", "oft"):
@@ -167,7 +168,8 @@ def _unsupported(run: RunSettings, config: Mapping[str, Any], quantization: Quan
 
 
 def _has_formula(config: Mapping[str, Any]) -> bool:
-    """True if the formulas know the model's shapes and judge by them; a simulation is then only shown beside."""
+    """True if the formulas know the shapes of the model with this config.json, and predict its memory. The result of a
+    simulation is then only shown next to that prediction."""
     try:
         return bool(read_architecture(config))
     except RecipeError:

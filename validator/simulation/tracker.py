@@ -1,4 +1,5 @@
-"""Follows every tensor's storage from allocation to release, and finds the peak of each phase and layer in that log.
+"""Follows the storage of every tensor from allocation to release, and finds the memory peak of each phase and layer in
+that log.
 
 torch.distributed._tools.mem_tracker was considered: it has no categories for logits or weight casts, and is private."""
 
@@ -19,14 +20,14 @@ from validator.simulation.simulated_memory import STATE_CATEGORIES
 
 
 def allocated_size(size: int) -> int:
-    """Bytes that the allocator hands out for `size` bytes."""
+    """Bytes that the CUDA allocator reserves for a tensor of `size` bytes: the next multiple of 512."""
     return -(-size // 512) * 512
 
 
 @dataclass
 class Allocation:
-    """One storage: its bytes, its category (param, grad, optim, act, logits, weight_cast, workspace), the operator that
-    made it, and the phase and decoder layer (`segment`) at that time."""
+    """One storage of a tensor: its bytes, its category (param, grad, optim, act, logits, weight_cast, workspace), and
+    the operator that created it. `phase` and `segment` are the phase of the step and the decoder layer at that time."""
 
     size: int
     category: str
@@ -42,8 +43,9 @@ _StorageEntry = tuple[int | None, "weakref.ref[torch.UntypedStorage]"]
 
 
 class Tracker(TorchDispatchMode):
-    """A dispatch mode that logs allocations. The log holds the number of an allocation plus one, negative at its
-    release."""
+    """A dispatch mode that logs every allocation and release of memory. An entry of the log is the index of the
+    allocation plus one; the entry is negative for a release. `vocab` is the vocabulary size, by which logits are
+    recognized. `padded` is true if the batch has padding."""
 
     def __init__(self, vocab: int | None = None, padded: bool = False) -> None:
         super().__init__()
@@ -54,7 +56,9 @@ class Tracker(TorchDispatchMode):
         self._alive: dict[int, _StorageEntry] = {}
 
     def track(self, tensor: Any, category: str = "act", operator: str = "?") -> None:
-        """Follow the tensor's storage from now on."""
+        """Follow the tensor's storage from now on, unless the storage is followed already. `category` is the category
+        of its memory (act, an activation, becomes logits if the tensor has the shape of logits), `operator` the name of
+        the operator that created the tensor."""
         if not isinstance(tensor, torch.Tensor) or tensor.device.type == "meta" or operator == "get_rng_state":
             return
         try:
@@ -70,7 +74,7 @@ class Tracker(TorchDispatchMode):
         self._alive[key] = (number, weakref.ref(storage, functools.partial(self._release, key, number)))
 
     def set_category(self, tensor: torch.Tensor, category: str) -> None:
-        """Give the tensor this category, whatever operator made it."""
+        """Set the category of the tensor's allocation, whatever operator created the tensor."""
         number = self._number(tensor)
         if number is not None:
             self.allocations[number].category = category
@@ -94,8 +98,9 @@ class Tracker(TorchDispatchMode):
         return out
 
     def _scalar_value(self, tensor: torch.Tensor) -> bool | float:
-        """Return a value for `tensor.item()` on a fake tensor. `mask.all()` and `any()` follow from `padded`; every
-        other condition is False; a float is 0.0. Raises TypeError for an integer, because sizes may depend on it."""
+        """Return a value for `tensor.item()` on a fake tensor. The results of `mask.all()` and `mask.any()` follow from
+        `padded`; every other condition is False; a float is 0.0. Raises TypeError for an integer, because shapes may
+        depend on it."""
         if tensor.dtype.is_floating_point:
             return 0.0
         if tensor.dtype != torch.bool:
@@ -133,7 +138,8 @@ class Tracker(TorchDispatchMode):
         return number is not None and self.allocations[number].category == "param"
 
     def _accumulates(self, args: Sequence[Any], out: torch.Tensor) -> bool:
-        """True for a sum of gradients into a buffer that nobody else holds: autograd makes it in place."""
+        """True if an addition sums gradients into a buffer that nothing else refers to. The autograd engine performs
+        this addition in place."""
         old, new = args[0], args[1]
         return (
             self.phase.endswith("bwd")
@@ -145,8 +151,9 @@ class Tracker(TorchDispatchMode):
         )
 
     def _reuses(self, old: torch.Tensor, new: torch.Tensor) -> bool:
-        """True if `new` takes over the bytes of `old`, as the autograd engine does for all tensors but those of a
-        subclass."""
+        """True if the tensor `new` can take over the storage of the tensor `old`. The tracker then counts the two as
+        one allocation. The autograd engine itself reuses the storage of all tensors except those of a subclass, such as
+        fake tensors."""
         number, before, after = self._number(old), old.untyped_storage(), new.untyped_storage()
         if number is None or before.nbytes() != after.nbytes() or after._cdata in self._alive:
             return False
@@ -162,8 +169,9 @@ StepPart = tuple[str, str]
 
 
 class PartPeak(NamedTuple):
-    """Bytes by category at the moment when a part of a step holds most, the operator that reached it, and the most
-    transient bytes at any time of the part."""
+    """Memory of one part of a training step (a phase and a layer), in bytes. `size` is the largest total and
+    `categories` divides that total by category. `operator` is the operator that reached the peak. `transient` is the
+    most memory at any time of the part that is not weights, gradients or optimizer states."""
 
     size: int
     categories: BytesByCategory
@@ -172,14 +180,16 @@ class PartPeak(NamedTuple):
 
 
 def allocation_events(tracker: Tracker) -> Iterator[tuple[int, Allocation, int]]:
-    """Yield (number of the allocation, the allocation, bytes that come or go) for each event of the log."""
+    """Yield for each event of the log the index of the allocation, the allocation, and the change of live bytes
+    (negative for a release)."""
     for event in tracker.log:
         allocation = tracker.allocations[abs(event) - 1]
         yield abs(event) - 1, allocation, allocation.size if event > 0 else -allocation.size
 
 
 def peaks_by_part(tracker: Tracker) -> dict[StepPart, PartPeak]:
-    """Return the peak of every (phase, segment)."""
+    """Return the memory peak of every part of a training step. A part is a pair: the phase and the segment (usually a
+    decoder layer)."""
     now = transient = 0
     categories, peaks = BytesByCategory(), dict[StepPart, PartPeak]()
     for _, allocation, change in allocation_events(tracker):

@@ -1,5 +1,5 @@
-"""Answers one simulation request: live memory of a step with all layers, or of two shallow copies whose peaks are
-extrapolated to the real depth."""
+"""Answers a simulation request: the live memory of a training step. The step runs through all layers, or through two
+shallow copies whose peaks are extrapolated to the real number of layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from validator.simulation.tracker import PartPeak, StepPart, peaks_by_part
 
 
 class StepPeaks(NamedTuple):
-    """The peak of every part of a step, bytes of all gradients and optimizer states, and counts of parameters."""
+    """The memory peak of every part of a training step. A part is a pair: the phase and the segment (usually a decoder
+    layer). `gradients` and `states` are the bytes of all gradients and optimizer states. `parameters` and `trainable`
+    count parameters."""
 
     parts: dict[StepPart, PartPeak]
     gradients: int
@@ -27,11 +29,13 @@ class StepPeaks(NamedTuple):
 
     @property
     def highest(self) -> StepPart:
-        """The part with the largest peak."""
+        """The part of the step, a pair of phase and segment, that has the largest memory peak."""
         return max(self.parts, key=lambda part: self.parts[part].size)
 
     def moments(self) -> dict[str, PhasePeak]:
-        """Return the highest part of each phase of a step, with the most transient bytes at any time of that phase."""
+        """Return the memory peak of each phase of the step, by the name of the phase, such as `fwd_layers` or `opt`.
+        The peak is that of the phase's largest part. Its transient bytes (all but weights, gradients and optimizer
+        states) are the most at any time of the phase, and may belong to another part."""
         moments: dict[str, PhasePeak] = {}
         for (phase, segment), part in self.parts.items():
             if phase.startswith("s"):
@@ -46,9 +50,10 @@ class StepPeaks(NamedTuple):
 
 
 def simulate_step(request: SimulationRequest) -> SimulatedStep:
-    """Return live memory of one warm step, from two shallow copies if the layers repeat.
+    """Simulate one training step whose optimizer states exist already, and return its live memory. If the layers
+    repeat, two shallow copies are simulated and extrapolated.
 
-    Raises LookupError for a type that transformers lacks, and whatever its class raises."""
+    Raises LookupError if transformers lacks the model type, and whatever the model class raises."""
     shape = model_shape(request)
     to = shallow_copies(shape.kinds, abs(request.freeze_layers) if request.method == "freeze" else 0)
     result = extrapolate(request, to) if to else simulate_all_layers(request)
@@ -65,16 +70,17 @@ def simulate_step(request: SimulationRequest) -> SimulatedStep:
 
 
 def model_shape(request: SimulationRequest) -> ModelShape:
-    """Return the layers of the whole model."""
+    """Return the shape of the whole model (layers and numbers of parameters), from the model class on the meta
+    device."""
     config = model_loading.build_config(request.model)
     with torch.device("meta"):
         return count_layers(model_loading.model_without_weights(config, torch.bfloat16), config)
 
 
 def extrapolate(request: SimulationRequest, to: LayerCounts) -> StepPeaks:
-    """Extend each part's peak linearly from two shallow copies to the real depth. Live bytes at a given point of the
-    first two and last two layers, head and optimizer are linear in the number of layers, and points in between lie
-    between their neighbours.
+    """Simulate two shallow copies, and extend each part's peak linearly to the real number of layers (`to`). This is
+    exact for the first two and last two layers, the head and the optimizer, whose live bytes are linear in the number
+    of layers. The peak of the layers between lies between their neighbours.
 
     Raises RuntimeError if the two copies do not have the same parts."""
     small, large = (simulate_all_layers(replace(request, depth=depth)) for depth in (to.small, to.large))
@@ -92,6 +98,6 @@ def _extrapolate_part(near: PartPeak, far: PartPeak, to: LayerCounts) -> PartPea
 
 
 def simulate_all_layers(request: SimulationRequest) -> StepPeaks:
-    """Return the peaks of a step through all layers."""
+    """Simulate a step through all layers of the request's model, and return its peaks."""
     run = follow_steps(request)
     return StepPeaks(peaks_by_part(run.tracker), run.gradients, run.states, run.parameters, run.trainable)
