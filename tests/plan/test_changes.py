@@ -24,7 +24,10 @@ from validator.rules.problems import find_problems
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings, resolve
 
-pytestmark = [pytest.mark.usefixtures("from_the_root"), pytest.mark.sample(one_in=3, whole_for=["validator/advise/*"])]
+pytestmark = [
+    pytest.mark.usefixtures("from_the_root"),
+    pytest.mark.sample(one_in=3, whole_for=["validator/advise/*", "validator/levers/*"]),
+]
 
 ROOT = Path(__file__).parents[2]
 
@@ -268,7 +271,7 @@ def test_advice_followed_to_the_letter_keeps_its_promise(
     followed(tmp_path / "x", seen(path, machine, more))
 
 
-@pytest.mark.sample(one_in=5, whole_for=["validator/advise/*"])
+@pytest.mark.sample(one_in=5, whole_for=["validator/advise/*", "validator/levers/*"])
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RECIPES[1::16], ids=lambda path: path.stem)
 def test_advice_on_many_machines_keeps_its_promise(tmp_path: Path, path: Path) -> None:

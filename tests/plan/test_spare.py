@@ -16,7 +16,10 @@ from validator.recipe.recipe_file import parse_recipe
 from validator.run.prediction import predict
 from validator.run.settings import resolve
 
-pytestmark = [pytest.mark.usefixtures("from_the_root"), pytest.mark.sample(one_in=3, whole_for=["validator/advise/*"])]
+pytestmark = [
+    pytest.mark.usefixtures("from_the_root"),
+    pytest.mark.sample(one_in=3, whole_for=["validator/advise/*", "validator/levers/*"]),
+]
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -115,7 +118,7 @@ def test_what_a_recipe_buys_is_as_promised(tmp_path: Path, path: Path) -> None:
     bought(tmp_path / "x", path.read_text("utf-8"))
 
 
-@pytest.mark.sample(one_in=10, whole_for=["validator/advise/*"])
+@pytest.mark.sample(one_in=10, whole_for=["validator/advise/*", "validator/levers/*"])
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RECIPES[5::8], ids=lambda path: path.stem)
 def test_what_a_recipe_buys_on_larger_machines_is_as_promised(tmp_path: Path, path: Path) -> None:

@@ -12,6 +12,7 @@ from validator.finding import Verdict
 from validator.knowledge import releases
 from validator.levers import search
 from validator.levers.options import setting_lines
+from validator.physics import Estimate
 from validator.physics.estimate import GIB
 from validator.recipe.known_folders import catalogue_root
 from validator.rules.problems import accepts_changes
@@ -109,7 +110,12 @@ def memory_on_older_release(run: RunSettings) -> ReleaseMemory | None:
     memory = there.device_memory
     if memory is None or there.verdict_at_longest != "fits":
         return None
-    return ReleaseMemory(version, memory.low / GIB, memory.expected / GIB, memory.high / GIB, there.verdict_at_longest)
+    return release_memory(version, memory, there.verdict_at_longest)
+
+
+def release_memory(version: str, memory: Estimate, verdict: Verdict) -> ReleaseMemory:
+    """Return the memory with a release in GiB, and the verdict on it."""
+    return ReleaseMemory(version, memory.low / GIB, memory.expected / GIB, memory.high / GIB, verdict)
 
 
 def with_time_ratios(run: RunSettings, changes: Sequence[Change]) -> list[Change]:

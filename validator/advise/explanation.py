@@ -3,7 +3,7 @@ bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -271,7 +271,7 @@ def explain(
         verdict=prediction.verdict,
         enough_for_tokens=prediction.fitting_length,
         device_gib=_device_band(prediction.device_memory),
-        host_gib=_host_band(prediction.host_memory),
+        host_gib=_memory_band(prediction.host_memory) if prediction.host_memory else None,
         disk_gib=_disk_use(run),
         time=time,
         cost=run_cost(run, time),
@@ -317,10 +317,20 @@ def _model_size(run: RunSettings) -> ModelSize | None:
 def _device_band(estimate: Estimate | None) -> DeviceMemoryBand | None:
     if estimate is None:
         return None
-    low, expected, high = _in_gib(estimate.low), _in_gib(estimate.expected), _in_gib(estimate.high)
+    band = _memory_band(estimate)
     return DeviceMemoryBand(
-        _in_gib(estimate.allocated), low, expected, high, _terms_gib(estimate.terms), list(estimate.gaps)
+        estimate.allocated / GIB,
+        band.low,
+        band.expected,
+        band.high,
+        band.terms,
+        few_measurements_of=list(estimate.gaps),
     )
+
+
+def _memory_band(estimate: Estimate) -> MemoryBand:
+    terms = {term: size / GIB for term, size in sorted(estimate.terms.items(), key=lambda pair: -pair[1])}
+    return MemoryBand(estimate.low / GIB, estimate.expected / GIB, estimate.high / GIB, terms)
 
 
 def _memory_by_release(run: RunSettings) -> Iterator[ReleaseMemory]:
@@ -330,39 +340,12 @@ def _memory_by_release(run: RunSettings) -> Iterator[ReleaseMemory]:
     if not needs or max(needs) < 1.01 * min(needs):
         return
     for version, each in prediction.device_memories.items():
-        yield ReleaseMemory(
-            version,
-            _in_gib(each.low),
-            _in_gib(each.expected),
-            _in_gib(each.high),
-            prediction.device_verdicts[version],
-        )
-
-
-def _host_band(estimate: Estimate | None) -> MemoryBand | None:
-    if estimate is None:
-        return None
-    return MemoryBand(
-        _in_gib(estimate.low), _in_gib(estimate.expected), _in_gib(estimate.high), _terms_gib(estimate.terms)
-    )
-
-
-def _terms_gib(terms: Mapping[MemoryTerm, float]) -> dict[MemoryTerm, float]:
-    return {term: _in_gib(size) for term, size in sorted(terms.items(), key=lambda pair: -pair[1])}
+        yield changes.release_memory(version, each, prediction.device_verdicts[version])
 
 
 def _disk_use(run: RunSettings) -> DiskUse | None:
     prediction = predict(run)
-    return (
-        None
-        if prediction.disk is None
-        else DiskUse(
-            _in_gib(prediction.checkpoint_bytes),
-            prediction.checkpoint_counts.at_once,
-            _in_gib(sum(prediction.disk.values())),
-        )
-    )
-
-
-def _in_gib(size: float) -> float:
-    return size / GIB
+    if prediction.disk is None:
+        return None
+    total = sum(prediction.disk.values())
+    return DiskUse(prediction.checkpoint_bytes / GIB, prediction.checkpoint_counts.at_once, total / GIB)
