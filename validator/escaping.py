@@ -7,6 +7,7 @@ alone."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
@@ -54,8 +55,6 @@ def _escape_log_commands(words: str) -> str:
     The runner trims more than blanks before `::`: .NET skips characters without width, too."""
     if "::" not in words and "##" not in words:
         return words
-    import re
-
     words = re.sub(r"(?m)^([^\w\n!-/:-@\[-`{-~]*):(?=:)", r"\1\\x3a", words)
     return re.sub(r"##(?=\w*\[)", r"#\\x23", words)
 
