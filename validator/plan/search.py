@@ -17,7 +17,7 @@ from typing import Any
 
 from validator.knowledge import releases
 from validator.knowledge.guidance import memory_savers
-from validator.levers.options import MAX_MICRO_BATCH, SHARDING_FILES, sharding_files, takes_memory_savers
+from validator.levers.options import MAX_MICRO_BATCH, ShardingFile, sharding_files, takes_memory_savers
 from validator.levers.search import promising
 from validator.physics import Band, RunPart, TimeTerm
 from validator.physics.estimate import GIB, HostTerm
@@ -325,26 +325,25 @@ def _deepspeed_files(start: NewRecipe, speed: str) -> tuple[str | None, ...]:
     if start.sharding == "fsdp":
         possible = several and not packed and new_recipe.can_wrap_layers(start.model)
         return ("fsdp",) if speed == "medium" and possible else ()
-    left_out = [*_files_left_out(start, speed)]
     asked = "fast" if speed == "fastest" else speed
-    return tuple(
-        each.name for each in sharding_files(start.machine) if each.speed == asked and each.name not in left_out
-    )
+    files = (each for each in sharding_files(start.machine) if each.speed == asked)
+    return tuple(each.name for each in files if _is_planned(start, each, speed))
 
 
-def _files_left_out(start: NewRecipe, speed: str) -> Iterator[str | None]:
-    """Yield the ZeRO files of a speed class that plans do not use. Full fine-tuning on several devices shards at least
-    its optimizer states; adapters shard them only if they do not fit otherwise. A catalogue recipe for one device
-    starts without torchrun, and so without ZeRO-2. Offload is not planned for a host whose memory is not known. Before
-    unlocked memory with ZeRO-2 comes ZeRO-3."""
+def _is_planned(start: NewRecipe, file: ShardingFile, speed: str) -> bool:
+    """True if plans of the speed class use the file. Full fine-tuning on several devices shards at least its optimizer
+    states; adapters shard them only if they do not fit otherwise. A catalogue recipe for one device starts without
+    torchrun, and so without ZeRO-2. Offload is not planned for a host whose memory is not known. Before unlocked
+    memory with ZeRO-2 comes ZeRO-3."""
     several, full, packed = start.machine.world > 1, start.method == "full", start.method == "qlora"
-    if (several and full) or (packed and speed == "fastest"):
-        yield None
-    if (speed == "fastest" and not (several and full)) or (start.public and not several):
-        yield "ds_z2.json"
-    yield "ds_z2_offload_nopin.json"
-    if start.machine.host_ram_gib is None or packed or (speed == "slow" and not full):
-        yield from (file.name for file in SHARDING_FILES if file.offloads)
+    if file.name is None:
+        return not (several and full) and not (packed and speed == "fastest")
+    if file.name == "ds_z2.json":
+        return (full or speed == "fast") if several else (speed == "fast" and not start.public)
+    if file.offloads:
+        worthwhile = (full or speed == "slowest") and file.name != "ds_z2_offload_nopin.json"
+        return worthwhile and not packed and start.machine.host_ram_gib is not None
+    return True
 
 
 def _takes_memory_savers(start: NewRecipe) -> bool:
