@@ -125,6 +125,6 @@ def test_need_and_limit_have_the_decimals_that_tell_them_apart() -> None:
     assert usable
     found = checking.check_document(parse_recipe("recipes/x.yaml", ALMOST), "1xa100-40g", 1024).diagnostics
     (message,) = [each.message for each in found if each.code == "FIT001"]
-    need = message.split()[1]
+    need = message.split()[3]
     assert float(need) > usable > float(need) - 0.05
     assert f", a100-40g has {usable:.3f} usable" in message

@@ -74,7 +74,7 @@ def device_memory_exceeded(run: RunSettings) -> Findings:
     prediction = predict(run)
     if prediction.device_verdict == "exceeds" and not prediction.fitting_length:
         hints = f"{_not_sharded_hint(run)}{_quantized_loading_hint(run)}"
-        yield _key_for_device_memory(run), f"needs {_device_need_and_limit(run)}{hints}"
+        yield _key_for_device_memory(run), f"the run needs {_device_need_and_limit(run)}{hints}"
 
 
 def _not_sharded_hint(run: RunSettings) -> str:
@@ -114,7 +114,7 @@ def device_memory_tight(run: RunSettings) -> Findings:
         why = "name the release in the header block" if by_release else _THIN_MARGIN
         if prediction.fits_with_one_image:
             why = "fits if no sample has more than one picture; have the data at hand, or a shorter `cutoff_len`"
-        yield _key_for_device_memory(run), f"may need {_device_need_and_limit(run)}: {why}"
+        yield _key_for_device_memory(run), f"the run may need {_device_need_and_limit(run)}: {why}"
 
 
 @rule("FIT011", WARNING, appends_advice=True)
@@ -131,7 +131,7 @@ def device_memory_for_short_samples(run: RunSettings) -> Findings:
     if tokens := predict(run).fitting_length:
         unit = int("1".ljust(len(str(tokens)) - 1, "0"))  # two digits of it, rounded down
         enough = f"enough for samples of {tokens // unit * unit:,}"
-        yield _key_for_device_memory(run), f"needs {_device_need_and_limit(run)}: {enough}"
+        yield _key_for_device_memory(run), f"the run needs {_device_need_and_limit(run)}: {enough}"
 
 
 @rule("FIT003", ERROR, about=subjects.machine, appends_advice=True)
@@ -145,7 +145,7 @@ def host_memory_exceeded(run: RunSettings, machine: Machine) -> Findings:
     """
     prediction = predict(run)
     if prediction.host_verdict == "exceeds" and prediction.host_memory:
-        needs = f"needs {_memory_range(prediction.host_memory)} of host memory per node"
+        needs = f"the run needs {_memory_range(prediction.host_memory)} of host memory per node"
         killed = f"a process would be killed (exit code -9){_loaded_experts_hint(run)}"
         yield _key_for_host_memory(run), f"{needs}, the machine has {machine.host_ram_gib:.0f}: {killed}"
 
@@ -173,10 +173,10 @@ def host_memory_tight(run: RunSettings, machine: Machine) -> Findings:
     """
     prediction = predict(run)
     if prediction.host_verdict == "tight":
-        needs = f"may need {_needed_memory(prediction.host_memories, prediction.host_verdicts)} of host memory per node"
+        needed = _needed_memory(prediction.host_memories, prediction.host_verdicts)
         by_release = _depends_on_release(prediction.host_verdicts)
         why = "name the release in the header block" if by_release else "the margin is thin"
-        found = f"{needs}, the machine has {machine.host_ram_gib:.0f}"
+        found = f"the run may need {needed} of host memory per node, the machine has {machine.host_ram_gib:.0f}"
         yield _key_for_host_memory(run), f"{found}: {why} (a process that is killed ends with exit code -9)"
 
 
