@@ -285,6 +285,7 @@ FACTS = [
     ("submit/kubernetes.py", "at v2.2", "where the fields were read"),
     ("submit/kubernetes.py", "at v1.9", "where the fields were read"),
     ("rules/launch_environment.py", "real runs, torch 2.13", "what was seen"),
+    ("doctor/start_checks.py", "seen with 2.60", "what was seen"),
     ("submit/skypilot.py", "of 0.14.1", "where the keys were read"),
 ]
 

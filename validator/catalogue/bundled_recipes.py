@@ -169,9 +169,10 @@ class LocatedRecipe(NamedTuple):
 
 
 def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
-    """Return the file for which the argument RECIPE of a command stands: an existing file, or else the catalogue recipe
-    of that name. Any other path is returned unchanged; whoever reads it reports that it does not exist. Raises
-    RecipeError with a hint if a word without suffix, or a name similar to a recipe's, is neither."""
+    """Return the file for which the argument RECIPE of a command stands, with the overrides to apply: an existing file,
+    or else the catalogue recipe of that name. Any other path is returned unchanged; whoever reads it reports that it
+    does not exist. Raises RecipeError with a hint if a word without suffix, or a name similar to a recipe's, is neither
+    a file nor a catalogue recipe."""
     if recipe == "-" or os.access(recipe, os.F_OK):
         return LocatedRecipe(recipe, tuple(overrides))
     name = recipe.removesuffix(".yaml")

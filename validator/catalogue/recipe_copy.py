@@ -53,9 +53,10 @@ def install_recipe(
     target: Path, text: str, values: Mapping[str, object], own: UserData | None = None
 ) -> InstalledRecipe:
     """Write a recipe and the catalogue files that it names: DeepSpeed file, accelerate file and data sets. These files
-    are written into the folder from which the run is started. `own`: the user's data, which replace the recipe's data
-    sets. Existing files with the same content are left as they are. Raises RecipeError before anything is written if
-    the target exists, if its path cannot stand in a command line, or if an existing file has other content."""
+    are written into the folder from which the run is started. `text` and `values` are the recipe's text and settings.
+    `own`: the user's data, which replace the recipe's data sets. Existing files with the same content are left as they
+    are. Raises RecipeError before anything is written if the target exists, if its path contains characters or spaces
+    that a command line cannot hold, or if an existing file has other content."""
     atomic_write.require_new_file(target)
     header = parse_recipe(str(target), text).header
     folder, dependencies = run_folder(target), find_dependencies({**values, "dataset": ""} if own else values, header)
@@ -103,8 +104,9 @@ _DEMO_MODEL = "demo/tiny-qwen3"  # the one that is trained to try it out
 
 @dataclass(frozen=True)
 class RecipeDependencies:
-    """The catalogue's files and dataset_info.json entries that a recipe reads. All paths are relative to the folder
-    from which the run is started."""
+    """The catalogue's files and dataset_info.json entries that a recipe reads. `files` maps paths to contents,
+    `registry` is the path of dataset_info.json, and `entries` are its entries by name. All paths are relative to the
+    folder from which the run is started."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
     registry: str = f"data/{REGISTRY_FILE}"
@@ -215,10 +217,10 @@ _STREAMING_REPLACEMENTS = {
 
 
 def copy_recipe(name: str, dest: str, own: UserData | None = None) -> InstalledRecipe:
-    """Write a catalogue recipe and the files that it reads. If it continues the training of an adapter, also write the
-    recipe that trains this adapter. `dest`: a file or a folder. `own`: the user's data, which replace the recipe's data
-    sets. A copy under another name gets an `output_dir` of that name. Raises RecipeError if a file with other content
-    is in the way, or if the recipe's stage or template cannot train on the user's rows."""
+    """Write a catalogue recipe and the files that it reads. If the recipe starts from an adapter that another catalogue
+    recipe trains, write that recipe, too. `dest`: a file or a folder. `own`: the user's data, which replace the
+    recipe's data sets. A copy under another name gets an `output_dir` of that name. Raises RecipeError if a file with
+    other content is in the way, or if the recipe's stage or template cannot train on the user's rows."""
     source = bundled_recipes.recipe_path(name)
     target = _target_path(dest, source.name)
     document = load_recipe(str(source))
@@ -251,8 +253,9 @@ def _text_for_user_data(text: str, target: Path, data: UserData) -> str:
 
 
 def _with_adapter_recipe(placed: InstalledRecipe, values: Mapping[str, object]) -> InstalledRecipe:
-    """Write the recipe that trains the adapter from which this recipe starts, if the catalogue has one and it is not
-    written yet. Return `placed` with the further files and a note on which recipe to run first."""
+    """Write the recipe that trains the adapter from which the recipe `placed` starts, if the catalogue has such a
+    recipe and it is not written yet. Return `placed` with the further files, and with a note on which recipe to run
+    first. `values` are the settings of the recipe `placed`."""
     first = Path(str(values.get("adapter_name_or_path"))).name
     adapter_recipe = placed.recipe.with_name(f"{first}.yaml")
     if first not in bundled_recipes.recipe_names() or safe_read.path_kind(adapter_recipe):

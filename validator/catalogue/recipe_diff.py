@@ -21,8 +21,8 @@ SettingValues = dict[str, object]
 
 @dataclass(frozen=True)
 class MemorySummary:
-    """Memory verdict of a recipe, with the expected memory of a device and of a node in GiB (2^30 bytes); None if it
-    cannot be predicted."""
+    """Memory verdict of a recipe, with the expected memory of a device and of a node in GiB (2^30 bytes). The sizes are
+    None if the memory cannot be predicted."""
 
     verdict: Verdict
     device_gib: float | None

@@ -96,7 +96,8 @@ def _time_steps(
 
 
 def _keep_measurement(recipe: str, run: RunSettings, timed: MeasuredSteps) -> None:
-    """Save the measurement, and print how it compares with the prediction."""
+    """Save the measured step time of the recipe on its machine, and print how it compares with the prediction. Raises
+    RecipeError if the model or the machine is not known, because there is then no prediction."""
     expected = comparable_step_seconds(run, timed.tokens)
     if run.machine is None or expected is None:
         raise RecipeError(f"`{recipe}`: there is nothing to correct where machine or model is not known")
@@ -119,8 +120,9 @@ _MEASUREMENT_COLUMNS = ("machine", "recipe", "a step took", "predicted", "ratio"
 
 
 def format_measurement(measured: Calibration, timed: MeasuredSteps, correction: float) -> str:
-    """Return lines of text: the measured step, the predicted one, and `correction`, the ratio over all recipes of this
-    machine."""
+    """Return lines of text: the measured step, the predicted step, and `correction`, by which predictions for this
+    machine are multiplied from now on. `correction` is the ratio of measured to predicted time over all recipes that
+    were measured on this machine."""
     tokens = f" of {timed.tokens:,.0f} tokens" if timed.tokens else ""
     took = format_duration_band(timed.low, timed.seconds, timed.high)
     lines = [

@@ -21,8 +21,8 @@ from validator.output import findings as reports
 def _require_known_codes(
     _context: click.Context, _parameter: click.Parameter, words: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return the rule codes or beginnings of codes of an option. Raises click.UsageError for one that matches no
-    rule."""
+    """Return the rule codes, or beginnings of rule codes, that the user has given for an option. Raises
+    click.UsageError if one of them matches no rule."""
     try:
         return parse_codes(words)
     except RecipeError as err:
@@ -97,8 +97,9 @@ def _default_paths() -> list[str]:
 
 
 def fix_and_exit(paths: Sequence[str], request: FixRequest, form: str, strict: bool) -> NoReturn:
-    """Fix the files and print what is left to find. With `diff` print the changes only, and exit with 1 where there are
-    any."""
+    """Fix the files, and print the remaining findings in the format `form`. Exit with code 1 if one of them is an error
+    (with `strict`, also a warning) or a file could not be written. If `request.diff` is true, only print the changes,
+    and exit with code 1 if there are any."""
     fixed_paths: set[str] = set()
     results = [
         each for path in paths for each in fix_subject(check_files.resolve_path_or_name(path), request, fixed_paths)

@@ -25,7 +25,10 @@ def check_and_exit(
     ignore: tuple[str, ...] = (),
     trial: judge.Simulate | None = None,
 ) -> NoReturn:
-    """Print every finding of the files, and exit with 1 where one is an error (with `strict`, a warning)."""
+    """Print every finding of the files, and exit with code 1 if one of them is an error (with `strict`, also a
+    warning). `paths` are files, or names of catalogue recipes. `machine` and `host_ram` replace those of the recipes.
+    `select` and `ignore` are rule codes or their beginnings. `trial` adds simulations to a run (None: memory is judged
+    by formulas)."""
     report = judge.check_files([resolve_path_or_name(path) for path in paths], machine, host_ram, trial)
     if select or ignore:
         from validator.check.suppression import Selection
@@ -37,9 +40,8 @@ def check_and_exit(
 def report_and_exit(
     report: Report, form: str, strict: bool, stream: TextIO | None = None, failed: bool = False
 ) -> NoReturn:
-    """Print the report, and exit with 1 where it holds an error (with `strict`, a warning), or something failed.
-
-    Without a `stream` it goes to standard output."""
+    """Print the report in the format `form`, to standard output if `stream` is None. Exit with code 1 if the report
+    holds an error (with `strict`, also a warning), or if `failed` is true because a file could not be written."""
     if form == "sarif":
         from validator.rules import all_rules
 
@@ -52,7 +54,8 @@ def report_and_exit(
 
 
 def resolve_path_or_name(path: str) -> str | Document:
-    """Return the path of an existing file, else the path of the catalogue's recipe of that name."""
+    """Return the path unchanged if the file exists or the path is `-` (standard input). Otherwise return the catalogue
+    recipe of that name as a document."""
     if path == "-" or os.access(path, os.F_OK):
         return path
     from validator.catalogue import bundled_recipes  # which no hook needs

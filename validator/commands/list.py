@@ -37,8 +37,8 @@ OPTIONAL_COLUMNS = ("model", "method", "host_gib", "samples", "hours")
 
 
 def format_catalogue(rows: Sequence[CatalogueRow], machine: str | None = None, model: str | None = None) -> str:
-    """Return the rows as a table. Raises RecipeError if no recipe is for the machine and the model asked for; the
-    message names the command that plans one."""
+    """Return the rows as a table. Raises RecipeError if there are no rows; the message names the `plan` command for the
+    machine and the model that the user filtered by."""
     if not rows:
         filters = [
             word for key, value in (("--model", model), ("--machine", machine)) if value for word in (key, value)

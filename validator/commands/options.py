@@ -34,8 +34,8 @@ _HOST_RAM_KEY = "main memory of this machine"
 
 
 class NoAcceleratorError(click.ClickException):
-    """`--machine auto` on a machine without an accelerator. The exit code is 2, as for every machine that is not
-    known."""
+    """Error for `--machine auto` on a machine without an accelerator. The exit code is 2, as for every unknown
+    machine."""
 
     exit_code = 2
 
@@ -59,7 +59,7 @@ def resolve_machine_to_judge(context: click.Context, parameter: click.Parameter,
 
 
 def require_known_machine(_context: click.Context, _parameter: click.Parameter, machine: str | None) -> str | None:
-    """Return the machine's name as it is written; `auto` stays. Raises click.UsageError for a machine that is not
+    """Return the value of `--machine` unchanged, `auto` included. Raises click.UsageError if the machine is not
     known."""
     if machine not in (None, AUTO_MACHINE):
         try:
@@ -70,7 +70,8 @@ def require_known_machine(_context: click.Context, _parameter: click.Parameter, 
 
 
 def _this_machine(context: click.Context) -> str:
-    """Return the name of this machine, and print it to standard error."""
+    """Return the name of this machine, such as `8xa100-80g`, and print the machine and notes on it to standard error.
+    Raises NoAcceleratorError if the machine has no accelerator."""
     from validator.machine import this_machine  # runs the programs of the drivers: only where it is asked for
 
     try:
@@ -84,8 +85,8 @@ def _this_machine(context: click.Context) -> str:
 
 
 class NumberInRange(click.FloatRange):
-    """A number within bounds. click's own range admits nan, which is neither below nor above a bound; here it is
-    refused."""
+    """A number within bounds. click's own range type accepts nan, which is neither below nor above a bound; this type
+    refuses it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number: float = super().convert(value, param, ctx)
@@ -95,8 +96,9 @@ class NumberInRange(click.FloatRange):
 
 
 def resolve_host_ram(context: click.Context, _parameter: click.Parameter, gib: float | None) -> float | None:
-    """Return the main memory given with --host-ram, in GiB, else that of this machine if `--machine auto` was given.
-    click handles options of the command line before defaults, so the machine is known here."""
+    """Return the main memory in GiB that --host-ram gives. Without --host-ram, return the main memory of this machine
+    if `--machine auto` was given, and otherwise None. click reads options on the command line before it fills in
+    defaults, so that `--machine auto` has been handled by then."""
     return gib if gib is not None else context.meta.get(_HOST_RAM_KEY)
 
 
@@ -111,7 +113,8 @@ def require_known_network(_context: click.Context, _parameter: click.Parameter, 
 
 
 def require_price(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
-    """Return the price as it is written. Raises click.UsageError unless it is an amount with a currency."""
+    """Return the value of --price unchanged. Raises click.UsageError if it is not an amount with a currency, such as
+    `1.99 USD`."""
     if text is not None:
         from validator.run.recipe_arguments import parse_price  # only where one is given
 
@@ -181,8 +184,8 @@ def _require_simulation_packages(context: click.Context, _parameter: click.Param
 
 @contextmanager
 def open_session(simulate: bool, variants: int = 0) -> Iterator[SimulationSession | None]:
-    """Yield a session that simulates a run and so many `variants` of it; None if --simulate is not given. The process
-    that simulates ends with the block."""
+    """Within the `with` block, provide a session that can simulate a run and `variants` changed versions of it; None if
+    `simulate` is false. The child process that simulates ends with the block."""
     if not simulate:
         yield None
         return
@@ -194,8 +197,8 @@ def open_session(simulate: bool, variants: int = 0) -> Iterator[SimulationSessio
 
 @contextmanager
 def open_simulator(simulate: bool, variants: int = 0) -> Iterator[Callable[[RunSettings], RunSettings] | None]:
-    """Yield a function that gives a run its simulations, from a session as `open_session` yields; None if
-    --simulate is not given."""
+    """Within the `with` block, provide a function that returns a copy of a run whose memory may be simulated; None if
+    `simulate` is false. `variants` is the number of changed versions of the run that can be simulated, too."""
     with open_session(simulate, variants) as simulations:
         if simulations is None:
             yield None

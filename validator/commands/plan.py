@@ -51,8 +51,8 @@ _MAX_FURTHER_SIMULATIONS = 22
 
 
 def _require_new_recipe(context: click.Context, _parameter: click.Parameter, file: str | None) -> Path | None:
-    """Return the path of --write. Raises RecipeError or click.UsageError, before the search, if no recipe can be
-    written there."""
+    """Return the path that --write names, before the search for plans begins. Raises click.UsageError if its name does
+    not end like a recipe's, and RecipeError if no new file can be written there."""
     if file is None or context.resilient_parsing:
         return None
     path = expand_home(file)
@@ -154,8 +154,8 @@ def command(
 
 
 def _given_options(context: click.Context, simulated: bool) -> list[str]:
-    """Return the options that were given, as words of a command line. --simulate is left out if nothing had to be
-    simulated."""
+    """Return the options that the user has given, as words of a command line. --simulate is left out if `simulated` is
+    false, because nothing had to be simulated."""
     words: list[str] = []
     for option in context.command.params:
         value, spare = context.params[str(option.name)], option.name == "simulate" and not simulated

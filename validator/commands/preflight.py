@@ -23,9 +23,9 @@ from validator.run.settings import RunSettings, resolve
 def check_before_start(
     document: Document, target: DeviceAllocation, host_ram: float | None, dry: bool = False
 ) -> RunSettings:
-    """Return the run as it would run on the target, after printing findings and what this machine lacks. The program
-    ends here, with exit code 1, if that would stop the run. A `dry` run never ends here, because it may be for another
-    machine."""
+    """Return the run as it would run on `target` (the devices that the run gets), after printing findings and what this
+    machine lacks. The program ends here, with exit code 1, if that would stop the run. If `dry` is true, missing files
+    and packages do not end the program, because the run may be for another machine."""
     ram = target.host_ram_gib if host_ram is None else host_ram
     for note in target.notes:
         print_lines(note.text, err=True)
@@ -42,8 +42,9 @@ def check_before_start(
 def require_no_errors(
     document: Document, machine: str | None, host_ram_gib: float | None, passed: Sequence[str] = ()
 ) -> None:
-    """Print the findings, without those of rules in `passed`, and why memory was not judged. The program ends here,
-    with exit code 1, if one is an error."""
+    """Print the findings about the recipe, and why memory was not judged. Findings of the rules in `passed` are left
+    out. The program ends here, with exit code 1, if a finding is an error. `machine` and `host_ram_gib` replace the
+    recipe's own (None: keep)."""
     report = start_checks.judge_recipe(document, machine, host_ram_gib, passed)
     if report.files[0].diagnostics or report.files[0].unjudged:
         click.echo(reports.format_findings(report), nl=False, err=True)

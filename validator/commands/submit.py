@@ -95,7 +95,8 @@ def command(
 
 
 def _recipe_paths(recipe: str) -> Iterator[str]:
-    """Return the recipes in a folder, or the one recipe that is named."""
+    """Yield the recipes in the folder `recipe`, sorted by path, or `recipe` itself if it is not a folder. Raises
+    RecipeError if the folder holds no recipe."""
     if safe_read.path_kind(recipe) != "folder":
         yield recipe
         return
@@ -121,8 +122,8 @@ class _SubmitOptions(NamedTuple):
 
 
 def _checked_run(recipe: str, submit_options: _SubmitOptions) -> RunToSubmit:
-    """Return the run after the checks for its machine. The program ends here, with exit code 1, if a finding is an
-    error."""
+    """Check a recipe for its machine, print the findings, and return the run with its cluster job. The program ends
+    here, with exit code 1, if a finding is an error."""
     path, overrides = locate_recipe(recipe, submit_options.overrides)
     document = load_with_overrides(path, overrides)
     preflight.require_no_errors(
@@ -134,7 +135,8 @@ def _checked_run(recipe: str, submit_options: _SubmitOptions) -> RunToSubmit:
 
 
 def _smoke_run(recipe: str, submit_options: _SubmitOptions) -> RunToSubmit:
-    """Return the run shortened to two steps; the checks were made for the whole run."""
+    """Return the run of a recipe, shortened to two steps, with its cluster job. The checks are made for the whole
+    run."""
     checked = _checked_run(recipe, submit_options)
     overrides = (*checked.overrides, *smoking.smoke_overrides(checked.run))
     run = submit_options.resolved(checked.run.workspace.recipe, overrides)
@@ -144,9 +146,10 @@ def _smoke_run(recipe: str, submit_options: _SubmitOptions) -> RunToSubmit:
 
 
 def load_or_ask_site(engine: str, file: Path | None, *, ask: bool) -> Site:
-    """Return the site's settings from the file that is named, else from the usual file. If there is none and `ask` is
-    true, ask the person at the terminal for SLURM's settings and save them; otherwise jobs contain no setting of a
-    site. Raises RecipeError."""
+    """Return the site's settings from `file` or, if that is None, from the usual file. If the job is for SLURM
+    (`engine`), the usual file does not exist and `ask` is true, ask the person at the terminal for settings and save
+    them in the usual file. Without a file the settings are empty. Raises RecipeError if a site file cannot be read or
+    has a wrong key or value."""
     usual = sites.site_file_path()
     if engine != "slurm" or file or (usual and usual.exists()):
         return sites.read_site(file)

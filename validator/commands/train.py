@@ -86,8 +86,8 @@ def _launch_machine(document: Document, machine: str, dry: bool) -> DeviceAlloca
 
 
 def _report_earlier_run(run: RunSettings, dry: bool) -> None:
-    """Print from which checkpoint the run resumes. If nothing is left to train, the program ends here with exit code 0,
-    so that a job that is started again and again comes to an end."""
+    """Print from which checkpoint the run resumes. If nothing is left to train and `dry` is false, the program ends
+    here with exit code 0, so that a job that is started again and again comes to an end."""
     for line in resume.resume_messages(run, dry=dry):
         print_lines(line, err=True)
     if not dry and resume.finished_message(run):
@@ -97,7 +97,9 @@ def _report_earlier_run(run: RunSettings, dry: bool) -> None:
 def _train_and_exit(
     run: RunSettings, prepared: LocalLaunch, smoke: bool, grace: float | None, lock: int | None
 ) -> NoReturn:
-    """Train, print where the results are, and end the program with the trainer's exit code."""
+    """Train, print where the results are, and end the program with the trainer's exit code. `smoke` is true for a smoke
+    run, whose summary is printed. `grace` is the number of seconds from a signal until the trainer is killed (None: by
+    the size of a checkpoint). `lock` is the file descriptor of the locked output folder, if it is locked."""
     began = time.monotonic()
     code = local_launch.run_training(prepared, grace, lock)
     for path in local_launch.result_files(prepared.output) if code == 0 else ():

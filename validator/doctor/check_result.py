@@ -1,4 +1,5 @@
-"""The types of a check: `CheckResult`, which it yields, and `CheckContext`, which it is given."""
+"""The types that all checks of doctor share: `CheckContext`, what a check reads, and `CheckResult`, what a check
+yields."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ State = Literal["ok", "warning", "error"]
 
 
 class CheckResult(NamedTuple):
-    """One line of doctor: its subject (`what`), what was found, what the run wants, and the remedy; the last two may be
-    empty. Error: a run would fail. Warning: it may fail, or run otherwise than meant."""
+    """One line of doctor's output. `what` is the subject, `found` the finding, `wanted` what the run needs, `remedy`
+    the advice; the last two may be empty. The state `error` means that the run would fail. `warning` means that the run
+    may fail, or may behave differently than intended."""
 
     state: State
     what: str
@@ -28,7 +30,8 @@ class CheckResult(NamedTuple):
 
 
 def result(state: State, found: str, wanted: str = "", remedy: str = "", *, what: str = "") -> CheckResult:
-    """Return a line of doctor. `what` is left out if it is the name of the check in diagnosis.CHECKS."""
+    """Return a line of doctor's output: what was `found`, what the run needs (`wanted`) and the advice (`remedy`).
+    `what` is the subject of the line; if it is empty, diagnosis.run_checks writes the name of the check there."""
     return CheckResult(state, what, found, wanted, remedy)
 
 
@@ -36,12 +39,13 @@ ok, warning, error = partial(result, "ok"), partial(result, "warning"), partial(
 
 
 class CheckContext(NamedTuple):
-    """The machine and the environment as the checks see them, read once.
+    """The machine and the environment that the checks look at, read once.
 
-    `root` is where the kernel's files are read from (`proc`, `sys`, `dev`). `machine` are the devices here; None if no
-    driver's tool shows any, and `driver_error` is what the tool says instead. `recipe_machine` is the machine that the
-    recipe is written for, `allocation` what the run gets of this one; if it gets nothing, `allocation_error` says why.
-    `site_packages` are the folders of packages; None: those of the Python that runs llamafactory-cli."""
+    `root` is the folder with the kernel's files (`proc`, `sys`, `dev`). `machine` describes this machine's devices; it
+    is None if no driver's tool shows a device, and `driver_error` is then the tool's message. `recipe_machine` is the
+    machine that the recipe is written for. `allocation` holds the devices of this machine that the run gets; if the run
+    gets none, `allocation_error` is the reason. `site_packages` are the package folders to read; None stands for those
+    of the Python that runs llamafactory-cli."""
 
     root: Path = Path("/")
     environment: Mapping[str, str] = os.environ

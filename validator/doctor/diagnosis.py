@@ -1,5 +1,5 @@
-"""The list of all checks, running them at once with a time limit, and the diagnosis of this machine, for a run or by
-itself."""
+"""Lists all checks of doctor, runs them at the same time with a time limit, and builds the diagnosis of this machine,
+with or without a recipe."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ _TIMEOUT_SECONDS = 40.0
 
 
 def run_checks(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Run all checks at once, and yield their results in the order of `CHECKS`. A check that fails, or does not end in
-    time, is a line itself; the thread of a check that does not end is left behind."""
+    """Run all checks at the same time, and yield their results in the order of `CHECKS`. A check that raises an error
+    or exceeds the time limit yields a warning instead. The thread of a check that exceeds the limit keeps running in
+    the background. `run` is None if doctor has no recipe."""
     pool = ThreadPoolExecutor(len(CHECKS))
     running = {name: pool.submit(lambda check: [*check(run, context)], check) for name, check in CHECKS.items()}
     wait(running.values(), _TIMEOUT_SECONDS)
@@ -75,7 +76,8 @@ def run_checks(run: RunSettings | None, context: CheckContext) -> Iterator[Check
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The results of all checks on the node `host`, for a recipe on a machine; both are None without a run."""
+    """The results of all checks on the node `host`. `recipe` is the path of the recipe and `machine` the machine of its
+    run; both are None if doctor has no recipe. `errors` and `warnings` count the lines of these states."""
 
     host: str
     recipe: str | None
@@ -86,8 +88,9 @@ class Diagnosis:
 
 
 def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
-    """Diagnose this machine; with a recipe, for its run, which gets the devices that `train` would give it. `machine`
-    names the machine that the run is meant for, or, without a recipe, that this one should be."""
+    """Run all checks on this machine and return the diagnosis. With a recipe, the checks assume the devices that
+    `train` would give the run. `machine` is the value of `--machine`: the machine that the run is meant for, or,
+    without a recipe, the machine that this one should be."""
     lines: list[CheckResult] = []
     if document is None:
         assumed = devices.parse_machine(machine) if machine else None
@@ -95,11 +98,11 @@ def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
     else:
         run, context = run_and_context(document, machine)
         allocation = context.allocation or DeviceAllocation()
-        judged = allocation.machine or machine
+        target = allocation.machine or machine
         if context.allocation and context.machine and run.machine and not run.on_cpu:
             # As many of the devices here as the run takes, of whatever kind.
-            judged = f"{run.machine.nodes}x{run.machine.devices}x{context.machine.device}"
-        lines += start_checks.check_recipe(document, judged, allocation.host_ram_gib)
+            target = f"{run.machine.nodes}x{run.machine.devices}x{context.machine.device}"
+        lines += start_checks.check_recipe(document, target, allocation.host_ram_gib)
         lines += start_checks.check_data(run)
     lines += run_checks(run, context)
     states = [line.state for line in lines]
@@ -109,21 +112,23 @@ def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
 
 
 def run_and_context(document: Document, machine: str | None) -> tuple[RunSettings, CheckContext]:
-    """Return the run as it would run here, and the context with what the run gets of the devices, or why it gets
-    none."""
+    """Return the run as it would run on this machine, and the context for the checks. The context holds the devices
+    that the run gets, or the reason why the run gets none. `machine` is the machine that the user names (None: the
+    recipe's own)."""
     run = resolve(document, machine)
     context = CheckContext(recipe_machine=None if run.on_cpu else run.machine)
     try:
         allocation = allocate_for_machine(machine, run) if machine else allocate_devices(run, dry=False)
     except RecipeError as err:
         return run, with_devices(context._replace(allocation_error=str(err)))
-    there = resolve(document, allocation.machine, allocation.host_ram_gib)
+    local_run = resolve(document, allocation.machine, allocation.host_ram_gib)
     context = context._replace(allocation=allocation, machine=allocation.this_machine)
-    return there, context if allocation.this_machine else with_devices(context)
+    return local_run, context if allocation.this_machine else with_devices(context)
 
 
 def with_devices(context: CheckContext) -> CheckContext:
-    """Return the context with the devices, or with what the driver's tool says instead."""
+    """Return the context with the devices of this machine added. If the driver's tool fails, `driver_error` is its
+    message instead."""
     try:
         return context._replace(machine=detect_machine())
     except DriverError as err:

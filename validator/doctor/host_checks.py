@@ -1,5 +1,5 @@
-"""Main memory, CPUs, /dev/shm and limits of the system (ulimit, control groups) against what the run needs; and the
-folder that it writes to: is it writable, large enough, fast enough for checkpoints, and still there afterwards?"""
+"""Checks of main memory, CPUs, /dev/shm and system limits (ulimit, control groups) against what the run needs. Also
+checks the output folder: is it writable, large enough, fast enough for checkpoints, and does it outlive the run?"""
 
 from __future__ import annotations
 
@@ -25,46 +25,47 @@ from validator.wording import format_duration
 
 
 def check_main_memory(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Main memory that is available, against what the run is predicted to take of it.
+    """Available main memory, compared with what the run is predicted to need.
 
-    Available: free, or cached and given back on demand, within the limits of batch job and container; for a device that
-    shares main memory its own need counts, too. Without enough the kernel kills a process of the run, which torchrun
-    reports as exit code -9.
-    """
+    Yield an error if the expected need exceeds the available memory, a warning if only the high end of the prediction
+    does. Available memory is free memory and file cache that the kernel gives back on demand, within the limits of
+    batch job and container. If the device shares main memory with the CPU, the predicted device memory is the need.
+    Without enough memory the kernel kills a process of the run, which torchrun reports as exit code -9."""
     total, available = host.memory_gib(context.root), host.available_memory_gib(context.root)
     if available is None:
         yield warning("the kernel does not say how much is available")
         return
     swap = host.free_swap_gib(context.root)
-    there = f"{available:.1f} GiB of {total or available:.1f} available{f', {swap:.0f} of swap' if swap >= 1 else ''}"
+    found = f"{available:.1f} GiB of {total or available:.1f} available{f', {swap:.0f} of swap' if swap >= 1 else ''}"
     shared = run is not None and run.machine is not None and run.machine.device.shared_memory
     need = (predict(run).device_memory if shared else predict(run).host_memory) if run else None
     if need is None:
-        yield ok(there)
+        yield ok(found)
         return
     low, expected, high = need.low / GIB, need.expected / GIB, need.high / GIB
     state: State = "error" if expected >= available else "warning" if high >= available else "ok"
     remedy = ""
     if state != "ok":
-        more = "ask for more (`--mem` of a batch job, the memory limit of a container)"
-        some = expected < (total or available)
-        way = f"end other processes, or {more}" if some else f"{more}; `lmf-recipes explain` shows what fits"
-        remedy = f"the kernel {'would' if state == 'error' else 'may'} kill the run (exit code -9): {way}"
-    yield result(state, there, f"{expected:.1f} GiB ({low:.1f} to {high:.1f})", remedy)
+        request = "ask for more (`--mem` of a batch job, the memory limit of a container)"
+        fits_total = expected < (total or available)
+        advice = (
+            f"end other processes, or {request}" if fits_total else f"{request}; `lmf-recipes explain` shows what fits"
+        )
+        remedy = f"the kernel {'would' if state == 'error' else 'may'} kill the run (exit code -9): {advice}"
+    yield result(state, found, f"{expected:.1f} GiB ({low:.1f} to {high:.1f})", remedy)
 
 
 def check_processors(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """CPUs that the run may use; a batch job without `--cpus-per-task` has one.
 
-    Those that this process is bound to, against processes and their loader workers.
-    """
-    there = host.usable_cpus(context.root)
+    Yield a warning if this process may use fewer CPUs than the run's processes and their loader workers need."""
+    cpus = host.usable_cpus(context.root)
     if run is None:
-        yield ok(str(there))
+        yield ok(str(cpus))
         return
-    wanted = node_demand.training_cpus(run, run.machine.devices if run.machine and not run.on_cpu else 1)
+    needed_cpus = node_demand.training_cpus(run, run.machine.devices if run.machine and not run.on_cpu else 1)
     remedy = "the devices wait for CPUs: raise `--cpus-per-task` of a batch job, or the CPU limit of a container"
-    yield warning(str(there), str(wanted), remedy) if there < wanted else ok(str(there), str(wanted))
+    yield warning(str(cpus), str(needed_cpus), remedy) if cpus < needed_cpus else ok(str(cpus), str(needed_cpus))
 
 
 _SHM_REMEDY = (
@@ -76,25 +77,27 @@ _SHM_REMEDY = (
 def check_shared_memory(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """Shared memory, /dev/shm; a container has 64 MiB unless more is asked for.
 
-    What is free, against what loader workers and NCCL put there.
-    """
+    Yield an error or a warning if less is free than loader workers and NCCL put there. Without a recipe, yield a
+    warning if the size is 64 MiB or less."""
     try:
-        there = os.statvfs(context.root / "dev/shm")
+        file_system = os.statvfs(context.root / "dev/shm")
     except OSError:
         yield warning("is not there: loader workers and NCCL need it", "", _SHM_REMEDY)
         return
-    free, size = (blocks * there.f_frsize / node_demand.MIB for blocks in (there.f_bavail, there.f_blocks))
+    free, size = (
+        blocks * file_system.f_frsize / node_demand.MIB for blocks in (file_system.f_bavail, file_system.f_blocks)
+    )
     found = f"{_format_mib(free)} free of {_format_mib(size)}"
     if run is None:
-        tiny = size <= 64
-        yield result("warning" if tiny else "ok", found, "", _SHM_REMEDY if tiny else "")
+        is_tiny = size <= 64
+        yield result("warning" if is_tiny else "ok", found, "", _SHM_REMEDY if is_tiny else "")
         return
-    disabled = node_environment.is_env_enabled("NCCL_SHM_DISABLE", context.environment)
-    least, enough = node_demand.shared_memory_mib(run, nccl=not disabled)
-    state: State = "error" if free < least else "warning" if free < enough else "ok"
-    is_filled = free < least <= size
+    is_disabled = node_environment.is_env_enabled("NCCL_SHM_DISABLE", context.environment)
+    min_mib, enough_mib = node_demand.shared_memory_mib(run, nccl=not is_disabled)
+    state: State = "error" if free < min_mib else "warning" if free < enough_mib else "ok"
+    is_filled = free < min_mib <= size
     remedy = "remove what ended runs have left there: `ls -l /dev/shm`" if is_filled else _SHM_REMEDY
-    yield result(state, found, _format_mib(enough) if enough >= 1 else "", "" if state == "ok" else remedy)
+    yield result(state, found, _format_mib(enough_mib) if enough_mib >= 1 else "", "" if state == "ok" else remedy)
 
 
 def _format_mib(mib: float) -> str:
@@ -112,10 +115,9 @@ _IPC_LOCK = 1 << 14  # the bit of the capability (linux/capability.h)
 
 
 def check_limits(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Limits of the system on a process and its children: open files, locked memory, processes, addresses.
+    """System limits on a process and its children: open files, locked memory, processes, address space.
 
-    Open files in any case, other limits if they may be too low.
-    """
+    Yield a result on open files in any case, and a result on each other limit that may be too low."""
     yield from _check_open_files(run)
     yield from _check_locked_memory(run, context)
     yield from _check_process_limit(run, context)
@@ -126,23 +128,23 @@ def check_limits(run: RunSettings | None, context: CheckContext) -> Iterator[Che
 
 
 def _check_open_files(run: RunSettings | None) -> Iterator[CheckResult]:
-    """Check the limit of open files. Each loader worker passes tensors as open files; each process of another node is a
-    socket."""
+    """Yield a result on the limit of open files, a warning if the limit may be too low. Each loader worker passes
+    tensors as open files. Each process of the run needs sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    more = 4 * run.batch.world_size + _FILES_PER_WORKER * run.batch.dataloader_workers if run else 768
-    wanted = f"{_FILES_PER_PROCESS + more:,}"
-    if soft == resource.RLIM_INFINITY or soft >= _FILES_PER_PROCESS + more:
-        yield ok("no limit" if soft == resource.RLIM_INFINITY else f"{soft:,}", wanted, what="open files")
+    extra_files = 4 * run.batch.world_size + _FILES_PER_WORKER * run.batch.dataloader_workers if run else 768
+    needed = f"{_FILES_PER_PROCESS + extra_files:,}"
+    if soft == resource.RLIM_INFINITY or soft >= _FILES_PER_PROCESS + extra_files:
+        yield ok("no limit" if soft == resource.RLIM_INFINITY else f"{soft:,}", needed, what="open files")
         return
-    most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
-    raised = f"raise the hard limit: limits.conf, or the container's --ulimit nofile={MAX_OPEN_FILES}"
-    remedy = raised if most == soft else f"`ulimit -n {most}` before the run"
-    yield warning(f"{soft:,}", wanted, remedy, what="open files")
+    max_files = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    hard_limit_remedy = f"raise the hard limit: limits.conf, or the container's --ulimit nofile={MAX_OPEN_FILES}"
+    remedy = hard_limit_remedy if max_files == soft else f"`ulimit -n {max_files}` before the run"
+    yield warning(f"{soft:,}", needed, remedy, what="open files")
 
 
 def _check_locked_memory(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Check the limit of locked memory. InfiniBand registers buffers that count as locked (NCCL: `ibv_reg_mr failed`),
-    and so do those of DeepSpeed's offload to NVMe. What CUDA pins does not count."""
+    """Yield a result if the limit of locked memory is too low. InfiniBand registers buffers that count as locked (NCCL:
+    `ibv_reg_mr failed`), and so do the buffers of DeepSpeed's offload to NVMe. Memory that CUDA pins does not count."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     status = host.read_lines(context.root / "proc/self/status")
     capabilities = [int(line.split()[1], 16) for line in status if line.startswith("CapEff:")]
@@ -162,12 +164,13 @@ def _check_locked_memory(run: RunSettings | None, context: CheckContext) -> Iter
 
 
 def _check_process_limit(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Check how many processes and threads the container, the batch job or the user may still start."""
+    """Yield a warning if the container, the batch job or the user may not start as many processes and threads as the
+    run needs."""
     limits = []
     for group in own_cgroups(context.root, "pids"):
-        most, now = group.number("pids.max"), group.number("pids.current")
-        if most is not None and now is not None:
-            limits.append(most - now)
+        limit, count = group.number("pids.max"), group.number("pids.current")
+        if limit is not None and count is not None:
+            limits.append(limit - count)
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)  # of all the user's processes: told if it is low as such
     if soft != resource.RLIM_INFINITY:
         limits.append(soft)
@@ -175,22 +178,24 @@ def _check_process_limit(run: RunSettings | None, context: CheckContext) -> Iter
         return
     devices = run.machine.devices if run.machine else 1
     tokenizers = int(run.args.number("preprocessing_num_workers"))
-    wanted = devices * (_THREADS_PER_PROCESS + _THREADS_PER_WORKER * run.batch.dataloader_workers) + tokenizers
-    if (left := min(limits)) < wanted:
+    needed = devices * (_THREADS_PER_PROCESS + _THREADS_PER_WORKER * run.batch.dataloader_workers) + tokenizers
+    if (left := min(limits)) < needed:
         remedy = "raise `ulimit -u`, the container's --pids-limit or the kubelet's podPidsLimit"
-        yield warning(f"{left:,} more may be started", f"about {wanted:,}", remedy, what="process limit")
+        yield warning(f"{left:,} more may be started", f"about {needed:,}", remedy, what="process limit")
 
 
 def output_folder(run: RunSettings) -> Path | None:
-    """Return the folder that the run writes to; None if it keeps nothing."""
+    """Return the absolute path of the run's output folder. Return None if the run does not train or sets no
+    `output_dir`."""
     folder = run.args.get("output_dir")
     return expand_home(folder).absolute() if isinstance(folder, str) and run.task.trains else None
 
 
 def check_disk_space(run: RunSettings | None, _context: CheckContext) -> Iterator[CheckResult]:
-    """Yield a line if checkpoints and the result do not fit on the disk of `output_dir`. How many checkpoints are kept
-    is an estimate if `save_total_limit` is unset or the number of steps is an estimate; a resumed run replaces those
-    that are there."""
+    """Yield a result if the checkpoints and the result do not fit on the disk of `output_dir`. The result is an error
+    if not even one checkpoint fits, or if the number of checkpoints is certain; otherwise it is a warning. The number
+    is uncertain if `save_total_limit` is unset, if the number of steps is an estimate, or if the folder holds
+    checkpoints that a resumed run would replace."""
     output = output_folder(run) if run else None
     if run is None or output is None or run.args.get("save_strategy") == "no":
         return
@@ -200,18 +205,18 @@ def check_disk_space(run: RunSettings | None, _context: CheckContext) -> Iterato
     free = host.free_disk_gib(output)
     if free is None:
         return
-    each, most = prediction.checkpoint_bytes / GIB, prediction.output_bytes / GIB
+    checkpoint_gib, total_gib = prediction.checkpoint_bytes / GIB, prediction.output_bytes / GIB
     where = f"{free:.1f} GiB are free on the disk of {output}"
-    if free < each:
-        yield error(f"{where}, one checkpoint takes {each:.1f}: free some, or set another `output_dir`")
-    elif free < most:
+    if free < checkpoint_gib:
+        yield error(f"{where}, one checkpoint takes {checkpoint_gib:.1f}: free some, or set another `output_dir`")
+    elif free < total_gib:
         kept, at_once = prediction.checkpoint_counts
         counted = run.args.number("save_total_limit") > 0 and run.steps > 0 and not run.batch.packing
-        certain = counted and not any(glob_folder(output, "checkpoint-*"))
-        beside = "and the result" if at_once == kept else "at once (a new one is written before the oldest is removed)"
+        is_certain = counted and not any(glob_folder(output, "checkpoint-*"))
+        what = "and the result" if at_once == kept else "at once (a new one is written before the oldest is removed)"
         remedy = "free some, set another `output_dir` or a smaller `save_total_limit`"
-        text = f"{where}, {at_once} checkpoints {beside} take {most:.1f}: {remedy}"
-        yield result("error" if certain else "warning", text)
+        text = f"{where}, {at_once} checkpoints {what} take {total_gib:.1f}: {remedy}"
+        yield result("error" if is_certain else "warning", text)
 
 
 # A file of this size, or of what is written in this time, shows how fast the disk is.
@@ -224,30 +229,35 @@ _MIN_CHECKPOINT_BYTES, _SLOW_SECONDS = 0.05 * GIB, 600.0
 
 
 def check_disk(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """The folder that a run writes to: can it be written, and how fast; disk space for the cache of data."""
+    """The folder that a run writes to: whether and how fast it can be written; disk space for cached data.
+
+    Yield a result on the folder, and a result for each fault. A small temporary file is written to measure the
+    speed."""
     yield from _check_output_folder(run, context)
     disk = predict(run).disk if run and run.data.datasets and not run.data.is_tokenized else None
     if run and disk:
         # `No space left on device` with much room in the output folder (hiyouga/LLaMA-Factory issue 275)
         folder = hub_caches.datasets_cache(run.hub_source[1])
-        wanted = max(_DATA_COPIES * disk[DiskTerm.DATA] / GIB, _MIN_FREE_GIB)
+        needed_gib = max(_DATA_COPIES * disk[DiskTerm.DATA] / GIB, _MIN_FREE_GIB)
         free = host.free_disk_gib(folder)
-        if free is not None and free < wanted:
+        if free is not None and free < needed_gib:
             remedy = "free some, or set HF_DATASETS_CACHE to another disk"
-            yield warning(f"{free:.1f} GiB free at {folder}", f"about {wanted:.1f} GiB", remedy, what="data cache")
+            yield warning(f"{free:.1f} GiB free at {folder}", f"about {needed_gib:.1f} GiB", remedy, what="data cache")
 
 
 def _check_output_folder(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Check the run's output folder, or without a run the working directory. The file of the trial does not stay."""
+    """Check the run's output folder, or the working directory if there is no recipe. Yield a result on its speed and
+    free space, and a result for each fault: not writable, too small, lost with the container, main memory, or few files
+    left. The test file is removed."""
     folder = output_folder(run) if run else Path.cwd()
     if folder is None:
         return
-    there = host.existing_parent(folder)
-    under, free = find_mount(there.resolve(), context.root), host.free_disk_gib(there)
-    kind = f" on {under.kind}{f' of {under.source}' if under.network else ''}" if under else ""
-    place = f"{there}{kind}{f', {free:.1f} GiB free' if free is not None else ''}"
+    existing = host.existing_parent(folder)
+    mount, free = find_mount(existing.resolve(), context.root), host.free_disk_gib(existing)
+    kind = f" on {mount.kind}{f' of {mount.source}' if mount.network else ''}" if mount else ""
+    place = f"{existing}{kind}{f', {free:.1f} GiB free' if free is not None else ''}"
     try:
-        rate = _measure_write_rate(there)
+        rate = _measure_write_rate(existing)
     except OSError as err:
         found = f"{place}: {os_reason(err)}"
         yield error(found, "a folder that can be written", "set another `output_dir`" if run else "")
@@ -255,19 +265,20 @@ def _check_output_folder(run: RunSettings | None, context: CheckContext) -> Iter
     short = [*check_disk_space(run, context)]
     yield _judge_write_rate(None if any(each.state == "error" for each in short) else run, place, rate)
     yield from short
-    if under and under.kind == "overlay":
+    if mount and mount.kind == "overlay":
         remedy = "mount a folder of the host there, or set another `output_dir`"
-        yield warning(f"{there} is in the container's own layer, which is lost with the container", "", remedy)
-    if under and under.kind in ("tmpfs", "ramfs"):
-        yield warning(f"{there} is main memory ({under.kind})", "", "set another `output_dir`")
-    disk = os.statvfs(there)
+        yield warning(f"{existing} is in the container's own layer, which is lost with the container", "", remedy)
+    if mount and mount.kind in ("tmpfs", "ramfs"):
+        yield warning(f"{existing} is main memory ({mount.kind})", "", "set another `output_dir`")
+    disk = os.statvfs(existing)
     if disk.f_files and disk.f_favail < _MIN_FREE_FILES:  # a file system that counts no files has 0 in all
         yield warning(f"room for {disk.f_favail} more files", f"{_MIN_FREE_FILES:,}", "remove some: `df -i`")
 
 
 def _measure_write_rate(folder: Path) -> float | None:
-    """Return bytes a second of a file that is written and synced in pieces, each twice as long as the one before, until
-    the next would take too long; None if there is no room to try. Raises OSError if it cannot be written."""
+    """Return the speed of the folder's disk in bytes per second; None if less than 1 GiB is free. A temporary file is
+    written and synced in pieces, each twice as large as the one before. The last piece counts: the next would exceed
+    one second or 256 MiB in all. Raises OSError if the folder cannot be written."""
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         if (host.free_disk_gib(folder) or 0.0) < _MIN_FREE_GIB:
             return None
@@ -289,8 +300,8 @@ def _judge_write_rate(run: RunSettings | None, place: str, rate: float | None) -
     if checkpoint < _MIN_CHECKPOINT_BYTES or rate is None:
         return ok(found)
     seconds = checkpoint / rate
-    wanted = f"{checkpoint / GIB:.1f} GiB for a checkpoint, about {format_duration(seconds)}"
+    need = f"{checkpoint / GIB:.1f} GiB for a checkpoint, about {format_duration(seconds)}"
     if seconds < _SLOW_SECONDS:
-        return ok(found, wanted)
+        return ok(found, need)
     remedy = "all devices wait meanwhile: a faster disk, `save_only_model: true` or a larger `save_steps`"
-    return warning(found, wanted, remedy)
+    return warning(found, need, remedy)

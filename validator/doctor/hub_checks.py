@@ -1,5 +1,5 @@
-"""Can the run get its model and data: caches, the hub's answer, disk space for the download, locks of other downloads,
-proxies of the environment."""
+"""Checks whether the run can get its model and data: caches, the answer of the hub, disk space for the download, locks
+of other downloads, and proxies in the environment."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from validator.run.settings import RunSettings
 
 
 def check_downloads(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Yield a line for each model or data set that the run cannot load from its hub or cache, or that it would load in
-    another form than `check` has judged."""
+    """Yield a result for each model or data set that the run cannot load from its hub or cache. Also yield a warning if
+    the downloaded model has other tensor shapes than `check` assumes."""
     if run is None:
         return
     yield from _other_shapes(run)
@@ -58,35 +58,38 @@ def check_downloads(run: RunSettings | None, context: CheckContext) -> Iterator[
 
 
 def _missing_models(run: RunSettings) -> list[str]:
-    """Return the names of models and adapters that are not in the hub's cache."""
+    """Return the names of the run's models and adapters that are on a hub and not in the hub's cache."""
     return [name for name in hub_models(run) if not any(cached_folders(run, name))]
 
 
 def _missing_datasets(run: RunSettings) -> list[str]:
-    """Return the names of data sets that are not in the cache of datasets."""
+    """Return the names of the run's Hugging Face data sets that are not in the cache of the datasets library."""
     return [name for name in hub_datasets(run) if not is_dataset_cached(name, run.hub_source[1])]
 
 
 def _other_shapes(run: RunSettings) -> Iterator[CheckResult]:
-    """Yield a warning if the download of the model has other shapes than the catalogue."""
+    """Yield a warning if the model in the local cache has other tensor shapes than the catalogue entry of that name."""
     if run.model is None or not run.model.id or run.model.identified_by:
         return
-    if there := hub_caches.cached_model(run.model.name, "config.json", *run.hub_source):
+    if download := hub_caches.cached_model(run.model.name, "config.json", *run.hub_source):
         with suppress(RecipeError):  # a config of images and text, which the catalogue knows by the text's part
-            if models.find_model(str(there.folder)).parameters != run.model.parameters:
-                shapes = f"the config.json in the {there.hub} cache has other shapes than the catalogue"
-                remedy = f"judge it by `explain` with model_name_or_path={there.folder}"
+            if models.find_model(str(download.folder)).parameters != run.model.parameters:
+                shapes = f"the config.json in the {download.hub} cache has other shapes than the catalogue"
+                remedy = f"judge it by `explain` with model_name_or_path={download.folder}"
                 yield warning(f"{shapes}; {remedy}", what="model")
 
 
 def _missing_downloads(run: RunSettings, cause: str) -> Iterator[CheckResult]:
-    """Yield what a run without network would not find; `cause` is the variable that takes the network away."""
+    """Yield a result for each model (error) and data set (warning) that is missing in the cache of an offline run.
+    `cause` is the environment variable that keeps the run offline, such as HF_HUB_OFFLINE."""
     for name in _missing_models(run):
         folders = hub_caches.huggingface_folders(name, *run.hub_source)
-        known = any(safe_read.path_kind(place / "config.json") == "file" for place in folders)
-        state = "has a config.json in the cache, and no weights" if known else "is in no folder and not in the cache"
-        other = "name a folder that holds it, or download it where there is a network"
-        remedy = _modelscope_remedy(run, name) or other
+        has_config = any(safe_read.path_kind(place / "config.json") == "file" for place in folders)
+        state = (
+            "has a config.json in the cache, and no weights" if has_config else "is in no folder and not in the cache"
+        )
+        default_remedy = "name a folder that holds it, or download it where there is a network"
+        remedy = _modelscope_remedy(run, name) or default_remedy
         yield error(f"{cause} is set, and `{name}` {state}: {remedy}", what="model")
     for name in _missing_datasets(run):
         found = f"{cause} is set, and data set `{name}` seems not to be in the cache of datasets"
@@ -94,9 +97,10 @@ def _missing_downloads(run: RunSettings, cause: str) -> Iterator[CheckResult]:
 
 
 def _modelscope_remedy(run: RunSettings, name: str) -> str:
-    """Return how to use the download in the ModelScope cache; empty if there is none."""
-    there = any(map(holds_weights, hub_caches.modelscope_folders(name, *run.hub_source)))
-    return "it is in the ModelScope cache, which the run takes with USE_MODELSCOPE_HUB=1" if there else ""
+    """Return the advice to use the ModelScope cache (USE_MODELSCOPE_HUB=1) if that cache holds the model; otherwise an
+    empty string."""
+    is_cached = any(map(holds_weights, hub_caches.modelscope_folders(name, *run.hub_source)))
+    return "it is in the ModelScope cache, which the run takes with USE_MODELSCOPE_HUB=1" if is_cached else ""
 
 
 _TIMEOUT_SECONDS = 3.0
@@ -105,7 +109,7 @@ _MODELSCOPE_URL = "https://www.modelscope.cn"
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirection: any answer of the hub will do."""
+    """An HTTP handler that follows no redirection, because any answer shows that the hub can be reached."""
 
     def redirect_request(self, *_words: Any, **_more: Any) -> None:
         return None
@@ -114,8 +118,8 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def check_hub(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """The hub that a run downloads from: whether it answers, and whether the disk has room for the download.
 
-    Nothing if all is here, or if the run is offline.
-    """
+    Yield a result for each model or data set that is not in the cache yet. Nothing is yielded if everything is in the
+    cache, or if the run is offline."""
     if run is None or offline_variable() or node_environment.is_env_enabled("USE_OPENMIND_HUB"):
         return
     names, modelscope = _missing_models(run), node_environment.is_env_enabled("USE_MODELSCOPE_HUB")
@@ -126,23 +130,26 @@ def check_hub(run: RunSettings | None, context: CheckContext) -> Iterator[CheckR
 
 
 def _hub_address(path: str, context: CheckContext) -> tuple[str, str]:
-    """Return the hub's address, and the address of a file of a model or data set on it."""
+    """Return the URL of the hub, and the URL of a page or small file of the model or data set, to test whether the hub
+    has it. `path` is the name of a model, or `datasets/` and the name of a data set."""
     if node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
         return _MODELSCOPE_URL, f"{_MODELSCOPE_URL}/models/{path}"
     endpoint = (context.environment.get("HF_ENDPOINT") or _HUGGING_FACE_URL).rstrip("/")
     return endpoint, f"{endpoint}/{path}/resolve/main/{'README.md' if path.startswith('datasets/') else 'config.json'}"
 
 
-def _ask_hub(wanted: list[tuple[str, str]], context: CheckContext) -> Iterator[CheckResult]:
-    """Ask for each model or data set; if the hub does not answer, one line stands for all that are left."""
-    for number, (name, path) in enumerate(wanted):
-        there, address = _hub_address(path, context)
-        endpoint = without_credentials(there)
+def _ask_hub(requests: list[tuple[str, str]], context: CheckContext) -> Iterator[CheckResult]:
+    """Ask the hub for each model or data set, and yield a result on each answer. Each request is a pair: the name, and
+    the path on the hub. If the hub does not answer, yield one error that names all models and data sets not asked for
+    yet, and stop."""
+    for number, (name, path) in enumerate(requests):
+        hub_url, address = _hub_address(path, context)
+        endpoint = without_credentials(hub_url)
         answer = _request_status(address)
         if isinstance(answer, str):
-            left = ", ".join(f"`{each}`" for each, _ in wanted[number:])
+            names = ", ".join(f"`{each}`" for each, _ in requests[number:])
             remedy = "set HF_ENDPOINT to a mirror or https_proxy to a proxy, or name a folder that holds it"
-            yield error(f"{endpoint} {answer}", f"{left}, not here yet", remedy)
+            yield error(f"{endpoint} {answer}", f"{names}, not here yet", remedy)
             return
         download = f"`{name}`, not here yet"
         if answer in (401, 403):
@@ -156,7 +163,8 @@ def _ask_hub(wanted: list[tuple[str, str]], context: CheckContext) -> Iterator[C
 
 
 def _request_status(address: str) -> int | str:
-    """Return the status, or a sentence why there is none. The thread's time limit also covers name resolution."""
+    """Return the HTTP status of a HEAD request, or a phrase that says why there was no answer, such as `does not answer
+    within 3 seconds`. The request runs in a thread, so that the time limit also covers name resolution."""
     pool = ThreadPoolExecutor(1)
     request = pool.submit(_send_head_request, address)
     pool.shutdown(wait=False)
@@ -179,22 +187,23 @@ def _send_head_request(address: str) -> int:
 
 
 def _check_cache_space(run: RunSettings) -> Iterator[CheckResult]:
-    """Compare free disk with the weights that go into the cache of Hugging Face."""
+    """Yield a result that compares the free disk space of the Hugging Face cache with the size of the model's weights;
+    an error if the weights do not fit."""
     folder, disk = hub_caches.hub_cache(run.hub_source[1]), predict(run).disk
     weights, free = disk[DiskTerm.BASE] / GIB if disk else 0.0, host.free_disk_gib(Path(folder))
     if free is not None and weights:
-        short = free < weights
-        found, wanted = f"{free:.1f} GiB free at {folder}", f"{weights:.1f} GiB of weights"
-        remedy = "free some, or set HF_HOME to another disk" if short else ""
-        yield result("error" if short else "ok", found, wanted, remedy, what="hub cache")
+        is_short = free < weights
+        found, need = f"{free:.1f} GiB free at {folder}", f"{weights:.1f} GiB of weights"
+        remedy = "free some, or set HF_HOME to another disk" if is_short else ""
+        yield result("error" if is_short else "ok", found, need, remedy, what="hub cache")
 
 
 def check_download_locks(run: RunSettings | None, _context: CheckContext) -> Iterator[CheckResult]:
-    """Locks of processes that download the model, for whose end a run would wait.
+    """Locks of processes that download the model; a run would wait until they are released.
 
-    One for each model. The run waits for a download that has begun (huggingface_hub,
-    utils/_fixes.py, WeakFileLock). The kernel frees the lock of a process that is gone, but on a file system without
-    locks the mere file counts."""
+    Yield at most one result for each model whose download holds a lock. The run would wait until that download has
+    ended (huggingface_hub, utils/_fixes.py, WeakFileLock). The kernel frees the lock of a dead process. On a file
+    system without locks, however, the lock counts as held while its file exists."""
     if run is None:
         return
     for name in hub_models(run):
@@ -203,7 +212,8 @@ def check_download_locks(run: RunSettings | None, _context: CheckContext) -> Ite
 
 
 def _check_download_lock(lock: Path) -> CheckResult | None:
-    """Try to share the lock for a moment: a process that downloads holds it alone."""
+    """Return a warning if another process holds the lock, or None if the lock is free. The test takes a shared lock for
+    a moment, which fails if a download holds the exclusive lock."""
     waits = "the run waits until it is free"
     try:
         with lock.open() as file:
@@ -222,10 +232,10 @@ _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 
 
 def check_proxy(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Proxies of the environment that a run's own requests would go through.
+    """Proxies in the environment that requests of the run would go through.
 
-    Nothing if no proxy is set.
-    """
+    Yield a warning if requests to a host nearby would go through a proxy, and a result if the hub's client cannot use a
+    SOCKS proxy. Nothing is yielded if no proxy is set."""
     proxies = {name: value for name in _PROXY_VARIABLES if (value := _proxy_value(context.environment, name))}
     if not proxies:
         return
@@ -239,16 +249,18 @@ def check_proxy(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
         yield from _check_socks(socks[0], run, find_installed(context.site_packages).all_versions)
 
 
-def _check_socks(name: str, run: RunSettings | None, there: Mapping[str, str]) -> Iterator[CheckResult]:
-    """Check that the client of huggingface_hub can use a SOCKS proxy: httpx from release 1 on, requests before. Without
-    a request to the hub that is only a warning."""
-    old = there.get("huggingface-hub", "1").startswith("0.")
-    client, support = ("requests", "pysocks") if old else ("httpx", "socksio")
-    if client in there and support not in there:
-        asked = run is None or (not offline_variable() and any((*hub_models(run), *hub_datasets(run))))
+def _check_socks(name: str, run: RunSettings | None, versions: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Yield a result if the HTTP client of huggingface_hub lacks the package for a SOCKS proxy: an error if the run may
+    ask the hub or there is no recipe, otherwise a warning. The client is the package httpx from release 1 of
+    huggingface_hub on, and the package `requests` before. `name` is the variable that holds the proxy, and `versions`
+    are the installed releases of the packages."""
+    is_old = versions.get("huggingface-hub", "1").startswith("0.")
+    client, support = ("requests", "pysocks") if is_old else ("httpx", "socksio")
+    if client in versions and support not in versions:
+        needs_hub = run is None or (not offline_variable() and any((*hub_models(run), *hub_datasets(run))))
         found = f"{name} is a SOCKS proxy, which {client} cannot use without {support}: the hub cannot be reached"
         remedy = f'pip install "{client}[socks]", or set an HTTP proxy'
-        yield result("error" if asked else "warning", found, support, remedy)
+        yield result("error" if needs_hub else "warning", found, support, remedy)
 
 
 def _proxy_value(environment: Mapping[str, str], name: str) -> str:
@@ -256,8 +268,8 @@ def _proxy_value(environment: Mapping[str, str], name: str) -> str:
 
 
 def _local_hosts(run: RunSettings | None, context: CheckContext) -> Iterator[str]:
-    """Yield hosts of this machine or its network that the run sends requests to: a mirror of the hub, a reward model
-    behind an address, the dashboard of Ray."""
+    """Yield each host on this machine or its network to which the run sends requests: a mirror of the hub, a reward
+    model behind a URL, or the dashboard of Ray."""
     addresses = [context.environment.get("HF_ENDPOINT", "")]
     if run and run.args.get("reward_model_type") == "api":
         addresses.append(str(run.args.get("reward_model")))
@@ -270,7 +282,7 @@ def _local_hosts(run: RunSettings | None, context: CheckContext) -> Iterator[str
 
 
 def _is_local(host: str) -> bool:
-    """Return whether the host has a private address, or a name without a domain."""
+    """Return whether the host is a private IP address, or a name without a domain."""
     try:
         return ipaddress.ip_address(host).is_private
     except ValueError:
@@ -278,7 +290,9 @@ def _is_local(host: str) -> bool:
 
 
 def _matches_no_proxy(host: str, words: str) -> bool:
-    """Return whether no_proxy means the host. requests reads ends of names, addresses, networks; a star is all."""
+    """Return whether the host is exempt from proxies by `words`, the value of the variable no_proxy. The value is read
+    as the Python package `requests` does: it lists ends of host names, addresses and networks; a star exempts every
+    host."""
     for word in (one.strip().lstrip(".") for one in words.split(",")):
         if word == "*" or (word and (host == word or host.endswith(f".{word}"))):
             return True

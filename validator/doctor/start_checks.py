@@ -1,6 +1,6 @@
-"""Checks of what stops a run before it starts: the recipe itself, its data, the model's folder, Ray, llamafactory-cli.
-
-`train` and `calibrate` run the checks in PREFLIGHT, some of which stand in other modules. `doctor RECIPE` runs all."""
+"""Checks for what would stop a run before it starts: errors in the recipe or its data, an incomplete model folder, Ray,
+a missing llamafactory-cli. `train` and `calibrate` run some of these checks, together with those of packages,
+downloads, device memory and disk space (`PREFLIGHT`). `doctor RECIPE` runs all checks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from validator.wording import plural
 
 
 def check_model_folder(run: RunSettings | None, _context: CheckContext) -> Iterator[CheckResult]:
-    """Yield a line if the folder of the model or of an adapter is incomplete. Without weights LLaMA-Factory stops;
-    without a tokenizer transformers makes up an empty one, and the run ends well with nothing learned."""
+    """Yield an error if the local folder of the model is incomplete, or if an adapter's folder does not exist yet
+    because another recipe must train the adapter first. Without weights LLaMA-Factory stops. Without a tokenizer
+    transformers creates an empty tokenizer, and the run ends without an error but learns nothing."""
     if run is None:
         return
     for path in run.args.words("adapter_name_or_path"):
@@ -47,56 +48,64 @@ def check_model_folder(run: RunSettings | None, _context: CheckContext) -> Itera
 
 
 def check_ray(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Ray, if USE_RAY is set: packages, and CPUs that this node can reserve."""
+    """Ray, if USE_RAY is set: its packages, and the CPUs that this node can reserve.
+
+    Yield an error or a warning for each problem, or the number of CPUs if there is none. Nothing is yielded if USE_RAY
+    is not set."""
     if run is None or not launch_command.uses_ray():
         return
     cpus = host.usable_cpus(context.root)  # as Ray counts them
-    lacking = [*_missing_ray_packages(run, context)]
+    problems = [*_missing_ray_packages(run, context)]
     second = "torchrun" if node_environment.is_env_enabled("FORCE_TORCHRUN") else run.accelerate and "accelerate"
     if second:
         found = f"USE_RAY is set, and {second} starts the processes, each of which would start Ray"
-        lacking.append(error(found))
-    lacking += _missing_ray_cpus(run, cpus)
-    yield from lacking
-    if not lacking:
+        problems.append(error(found))
+    problems += _missing_ray_cpus(run, cpus)
+    yield from problems
+    if not problems:
         reserved = f"of which {launch_command.RAY_CPUS} are reserved for each device"
         yield ok(f"{launch_command.declared_ray_cpus(run) or cpus} CPUs, {reserved}")
 
 
 def _missing_ray_packages(run: RunSettings, context: CheckContext) -> Iterator[CheckResult]:
-    """Yield the missing packages of Ray. Without `master_addr` LLaMA-Factory asks Ray's dashboard for the head node
-    (train/trainer_utils.py, get_ray_head_node_ip), and stops with ServerUnavailable if only `ray` is installed (seen
-    with 2.60)."""
-    there = find_installed(context.site_packages).versions(["ray", "aiohttp-cors"])
-    if "ray" not in there:
+    """Yield an error if Ray or its dashboard is not installed. Without `master_addr` LLaMA-Factory asks Ray's dashboard
+    for the head node (train/trainer_utils.py, get_ray_head_node_ip), and stops with ServerUnavailable if only `ray` is
+    installed (seen with 2.60)."""
+    versions = find_installed(context.site_packages).versions(["ray", "aiohttp-cors"])
+    if "ray" not in versions:
         found = "USE_RAY is set and the package is not installed"
         yield error(f'{found}: pip install "ray[default]"')
-    elif "aiohttp-cors" not in there and not run.args.is_set("master_addr"):
+    elif "aiohttp-cors" not in versions and not run.args.is_set("master_addr"):
         found = "ray is installed without its dashboard, which is asked for the head node"
         yield error(f'{found}: pip install "ray[default]", or set `master_addr`')
 
 
 def _missing_ray_cpus(run: RunSettings, cpus: int) -> Iterator[CheckResult]:
-    """Yield a line if this node has fewer CPUs than Ray reserves on it. A node that has joined a cluster may have
-    promised more. Without a device LLaMA-Factory counts CPUs as devices and reserves ten each (tried: it waited)."""
+    """Yield a result if this node has fewer CPUs (`cpus`) than Ray reserves for the run, ten for each device. The
+    result is only a warning if the node joins a Ray cluster, where it may have declared more CPUs than it has. A run on
+    CPUs is an error: LLaMA-Factory counts each CPU as a device and reserves ten CPUs for each (tried: it waited)."""
     if run.on_cpu:
         reserved = "each counts as a device, for which Ray reserves 10"
         yield error(f"on CPUs alone {reserved}: it would wait for ever; unset USE_RAY")
     devices = run.machine.devices if run.machine and not run.on_cpu else 0
-    wanted = launch_command.RAY_CPUS * devices
-    if cpus >= wanted or launch_command.declared_ray_cpus(run) is not None:  # a promise that is too small is PAR206
+    needed_cpus = launch_command.RAY_CPUS * devices
+    if (
+        cpus >= needed_cpus or launch_command.declared_ray_cpus(run) is not None
+    ):  # a promise that is too small is PAR206
         return
     reserved = f"{launch_command.RAY_CPUS} are reserved for each of {devices} {plural(devices, 'device')}"
     found = f"this node has {cpus} CPUs, and {reserved}"
     if launch_command.joins_ray_cluster(run):
-        yield warning(f"{found}: it has to join with `ray start --num-cpus {wanted}`")
+        yield warning(f"{found}: it has to join with `ray start --num-cpus {needed_cpus}`")
     else:
-        remedy = f"set `ray_init_kwargs: {{num_cpus: {wanted}}}`, or unset USE_RAY"
+        remedy = f"set `ray_init_kwargs: {{num_cpus: {needed_cpus}}}`, or unset USE_RAY"
         yield error(f"{found}: Ray would wait for ever; {remedy}")
 
 
 def check_start(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """What stops a run before its start: missing packages, the model's folder, llamafactory-cli."""
+    """What stops a run before its start: missing packages, the model's folder, llamafactory-cli.
+
+    Yield an error for each problem, and a result that says where the model is. Without a recipe nothing is yielded."""
     if run is None:
         return
     yield from check_required_packages(run, context)
@@ -108,53 +117,57 @@ def check_start(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
         # Before a run is queued nothing tells of this node's place among several, and it is not asked for; nor is it
         # if the job's script writes the rank into the command.
         elastic = "RDZV_ID" in context.environment and prepared.launch.launcher != "accelerate"
-        known = "NODE_RANK" in context.environment or elastic
-        local_launch.check_launchable(prepared.launch, prepared.launch.nodes if known else 1)
+        has_rank = "NODE_RANK" in context.environment or elastic
+        local_launch.check_launchable(prepared.launch, prepared.launch.nodes if has_rank else 1)
     except RecipeError as err:
         yield error(str(err), what="start")
 
 
 def _check_model(run: RunSettings, context: CheckContext) -> Iterator[CheckResult]:
-    """Yield what the model's folder or download lacks, or else where it is. check_hub asks for missing downloads."""
-    lacking = [*check_model_folder(run, context), *check_downloads(run, context)]
-    yield from lacking
+    """Yield a result for each fault of the model's folder or download, or, if there is no fault, the folder that holds
+    the model. Models that are not downloaded yet are left to check_hub."""
+    problems = [*check_model_folder(run, context), *check_downloads(run, context)]
+    yield from problems
     name = str(run.args.get("model_name_or_path"))
     place = run.workspace.find(name)
-    there = place[0] if place else next(iter(model_files.cached_folders(run, name)), None)
-    if there and not lacking:
-        yield ok(f"`{name}` lies in {there}" if str(there) != name else f"`{name}` is there", what="model")
+    folder = place[0] if place else next(iter(model_files.cached_folders(run, name)), None)
+    if folder and not problems:
+        yield ok(f"`{name}` lies in {folder}" if str(folder) != name else f"`{name}` is there", what="model")
 
 
 def judge_recipe(
     document: Document, machine: str | None, host_ram_gib: float | None, ignore: Sequence[str] = ()
 ) -> Report:
-    """Return what `check` finds in the recipe for a run here, without the rules to `ignore` and those that other checks
-    before a start take the place of."""
+    """Return the report of `check` on the recipe for a run on this machine. `machine` and `host_ram_gib` replace the
+    recipe's own machine; None keeps it. The report leaves out the rules in `ignore`, and the rules that other checks
+    before a start replace (IGNORED_AT_LAUNCH)."""
     report = Report(__version__, [checking.check_document(document, machine, host_ram_gib, guarded=False)])
     Selection(ignore=(*IGNORED_AT_LAUNCH.ignore, *ignore)).apply(report)
     return report
 
 
 def check_recipe(document: Document, machine: str | None, host_ram_gib: float | None) -> Iterator[CheckResult]:
-    """Yield each error, and the number of warnings."""
+    """Yield an error for each error that `check` finds in the recipe, and one result with the number of warnings.
+    `machine` and `host_ram_gib` replace the recipe's own machine; None keeps it."""
     # check_main_memory (host_checks.py) asks for the main memory of this machine, and what is free of it.
     report = judge_recipe(document, machine, host_ram_gib, ("FIT003", "FIT004"))
     errors = [each for each in report.files[0].diagnostics if each.severity is Severity.ERROR]
     yield from (error(f"{each.message} [{each.code}]", what="recipe") for each in errors)
     warnings = report.count(Severity.WARNING)
     if warnings:
-        told = f"`lmf-recipes check {shell_quote(document.path)}` shows them" if document.path != "-" else ""
-        yield ok(f"`check` has {warnings} {plural(warnings, 'warning')}", "", told, what="recipe")
+        command = f"`lmf-recipes check {shell_quote(document.path)}` shows them" if document.path != "-" else ""
+        yield ok(f"`check` has {warnings} {plural(warnings, 'warning')}", "", command, what="recipe")
     elif not errors:
         yield ok("nothing is wrong with it", what="recipe")
 
 
 def check_data(run: RunSettings) -> Iterator[CheckResult]:
-    """Yield what `data` says of the data sets in short, as `train` does. This starts processes for some data sets, so
-    that it cannot be one of the checks that run in threads."""
-    told, stops = dataset.summarize_data(run)
+    """Yield the summary of the recipe's data sets in a few lines, as `train` prints it; an error if the run would stop
+    because of its data. Reading some data sets starts processes, so this check cannot run in a thread like the
+    others."""
+    sentences, stops = dataset.summarize_data(run)
     state: State = "error" if stops else "ok"
-    yield from (result(state, words.removeprefix("data: "), what="data") for words in told)
+    yield from (result(state, words.removeprefix("data: "), what="data") for words in sentences)
 
 
 # What `train` and `calibrate` ask before a start, in their order; an error stops the run. The first are asked only if

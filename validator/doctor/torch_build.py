@@ -1,5 +1,5 @@
-"""The build of the installed torch against the driver, the devices, and packages that were compiled for another torch
-(by the symbols of their libraries); and torch_npu with CANN, which take the place of CUDA on Ascend."""
+"""Checks of the installed torch build: against the driver, against the devices, and against packages that were compiled
+for another torch (by the symbols in their libraries). On Ascend, torch_npu and CANN are checked instead of CUDA."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ _VERSION_LINE = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*= '([^']*)'", re.MU
 
 
 class PackageBuild(NamedTuple):
-    """A release of torch, or of a package built for it: `2.8.0+cu128`. `cuda` and `hip` are empty if it was built
-    without them."""
+    """The build of torch, or of a package that is compiled for torch, such as `2.8.0+cu128`. `cuda` and `hip` are the
+    releases of CUDA and ROCm that the build uses; empty if the build uses none."""
 
     release: str
     cuda: str
     hip: str
 
 
-def read_build(there: InstalledPackages, package: str) -> PackageBuild | None:
-    """Read a package's build from its version.py: the metadata of wheels on the package index hide what they are built
-    for. None if it is not installed."""
-    if package not in there.all_versions:
+def read_build(packages: InstalledPackages, package: str) -> PackageBuild | None:
+    """Read the build of a package from its version.py. The metadata of wheels on the package index do not state what
+    they are built for. Return None if the package is not installed."""
+    if package not in packages.all_versions:
         return None
-    facts = dict(_VERSION_LINE.findall(there.read_file(f"{package}/version.py")))
-    release = facts.get("__version__", there.all_versions[package])
+    facts = dict(_VERSION_LINE.findall(packages.read_file(f"{package}/version.py")))
+    release = facts.get("__version__", packages.all_versions[package])
     tag = re.search(r"\+cu(\d+)(\d)$", release)
     return PackageBuild(release, facts.get("cuda") or (f"{tag[1]}.{tag[2]}" if tag else ""), facts.get("hip", ""))
 
 
 def check_torch(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """The build of torch against driver and devices, and of packages that are built for torch."""
-    there = find_installed(context.site_packages)
-    torch = read_build(there, "torch")
+    """The build of torch, compared with driver, devices and packages that are compiled for torch.
+
+    Yield a result for each mismatch, or the releases of torch and driver if nothing is wrong."""
+    packages = find_installed(context.site_packages)
+    torch = read_build(packages, "torch")
     if torch is None:
         return
     driver = None if run and run.on_cpu else nvidia.read_driver()
@@ -54,7 +56,7 @@ def check_torch(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
     if context.machine and context.machine.vendor == "amd" and not torch.hip and not (run and run.on_cpu):
         found = f"torch {torch.release} is built for {_kind(torch)}, and the devices are AMD's"
         faults.append(error(found, "a build for ROCm", _INSTALL_REMEDY))
-    faults += [*_check_companions(torch, there), *_check_bitsandbytes(torch, there, run)]
+    faults += [*_check_companions(torch, packages), *_check_bitsandbytes(torch, packages, run)]
     yield from faults
     if driver and not faults:
         yield ok(f"torch {torch.release} with driver {driver.release}")
@@ -65,13 +67,13 @@ def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Itera
         yield error(f"torch {torch.release} is built for CPUs alone", "a build for CUDA", _INSTALL_REMEDY)
     if driver is None or not torch.cuda:
         return
-    leasts: dict[int, int] = yaml_table("together")["driver"]["least"]
-    least = leasts.get(int(torch.cuda.partition(".")[0]))
-    if least and driver.major < least:
-        wanted = f"driver {least} or later for torch {torch.release} (CUDA {torch.cuda})"
-        newest = max((cuda for cuda, one in leasts.items() if one <= driver.major), default=None)
-        other = f", or a build of torch for CUDA {newest}" if newest else ""
-        yield error(f"driver {driver.release}", wanted, f"a newer driver{other}", what="driver")
+    min_drivers: dict[int, int] = yaml_table("together")["driver"]["least"]
+    min_driver = min_drivers.get(int(torch.cuda.partition(".")[0]))
+    if min_driver and driver.major < min_driver:
+        requirement = f"driver {min_driver} or later for torch {torch.release} (CUDA {torch.cuda})"
+        newest = max((cuda for cuda, one in min_drivers.items() if one <= driver.major), default=None)
+        alternative = f", or a build of torch for CUDA {newest}" if newest else ""
+        yield error(f"driver {driver.release}", requirement, f"a newer driver{alternative}", what="driver")
     for capability in sorted(set(driver.capabilities)):
         entries = yaml_table("together")["kernels"]["lacking"]
         if entry := next((each for each in entries if _lacks_kernels(torch, capability, each)), None):
@@ -87,14 +89,15 @@ def _lacks_kernels(torch: PackageBuild, capability: float, entry: dict[str, Any]
     )
 
 
-def _check_companions(torch: PackageBuild, there: InstalledPackages) -> Iterator[CheckResult]:
-    """Yield torchvision and torchaudio of another kind of build: they do not load, and neither does transformers."""
+def _check_companions(torch: PackageBuild, packages: InstalledPackages) -> Iterator[CheckResult]:
+    """Yield an error if torchvision or torchaudio is built for another major release of CUDA than torch. Neither
+    package can then be imported, and neither can transformers."""
     for package in ("torchvision", "torchaudio"):
-        other = read_build(there, package)
-        if other is None or not ("+" in other.release or other.cuda or other.hip):  # its kind is not known
+        build = read_build(packages, package)
+        if build is None or not ("+" in build.release or build.cuda or build.hip):  # its kind is not known
             continue
-        if other.cuda.partition(".")[0] != torch.cuda.partition(".")[0]:
-            found = f"{package} {other.release} is built for {_kind(other)}, torch {torch.release} for {_kind(torch)}"
+        if build.cuda.partition(".")[0] != torch.cuda.partition(".")[0]:
+            found = f"{package} {build.release} is built for {_kind(build)}, torch {torch.release} for {_kind(torch)}"
             yield error(found, f"a build for {_kind(torch)}", _INSTALL_REMEDY, what=package)
 
 
@@ -103,18 +106,20 @@ def _kind(one: PackageBuild) -> str:
 
 
 def _check_bitsandbytes(
-    torch: PackageBuild, there: InstalledPackages, run: RunSettings | None
+    torch: PackageBuild, packages: InstalledPackages, run: RunSettings | None
 ) -> Iterator[CheckResult]:
-    """Check that bitsandbytes has a library for torch's CUDA, or for one of the same major number, which it loads
-    (cextension.py, get_cuda_bnb_library_path, of 0.50; earlier releases want the very one)."""
-    files = there.files("bitsandbytes/libbitsandbytes_cuda*.so")
-    if "bitsandbytes" not in there.all_versions or not torch.cuda:
+    """Yield a result if bitsandbytes holds no library for the CUDA release of torch. The result is an error if the run
+    quantizes with bitsandbytes or doctor has no recipe, otherwise a warning. bitsandbytes accepts a library for the
+    same major release of CUDA (cextension.py, get_cuda_bnb_library_path, of 0.50; earlier releases need exactly the
+    same release)."""
+    files = packages.files("bitsandbytes/libbitsandbytes_cuda*.so")
+    if "bitsandbytes" not in packages.all_versions or not torch.cuda:
         return
     majors = {match[1] for file in files if (match := re.search(r"cuda(\d+)\d", file.name))}
     if torch.cuda.partition(".")[0] not in majors:
-        needed = run is None or run.quantization.works
-        found = f"bitsandbytes {there.all_versions['bitsandbytes']} has no library for CUDA {torch.cuda}"
-        yield result("error" if needed else "warning", found, "", "pip install -U bitsandbytes", what="bitsandbytes")
+        is_needed = run is None or run.quantization.works
+        found = f"bitsandbytes {packages.all_versions['bitsandbytes']} has no library for CUDA {torch.cuda}"
+        yield result("error" if is_needed else "warning", found, "", "pip install -U bitsandbytes", what="bitsandbytes")
 
 
 # name, type, flags, address, offset, size, link, info, alignment, entry size
@@ -124,8 +129,9 @@ _DYNAMIC_SYMBOLS = 11
 
 
 def read_symbols(library: Path, start: str) -> tuple[set[str], set[str]]:
-    """Read the names that begin with `start`: those that a library needs from others, without weak ones, and those that
-    it offers. Raises ValueError if the file is no 64-bit library."""
+    """Return two sets of symbol names in a shared library: those that it needs from other libraries, without weak
+    symbols, and those that it offers. Only names that begin with `start` are read. Raises ValueError if the file is not
+    a 64-bit ELF library."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if data[:6] != b"\x7fELF\x02\x01":
             raise ValueError(f"{library} is no library of 64 bits")
@@ -135,7 +141,8 @@ def read_symbols(library: Path, start: str) -> tuple[set[str], set[str]]:
 
 
 def _read_symbol_rows(data: mmap.mmap) -> Iterator[tuple[bool, bool, str]]:
-    """Yield for each symbol whether it is defined here, whether it may be missing, and its name."""
+    """Yield for each dynamic symbol: true if the library defines the symbol, true if the symbol is weak (may be
+    missing), and the symbol's name."""
     (place,) = struct.unpack_from("<Q", data, 0x28)
     header_size, count = struct.unpack_from("<HH", data, 0x3A)
     sections = [_SECTION_FORMAT.unpack_from(data, place + number * header_size) for number in range(count)]
@@ -153,39 +160,42 @@ _WHEEL_NAME = re.compile(r"\+(cu\d+)torch([\d.]+)cxx11abi(TRUE|FALSE)")
 
 
 def check_compiled_packages(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Compiled packages that need names which the installed torch lacks, as they were built for another torch.
+    """Compiled packages that need symbols which the installed torch lacks, being built for another torch.
 
-    One line for each package that cannot be imported beside this torch.
-    """
-    there = find_installed(context.site_packages)
-    given = sorted(there.files("torch/lib/*.so"), key=lambda path: path.stat().st_size)
+    Yield a result for each package that cannot be imported with this torch: an error if the run imports the package,
+    otherwise a warning."""
+    packages = find_installed(context.site_packages)
+    torch_libraries = sorted(packages.files("torch/lib/*.so"), key=lambda path: path.stat().st_size)
     compiled = yaml_table("together")["compiled"]["packages"]
-    for package, (pattern, remedy) in compiled.items() if given else ():
-        library = next(iter(there.files(pattern)), None)
-        if package in there.all_versions and library and (missing := _missing_symbol(library, given)):
-            torch, wheel = there.all_versions["torch"], _WHEEL_NAME.search(there.origin(package))
+    for package, (pattern, remedy) in compiled.items() if torch_libraries else ():
+        library = next(iter(packages.files(pattern)), None)
+        if package in packages.all_versions and library and (missing := _missing_symbol(library, torch_libraries)):
+            torch, wheel = packages.all_versions["torch"], _WHEEL_NAME.search(packages.origin(package))
             built = f" for {wheel[1]}, torch {wheel[2]}, cxx11abi {wheel[3]}" if wheel else ""
-            found = f"{package} {there.all_versions[package]}{built} needs `{missing}`, which torch {torch} lacks"
-            state: State = "error" if _is_imported(package, run, there) else "warning"
+            found = f"{package} {packages.all_versions[package]}{built} needs `{missing}`, which torch {torch} lacks"
+            state: State = "error" if _is_imported(package, run, packages) else "warning"
             yield result(state, found, f"a build for torch {torch}", remedy, what=package)
 
 
-def _is_imported(package: str, run: RunSettings | None, there: InstalledPackages) -> bool:
-    """Return whether a run imports the package; without a run, whether any run would. torch imports torch_npu itself;
-    with devices transformers before 5 imports flash-attn beside each model, later ones only if it is asked for
-    (modeling_flash_attention_utils.py); only unsloth asks for xformers."""
+def _is_imported(package: str, run: RunSettings | None, packages: InstalledPackages) -> bool:
+    """Return whether the run imports the package. If `run` is None (doctor without a recipe), return whether every run
+    on devices imports it. torch itself imports torch_npu. transformers before release 5 imports flash-attn with each
+    model if there are devices; later releases only if the recipe asks for it (modeling_flash_attention_utils.py). Only
+    unsloth imports xformers."""
     if package == "torch-npu":
         return True
     if run and (run.on_cpu or run.args.flag("use_unsloth")):
         return not run.on_cpu
-    early = there.all_versions.get("transformers", "").startswith("4.")
-    return package == "flash-attn" and (early or bool(run and run.args.get("flash_attn") == "fa2"))
+    is_early = packages.all_versions.get("transformers", "").startswith("4.")
+    return package == "flash-attn" and (is_early or bool(run and run.args.get("flash_attn") == "fa2"))
 
 
-def _missing_symbol(library: Path, given: list[Path]) -> str:
-    """Return a name of torch's that the library needs and none of torch's libraries, smallest first, offers."""
+def _missing_symbol(library: Path, torch_libraries: list[Path]) -> str:
+    """Return the name of a torch symbol that the library needs and that none of torch's own libraries offers; empty if
+    no symbol is missing. torch's libraries are read smallest first, and reading stops when every needed symbol is
+    found."""
     needed, _ = read_symbols(library, _TORCH_CORE)
-    for path in given:
+    for path in torch_libraries:
         if not needed:
             break
         needed -= read_symbols(path, _TORCH_CORE)[1]
@@ -198,33 +208,33 @@ _CANN_VERSION_LINE = re.compile(r"^version=(\S+)", re.MULTILINE | re.IGNORECASE)
 
 
 def check_cann(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """torch_npu, the torch that it is built for, and CANN.
+    """The releases of torch_npu, of the torch that it is built for, and of CANN, which must match.
 
-    Nothing on a machine without Ascend's driver.
-    """
-    there = find_installed(context.site_packages)
-    if "torch-npu" not in there.all_versions:
-        torch = there.all_versions.get("torch", "").partition("+")[0]
+    Yield an error if the machine has an Ascend driver and torch_npu is missing, and a result for a mismatch of
+    releases. Without Ascend's driver and torch_npu nothing is yielded."""
+    packages = find_installed(context.site_packages)
+    if "torch-npu" not in packages.all_versions:
+        torch = packages.all_versions.get("torch", "").partition("+")[0]
         if torch and not (run and run.on_cpu) and ascend.has_driver():
             found = "torch_npu is not installed: torch would run on the processors"
             yield error(found, f"torch_npu {torch}", f'pip install "torch-npu~={torch}"', what="torch_npu")
         return
-    npu, torch = there.all_versions["torch-npu"], there.all_versions.get("torch", "none")
-    wanted = re.match(r"\d+\.\d+\.\d+", npu)  # the torch that it is built for
-    if wanted and torch.partition("+")[0] != wanted[0]:
-        remedy = f"install torch {wanted[0]} for CPUs, as pytorch.org/get-started says"
-        yield error(f"torch_npu {npu} beside torch {torch}", f"torch {wanted[0]}", remedy, what="torch_npu")
+    npu, torch = packages.all_versions["torch-npu"], packages.all_versions.get("torch", "none")
+    torch_release = re.match(r"\d+\.\d+\.\d+", npu)  # the torch that it is built for
+    if torch_release and torch.partition("+")[0] != torch_release[0]:
+        remedy = f"install torch {torch_release[0]} for CPUs, as pytorch.org/get-started says"
+        yield error(f"torch_npu {npu} beside torch {torch}", f"torch {torch_release[0]}", remedy, what="torch_npu")
     yield from _check_cann_release(npu, context)
 
 
 def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult]:
-    wanted = str(yaml_table("together")["npu"]["releases"].get(npu.partition("+")[0], {}).get("cann", ""))
+    cann_release = str(yaml_table("together")["npu"]["releases"].get(npu.partition("+")[0], {}).get("cann", ""))
     home = next((Path(context.environment[name]) for name in _HOME_VARIABLES if context.environment.get(name)), None)
     if home is None:
         folder = next((place for name in _DEFAULT_FOLDERS if (place := context.root / name).is_dir()), None)
         if folder is None:
             remedy = "install its toolkit and the kernels of the device"
-            yield error("no CANN", wanted or f"the CANN that torch_npu {npu} was released for", remedy)
+            yield error("no CANN", cann_release or f"the CANN that torch_npu {npu} was released for", remedy)
             return
         # Without its variables CANN's libraries are not found, and torch_npu is not imported.
         script = (folder.parent if folder.name == "latest" else folder) / "set_env.sh"
@@ -233,15 +243,16 @@ def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult
         return
     version = _read_version(home)
     # 8.0 of 8.0.RC3 and of 8.0.0.alpha002: releases of one series go together.
-    if version and wanted and releases.release_series(version) != releases.release_series(wanted):
+    if version and cann_release and releases.release_series(version) != releases.release_series(cann_release):
         remedy = "install that CANN, or the torch_npu that was released for yours"
-        yield warning(f"CANN {version}", f"{wanted}, for which torch_npu {npu} was released", remedy)
+        yield warning(f"CANN {version}", f"{cann_release}, for which torch_npu {npu} was released", remedy)
     else:
         yield ok(f"CANN {version or '(release unknown)'} with torch_npu {npu}")
 
 
 def _read_version(home: Path) -> str:
-    """Read CANN's version from its installer's file, as torch_npu does (torch_npu/utils/collect_env.py)."""
+    """Read the release of CANN from its installer's file in the folder, as torch_npu does
+    (torch_npu/utils/collect_env.py). Return an empty string if no file states the release."""
     for pattern in ("ascend_*_install.info", "*/ascend_*_install.info"):
         for file in sorted(home.glob(pattern)):
             if match := _CANN_VERSION_LINE.search(file.read_text("utf-8", errors="replace")):

@@ -1,10 +1,11 @@
-"""The process between `lmf-recipes` and the trainer, a program of its own: it ends everything that the trainer
-started, however `lmf-recipes` ends, and waits for a save in progress.
+"""The guard: a separate program between `lmf-recipes` and the trainer. The guard ends every process that the trainer
+has started, whatever way `lmf-recipes` ends, and first waits for a save in progress.
 
-`lmf-recipes` writes signal numbers into a pipe; end of file means that `lmf-recipes` has died. Each direct child gets
-the signal once. When a child dies, the kernel gives its children to the guard, which signals them next; torchrun
-signals the ranks in their own sessions itself (torch, elastic/agent/server/api.py). The guard has inherited the lock
-of the output folder, so the folder stays locked until the guard ends."""
+`lmf-recipes` writes signal numbers into a pipe, and end of file means that `lmf-recipes` has died. The guard signals
+each of its direct children once. When a child dies, the kernel makes the child's own children direct children of the
+guard, which signals them next. torchrun itself signals the ranks, which are in sessions of their own (torch,
+elastic/agent/server/api.py). The guard has inherited the lock of the output folder, so the folder stays locked until
+the guard ends."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ _WEIGHT_PATTERNS = ("*.safetensors", "*.bin", "*.pt")
 
 
 class SaveWatcher:
-    """Watches a run's output folder for checkpoints. Create it before the run starts: files that are already there are
-    ignored."""
+    """Watches a run's output folder for a checkpoint or a result that is being written. Create the watcher before the
+    run starts: checkpoints and results that are already in the folder are ignored."""
 
     def __init__(self, output: Path) -> None:
         self.output = output
@@ -43,8 +44,8 @@ class SaveWatcher:
         self._complete_since = 0.0  # when a checkpoint was first seen to be complete: the next may follow at once
 
     def in_progress(self) -> str | None:
-        """Return the name of the checkpoint that is being written, or "the result"; None if nothing is being
-        written."""
+        """Return the name of the checkpoint that is being written, or "the result". Return None if nothing is being
+        written: the last save is complete and nothing has been written to the save for two seconds."""
         written = {name: when for name, when in self._last_writes().items() if when != self._before.get(name)}
         last = max(written, key=written.__getitem__, default=None)
         if last is None:
@@ -56,7 +57,8 @@ class SaveWatcher:
         return None if max(quiet, time.monotonic() - self._complete_since) > _QUIET_SECONDS else last
 
     def _last_writes(self) -> Mapping[str, float]:
-        """Return the time of the last write to each checkpoint and to the result."""
+        """Return the time of the last write to each checkpoint folder, by its name, and to the weight files of the
+        result."""
         is_checkpoint = checkpoint_integrity.CHECKPOINT_NAME.fullmatch
         folders = [path for path in safe_read.glob_folder(self.output, "checkpoint-*") if is_checkpoint(path.name)]
         times = {folder.name: _latest_mtime(_folder_entries(folder)) for folder in folders}
@@ -64,8 +66,9 @@ class SaveWatcher:
         return {**times, **({_RESULT_NAME: _latest_mtime(result)} if result else {})}
 
     def _is_complete(self, name: str, when: float) -> bool:
-        """True if the checkpoint or the result that was last written to at this time is complete. LLaMA-Factory writes
-        the Trainer's state beside the result after the result (train/*/workflow.py)."""
+        """True if the checkpoint, or the result, is completely written. `when` is the time of the last write to its
+        files. The result is complete when LLaMA-Factory has written the Trainer's state into the output folder, after
+        the weights (train/*/workflow.py)."""
         if name != _RESULT_NAME:
             return checkpoint_integrity.integrity_problem(self.output / name) is None
         state = _latest_mtime([self.output / checkpoint_integrity.TRAINER_STATE])
@@ -73,13 +76,13 @@ class SaveWatcher:
 
 
 def _folder_entries(folder: Path) -> Iterator[Path]:
-    """Yield the folder and all that is in it. Some of it may be removed meanwhile."""
+    """Yield the folder and everything in it, at all depths. A yielded file may have been removed meanwhile."""
     for place, _, files in os.walk(folder):
         yield from (Path(place), *(Path(place, file) for file in files))
 
 
 def _latest_mtime(paths: Iterable[Path]) -> float:
-    """Return the time of the latest write to one of the files; zero if none of them exists."""
+    """Return the time of the last write to any of these files; zero if none of them exists."""
     latest = 0.0
     for path in paths:
         with suppress(OSError):  # it has just been removed
@@ -94,8 +97,9 @@ _KILL_SECONDS = 20.0
 
 
 class Guard:
-    """Runs a program and ends it. `commands` is the pipe's end to read from, `grace` the seconds from the first signal
-    until all processes are killed."""
+    """Runs the trainer's command and ends its processes on request. `commands` is the file descriptor of the pipe from
+    which signal numbers are read. `grace` is the number of seconds from the first signal until all remaining processes
+    are killed."""
 
     def __init__(self, words: Sequence[str], commands: int, grace: float, saves: SaveWatcher | None) -> None:
         self._commands, self._grace, self._saves = [commands], grace, saves
@@ -110,7 +114,8 @@ class Guard:
         self._waits_for = ""
 
     def run(self) -> int:
-        """Return when no process is left: the trainer's exit code, or 128 + n if signal n ended the run."""
+        """Wait until every process has ended, and pass signals on meanwhile. Return the trainer's exit code, or 128 + n
+        if signal n ended the run."""
         while self._reap():
             for number in self._read_commands(self._step()):
                 if number == signal.SIGKILL:
@@ -121,7 +126,8 @@ class Guard:
         return self._code
 
     def _reap(self) -> bool:
-        """Take note of processes that have ended; false if none is left, or if killed ones do not end."""
+        """Collect the exit codes of processes that have ended. Return True while processes are left. Return False if
+        none is left, or if killed processes still exist after 20 seconds."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == self._trainer.pid and not self._number:  # what the trainer leaves behind ends, too
@@ -135,7 +141,8 @@ class Guard:
         return False
 
     def _read_commands(self, seconds: float | None) -> Iterator[int]:
-        """Yield signal numbers that come within these seconds, or before a process ends."""
+        """Wait until a signal number arrives, a child process ends, or `seconds` have passed (None: no limit). Yield
+        the signal numbers. If `lmf-recipes` has died, yield SIGTERM."""
         for ready in select.select([self._wakeup, *self._commands], [], [], seconds)[0]:
             read = os.read(ready, 64)
             if ready != self._wakeup:
@@ -148,7 +155,9 @@ class Guard:
         self._number, self._deadline = number, time.monotonic() + self._grace
 
     def _step(self) -> float | None:
-        """Do what is due now, and return the seconds until something may be due again."""
+        """Signal the trainer's processes, or kill them after the time allowed, if a signal has arrived. Return the
+        seconds until the next call of this method; None if no signal has arrived yet. The first signal is held back
+        while a checkpoint or the result is being written."""
         if not self._number:
             return None
         if not self._killed and time.monotonic() >= self._deadline:
@@ -159,8 +168,8 @@ class Guard:
                 processes.send_signal(pid, signal.SIGKILL)
         elif not self._signalled and self._saves and (saved := self._saves.in_progress()):
             if saved != self._waits_for:
-                told = f"the run ends after that, in {left:.0f} s at the latest; Ctrl-C kills it now"
-                _print_message(f"{saved} is being saved: {told}")
+                remaining_time = f"the run ends after that, in {left:.0f} s at the latest; Ctrl-C kills it now"
+                _print_message(f"{saved} is being saved: {remaining_time}")
             self._waits_for = saved
         else:
             if self._asked and self._saves and not self._signalled:
@@ -176,9 +185,9 @@ class Guard:
 
 
 def _wakeup_pipe() -> int:
-    """Return a file descriptor from which a byte can be read when a child has ended. Programs that are started do not
-    inherit the handlers. Signals sent to the guard itself are ignored: a batch system that signals every process has
-    signalled the trainer, too. Commands come through the pipe only."""
+    """Return a file descriptor that becomes readable when a child process ends. Signals sent to the guard itself have
+    no effect: a batch system that signals every process has signalled the trainer, too. Only numbers in the command
+    pipe count. Programs that the guard starts do not inherit the signal handlers."""
     reads, writes = os.pipe()
     os.set_blocking(writes, False)
     signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
@@ -194,7 +203,9 @@ def _print_message(text: str) -> None:
 
 
 def main() -> NoReturn:
-    """Run the guard; its arguments are `PIPE GRACE OUTPUT WORD…`. OUTPUT is empty if no save is waited for."""
+    """Run the guard with the arguments `PIPE GRACE OUTPUT WORD…`, and exit with the trainer's exit code. PIPE is a file
+    descriptor, GRACE is in seconds, the words are the trainer's command. With an empty OUTPUT (the output folder), the
+    guard does not wait for saves."""
     commands, grace, output, *words = sys.argv[1:]
     try:
         guard = Guard(words, int(commands), float(grace), SaveWatcher(Path(output)) if output else None)

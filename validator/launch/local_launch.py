@@ -1,10 +1,11 @@
-"""The launch of a run on this machine: its command with absolute paths, the variables that depend on this host,
-whether it can start here, and the files that it leaves; the lock of its output folder, and the trainer behind its
-guard, to which signals are passed on once.
+"""Launches a run on this machine: builds the command with absolute paths and the environment variables that depend on
+this host, and checks whether the run can start here. Locks the output folder, starts the trainer behind a guard, and
+passes each signal on once. Also lists the files that the run leaves.
 
-The trainer is in a session of its own. Otherwise a terminal's Ctrl-C would reach it at the same time as this program,
-in the middle of a save; in a mere process group it would be stopped as soon as it asks something at the terminal. It
-can still write to the terminal and read from it: the kernel has background rules for a session's own terminal only."""
+The trainer runs in a session of its own. Otherwise Ctrl-C at the terminal would reach the trainer at the same time as
+this program, possibly in the middle of a save. A process group of its own would not be enough: the kernel would stop
+the trainer as soon as it reads from the terminal. In its own session the trainer can still write to the terminal and
+read from it, because the kernel stops background processes only at their own session's terminal."""
 
 from __future__ import annotations
 
@@ -37,8 +38,9 @@ _RESULT_NAMES = ("adapter_model.safetensors", "model.safetensors", "model.safete
 
 @dataclass(frozen=True)
 class LocalLaunch:
-    """The start of a run on this machine. `device_env` selects devices and overrides the user's environment.
-    `host_env`: defaults that depend on this host (OMP_NUM_THREADS, NCCL_P2P_DISABLE)."""
+    """All that is needed to start a run on this machine. `device_env` holds variables that select devices, which
+    override the user's environment. `host_env` holds defaults that depend on this host (OMP_NUM_THREADS,
+    NCCL_P2P_DISABLE)."""
 
     launch: Launch
     recipe: Path
@@ -52,7 +54,8 @@ class LocalLaunch:
         return self.launch.process(self.recipe, self.overrides, self.host_env, self.device_env)
 
     def commands(self) -> list[str]:
-        """Return the command of each node, or of this node if the environment has its rank."""
+        """Return one shell command for each node. If the environment has NODE_RANK, return the command of that node
+        only."""
         env = {**self.launch.env, **self.device_env}
         return self.launch.commands(str(self.recipe), self.overrides, env, rendezvous_env(self.launch.nodes))
 
@@ -60,8 +63,9 @@ class LocalLaunch:
 def build_launch(
     run: RunSettings, overrides: Sequence[str], device_env: Mapping[str, str] = MappingProxyType({})
 ) -> LocalLaunch:
-    """Return how the recipe is started here. Raises RecipeError as `Launch.absolute_words` does, and if NNODES is set
-    to another number of nodes, for which torchrun would wait."""
+    """Return what is needed to start the recipe on this machine. Raises RecipeError if a space in a path would split
+    the torchrun command. Also raises RecipeError if NNODES in the environment differs from the run's number of nodes,
+    because torchrun would then wait for other nodes."""
     launch = Launch(run)
     nnodes = os.environ.get("NNODES", str(launch.nodes))
     if launch.launcher == "torchrun" and nnodes != str(launch.nodes):
@@ -76,44 +80,46 @@ def build_launch(
 
 
 def result_files(output: Path) -> list[Path]:
-    """Return the files in a run's output folder that a user looks for first."""
+    """Return those files in a run's output folder that a user looks for first, such as weights and the loss plot."""
     return [output / name for name in _RESULT_NAMES if safe_read.path_kind(output / name) == "file"]
 
 
 def rendezvous_env(nodes: int) -> dict[str, str]:
-    """Return the rank of this node and where nodes meet, as far as the environment says. Raises RecipeError if the rank
-    is not one of `nodes`."""
-    known = {name: os.environ[name] for name in RENDEZVOUS_VARIABLES if name in os.environ} if nodes > 1 else {}
-    rank = known.get("NODE_RANK", "0")
+    """Return the variables in the environment that tell the rank of this node and the address where nodes meet
+    (NODE_RANK, MASTER_ADDR, MASTER_PORT). For one node the result is empty. Raises RecipeError if NODE_RANK is not a
+    whole number below `nodes`."""
+    variables = {name: os.environ[name] for name in RENDEZVOUS_VARIABLES if name in os.environ} if nodes > 1 else {}
+    rank = variables.get("NODE_RANK", "0")
     if not (rank.isdecimal() and int(rank) < nodes):
         raise RecipeError(f"NODE_RANK={rank}; of {nodes} nodes it is a whole number from 0 to {nodes - 1}")
-    return known
+    return variables
 
 
 def check_launchable(launch: Launch, nodes: int) -> None:
-    """Raise RecipeError if the run cannot be started here: llamafactory-cli is missing, or one of several nodes does
-    not know its rank or where to meet. With RDZV_ID LLaMA-Factory's launcher starts torchrun elastically, and nodes
-    take their ranks when they meet (launcher.py)."""
+    """Raise RecipeError if the run cannot be started on this machine: llamafactory-cli is missing, or the environment
+    of a run on several nodes lacks NODE_RANK or MASTER_ADDR. If RDZV_ID is set, NODE_RANK is not needed:
+    LLaMA-Factory's launcher starts torchrun elastically, and nodes take their ranks when they meet (launcher.py)."""
     if shutil.which("llamafactory-cli") is None:
         if find_installed().versions(["llamafactory"]):
             raise RecipeError("llamafactory-cli is not on PATH; activate the environment that it is installed in")
         release = launch.run.releases.required_pairs[0][0]
         raise RecipeError(f"llamafactory-cli is not installed here: pip install llamafactory=={release}")
-    known = rendezvous_env(nodes)
+    variables = rendezvous_env(nodes)
     elastic = launch.launcher != "accelerate" and "RDZV_ID" in os.environ
-    if nodes > 1 and "NODE_RANK" not in known and not elastic:
+    if nodes > 1 and "NODE_RANK" not in variables and not elastic:
         rank = " (RANK is set, but LLaMA-Factory reads NODE_RANK)" if "RANK" in os.environ else ""
         needed = f"a run on {nodes} nodes needs NODE_RANK and MASTER_ADDR in the environment{rank}"
         raise RecipeError(f"{needed}; `lmf-recipes submit` has a scheduler start all nodes")
-    if nodes > 1 and "MASTER_ADDR" not in known:
+    if nodes > 1 and "MASTER_ADDR" not in variables:
         raise RecipeError(f"a run on {nodes} nodes needs MASTER_ADDR, the address of node 0, in the environment")
 
 
 @contextmanager
 def lock_output_dir(folder: Path) -> Iterator[int | None]:
-    """Make the output folder and lock it against other runs. Yield its file descriptor: the folder stays locked until
-    every process that has inherited the descriptor ends. Raises RecipeError if another run has locked it. A folder on a
-    file system without locks is shared, and None is yielded if it cannot be made or opened: the run says why."""
+    """Create the output folder and lock it against other runs. Yield the folder's file descriptor: the folder stays
+    locked until every process that has inherited the descriptor ends. Yield None if the folder cannot be created or
+    opened; the run itself then reports the reason. Raises RecipeError if another run has locked the folder. On a file
+    system without locks the folder stays unlocked."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         opened = os.open(folder, os.O_RDONLY)
@@ -123,8 +129,8 @@ def lock_output_dir(folder: Path) -> Iterator[int | None]:
     try:
         with suppress(OSError):
             if not atomic_write.try_lock(opened):
-                own = "set another folder for this run: output_dir=DIR"
-                raise RecipeError(f"another run writes to `{folder}`; wait for its end, or {own}")
+                remedy = "set another folder for this run: output_dir=DIR"
+                raise RecipeError(f"another run writes to `{folder}`; wait for its end, or {remedy}")
         yield opened
     finally:
         os.close(opened)
@@ -138,18 +144,20 @@ _REPEAT_SECONDS = 0.1
 
 
 def run_supervised(process: ProcessSpec, grace: float, output: Path, lock: int | None = None) -> int:
-    """Run the process at this terminal, and return its exit code, or 128 + n for signal n. On a signal to this process
-    the trainer ends within `grace` seconds, after a save into `output` that is in progress. `lock` is the descriptor of
-    `lock_output_dir`. Raises RecipeError if the process cannot be started."""
+    """Run the trainer at this terminal, and return its exit code, or 128 + n if signal n ended it. After a signal to
+    this process the trainer ends within `grace` seconds, but first completes a save into `output` that is in progress.
+    `lock` is the file descriptor that `lock_output_dir` yields. Raises RecipeError if the trainer's command is not on
+    PATH."""
     trainer = TrainingProcess(process, grace, output, lock=lock)
     with trainer.forward_signals():
         return trainer.wait()
 
 
 class TrainingProcess:
-    """A trainer behind its guard. It ends within `grace` seconds after it is told to, and with this process at the
-    latest. Without `output` a save is not waited for. `first_signal` is the first one that this process got; 0: none.
-    Raises RecipeError if it cannot be started."""
+    """A trainer that runs behind a guard (see guard.py). The trainer ends within `grace` seconds after a signal, and no
+    later than this process. Without `output`, the guard does not wait for a save in progress. `first_signal` is the
+    number of the first signal that this process received; 0 if there was none. Raises RecipeError if the trainer's
+    command is not on PATH."""
 
     first_signal = 0
 
@@ -160,17 +168,18 @@ class TrainingProcess:
         name = process.words[0]
         if shutil.which(name, path=process.env.get("PATH", os.defpath)) is None:
             raise RecipeError(f"{name} cannot be started: it is not on PATH")
-        theirs, self._commands = os.pipe()
-        told = [str(theirs), str(grace), str(output or "")]
-        inherited = (theirs,) if lock is None else (theirs, lock)
+        read_end, self._commands = os.pipe()
+        guard_args = [str(read_end), str(grace), str(output or "")]
+        inherited = (read_end,) if lock is None else (read_end, lock)
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-c", _GUARD_CODE, str(_PACKAGE_PARENT), *told, *process.words],
+            [sys.executable, "-I", "-c", _GUARD_CODE, str(_PACKAGE_PARENT), *guard_args, *process.words],
             env=process.env, stdout=stdout, pass_fds=inherited, start_new_session=True,
         )  # fmt: skip
-        os.close(theirs)
+        os.close(read_end)
 
     def send_signal(self, number: int) -> None:
-        """Have the guard send a signal: INT, TERM and HUP end the trainer when a save is over, KILL at once."""
+        """Ask the guard to send a signal to the trainer. SIGINT, SIGTERM and SIGHUP end the trainer after a save in
+        progress; SIGKILL ends it at once."""
         with suppress(BrokenPipeError):
             os.write(self._commands, bytes([number]))
 
@@ -179,14 +188,15 @@ class TrainingProcess:
         return self._guard.poll()
 
     def wait(self) -> int:
-        """Wait until no process is left, and return the exit code."""
+        """Wait until every process of the trainer has ended, and return the exit code."""
         code = self._guard.wait()
         os.close(self._commands)
         return code if code >= 0 else 128 - code
 
     @contextmanager
     def forward_signals(self) -> Iterator[None]:
-        """Pass the signals that would end this process on to the trainer. A second Ctrl-C kills it."""
+        """Within the `with` block, pass the signals that would end this process (SIGINT, SIGTERM, SIGHUP) on to the
+        trainer. A second Ctrl-C kills the trainer."""
         came: dict[int, float] = {}
 
         def end(number: int, _frame: FrameType | None) -> None:
@@ -204,8 +214,10 @@ SHUTDOWN_SECONDS = 60.0
 
 
 def run_training(prepared: LocalLaunch, grace: float | None = None, lock: int | None = None) -> int:
-    """Run the recipe and return the exit code; 128 + n if signal n ended it within `grace` seconds, by default the
-    longest time to write a checkpoint, and a minute. Raises RecipeError as `check_can_start` does."""
+    """Run llamafactory-cli or accelerate for the recipe. Return its exit code, or 128 + n if signal n ended it. `grace`
+    is the number of seconds from a signal until the trainer is killed; by default the longest time to write a
+    checkpoint, plus 60 seconds. `lock` is the file descriptor that `lock_output_dir` yields. Raises RecipeError if the
+    installed packages do not match the recipe, or this machine cannot start the run."""
     check_can_start(prepared)
     if grace is None:
         grace = training_time.checkpoint_write_seconds(prepared.launch.run) + SHUTDOWN_SECONDS
@@ -213,8 +225,8 @@ def run_training(prepared: LocalLaunch, grace: float | None = None, lock: int | 
 
 
 def check_can_start(prepared: LocalLaunch) -> None:
-    """Raise RecipeError if the packages installed here are not of the recipe's releases, or if this machine cannot
-    start it."""
+    """Raise RecipeError if an installed package is outside the releases that the recipe names, or if this machine
+    cannot start the run (llamafactory-cli is missing, or a node's rank or address is unknown)."""
     run = prepared.launch.run
     for problem in run.releases.excluded(find_installed().versions(releases.RELEASE_FIELDS)):
         raise RecipeError(problem)

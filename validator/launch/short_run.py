@@ -1,5 +1,5 @@
-"""Short versions of a run, kept apart from the real one: two steps with an evaluation and a save (`--smoke`), and a
-few timed steps (`calibrate`)."""
+"""Short versions of a run that leave the files of the real run alone: two steps with an evaluation and a save
+(`--smoke`), and a few timed steps (`calibrate`)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ _ISOLATION_WHERE_SET = {"resume_from_checkpoint": "null", "push_to_hub": "false"
 
 
 def isolating_overrides(run: RunSettings, output: str) -> Iterator[str]:
-    """Yield overrides that keep a run in this folder alone, and log each step."""
+    """Yield overrides that make a run write to the folder `output` only, upload and report nothing, start anew, and log
+    each step."""
     yield from (path_override("output_dir", output), *_ISOLATION)
     yield from overrides_where_set(run, _ISOLATION_WHERE_SET)
 
 
 def overrides_where_set(run: RunSettings, values: dict[str, str]) -> Iterator[str]:
-    """Yield the overrides whose keys the recipe sets."""
+    """Yield an override `key=value` for each key of `values` that the recipe sets to something other than false, zero
+    or empty. Other keys are left as they are."""
     yield from (f"{key}={value}" for key, value in values.items() if run.args.get(key))
 
 
@@ -43,18 +45,19 @@ _MIN_ROWS, _MAX_ROWS = 64, 10_000
 
 
 def smoke_overrides(run: RunSettings) -> tuple[str, ...]:
-    """Return overrides for two steps of the run, in a folder beside its output. Raises RecipeError if that folder holds
-    another run's checkpoints, of which the Trainer would remove some."""
+    """Return overrides for a smoke run: two steps of the run, in a folder named after its output folder with `-smoke`
+    at the end. Raises RecipeError if that folder holds checkpoints of another run, because the Trainer might remove
+    some of them."""
     output = f"{str(run.args.get('output_dir') or DEFAULT_OUTPUT_DIR).rstrip('/')}-smoke"
-    for other in safe_read.glob_folder(safe_read.expand_home(output), "checkpoint-*"):
-        if other.name != f"checkpoint-{SMOKE_STEPS}":
-            raise RecipeError(f"`{output}` is not a smoke run's: it holds {other.name}; rename it")
+    for checkpoint in safe_read.glob_folder(safe_read.expand_home(output), "checkpoint-*"):
+        if checkpoint.name != f"checkpoint-{SMOKE_STEPS}":
+            raise RecipeError(f"`{output}` is not a smoke run's: it holds {checkpoint.name}; rename it")
     return (*isolating_overrides(run, output), *_schedule_overrides(run), *_data_overrides(run))
 
 
 def _schedule_overrides(run: RunSettings) -> Iterator[str]:
-    """Yield overrides by which the Trainer saves and evaluates at the second step. PPO saves by `save_steps` alone
-    (train/ppo/trainer.py)."""
+    """Yield overrides that stop the run after two steps, with a save and, if the recipe evaluates during training, an
+    evaluation at the second step. PPO saves by `save_steps` alone (train/ppo/trainer.py)."""
     yield from (f"max_steps={SMOKE_STEPS}", f"save_steps={SMOKE_STEPS}")
     if run.args.get("save_strategy") == "epoch":
         yield "save_strategy=steps"
@@ -65,22 +68,24 @@ def _schedule_overrides(run: RunSettings) -> Iterator[str]:
 
 def _data_overrides(run: RunSettings) -> Iterator[str]:
     """Yield overrides that limit the data to the rows that two steps and one evaluation batch need. `tokenized_path` is
-    unset unless it exists, so that the shortened data are not saved where the real run would load them. `val_size` is a
-    share of the rows that are left, or their number for a stream (data/data_utils.py, split_dataset)."""
+    unset if the folder does not exist yet, so that the shortened data are not saved where the real run would load them.
+    `val_size` becomes a share of the remaining rows, or a number of rows for streamed data (data/data_utils.py,
+    split_dataset)."""
     if run.args.is_set("tokenized_path") and not run.data.is_tokenized:
         yield "tokenized_path=null"
-    most, held = int(run.args.number("max_samples")), _evaluation_rows(run)
-    rows = min(_rows_per_dataset(run), most or _MAX_ROWS)
+    max_samples, eval_rows = int(run.args.number("max_samples")), _evaluation_rows(run)
+    rows = min(_rows_per_dataset(run), max_samples or _MAX_ROWS)
     streams = run.args.flag("streaming")
     yield f"buffer_size={min(rows, int(run.args.number('buffer_size')))}" if streams else f"max_samples={rows}"
     if run.evaluation.splits_validation_set:
-        share = round(min(held / rows, 0.5), 3)
-        yield f"val_size={held if streams else share}"
+        share = round(min(eval_rows / rows, 0.5), 3)
+        yield f"val_size={eval_rows if streams else share}"
 
 
 def _rows_per_dataset(run: RunSettings) -> int:
-    """Return the rows to take from each data set. If text is generated for a separate evaluation set, that is one batch
-    on each device, as generating takes longest."""
+    """Return the number of rows to take from each data set: enough for two steps and one evaluation batch, between 64
+    and 10,000. If the run generates text for a separate evaluation set, return one batch for each device only, because
+    generating takes longest."""
     evaluated = _evaluation_rows(run)
     if run.args.is_set("eval_dataset") and (run.evaluation.generates_text or run.evaluation.predicts):
         return max(evaluated, run.batch.micro_batch * run.batch.world_size)
@@ -89,24 +94,28 @@ def _rows_per_dataset(run: RunSettings) -> int:
 
 
 def _evaluation_rows(run: RunSettings) -> int:
-    """Return the rows of one batch of evaluation on each device, but no more than `val_size`, if that is a number of
-    rows."""
+    """Return the number of rows in one evaluation batch over all devices. If `val_size` is a number of rows, the result
+    is at most `val_size`."""
     batch = max(int(run.args.number("per_device_eval_batch_size")), 1) * run.batch.world_size * _rows_per_sequence(run)
-    own = run.args.number("val_size")
-    return min(batch, int(own)) if own > 1 else batch
+    val_size = run.args.number("val_size")
+    return min(batch, int(val_size)) if val_size > 1 else batch
 
 
 def _rows_per_sequence(run: RunSettings) -> int:
-    """Return how many rows fill a sequence: several under packing, else one."""
+    """Return the number of rows that fill one packed sequence, at 100 tokens a row; 1 without packing."""
     return math.ceil(run.batch.max_tokens / _TOKENS_PER_SAMPLE) if run.batch.packing else 1
 
 
 def smoke_summary(output: Path, seconds: float) -> str:
-    """Return the summary of a smoke run: its parts, by the files that it has left, and how long they took."""
+    """Return the message after a smoke run without errors: the parts that ran (steps, evaluation, prediction) with
+    their times, and the checkpoint that was saved. The parts are read from `all_results.json` and the output folder.
+    `seconds` is the time of the whole run."""
     results = output / "all_results.json"
-    told = json.loads(results.read_text("utf-8")) if safe_read.path_kind(results) == "file" else {}
+    metrics = json.loads(results.read_text("utf-8")) if safe_read.path_kind(results) == "file" else {}
     names = {"train": f"{SMOKE_STEPS} steps", "eval": "evaluation", "predict": "prediction"}
-    parts = [f"{name} {told[f'{kind}_runtime']:.1f} s" for kind, name in names.items() if f"{kind}_runtime" in told]
+    parts = [
+        f"{name} {metrics[f'{kind}_runtime']:.1f} s" for kind, name in names.items() if f"{kind}_runtime" in metrics
+    ]
     saved = [path.name for path in safe_read.glob_folder(output, f"checkpoint-{SMOKE_STEPS}")]
     through = ", ".join([*parts, *saved]) or "all"
     return f"smoke run: nothing failed in {seconds:.0f} s ({through}); the run itself goes without --smoke"
@@ -123,28 +132,28 @@ _TIMED_WHERE_SET = {"load_best_model_at_end": "false", "early_stopping_steps": "
 
 
 def timed_overrides(run: RunSettings, steps: int, output: Path) -> Iterator[str]:
-    """Yield overrides that train `steps` steps after the untimed first ones, into a folder of their own, and no
-    more."""
+    """Yield overrides for a timing run: two untimed first steps, then `steps` timed steps, in the folder `output`.
+    Evaluation, saves and plots are switched off."""
     yield f"max_steps={UNTIMED_STEPS + steps}"
     yield from (*isolating_overrides(run, str(output)), *_TIMED_OVERRIDES, *overrides_where_set(run, _TIMED_WHERE_SET))
 
 
 def run_timed_steps(prepared: LocalLaunch, steps: int) -> MeasuredSteps:
-    """Run and time the steps; what the trainer prints goes to standard error. Raises RecipeError if it ends before they
-    are done."""
+    """Run the trainer until `steps` timed steps are logged, end it, and return the measured step times. What the
+    trainer prints goes to standard error. Raises RecipeError if the trainer ends before these steps are done."""
     words, env = prepared.process
-    log, wanted = Path(prepared.output, _LOG_NAME), UNTIMED_STEPS + steps
+    log, total_steps = Path(prepared.output, _LOG_NAME), UNTIMED_STEPS + steps
     trainer = TrainingProcess(ProcessSpec(words, {**env, "RECORD_VRAM": "1"}), _GRACE_SECONDS, stdout=sys.stderr)
     with trainer.forward_signals():
         try:
-            while trainer.poll() is None and read_last_step(log) < wanted:
+            while trainer.poll() is None and read_last_step(log) < total_steps:
                 time.sleep(_POLL_SECONDS)
         finally:
             trainer.send_signal(signal.SIGTERM)
             code = trainer.wait()
     if trainer.first_signal:
         sys.exit(128 + trainer.first_signal)
-    if read_last_step(log) < wanted:
-        ended = f"{words[0]} ended with exit code {code} after {read_last_step(log)} of {wanted} steps"
+    if read_last_step(log) < total_steps:
+        ended = f"{words[0]} ended with exit code {code} after {read_last_step(log)} of {total_steps} steps"
         raise RecipeError(f"{ended}; its output above says why")
     return read_measured_steps(log)

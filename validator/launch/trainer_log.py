@@ -1,5 +1,5 @@
-"""Reads trainer_log.jsonl, which LLaMA-Factory writes while it trains: how long steps took, how many tokens they had,
-and the last step that was logged."""
+"""Reads trainer_log.jsonl, which LLaMA-Factory writes during training: the time of a step, its number of tokens, and
+the last step that was logged."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _MAX_COUNT = 2**63
 
 
 class LogEntry(NamedTuple):
-    """A line of the log: steps done, and seconds since training began. `tokens` of all devices so far, padding
-    included, and the most GiB of live tensors; None where the run does not count them."""
+    """One line of the log. `step` is the number of optimizer steps done, `seconds` the time since training began.
+    `tokens` are the tokens of all devices so far, padding included; None if the run does not count them.
+    `allocated_gib` is the peak of allocated device memory (`vram_allocated`) in GiB; None if the run does not record
+    it."""
 
     step: int
     seconds: float
@@ -33,8 +35,11 @@ class LogEntry(NamedTuple):
 
 
 class MeasuredSteps(NamedTuple):
-    """Seconds of one optimizer step as it ran: the median, and those that nine of ten steps lie between. `tokens` of a
-    step over all devices."""
+    """Measured seconds of one optimizer step: the median (`seconds`), and the range from `low` to `high` that holds
+    nine of ten steps. If the log does not count tokens, its times are whole seconds, and the three numbers are the mean
+    and the range in which the mean lies. `steps` is the number of measured steps. `tokens` are the tokens of one step
+    over all devices; None if the log does not count them. `allocated_gib` is the peak of allocated device memory in
+    GiB; None if the log does not record it."""
 
     seconds: float
     low: float
@@ -45,7 +50,8 @@ class MeasuredSteps(NamedTuple):
 
 
 def read_measured_steps(path: Path) -> MeasuredSteps:
-    """Read the steps of the file's last run, without the first ones. Raises RecipeError if it holds too few."""
+    """Return the step times of the last run in the log, without the first two steps, which are slower. Raises
+    RecipeError if the log holds too few steps, or cannot be read."""
     points = _entries_of_last_run(path)
     pairs = ((start, end) for start, end in pairwise(points) if end.seconds > start.seconds)
     spans = [(start, end) for start, end in pairs if end.step > start.step >= UNTIMED_STEPS]
@@ -63,13 +69,15 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
 
 
 def read_last_step(path: Path) -> int:
-    """Return the last step that the file's last run has logged; 0 if there is no file yet."""
+    """Return the last step that the last run in the log has written; 0 if there is no log yet."""
     points = _entries_of_last_run(path) if path.is_file() else []
     return points[-1].step if points else 0
 
 
 def _mean_of_whole_seconds(path: Path, spans: list[tuple[LogEntry, LogEntry]]) -> tuple[float, float, float]:
-    """Return the mean of times that are cut to whole seconds, and the least and the most that it can be."""
+    """Return the mean seconds of one step, and the lowest and highest mean that the log allows. The log states times
+    cut to whole seconds. `spans` are pairs of log entries; the steps between the two entries of a pair are measured.
+    Raises RecipeError if all steps together took less than 30 seconds."""
     seconds = sum(end.seconds - start.seconds for start, end in spans)
     steps = sum(end.step - start.step for start, end in spans)
     if seconds < _MIN_SECONDS:
@@ -79,7 +87,8 @@ def _mean_of_whole_seconds(path: Path, spans: list[tuple[LogEntry, LogEntry]]) -
 
 
 def _entries_of_last_run(path: Path) -> list[LogEntry]:
-    """Read the entries of the last run. Runs append to the file: steps that begin again belong to another run."""
+    """Read the log entries of the last run. Runs append to the same file: an entry with a lower step number than the
+    entry before belongs to a new run."""
     points: list[LogEntry] = []
     for point in _read_entries(path):
         if points and point.step < points[-1].step:
@@ -89,7 +98,8 @@ def _entries_of_last_run(path: Path) -> list[LogEntry]:
 
 
 def _read_entries(path: Path) -> Iterator[LogEntry]:
-    """Yield an entry for each line that can be parsed; the last line may be half-written."""
+    """Yield a log entry for each line that can be parsed. Other lines, such as a half-written last line, are skipped.
+    Raises RecipeError if the file cannot be read."""
     try:
         lines = path.read_text("utf-8", errors="replace").splitlines()
     except OSError as err:
@@ -102,8 +112,9 @@ def _read_entries(path: Path) -> Iterator[LogEntry]:
 
 
 def _parse_entry(row: Mapping[str, object]) -> LogEntry:
-    """Return a line as an entry. `throughput` is `total_tokens` over the seconds so far, which `elapsed_time` has in
-    whole seconds (LLaMA-Factory, train/callbacks.py, LogCallback.on_log)."""
+    """Convert a line of the log into an entry. With tokens, the seconds are `total_tokens` divided by `throughput`
+    (tokens per second since the start), which is more exact than `elapsed_time`, cut to whole seconds (LLaMA-Factory,
+    train/callbacks.py, LogCallback.on_log)."""
     tokens = _parse_count(row["total_tokens"]) if row.get("total_tokens") else None
     seconds = tokens / float(str(row["throughput"])) if tokens else _parse_duration(str(row["elapsed_time"]))
     if not 0 <= seconds < math.inf:
@@ -113,7 +124,7 @@ def _parse_entry(row: Mapping[str, object]) -> LogEntry:
 
 
 def _parse_count(value: object) -> int:
-    """Return a whole number. Raises ValueError if it is none, or larger than a run can have."""
+    """Convert a value into a whole number. Raises ValueError if the value is not a whole number, or 2^63 or more."""
     number = int(str(value))
     if number >= _MAX_COUNT:
         raise ValueError(value)
@@ -121,7 +132,7 @@ def _parse_count(value: object) -> int:
 
 
 def _parse_duration(text: str) -> float:
-    """Return the seconds of a timedelta as Python writes it: `1 day, 2:03:04`."""
+    """Return the seconds of a duration that Python's timedelta prints, such as `1 day, 2:03:04`."""
     days, _, clock = text.rpartition(", ")
     hours, minutes, seconds = clock.split(":")
     number = int(days.split()[0]) if days else 0

@@ -1,4 +1,5 @@
-"""Reads rocm-smi, or amd-smi, which replaces it from ROCm 6 on: AMD devices and processes on them."""
+"""Reads AMD devices and the processes on them from `rocm-smi`, or from `amd-smi`, which replaces `rocm-smi` from ROCm 6
+on."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ _ROCR_VARIABLE = "ROCR_VISIBLE_DEVICES"  # below HIP, which counts what this one
 
 
 def read_accelerators() -> DriverReading | None:
-    """Read the devices in the tools' order, as HIP counts them; None if neither tool is installed. Raises DriverError
-    if they show no device."""
+    """Read the AMD devices in the order in which HIP numbers them, without those that ROCR_VISIBLE_DEVICES hides if its
+    value is a list of numbers. Return None if neither rocm-smi nor amd-smi is installed. Raises DriverError if the tool
+    shows no device, or if ROCR_VISIBLE_DEVICES hides every device."""
     shown = _read_tools()
     # Its words may be UUIDs, which these programs do not show unasked.
     if shown is None:
@@ -39,7 +41,8 @@ def read_accelerators() -> DriverReading | None:
 
 
 def read_processes() -> list[DeviceProcess]:
-    """Read the processes that rocm-smi lists. It says how many devices each process uses, not which."""
+    """Read the processes that rocm-smi lists as users of a device. Their `device` is None: rocm-smi prints how many
+    devices a process uses, but not which."""
     rows = (line.split() for line in (driver.run_tool("rocm-smi", "--showpids") or "").splitlines())
     listed = (row for row in rows if len(row) == 6 and row[0].isdecimal() and row[2] != "0")
     return [DeviceProcess(int(pid), name, parse_size(size, GIB), None) for pid, name, _, size, *_ in listed]
@@ -61,7 +64,8 @@ def _read_tools() -> list[Accelerator] | None:
 
 
 def _parse_json(text: str) -> Any:
-    """Parse the JSON behind warnings such as `[WARN] …`; None if there is none."""
+    """Parse the JSON in the output of a tool, which may print warnings such as `[WARN] …` before the JSON. Return None
+    if the output holds no JSON."""
     for start in re.finditer(r"^[\[{]", text, re.MULTILINE):
         with suppress(ValueError, RecursionError):
             return json.JSONDecoder().raw_decode(text[start.start() :])[0]
@@ -69,7 +73,8 @@ def _parse_json(text: str) -> Any:
 
 
 def _parse_cards(shown: Any) -> Iterator[Accelerator]:
-    """Yield the devices of rocm-smi: `card0`, `card1` …; up to ROCm 6.0 the keys are in small letters."""
+    """Yield the devices in the JSON of rocm-smi, whose keys are `card0`, `card1` …. The names of a card's values are
+    compared in lower case, because rocm-smi up to ROCm 6.0 writes them in lower case."""
     cards = shown.items() if isinstance(shown, Mapping) else ()
     for name, card in cards:
         if name.startswith("card") and isinstance(card, Mapping):
@@ -80,7 +85,8 @@ def _parse_cards(shown: Any) -> Iterator[Accelerator]:
 
 
 def _product_name(facts: Mapping[str, str]) -> str:
-    """Return the card's name. A number (`0x74a1`) stands for a card that the list of PCI devices does not know."""
+    """Return the product name of the card. A number such as `0x74a1` is skipped if another field holds a name: rocm-smi
+    prints the number if its list of PCI devices lacks the card."""
     for key in ("card series", "device name", "card model"):
         if facts.get(key, "N/A") != "N/A" and not facts[key].startswith("0x"):
             return facts[key]
@@ -88,7 +94,8 @@ def _product_name(facts: Mapping[str, str]) -> str:
 
 
 def _parse_gpus(static: Any, usage: Any) -> Iterator[Accelerator]:
-    """Yield the devices of amd-smi: a list, from release 26 on under `gpu_data`."""
+    """Yield the devices in the JSON of amd-smi: names and sizes from `static`, memory in use from `usage`. Each of the
+    two is a list of devices; from release 26 on the list is under the key `gpu_data`."""
     used = {str(gpu.get("gpu")): _section_gib(_gpu_section(gpu, "mem_usage"), "used_vram") for gpu in _gpu_rows(usage)}
     for gpu in _gpu_rows(static):
         name, index = str(_gpu_section(gpu, "asic").get("market_name", "an AMD device")), str(gpu.get("gpu"))
@@ -106,6 +113,7 @@ def _gpu_section(gpu: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _section_gib(part: Mapping[str, Any], name: str) -> float | None:
-    """Return GiB of a size in MB of 2^20 bytes: `{"value": 196592, "unit": "MB"}`."""
+    """Return in GiB a size that amd-smi writes as `{"value": 196592, "unit": "MB"}`, where an MB is 2^20 bytes. None if
+    the size is missing or not a number."""
     size = part.get(name)
     return parse_size(str(size.get("value") if isinstance(size, Mapping) else size), MIB_PER_GIB)

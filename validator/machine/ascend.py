@@ -1,4 +1,4 @@
-"""Reads npu-smi: Ascend devices, their health, processes on them."""
+"""Reads Ascend devices, their health and the processes on them from `npu-smi`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _USED_AND_TOTAL = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})(?!\d)")
 
 
 def read_accelerators() -> DriverReading | None:
-    """Read the devices in the table's order, each die of a 910C by itself; None if npu-smi is not installed. Raises
-    DriverError if it shows no device."""
+    """Read the Ascend devices in the order of npu-smi's table. A 910C counts as two devices, one for each die. Return
+    None if npu-smi is not installed. Raises DriverError if npu-smi shows no device."""
     text = driver.run_tool("npu-smi", "info")
     if text is None:
         return None
@@ -23,18 +23,20 @@ def read_accelerators() -> DriverReading | None:
 
 
 def has_driver() -> bool:
-    """Return whether npu-smi is installed and prints something."""
+    """Return whether npu-smi is installed and prints something, which shows that the machine has Ascend's driver."""
     return bool(driver.run_tool("npu-smi", "info"))
 
 
 def read_health() -> dict[str, str]:
-    """Read the driver's word on each device, such as OK or Alarm, by index; none if npu-smi is not installed."""
+    """Return the health that npu-smi prints for each device, such as OK or Alarm, by the index of the device. The
+    mapping is empty if npu-smi is not installed."""
     pairs = _die_rows(driver.run_tool("npu-smi", "info") or "")
     return {str(index): first[1] for index, (first, _) in enumerate(pairs)}
 
 
 def read_processes() -> list[DeviceProcess]:
-    """Read the processes of the second table, which names a device by the numbers of its card and its chip."""
+    """Read the processes that hold device memory, from the second table of npu-smi. That table names a device by its
+    card number and chip number; the first table translates these numbers into the index of the device."""
     text = driver.run_tool("npu-smi", "info") or ""
     places = [(first[0].split()[0], second[0].split()[0]) for first, second in _die_rows(text)]
     found = []
@@ -50,8 +52,8 @@ def read_processes() -> list[DeviceProcess]:
 
 
 def _die_rows(text: str) -> list[tuple[list[str], list[str]]]:
-    """Return the cells of the table of devices: two rows for each die, the first with its name, the second with its
-    memory."""
+    """Return the cells of npu-smi's table of devices as two rows for each die. The first row holds the name of the die,
+    the second row its memory."""
     lines = text.partition("Process id")[0].splitlines()
     table = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
     rows = [cells for cells in table if len(cells) == 3 and cells[0][:1].isdecimal()]
@@ -59,8 +61,9 @@ def _die_rows(text: str) -> list[tuple[list[str], list[str]]]:
 
 
 def _parse_die(index: str, first: list[str], second: list[str]) -> Accelerator:
-    """Return the die with its memory. The row gives used and total, in MB of 2^20 bytes, for the control processor and
-    for HBM, or for one of them; the larger is the device's memory."""
+    """Return the device for one die, with its memory in GiB, from the cells of its two rows in npu-smi's table. The
+    second row gives used and total memory in MB of 2^20 bytes, for the control processor, for HBM, or for each of the
+    two. The pair with the larger total is the memory of the device."""
     pairs = ((int(used) / MIB_PER_GIB, int(total) / MIB_PER_GIB) for used, total in _USED_AND_TOTAL.findall(second[2]))
     used, total = max(pairs, key=lambda pair: pair[1], default=(None, None))
     return Accelerator(first[0].partition(" ")[2].strip(), total, used, (index,))

@@ -1,6 +1,6 @@
-"""What a driver's tool (nvidia-smi, npu-smi, rocm-smi, amd-smi) tells: the accelerators, the processes on them, and
-which accelerators CUDA_VISIBLE_DEVICES and its kin leave to a run. A tool runs once for each question, with a time
-limit."""
+"""Reads accelerators and the processes on them from a vendor's command line tool (nvidia-smi, npu-smi, rocm-smi,
+amd-smi), and applies CUDA_VISIBLE_DEVICES and the corresponding variables of other vendors. The output of each command
+is cached, and each command has a time limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _TOOL_LOCKS: defaultdict[str, Lock] = defaultdict(Lock)
 
 
 class DriverError(RecipeError):
-    """A driver's tool shows no device that a run could use. `finding` is what it says, without the remedy."""
+    """Error of a driver's tool: the tool fails, or shows no device that a run could use. `finding` is the message
+    without the remedy."""
 
     def __init__(self, finding: str, remedy: str = "") -> None:
         super().__init__(f"{finding}; {remedy}" if remedy else finding)
@@ -35,18 +36,19 @@ class DriverError(RecipeError):
 
 
 def run_tool(name: str, *words: str) -> str | None:
-    """Return what the tool prints, or its complaint if it prints nothing else; None if it is not installed. The exit
-    code is ignored: rocm-smi ends with 2 if one of many figures is missing. Raises DriverError if it does not answer.
+    """Return the standard output of a driver's tool, or its standard error if the output is empty. Return None if the
+    tool is not installed. The exit code is ignored: rocm-smi ends with 2 if one of many figures is missing. Raises
+    DriverError if the tool does not answer in time or cannot be started.
 
-    Each tool runs once for each question in the life of this process."""
+    The same command line runs only once in this process. Later calls return the cached output."""
     path = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_EXTRA_FOLDERS]))
     if path is None:
         return None
     with _TOOL_LOCKS[path]:
-        said = _cached_output(path, *words)
-    if isinstance(said, DriverError):
-        raise DriverError(said.finding)
-    return said
+        output = _cached_output(path, *words)
+    if isinstance(output, DriverError):
+        raise DriverError(output.finding)
+    return output
 
 
 @cache
@@ -63,16 +65,18 @@ def _cached_output(path: str, *words: str) -> str | DriverError:
 
 
 def no_device_error(name: str, text: str) -> DriverError:
-    """Return the error for a tool that shows no device: what it says instead, in one line."""
-    said = "; ".join(line.strip() for line in text.splitlines() if line.strip())
-    return DriverError(f"{name} shows no device: {said[:200] or 'it prints nothing'}")
+    """Return the error for a tool that runs but shows no device. The message quotes in one line, cut to 200 characters,
+    what the tool prints instead."""
+    message = "; ".join(line.strip() for line in text.splitlines() if line.strip())
+    return DriverError(f"{name} shows no device: {message[:200] or 'it prints nothing'}")
 
 
 class Accelerator(NamedTuple):
-    """A device, or a MIG slice of one, of which a process can use a single one.
+    """A device, or a MIG slice of a device. A process can use only one MIG slice.
 
-    GiB are 2^30 bytes; None: the driver's tool does not say. `used_gib` is in use before a run starts. `visible_ids`:
-    index, UUID or MIG id, as CUDA_VISIBLE_DEVICES accepts them; the first is shown to users."""
+    Sizes are in GiB of 2^30 bytes, or None if the driver's tool does not print them. `used_gib` is the memory in use
+    before a run starts. `visible_ids` are the names that CUDA_VISIBLE_DEVICES accepts for the device (index, UUID or
+    MIG id); messages show the first."""
 
     product: str
     memory_gib: float | None
@@ -82,14 +86,15 @@ class Accelerator(NamedTuple):
 
     @property
     def free_gib(self) -> float | None:
-        """GiB that are left for a run; None: not known."""
+        """GiB of the device's memory that are free for a run; None if the driver's tool does not print them."""
         if self.memory_gib is None or self.used_gib is None:
             return None
         return self.memory_gib - self.used_gib
 
 
 class DriverReading(NamedTuple):
-    """One reading of a driver's tool: the devices in its order, and its lines on devices that it cannot reach."""
+    """The output of a driver's tool: the devices in the tool's order, and the error lines that the tool prints for
+    devices that it cannot reach."""
 
     accelerators: list[Accelerator]
     unreachable: tuple[str, ...] = ()
@@ -99,8 +104,8 @@ MIB_PER_GIB = 1024
 
 
 def parse_size(text: str, per_gib: float) -> float | None:
-    """Return GiB of a size as driver tools print it, in units of which a GiB has so many; None for `[N/A]`,
-    `[Insufficient Permissions]` and their like."""
+    """Return in GiB a size that a driver's tool prints in another unit. `per_gib` is the number of these units in one
+    GiB. Return None if the text is not a number, such as `[N/A]` or `[Insufficient Permissions]`."""
     try:
         size = float(text)
     except ValueError:
@@ -109,8 +114,8 @@ def parse_size(text: str, per_gib: float) -> float | None:
 
 
 class DeviceProcess(NamedTuple):
-    """A process with memory on a device. `gib` and `device` (one of the device's `visible_ids`) are None if the
-    driver's tool does not say."""
+    """A process that uses a device. `gib` is the device memory that the process holds. `device` is one of the device's
+    `visible_ids`. `gib` and `device` are None if the driver's tool does not print them."""
 
     pid: int
     name: str
@@ -119,15 +124,15 @@ class DeviceProcess(NamedTuple):
 
 
 class ProcessOwner(NamedTuple):
-    """The user who runs a process; `is_me`: the user of this program."""
+    """The user who runs a process. `is_me` is true if this program runs under the same user."""
 
     name: str
     is_me: bool
 
 
 def process_owner(pid: int, root: Path) -> ProcessOwner | None:
-    """Return the user who runs the process; None if it cannot be seen, as from within a container. `root`: where the
-    kernel's files are."""
+    """Return the user who runs the process. Return None if the process is not visible, for example from within a
+    container. `root` is the folder that contains `proc`."""
     try:
         number = (root / "proc" / str(pid)).stat().st_uid
     except OSError:
@@ -139,27 +144,29 @@ def process_owner(pid: int, root: Path) -> ProcessOwner | None:
 
 
 def visibility_variable(names: Sequence[str]) -> str | None:
-    """Return the first of these variables that is set."""
+    """Return the name of the first of these environment variables that is set; None if none of them is set."""
     return next((name for name in names if name in os.environ), None)
 
 
 def visible_accelerators(found: Sequence[Accelerator], names: Sequence[str]) -> list[Accelerator]:
-    """Return the devices that the first of these variables leaves visible, in its order; all if none is set. As in
-    CUDA, the first unknown id ends the list, and a UUID may be shortened to its beginning."""
+    """Return the devices that a variable such as CUDA_VISIBLE_DEVICES leaves visible, in the order of its value. Only
+    the first of the variables in `names` that is set counts; if none is set, all devices are returned. As in CUDA, the
+    first unknown id ends the list, and the beginning of a UUID is enough."""
     hiding = visibility_variable(names)
     if hiding is None:
         return list(found)
-    left: list[Accelerator] = []
+    visible: list[Accelerator] = []
     for word in os.environ[hiding].split(","):
-        meant = [device for device in found if _matches_device(word.strip(), device)]
-        if not meant:
+        matches = [device for device in found if _matches_device(word.strip(), device)]
+        if not matches:
             break
-        left += [device for device in meant if device not in left]
-    return left
+        visible += [device for device in matches if device not in visible]
+    return visible
 
 
 def restrict_visible(name: str, kept: Sequence[Accelerator]) -> str:
-    """Return the variable's value reduced to these devices, in the user's own notation."""
+    """Return the value of the environment variable `name` without the devices that are not in `kept`. The remaining ids
+    stay as the user wrote them."""
     words = os.environ[name].split(",")
     return ",".join(word.strip() for word in words if any(_matches_device(word.strip(), device) for device in kept))
 

@@ -1,5 +1,5 @@
-"""Python packages that a run would import, read from their metadata and files without importing any, and whether a
-release lies in a PEP 440 range."""
+"""Reads the Python packages that a run would import, from their metadata and files, without importing any of them. Also
+tests whether a release lies in a PEP 440 range."""
 
 from __future__ import annotations
 
@@ -16,74 +16,83 @@ from urllib.parse import unquote
 
 
 class InstalledPackages:
-    """The packages in some site-packages folders. Of several with one name, Python imports the first."""
+    """The packages in a list of site-packages folders. If two folders hold the same package, the first folder counts,
+    as in Python's import."""
 
     def __init__(self, folders: tuple[str, ...]) -> None:
         self._folders = [Path(folder) for folder in folders if folder]
 
     @cached_property
     def _all(self) -> Mapping[str, Distribution]:
-        there: dict[str, Distribution] = {}
+        packages: dict[str, Distribution] = {}
         for one in distributions(path=[str(folder) for folder in self._folders]):
             if one.metadata["Name"]:
-                there.setdefault(normalize_name(one.metadata["Name"]), one)
-        return there
+                packages.setdefault(normalize_name(one.metadata["Name"]), one)
+        return packages
 
     @cached_property
     def all_versions(self) -> Mapping[str, str]:
-        """Versions by package, named as `normalize_name` does."""
+        """Installed version by package name, for all packages. Names are in the form that `normalize_name` returns."""
         return {name: one.version for name, one in self._all.items()}
 
     def versions(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the versions of those of these packages that are installed. Other packages are not read."""
+        """Return the installed version of each package in `names`. Packages that are not installed are left out. The
+        metadata of other packages are not read, which saves time."""
         places = [str(folder) for folder in self._folders]
         first = {name: next(iter(distributions(name=name, path=places)), None) for name in names}
         return {name: one.version for name, one in first.items() if one}
 
     def requirements(self, name: str) -> list[str]:
-        """Return what a package requires, as its metadata say; nothing if it is not installed."""
+        """Return the requirements in a package's metadata, such as `torch>=2.4`. The list is empty if the package is
+        not installed."""
         return list(self._all[name].requires or []) if name in self._all else []
 
     def origin(self, name: str) -> str:
-        """Return the address that a package was installed from; empty if it came from an index (PEP 610)."""
+        """Return the URL that a package was installed from (PEP 610). The string is empty if the package came from an
+        index such as PyPI, or is not installed."""
         text = self._all[name].read_text("direct_url.json") if name in self._all else None
         return unquote(str(json.loads(text).get("url", ""))) if text else ""
 
     @cached_property
     def _places(self) -> list[Path]:
-        """The folders, and the source folders of packages installed by `pip install -e`."""
+        """The site-packages folders, and the source folders of packages installed by `pip install -e`."""
         origins = [self.origin(name).removeprefix("file://") for name in self._all]
         roots = [Path(origin) for origin in origins if origin.startswith("/")]
         return [*self._folders, *(place for root in roots for place in (root / "src", root))]
 
     def read_file(self, path: str) -> str:
-        """Read a file of a package; empty if there is none."""
+        """Return the text of an installed file. `path` is relative to site-packages, such as `trl/__init__.py`. The
+        text is empty if the file is missing."""
         place = next((folder / path for folder in self._places if (folder / path).is_file()), None)
         return place.read_text("utf-8", errors="replace") if place else ""
 
     def files(self, pattern: str) -> list[Path]:
-        """Return the files that match, of the first folder with any."""
+        """Return the installed files that match a glob pattern. Only the first site-packages folder with a matching
+        file counts."""
         return next((files for folder in self._folders if (files := sorted(folder.glob(pattern)))), [])
 
     def has_module(self, name: str) -> bool:
-        """Return whether some package has a module of this name."""
+        """Return whether a site-packages folder holds a module of this name."""
         return bool(self.files(f"{name}/__init__.py") or self.files(f"{name}.py"))
 
 
 def normalize_name(name: str) -> str:
-    """Return the normal form of a package's name (PEP 503)."""
+    """Return the package name in its normal form (PEP 503): lower case, with single dashes."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @cache
 def find_installed(folders: tuple[str, ...] | None = None) -> InstalledPackages:
-    """Return the packages of these folders. Without folders: the packages of the Python that runs llamafactory-cli, or
-    of this Python if llamafactory-cli is not on PATH."""
+    """Return the packages in these site-packages folders. Without folders, return the packages of the Python that runs
+    llamafactory-cli, which may be another Python than this one. If llamafactory-cli is not on PATH, return the packages
+    of this Python."""
     return InstalledPackages(folders or _folders_of_program(shutil.which("llamafactory-cli")) or tuple(sys.path))
 
 
 def _folders_of_program(path: str | None) -> tuple[str, ...]:
-    """Return the site-packages folders of the Python that a script's first line names."""
+    """Return the site-packages folders of the Python that the first line of a script (`#!…`) names. The result is empty
+    if there is no script (`path` is None), if its first line names no Python, or if it names the Python that runs this
+    program."""
     if path is None:
         return ()
     with Path(path).open("rb") as script:
@@ -97,23 +106,26 @@ def _folders_of_program(path: str | None) -> tuple[str, ...]:
 
 
 def has_packaging() -> bool:
-    """Return whether `packaging` is installed; it comes with transformers. The functions below need it."""
+    """Return whether the package `packaging` is installed, which comes with transformers. `satisfies_range` and
+    `parse_requirements` need this package."""
     return find_spec("packaging") is not None
 
 
-def satisfies_range(wanted: str, release: str) -> bool:
-    """Return whether a release lies in a range, pre-releases included; true if either cannot be parsed."""
+def satisfies_range(version_range: str, release: str) -> bool:
+    """Return whether a release lies in a PEP 440 range. Pre-releases count. True if the range or the release cannot be
+    parsed."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
     from packaging.version import InvalidVersion, Version
 
     try:
-        return SpecifierSet(wanted).contains(Version(release), prereleases=True)
+        return SpecifierSet(version_range).contains(Version(release), prereleases=True)
     except (InvalidSpecifier, InvalidVersion):
         return True
 
 
 def parse_requirements(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield names and ranges of the requirements that hold in this Python, without those of extras."""
+    """Yield package name and version range of each requirement that applies to this Python. Requirements of optional
+    extras are skipped."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     for text in texts:

@@ -1,4 +1,5 @@
-"""Reads nvidia-smi: devices and MIG slices, the driver, the state of each device, processes on it."""
+"""Reads NVIDIA devices and MIG slices, the release of the driver, the state of each device and the processes on it from
+`nvidia-smi`."""
 
 from __future__ import annotations
 
@@ -17,25 +18,25 @@ _SLICE_LINE = re.compile(r"\s+MIG (\S*?(\d+)gb\S*)\s+Device\s+\d+: \(UUID: (\S+)
 
 
 def read_accelerators() -> DriverReading | None:
-    """Read the devices in the order of the PCI bus, with MIG slices in place of their device; None if nvidia-smi is not
-    installed. Raises DriverError if it shows no device."""
+    """Read the NVIDIA devices in the order of the PCI bus. A device that is split by MIG is replaced by its slices.
+    Return None if nvidia-smi is not installed. Raises DriverError if nvidia-smi shows no device."""
     query = f"--query-gpu={','.join(_QUERY_FIELDS)}"
     text = driver.run_tool("nvidia-smi", query, "--format=csv,noheader,nounits")
     if text is None:
         return None
-    whole = list(_parse_whole_devices(text))
-    if not whole:
+    gpus = list(_parse_whole_devices(text))
+    if not gpus:
         raise driver.no_device_error("nvidia-smi", text)
-    by_uuid = {device.visible_ids[1]: device for device in whole}
+    by_uuid = {device.visible_ids[1]: device for device in gpus}
     slices = list(_parse_slices(driver.run_tool("nvidia-smi", "-L") or "", by_uuid))
     lost = tuple(line.strip() for line in text.splitlines() if line.startswith(_UNREACHABLE_DEVICE))
-    parts = ([part for part in slices if part.visible_ids[1:] == device.visible_ids] or [device] for device in whole)
+    parts = ([part for part in slices if part.visible_ids[1:] == device.visible_ids] or [device] for device in gpus)
     return DriverReading(list(chain.from_iterable(parts)), lost)
 
 
 class NvidiaDriver(NamedTuple):
-    """The kernel's driver, and the compute capabilities of its devices; none if nvidia-smi is older than driver 510,
-    which does not know the question."""
+    """Release of NVIDIA's kernel driver, and the compute capability of each device. The tuple of capabilities is empty
+    if the driver is older than 510, whose nvidia-smi cannot print them."""
 
     release: str
     capabilities: tuple[float, ...]
@@ -46,7 +47,8 @@ class NvidiaDriver(NamedTuple):
 
 
 def read_driver() -> NvidiaDriver | None:
-    """Read the driver's release; None if nvidia-smi is not installed or shows no device."""
+    """Read the driver's release and the compute capabilities of the devices. Return None if nvidia-smi is not installed
+    or shows no device."""
     for fields in ("driver_version,compute_cap", "driver_version"):
         text = driver.run_tool("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader") or ""
         rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
@@ -58,7 +60,8 @@ def read_driver() -> NvidiaDriver | None:
 
 
 def _parse_whole_devices(text: str) -> Iterator[Accelerator]:
-    """Yield the devices of the query's rows; warnings stand between them."""
+    """Yield the devices in the rows that nvidia-smi prints for `_QUERY_FIELDS`. Warnings between the rows are
+    skipped."""
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(_QUERY_FIELDS) and cells[0].isdecimal():
@@ -67,12 +70,13 @@ def _parse_whole_devices(text: str) -> Iterator[Accelerator]:
             yield Accelerator(name, *sizes, (index, uuid))
 
 
-def _parse_slices(text: str, whole: dict[str, Accelerator]) -> Iterator[Accelerator]:
-    """Yield the MIG slices in the list of devices. The memory of a slice is in the name of its profile: `1g.20gb`."""
+def _parse_slices(text: str, gpus: dict[str, Accelerator]) -> Iterator[Accelerator]:
+    """Yield the MIG slices in the output of `nvidia-smi -L`. `gpus` holds the devices by UUID. The memory of a slice is
+    read from the name of its profile: `1g.20gb` has 20 GiB."""
     device = None
     for line in text.splitlines():
         if match := _DEVICE_LINE.match(line):
-            device = whole.get(match[1])
+            device = gpus.get(match[1])
         elif device and (match := _SLICE_LINE.match(line)):
             product = f"{device.product} MIG {match[1]}"
             yield Accelerator(product, float(match[2]), None, (match[3], *device.visible_ids), True)
@@ -87,8 +91,8 @@ _PROCESS_LINES = re.compile(
 
 
 class NvidiaDevice(NamedTuple):
-    """One device of `nvidia-smi -q`. `facts` by headings and name: `Fabric / State` is `Completed`. `processes` name
-    the device by its UUID."""
+    """One device in the output of `nvidia-smi -q`. The keys of `facts` join headings and name: `Fabric / State` has the
+    value `Completed`. `processes` refer to the device by its UUID."""
 
     uuid: str
     facts: Mapping[str, str]
@@ -96,18 +100,20 @@ class NvidiaDevice(NamedTuple):
 
 
 def read_devices() -> list[NvidiaDevice]:
-    """Read all devices that answer; none if nvidia-smi is not installed. Raises DriverError if it does not answer."""
+    """Read all devices that `nvidia-smi -q` describes. The list is empty if nvidia-smi is not installed. Raises
+    DriverError if nvidia-smi does not answer in time."""
     return [_parse_device(part) for part in _DEVICE_HEADING.split(driver.run_tool("nvidia-smi", "-q") or "")[1:]]
 
 
 def read_processes() -> list[DeviceProcess]:
-    """Read the processes that hold memory of devices."""
+    """Read the processes that hold memory of an NVIDIA device."""
     return [process for device in read_devices() for process in device.processes]
 
 
 def read_xids() -> list[tuple[str, int]]:
-    """Read NVIDIA's errors in the kernel's log since the node was started, each once for each device: the device's
-    place on the bus and the error's number. Empty if users may not read the log."""
+    """Read NVIDIA's errors (Xid) in the kernel's log since the node was started. Each tuple holds the PCI bus address
+    of a device and the number of the error; repeated errors of a device appear once. The list is empty if the user may
+    not read the log."""
     log = driver.run_tool("dmesg") or ""
     return list(dict.fromkeys((bus, int(code)) for bus, code in _XID_LINE.findall(log)))
 
@@ -121,11 +127,12 @@ def _parse_device(part: str) -> NvidiaDevice:
 
 
 def _parse_facts(part: str) -> Iterator[tuple[str, str]]:
-    """Yield the lines `name : value` of a device. They are indented below headings, which have no value."""
-    above: dict[int, str] = {}
+    """Yield name and value of each line `name : value` about one device. A name is preceded by the headings above it,
+    as in `Fabric / State`. Headings are lines without a value; the lines below them are indented."""
+    headings: dict[int, str] = {}
     for line in part.splitlines():
         if match := _FACT_LINE.fullmatch(line):
             indent, name, value = len(match[1]), match[2], match[3]
-            above = {depth: heading for depth, heading in above.items() if depth < indent} | {indent: name}
+            headings = {depth: heading for depth, heading in headings.items() if depth < indent} | {indent: name}
             if value is not None:
-                yield " / ".join(above.values()), value
+                yield " / ".join(headings.values()), value

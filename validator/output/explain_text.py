@@ -88,7 +88,8 @@ def _memory(title: str, band: MemoryBand | DeviceMemoryBand | None, limit: float
 
 
 def _simulation_lines(explanation: Explanation) -> Iterator[str]:
-    """Yield the figures of a simulation, and how far the formulas are from them if they know the model."""
+    """Yield the simulated memory of live tensors and, if the formulas know the model, by how much they differ from it.
+    Yield nothing if no simulation was made."""
     if not (figures := explanation.simulation):
         return
     yield ""
@@ -103,21 +104,23 @@ def _simulation_lines(explanation: Explanation) -> Iterator[str]:
 
 
 def _host_oom_warning(band: MemoryBand | None, ram: float | None) -> Iterator[str]:
-    """Yield a warning if main memory is too small, and how much would do."""
+    """Yield a warning if the expected host memory exceeds the main memory `ram` (GiB); the warning states the size that
+    would suffice."""
     if band and ram and band.expected > ram:
         sizes = f"{band.expected:,.0f} GiB would do, {band.high:,.0f} with a margin"
         yield f"  too little: the kernel would kill a process (exit code -9); {sizes}"
 
 
 def _largest_memory_term(band: MemoryBand | DeviceMemoryBand) -> str:
-    """Return a line that names the largest term of memory."""
+    """Return a line that names the largest part (term) of the memory, its share and its meaning."""
     term, size = max(band.terms.items(), key=lambda pair: pair[1])
     share = size / (sum(band.terms.values()) or 1.0)
     return f"  largest: {term_in_words(term)}, {share:.0%} ({term.meaning})"
 
 
 def _bar_with_limit(band: MemoryBand | DeviceMemoryBand, limit: float | None, scale: float) -> str:
-    """Return a bar that is full up to the expected value and shaded up to the high end, with the limit as a mark."""
+    """Return a bar that is full up to the expected value and shaded up to the high end of the band, with `limit` as a
+    mark. A bar of the value `scale` fills the whole width."""
 
     def cell(value: float) -> int:
         return min(round(value / scale * BAR_WIDTH), BAR_WIDTH)
@@ -136,7 +139,8 @@ def _older_release_lines(older: ReleaseMemory | None) -> Iterator[str]:
 
 
 def _changes_title(explanation: Explanation) -> str:
-    """Return the heading of the list of changes. The best change comes first."""
+    """Return the heading of the list of changes. The heading says whether the first change, which is the best, makes
+    the run fit."""
     best = explanation.changes[0].verdict if explanation.changes else "unknown"
     if explanation.verdict == "unknown" or best == "fits":
         return "nearest changes:"
@@ -194,7 +198,8 @@ _HOURS_UNKNOWN = "hours follow from the number of samples (`samples:` in the hea
 
 
 def time_lines(explanation: Explanation) -> Iterator[str]:
-    """Yield the answer about time; nothing if no machine is named or the model is not known."""
+    """Yield the lines on the time of a step and of the run. If the device has no published rates, the lines say that
+    `calibrate` can measure its time. Yield nothing if no machine is named or the model is not known."""
     if not (time := explanation.time):
         if explanation.machine and explanation.device_gib:
             unknown = f"time: no rates of {explanation.machine.device} are published"
@@ -241,7 +246,7 @@ def _time_headline(time: RunTime) -> str:
 
 
 def _largest_time_term(step: OptimizerStep, time: RunTime) -> str:
-    """Return a line that names the largest term of time."""
+    """Return a line that names the part (term) that takes most time of a step, its share and its meaning."""
     share = step.terms[time.bottleneck] / (sum(step.terms.values()) or 1.0)
     return f"  largest: {term_in_words(time.bottleneck)}, {share:.0%} of a step ({time.bottleneck.meaning})"
 
@@ -261,7 +266,8 @@ def _format_amount(low: float, expected: float, high: float, unit: str) -> str:
 
 
 def format_time_change(ratio: float | None) -> str:
-    """Return by how much a change alters the time, to be put after a verdict; empty if that is not known."""
+    """Return by how much a change alters the time, to be put after a verdict. `ratio` is the time after the change
+    divided by the time before; the text is empty if it is None."""
     if ratio is None:
         return ""
     if ratio >= 2:

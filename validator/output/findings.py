@@ -29,7 +29,8 @@ def format_findings(report: Report) -> str:
 
 
 def _fix_lines(file: FileReport) -> Iterator[str]:
-    """Yield what was fixed in a file, and what was left and why."""
+    """Yield a line for each finding of a file that was fixed, and a line with the reason for each finding that was
+    not."""
     for diagnostic in file.fixed:
         yield f"{file.path}: fixed `{diagnostic.key}` [{diagnostic.code}]"
     for diagnostic, why in file.not_fixed:
@@ -37,7 +38,8 @@ def _fix_lines(file: FileReport) -> Iterator[str]:
 
 
 def _fixable_counts(files: Sequence[FileReport]) -> Iterator[str]:
-    """Yield how many findings can be fixed, unless fixes were tried."""
+    """Yield a phrase with the numbers of findings that `--fix` and `--unsafe-fixes` can fix. Files in which a fix was
+    tried and not made are left out."""
     fixes = [each.fix for file in files if not file.not_fixed for each in file.diagnostics if each.fix]
     safe = sum(fix.safe for fix in fixes)
     unsafe = len(fixes) - safe
@@ -48,7 +50,8 @@ def _fixable_counts(files: Sequence[FileReport]) -> Iterator[str]:
 
 
 def _unjudged_summary(files: Sequence[FileReport]) -> str:
-    """Return for how many files memory was not judged, and why; for a single file the cause in full."""
+    """Return the part of the summary that says in how many files memory was not judged, and why. For a single file the
+    reasons are given in full. The text is empty if memory was judged in every file."""
     gaps = [file.unjudged for file in files if file.unjudged]
     if not gaps:
         return ""
@@ -60,8 +63,8 @@ def _unjudged_summary(files: Sequence[FileReport]) -> str:
 
 
 def finding_lines(file: FileReport, summed: bool = False) -> Iterator[str]:
-    """Yield each finding of a file with its source line. `summed`: leave out findings that the summary states once for
-    all files."""
+    """Yield each finding of a file with its source line. If `summed` is true, findings that explain why memory was not
+    judged are left out, because the summary states them once for all files."""
     codes_in_summary = {gap.code for gap in file.unjudged} if summed else set()
     for diagnostic in file.diagnostics:
         if diagnostic.code in codes_in_summary:
@@ -77,7 +80,8 @@ def finding_lines(file: FileReport, summed: bool = False) -> Iterator[str]:
 
 
 def _source_line_with_caret(text: str, number: int, column: int) -> Iterator[str]:
-    """Yield the source line of a finding, and a caret under its column."""
+    """Yield line `number` of the file's text, where a finding is, and a caret under its column. Yield nothing if the
+    line is empty or too long to show."""
     lines = _split_lines(text)
     line = lines[number - 1] if 0 < number <= len(lines) else ""
     if 0 < len(line) <= _MAX_SOURCE_LINE:
@@ -93,7 +97,8 @@ def _split_lines(text: str) -> list[str]:
 
 
 def _blanks_as_wide(character: str) -> str:
-    """Return blanks as wide as the character in a terminal; Chinese takes two cells."""
+    """Return blanks that take the width of a character in a terminal: two for Chinese, otherwise one. A tab stays a
+    tab."""
     if character == "\t":
         return "\t"
     return " " * (2 if unicodedata.east_asian_width(character) in "WF" else 1)

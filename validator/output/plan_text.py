@@ -65,12 +65,13 @@ def _plan_cells(row: PlanRow) -> tuple[object, ...]:
 
 
 def _format_hours(hours: tuple[float, float, float] | None) -> str:
-    """Return the band of hours, such as `5-9 h`. An expected value in a table would pretend to be exact."""
+    """Return the low and the high end of a band of hours, such as `5-9 h`; `not known` for None. The expected value is
+    left out, because in a table it would pretend to be exact."""
     return format_duration_range(3600 * hours[0], 3600 * hours[2]).replace(" to ", "-") if hours else "not known"
 
 
 def _by_length_lines(row: PlanRow) -> Iterator[str]:
-    """Yield how long a plan takes at a few mean lengths, if nothing tells how long samples are."""
+    """Yield a table of a plan's hours at a few mean sample lengths. Yield nothing if the sample lengths are known."""
     if row.by_length:
         yield from _wrap_to_terminal(_BY_LENGTH_NOTE)
         titles = [f"{tokens:,} tokens" for tokens in row.by_length]

@@ -11,7 +11,8 @@ _WIDTH, _SECONDS_BEFORE_SHOWN, _SECONDS_BETWEEN_UPDATES = 30, 1.0, 0.2
 
 
 class ProgressBar:
-    """Rows done of about so many; silent where the error stream is no terminal. Call it with the rows that are new."""
+    """A bar on standard error that shows how many of about `total` rows are done. Call the instance with the number of
+    rows done since the last call. Nothing is shown if standard error is not a terminal."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done = max(total, 1), 0
@@ -31,6 +32,6 @@ class ProgressBar:
             sys.stderr.write(RawText(f"\r{'█' * full}{'░' * (_WIDTH - full)} {self._done:,} rows"))
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Erase the bar from the terminal."""
         if self._shown > self._begun:
             sys.stderr.write(RawText("\r\x1b[K"))

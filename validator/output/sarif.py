@@ -13,7 +13,8 @@ _SCHEMA_URL = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def format_sarif(report: Report) -> RawText:
-    """Return a SARIF log with one run, with the manual pages of the rules that found something."""
+    """Return the report of `check` as a SARIF log with one run. The log includes the manual pages of the rules that
+    have findings."""
     results = [
         _result_fields(diagnostic.path or file.path, diagnostic)
         for file in report.files
@@ -26,7 +27,8 @@ def format_sarif(report: Report) -> RawText:
 
 
 def _rule_descriptor(code: str, page: ManualPage | None) -> dict[str, object]:
-    """Return a rule as SARIF's reportingDescriptor (section 3.49)."""
+    """Return a rule as SARIF's reportingDescriptor (section 3.49). If `page` is None, because the rule has no manual
+    page, the descriptor holds only the code."""
     if page is None:
         return {"id": code}
     return {

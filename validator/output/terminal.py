@@ -17,8 +17,8 @@ _EIGHTH_BLOCKS = " ▏▎▍▌▋▊▉"
 
 
 def draw_bar(size: float, most: float) -> str:
-    """Return a bar of `size` on a scale where `most` fills BAR_WIDTH cells, to an eighth of a cell; empty if `most` is
-    0."""
+    """Return a bar of length `size`, exact to an eighth of a cell. A bar of length `most` fills BAR_WIDTH cells. The
+    text is empty if `most` is 0."""
     full, part = divmod(max(round(size / most * BAR_WIDTH * 8), 0) if most else 0, 8)
     return "█" * full + (_EIGHTH_BLOCKS[part] if part else "")
 
@@ -49,7 +49,8 @@ def _cell_texts(row: Sequence[object]) -> list[str]:
 
 
 def emit(result: Result, form: str, as_text: Callable[[Result], str]) -> None:
-    """Print a result as `--format` says: as JSON, or else as text."""
+    """Print a result as JSON if `form`, the value of `--format`, is `json`; otherwise print the text that `as_text`
+    returns."""
     click.echo(format_json(result) if form == "json" else as_text(result), nl=False)
 
 

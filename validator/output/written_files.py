@@ -11,8 +11,8 @@ from validator.wording import relative_to_cwd
 
 
 def format_installed_recipe(placed: InstalledRecipe, own: bool = False) -> str:
-    """Return lines of text: the files written and the next commands. `own`: the recipe already trains on the user's
-    data."""
+    """Return lines of text on a recipe that was written: its files, notes, and the next commands. `own` is true if the
+    recipe already trains on the user's data."""
     lines = [f"wrote {relative_to_cwd(path)}" for path in (placed.recipe, *placed.files)]
     if " " in str(placed.start):
         lines.append(

@@ -1,6 +1,6 @@
-"""`ClusterJob`: one run in terms that every scheduler shares (command, resources per node, time, restart), with the
-image or pip command that brings LLaMA-Factory to a node. `Submission`: job text, notes, and how to hand it over.
-Several runs of equal shape become one array job."""
+"""`ClusterJob` is one run in terms that all schedulers share: command, resources per node, time, and how to restart.
+Also the image or the pip command that brings LLaMA-Factory to a node. `Submission` holds the text of the job, notes,
+and the function that submits the job. Several runs of equal shape become one array job."""
 
 from __future__ import annotations
 
@@ -33,19 +33,26 @@ _SHM_ROOM_GIB = 2  # for what a container's programs add to loader workers and N
 
 @dataclass(frozen=True)
 class ClusterJob:
-    """One run, on a machine of this name. Paths are absolute, as every node is to see them.
+    """One run as a job on a cluster. `machine` is its name, such as `2x8xa100-80g`. Paths are absolute, because all
+    nodes must see the same files.
 
-    - `starter` are the words before the recipe, `launcher` is what starts the processes that train.
-    - To request for each of `nodes`: `devices` of one kind, `cpus`, `memory_gib` (None: not known, or nearly all that
-      there is), `shm_gib` (/dev/shm), `disk_gib` (None: not known). `out_of_memory_hint`: what helps if main memory is
-      short.
-    - `hours` that the whole run is predicted to take (None: not known). `time_limit_h`: the most that the user admits.
-    - `checkpoint_interval_s`: the longest time from one checkpoint to the next (None: not known, infinite: none is
-      written). `checkpoint_write_s`: the longest time that one takes to write.
-    - `separate_output_dirs`: every node may keep an output folder of its own.
-    - `can_resume`: a run that was stopped goes on from its last checkpoint, with `resume_overrides`.
-      `discards_old_checkpoints`: what earlier runs left in the output folder does not count, and is set aside.
-    - `pip_requirements`: what pip installs beside torch."""
+    `starter` holds the words of the command before the recipe. `launcher` names the program that starts the training
+    processes.
+
+    Resources are requested for each of `nodes`: `devices` of one kind, `cpus`, `memory_gib` of main memory, `shm_gib`
+    of /dev/shm, and `disk_gib`. `memory_gib` is None if the need is unknown or close to all memory of a node;
+    `disk_gib` is None if the need is unknown. `out_of_memory_hint` tells the user what helps if main memory is short.
+
+    `hours` is the predicted time of the whole run (None: not known). `time_limit_h` is the limit that the user sets
+    (None: no limit).
+
+    `checkpoint_interval_s` is the longest time from one checkpoint to the next (None: not known; infinite: no
+    checkpoint is written before the end). `checkpoint_write_s` is the longest time to write a checkpoint.
+
+    `separate_output_dirs` is true if each node may have an output folder on its own disk. `can_resume` is true if a
+    stopped run continues from its last checkpoint, with `resume_overrides`. `discards_old_checkpoints` is true if the
+    run ignores what earlier runs left in the output folder; the job moves these files aside. `pip_requirements` are the
+    packages to install, without torch."""
 
     name: str
     machine: str
@@ -77,9 +84,9 @@ class ClusterJob:
 def build_cluster_job(
     run: RunSettings, site: Site, overrides: Sequence[str] = (), limit: float | None = None
 ) -> ClusterJob:
-    """Return what a checked run is on a cluster. `overrides` are the user's, `limit` the hours that they admit. Raises
-    RecipeError where no machine is named, a path cannot be handed to LLaMA-Factory, or Ray would start the processes.
-    """
+    """Describe a checked run as a job on a cluster. `overrides` are the user's overrides of recipe keys, `limit` is the
+    user's time limit in hours (None: no limit). Raises RecipeError if the recipe names no machine, if a space in a path
+    would split the launcher's command, or if USE_RAY is set, because each process would then start Ray."""
     machine = run.machine
     if machine is None:
         unnamed = f"{run.workspace.recipe} names no machine; say `--machine 2x8xa100-80g` or the like"
@@ -125,23 +132,27 @@ def build_cluster_job(
 
 
 def _requested_cpus(run: RunSettings, machine: Machine) -> int:
-    """Return the cores that keep the devices busy, or as many as tokenize before that, if they are more."""
+    """Return the CPU cores to request on each node: as many as keep the devices busy during training, or as many as the
+    tokenizing processes before training use, if that is more. The cores for tokenizing are limited to those of a usual
+    server with these devices."""
     tokenizers = int(run.args.number("preprocessing_num_workers"))
     limited = node_demand.limit_to_usual_server(tokenizers, machine.device, machine.devices)
     return max(node_demand.training_cpus(run, machine.devices), limited)
 
 
 def _requested_memory_gib(need: Estimate | None, machine: Machine) -> int | None:
-    """Return GiB of main memory with headroom. None if that is nearly all of the node (firmware and kernel keep some of
-    a server's 1,024 GiB), or if the device's memory comes out of it, too."""
+    """Return the GiB of main memory to request on each node: the predicted need with 10 % headroom. Return None if that
+    is more than 90 % of the node's memory (firmware and kernel keep some of a server's 1,024 GiB), if the need is
+    unknown, or if the device shares main memory with the CPU."""
     if need is None or machine.device.shared_memory:
         return None
-    asked = math.ceil(_HEADROOM * need.high / GIB)
-    return None if machine.host_ram_gib and asked > 0.9 * machine.host_ram_gib else asked
+    requested_gib = math.ceil(_HEADROOM * need.high / GIB)
+    return None if machine.host_ram_gib and requested_gib > 0.9 * machine.host_ram_gib else requested_gib
 
 
 def _out_of_memory_hint(run: RunSettings) -> str:
-    """Return what to do if main memory is short after all. A larger /dev/shm, often tried, is part of it."""
+    """Return the advice for a run that fails because main memory is short. The advice mentions that a larger /dev/shm,
+    which people often try, does not help."""
     workers, ways = int(run.args.number("preprocessing_num_workers")), []
     if workers > 1:
         ways.append(f"fewer `preprocessing_num_workers` than {workers} (where it happens while tokenizing)")
@@ -153,29 +164,32 @@ def _out_of_memory_hint(run: RunSettings) -> str:
 
 
 def _pip_requirements(run: RunSettings) -> list[str]:
-    """Return the packages that pip installs beside torch: the releases that the recipe was judged for, and packages
-    that its keys need."""
+    """Return the packages for pip to install, without torch: LLaMA-Factory and its libraries in the releases that the
+    prediction assumes, and packages that the recipe's keys need, such as deepspeed."""
     pair = dict(zip(releases.RELEASE_FIELDS, run.releases.required_pairs[0], strict=True))
     further = (node_demand.pip_requirement(package) for package, _ in node_demand.packages_for_run(run))
     return [*(f"{package}=={release}" for package, release in pair.items()), *dict.fromkeys(further)]
 
 
 def _can_resume(run: RunSettings) -> bool:
-    """True if a run that was stopped goes on from its checkpoint. PPO does not (train/ppo/trainer.py). A reward model
-    does not: with full tuning it starts anew (hparams/parser.py, get_train_args), and an adapter's checkpoint is not
-    found behind its value head (seen in real runs). Without optimizer states a run would not go on as the same."""
+    """True if a run that was stopped continues from its last checkpoint. PPO does not resume (train/ppo/trainer.py). A
+    reward model does not resume either: full tuning starts anew (hparams/parser.py, get_train_args), and an adapter's
+    checkpoint is not found behind the value head (seen in real runs). With `save_only_model` there are no optimizer
+    states, so a resumed run would differ."""
     return run.task.trains and run.task.stage not in ("rm", "ppo") and not run.args.flag("save_only_model")
 
 
 def _reads_own_output(run: RunSettings, output: Path) -> bool:
-    """True if the run starts from something in its own output folder, which then has to stay there."""
+    """True if the run reads a checkpoint, an adapter, a model or tokenized data from its own output folder. Files from
+    earlier runs must then stay in the folder."""
     keys = ("resume_from_checkpoint", "adapter_name_or_path", "model_name_or_path", "tokenized_path")
     places = [place[0] for key in keys for word in run.args.words(key) if word and (place := run.workspace.find(word))]
     return any(place.resolve().is_relative_to(output.resolve()) for place in places)
 
 
 def _resume_overrides(run: RunSettings) -> Iterator[str]:
-    """Yield overrides without which LLaMA-Factory would not look for the last checkpoint in the output folder
+    """Yield the overrides that a restarted run needs to continue from its last checkpoint. With `overwrite_output_dir`
+    or an explicit `resume_from_checkpoint`, LLaMA-Factory does not look for the last checkpoint in the output folder
     (hparams/parser.py, get_train_args)."""
     if run.args.flag("overwrite_output_dir"):
         yield "overwrite_output_dir=false"
@@ -189,7 +203,8 @@ _MAX_CAPABILITY = 9.0
 
 
 def published_image(work: ClusterJob) -> str | None:
-    """Return the image that LLaMA-Factory publishes for its release and this device; None if there is none."""
+    """Return the container image that LLaMA-Factory publishes for the run's LLaMA-Factory release and device. Return
+    None if no published image runs on this device."""
     release = next(word.partition("==")[2] for word in work.pip_requirements if word.startswith("llamafactory=="))
     end = node_environment.node_needs(work.device).image_tag_end
     if end is None or (work.device.capability or 0.0) > _MAX_CAPABILITY:
@@ -198,7 +213,8 @@ def published_image(work: ClusterJob) -> str | None:
 
 
 def pip_command(work: ClusterJob) -> str:
-    """Return the command that installs the releases that the recipe was judged for, and what its keys need."""
+    """Return the pip command that installs the releases that the prediction assumes, and the packages that the recipe's
+    keys need."""
     return shell_join(["python3", "-m", "pip", "install", "--quiet", *work.pip_requirements])
 
 
@@ -211,15 +227,17 @@ class RunToSubmit(NamedTuple):
 
 
 def require_single(runs: Sequence[RunToSubmit]) -> RunToSubmit:
-    """Return the one run. Raises RecipeError if there are several: only SLURM has array jobs."""
+    """Return the only run in the list. Raises RecipeError if there are several runs, because only SLURM has array
+    jobs."""
     if len(runs) > 1:
         raise RecipeError(f"{len(runs)} recipes are an array job, which SLURM alone has; submit them one by one")
     return runs[0]
 
 
 class Submission(NamedTuple):
-    """`text` is the job as the scheduler reads it, `notes` are for whoever submits it. `submit` gives it to the
-    scheduler's own client, yields lines that say how to follow it, and raises RecipeError where it is refused."""
+    """A job that is ready to submit. `text` is the job in the scheduler's format, `notes` are messages for the user.
+    `submit` hands the job to the scheduler's own client and yields lines that say how to follow the job. `submit`
+    raises RecipeError if the scheduler refuses the job."""
 
     text: str
     notes: Sequence[str]
@@ -227,16 +245,17 @@ class Submission(NamedTuple):
 
 
 def merge_into_array(works: Sequence[ClusterJob]) -> ClusterJob:
-    """Return one `ClusterJob` for an array: resources of the largest run, and the restart overrides of all runs. Raises
-    RecipeError where the runs cannot be one array."""
+    """Merge several runs into one `ClusterJob` for an array job, with the resources of the largest run and the resume
+    overrides of all runs. Raises RecipeError if the runs differ in shape (nodes, devices, launcher, ability to resume),
+    or if two runs write to the same output folder."""
     first = works[0]
     for work in works[1:]:
         if _describe_shape(work) != _describe_shape(first):
             both = f"{first.name} is for {_describe_shape(first)}, {work.name} for {_describe_shape(work)}"
             raise RecipeError(f"the jobs of an array are alike, but {both}; submit them one by one")
-    for one, other in combinations(works, 2):
-        if one.output == other.output:
-            both = f"{one.name} and {other.name} both write to {one.output}"
+    for one, another in combinations(works, 2):
+        if one.output == another.output:
+            both = f"{one.name} and {another.name} both write to {one.output}"
             raise RecipeError(f"{both}; give each an output_dir of its own")
     return replace(
         first,
@@ -252,13 +271,14 @@ def merge_into_array(works: Sequence[ClusterJob]) -> ClusterJob:
 
 
 def _largest(values: Iterable[Any], key: Callable[[Any], float] | None = None) -> Any:
-    """Return the largest value; None if one of them is not known."""
+    """Return the largest of the values, compared by `key`. Return None if any value is None, which means not known."""
     every = [*values]
     return None if None in every else max(every, key=key)
 
 
 def _describe_shape(work: ClusterJob) -> str:
-    """Return in words what the runs of an array must have in common."""
+    """Describe in words what all runs of an array job must have in common: nodes, devices, launcher, folders and the
+    ability to resume. Runs with different descriptions cannot form one array."""
     by = "one process" if work.launcher == "python" else work.launcher
     folders = ", on folders of their own" if work.separate_output_dirs else ""
     resuming = "" if work.can_resume else ", without resuming"

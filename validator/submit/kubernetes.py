@@ -1,8 +1,9 @@
-"""A job of Kubernetes: a TrainJob of Kubeflow Trainer 2.2 or later, or a PyTorchJob of its predecessor, with the pod
-that trains, a ConfigMap with the files that it reads, and `kubectl`, which creates both.
+"""A Kubernetes job: a TrainJob of Kubeflow Trainer 2.2 or later, or a PyTorchJob of its predecessor. A ConfigMap holds
+the small files that the pods read. `kubectl` creates the job and the ConfigMap.
 
-Sources: github.com/kubeflow/trainer at v2.2, pkg/runtime/framework/plugins/torch/torch.go, manifests/base/runtimes/
-torch_distributed.yaml; github.com/kubeflow/training-operator at v1.9, pkg/controller.v1/pytorch/envvar.go."""
+Sources: github.com/kubeflow/trainer at v2.2, pkg/runtime/framework/plugins/torch/torch.go,
+manifests/base/runtimes/torch_distributed.yaml; github.com/kubeflow/training-operator at v1.9,
+pkg/controller.v1/pytorch/envvar.go."""
 
 from __future__ import annotations
 
@@ -46,59 +47,69 @@ _GRACE_COMMENT = "A checkpoint that is being written when the pod is moved or de
 
 
 def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
-    """Return the job of one run. Raises RecipeError as `_job_documents` does."""
+    """Return the Kubernetes job of one run. Raises RecipeError if there are several runs, if the site file names no
+    volume or no valid kind of job, if pods could not see a file of the run, if the small files exceed a ConfigMap, or
+    if no image is known for the device."""
     work, uploads = collect_uploads(require_single(runs), [site.kubernetes.mount])
     job = _job_documents(work, site, uploads)
     return Submission(job, [*_volume_notes(site, uploads)], lambda: _create_job(job, site))
 
 
 def _job_documents(work: ClusterJob, site: Site, uploads: Uploads) -> str:
-    """Return job and ConfigMap. Raises RecipeError where the site names no volume, or pods could not see what the run
-    reads."""
+    """Return the job and the ConfigMap as one YAML text. Raises RecipeError if the site file names no volume or no
+    valid kind of job, if pods could not see a file of the run, if the small files exceed a ConfigMap, or if no image is
+    known for the device."""
     section, name = site.kubernetes, _job_name(work.name)
     _check_paths_visible(work, section, uploads)
     kind = _JOB_KINDS.get(section.kind)
     if kind is None:
         raise RecipeError(f"`kubernetes.kind` of the site file is `{section.kind}`; it is {' or '.join(_JOB_KINDS)}")
     files = _configmap_files(work, site, uploads, kind)
-    held = f"{name}-{hashlib.sha256(repr(files).encode()).hexdigest()[:8]}"
+    configmap = f"{name}-{hashlib.sha256(repr(files).encode()).hexdigest()[:8]}"
     space: dict[str, YamlValue] = {"namespace": section.namespace} if section.namespace else {}
     image = section.image or cluster_job.published_image(work)
     if image is None:
         found = f"LLaMA-Factory publishes no image that runs on {work.device.name}"
         raise RecipeError(f"{found}; name one under `kubernetes: image:` of the site file")
-    inputs = _PodInputs(work, section, uploads, image, held)
+    inputs = _PodInputs(work, section, uploads, image, configmap)
     metadata: YamlValue = {"generateName": f"{name}-", **space}
     job: dict[str, YamlValue] = {**kind.head, "metadata": metadata, "spec": kind.spec(inputs)}
-    kept: dict[str, YamlValue] = {
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": held, **space}, "immutable": True, "data": files,
-    }  # fmt: skip
+    configmap_document: dict[str, YamlValue] = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": configmap, **space},
+        "immutable": True,
+        "data": files,
+    }
     head = [
         f"{work.name} on {work.machine}, by `lmf-recipes submit --to kubernetes`.",
         "`kubectl create -f FILE` starts it; pods that fail or move go on from the last checkpoint.",
         *_volume_notes(site, uploads),
     ]
-    return f"{yaml_document(job, head)}{_DOCUMENT_SEPARATOR}{yaml_document(kept)}"
+    return f"{yaml_document(job, head)}{_DOCUMENT_SEPARATOR}{yaml_document(configmap_document)}"
 
 
 def _volume_notes(site: Site, uploads: Uploads) -> Iterator[str]:
-    """Yield what has to be on the volume before the job starts."""
+    """Yield a note for each data set or model that must be on the volume before the job starts, with the path that pods
+    see."""
     section = site.kubernetes
     for place in uploads.data:
-        seen = PurePosixPath(section.mount, place)
-        yield f"`{seen.relative_to(section.mount)}` has to be on the claim `{section.claim}`; pods see it as {seen}"
+        pod_path = PurePosixPath(section.mount, place)
+        found = f"`{pod_path.relative_to(section.mount)}` has to be on the claim `{section.claim}`"
+        yield f"{found}; pods see it as {pod_path}"
 
 
 def _create_job(text: str, site: Site) -> Iterator[str]:
-    """Hand ConfigMap and job to `kubectl`, the files first. Raises RecipeError where it is not installed or refuses."""
+    """Create the ConfigMap and then the job with `kubectl`, and yield lines that say how to follow and cancel the job.
+    Raises RecipeError if `kubectl` is not installed or fails."""
     job, files = text.split(f"\n{_DOCUMENT_SEPARATOR}")  # in files the line is indented
     remedy = "kubernetes.io/docs/tasks/tools says how"
     scheduler_client.run_client(["kubectl", "apply", "--filename=-"], files, remedy)
-    said = scheduler_client.run_client(["kubectl", "create", "--filename=-"], job, remedy)
-    kind, _, name = said.partition(" ")[0].partition("/")
+    output = scheduler_client.run_client(["kubectl", "create", "--filename=-"], job, remedy)
+    kind, _, name = output.partition(" ")[0].partition("/")
     words = ["--namespace", site.kubernetes.namespace] if site.kubernetes.namespace else []
     label = _JOB_KINDS[site.kubernetes.kind].label
-    yield said
+    yield output
     yield f"log: {shell_join(['kubectl', 'logs', '--follow', '--prefix', f'--selector={label}={name}', *words])}"
     yield f"cancel: {shell_join(['kubectl', 'delete', kind, name, *words])}"
 
@@ -114,14 +125,16 @@ def _check_paths_visible(work: ClusterJob, section: Kubernetes, uploads: Uploads
 
 
 def _job_name(name: str) -> str:
-    """Return a name that Kubernetes accepts for a service, too (RFC 1035)."""
+    """Return the run's name in a form that Kubernetes accepts for jobs and services (RFC 1035): small letters, digits
+    and dashes, a letter first, at most 40 characters."""
     plain = _plain_name(name)
     return (plain if plain[:1].isalpha() else f"run-{plain}")[:_MAX_NAME_LETTERS].strip("-")
 
 
 def _configmap_files(work: ClusterJob, site: Site, uploads: Uploads, kind: _JobKind) -> Mapping[str, YamlValue]:
-    """Return the script that every node runs, and small files of the recipe, by key. Raises RecipeError where they are
-    too large."""
+    """Return the content of the ConfigMap by key: the script that every node runs, and the small files that the run
+    reads (recipe, DeepSpeed configuration, data set registry). Raises RecipeError if the files exceed the size limit of
+    a ConfigMap, 1 MiB."""
     read = {_configmap_key(place): read_text(str(path)) for place, path in uploads.files.items()}
     lines = [
         f"cd {shell_quote(site.kubernetes.mount)}",
@@ -142,46 +155,50 @@ def _configmap_files(work: ClusterJob, site: Site, uploads: Uploads, kind: _JobK
 
 
 def _pod_resources(work: ClusterJob, site: Kubernetes) -> YamlValue:
-    """Return the resources of each node. The memory request equals the limit: where a node runs out of memory, other
-    pods are evicted first."""
+    """Return the resource requests and limits of each pod. The memory request equals the memory limit, so that
+    Kubernetes evicts other pods first if a node runs out of memory."""
     resource = _device_resource(work, site)
     devices: dict[str, YamlValue] = {resource: work.devices} if resource else {}
     memory: dict[str, YamlValue] = {"memory": f"{work.memory_gib + work.shm_gib}Gi"} if work.memory_gib else {}
     limits = {**memory, **devices, **site.limits}
-    asked: dict[str, YamlValue] = {"requests": {"cpu": work.cpus, **limits}, "limits": limits}
-    return Commented(asked, f"{_MEMORY_COMMENT if memory else _NO_LIMIT_COMMENT} {work.out_of_memory_hint}")
+    resources: dict[str, YamlValue] = {"requests": {"cpu": work.cpus, **limits}, "limits": limits}
+    return Commented(resources, f"{_MEMORY_COMMENT if memory else _NO_LIMIT_COMMENT} {work.out_of_memory_hint}")
 
 
 def _device_resource(work: ClusterJob, site: Kubernetes) -> str | None:
-    """Return the cluster's name for the devices; None if the run wants none."""
+    """Return the name under which the cluster offers the device, such as `nvidia.com/gpu`. The site file may name
+    another. Return None if the run uses no accelerator."""
     usual = node_needs(work.device).kubernetes
     return usual and (site.resource or usual)
 
 
 def _configmap_key(place: str) -> str:
-    """Return the key of a file in a ConfigMap, which has no folders."""
+    """Convert a file's path into a key of the ConfigMap. A ConfigMap has no folders, so slashes and other signs become
+    underscores."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", place.strip("/"))
 
 
 def _volumes_and_mounts(inputs: _PodInputs) -> tuple[list[YamlValue], list[YamlValue]]:
-    """Return the volumes of a pod, and where its container mounts them: the site's claim, the ConfigMap with the script
-    and the small files, /dev/shm, and files of the vendor's driver on the node. Each small file hides what the claim
-    holds at the place where the recipe looks for it. A TrainJob mounts no volume twice (listMapKey of ContainerPatch in
-    trainjob_types.go), so each file has its own."""
-    work, site, held = inputs.work, inputs.site, {"configMap": {"name": inputs.configmap}}
+    """Return the volumes of a pod and the mounts of its container: the site's volume, the ConfigMap with the script and
+    the small files, /dev/shm, and files of the vendor's driver on the node.
+
+    Each small file is mounted at the path where the run looks for the file, and hides the file of that name on the
+    site's volume. A TrainJob cannot mount a volume twice (listMapKey of ContainerPatch in trainjob_types.go), so each
+    small file has a volume of its own."""
+    work, site, configmap = inputs.work, inputs.site, {"configMap": {"name": inputs.configmap}}
     claim: YamlValue = {"name": _CLAIM_VOLUME, "persistentVolumeClaim": {"claimName": site.claim}}
     shm: YamlValue = {"name": _SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": f"{work.shm_gib}Gi"}}
     volumes: list[YamlValue] = [
         Commented(claim, _SHARED_CLAIM_COMMENT) if work.nodes > 1 else claim,
         Commented(shm, _SHM_COMMENT),
-        {"name": _SCRIPT_VOLUME, **held},
+        {"name": _SCRIPT_VOLUME, **configmap},
     ]
     mounts: list[YamlValue] = [
         {"name": _CLAIM_VOLUME, "mountPath": site.mount},
         {"name": _SCRIPT_VOLUME, "mountPath": _SCRIPT_FOLDER},
     ]
     for number, place in enumerate(inputs.uploads.files):
-        volumes.append({"name": f"file-{number}", **held})
+        volumes.append({"name": f"file-{number}", **configmap})
         path = str(PurePosixPath(site.mount, place))
         mounts.append({"name": f"file-{number}", "mountPath": path, "subPath": _configmap_key(place)})
     mounts.append({"name": _SHM_VOLUME, "mountPath": "/dev/shm"})
@@ -193,13 +210,14 @@ def _volumes_and_mounts(inputs: _PodInputs) -> tuple[list[YamlValue], list[YamlV
 
 
 def _plain_name(text: str) -> str:
-    """Return the text as a name in Kubernetes, which holds small letters, digits and dashes only."""
+    """Convert text into small letters, digits and dashes, the characters that Kubernetes allows in names."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
 def _node_selection(work: ClusterJob, site: Kubernetes) -> Mapping[str, YamlValue]:
-    """Return the fields that say where a pod may run: on nodes that the site selects, else on none whose label names
-    another device. Nodes with devices are often tainted by the name of the resource."""
+    """Return the pod fields that select nodes. The node selector of the site file is used if the file has one.
+    Otherwise a pod avoids nodes whose label names another NVIDIA device. Nodes with devices often carry a taint named
+    after the device resource, so the pod tolerates that taint."""
     resource = _device_resource(work, site)
     taint: YamlValue = {"key": resource, "operator": "Exists", "effect": "NoSchedule"}
     tolerations = [*([taint] if resource else []), *site.tolerations]
@@ -216,12 +234,13 @@ def _node_selection(work: ClusterJob, site: Kubernetes) -> Mapping[str, YamlValu
         {"matchExpressions": [{"key": _PRODUCT_LABEL, "operator": "In", "values": products}]},
         {"matchExpressions": [{"key": _PRODUCT_LABEL, "operator": "DoesNotExist"}]},
     ]
-    wanted: YamlValue = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    return {"affinity": {"nodeAffinity": wanted}, **tolerated}
+    affinity: YamlValue = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": affinity}, **tolerated}
 
 
 class _PodInputs(NamedTuple):
-    """The inputs of a job. `configmap` is the name of the ConfigMap."""
+    """Inputs for the specification of a pod: the cluster job, the site's settings for Kubernetes, the files to bring,
+    the container image, and the name of the ConfigMap."""
 
     work: ClusterJob
     site: Kubernetes
@@ -230,8 +249,8 @@ class _PodInputs(NamedTuple):
     configmap: str
 
     def env(self, label: str) -> list[YamlValue]:
-        """Return the variables of the container: the job's own name, which a label of the pod tells, and the hub's
-        token."""
+        """Return the environment variables of the container. JOB is the name of the job, read from the pod's label
+        `label`. HF_TOKEN is read from a Kubernetes secret if the site file names one."""
         job: YamlValue = {"name": "JOB", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}}
         if not self.site.secret:
             return [job]
@@ -244,8 +263,9 @@ def _deadline(work: ClusterJob) -> Mapping[str, YamlValue]:
 
 
 class _JobKind(NamedTuple):
-    """A kind of Kubeflow job. `label` is the pod's label that holds the job's name. `rendezvous_lines`, in bash, set
-    those of NODE_RANK, MASTER_ADDR and MASTER_PORT that the controller does not set."""
+    """A kind of Kubeflow job. `head` holds its apiVersion and kind. `label` is the pod label that holds the job's name.
+    `rendezvous_lines` are bash lines that set the variables among NODE_RANK, MASTER_ADDR and MASTER_PORT that the
+    controller does not set. `spec` builds the specification of the job."""
 
     head: Mapping[str, YamlValue]
     label: str
@@ -254,9 +274,9 @@ class _JobKind(NamedTuple):
 
 
 def _train_job(inputs: _PodInputs) -> YamlValue:
-    """Return the spec of a TrainJob. It has fields for the trainer's image, resources and environment; the rest of the
-    pod is patched into that of its runtime. The pod's grace period cannot be patched (PodSpecPatch in
-    trainjob_types.go)."""
+    """Return the specification of a TrainJob. A TrainJob has fields for the trainer's image, resources and environment.
+    All other pod fields are patched into the pod template of the runtime. A patch cannot set the pod's grace period
+    (PodSpecPatch in trainjob_types.go)."""
     volumes, mounts = _volumes_and_mounts(inputs)
     where = _node_selection(inputs.work, inputs.site)
     pod: YamlValue = {**where, "volumes": volumes, "containers": [{"name": "node", "volumeMounts": mounts}]}

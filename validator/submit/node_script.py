@@ -1,7 +1,9 @@
-"""The bash that each node runs, shared by all schedulers: set-up by the vendor of the devices, the launch of the run,
-and the whole script where a scheduler starts one on each node (SkyPilot, Kubernetes); and what a container mounts.
+"""The bash script that each node runs, for all schedulers: the set-up of the vendor's devices and the launch of the
+run. SkyPilot and Kubernetes start the whole script on each node; SLURM uses parts of the script. Also lists the paths
+that a container mounts.
 
-Longer pieces are files in script/. Nodes need not have lmf-recipes. Settings of the user, the image or the site win."""
+Longer pieces of bash are files in script/. The script works without lmf-recipes on the nodes. Variables that the user,
+the image or the site has set are kept."""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ _SCRIPT_FOLDER = Path(__file__).parent / "script"
 
 
 def script_lines(name: str, **values: object) -> list[str]:
-    """Return the lines of a file in script/, with each value in place of its name between two @. A line that becomes
-    empty is left out. The bash variables that the file reads are set above it."""
+    """Return the lines of `script/NAME.sh`. Each `@key@` in the file is replaced by the value of that key in `values`,
+    and empty lines are left out. The caller sets the bash variables that these lines read in earlier lines of the
+    script."""
     text = (_SCRIPT_FOLDER / f"{name}.sh").read_text("utf-8")
     for key, value in values.items():
         text = text.replace(f"@{key}@", str(value))
@@ -30,64 +33,74 @@ def script_lines(name: str, **values: object) -> list[str]:
 
 
 def _python_function(name: str, file: Path, argument: str) -> list[str]:
-    """Return a bash function that runs a Python file with an argument. The file uses Python's standard library only."""
+    """Return bash lines that define the function `name`, which runs a Python file with one argument. `argument` is this
+    argument in bash, such as `"$1"`. The text of the file becomes part of the script. The file may import only Python's
+    standard library."""
     text = file.read_text("utf-8").splitlines()
     short = [line for before, line in zip(["", *text], text, strict=False) if before or line]  # no two blank lines
     return [f"{name}() {{", f"  python3 - {argument} <<'PYTHON'", *short, "PYTHON", "}"]
 
 
 def local_address_lines() -> list[str]:
-    """Return a bash function that prints the address by which this node reaches another one."""
+    """Return bash lines that define the function `reach`. `reach ADDRESS` prints the address that this node uses to
+    reach the node at ADDRESS."""
     return _python_function("reach", _SCRIPT_FOLDER / "reach.py", '"$1"')
 
 
 def quarantine_function_lines() -> list[str]:
-    """Return a bash function that renames half-written checkpoints in `output`, so that the run goes on from an older
-    one."""
+    """Return bash lines that define the function `set_aside`, which renames half-written checkpoints in the folder
+    `$output`, so that the run continues from an older checkpoint."""
     return ["# A checkpoint that was being written when the run was stopped gets another name",
             *_python_function("set_aside", Path(checkpoint_integrity.__file__), '"$output"')]  # fmt: skip
 
 
 def indent_lines(block: Iterable[str]) -> list[str]:
-    """Return the lines of a block, indented."""
+    """Return the lines with an indent of two spaces."""
     return [f"  {line}" for line in block]
 
 
 def export_lines(variables: Mapping[str, str]) -> list[str]:
-    """Return lines that set environment variables."""
+    """Return bash lines that export these environment variables."""
     return [f"export {name}={shell_quote(value)}" for name, value in variables.items()]
 
 
 def array_lines(name: str, words: Iterable[str]) -> list[str]:
-    """Return lines that set a bash array, one word a line."""
+    """Return bash lines that set the array `name` to these words, one word on each line."""
     return [f"{name}=(", *(f"  {shell_quote(word)}" for word in words), ")"]
 
 
 def site_setup_lines(site: Site, setup: Iterable[str], modules: Iterable[str] = ()) -> list[str]:
-    """Return the site's set-up lines for all schedulers, and `setup` for one. They seldom work under `set -u`, so that
-    comes after them."""
+    """Return the set-up lines of the site file: first `module load` for each of `modules`, then the lines for all
+    schedulers, then `setup`, the lines for this scheduler. `set -u` comes after these lines, because site set-up often
+    reads unset variables."""
     lines = [*(f"module load {shell_quote(name)}" for name in modules), *site.setup, *setup]
     return ["set -eo pipefail", *lines, "set -u"] if lines else ["set -euo pipefail"]
 
 
 class ContainerMounts(NamedTuple):
-    """Paths of devices, and of files and folders, that a container takes from its node under the same names."""
+    """Paths that a container mounts from its node under the same names: `devices` are device files, `files` are other
+    files and folders."""
 
     devices: tuple[str, ...]
     files: tuple[str, ...]
 
 
 def container_mounts(device: Device, count: int, nodes: int = 1) -> ContainerMounts:
-    """Return what a container with the first `count` devices mounts where no runtime of the vendor does it."""
-    wanted = node_needs(device)
-    numbered = (path.format(number) for path in wanted.devices if "{}" in path for number in range(count))
-    others = (path for path in wanted.devices if "{}" not in path)
-    return ContainerMounts((*numbered, *others), (*wanted.files, *(wanted.files_between if nodes > 1 else ())))
+    """Return the device files and driver files that a container with the first `count` devices must mount; with several
+    nodes (`nodes`), also the files for communication between nodes. The result is empty if the vendor's container
+    runtime mounts all of these."""
+    needs = node_needs(device)
+    numbered_paths = (path.format(number) for path in needs.devices if "{}" in path for number in range(count))
+    unnumbered_paths = (path for path in needs.devices if "{}" not in path)
+    return ContainerMounts(
+        (*numbered_paths, *unnumbered_paths), (*needs.files, *(needs.files_between if nodes > 1 else ()))
+    )
 
 
 def device_setup_lines(device: Device, count: int = 1, nodes: int = 1) -> list[str]:
-    """Return what devices and network need, to run after the site's own lines and before the run. `set -eu` may be on.
-    MASTER_ADDR is set where several nodes meet."""
+    """Return the bash lines that prepare a node's devices and network: limits, the vendor's environment file, P2P
+    switches, and with several nodes the addresses. The lines run after the site's set-up and before the run, with or
+    without `set -eu`. With several nodes, MASTER_ADDR must be set."""
     needs, lines = node_needs(device), script_lines("limits", max_open_files=MAX_OPEN_FILES)
     if needs.setup:  # the vendor's file appends to variables that may not be set, which `set -u` forbids
         lines += script_lines("vendor", files=" ".join(needs.setup.files), unless=needs.setup.unless)
@@ -100,14 +113,16 @@ _HCCL_ADDRESS = '  if [ -n "${HCCL_SOCKET_IFNAME:-}" ]; then unset HCCL_IF_IP; e
 
 
 def _own_address_lines(device: Device) -> list[str]:
-    """Return lines that tell torchrun, Gloo and HCCL by which address this node and the first one reach each other.
+    """Return bash lines that tell torchrun, Gloo and HCCL which address and interface of this node reach the first
+    node.
 
-    Under an elastic launch the first process tells the others its node's own name, which they may not know, unless an
-    address is given (torch, elastic/rendezvous/api.py; each option of torchrun is read from PET_…, too). Gloo, which
-    carries what FSDP keeps in main memory, takes the address that the node's own name has; HCCL the first interface by
-    name, which on another node may lead elsewhere (CANN, HCCL_IF_IP). NCCL finds its way by itself. An address that the
-    job has brought along is of another node, and does not count. Where a container starts before the cluster knows the
-    first node's name, it waits a minute."""
+    Under an elastic launch the first process announces its host name, which other nodes may not resolve, unless an
+    address is set (torch, elastic/rendezvous/api.py; torchrun reads each option from PET_…, too). Gloo, which transfers
+    the parameters that FSDP keeps in main memory, uses the address of the host name. HCCL uses the first interface by
+    name, which may lead elsewhere on another node (CANN, HCCL_IF_IP). NCCL finds its interface by itself.
+
+    An address in the job's environment belongs to another node and is overwritten. The lines retry for a minute,
+    because a container may start before the cluster can resolve the first node's name."""
     own_interface = node_needs(device).collectives == "hccl"
     return [
         "# The address by which this node and the first one meet: names and first interfaces may lead elsewhere",
@@ -117,8 +132,9 @@ def _own_address_lines(device: Device) -> list[str]:
 
 
 def node_setup_lines(work: ClusterJob) -> list[str]:
-    """Return what the run needs of each node. torchrun compares addresses to find the node that keeps the rendezvous
-    store, and finds none if the first node has several (torch, elastic/rendezvous/utils.py)."""
+    """Return the bash lines that prepare a node for the run: devices, network and rendezvous. torchrun finds the node
+    that hosts the rendezvous store by comparing addresses, which fails if the first node has several (torch,
+    elastic/rendezvous/utils.py). The lines therefore state whether this node is the host."""
     lines = device_setup_lines(work.device, work.devices, work.nodes)
     if work.launcher == "torchrun" and work.nodes > 1:
         lines.append("# The first node is where they meet, by whatever address")
@@ -127,12 +143,14 @@ def node_setup_lines(work: ClusterJob) -> list[str]:
 
 
 def torchrun_env_lines(work: ClusterJob) -> list[str]:
-    """Return what LLaMA-Factory's launcher reads, beside RDZV_ID, MASTER_ADDR and MASTER_PORT, to start torchrun
-    elastically, so that nodes meet and take their ranks (launcher.py).
+    """Return the bash lines that make LLaMA-Factory's launcher start torchrun elastically, so that nodes meet and take
+    their ranks (launcher.py). The launcher also reads RDZV_ID, MASTER_ADDR and MASTER_PORT, which other lines set. The
+    list is empty for other launchers.
 
-    torchrun starts nothing again by itself, whatever the user's environment says: after the loss of a process the nodes
-    wait for each other without end, a node that comes back ends the others (PAR211), and what this script puts in order
-    would not be. The scheduler starts all nodes again. Fewer nodes than were judged are another run (PAR210)."""
+    The lines switch off restarts by torchrun, whatever the user's environment says. After the loss of a process the
+    nodes would wait for each other without end, a returning node would end the others (PAR211), and the clean-up of
+    this script would be skipped. The scheduler restarts all nodes instead. A run on fewer nodes than predicted would be
+    another run (PAR210)."""
     if work.launcher != "torchrun":
         return []
     return [
@@ -143,7 +161,7 @@ def torchrun_env_lines(work: ClusterJob) -> list[str]:
 
 
 def launch_line(work: ClusterJob) -> str:
-    """Return the command that starts the run."""
+    """Return the shell command that starts the run, with its arguments from the bash array `arguments`."""
     words = [f'"${word}"' if word in RENDEZVOUS_VARIABLES else shell_quote(word) for word in work.starter]
     return " ".join([*words, '"${arguments[@]}"'])
 
@@ -162,11 +180,11 @@ def build_node_script(
     *,
     is_pid_1: bool = False,
 ) -> str:
-    """Return the whole script, from the site's lines and the scheduler's `setup` to LLaMA-Factory.
+    """Return the whole script for one node, from the set-up lines to the launch of LLaMA-Factory.
 
-    `rendezvous_lines` set RDZV_ID, NODE_RANK, MASTER_ADDR and MASTER_PORT. `timeout_h`: hours after which the node ends
-    the run, where its scheduler would not. `is_pid_1`: the script is the first process of a container, and the one that
-    gets SIGTERM."""
+    `setup` holds the set-up lines for this scheduler. `rendezvous_lines` set RDZV_ID, NODE_RANK, MASTER_ADDR and
+    MASTER_PORT. `timeout_h` is the number of hours after which the script itself ends the run (None: the scheduler
+    does). `is_pid_1` is true if the script is the first process of a container, which receives SIGTERM."""
     starts_clean = work.discards_old_checkpoints and work.can_resume
     start = f"{f'timeout {round(timeout_h * 3600)} ' if timeout_h else ''}{launch_line(work)}"
     # Switches of this machine do not count for the nodes.

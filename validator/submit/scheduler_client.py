@@ -1,5 +1,6 @@
-"""Runs a scheduler's own client (`sbatch`, `sky`, `kubectl`) as a subprocess. It ends by itself, as what it has begun
-at the scheduler may cost: Ctrl-C at a terminal reaches it, too, and SIGTERM and SIGHUP are passed on."""
+"""Runs a scheduler's own client (`sbatch`, `sky`, `kubectl`) as a subprocess and waits for its end. The client is never
+killed, because what the client has started at the scheduler may cost money. Ctrl-C at a terminal reaches the client
+directly; SIGTERM and SIGHUP are passed on to the client."""
 
 from __future__ import annotations
 
@@ -15,24 +16,29 @@ from validator.processes import handle_end_signals
 
 
 def run_client(words: Sequence[str], text: str, remedy: str) -> str:
-    """Give the client the job on standard input, and return what it prints. Raises RecipeError: with the client's own
-    words if it refuses the job, with the remedy if it is not installed."""
+    """Run a scheduler's client (the command `words`) with `text`, the job, on standard input, and return what the
+    client prints. Raises RecipeError with the client's message if its exit code is not 0, or with `remedy` if the
+    client is not installed."""
     ended = _run_to_end(words, remedy, text)
     if ended.returncode:
-        said = " ".join((ended.stderr or ended.stdout).split()) or f"ended with exit code {ended.returncode}"
-        raise RecipeError(f"{words[0]} refuses the job: {said}")
+        message = " ".join((ended.stderr or ended.stdout).split()) or f"ended with exit code {ended.returncode}"
+        raise RecipeError(f"{words[0]} refuses the job: {message}")
     return ended.stdout.strip()
 
 
 def run_interactive(words: Sequence[str], remedy: str) -> None:
-    """Let the client speak and ask at this terminal. Raises RecipeError as `run_client` does."""
+    """Run a scheduler's client (the command `words`) at this terminal, where the client can print and ask questions.
+    Raises RecipeError if its exit code is not 0, or with `remedy` if the client is not installed."""
     ended = _run_to_end(words, remedy)
     if ended.returncode:
         raise RecipeError(f"{words[0]} did not take the job (exit code {ended.returncode}); its own words stand above")
 
 
 def _run_to_end(words: Sequence[str], remedy: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the client to its end. With a text for standard input, its output is captured."""
+    """Run a scheduler's client (the command `words`) to its end and return its exit code and output. If `text` is
+    given, it becomes the client's standard input and the output is captured; otherwise the client uses the terminal.
+    Raises RecipeError if the client cannot be started, or with `remedy` if it is not installed. Exits with 128 + n if
+    this process has received signal n."""
     if shutil.which(words[0]) is None:
         raise RecipeError(f"{words[0]} is not installed here; {remedy}")
     pipe = None if text is None else subprocess.PIPE

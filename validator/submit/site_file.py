@@ -1,4 +1,5 @@
-"""The site file: settings that a site asks of every job (partition, account, set-up lines), checked key by key."""
+"""The site file: settings that a site (a cluster and its users) needs in every job, such as partition, account and
+set-up lines. Each key is checked when the file is read."""
 
 from __future__ import annotations
 
@@ -31,10 +32,10 @@ Trees = tuple[Tree, ...]
 
 @dataclass(frozen=True)
 class Slurm:
-    """Settings for sbatch and srun. `devices` is how the site asks for the devices of a node: `gpu:a100:{devices}` for
-    --gres, or a whole option such as `--gpus-per-node={devices}`. `hours`: the longest job that the site admits.
-    `container` and `mounts` are pyxis's; `options` are further words for sbatch; `logs` is a folder that all nodes see.
-    """
+    """Settings for sbatch and srun. `devices` is the site's request for the devices of a node: `gpu:a100:{devices}` for
+    --gres, or a whole option such as `--gpus-per-node={devices}`. `hours` is the longest job that the site allows (0:
+    no limit). `container` and `mounts` are options of pyxis. `options` are further options of sbatch. `logs` is a
+    folder that all nodes see."""
 
     partition: str = ""
     account: str = ""
@@ -54,9 +55,10 @@ class Slurm:
 
 @dataclass(frozen=True)
 class SkyPilot:
-    """Settings for a task. `accelerator`: the name that an own pool gives to its devices. `resources`, `mounts`,
-    `volumes`: further keys of the task's `resources`, `file_mounts` and `volumes`, as SkyPilot writes them. `managed`:
-    `sky jobs launch` starts the task, and again after an interruption; else `sky launch`."""
+    """Settings for a SkyPilot task. `accelerator` is the name of the device in the site's own pool. `resources`,
+    `mounts` and `volumes` are further keys of the task's `resources`, `file_mounts` and `volumes`, in SkyPilot's
+    format. If `managed` is true, `sky jobs launch` starts the task and restarts it after an interruption; otherwise
+    `sky launch` starts it."""
 
     accelerator: str = ""
     resources: Tree = field(default_factory=dict)
@@ -68,10 +70,11 @@ class SkyPilot:
 
 @dataclass(frozen=True)
 class Kubernetes:
-    """Settings for a job. `kind`: TrainJob, with its ClusterTrainingRuntime `runtime`, or PyTorchJob. `claim` is the
-    volume that holds model, data and results, `mount` where pods see it. `resource` is the cluster's name for the
-    devices, `limits` are further resources of a node, such as network adapters. `secret` holds HF_TOKEN.
-    `node_selector` and `tolerations` are as Kubernetes writes them."""
+    """Settings for a Kubernetes job. `kind` is TrainJob or PyTorchJob; `runtime` is the ClusterTrainingRuntime of a
+    TrainJob. `claim` is the PersistentVolumeClaim that holds model, data and results, and `mount` is its path in the
+    pods. `resource` is the name under which the cluster offers the device; `limits` are further resources of a node,
+    such as network adapters. `secret` is the Kubernetes secret that holds HF_TOKEN. `node_selector` and `tolerations`
+    are in Kubernetes' format."""
 
     kind: str = "TrainJob"
     namespace: str = ""
@@ -89,8 +92,8 @@ class Kubernetes:
 
 @dataclass(frozen=True)
 class Site:
-    """The settings of a site. `environment` and `setup` (shell lines) are for every node and engine; each engine has
-    further `setup` of its own, which comes after."""
+    """All settings of a site. `environment` and `setup` (shell lines) apply to every node and scheduler. Each
+    scheduler's section has further `setup` lines, which run after these."""
 
     environment: Pairs = field(default_factory=dict)
     setup: Words = ()
@@ -103,14 +106,16 @@ Part = TypeVar("Part", Site, Slurm, SkyPilot, Kubernetes)
 
 
 def site_file_path() -> Path | None:
-    """Return the usual place of the site file; None for a user without a home folder."""
+    """Return the default path of the site file, such as ~/.config/lmf-recipes/site.yaml. Return None if the user has no
+    home folder."""
     base = known_folders.user_folder("XDG_CONFIG_HOME", ".config")
     return base and base / "lmf-recipes" / "site.yaml"
 
 
 def read_site(file: Path | None) -> Site:
-    """Read the settings of a file, or of the usual place, or else none. Raises RecipeError if a named file cannot be
-    read, or a setting is none of a site."""
+    """Read the site file `file`, or the file at the default path if `file` is None. Return empty settings if there is
+    no file at the default path. Raises RecipeError if the file cannot be read, a key is unknown, or a value has the
+    wrong type."""
     place = file or site_file_path()
     if place is None or (file is None and safe_read.path_kind(place) is None):
         return Site()
@@ -121,22 +126,24 @@ def read_site(file: Path | None) -> Site:
 
 
 def site_file_text(partition: str, account: str, setup: str) -> str:
-    """Return a site file with these settings; an empty one is left out."""
+    """Return the text of a site file with this partition, account and set-up line. Empty settings are left out."""
     slurm = {name: text for name, text in (("partition", partition), ("account", account)) if text}
     parts: dict[str, YamlValue] = {**({"slurm": slurm} if slurm else {}), **({"setup": [setup]} if setup else {})}
     return _FILE_HEADER + yaml_document(parts)
 
 
 def _parse_section(kind: type[Part], value: Any, route: str) -> Part:
-    """Return a mapping as a dataclass, whose fields say which type each key takes. Raises RecipeError."""
-    known = {each.name: str(each.type) for each in fields(kind)}
+    """Convert a mapping of the site file into a dataclass, whose field types say what each key accepts. `route` is the
+    path of keys to the mapping, for messages. Raises RecipeError if the value is not a mapping, or a key is unknown or
+    has a value of the wrong type."""
+    field_types = {each.name: str(each.type) for each in fields(kind)}
     if not isinstance(value, Mapping):
         place = f"`{route}`" if route else "the file"
-        raise RecipeError(f"{place} is {_describe_value(value)}; it holds keys: {', '.join(known)}")
+        raise RecipeError(f"{place} is {_describe_value(value)}; it holds keys: {', '.join(field_types)}")
     for key in value:
-        if key not in known:
-            raise RecipeError(unknown_name(f"`{route}` setting" if route else "site setting", str(key), known))
-    return kind(**{key: _parse_value(known[key], value[key], _join_route(route, key)) for key in value})
+        if key not in field_types:
+            raise RecipeError(unknown_name(f"`{route}` setting" if route else "site setting", str(key), field_types))
+    return kind(**{key: _parse_value(field_types[key], value[key], _join_route(route, key)) for key in value})
 
 
 def _join_route(route: str, key: object) -> str:
@@ -158,7 +165,8 @@ _SECTIONS = {"Slurm": Slurm, "SkyPilot": SkyPilot, "Kubernetes": Kubernetes}
 
 
 def _parse_value(kind: str, value: Any, route: str) -> Any:
-    """Return a value as a field of this type takes it. Raises RecipeError."""
+    """Convert a value of the site file into the type `kind` of its field, such as `float` or `Words`. `route` is the
+    path of keys to the value, for messages. Raises RecipeError if the value has the wrong type."""
     if kind in _SECTIONS:
         return _parse_section(_SECTIONS[kind], value, route)
     admits, takes = _ADMITTED[kind]
@@ -178,7 +186,8 @@ def _parse_value(kind: str, value: Any, route: str) -> Any:
 
 
 def _describe_value(value: Any) -> str:
-    """Return a value in the words of a message."""
+    """Return a short description of a value for a message: the value itself in backticks, or `a list`, `a mapping`,
+    `empty`, `a long text`."""
     names = {list: "a list", dict: "a mapping", type(None): "empty"}
     text = str(value)
     return names.get(type(value)) or (f"`{text}`" if len(text) < 60 and text.isprintable() else "a long text")

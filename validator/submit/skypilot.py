@@ -1,5 +1,5 @@
-"""A task of SkyPilot with its resources: `sky jobs launch` runs it on any cloud that it knows, on Kubernetes or on
-machines over SSH.
+"""A SkyPilot task with its resources. `sky jobs launch` runs the task on any cloud that SkyPilot supports, on
+Kubernetes, or on machines over SSH.
 
 Sources: docs.skypilot.co, "Task YAML" and "Environment variables"; sky/utils/schemas.py of 0.14.1."""
 
@@ -32,18 +32,20 @@ _RECOVERY_COMMENT = "A run that ends with an error is started once more, and goe
 
 
 def persistent_mounts(section: SkyPilot) -> list[str]:
-    """Return the places on a node where buckets and volumes of the site are mounted."""
+    """Return the paths on a node where the buckets and volumes of the site file are mounted. Files at these paths
+    outlive the node."""
     return [*section.mounts, *section.volumes]
 
 
 def output_persists(work: ClusterJob, section: SkyPilot) -> bool:
-    """True if the results are in a bucket or volume, and not on disks that go with the nodes."""
+    """True if the output folder is in a bucket or volume, so that the results outlive the nodes."""
     output = PurePosixPath(work.output)
     return any(output.is_relative_to(mount.removeprefix(f"{WORK_FOLDER}/")) for mount in persistent_mounts(section))
 
 
 def task_resources(work: ClusterJob, section: SkyPilot) -> Mapping[str, YamlValue]:
-    """Return the resources of each node; the site's keys win. Raises RecipeError if SkyPilot knows no such device."""
+    """Return the `resources` of the SkyPilot task, for each node. Keys in the site file override the computed ones.
+    Raises RecipeError if SkyPilot has no name for the device."""
     disk = _SYSTEM_DISK_GIB + (work.disk_gib or 0)
     ours: dict[str, YamlValue] = {} if "accelerators" in section.resources else _task_accelerators(work, section)
     ours["cpus"] = f"{work.cpus}+"
@@ -58,11 +60,13 @@ def task_resources(work: ClusterJob, section: SkyPilot) -> Mapping[str, YamlValu
 
 
 def _task_accelerators(work: ClusterJob, section: SkyPilot) -> dict[str, YamlValue]:
-    """Return the request for devices by SkyPilot's names; SkyPilot takes any one of them. Empty for CPUs."""
+    """Return the `accelerators` entry of the task: SkyPilot's names for the device, each with the number of devices.
+    SkyPilot may choose any of the names. The entry is empty for a run on CPUs. Raises RecipeError if SkyPilot has no
+    name for the device."""
     if work.device.vendor == "cpu":
         return {}
-    known = yaml_table("engines").get(work.device.id, {}).get("skypilot")
-    names = [section.accelerator] if section.accelerator else known
+    skypilot_names = yaml_table("engines").get(work.device.id, {}).get("skypilot")
+    names = [section.accelerator] if section.accelerator else skypilot_names
     if not names:
         raise RecipeError(
             f"SkyPilot knows no {work.device.name}; submit it `--to slurm` or `--to kubernetes`, or name under "
@@ -76,14 +80,16 @@ _OWN_INFRA = ("k8s", "kubernetes", "ssh", "slurm")
 
 
 def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
-    """Return the task of one run. Raises RecipeError as `task_file` does."""
+    """Return the SkyPilot task of one run. Raises RecipeError if there are several runs, if SkyPilot has no name for
+    the device, or if pip has no PyTorch for the device and the site file names no image."""
     work, uploads = collect_uploads(require_single(runs), persistent_mounts(site.skypilot))
     task = task_file(work, site, uploads)
     return Submission(task, [*task_notes(work, site)], lambda: launch_task(task, work, site))
 
 
 def task_file(work: ClusterJob, site: Site, uploads: Uploads) -> str:
-    """Return the task file. Raises RecipeError where SkyPilot knows no such device."""
+    """Return the text of the task file. Raises RecipeError if SkyPilot has no name for the device, or if pip has no
+    PyTorch for the device and the site file names no image."""
     section, resources = site.skypilot, task_resources(work, site.skypilot)
     # Paths on this machine count from the folder that `sky` is started in.
     sent = {place: str(relative_to_cwd(path)) for place, path in {**uploads.files, **uploads.data}.items()}
@@ -106,8 +112,9 @@ def task_file(work: ClusterJob, site: Site, uploads: Uploads) -> str:
 
 
 def task_notes(work: ClusterJob, site: Site) -> Iterator[str]:
-    """Yield notes if the results are on disks that go with the nodes, if the nodes stay, and if files may not reach
-    them (sky/utils/controller_utils.py, maybe_translate_local_file_mounts_and_sync_up)."""
+    """Yield notes for the user: the results are on disks that are deleted with the nodes, the nodes stay after the run,
+    or uploaded files may not reach the nodes (sky/utils/controller_utils.py,
+    maybe_translate_local_file_mounts_and_sync_up)."""
     section = site.skypilot
     if not section.managed and "autostop" not in section.resources:
         yield "the nodes stay, and cost, after the run: `sky down` them, or set `skypilot: resources: autostop:`"
@@ -122,8 +129,8 @@ def task_notes(work: ClusterJob, site: Site) -> Iterator[str]:
 
 
 def launch_task(text: str, work: ClusterJob, site: Site) -> Iterator[str]:
-    """Hand the task to `sky`, which says what it costs and asks before it starts. Raises RecipeError where it is not
-    installed or refuses."""
+    """Hand the task to `sky`, which shows the cost and asks before the task starts. Yield lines that say how to follow
+    and cancel the task. Raises RecipeError if `sky` is not installed or fails."""
     name = _task_name(work)
     words = ["sky", "jobs", "launch"] if site.skypilot.managed else ["sky", "launch", "--cluster", name]
     secret = ["--secret", "HF_TOKEN"] if "HF_TOKEN" in os.environ else []
@@ -137,7 +144,7 @@ def launch_task(text: str, work: ClusterJob, site: Site) -> Iterator[str]:
 
 
 def _task_name(work: ClusterJob) -> str:
-    """Return a name that SkyPilot accepts (sky/task.py)."""
+    """Return the run's name in a form that SkyPilot accepts: letters, digits and dashes (sky/task.py)."""
     return re.sub(r"[^A-Za-z0-9]+", "-", work.name).strip("-") or "run"
 
 

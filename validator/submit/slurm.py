@@ -1,5 +1,5 @@
-"""SLURM: a batch script for one run or an array job for several, the time limit that it asks for, queueing the job
-again before that limit, and `sbatch` with hints for its errors."""
+"""SLURM: a batch script for one run, or for an array job of several runs. Computes the time limit, makes the job queue
+itself again before the limit, and runs `sbatch` with hints for its errors."""
 
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ _SECONDS_PER_HOUR = 3600
 _MIN_HOURS = 0.5
 
 
-def limit_hours(work: ClusterJob, most: float = 0.0) -> float:
-    """Return the hours to ask for: the user's limit, or else the high end of the predicted hours, but no more than the
-    site admits (`most`; 0: any). Raises RecipeError if none of them is known."""
+def limit_hours(work: ClusterJob, site_limit: float = 0.0) -> float:
+    """Return the time limit to request, in hours: the user's limit, or else the high end of the predicted time, but at
+    least half an hour and at most `site_limit`, the longest job that the site allows (0: no limit). If no time is
+    predicted, `site_limit` itself is the limit. Raises RecipeError if the user's limit, the prediction and the site's
+    limit are all unknown."""
     if work.time_limit_h:
         return work.time_limit_h
     if work.hours is None:
-        if not most:
+        if not site_limit:
             raise RecipeError(f"how long {work.name} takes is not known; say `--hours H`, the longest that it may take")
-        return most
-    wanted = max(work.hours.high, _MIN_HOURS)
-    return min(wanted, most) if most else wanted
+        return site_limit
+    hours = max(work.hours.high, _MIN_HOURS)
+    return min(hours, site_limit) if site_limit else hours
 
 
 def limit_notes(work: ClusterJob, limit: float) -> Iterator[str]:
-    """Yield what a limit of so many hours means for a run that may take longer."""
+    """Yield a note if the run may take longer than `limit` hours. The note says that the run cannot continue from a
+    checkpoint, that checkpoints are too far apart, or how often the job is queued again."""
     if work.hours is None or work.hours.high <= limit:
         return
     what = f"{work.name} takes {_format_hours(work.hours)} and the limit is {limit:.1f} h"
@@ -50,8 +53,14 @@ def limit_notes(work: ClusterJob, limit: float) -> Iterator[str]:
             apart = "the first checkpoint is written at the end"
         yield f"{what}: {apart}, so that it may start anew each time; set a smaller `save_steps`, or `--hours`"
     else:
-        fewest, most = (max(math.ceil(each / limit) - 1, 0) for each in (work.hours.expected, work.hours.high))
-        times = f"{fewest} to {most} times" if fewest < most else f"{most} {plural(most, 'time')}"
+        expected_restarts, max_restarts = (
+            max(math.ceil(each / limit) - 1, 0) for each in (work.hours.expected, work.hours.high)
+        )
+        times = (
+            f"{expected_restarts} to {max_restarts} times"
+            if expected_restarts < max_restarts
+            else f"{max_restarts} {plural(max_restarts, 'time')}"
+        )
         yield f"{what}: it is queued again {times} and goes on from its last checkpoint"
 
 
@@ -63,8 +72,8 @@ _NO_SBATCH_REMEDY = "run this where jobs are submitted, or take the script there
 
 
 def queue_job(job: str) -> str:
-    """Submit a job and return the number that sbatch gives it. Raises RecipeError with sbatch's own words and a hint if
-    it refuses."""
+    """Submit a batch script (`job` is its text) with sbatch, and return the job number. Raises RecipeError with
+    sbatch's message and a hint if sbatch refuses the script."""
     try:
         # A site with EnforcePartLimits=NO, SLURM's default, queues a job that no node can ever run. What else a trial
         # refuses may pass.
@@ -82,11 +91,11 @@ def queue_job(job: str) -> str:
 
 
 def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
-    """Return a batch script for one run, or an array job for several, without runs that are finished already. Raises
-    RecipeError as `batch_script` does."""
+    """Return the batch script for one run, or an array job for several runs. Runs that are finished already are left
+    out. Raises RecipeError if the runs cannot form one array, or if no time limit is known."""
     # The nodes see the output folder that this machine does.
-    going_on = [each for each in runs if each.work.can_resume]
-    resumed = [f"{each.work.name} {line}" for each in going_on for line in resume.resume_messages(each.run, dry=True)]
+    resumable = [each for each in runs if each.work.can_resume]
+    resumed = [f"{each.work.name} {line}" for each in resumable for line in resume.resume_messages(each.run, dry=True)]
     works = [each.work for each in runs if not (each.work.can_resume and resume.finished_message(each.run))]
     if not works:
         return Submission(batch_script([each.work for each in runs], site), resumed, lambda: ["nothing is submitted"])
@@ -95,33 +104,34 @@ def prepare(runs: Sequence[RunToSubmit], site: Site) -> Submission:
 
 
 def batch_script(works: Sequence[ClusterJob], site: Site) -> str:
-    """Return the batch script: of several runs an array job with the resources of the largest. Raises RecipeError if
-    the runs are not alike, or if it is not known how long one takes."""
-    most = cluster_job.merge_into_array(works)
-    hours = limit_hours(most, site.slurm.hours)
+    """Return the batch script. Several runs become an array job, with the resources of the largest run. Raises
+    RecipeError if the runs differ in shape or share an output folder, or if no time limit is known."""
+    merged = cluster_job.merge_into_array(works)
+    hours = limit_hours(merged, site.slurm.hours)
     several = len(works) if len(works) > 1 else 0
-    run_lines = _run_lines(most, most)
+    run_lines = _run_lines(merged, merged)
     if several:
         run_lines = ['case "$SLURM_ARRAY_TASK_ID" in']
         for number, work in enumerate(works):
-            run_lines += [f"{number})", *node_script.indent_lines([*_run_lines(work, most), ";;"])]
+            run_lines += [f"{number})", *node_script.indent_lines([*_run_lines(work, merged), ";;"])]
         run_lines.append("esac")
     login = " -l" if site.slurm.modules else ""  # which defines `module`
     parts = [
-        [f"#!/bin/bash{login}", *directive_lines(most, site.slurm, hours, several), *_header_lines(works, hours)],
+        [f"#!/bin/bash{login}", *directive_lines(merged, site.slurm, hours, several), *_header_lines(works, hours)],
         ["# What the site asks for", *node_script.site_setup_lines(site, site.slurm.setup, site.slurm.modules)],
         ["# The run", *run_lines],
-        rendezvous_lines(most),
-        requeue_lines(most, requeue_notice_s(most, hours)),
-        resume_lines(most),
-        node_lines(most),
-        srun_lines(most, site.slurm),
+        rendezvous_lines(merged),
+        requeue_lines(merged, requeue_notice_s(merged, hours)),
+        resume_lines(merged),
+        node_lines(merged),
+        srun_lines(merged, site.slurm),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
 def submission_notes(works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
-    """Yield what the time limit means for each run, and which paths a container does not see."""
+    """Yield notes for the user: what the time limit means for each run, and which paths are outside the container's
+    mounts."""
     hours = limit_hours(cluster_job.merge_into_array(works), site.slurm.hours)
     for work in works:
         yield from limit_notes(work, hours)
@@ -133,18 +143,19 @@ def submission_notes(works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
 
 
 def _submit_script(job: str, works: Sequence[ClusterJob], site: Site) -> Iterator[str]:
-    most = cluster_job.merge_into_array(works)
-    log = log_path(most, site.slurm, len(works) if len(works) > 1 else 0)
+    merged = cluster_job.merge_into_array(works)
+    log = log_path(merged, site.slurm, len(works) if len(works) > 1 else 0)
     atomic_write.make_folder(log.parent)  # SLURM makes none, and without one a job fails and says nothing
     number = queue_job(job)
-    file = str(log).replace("%x", most.name).replace("%j", number).replace("%A", number).replace("%a", "0")
+    file = str(log).replace("%x", merged.name).replace("%j", number).replace("%A", number).replace("%a", "0")
     yield f"job {number} is queued: {shell_join(('squeue', '--job', number))}"
     yield f"log: tail -F {shell_quote(file)}"
     yield f"cancel: scancel {number}"
 
 
 def _header_lines(works: Sequence[ClusterJob], hours: float) -> list[str]:
-    """Return comments that say what the script is."""
+    """Return the comment lines at the head of the batch script: that `lmf-recipes submit` has written it, and for each
+    run its machine, its predicted time and the time limit of the job. `hours` is this time limit."""
     lines = ["", "# Written by `lmf-recipes submit`. Change what you like; `sbatch FILE` takes it as well."]
     for work in works:
         time = _format_hours(work.hours) if work.hours else "not known"
@@ -154,12 +165,17 @@ def _header_lines(works: Sequence[ClusterJob], hours: float) -> list[str]:
     return lines
 
 
-def _run_lines(work: ClusterJob, most: ClusterJob) -> list[str]:
-    """Return lines that set what is run. If one run of an array (`most` stands for all of them) sets a variable, each
-    does."""
+def _run_lines(work: ClusterJob, merged: ClusterJob) -> list[str]:
+    """Return bash lines that set the variables of one run: recipe, output folder, arguments and environment. `merged`
+    is the job that stands for all runs of an array (`merge_into_array`). If one run of the array needs the variables
+    for resuming, every run that can resume sets them."""
     resuming = [
-        *([f"export overwrites={str(work.discards_old_checkpoints).lower()}"] if most.discards_old_checkpoints else []),
-        *([f"resuming=({shell_join(work.resume_overrides)})"] if most.resume_overrides else []),
+        *(
+            [f"export overwrites={str(work.discards_old_checkpoints).lower()}"]
+            if merged.discards_old_checkpoints
+            else []
+        ),
+        *([f"resuming=({shell_join(work.resume_overrides)})"] if merged.resume_overrides else []),
     ]
     return [
         f"export recipe={shell_quote(str(work.recipe))} output={shell_quote(str(work.output))}",
@@ -170,12 +186,13 @@ def _run_lines(work: ClusterJob, most: ClusterJob) -> list[str]:
 
 
 def requeue_notice_s(work: ClusterJob, limit: float) -> int:
-    """Return the seconds before the time limit (`limit`, hours) in which another checkpoint can be written; ten minutes
-    if that is not known; a third of the limit at most."""
+    """Return how many seconds before the time limit SLURM should warn the job: enough to write one more checkpoint, or
+    600 if the time between checkpoints is not known. `limit` is the time limit in hours; the result is at most a third
+    of it."""
     interval = work.checkpoint_interval_s
-    known = interval is not None and not math.isinf(interval)
-    wanted = (interval or 0.0) + work.checkpoint_write_s + 60 if known else 600.0
-    return int(min(wanted, limit * _SECONDS_PER_HOUR / 3))
+    is_known = interval is not None and not math.isinf(interval)
+    notice = (interval or 0.0) + work.checkpoint_write_s + 60 if is_known else 600.0
+    return int(min(notice, limit * _SECONDS_PER_HOUR / 3))
 
 
 # The earliest that SLURM sends a signal, seconds before the limit (sbatch, --signal).
@@ -184,7 +201,8 @@ _SITE_OPTIONS = ("partition", "account", "qos", "constraint", "reservation")
 
 
 def directive_lines(work: ClusterJob, slurm: Slurm, hours: float, several: int = 0) -> list[str]:
-    """Return the `#SBATCH` lines of a job of at most so many hours; `several`: the number of jobs in its array."""
+    """Return the `#SBATCH` lines of the script: the options that the job needs, then the site's own. `hours` is the
+    time limit, `several` the number of jobs in the array (0: no array)."""
     words = [shell_quote(word) for word in _sbatch_options(work, slurm, hours, several)]
     return [f"#SBATCH {word}" for word in (*words, *slurm.options)]
 
@@ -209,21 +227,23 @@ def _sbatch_options(work: ClusterJob, slurm: Slurm, hours: float, several: int) 
 
 
 def slurm_time(hours: float) -> str:
-    """Return a time in days, hours and minutes as SLURM writes it, rounded up."""
+    """Return a time limit in SLURM's format `days-hours:minutes:00`, rounded up to whole minutes."""
     minutes = max(math.ceil(round(hours * 60, 6)), 1)
     days, rest = divmod(minutes, 24 * 60)
     return (f"{days}-" if days else "") + f"{rest // 60:02}:{rest % 60:02}:00"
 
 
 def log_path(work: ClusterJob, slurm: Slurm, several: int = 0) -> Path:
-    """Return the file that each job logs to, with SLURM's own signs for its name and number."""
+    """Return the path of the job's log file. The path contains SLURM's placeholders for the name and number of the job
+    (`%x`, `%j`). `several` is the number of jobs in the array (0: no array)."""
     folder = safe_read.expand_home(slurm.logs).absolute() if slurm.logs else work.output.parent
     return folder / ("%x-%A_%a.out" if several else "%x-%j.out")
 
 
 def rendezvous_lines(work: ClusterJob) -> list[str]:
-    """Return lines that say where the nodes meet. The port depends on the job, as a node may run several; ports from
-    32768 on are given away by the kernel."""
+    """Return bash lines that export the address and port where the nodes meet. The port is computed from the job
+    number, because a node may run several jobs. The port stays below 32768, where the kernel's own range of ports
+    begins."""
     lines = ["address=127.0.0.1"]
     if work.nodes > 1:
         lines = [*node_script.local_address_lines(), *node_script.script_lines("address")]
@@ -232,25 +252,28 @@ def rendezvous_lines(work: ClusterJob) -> list[str]:
 
 
 def clean_up_lines(work: ClusterJob) -> list[str]:
-    """Return lines that set aside half-written checkpoints, and what earlier runs left if the recipe discards that."""
+    """Return bash lines that move half-written checkpoints aside. If the recipe has `overwrite_output_dir`, the lines
+    first move everything that earlier runs left in the output folder."""
     anew = ['if [ "$overwrites" = true ]; then', *node_script.indent_lines(node_script.script_lines("anew")), "fi"]
     old = anew if work.discards_old_checkpoints else []
     return [*old, *node_script.quarantine_function_lines(), "set_aside"]
 
 
 def resume_lines(work: ClusterJob) -> list[str]:
-    """Return lines that put the output folder in order and choose the overrides to resume with. Nodes with output
-    folders of their own put them in order themselves."""
+    """Return bash lines that clean up the output folder and add the overrides for resuming. Nodes with output folders
+    of their own clean up in their own script. The list is empty if the run cannot resume."""
     if not work.can_resume:
         return []
-    again = 'if [ -n "$before" ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then arguments+=("${resuming[@]}"); fi'
+    resume_condition = (
+        'if [ -n "$before" ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then arguments+=("${resuming[@]}"); fi'
+    )
     clean_up = [] if work.separate_output_dirs else clean_up_lines(work)
-    return [*clean_up, "before=$(newest)", *([again] if work.resume_overrides else ())]
+    return [*clean_up, "before=$(newest)", *([resume_condition] if work.resume_overrides else ())]
 
 
 def requeue_lines(work: ClusterJob, notice: int) -> list[str]:
-    """Return lines that queue the job again after a failure, or `notice` seconds before its limit, when SLURM sends a
-    signal."""
+    """Return bash lines that queue the job again after a failure, or before its time limit. SLURM sends a signal
+    `notice` seconds before the limit. The list is empty if the run cannot resume."""
     if not work.can_resume:
         return []
     what = "# Before the limit, and where the training fails, the job is queued again"
@@ -258,7 +281,7 @@ def requeue_lines(work: ClusterJob, notice: int) -> list[str]:
 
 
 def node_lines(work: ClusterJob) -> list[str]:
-    """Return a bash variable that holds the script of each node."""
+    """Return bash lines that store the script for each node in the variable `node`, which srun runs."""
     shares_folder = work.nodes > 1 and not work.separate_output_dirs
     lines = [
         "set -euo pipefail",
@@ -275,7 +298,8 @@ def node_lines(work: ClusterJob) -> list[str]:
 
 
 def srun_lines(work: ClusterJob, slurm: Slurm) -> list[str]:
-    """Return lines that start the nodes, wait for them, and end as they do."""
+    """Return bash lines that start the script on every node with srun, wait for its end, and exit with its exit
+    code."""
     options = ["--kill-on-bad-exit=1", *(["--label"] if work.nodes > 1 else []), *_container_options(work, slurm)]
     is_part_of_server = node_needs(work.device).slurm == "npu" and work.devices < work.device.server_devices
     return [
@@ -290,8 +314,9 @@ def srun_lines(work: ClusterJob, slurm: Slurm) -> list[str]:
 
 
 def _container_options(work: ClusterJob, slurm: Slurm) -> list[str]:
-    """Return options of pyxis. Some vendors' devices are mounted by name: all of a server, of which SLURM leaves the
-    job its own."""
+    """Return the options of srun for a pyxis container; none if the site file names no container. Device files of some
+    vendors are mounted by name. All devices of a server are mounted, because SLURM itself limits the job to its own
+    devices."""
     if not slurm.container:
         return []
     vendor = node_script.container_mounts(work.device, work.device.server_devices or work.devices, work.nodes)

@@ -1,4 +1,4 @@
-"""The address by which this node reaches another; nothing is sent."""
+"""Prints the address that this node uses to reach another node, the argument. Nothing is sent over the network."""
 
 import socket
 import sys
