@@ -1,4 +1,5 @@
-"""The nearest changes of a run that fit, and changes that use free memory, each judged as any other run."""
+"""The smallest changes that make a run fit, and changes that use free memory. Each changed run is judged like any other
+run."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ from validator.run.variants import ArgumentChanges, with_arguments
 
 @dataclass(frozen=True)
 class Change:
-    """Settings to write, expected memory of the changed run in GiB, and a note on the cost. `first` are commands to run
-    before, in the folder that the run is started from. `environment` holds variables that the launch did not need
-    before the change. `time_ratio`: time of the changed run over time of the run as it is, on the same samples; None if
-    not known."""
+    """Settings to write, with the changed run's expected memory in GiB, its verdict, and a note on the cost. `first`:
+    commands to run before, in the folder from which the run is started. `environment`: variables that the launch needs
+    only after the change. `time_ratio`: time of the changed run divided by the present run's time on the same samples;
+    None if not known."""
 
     set: ArgumentChanges
     device_gib: float
@@ -40,11 +41,11 @@ class Change:
     time_ratio: float | None = None
 
     def settings(self) -> list[str]:
-        """Return each setting as YAML writes it."""
+        """Return each setting as a line of YAML."""
         return setting_lines(self.set)
 
     def steps(self) -> list[str]:
-        """Return what to do besides writing the settings."""
+        """Return what the user must do besides writing the settings, as texts for a message."""
         variables = " ".join(f"{name}={value}" for name, value in (self.environment or {}).items())
         started = [f"start it by `lmf-recipes train`, or with {variables} in the environment"] if variables else []
         return [*(f"run `{command}` first" for command in self.first), *started]
@@ -56,7 +57,7 @@ class Change:
 
 
 def evaluate_change(run: RunSettings, settings: ArgumentChanges, note: str) -> Change:
-    """Return the change that the settings make, with the memory and the verdict of the changed run."""
+    """Return the change that these settings make, with the memory and the verdict of the changed run."""
     after = with_arguments(run, settings)
     prediction = predict(after)
     memories = prediction.device_memory, prediction.host_memory
@@ -66,16 +67,16 @@ def evaluate_change(run: RunSettings, settings: ArgumentChanges, note: str) -> C
 
 
 def _copy_commands(run: RunSettings, settings: ArgumentChanges) -> list[str]:
-    """Return the `lmf-recipes copy` commands that the change needs: for its DeepSpeed file, and for the recipe itself
-    if it is read from the catalogue."""
+    """Return the `lmf-recipes copy` commands that the change needs: for its DeepSpeed file if that file is not found,
+    and for the recipe itself if it is read from the catalogue."""
     file = settings.get("deepspeed")
     if not isinstance(file, str):
         return []
-    recipe, here = Path(run.workspace.recipe).absolute(), Path.cwd()
-    if recipe.parent != catalogue_root() / "recipes" or here.is_relative_to(catalogue_root()):
+    recipe, cwd = Path(run.workspace.recipe).absolute(), Path.cwd()
+    if recipe.parent != catalogue_root() / "recipes" or cwd.is_relative_to(catalogue_root()):
         return [] if run.workspace.find(file) else [_copy_command(Path(file).name)]
-    wanted = ((here / recipe.name, recipe.stem), (here / file, Path(file).name))
-    return [_copy_command(name) for path, name in wanted if not path.exists()]
+    needed_copies = ((cwd / recipe.name, recipe.stem), (cwd / file, Path(file).name))
+    return [_copy_command(name) for path, name in needed_copies if not path.exists()]
 
 
 def _copy_command(name: str) -> str:
@@ -83,14 +84,16 @@ def _copy_command(name: str) -> str:
 
 
 def _new_variables(run: RunSettings, after: RunSettings) -> dict[str, str]:
-    """Return the environment variables that the launcher needs after the change and did not need before."""
+    """Return the environment variables that the launch of the changed run (`after`) needs, and that the launch of the
+    present run does not need or needs with another value."""
     before, now = (Launch(one).start_env for one in (run, after))
     return {name: value for name, value in now.items() if before.get(name) != value}
 
 
 @dataclass(frozen=True)
 class ReleaseMemory:
-    """Memory of the worst device with a transformers release that the recipe admits."""
+    """Memory, in GiB, of the device that needs most, with one transformers release that the recipe's header block
+    allows."""
 
     transformers: str
     low: float
@@ -100,26 +103,27 @@ class ReleaseMemory:
 
 
 def memory_on_older_release(run: RunSettings) -> ReleaseMemory | None:
-    """Return memory with the last transformers 4, or None unless the run fits there and not here. transformers 4 stores
-    experts as linear modules, which bitsandbytes can quantize."""
+    """Return the run's memory with the last transformers 4, if the run fits with that release but not with the present
+    one; else None. transformers 4 stores experts as linear modules, which bitsandbytes can quantize."""
     mixture = run.model is not None and run.model.arch.ffn.experts > 0
     if not (mixture and run.quantization.quantizes_at_load and predict(run).verdict_at_longest in ("tight", "exceeds")):
         return None
     version = releases.previous_major_pair()[1]
-    there = predict(run.with_header({**run.header, "transformers": version}))
-    memory = there.device_memory
-    if memory is None or there.verdict_at_longest != "fits":
+    older_prediction = predict(run.with_header({**run.header, "transformers": version}))
+    memory = older_prediction.device_memory
+    if memory is None or older_prediction.verdict_at_longest != "fits":
         return None
-    return release_memory(version, memory, there.verdict_at_longest)
+    return release_memory(version, memory, older_prediction.verdict_at_longest)
 
 
 def release_memory(version: str, memory: Estimate, verdict: Verdict) -> ReleaseMemory:
-    """Return the memory with a release in GiB, and the verdict on it."""
+    """Return a memory estimate in GiB, together with its verdict and the transformers release (`version`) that it is
+    for."""
     return ReleaseMemory(version, memory.low / GIB, memory.expected / GIB, memory.high / GIB, verdict)
 
 
 def with_time_ratios(run: RunSettings, changes: Sequence[Change]) -> list[Change]:
-    """Return the changes, each with its `time_ratio`."""
+    """Return the changes with their `time_ratio` filled in."""
     return [replace(each, time_ratio=usual_time_ratio(run, with_arguments(run, each.set))) for each in changes]
 
 
@@ -127,15 +131,18 @@ _ADVICE_PREFIXES: Mapping[Verdict, str] = {"fits": "", "tight": "nothing fits wi
 
 
 def nearest_changes(run: RunSettings, limit: int = 5) -> list[Change]:
-    """Return changes that fit, cheapest first by the order of the levers, without settings that could be left out; else
-    changes that are tight; else those that come nearest. For a run that fits, or whose verdict is unknown, return
-    changes that save memory and keep the training. No change brings an error that the run does not have."""
+    """Return the cheapest changes with which the run fits, at most `limit`. A change that contains all settings of a
+    cheaper change is left out. If no change makes the run fit, return changes with which the run is tight (fits without
+    a margin). If there are none of these either, return changes that come nearest to the machine's limits.
+
+    For a run that fits, or whose verdict is unknown, return changes that save memory without changing the training. No
+    change brings an error that the run does not have."""
     prediction = predict(run)
     if prediction.verdict_at_longest not in ("tight", "exceeds"):
         return list(islice(_changes_keeping_training(run), limit))
     better: tuple[Verdict, ...] = ("fits", "tight") if prediction.verdict_at_longest == "exceeds" else ("fits",)
-    for wanted in better:
-        if found := list(islice(_cheapest_changes(run, wanted), limit)):
+    for verdict in better:
+        if found := list(islice(_cheapest_changes(run, verdict), limit)):
             return found
     return list(islice(_closest_changes(run), limit))
 
@@ -147,8 +154,8 @@ def change_advice(run: RunSettings) -> str:
     if cure := memory_on_older_release(run):
         written = f"write `# transformers: {cure.transformers}` into the header block and install it"
         return f"{written} ({cure.expected:.1f} GiB per device)"
-    for wanted, words in _ADVICE_PREFIXES.items():
-        if cheapest := next(_cheapest_changes(run, wanted), None):
+    for verdict, words in _ADVICE_PREFIXES.items():
+        if cheapest := next(_cheapest_changes(run, verdict), None):
             return f"{words}set {cheapest}"
     return "no change makes it fit, `lmf-recipes explain` shows the nearest"
 
@@ -159,7 +166,7 @@ def _cheapest_changes(run: RunSettings, wanted: Verdict) -> Iterator[Change]:
 
 
 def _closest_changes(run: RunSettings) -> Iterator[Change]:
-    """Yield the changes that come nearest to the machine's limits."""
+    """Yield the changes that come nearest to the machine's limits, although the run still does not fit."""
     tried = [
         evaluate_change(run, option.set, option.note)
         for option in search.most_frugal_options(run)
@@ -174,7 +181,8 @@ def _closest_changes(run: RunSettings) -> Iterator[Change]:
 
 
 def _is_nearer(run: RunSettings, one: Change, than: Change) -> bool:
-    """True if `one` needs clearly less of the memory (device or host) of which `than` needs too much."""
+    """True if the change `one` comes nearer to the machine's limits than the change `than`. It does if `than` exceeds
+    the memory of a device or of the host, and `one` needs at least 2 % less of that memory."""
     short = predict(with_arguments(run, than.set))
     device = short.device_verdict == than.verdict and one.device_gib <= 0.98 * than.device_gib
     return device or (short.host_verdict == than.verdict and one.host_gib <= 0.98 * than.host_gib)
@@ -188,15 +196,15 @@ def _changes_keeping_training(run: RunSettings) -> Iterator[Change]:
 
 
 def _saves_memory(run: RunSettings, settings: ArgumentChanges) -> bool:
-    """True if the settings save at least a fiftieth of device memory or of host memory."""
+    """True if the settings save more than 2 % of the run's expected device memory or host memory."""
     before, after = predict(run), predict(with_arguments(run, settings))
     pairs = ((before.device_memory, after.device_memory), (before.host_memory, after.host_memory))
     return any(now.expected < 0.98 * was.expected for was, now in pairs if was and now)
 
 
 def _times_over_machine(run: RunSettings, tried: Change) -> float:
-    """Return the changed run's memory over the machine's, of device or host the larger; 0 if it fits or the machine is
-    not known."""
+    """Return how many times the machine's memory the changed run (`tried`) needs: for a device or for the host,
+    whichever is larger. Return 0 if the changed run does not exceed the machine, or if no machine is named."""
     machine = run.machine
     if machine is None or tried.verdict != "exceeds":
         return 0.0
@@ -205,8 +213,8 @@ def _times_over_machine(run: RunSettings, tried: Change) -> float:
 
 
 def uses_of_free_memory(run: RunSettings, limit: int = 5) -> list[Change]:
-    """Return changes that use more memory, for a run that fits, and with which it still fits by the same margin. No
-    change brings an error or a warning that the run does not have."""
+    """Return at most `limit` changes that use more memory and gain something, if the run fits. With each change the run
+    still fits with the same margin, and has no further error or warning."""
     if predict(run).verdict != "fits":
         return []
     best = (search.best_use_of_memory(run, lever, accepts_changes(run)) for lever in search.USES_OF_MEMORY)

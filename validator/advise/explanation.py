@@ -1,4 +1,4 @@
-"""The answer of `explain` and how it is built. The fields are the keys of its JSON, in their order; GiB are 2^30
+"""The answer of `explain`, and how it is computed. The fields are the keys of its JSON, in their order. GiB are 2^30
 bytes."""
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MEMORY_CODES = ("FIT001", "FIT003")
 
 @dataclass(frozen=True)
 class TargetMachine:
-    """The machine. `device_gib` is the nominal device memory, `usable_gib` what a process gets of it, `host_ram_gib`
-    the memory of a node."""
+    """The machine for which the run is judged. `device_gib`: nominal memory of a device. `usable_gib`: the part of it
+    that a process can use. `host_ram_gib`: main memory of a node."""
 
     nodes: int
     devices: int
@@ -45,7 +45,7 @@ class TargetMachine:
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The model and its number of parameters, including a vision tower."""
+    """The model and its number of parameters, including those of a vision tower."""
 
     name: str
     parameters: int
@@ -54,7 +54,8 @@ class ModelSize:
 
 @dataclass(frozen=True)
 class MemoryBand:
-    """Host memory of a node, GiB: low to high is the 90 % band. The largest term comes first."""
+    """Host memory of a node in GiB. `low` to `high` is the 90 % band. `terms`: the parts of the memory, the largest
+    first."""
 
     low: float
     expected: float
@@ -64,8 +65,9 @@ class MemoryBand:
 
 @dataclass(frozen=True)
 class DeviceMemoryBand:
-    """Memory of the worst device, GiB. `allocated`, the peak of live tensors, is the sum of the terms; `expected` adds
-    context and slack. `few_measurements_of` names what makes the band wide."""
+    """Memory, in GiB, of the device that needs most. `allocated`: the peak of live tensors, which is the sum of
+    `terms`. `expected`: the same with the device's context and the allocator's slack. `few_measurements_of`: parts with
+    few public measurements, which make the band wide."""
 
     allocated: float
     low: float
@@ -82,8 +84,8 @@ class DeviceMemoryBand:
 
 @dataclass(frozen=True)
 class DiskUse:
-    """GiB of one checkpoint, the most checkpoints on disk at once, and the most GiB on disk, including model and
-    data."""
+    """Disk space: GiB of one checkpoint, the most checkpoints that are on disk at the same time, and the most GiB on
+    disk in total, including model and data."""
 
     checkpoint: float
     checkpoints: int
@@ -92,7 +94,8 @@ class DiskUse:
 
 @dataclass(frozen=True)
 class OptimizerStep:
-    """Seconds of one optimizer step, with the 90 % band. The terms sum to `expected`, the largest first."""
+    """Seconds of one optimizer step, with the 90 % band. `terms`: the parts of the expected seconds, the largest
+    first."""
 
     low: float
     expected: float
@@ -102,10 +105,11 @@ class OptimizerStep:
 
 @dataclass(frozen=True)
 class RunTime:
-    """How long the run takes. `tokens_per_second` counts all devices and padding. `hours` is the time of the whole run,
-    None if the number of samples is not known; `parts` splits its expected hours. `assumed` and `few_measurements_of`
-    name what makes the band wide. `by_length`: hours by the mean length of samples in tokens, if their length is not
-    known. `correction`: measured over predicted time on this machine; None if nothing was measured."""
+    """Predicted time of the run. `tokens_per_second`: over all devices, padding included. `hours`: of the whole run;
+    None if the number of samples is not known. `parts`: the parts of the expected hours. `assumed`,
+    `few_measurements_of`: what makes the band wide. `by_length`: hours by mean sample length in tokens; empty if the
+    sample lengths are known. `correction`: measured time divided by predicted time on this machine; None if nothing was
+    measured."""
 
     step_seconds: OptimizerStep
     tokens_per_second: float
@@ -123,8 +127,9 @@ class RunTime:
 
 @dataclass(frozen=True)
 class SampleNumbers:
-    """The number of samples that the recipe recommends, and the rows found in its data sets; None if they are elsewhere
-    or cannot be read. `sure`: the source of the recommended number; None for a number of the recipe's own."""
+    """Numbers of samples. `recommended`: the number that the recipe's header block states. `found`: rows of its local
+    data sets; None if they are elsewhere or cannot be read. `sure`: the source of the recommended number; None if the
+    recipe has a number of its own."""
 
     recommended: int | None
     found: int | None
@@ -133,15 +138,18 @@ class SampleNumbers:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Where every GiB goes, the verdict on memory, the nearest changes, and the launch command of each node, unless an
-    error stands against it. None: not known. `spare` is what memory to spare would buy. `diagnostics` is all that
-    `check` finds; `left_out` are keys that it does not know or whose value it refuses: all figures are without them.
-    `command_problem` says why there is no command though no error stands against one. `releases`, newest first:
-    where the experts of a mixture are one tensor with some transformers releases that the recipe admits, and linear
-    modules with others, what it needs with each; all other figures are of the first. `older`: that release,
-    where the run fits with it alone. `enough_for_tokens`: the devices
-    suffice while no sample is longer, and it is not known whether one is. `simulated`: device memory is not the
-    formulas' but that of the `simulation`, which may also stand beside the formulas'."""
+    """The answer of `explain`: where every GiB goes, the verdict on memory, the smallest changes that make the run fit,
+    and the launch command of each node. A value that is not known is None. `command` is empty if an error stands
+    against the run; `command_problem` says why there is no command although there is no error. `spare`: what free
+    memory can be used for. `diagnostics`: all findings of `check`. `left_out`: keys that LLaMA-Factory does not know or
+    whose value it refuses; all figures are computed without them.
+
+    `releases`: memory with each transformers release that the recipe allows, newest first, if the releases store the
+    experts of a mixture differently and so need different memory; all other figures are for the first of them. `older`:
+    memory with the last transformers 4, if the run fits only with that release. `enough_for_tokens`: device memory
+    suffices if no sample is longer, and it is not known whether one is. `simulated`: True if device memory comes from
+    the simulation and not from the formulas. `simulation`: its figures, which may also be shown beside those of the
+    formulas."""
 
     path: str
     machine: TargetMachine | None
@@ -167,12 +175,12 @@ class Explanation:
 
     @property
     def errors(self) -> int:
-        """Number of errors, without those of memory, which the verdict states."""
+        """Number of errors, without those on memory, which the verdict states."""
         return sum(each.severity is Severity.ERROR and each.code not in MEMORY_CODES for each in self.diagnostics)
 
     def rounded(self) -> Explanation:
-        """Return sizes rounded to 0.01 GiB, times and money to four digits, for JSON. Text output rounds the exact
-        numbers itself."""
+        """Return a copy for JSON, with sizes rounded to 0.01 GiB, and times and money to four digits. Text output
+        rounds the exact numbers itself."""
         sizes = map_floats(self, lambda size: round(size, 2))
         time = self.time and replace(map_floats(self.time, four_digits), correction=self.time.correction)
         return replace(sizes, machine=self.machine, time=time, cost=map_floats(self.cost, four_digits))
@@ -183,24 +191,24 @@ _POWER_SHARES = (0.6, 0.85, 1.0)
 
 
 def predict_run_time(run: RunSettings, energy: bool = False) -> RunTime | None:
-    """Return the predicted time of the run; None if model, machine or its rates are not known. `energy`: with the
-    energy that the boards draw."""
+    """Return the predicted time of the run; None if model, machine or the machine's rates are not known. `energy`: also
+    predict the energy that the devices' boards draw."""
     correction = calibration.time_correction(str(run.machine))
-    known = training_time.predict_training_time(run, correction=correction)
-    if known is None:
+    prediction = training_time.predict_training_time(run, correction=correction)
+    if prediction is None:
         return None
-    step, hours = known.step, known.hours
+    step, hours = prediction.step, prediction.hours
     return RunTime(
         step_seconds=OptimizerStep(
             step.low, step.expected, step.high, dict(sorted(step.terms.items(), key=lambda p: -p[1]))
         ),
-        tokens_per_second=known.tokens_per_second,
+        tokens_per_second=prediction.tokens_per_second,
         hours=hours,
         device_hours=hours.expected * run.batch.world_size if hours else None,
         bottleneck=step.bottleneck,
-        steps=known.steps,
-        parts={part: seconds / 3600 for part, seconds in known.run.terms.items()} if known.run else {},
-        assumed=list(known.assumed),
+        steps=prediction.steps,
+        parts={part: seconds / 3600 for part, seconds in prediction.run.terms.items()} if prediction.run else {},
+        assumed=list(prediction.assumed),
         few_measurements_of=list(step.gaps),
         by_length=training_time.hours_by_length(run, correction),
         energy_kwh=_energy_kwh(run, hours) if energy and hours else None,
@@ -209,7 +217,7 @@ def predict_run_time(run: RunSettings, energy: bool = False) -> RunTime | None:
 
 
 def run_cost(run: RunSettings, time: RunTime | None) -> Cost | None:
-    """Return the price of all device hours; None if no price or no number of samples is known."""
+    """Return the cost of all device hours; None if the price or the number of samples is not known."""
     return run.price.of(run.batch.world_size, time.hours) if run.price and time and time.hours else None
 
 
@@ -222,15 +230,16 @@ def _energy_kwh(run: RunSettings, hours: Band) -> Band | None:
 
 
 class LaunchCommands(NamedTuple):
-    """The launch command of each node, or why there is none."""
+    """The launch command of each node. `problem`: why there is no command; None if there is one."""
 
     commands: Sequence[str] = ()
     problem: str | None = None
 
 
 def launch_commands(run: RunSettings, overrides: Sequence[str]) -> LaunchCommands:
-    """Return the launch commands of the recipe with the overrides, and with overrides for the paths of files that it
-    reads; each key once."""
+    """Return the launch commands of the recipe, with the user's overrides and with overrides for input files that are
+    not found from the working directory. No key is overridden twice. `problem` of the result says why there is no
+    command."""
     if run.workspace.recipe == "-":
         return LaunchCommands(problem="llamafactory-cli reads a recipe from a file; save it first")
     displaced = path_overrides(run)
@@ -249,10 +258,9 @@ def explain(
     simulation: SimulationFigures | None = None,
     energy: bool = False,
 ) -> Explanation:
-    """Return where every GiB and every second of the run goes. `diagnostics` are all findings about it, `simulation`
-    its simulated memory. `energy`: with the energy that the boards draw.
-
-    Raises RecipeError where model or machine is not known."""
+    """Return where every GiB and every second of the run goes. `overrides`: the user's overrides, for the launch
+    command. `diagnostics`: all findings about the run. `simulation`: its simulated memory. `energy`: also predict the
+    energy that the devices' boards draw. Raises RecipeError if the model or the machine is not known."""
     prediction = predict(run)
     missing = None if run.model else "names no model; set `model_name_or_path`"
     if problem := run.model_problem or run.machine_problem or missing:
@@ -294,7 +302,8 @@ def explain(
 
 
 def _ignored_keys(run: RunSettings, diagnostics: Sequence[Diagnostic]) -> list[str]:
-    """Return the keys that are unknown or whose value was refused, so that the figures are without them."""
+    """Return the keys that LLaMA-Factory does not know, or whose value it refuses. The figures are computed without
+    them."""
     refused = (each.key for each in diagnostics if each.severity is Severity.ERROR and each.code.startswith("SCH"))
     return list(dict.fromkeys(key for key in refused if key and not run.args.is_set(key)))
 
@@ -334,7 +343,8 @@ def _memory_band(estimate: Estimate) -> MemoryBand:
 
 
 def _memory_by_release(run: RunSettings) -> Iterator[ReleaseMemory]:
-    """Yield the memory with each transformers release; nothing if all need the same to one part in a hundred."""
+    """Yield the run's memory with each transformers release that the recipe's header block allows. Yield nothing if the
+    memory differs by less than 1 % between these releases."""
     prediction = predict(run)
     needs = [each.expected for each in prediction.device_memories.values()]
     if not needs or max(needs) < 1.01 * min(needs):

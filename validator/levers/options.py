@@ -1,7 +1,8 @@
-"""The options of each lever: settings to write, and what they cost or bring.
+"""The options of each lever. A lever is one decision about a run, such as its sharding; an option is the settings to
+write for it, and what they cost or gain.
 
-Options that save memory come in the order in which a practitioner tries them, each saving more than the one before it;
-options that use more memory come the other way round, the one that uses most first."""
+Options that save memory come in the order in which a practitioner tries them, each saving more than the one before.
+Options that use more memory come in reverse order, the one that uses most first."""
 
 from __future__ import annotations
 
@@ -22,19 +23,20 @@ SHARDING, MICRO_BATCH, LENGTH, WEIGHTS, TRAINED = "sharding", "micro batch", "le
 
 
 class Option(NamedTuple):
-    """Settings to write, and what they cost or bring. Two options that move the same lever exclude each other."""
+    """Settings to write, and a note on what they cost or gain. `moves`: the levers that the settings change. Two
+    options that move the same lever cannot be combined."""
 
     set: ArgumentChanges
     note: str
     moves: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
-        """Return the settings as a message names them."""
+        """Return the settings as text for a message, each in backticks."""
         return ", ".join(f"`{line}`" for line in setting_lines(self.set))
 
 
 def setting_lines(settings: ArgumentChanges) -> list[str]:
-    """Return each setting as YAML writes it; null stands for a key that is taken away."""
+    """Return each setting as a line of YAML. The value null stands for a key that is removed from the recipe."""
     return [f"{key}: {format_scalar(value)}" for key, value in settings.items()]
 
 
@@ -53,7 +55,8 @@ _MAX_HALVED_BATCH = 64
 
 
 def smaller_micro_batch(run: RunSettings) -> Iterator[Option]:
-    """Yield halved micro batches, each with more accumulation."""
+    """Yield smaller micro batches, halved step by step, with more gradient accumulation so that the effective batch
+    stays the same."""
     micro, accumulation = run.batch.micro_batch, run.batch.accumulation
     while micro > 1:
         by = 2 if micro % 2 == 0 else micro
@@ -63,7 +66,8 @@ def smaller_micro_batch(run: RunSettings) -> Iterator[Option]:
 
 
 def larger_micro_batch(run: RunSettings) -> Iterator[Option]:
-    """Yield larger micro batches with less accumulation, the largest first."""
+    """Yield larger micro batches, the largest first, with less gradient accumulation so that the effective batch stays
+    the same."""
     each = run.batch.kept_tokens * (2 if run.task.uses_preference_pairs else 1)
     for by in (8, 4, 2):
         micro = run.batch.micro_batch * by
@@ -80,8 +84,8 @@ def _batch_option(micro: int, accumulation: int, note: str) -> Option:
 
 
 class ShardingFile(NamedTuple):
-    """A DeepSpeed file of the catalogue; None stands for no DeepSpeed. `speed`: the class of `plan`, by the work that
-    sharding and offload add to a step. `cost`: what a run gives up for it."""
+    """A DeepSpeed file of the catalogue. `name`: None stands for no DeepSpeed. `speed`: the speed class of
+    plan/search.py, by the work that sharding and offload add to a step. `cost`: what a run gives up with this file."""
 
     name: str | None
     speed: str
@@ -89,7 +93,7 @@ class ShardingFile(NamedTuple):
 
     @property
     def offloads(self) -> bool:
-        """True if states lie in host memory."""
+        """True if the file keeps states in host memory."""
         return self.name is not None and "offload" in self.name
 
 
@@ -110,9 +114,9 @@ SHARDING_FILES = (
 
 
 def sharding_files(machine: Machine | None) -> list[ShardingFile]:
-    """Return the files that bring something on the machine. One device shards nothing, but ZeRO-2's launch through
-    torchrun makes LLaMA-Factory set PyTorch's expandable segments, which only CUDA reads (launcher.py). Offload gains
-    nothing if device and host share their memory."""
+    """Return the DeepSpeed files that can gain something on the machine. On one device nothing can be sharded, but
+    ZeRO-2's launch through torchrun makes LLaMA-Factory set PyTorch's expandable segments, which only CUDA reads
+    (launcher.py). Offload gains nothing if device and host share one memory."""
     several = machine is not None and machine.world > 1
     left_out = [] if several else ["ds_z3.json"]
     if not several and not (machine and machine.device.vendor == "nvidia"):
@@ -122,38 +126,40 @@ def sharding_files(machine: Machine | None) -> list[ShardingFile]:
 
 
 def zero2(run: RunSettings) -> Iterator[Option]:
-    """Yield ZeRO-2 for a run that shards less, or that offloads."""
+    """Yield ZeRO-2 if the run shards less than ZeRO-2 does, or if it offloads."""
     if (run.zero_stage < 2 or _uses_offload(run)) and not run.fsdp:
-        alone = "shards nothing on one device, but torchrun turns on PyTorch's expandable segments"
-        yield from _files_of_speed(run, "fast", "" if run.batch.world_size > 1 else alone)
+        single_device_note = "shards nothing on one device, but torchrun turns on PyTorch's expandable segments"
+        yield from _files_of_speed(run, "fast", "" if run.batch.world_size > 1 else single_device_note)
 
 
 def zero3(run: RunSettings) -> Iterator[Option]:
-    """Yield ZeRO-3 for a run that shards less, or that offloads."""
+    """Yield ZeRO-3 if the run shards less than ZeRO-3 does, or if it offloads."""
     if run.zero_stage < 3 or _uses_offload(run):
         yield from _files_of_speed(run, "medium")
 
 
 def optimizer_offloaded(run: RunSettings) -> Iterator[Option]:
-    """Yield files that keep the optimizer state in host memory. ZeRO-2 is left out if it would keep the gradients of
-    many micro batches there, and ZeRO-3 on one device unless ZeRO-2 is left out."""
-    whole = run.batch.accumulation <= deepspeed.MICRO_BATCHES_KEPT_OFFLOADED
-    sharded = run.batch.world_size > 1 or not whole
+    """Yield DeepSpeed files that keep the optimizer states in host memory. ZeRO-2 is left out if it would keep the
+    gradients of many micro batches in host memory. On one device ZeRO-3 comes only in ZeRO-2's place."""
+    keeps_few_gradients = run.batch.accumulation <= deepspeed.MICRO_BATCHES_KEPT_OFFLOADED
+    sharded = run.batch.world_size > 1 or not keeps_few_gradients
     for option in _files_of_speed(run, "slow"):
-        if whole if "ds_z2" in str(option.set["deepspeed"]) else sharded:
+        if keeps_few_gradients if "ds_z2" in str(option.set["deepspeed"]) else sharded:
             yield option
 
 
 def everything_offloaded(run: RunSettings) -> Iterator[Option]:
-    """Yield the files that keep weights and optimizer state in host memory."""
+    """Yield DeepSpeed files that keep weights and optimizer states in host memory."""
     yield from _files_of_speed(run, "slowest")
 
 
 def _files_of_speed(run: RunSettings, speed: str, note: str = "") -> Iterator[Option]:
-    """Yield the DeepSpeed files of a speed class, except an offloading one that the run has already."""
-    own = str(run.deepspeed.path) if run.deepspeed else ""
+    """Yield the DeepSpeed files of a speed class as options. `speed` is the class, by the work that sharding and
+    offload add to a step. An offloading file that the run uses already is left out. `note` replaces the file's own note
+    on its cost, unless it is empty."""
+    current_path = str(run.deepspeed.path) if run.deepspeed else ""
     for file in sharding_files(run.machine):
-        if file.name and file.speed == speed and not (file.offloads and own.endswith(f"/{file.name}")):
+        if file.name and file.speed == speed and not (file.offloads and current_path.endswith(f"/{file.name}")):
             yield _deepspeed_option(run, file.name, note or file.cost)
 
 
@@ -162,9 +168,10 @@ def _deepspeed_option(run: RunSettings, name: str, note: str) -> Option:
 
 
 def less_sharding(run: RunSettings) -> Iterator[Option]:
-    """Yield files that shard less than the run's, the least first, if need be with a smaller micro batch. On one device
-    nothing is sharded, so only offload is worth leaving. Stages 1 and 2 keep the weights whole and send as much as
-    plain data parallelism (ZeRO, arXiv 1910.02054, section 7), so leaving them gains nothing."""
+    """Yield DeepSpeed files that shard less than the run's file, the one that shards least first; each is also combined
+    with smaller micro batches. On one device nothing is sharded, so only files with less offload are yielded. Nothing
+    is yielded for a run under ZeRO-2 or less without offload: stages 1 and 2 keep the weights whole and send as much as
+    plain data parallelism (ZeRO, arXiv 1910.02054, section 7)."""
     several, degree = run.batch.world_size > 1, _sharding_degree(run)
     offloads = degree > _DEGREES.index("ds_z3.json")
     for name in _DEGREES[:degree] if degree > 1 else ():
@@ -183,7 +190,8 @@ _DEGREES = tuple(file.name for file in SHARDING_FILES if file.speed != "slowest"
 
 
 def _sharding_degree(run: RunSettings) -> int:
-    """Return the index of the run's sharding in `_DEGREES`, or its length if weights are in host memory, too."""
+    """Return the index of the run's sharding in `_DEGREES`, a list of DeepSpeed files from the least sharding to the
+    most. Return the length of the list if the run keeps the weights in host memory, too."""
     if not run.zero_stage or run.deepspeed is None:
         return 0
     if run.deepspeed.stage == 3 and run.deepspeed.offload("offload_param"):
@@ -204,7 +212,8 @@ def _uses_offload(run: RunSettings) -> bool:
 
 
 def _without_other_engines(run: RunSettings) -> dict[str, ArgumentValue]:
-    """Return settings that remove whatever excludes DeepSpeed: FSDP, layer-wise optimizers and `pure_bf16`."""
+    """Return settings that turn off what cannot be combined with DeepSpeed: FSDP, layer-wise optimizers and
+    `pure_bf16`."""
     gone = _without_optimizer(run) | {key: None for key in ("fsdp", "fsdp_config") if run.args.is_set(key)}
     if run.args.flag("pure_bf16"):
         gone |= {"pure_bf16": False, "bf16": True}
@@ -212,8 +221,8 @@ def _without_other_engines(run: RunSettings) -> dict[str, ArgumentValue]:
 
 
 def _without_optimizer(run: RunSettings) -> dict[str, ArgumentValue]:
-    """Return settings that turn off the optimizers that LLaMA-Factory refuses with adapters, and mostly with
-    DeepSpeed."""
+    """Return settings that turn off GaLore, APOLLO and BAdam, which LLaMA-Factory refuses with adapters and, in most
+    cases, with DeepSpeed."""
     return {key: False for key in ("use_galore", "use_apollo", "use_badam") if run.args.flag(key)}
 
 
@@ -221,26 +230,28 @@ def _without_optimizer(run: RunSettings) -> dict[str, ArgumentValue]:
 
 
 def can_fuse_loss(device: Device | None, stage: str) -> bool:
-    """True if Liger's fused loss, which never holds all logits, can be used: on GPUs, in stages that need no logits
-    (model_utils/liger_kernel.py, require_logits)."""
+    """True if Liger's fused loss, which never holds all logits, can be used: on NVIDIA, AMD and unknown devices, and
+    only in stages that do not need the logits (model_utils/liger_kernel.py, require_logits). `device`: None means a
+    GPU."""
     return stage in ("sft", "pt") and (device is None or device.vendor in ("nvidia", "amd", "unknown"))
 
 
 def liger_kernel(run: RunSettings) -> Iterator[Option]:
-    """Yield Liger's fused loss and kernels, if LLaMA-Factory has them for the model."""
-    there = run.model is not None and run.model.family.liger and not run.args.flag("enable_liger_kernel")
-    if there and can_fuse_loss(run.machine and run.machine.device, run.task.stage):
+    """Yield Liger's fused loss and kernels, if LLaMA-Factory has them for the model and the run does not use them
+    yet."""
+    is_available = run.model is not None and run.model.family.liger and not run.args.flag("enable_liger_kernel")
+    if is_available and can_fuse_loss(run.machine and run.machine.device, run.task.stage):
         yield Option({"enable_liger_kernel": True}, "fuses the loss; needs the liger-kernel package")
 
 
 def recomputation(run: RunSettings) -> Iterator[Option]:
-    """Yield activation checkpointing for a run that keeps all activations."""
+    """Yield activation checkpointing, if the run keeps all activations."""
     if run.activation_checkpointing.mode == "off":
         yield Option({"disable_gradient_checkpointing": False}, "activations computed twice, about a third slower")
 
 
 def no_recomputation(run: RunSettings) -> Iterator[Option]:
-    """Yield the run without activation checkpointing."""
+    """Yield settings that turn activation checkpointing off, if it is on."""
     off: dict[str, ArgumentValue] = {"disable_gradient_checkpointing": True}
     if with_arguments(run, off).activation_checkpointing.mode != "off":  # the Trainer's own key turns it on again
         off["gradient_checkpointing"] = False
@@ -253,7 +264,8 @@ _USUAL_LOADERS, _WORTHWHILE_RATIO = 8, 0.9
 
 
 def more_loader_workers(run: RunSettings) -> Iterator[Option]:
-    """Yield more processes that open, scale and cut pictures: one without workers does it between the steps."""
+    """Yield more loader workers, processes that open, scale and cut images while the training step runs, if they make
+    the run clearly faster."""
     work = predict(run).workload
     if work and any(each.tokens for each in work.towers) and work.loader_workers < _USUAL_LOADERS:
         settings = {"dataloader_num_workers": _USUAL_LOADERS}
@@ -263,7 +275,7 @@ def more_loader_workers(run: RunSettings) -> Iterator[Option]:
 
 
 def fewer_loader_workers(run: RunSettings) -> Iterator[Option]:
-    """Yield one process that loads samples: each of them takes host memory."""
+    """Yield a single loader worker, because each worker process takes host memory."""
     if run.args.number("dataloader_num_workers") > 1 and run.machine and run.machine.host_ram_gib:
         yield Option({"dataloader_num_workers": 1}, "fewer processes on the host; samples may come slower")
 
@@ -275,12 +287,12 @@ _MIN_LENGTH = 512
 
 
 def half_as_long_samples(run: RunSettings) -> Iterator[Option]:
-    """Yield samples that are cut at half the length."""
+    """Yield half of the run's `cutoff_len`."""
     yield from _shorter_samples(run, 2)
 
 
 def much_shorter_samples(run: RunSettings) -> Iterator[Option]:
-    """Yield samples that are cut at a quarter and at an eighth of the length."""
+    """Yield a quarter and an eighth of the run's `cutoff_len`."""
     yield from _shorter_samples(run, 4, 8)
 
 
@@ -292,37 +304,40 @@ def _shorter_samples(run: RunSettings, *parts: int) -> Iterator[Option]:
 
 
 def longer_samples(run: RunSettings) -> Iterator[Option]:
-    """Yield longer `cutoff_len`, up to the model's positions, the longest first."""
-    most = run.model.positions if run.model else None
+    """Yield larger values of `cutoff_len`, up to the model's maximum number of positions, largest first."""
+    max_length = run.model.positions if run.model else None
     lengths = [int(run.args.number("cutoff_len")) << by for by in (3, 2, 1)]
-    yield from (Option({"cutoff_len": length}, "fewer samples are cut") for length in lengths if length <= (most or 0))
+    yield from (
+        Option({"cutoff_len": length}, "fewer samples are cut") for length in lengths if length <= (max_length or 0)
+    )
 
 
 # Bits of the base weights.
 
 
 def four_bits(run: RunSettings) -> Iterator[Option]:
-    """Yield base weights in 4 bits under an adapter."""
+    """Yield base weights quantized to 4 bits, if the run trains a LoRA adapter on unquantized weights."""
     if run.task.method == "lora" and _can_quantize(run) and not run.args.flag("use_dora"):
         note = "base weights in 4 bit; slower, slightly less accurate; needs the bitsandbytes package"
         yield Option({"quantization_bit": 4}, note, frozenset({WEIGHTS}))
 
 
 def unquantized_for_zero3(run: RunSettings) -> Iterator[Option]:
-    """Yield unquantized weights: ZeRO-3 shards them while it reads them, but quantized weights only afterwards."""
+    """Yield unquantized base weights for a LoRA run on several devices. ZeRO-3 shards unquantized weights while they
+    load, but quantized weights only after loading."""
     if run.task.method == "lora" and run.quantization.is_requested and run.batch.world_size > 1:
         note = "base weights in half precision, which ZeRO-3 spreads while it reads them"
         yield Option({"quantization_bit": None}, note, frozenset({WEIGHTS}))
 
 
 def unquantized_weights(run: RunSettings) -> Iterator[Option]:
-    """Yield base weights that are not quantized."""
+    """Yield unquantized base weights for a LoRA run that quantizes them while loading."""
     if run.task.method == "lora" and run.quantization.works:
         yield Option({"quantization_bit": None}, "base weights in half precision: faster and more accurate")
 
 
 def _can_quantize(run: RunSettings) -> bool:
-    """True if bitsandbytes can load the base weights in 4 bits, and they are not quantized yet."""
+    """True if bitsandbytes can quantize the base weights to 4 bits on the device, and they are not quantized yet."""
     bits = run.machine.device.bitsandbytes if run.machine else (4, 8)
     return 4 in bits and not run.quantization.is_quantized
 
@@ -331,20 +346,21 @@ def _can_quantize(run: RunSettings) -> bool:
 
 
 def takes_memory_savers(device: Device, method: str, stage: str) -> bool:
-    """True if a run may train in 16 bits, with AdamW or with an optimizer that needs less memory (data/savers.yaml)."""
+    """True if a run may train weights in 16 bits, with AdamW or with a memory-saving optimizer (data/savers.yaml): full
+    fine-tuning in stage sft or pt on a device that supports it."""
     return supports_memory_savers(device) and method == "full" and stage in ("sft", "pt")
 
 
 def pure_bf16(run: RunSettings) -> Iterator[Option]:
-    """Yield training in 16 bits, with AdamW's states in 16 bits, too."""
+    """Yield training with weights and AdamW states in 16 bits."""
     if _takes_other_optimizer(run) and not run.precision.trains_in_16_bit:
         note = "weights and AdamW's states in 16 bits; small updates may be lost"
         yield Option(_pure_bf16_settings(run), note, frozenset({SHARDING, TRAINED}))
 
 
 def memory_saving_optimizers(run: RunSettings) -> Iterator[Option]:
-    """Yield the memory-saving optimizers of `plan`. BAdam keeps the batch; layer-wise GaLore and APOLLO cannot
-    accumulate gradients."""
+    """Yield the optimizers BAdam, GaLore and APOLLO. BAdam keeps the batch size; layer-wise GaLore and APOLLO cannot
+    accumulate gradients, so the batch becomes one sample."""
     if not _takes_other_optimizer(run):
         return
     for name, note in _OPTIMIZER_NOTES.items():
@@ -376,7 +392,7 @@ def _pure_bf16_settings(run: RunSettings) -> dict[str, ArgumentValue]:
 
 
 def adapters(run: RunSettings) -> Iterator[Option]:
-    """Yield LoRA instead of full training, first without the offload that full training needed."""
+    """Yield LoRA in place of full training. If full training needs offload, LoRA without offload comes first."""
     targets = run.model.family.targets if run.model and run.model.refused else "all"
     settings = {**_without_optimizer(run), "finetuning_type": "lora", "lora_target": targets}
     note = "trains adapters instead of all weights, at about ten times the learning rate"

@@ -1,5 +1,5 @@
-"""One search over the options of levers: downwards for what needs less memory, cheapest first, and upwards for what
-free memory would buy."""
+"""The search over the options of all levers: for options that need less memory, cheapest first, and for options that
+make use of free memory."""
 
 from __future__ import annotations
 
@@ -70,21 +70,24 @@ VERDICT_RANKS: dict[Verdict, int] = {"fits": 0, "tight": 1, "exceeds": 2, "unkno
 def promising(
     groups: Iterable[tuple[Iterable[Candidate], Iterable[Candidate]]], fits: Callable[[Candidate], bool]
 ) -> Iterator[Candidate]:
-    """Yield the candidates that are worth a trial. A group is its most frugal candidates, and all of its candidates: if
-    none of the former fits, none of the latter does."""
+    """Yield the candidates that are worth a trial. Each group is a pair: its most memory-saving candidates, and all of
+    its candidates. If none of the memory-saving candidates of a group fits (`fits` returns False), no other can fit,
+    and the group is skipped."""
     for frugal, candidates in groups:
         if any(map(fits, frugal)):
             yield from candidates
 
 
 def reaches_verdict(run: RunSettings, option: Option, wanted: Verdict) -> bool:
-    """True if the run with the option reaches the verdict, or a better one, with samples of the longest length."""
+    """True if the run with the option, and with samples of the longest possible length, has the memory verdict `wanted`
+    or a better one."""
     return VERDICT_RANKS[predict(with_arguments(run, option.set)).verdict_at_longest] <= VERDICT_RANKS[wanted]
 
 
 def cheapest_options(run: RunSettings, wanted: Verdict, accepts: Callable[[ArgumentChanges], bool]) -> Iterator[Option]:
-    """Yield options that reach the verdict and are accepted, cheapest first, without those that hold all keys of a
-    cheaper one. Each option that changes the training is combined with all combinations of options that do not."""
+    """Yield the options, cheapest first, that bring the run to the memory verdict `wanted` or a better one, and whose
+    settings `accepts` accepts. An option that contains all settings of a cheaper one is left out. Each option that
+    changes the training is combined with every combination of options that do not."""
     found: list[ArgumentChanges] = []
 
     def reaches(option: Option) -> bool:
@@ -99,8 +102,10 @@ def cheapest_options(run: RunSettings, wanted: Verdict, accepts: Callable[[Argum
 
 
 def _groups(run: RunSettings, found: list[ArgumentChanges]) -> Iterator[tuple[Iterator[Option], Iterator[Option]]]:
-    """Yield a group of options for each combination of options that change the training. Options that hold all keys of
-    something in `found` are left out; a combination that was part of a result is added to `found`."""
+    """Yield a pair of options for each combination of options that change the training: its strongest memory savings,
+    and all options that add settings that keep the training. Options that contain all settings of an entry in `found`,
+    the results so far, are left out. If a result contains the settings of the combination, these are added to
+    `found`."""
     easy = [*_combinations(run, _SAME_TRAINING)]
     for hard in _combinations(run, _changing_training(run)):
         if _holds_any(hard.set, found):
@@ -115,31 +120,34 @@ def _groups(run: RunSettings, found: list[ArgumentChanges]) -> Iterator[tuple[It
 
 
 def most_frugal_options(run: RunSettings) -> Iterator[Option]:
-    """Yield each combination of options that change the training, with all options that do not."""
+    """Yield each combination of options that change the training, combined with every memory saving that does not
+    change it."""
     for hard in _combinations(run, _changing_training(run)):
         yield from _most_frugal(run, hard)
 
 
 def options_keeping_training(run: RunSettings) -> Iterator[Option]:
-    """Yield each option that saves memory and keeps the training as it is, by itself."""
+    """Yield each single option that saves memory without changing what is trained."""
     for lever in _SAME_TRAINING:
         yield from _available(run, lever)
 
 
 def _changing_training(run: RunSettings) -> tuple[Options, ...]:
-    """Return what changes the training, by what the run trains: adapters, or weights of the model itself."""
+    """Return the levers that change the training, cheapest first. They depend on whether the run trains adapters or the
+    model's own weights."""
     if run.task.method not in ("full", "freeze"):
         return _FOR_ADAPTERS
     return _FOR_WEIGHTS if run.batch.world_size > 1 else _FOR_WEIGHTS_ON_ONE_DEVICE
 
 
 def _available(run: RunSettings, lever: Options) -> list[Option]:
-    """Return the lever's options for the run. If an accelerate file decides the sharding, the recipe cannot."""
+    """Return the lever's options for the run. If the run uses an accelerate file, options that change the sharding are
+    left out, because the accelerate file decides it."""
     return [option for option in lever(run) if not (run.accelerate and SHARDING in option.moves)]
 
 
 def _combine(chosen: Iterable[Option]) -> Option | None:
-    """Return all options as one; None if two move the same lever."""
+    """Return several options combined into one; None if two of them move the same lever."""
     settings: dict[str, ArgumentValue] = {}
     notes: list[str] = []
     moved: list[str] = []
@@ -152,15 +160,16 @@ def _combine(chosen: Iterable[Option]) -> Option | None:
 
 
 def _combinations(run: RunSettings, levers: Sequence[Options]) -> Iterator[Option]:
-    """Yield combinations of at most one option of each lever, cheapest first: each lever costs more than all before it
-    together."""
+    """Yield combinations of at most one option of each lever, cheapest first. A lever counts as more expensive than all
+    levers before it together."""
     choices = [(Option({}, ""), *_available(run, lever)) for lever in reversed(levers)]
     yield from filter(None, (_combine(reversed(chosen)) for chosen in product(*choices)))
 
 
 def _most_frugal(run: RunSettings, hard: Option, found: Sequence[ArgumentChanges] = ()) -> Iterator[Option]:
-    """Yield the option with the last option of every lever that keeps the training, except those in `found`: once with
-    and once without another DeepSpeed file, which may need more memory than it saves."""
+    """Yield `hard`, a combination of options that change the training, together with the strongest option of every
+    lever that keeps the training. Options that contain all settings of an entry in `found` are left out. A second
+    combination keeps the run's DeepSpeed file, because another file may need more memory than it saves."""
     last = (choices[-1] for lever in _SAME_TRAINING if (choices := _available(run, lever)))
     easy = [option for option in last if not _holds_any(option.set, found)]
     for sharding_kept in (False, True):
@@ -169,15 +178,16 @@ def _most_frugal(run: RunSettings, hard: Option, found: Sequence[ArgumentChanges
             yield option
 
 
-def _holds_any(settings: ArgumentChanges, others: Sequence[ArgumentChanges]) -> bool:
-    return any(other.keys() <= settings.keys() for other in others)
+def _holds_any(settings: ArgumentChanges, earlier_settings: Sequence[ArgumentChanges]) -> bool:
+    return any(earlier.keys() <= settings.keys() for earlier in earlier_settings)
 
 
 def best_use_of_memory(
     run: RunSettings, lever: Options, accepts: Callable[[ArgumentChanges], bool], wanted: Verdict = "fits"
 ) -> Option | None:
-    """Return the option that uses most memory among those that are accepted, with which the run fits (or has the other
-    wanted verdict), and which make the run no slower as far as that is known; None if there is none."""
+    """Return the lever's option that uses most memory while the run still fits; `wanted` may name another memory
+    verdict in place of `fits`. Options whose settings `accepts` refuses, and options that make the run slower, are left
+    out. Return None if no option is left."""
     for option in _available(run, lever):
         after = with_arguments(run, option.set)
         if predict(after).verdict == wanted:

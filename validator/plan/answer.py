@@ -46,11 +46,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Answer:
-    """What fits, best first: plans for the model, or choices of a model. If nothing fits: the reasons that more memory
-    does not remove, or machines on which something fits, and a run that fits without margin. `newest_release_findings`:
-    reasons of `check` against the newest transformers, by method that is planned for an earlier one.
-    `methods_without_rates`: methods left out because no learning rate is published. `scale`: the best plan's method on
-    other numbers of devices, if asked for. `planned`: simulations of a model that no formula knows."""
+    """The answer of `plan`, best first: plans for one model (`plans`), or models for the machine (`choices`). If
+    nothing fits: `reasons` that more memory does not remove, or `upgrades`, machines on which something fits, and
+    `tight`, a run that fits without margin.
+
+    `newest_release_findings` maps a fine-tuning method to the reasons why `check` refuses it with the newest
+    transformers; such a method is planned for an earlier release. `methods_without_rates`: methods left out because no
+    learning rate is published for them. `scale`: the best plan's method on other numbers of devices, if the user asked
+    for it. `planned`: simulations of a model type that the formulas do not know."""
 
     model: Model | None
     machine: Machine
@@ -73,7 +76,7 @@ class Answer:
 
     @property
     def best(self) -> Plan | None:
-        """The first plan; None if nothing fits."""
+        """The best plan; None if nothing fits."""
         if self.plans:
             return self.plans[0]
         return self.choices[0].plan if self.choices else None
@@ -93,19 +96,21 @@ def find_answer(
     price: str | None = None,
     simulations: FindSimulations | None = None,
 ) -> Answer:
-    """Return plans for the model, or models for the machine. `own` holds the user's data, `network` joins nodes,
-    `price` is for one device and hour, and `simulations` finds a simulation of a model that no formula knows. Raises
-    RecipeError for an unknown name, and for a length that cuts the images of the data."""
+    """Return plans for the model or, if `model` is None, models for the machine. `samples` is the number of samples
+    (None: the recommended number). If `length` or `method` is None, the search chooses it. `fsdp`: shard with FSDP in
+    place of DeepSpeed. `own`: the user's own data. `network`: the network between nodes. `price`: the price of one
+    device per hour. `simulations`: finds simulations for a model type that the formulas do not know. Raises RecipeError
+    for an unknown name, or if `length` would cut the images of the user's data."""
     target = _read_machine(machine, host_ram_gib)._replace(network=network, price=price)
     if model is None:
         chosen = base_model.choose_models(target, samples, length, [method] if method else ADAPTER_METHODS, stage, own)
         return Answer(None, target, samples, choices=chosen, stage=stage)
-    wanted, planned = _find_model(model, simulations)
+    found_model, planned = _find_model(model, simulations)
     methods = [method] if method else guidance.methods_with_rates(METHODS_BY_STAGE.get(stage, PLANNED_METHODS), stage)
     if fsdp:
-        _require_fsdp_support(wanted, target, methods)
+        _require_fsdp_support(found_model, target, methods)
     start = NewRecipe(
-        wanted,
+        found_model,
         target,
         methods[0],
         "fsdp" if fsdp else None,
@@ -115,8 +120,10 @@ def find_answer(
         own_datasets=own,
     )
     if own and length and start.image_tokens > start.length:
-        said = f"the pictures of one row are up to {start.image_tokens:,} tokens, and one that is cut ends the run"
-        raise RecipeError(f"{said}; give --cutoff-len {start.length_with_images}, or leave it out")
+        image_message = (
+            f"the pictures of one row are up to {start.image_tokens:,} tokens, and one that is cut ends the run"
+        )
+        raise RecipeError(f"{image_message}; give --cutoff-len {start.length_with_images}, or leave it out")
     lengths = [length] if length else lengths_to_try(start)
     start = replace(start, length=lengths[0])
     if planned:
@@ -128,17 +135,19 @@ def find_answer(
 
 
 def _find_model(name: str, simulations: FindSimulations | None) -> tuple[Model, PlanSimulations | None]:
-    """Return the model of that name, and its simulations if no formula knows it."""
+    """Return the model with this name, and None. If the formulas do not know the type of the model, return the model
+    and its simulations. Raises RecipeError if the model is not known and cannot be simulated."""
     try:
         return models.find_model_by_any_name(name), None
     except RecipeError:
-        if simulations is None or (there := simulations(name)) is None:
+        if simulations is None or (found_simulations := simulations(name)) is None:
             raise
-        return there.model, there
+        return found_simulations.model, found_simulations
 
 
 def _answer_for_model(unanswered: Answer, start: NewRecipe, methods: Sequence[str], lengths: Sequence[int]) -> Answer:
-    """Return the answer about one model: its plans, else what rules all of them out, else what would help."""
+    """Return the answer for one model: its plans; if nothing fits, the reasons that rule out all methods, or else the
+    changes that would make something fit."""
     if plans := find_plans(start, methods, lengths):
         aged = dict.fromkeys(plan.draft.method for plan in plans if plan.draft.transformers)
         return replace(unanswered, plans=plans, newest_release_findings=_findings_by_method(start, aged))
@@ -158,13 +167,15 @@ def _answer_for_model(unanswered: Answer, start: NewRecipe, methods: Sequence[st
 
 
 def _findings_by_method(start: NewRecipe, methods: Iterable[str]) -> Mapping[str, Sequence[str]]:
-    """Return `check`'s reasons against the newest transformers, by method."""
+    """Return for each fine-tuning method the reasons against a recipe with the newest transformers: findings of
+    `check`, or too little host memory. The list of a method is empty if nothing is against it."""
     newest = replace(start, transformers=None)
     return {method: newest_release_findings(replace(newest, method=method)) for method in methods}
 
 
 def _blocking_reasons(start: NewRecipe, methods: Sequence[str]) -> list[str]:
-    """Return the findings that all methods have in common, else the findings of each; empty if a method has none."""
+    """Return the findings that rule out all fine-tuning methods: the findings that every method has, or else the
+    different findings of all methods. The list is empty if a method has no findings."""
     against = [blocking_findings(replace(start, method=each)) for each in methods]
     if not all(against):
         return []
@@ -185,21 +196,21 @@ def _require_fsdp_support(model: Model, target: Machine, methods: Sequence[str])
 
 
 def stage_and_samples(stage: str | None, samples: int | None, own: UserData | None) -> tuple[str, int | None]:
-    """Return the stage and the number of samples that are asked for, else those of the user's own data. Raises
-    RecipeError if that stage does not train such rows."""
+    """Return the stage and the number of samples to plan for: the user's options or, where they are None, those that
+    suit the user's own data. Raises RecipeError if the stage cannot train on rows like the user's."""
     if own is None:
         return stage or "sft", samples
-    known = TRAINABLE_STAGES[own.form.stage]
-    if stage and stage not in known:
+    stages = TRAINABLE_STAGES[own.form.stage]
+    if stage and stage not in stages:
         raise RecipeError(
-            f"`{own}` holds {ROW_KINDS[own.form.stage]}, which stage {stage} does not train; {known[0]} does"
+            f"`{own}` holds {ROW_KINDS[own.form.stage]}, which stage {stage} does not train; {stages[0]} does"
         )
-    return stage or known[0], samples or own.rows
+    return stage or stages[0], samples or own.rows
 
 
 def write_best_plan(best: Plan | None, path: Path, own: UserData | None = None) -> InstalledRecipe:
-    """Write the best plan as a recipe file, with the files that it reads. `own` is the user's own data. Raises
-    RecipeError if there is no plan or the file exists."""
+    """Write the best plan as a recipe file, with the files that it reads. `own`: the user's own data. Raises
+    RecipeError if there is no plan, or if the file exists."""
     if best is None:
         raise RecipeError(f"nothing fits, so `{path}` is not written")
     draft = replace(best.draft, stem=path.stem)
@@ -224,14 +235,14 @@ _STAGE_PATTERN = "pt|rm|ppo|dpo|kto"
 
 @cache
 def _device_label_pattern() -> str:
-    """Return a pattern of the device labels in catalogue file names."""
+    """Return a regular expression for the device labels in the catalogue's file names."""
     return "|".join(re.escape(recipe_labels.device_label(device)) for device in devices.device_ids())
 
 
 def nearest_recipe(draft: NewRecipe) -> str | None:
-    """Return the catalogue recipe for the same model, method and stage that shares most with the draft: first the
-    device, then the number of devices, then the variant. None if there is none: another method, or another checkpoint
-    with the same short name, would mislead."""
+    """Return the name of the catalogue recipe for the same model, method and stage that is most similar to the new
+    recipe: the same device counts most, then the number of devices, then the variant. None if there is no such recipe:
+    a recipe for another method, or for another checkpoint with the same short name, would mislead."""
     method = re.escape(recipe_labels.method_name(draft.run))
     form = re.compile(
         rf"{re.escape(str(draft.model.short))}-({_device_label_pattern()})(x\d+)?-{method}(?!-(?:{_STAGE_PATTERN}))(-.+)?"
@@ -245,8 +256,8 @@ def nearest_recipe(draft: NewRecipe) -> str | None:
 
 
 def matching_recipe(draft: NewRecipe) -> str | None:
-    """Return the catalogue recipe that does what the draft does: same machine, model and sample length; None if there
-    is none."""
+    """Return the name of the catalogue recipe that does what the new recipe does, with the same machine, model, method
+    and sample length; None if there is no such recipe."""
     name = nearest_recipe(draft)
     return name if name == draft.name and _read_settings(name).get("cutoff_len") == draft.length else None
 

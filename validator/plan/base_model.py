@@ -1,4 +1,4 @@
-"""Current models that suit a machine and a number of samples."""
+"""The choice of a model: current models that fit a machine and suit a number of samples."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _FIRST_CHOICES = 3
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """A model that fits. `recommended`: number of samples for its size. `cost` ranks the models, lower is better."""
+    """A model that fits the machine. `recommended`: number of samples recommended for its size. `cost`: ranks the
+    models, lower is better."""
 
     plan: Plan
     recommended: int | None
@@ -50,29 +51,34 @@ def choose_models(
     stage: str = "sft",
     own: Registry | None = None,
 ) -> list[ModelChoice]:
-    """Return current models that fit the machine and are trained soon, the lowest cost first. Below them come other
-    models that suit the samples better, if fewer than the most that are proposed were found.
+    """Return current models that fit the machine and can be trained within SOON_HOURS, the lowest cost first. If there
+    is room in the list, other models that suit the number of samples better follow.
 
-    The cost of a model is the number of doublings (or halvings) between the samples and the number that is recommended
-    for its size, plus the doublings of a step's time by overhead. Models of equal cost are ordered so: models that
-    public runs have trained the size of; models for which the samples about suffice; the size that the field report's
-    count is for; the larger size; the order of data/models.yaml. A model is left out if its successor can be proposed,
-    too. Without a number of samples, the largest models that fit are returned, one of each size."""
+    The cost of a model is the sum of two numbers: how often the number of samples must be doubled or halved to reach
+    the number that is recommended for the model, and how often overhead doubles the time of a step. Among models of
+    equal cost, models for which the samples roughly suffice come first, then models of the size for which the public
+    field report states its number of samples, then larger models. Models larger than any that public runs trained come
+    last. Only a few models of about the same size are listed, in the order of data/models.yaml. A model is replaced by
+    its successor if the successor qualifies, too. Without a number of samples, the largest models that fit are listed,
+    one of each size."""
     search = _ModelSearch(machine, samples, length, methods, stage, own)
     # A successor may be a model that reads images, which is not offered by itself.
-    known = dict.fromkeys(each for key in models.offered_models() for each in _successors(key))
-    choices = search.pick(filter(_is_current, known), search.is_soon)
+    newest_keys = dict.fromkeys(each for key in models.offered_models() for each in _successors(key))
+    choices = search.pick(filter(_is_current, newest_keys), search.is_soon)
     closest = min((search.balance.mismatch(choice.plan.draft.model) for choice in choices), default=inf)
     if closest > 0 and len(choices) < _MAX_CHOICES:
-        rest = (key for key in known if _is_common(key) and search.balance.mismatch(models.find_model(key)) < closest)
+        rest = (
+            key for key in newest_keys if _is_common(key) and search.balance.mismatch(models.find_model(key)) < closest
+        )
         choices += search.pick(rest, search.fits)
     return choices
 
 
 @dataclass
 class _ModelSearch:
-    """Plans of models for the machine, each made once. `sizes` and `makers` count the models that were picked. `late`
-    holds the size classes, dense and mixture apart, in which a model takes far too long."""
+    """A search for models that fit the machine; the plan of each model is made only once. `sizes`, `makers`: number of
+    models picked of each size class and maker. `late`: size classes, separately for dense and mixture-of-experts
+    models, in which a model takes far too long, so that others are not tried."""
 
     machine: Machine
     samples: int | None
@@ -91,7 +97,7 @@ class _ModelSearch:
         return _SampleBalance(self.samples, self.methods[0], self.stage, self.own is not None and self.own.has_images)
 
     def plan(self, key: str) -> Plan | None:
-        """Return the model's plan; None if it does not fit."""
+        """Return the best plan for the model with this key in data/models.yaml; None if the model does not fit."""
         if key not in self.plans:
             start = NewRecipe(
                 models.find_model(key),
@@ -107,11 +113,13 @@ class _ModelSearch:
         return self.plans[key]
 
     def fits(self, key: str) -> bool:
-        """True if the model can be proposed and fits."""
+        """True if the model with this key in data/models.yaml may be proposed (`_is_common`), and a run of it fits the
+        machine."""
         return _is_common(key) and self.plan(key) is not None
 
     def is_soon(self, key: str) -> bool:
-        """True if the model is a current one that fits and is trained soon."""
+        """True if the model with this key in data/models.yaml is a current one (`_is_current`), fits the machine and
+        can be trained within SOON_HOURS."""
         if not _is_current(key):
             return False
         model = models.find_model(key)
@@ -126,7 +134,8 @@ class _ModelSearch:
         return hours < SOON_HOURS
 
     def pick(self, keys: Iterable[str], suits: Callable[[str], bool]) -> list[ModelChoice]:
-        """Return a few suitable models of each size and each maker, each the newest of its line that suits."""
+        """Return a few suitable models of each size class and each maker. Of several generations of a model, the newest
+        that suits is taken. `suits`: tells whether a model qualifies."""
         choices: list[ModelChoice] = []
         ranks = {
             key: (self.balance.mismatch(model := models.find_model(key)), *self.balance.order(model)) for key in keys
@@ -153,7 +162,8 @@ class _ModelSearch:
 
 
 class _SampleBalance(NamedTuple):
-    """Ranking of models by how well they suit the samples. `has_images`: the user's own samples have some."""
+    """Ranking of models by how well they suit the number of samples. `samples`: None if the user names no number.
+    `has_images`: True if the user's own samples contain images."""
 
     samples: int | None
     method: str
@@ -161,42 +171,46 @@ class _SampleBalance(NamedTuple):
     has_images: bool
 
     def guidance(self, model: Model) -> SampleAmounts:
-        """Return the numbers of samples that public work used for a model of this size."""
-        known = guidance.sample_amounts(self.stage, self.method, model.billions, self.has_images)
-        if known is None:
+        """Return the numbers of samples that public work used for a model of this size. Raises RecipeError if no number
+        is published for the stage."""
+        amounts = guidance.sample_amounts(self.stage, self.method, model.billions, self.has_images)
+        if amounts is None:
             raise RecipeError(f"how many samples suit which model is not known for stage {self.stage}")
-        return known
+        return amounts
 
     def mismatch(self, model: Model) -> int:
-        """Return the doublings between the number of samples and the recommended number, rounded."""
+        """Return how often the number of samples must be doubled or halved to reach the recommended number, rounded; 0
+        if no number of samples is given."""
         if self.samples is None:
             return 0
         return round(abs(log2(self.samples / self.guidance(model).recommended.samples)))
 
     def order(self, model: Model) -> tuple[bool, bool, int, int]:
-        """Return the sort key of models that suit the samples equally well."""
-        known, size = self.guidance(model), _size_class(model.billions)
-        scarce = bool(self.samples and round(2 * log2(known.recommended.samples / self.samples)) > 0)
-        apart = abs(size - _size_class(known.report_for)) if self.samples and known.report_for else 0
-        return size > _size_class(known.largest), scarce, apart, -size
+        """Return a sort key for models that suit the samples equally well; the better model has the smaller key."""
+        amounts, size = self.guidance(model), _size_class(model.billions)
+        scarce = bool(self.samples and round(2 * log2(amounts.recommended.samples / self.samples)) > 0)
+        apart = abs(size - _size_class(amounts.report_for)) if self.samples and amounts.report_for else 0
+        return size > _size_class(amounts.largest), scarce, apart, -size
 
 
 def _successors(key: str | None) -> Iterator[str]:
-    """Yield the model's key, its successor's, and so on to the newest."""
+    """Yield a model's key in data/models.yaml, the key of the successor of this model, and so on up to the newest model
+    of the line. Yield nothing for None."""
     while key:
         yield key
         key = models.successor_ids().get(key)
 
 
 def _is_current(key: str) -> bool:
-    """True if the model can be proposed and is not much older than the newest one."""
+    """True if the model with this key in data/models.yaml may be proposed (`_is_common`), and was released at most
+    CURRENT_MONTHS months before the newest model."""
     months = _release_months()
     return months[key] >= max(months.values()) - CURRENT_MONTHS and _is_common(key)
 
 
 def _is_common(key: str) -> bool:
-    """True if the model can be proposed: its shapes are known, and its default checkpoint is tuned for chat, in 16 bits
-    and run by transformers' own code."""
+    """True if the model with this key in data/models.yaml may be proposed: its architecture is known, and its
+    checkpoint is chat-tuned, not quantized, and runs with transformers' own code."""
     if not families.has_known_shapes(yaml_table("models")[key]["config"]):
         return False
     model = models.find_model(key)
@@ -205,16 +219,17 @@ def _is_common(key: str) -> bool:
 
 @cache
 def _release_months() -> Mapping[str, int]:
-    """Return the months from year 0 to the release of each model."""
+    """Return the month in which each model was released, counted from the year 0."""
     dates = {key: text.split("-") for key, text in models.release_months().items()}
     return {key: 12 * int(year) + int(month) for key, (year, month) in dates.items()}
 
 
 def _publisher(model: Model) -> str:
-    """Return the owner in the model's hub name."""
+    """Return the organization in the model's hub name."""
     return model.name.partition("/")[0]
 
 
 def _size_class(billions: float) -> int:
-    """Return the size class of a model; sizes in one class differ by less than about a third."""
+    """Return the size class of a model with this number of parameters, in billions. Every doubling of the number spans
+    two classes, so that sizes within one class differ by less than about a third."""
     return round(2 * log2(billions))

@@ -1,4 +1,4 @@
-"""A recipe from a few decisions (model, machine, method, sharding, length): its settings, in LLaMA-Factory's
+"""A new recipe made from a few decisions (model, machine, method, sharding, length): its settings, in LLaMA-Factory's
 order."""
 
 from __future__ import annotations
@@ -54,19 +54,22 @@ _TEXT_TOKENS = 512
 
 @dataclass(frozen=True)
 class NewRecipe:
-    """The decisions about a run that its recipe follows from.
+    """The decisions about a run from which its recipe follows.
 
-    `sharding`: a file of deepspeed/, or `fsdp`. `samples`: None stands for as many as the guidance says. `optimizer`: a
-    memory-saving optimizer for full fine-tuning on one device; `bf16` stands for AdamW in 16 bits. `transformers`: the
-    release that the recipe is for; None stands for the newest. `own_datasets`: the registry of the user's own data.
-    `workers`: processes that load samples, for each device. `stem`: name of the recipe's file, without its suffix.
-    `planned`: simulations of a model that no formula knows. `save_steps`: the share of the run from one checkpoint to
-    the next, or the number of all steps if the checkpoint at the end is the only one. `held`: the share of the data
-    that is held back for evaluation; None stands for the usual one. `no_evaluation`: why the run cannot evaluate at
-    each checkpoint; None if it can. `public`: the run uses the public data that it names, and the header block states
-    their rows and lengths. `extra`: additional settings by the heading under which they stand (model, method, dataset
-    or train); they replace others of the same name. `drop`: settings to leave out. `use`: a word for the purpose of the
-    run, which ends the file's name."""
+    `sharding`: a DeepSpeed file of deepspeed/, or `fsdp`. `samples`: number of samples; None means the recommended
+    number. `optimizer`: a memory-saving optimizer for full fine-tuning on one device; `bf16` means AdamW in 16 bits.
+    `transformers`: the release for which the recipe is made; None means the newest. `own_datasets`: the user's own
+    data. `workers`: loader processes for each device. `stem`: name of the recipe's file without suffix. `planned`:
+    simulations of a model type that the formulas do not know.
+
+    `save_steps`: the share of the run between two checkpoints, or the number of all steps if there is only a checkpoint
+    at the end. `held`: the share of the data held back for evaluation; None means the usual share. `no_evaluation`: why
+    the run cannot evaluate at each checkpoint; None if it can. `public`: the run trains on the public data that it
+    names, and the header block states their rows and lengths.
+
+    `extra`: additional settings by the heading under which they are written (model, method, dataset or train); they
+    replace settings of the same name. `drop`: settings to leave out. `use`: a word for the purpose of the run, with
+    which the file's name ends."""
 
     model: Model
     machine: Machine
@@ -94,12 +97,12 @@ class NewRecipe:
 
     @property
     def liger_helps(self) -> bool:
-        """True if Liger's fused loss can be used; for a simulated model, only if the simulation can fuse it, too."""
+        """True if Liger's fused loss can be used. For a simulated model, the simulation must support it, too."""
         return can_fuse_loss(self.machine.device, self.stage) and (self.planned is None or self.planned.fuses)
 
     @cached_property
     def run(self) -> RunSettings:
-        """The run that the recipe describes, predicted by the same formulas as any other run."""
+        """The run that the recipe describes. It is predicted by the same formulas as any other run."""
         header = {"samples": self.planned_samples, "transformers": self.transformers, "packages": list(self.packages)}
         settings = {key: value for key, value in self._settings() if key not in self.drop}
         workspace = Workspace("plan", (catalogue_root(),), registry=self.own_datasets or _catalogue_datasets())
@@ -108,86 +111,96 @@ class NewRecipe:
         return run.with_header({**run.header, **self._stated(run)}) if self.public else run
 
     def _stated(self, run: RunSettings) -> dict[str, int]:
-        """Return the header fields `rows` (of the public data) and `lengths` (tokens of a typical sample). The longest
-        sample is left out, so memory is judged for `cutoff_len` and the verdict holds for other data, too."""
-        known = published_tokens(run)
-        shown = (
+        """Return the header fields `rows` (rows of the public data) and `lengths` (tokens of a typical sample). The
+        longest sample is not stated: memory is then judged for `cutoff_len`, so the verdict holds for other data,
+        too."""
+        lengths = published_tokens(run)
+        image_tokens = (
             multimodal.usual_media_tokens(run, self.model, run.data.datasets, run.data.published)
             if self.has_images
             else 0
         )
-        fields = {"rows": run.data.published_rows, "lengths": min(known[0] + shown, self.length) if known else None}
+        fields = {
+            "rows": run.data.published_rows,
+            "lengths": min(lengths[0] + image_tokens, self.length) if lengths else None,
+        }
         return {name: value for name, value in fields.items() if value}
 
     @property
     def fits(self) -> bool:
-        """True if device and host memory fit up to the upper end of their bands. The host is asked first, because the
-        devices' memory may have to be simulated. Device memory that was not simulated counts as not fitting."""
+        """True if the upper ends of the predicted device memory and host memory are below the machine's limits. Host
+        memory is tested first, because device memory may have to be simulated. Device memory that was not simulated
+        counts as not fitting."""
         prediction = predict(self.run)
         return prediction.host_verdict in ("fits", "unknown") and prediction.device_verdict == "fits"
 
     @cached_property
     def lengths(self) -> Sequence[float]:
-        """Usual lengths of the samples, in tokens."""
+        """Expected lengths of the samples in tokens: estimated from the data if these can be read, otherwise from
+        published figures."""
         return estimate_sample_lengths(self.run).lengths[1]
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Packages that the recipe asks for: the Triton kernels of linear attention, if the device runs them in bf16.
-        Without them a step took 1.7 times as long on B200 (huggingface/transformers issue 48718)."""
+        """Packages that the recipe asks for: the Triton kernels of linear attention, if the model has linear attention
+        and the device runs the kernels in bf16. Without them a step took 1.7 times as long on B200
+        (huggingface/transformers issue 48718)."""
         runs = self.machine.device.vendor in ("nvidia", "amd") and self.machine.device.bf16
         mixer = self.model.arch.mixer if self.model.family.mixer == "delta" else None
         return mixer.facts.packages if mixer and runs else ()
 
     @property
     def planned_samples(self) -> int | None:
-        """Number of samples that the recipe is made for: the user's own number, else the recommended one."""
+        """Number of samples for which the recipe is made: the user's own number, or else the recommended one."""
         return self.samples or self.recommended
 
     @cached_property
     def guidance(self) -> SampleAmounts | None:
-        """Numbers of samples that public work used for the stage; None if not known."""
+        """Numbers of samples that public work used for this stage, method and model size; None if nothing is
+        published."""
         return guidance.sample_amounts(self.stage, self.method, self.model.billions, self.has_images)
 
     @property
     def recommended(self) -> int | None:
-        """Number of samples that data/samples.yaml recommends for the stage and the model's size; None if not known."""
+        """Number of samples that data/samples.yaml recommends for the stage and the model's size; None if it recommends
+        none."""
         return self.guidance.recommended.samples if self.guidance else None
 
     @property
     def rates(self) -> Mapping[str, Any]:
-        """Learning rate, effective batch and epochs from data/rates.yaml for the stage, the method and the model's
+        """Published learning rate, batch size and epochs (data/rates.yaml) for the stage, the method and the model's
         size."""
         return guidance.published_rates(self.model, self.method, self.stage, self.optimizer)
 
     @property
     def accumulation(self) -> int:
-        """Gradient accumulation steps: the most with which the effective batch does not exceed `batch`, at least
-        one."""
+        """Gradient accumulation steps, at least one: the most with which the effective batch does not exceed
+        `batch`."""
         return max(1, self.batch // (self.micro_batch * self.machine.world))
 
     @property
     def batch(self) -> int:
-        """Sequences of an optimizer step: the usual number, or as many as hold the usual number of samples if several
-        are packed into a sequence. If the run would have fewer than a hundred steps, the number is a smaller power of
-        two. If weights are gathered from the other devices, each device gets up to four sequences, so that the traffic
-        serves more tokens."""
+        """Number of sequences in one optimizer step: the usual batch size. If packing puts several samples into a
+        sequence, the number of sequences that hold a usual batch of samples. If weights are gathered from other
+        devices, each device gets up to four sequences, so that each transfer serves more tokens. If the run would have
+        fewer than a hundred steps, a smaller power of two."""
         usual = self.rates["batch"]
         batch, (rows, samples) = int(usual["default"]), self._packed
         if self.gathers:
             batch = max(batch, min(4 * self.machine.world, int(usual["high"] or 0)))
-        most = int(rows * float(self.rates["epochs"]["default"])) // _MIN_STEPS if rows else batch
-        most = min(most, int(batch / samples))
-        return batch if most >= batch else 1 << max(0, most.bit_length() - 1)
+        max_batch = int(rows * float(self.rates["epochs"]["default"])) // _MIN_STEPS if rows else batch
+        max_batch = min(max_batch, int(batch / samples))
+        return batch if max_batch >= batch else 1 << max(0, max_batch.bit_length() - 1)
 
     @property
     def gathers(self) -> bool:
-        """True if a device fetches the weights of each layer from the others."""
+        """True if each device gathers the weights of each layer from the other devices (ZeRO-3, FSDP)."""
         return self.sharding is not None and ("z3" in self.sharding or self.sharding == "fsdp")
 
     @property
     def _packed(self) -> tuple[int | None, float]:
-        """Return the number of sequences that the samples make (None if not known) and the samples in each sequence."""
+        """The number of sequences that the samples make (None if not known), and the mean number of samples in a
+        sequence."""
         if not self.public:
             return self.planned_samples, 1.0
         values = {"stage": self.stage, "cutoff_len": self.length, **dict(self._data())}
@@ -198,8 +211,8 @@ class NewRecipe:
 
     @cached_property
     def _rows(self) -> int | None:
-        """Number of samples in the data; None if not known. If texts are packed, the smaller of texts and sequences
-        counts, because LLaMA-Factory splits off the evaluation data before it packs."""
+        """Number of samples in the data; None if not known. If texts are packed, the smaller of the number of texts and
+        the number of packed sequences, because LLaMA-Factory splits off the evaluation data before packing."""
         if self.own_datasets is None:
             return self._packed[0]
         values = {"stage": self.stage, "cutoff_len": self.length, **dict(self._data())}
@@ -211,42 +224,44 @@ class NewRecipe:
 
     @property
     def why_not_evaluated(self) -> str | None:
-        """Reason why nothing is held back for evaluation; None if part of the data is."""
-        few = self._rows is not None and self._rows < _FEWEST_SAMPLES
-        return _TOO_FEW_SAMPLES if few else self.no_evaluation
+        """Reason why no data are held back for evaluation; None if a part of the data is held back."""
+        has_few_rows = self._rows is not None and self._rows < _FEWEST_SAMPLES
+        return _TOO_FEW_SAMPLES if has_few_rows else self.no_evaluation
 
     @property
     def evaluates(self) -> bool:
-        """True if part of the data is held back and measured at each checkpoint."""
+        """True if a part of the data is held back and evaluated at each checkpoint."""
         return self.why_not_evaluated is None
 
     @property
     def held_share(self) -> float:
-        """The share of the data that is held back for evaluation."""
+        """The share of the data that is held back for evaluation; smaller for larger data."""
         rows = self._rows or 0
-        return self.held or next((share for most, share in _HELD_SHARES.items() if rows < most), _HELD_SHARE_OF_MANY)
+        return self.held or next((share for limit, share in _HELD_SHARES.items() if rows < limit), _HELD_SHARE_OF_MANY)
 
     @property
     def name(self) -> str:
-        """Name that a catalogue recipe with these contents would have."""
+        """File name that this recipe would have in the catalogue, without suffix; `plan` if model or machine has no
+        such name."""
         name = recipe_labels.catalogue_name_with_variant(self.run) or "plan"
         return f"{name}-{self.use}" if self.use else name
 
     @property
     def template(self) -> str | None:
-        """Name of the model's chat template; for a base model the template of its chat-tuned sister, else `default`."""
+        """Name of the model's chat template. For a base model, the template of the chat-tuned model of the same family,
+        or else `default`. None if it is not known."""
         sister = models.find_model(self.model.hub[0]).template if self.model.hub else None
         return self.model.template or sister or ("default" if self.model.base else None)
 
     @property
     def output(self) -> str:
-        """Output folder, relative to the working directory. It is named after the recipe's file, because plans of
-        different contents may share a catalogue name."""
+        """Output folder, relative to the working directory. It is named after the recipe's file, because different
+        plans may have the same catalogue name."""
         return f"saves/{self.stem or self.name}"
 
     @property
     def has_images(self) -> bool:
-        """True if the model reads images and the samples have some."""
+        """True if the model reads images and the samples contain images."""
         if not self.model.reads_images or self.stage == "pt":
             return False
         if self.own_datasets:
@@ -256,13 +271,14 @@ class NewRecipe:
 
     @property
     def image_tokens(self) -> int:
-        """Image and video tokens of the sample that has most; tokens of one image if the data cannot be read."""
+        """Image and video tokens of the sample that has most of them; the tokens of one image if the data cannot be
+        read. 0 if the samples contain no images."""
         return multimodal.max_media_tokens(self.run, self.model, self.run.data.datasets) if self.has_images else 0
 
     @property
     def length_with_images(self) -> int:
-        """Maximum sample length in tokens. If the images of a sample are longer, a length that holds them and some
-        text."""
+        """Maximum sample length in tokens: `length`, or a greater length if the images of a sample and some text need
+        it."""
         return (
             self.length if self.image_tokens <= self.length else -(-(self.image_tokens + _TEXT_TOKENS) // 1024) * 1024
         )
@@ -349,9 +365,9 @@ class NewRecipe:
         yield from self.extra.get("train", {}).items()
 
     def _evaluation(self) -> Iterator[tuple[str, Any]]:
-        """Yield the settings that hold back part of the data, measure it at each checkpoint and keep the best
-        checkpoint. An adapter loads quickly, so its run ends with the best one. A stream holds back its first
-        samples."""
+        """Yield the settings that hold back a part of the data, evaluate it at each checkpoint and keep the best
+        checkpoint. An adapter loads quickly, so its run loads the best checkpoint at the end. If data are streamed, the
+        first samples are held back."""
         if not self.evaluates:
             return
         streams = self.extra.get("dataset", {}).get("streaming")
@@ -365,11 +381,11 @@ class NewRecipe:
 
 
 def can_wrap_layers(model: Model) -> bool:
-    """True if the layer class that FSDP shards by is known."""
+    """True if the name of the model's layer class, by which FSDP shards the model, is known."""
     return model.family.layer is not None
 
 
 @cache
 def _catalogue_datasets() -> Registry:
-    """Registry of the data sets that catalogue recipes name."""
+    """Return the data sets that the catalogue's dataset_info.json defines."""
     return dataset_registry.read_registry(catalogue_root() / "data" / dataset_registry.REGISTRY_FILE)

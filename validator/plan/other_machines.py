@@ -1,5 +1,5 @@
-"""The same run on other machines: the smallest change of machine or request with which something fits, and the same
-training on one, two, four, eight devices and more."""
+"""The same run on other machines: the smallest change of machine or request that makes it fit, and the same training on
+one, two, four, eight and more devices."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ _MORE_NODES = (2, 4, 8)
 
 @dataclass(frozen=True)
 class Upgrade:
-    """A draft that fits its machine, and what had to change for it."""
+    """A recipe with a changed machine or a changed request, which fits. `note` says what was changed."""
 
     draft: NewRecipe
     note: str
 
 
 def nearest_upgrades(start: NewRecipe, methods: Sequence[str]) -> list[Upgrade]:
-    """Return the smallest sufficient change of each kind: ZeRO instead of FSDP, another method, shorter samples, fewer
-    of the devices, more host memory, more devices of the same kind, larger devices."""
+    """Return the smallest sufficient change of each kind: ZeRO in place of FSDP, another method, shorter samples, fewer
+    devices of the same machine, more host memory, more devices of the same kind, larger devices. Kinds of change that
+    do not suffice are left out."""
     ways = (
         _without_fsdp(start, methods),
         _with_other_method(start, methods),
@@ -43,8 +44,8 @@ def nearest_upgrades(start: NewRecipe, methods: Sequence[str]) -> list[Upgrade]:
 
 
 def other_fitting_method(start: NewRecipe, methods: Sequence[str], older: str) -> list[Upgrade]:
-    """Return another method that fits, with the newest transformers or else with an older one; empty if there is
-    none."""
+    """Return a list with one recipe: that of the first other fine-tuning method that fits with the newest transformers,
+    or else with the transformers release `older`. The list is empty if no other method fits."""
     releases = (None, older)
     ways = (way for release in releases for way in _with_other_method(replace(start, transformers=release), methods))
     return [*islice(ways, 1)]
@@ -65,13 +66,14 @@ def _without_fsdp(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]
 
 
 def _with_other_method(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
-    others = [each for each in guidance.methods_with_rates(PLANNED_METHODS, start.stage) if each not in methods]
-    if draft := _first_fitting_run(start, start.machine, others):
+    other_methods = [each for each in guidance.methods_with_rates(PLANNED_METHODS, start.stage) if each not in methods]
+    if draft := _first_fitting_run(start, start.machine, other_methods):
         yield Upgrade(draft, f"with --method {draft.method}")
 
 
 def _with_shorter_samples(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
-    """Yield the run at half the length, a quarter and so on, down to the shortest usual length."""
+    """Yield the run with half of the sample length, with a quarter and so on, down to the shortest usual length.
+    Lengths with which the run does not fit are left out."""
     length = start.length // 2
     while length >= max(USUAL_LENGTHS[-1], start.image_tokens):
         if draft := _first_fitting_run(replace(start, length=length), start.machine, methods):
@@ -80,22 +82,24 @@ def _with_shorter_samples(start: NewRecipe, methods: Sequence[str]) -> Iterator[
 
 
 def _with_fewer_devices(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
-    """Yield the run on fewer of the devices: each device's process takes host memory of its own."""
-    here = start.machine
+    """Yield the run on 8, 4, 2 and 1 devices of the machine, as far as these are fewer than now and the run fits. Each
+    device's process takes host memory of its own, so that fewer devices need less of it."""
+    current = start.machine
     for count in (8, 4, 2, 1):
-        if count < here.devices and (draft := _first_fitting_run(start, here._replace(devices=count), methods)):
+        if count < current.devices and (draft := _first_fitting_run(start, current._replace(devices=count), methods)):
             yield Upgrade(draft, "fewer of the devices")
 
 
 def _with_more_host_memory(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
-    """Yield the run on a machine with the least host memory that suffices, in steps of 16 GiB."""
+    """Yield the run on a machine with just enough host memory, rounded up to a multiple of 16 GiB. Yield nothing if the
+    run would not fit with any amount of host memory."""
     plenty = replace(start, machine=start.machine._replace(host_ram_gib=1e6), workers=1)
     fitting = [draft for method in methods for speed in SPEED_CLASSES[1:]
                for draft in fitting_runs(replace(plenty, method=method), speed)]  # fmt: skip
     if fitting:
-        least = min(fitting, key=_host_memory_bytes)
-        machine = start.machine._replace(host_ram_gib=float(-(-_host_memory_bytes(least) // (16 * GIB)) * 16))
-        yield Upgrade(replace(least, machine=machine), "more host memory per node")
+        smallest_draft = min(fitting, key=_host_memory_bytes)
+        machine = start.machine._replace(host_ram_gib=float(-(-_host_memory_bytes(smallest_draft) // (16 * GIB)) * 16))
+        yield Upgrade(replace(smallest_draft, machine=machine), "more host memory per node")
 
 
 def _host_memory_bytes(draft: NewRecipe) -> float:
@@ -104,35 +108,35 @@ def _host_memory_bytes(draft: NewRecipe) -> float:
 
 
 def _with_more_devices(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
-    here, most = start.machine, start.machine.device.server_devices
-    counts = [(here.nodes, n) for n in (2, 4, 8, 16) if here.devices < n <= most]
-    counts += [(n, max(here.devices, most)) for n in _MORE_NODES if n > here.nodes]
+    current, max_devices = start.machine, start.machine.device.server_devices
+    counts = [(current.nodes, n) for n in (2, 4, 8, 16) if current.devices < n <= max_devices]
+    counts += [(n, max(current.devices, max_devices)) for n in _MORE_NODES if n > current.nodes]
     for nodes, count in counts:
-        machine = here._replace(nodes=nodes, devices=count)
-        machine = machine._replace(host_ram_gib=_larger_host_ram(machine, here))
+        machine = current._replace(nodes=nodes, devices=count)
+        machine = machine._replace(host_ram_gib=_larger_host_ram(machine, current))
         if draft := _first_fitting_run(start, machine, methods):
             yield Upgrade(draft, "more devices of the same kind")
 
 
 def _with_larger_devices(start: NewRecipe, methods: Sequence[str]) -> Iterator[Upgrade]:
-    here = start.machine
+    current = start.machine
     kinds = (devices.find_device(key)[0] for key in devices.device_ids())
-    larger = [kind for kind in kinds if kind.vendor == here.device.vendor and kind.common
-              and (kind.usable_gib or 0) > (here.device.usable_gib or 0)]  # fmt: skip
+    larger = [kind for kind in kinds if kind.vendor == current.device.vendor and kind.common
+              and (kind.usable_gib or 0) > (current.device.usable_gib or 0)]  # fmt: skip
     for kind in sorted(larger, key=lambda kind: kind.usable_gib or 0):
-        machine = here._replace(device=kind)
-        machine = machine._replace(host_ram_gib=_larger_host_ram(machine, here))
+        machine = current._replace(device=kind)
+        machine = machine._replace(host_ram_gib=_larger_host_ram(machine, current))
         if draft := _first_fitting_run(start, machine, methods):
             yield Upgrade(draft, "larger devices")
 
 
-def _larger_host_ram(machine: Machine, here: Machine) -> float | None:
-    return max(usual_host_ram(machine) or 0.0, here.host_ram_gib or 0.0) or None
+def _larger_host_ram(machine: Machine, current: Machine) -> float | None:
+    return max(usual_host_ram(machine) or 0.0, current.host_ram_gib or 0.0) or None
 
 
 def usual_host_ram(machine: Machine) -> float | None:
-    """Return host memory of the usual server with this device, GiB, in proportion to the devices used; None if not
-    known."""
+    """Return the host memory, in GiB, that belongs to the machine's devices in a usual server: in proportion to the
+    server's devices that are used. None if not known."""
     device = machine.device
     if device.shared_memory:
         return device.usable_gib
@@ -146,8 +150,9 @@ _NODES_COMPARED = (2, 4)
 
 
 def plans_by_device_count(best: NewRecipe, own_ram: bool) -> Sequence[tuple[Machine, Plan | None]]:
-    """Return the fastest plan of a draft's method and length on each machine of its kind; None if nothing fits.
-    `own_ram`: a node has the host memory that the draft's machine names, not that of the usual server."""
+    """Return pairs of a machine and the fastest plan on it, for each number of devices of the same kind. The plan has
+    the method and sample length of `best`, and is None if nothing fits the machine. If `own_ram` is true, each node has
+    the host memory of `best`'s machine; otherwise that of a usual server."""
     start = NewRecipe(
         best.model,
         best.machine,
@@ -168,12 +173,15 @@ def plans_by_device_count(best: NewRecipe, own_ram: bool) -> Sequence[tuple[Mach
     return compared
 
 
-def _machines_of_kind(here: Machine) -> Iterator[Machine]:
-    """Yield one node with 1, 2, 4 ... devices up to a full server, then several full servers."""
-    full = max(here.devices, here.device.server_devices)
+def _machines_of_kind(current: Machine) -> Iterator[Machine]:
+    """Yield machines with the same devices: one node with 1, 2, 4 … devices up to a full server, then several full
+    servers."""
+    full = max(current.devices, current.device.server_devices)
     counts = [count for count in (1, 2, 4, 8, 16) if count < full] + [full]
-    yield from (here._replace(nodes=1, devices=count) for count in counts)
-    nodes = sorted({*_NODES_COMPARED, here.nodes} - {1})
+    yield from (current._replace(nodes=1, devices=count) for count in counts)
+    nodes = sorted({*_NODES_COMPARED, current.nodes} - {1})
     yield from (
-        here._replace(nodes=count, devices=full) for count in nodes if count <= max(_NODES_COMPARED[0], here.nodes)
+        current._replace(nodes=count, devices=full)
+        for count in nodes
+        if count <= max(_NODES_COMPARED[0], current.nodes)
     )

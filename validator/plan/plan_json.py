@@ -1,5 +1,5 @@
-"""An answer of `plan` as rows, with its notes: the fields are the keys of `plan --format json`, in their order. GiB
-are 2^30 bytes."""
+"""The answer of `plan` as rows with notes. The fields of the rows are the keys of `plan --format json`, in their order.
+GiB are 2^30 bytes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _METHODS_BY_SIMULATION = {"qlora4": "qlora"}
 
 
 def answer_notes(answer: Answer) -> Iterator[str]:
-    """Yield notes on the device and model that were meant, on assumptions, on what is left out, and on the number of
-    samples."""
+    """Yield the notes on an answer: how device and model were understood, what is assumed, what is left out, and how
+    the number of samples compares with public runs."""
     if answer.newest_release_findings:
         cured = (plan.draft.transformers for plan in answer.plans if plan.draft.transformers)
         older, newest = next(cured, releases.previous_major_pair()[1]), releases.newest_pair()[1]
@@ -66,32 +66,37 @@ def _machine_notes(machine: Machine) -> Iterator[str]:
 
 
 def _simulation_notes(answer: Answer, planned: PlanSimulations) -> Iterator[str]:
-    """Yield notes on simulated figures: that they are simulated, and which methods are missing."""
+    """Yield notes on simulated memory: that the figures are simulated, which methods are missing and why."""
     yield f"memory is simulated, as no formula knows model type {planned.kind}; `check --simulate` judges the recipe"
-    there = {plan.draft.method for plan in answer.plans}
+    planned_methods = {plan.draft.method for plan in answer.plans}
     for why in dict.fromkeys(planned.failed.values()):
-        methods = [_METHODS_BY_SIMULATION.get(method, method) for method, its in planned.failed.items() if its == why]
-        if lacking := [method for method in methods if method not in there]:
-            yield f"{', '.join(lacking)} is left out: it {why}"
-    if made := planned.used_up:
+        methods = [
+            _METHODS_BY_SIMULATION.get(method, method) for method, reason in planned.failed.items() if reason == why
+        ]
+        if missing_methods := [method for method in methods if method not in planned_methods]:
+            yield f"{', '.join(missing_methods)} is left out: it {why}"
+    if simulation_count := planned.used_up:
         yield (
-            f"no more than {made} simulations are made at a time, and what was not simulated is taken not to fit; the "
-            "same command goes on from there, --method or --cutoff-len need fewer"
+            f"no more than {simulation_count} simulations are made at a time, and what was not simulated is taken not to "
+            "fit; the same command goes on from there, --method or --cutoff-len need fewer"
         )
 
 
 def _template_notes(draft: NewRecipe) -> Iterator[str]:
-    """Yield notes on a model that is not in the catalogue: where its config was found, and which template it gets and
+    """Yield notes on a model that is not in the tables: where its config.json was found, and which template it gets and
     why."""
     if draft.model.cached:
         yield f"the shapes of {draft.model.name} are those of its config.json in the {draft.model.cached} cache"
     if draft.model.identified_from and draft.stage != "pt":
-        named = f"template {draft.template}" if draft.template else "no template, so it is derived from the tokenizer"
-        yield f"{named}: {draft.model.identified_from}"
+        template_words = (
+            f"template {draft.template}" if draft.template else "no template, so it is derived from the tokenizer"
+        )
+        yield f"{template_words}: {draft.model.identified_from}"
 
 
 def _base_model_notes(model: Model) -> Iterator[str]:
-    """Yield the chat-tuned sister of a base model, because their names are nearly the same."""
+    """Yield a note that names the chat-tuned model of the same family if the model is a base model, because their names
+    are nearly the same."""
     tuned = models.find_model(model.hub[0]) if model.base and model.hub else None
     if tuned and not tuned.base:
         yield f"{model.name} is the base model; the one tuned for chat is {tuned.name}"
@@ -110,23 +115,24 @@ def _model_choice_notes(answer: Answer) -> Iterator[str]:
 
 
 def _sample_notes(draft: NewRecipe, samples: int | None) -> Iterator[str]:
-    """Yield how the number of samples compares with public runs; without a number, the one that the plan is made for.
-    Public numbers in blocks are not compared with texts that are still to be packed."""
-    known = draft.guidance
-    if known is None:
+    """Yield how the number of samples compares with public runs; without a number, the number for which the plan is
+    made. Public numbers that count blocks of tokens are not compared, because the user's texts are not packed into
+    blocks yet."""
+    amounts = draft.guidance
+    if amounts is None:
         return
-    number, by = known.recommended
-    if samples is None or known.unit != guidance.SAMPLE_UNIT:
-        seen = f", the least with an effect {known.effect.samples:,}" if known.effect else ""
-        yield f"the header states {guidance.count_in_words(number, known.unit)}, {by}; {known.usual}{seen}"
+    number, by = amounts.recommended
+    if samples is None or amounts.unit != guidance.SAMPLE_UNIT:
+        effect_words = f", the least with an effect {amounts.effect.samples:,}" if amounts.effect else ""
+        yield f"the header states {guidance.count_in_words(number, amounts.unit)}, {by}; {amounts.usual}{effect_words}"
         return
-    there = guidance.count_in_words(samples, known.unit)
-    if judged := known.few(samples) or known.many(samples):
-        yield f"{there}: {judged}"
-    elif samples < known.low:
-        yield f"{there}: {known.usual}; fewer may do if each is checked"
+    sample_count = guidance.count_in_words(samples, amounts.unit)
+    if judgement := amounts.few(samples) or amounts.many(samples):
+        yield f"{sample_count}: {judgement}"
+    elif samples < amounts.low:
+        yield f"{sample_count}: {amounts.usual}; fewer may do if each is checked"
     elif samples < number:
-        yield f"{there} are as many as usual: {known.usual}; {number:,} is {by}"
+        yield f"{sample_count} are as many as usual: {amounts.usual}; {number:,} is {by}"
 
 
 _LOSSES_BY_SPEED = {
@@ -138,7 +144,8 @@ _LOSSES_BY_SPEED = {
 
 @dataclass(frozen=True)
 class MachineRow:
-    """The target; `usable_gib` of one device."""
+    """The machine to plan for. `host_ram_gib`: main memory of one node, in GiB. `usable_gib`: the memory of one device
+    that a process can use, in GiB."""
 
     name: str
     host_ram_gib: float | None
@@ -147,9 +154,9 @@ class MachineRow:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """A run that fits, and what it gives up. `zero` is the DeepSpeed file, `set` the recipe's settings, `speed` the
-    class of the search. `hours` is the time for the samples, None if no rates of the device are published. `by_length`:
-    hours by the mean length of samples in tokens, if their length is not known."""
+    """A run that fits, and what it gives up. `zero`: its DeepSpeed file. `set`: the recipe's settings. `speed`: the
+    speed class of the search. `hours`: time for the samples; None if no rates are published for the device.
+    `by_length`: hours by mean sample length in tokens; empty if the sample lengths are known."""
 
     method: str
     speed: str
@@ -176,8 +183,8 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class ScaleRow:
-    """The same training on another number of devices. `efficiency`: device hours on the fewest devices on which it
-    fits, over device hours here; None if no run fits or no time is known."""
+    """The same training on another number of devices. `efficiency`: device hours on the smallest number of devices that
+    suffices, divided by the device hours on this number; None if no run fits or the time is not known."""
 
     machine: str
     devices: int
@@ -198,12 +205,14 @@ class _ChosenModel:
 
 @dataclass(frozen=True)
 class ChoiceRow(PlanRow, _ChosenModel):
-    """A model for the machine and the samples, and its plan. A dataclass takes the fields of its last base first."""
+    """A model that suits the machine and the samples, with its plan. The fields of `_ChosenModel` come first, because a
+    dataclass takes the fields of its last base class first."""
 
 
 @dataclass(frozen=True)
 class UpgradeRow:
-    """A machine on which something fits."""
+    """A changed machine or request with which a run fits. `zero` is the run's DeepSpeed file, and `note` says what was
+    changed."""
 
     machine: str
     host_ram_gib: float | None
@@ -214,7 +223,8 @@ class UpgradeRow:
 
 @dataclass(frozen=True)
 class TightRow:
-    """A run that is expected to fit, but not with a margin; sizes are expected GiB."""
+    """A run that is expected to fit, but without a margin. `zero` is its DeepSpeed file. `device_gib` and `host_gib`
+    are the expected memory in GiB."""
 
     method: str
     zero: str | None
@@ -225,9 +235,10 @@ class TightRow:
 
 @dataclass(frozen=True)
 class AnswerRows:
-    """The whole answer. At most one of plans, choices and reasons is not empty. `upgrades`: what would help if nothing
-    fits; beside reasons only another method. `tight`: a run without margin, if none fits with one. `scale`: other
-    numbers of devices, if asked for."""
+    """The complete answer. At most one of `plans`, `choices` and `reasons` has entries. `upgrades`: changes of machine
+    or request that would help if nothing fits; if `reasons` has entries, the only such change is another method.
+    `tight`: a run that fits without margin, if no run fits with a margin. `scale`: the same training on other numbers
+    of devices, if the user asked for it."""
 
     model: str | None
     machine: MachineRow
@@ -242,7 +253,7 @@ class AnswerRows:
 
 
 def answer_rows(answer: Answer) -> AnswerRows:
-    """Return the answer as rows to print, GiB rounded to 0.1."""
+    """Return the answer as rows to print, with GiB rounded to 0.1."""
     machine = answer.machine
     return AnswerRows(
         model=answer.model.name if answer.model else None,
@@ -298,7 +309,7 @@ def _rounded_cost(plan: Plan) -> Cost | None:
 
 
 def _scale_rows(scale: Sequence[tuple[Machine, Plan | None]]) -> Iterator[ScaleRow]:
-    """Yield a row for each machine, in the given order: fewest devices first."""
+    """Yield a row for each machine, in the given order, which begins with the fewest devices."""
     fewest: float | None = None
     for machine, plan in scale:
         hours = _rounded_hours(plan) if plan else None

@@ -1,5 +1,5 @@
-"""A new recipe as the text of a file: header block, launch command, headings, and a remark behind each setting that
-trades one thing for another."""
+"""A new recipe as the text of a file: header block, launch command, headings, and comments on settings that trade one
+thing for another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEADINGS = {"model_name_or_path": "model", "stage": "method", "dataset": "datas
 
 def render_recipe(draft: NewRecipe, planned: bool = True, head: Sequence[str] = ()) -> str:
     """Return the recipe as the text of a file: header block, the lines of `head` as comments, then the settings under
-    LLaMA-Factory's headings. `planned`: the header block states that `plan` made it."""
+    LLaMA-Factory's headings. `planned`: True if the header block shall name `plan` as the recipe's origin."""
     lines = ["# /// recipe", *(f"# {key}: {value}" for key, value in _header_lines(draft, planned)), "# ///"]
     lines += [*(["", *(f"# {line}" for line in head)] if head else []), *_launch_remark(draft)]
     for key, value in draft.run.args.values.items():
@@ -45,8 +45,9 @@ def render_recipe(draft: NewRecipe, planned: bool = True, head: Sequence[str] = 
 
 
 def _launch_remark(draft: NewRecipe) -> Iterator[str]:
-    """Yield the launch command as comments if `llamafactory-cli train` alone is not enough; `lmf-recipes explain`
-    prints the same command."""
+    """Yield the launch command as comment lines if torchrun starts the run in a way that needs more than
+    `llamafactory-cli train`: several nodes, or DeepSpeed on one device. `lmf-recipes explain` prints the same
+    command."""
     launch, command = Launch(draft.run), f"llamafactory-cli train recipes/{draft.name}.yaml"
     if launch.launcher != "torchrun":
         return
@@ -85,7 +86,7 @@ def _header_lines(draft: NewRecipe, planned: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _summary(draft: NewRecipe) -> str:
-    """Return one line on what the recipe trains, on which machine and how."""
+    """Return one line that says what the recipe trains, on which machine and how."""
     what = f"{_METHOD_WORDS[draft.method]} {_STAGE_WORDS[draft.stage]} of {recipe_labels.model_title(draft.model)}"
     return ", ".join([f"{what} on {_machine_words(draft.machine)}", *_memory_savings(draft)])
 
@@ -112,7 +113,8 @@ def _machine_words(machine: Machine) -> str:
 
 
 def _setting_remark(draft: NewRecipe, key: str) -> str:
-    """Return the comment on a setting's trade-off; empty if the setting needs none."""
+    """Return the comment to write after a setting of the new recipe, such as what the setting costs or needs. The text
+    is empty for a setting that needs no comment."""
     kept = "the best by eval_loss, and the last" if draft.evaluates else "none is known to be the best"
     shards_nothing = draft.machine.world == 1 and draft.sharding == "ds_z2.json"
     remarks = {
@@ -149,13 +151,15 @@ def _setting_remark(draft: NewRecipe, key: str) -> str:
 
 
 def _tower_stays_frozen(draft: NewRecipe) -> bool:
-    """True if PEFT refuses adapters in the model's towers (rule TRA919)."""
+    """True if the recipe trains an adapter, and PEFT refuses adapters in the model's vision or audio towers (rule
+    TRA919)."""
     refused = {"wrapped", "tower_clash"} & yaml_table("composites").get(draft.model.kind, {}).keys()
     return draft.method != "full" and bool(refused)
 
 
 def _image_tokens_remark(draft: NewRecipe) -> str:
-    """Return how many tokens an image of `image_max_pixels` becomes, for towers whose tokens grow with the pixels."""
+    """Return how many tokens an image of `image_max_pixels` becomes, as text for a comment. An empty string for towers
+    whose number of tokens does not grow with the pixels."""
     areas = (
         tower.patch_size**2 * tower.merge
         for tower in draft.model.arch.towers

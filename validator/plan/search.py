@@ -1,10 +1,10 @@
-"""Search over method, ZeRO file, offload, micro batch, length and checkpointing for what fits a machine, the
-soonest to finish first.
+"""The search over method, DeepSpeed file, offload, micro batch, length and activation checkpointing for runs that fit a
+machine. The run that finishes first comes first.
 
-The search goes through classes of runs, from the work that a step adds. `fastest` keeps all activations of
-unpacked weights; `fast` computes them twice (a forward pass more, about a third) or unpacks 4-bit weights;
-`medium` also gathers the weights of each layer from the other devices; `slow` also updates the optimizer in host
-memory; `slowest` also fetches the weights from there. What fits is then ranked by the time that it takes."""
+The search goes through classes of runs, by the work that they add to a step. `fastest` keeps all activations of
+unquantized weights. `fast` computes activations twice (one more forward pass, about a third) or unpacks 4-bit weights.
+`medium` also gathers the weights of each layer from the other devices. `slow` also updates the optimizer in host
+memory. `slowest` also fetches the weights from host memory. The runs that fit are then ranked by their time."""
 
 from __future__ import annotations
 
@@ -59,41 +59,43 @@ _FEWER_HELD_SHARES = (0.02, 0.01, 0.005, 0.002, 0.001)
 
 @dataclass(frozen=True)
 class Plan:
-    """A run and the speed class in which the search found it. `headroom_gib`: device memory left at the upper end of
-    the 90 % band."""
+    """A run, with the speed class in which the search found it. `headroom_gib`: device memory that is left at the upper
+    end of the 90 % band."""
 
     draft: NewRecipe
     speed: str
 
     def with_decisions(self, **decisions: Any) -> Plan:
-        """Return the plan with other decisions in its draft."""
+        """Return a copy of the plan whose new recipe (`draft`) is made from these other decisions, given by the field
+        names of NewRecipe."""
         return replace(self, draft=replace(self.draft, **decisions))
 
     @property
     def device_gib(self) -> float:
-        """Expected memory of the worst device, GiB; 0 if it is not known."""
+        """Expected memory, in GiB, of the device that needs most; 0 if not known."""
         memory = predict(self.draft.run).device_memory
         return memory.expected / GIB if memory else 0.0
 
     @property
     def host_gib(self) -> float:
-        """Expected host memory of a node, GiB; 0 if it is not known."""
+        """Expected host memory of a node, in GiB; 0 if not known."""
         memory = predict(self.draft.run).host_memory
         return memory.expected / GIB if memory else 0.0
 
     @cached_property
     def pace(self) -> TrainingTime | None:
-        """Predicted time, corrected by what was measured on this machine; None if no rates of the device are known."""
+        """Predicted time of the run, corrected by measurements on this machine; None if no rates are published for the
+        device."""
         return predict_training_time(self.draft.run, correction=self._correction)
 
     @property
     def hours(self) -> Band | None:
-        """Hours of the whole run; None if they are not known."""
+        """Predicted hours of the whole run, as a 90 % band; None if they are not known."""
         return self.pace.hours if self.pace else None
 
     @property
     def by_length(self) -> Mapping[int, Band]:
-        """Hours by the mean length of samples in tokens, as `explain` prints them; empty if the length is known."""
+        """Hours by mean sample length in tokens, as `explain` prints them; empty if the sample lengths are known."""
         return hours_by_length(self.draft.run, self._correction)
 
     @property
@@ -102,19 +104,20 @@ class Plan:
 
     @cached_property
     def duration(self) -> float:
-        """Expected seconds per sample over all epochs, to compare runs on the same samples; 0 if no rates of the device
-        are published."""
+        """Expected seconds per sample over all epochs, to compare runs on the same samples; 0 if no rates are published
+        for the device."""
         draft = self.draft
         return (seconds_per_sample(draft.run, draft.lengths) or 0.0) * float(draft.rates["epochs"]["default"])
 
     def is_clearly_sooner(self, other: Plan) -> bool:
-        """True if this plan is done sooner with the same samples, by more than the predictions of time can be off."""
+        """True if this plan finishes the same samples sooner than the other plan, by more than the error of the
+        predicted times."""
         return _ABOUT_EQUAL_RATIO * self.duration < other.duration
 
     @property
     def overhead_doublings(self) -> int:
-        """Doublings of the step time by overhead (communication, offload, waiting for the processor). If times are not
-        known, the number of speed classes below `fast`."""
+        """How often overhead (communication, offload, waiting for the CPU) doubles the time of a step, rounded. If
+        times are not known, the number of speed classes below `fast`."""
         if self.pace is None:
             return SPEED_CLASSES.index(self.speed) - SPEED_CLASSES.index("fast")
         step = self.pace.step
@@ -128,8 +131,9 @@ class Plan:
 
 
 def find_plans(start: NewRecipe, methods: Sequence[str], lengths: Sequence[int]) -> list[Plan]:
-    """Return the first one or two plans of each method that fit and pass `check`, best first, for the first length at
-    which anything fits. A method that `check` accepts only with an earlier transformers is planned for that release."""
+    """Return one or two plans for each method that fit and pass `check`, best first. The lengths are tried in the given
+    order; plans are made for the first length at which any method fits. A method that `check` accepts only with an
+    earlier transformers is planned for that release."""
     for length in lengths:
         plans: list[Plan] = []
         for method in methods:
@@ -144,7 +148,8 @@ def find_plans(start: NewRecipe, methods: Sequence[str], lengths: Sequence[int])
 
 
 def _rank_plans(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
-    """Return the plans by duration, but the first of the methods leads if it takes about as long."""
+    """Return the plans, the shortest duration first. The best plan with the first of the `methods` leads if it takes
+    about as long as the fastest plan."""
 
     def order(plan: Plan) -> tuple[float, int, int]:
         return plan.duration, SPEED_CLASSES.index(plan.speed), methods.index(plan.draft.method)
@@ -156,9 +161,9 @@ def _rank_plans(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
 
 
 def on_older_transformers(start: NewRecipe) -> NewRecipe | None:
-    """Return the draft with an earlier transformers if `newest_release_findings` has reasons against the newest release
-    and none against the earlier one: the last before the newest major release, else another. Device memory does not
-    count."""
+    """Return the recipe with an earlier transformers release, if the newest release has findings
+    (`newest_release_findings`) and the earlier one has none; else None. The last release before the newest major one is
+    tried first. Device memory is not considered."""
     if not newest_release_findings(start):
         return None
     older = (replace(start, transformers=version) for version in releases.earlier_transformers())
@@ -166,8 +171,9 @@ def on_older_transformers(start: NewRecipe) -> NewRecipe | None:
 
 
 def newest_release_findings(start: NewRecipe) -> list[str]:
-    """Return reasons against the draft's transformers release: findings of `check`, or too little host memory for the
-    experts of a mixture, which every process of transformers 5 loads under ZeRO-3."""
+    """Return the reasons against the recipe with its transformers release, as messages: the findings of `check`. If
+    there are no findings, the reason may be too little host memory for a mixture of experts, because every process of
+    transformers 5 loads all experts under ZeRO-3."""
     if found := blocking_findings(start):
         return found
     experts = loaded_experts(start)
@@ -175,8 +181,8 @@ def newest_release_findings(start: NewRecipe) -> list[str]:
 
 
 def loaded_experts(start: NewRecipe) -> float:
-    """Return GiB of experts that the processes of a node would load under ZeRO-3 if host memory is too small for them,
-    else 0."""
+    """Return how many GiB of expert weights the processes of a node would load under ZeRO-3, if host memory is too
+    small for them; otherwise 0."""
     if start.machine.world == 1 or not start.model.family.merges:
         return 0.0
     sharded = predict(replace(start, sharding="ds_z3.json").run)
@@ -186,16 +192,18 @@ def loaded_experts(start: NewRecipe) -> float:
 
 
 def lengths_to_try(start: NewRecipe) -> list[int]:
-    """Return the lengths in tokens to try if none is asked for, longest first: the usual ones, each long enough for the
-    images. A model with fewer positions than any of them gets all that it has."""
+    """Return the sample lengths, in tokens, to try if the user names none, longest first: the usual lengths, extended
+    if the images of a sample need more. For a model with fewer positions than every usual length, its number of
+    positions."""
     longest = start.model.positions or USUAL_LENGTHS[0]
     lengths = [each for each in USUAL_LENGTHS if each <= longest] or [longest]
     return list(dict.fromkeys(replace(start, length=each).length_with_images for each in lengths))
 
 
 def first_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
-    """Return the plan of least duration among those that recompute activations. Once a method fits in class `fast`,
-    later methods are not tried: 4-bit weights would only take time to unpack."""
+    """Return the fastest plan of these methods among runs that recompute activations (every speed class except
+    `fastest`); None if no run fits. Once a method fits in the speed class `fast`, later methods are not tried, because
+    4-bit weights would only add time for unpacking."""
     plans: list[Plan] = []
     for method in methods:
         plans += _fastest_plans(replace(start, method=method), "fast")
@@ -205,10 +213,11 @@ def first_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
 
 
 def _fastest_plans(start: NewRecipe, begin: str = "fastest") -> Iterator[Plan]:
-    """Yield the plan of the first speed class in which the draft fits. If that is `fastest`, also yield the plan of
-    class `fast`, which leaves more memory free. If it is `fast` with micro batch 1, also yield the plan of class
-    `medium` if its larger micro batch makes it clearly faster. Full fine-tuning that fits in no class is tried with
-    memory-saving optimizers; full fine-tuning that fits only with offload is also tried with AdamW in 16 bits."""
+    """Yield the plan of the first speed class that fits, from the class `begin` on, and sometimes a second plan. A plan
+    in `fastest` is followed by a plan in `fast`, which leaves more memory free. A plan in `fast` with micro batch 1 is
+    followed by a plan in `medium`, if the larger micro batch there makes the run clearly faster. Full fine-tuning that
+    fits in no class is tried with memory-saving optimizers; full fine-tuning that fits only with offload is also tried
+    with AdamW in 16 bits."""
     optimizers: Sequence[str] = list(memory_savers())
     of_one_sample: Plan | None = None  # the plan of class `fast`, if its micro batch is 1
     for speed in SPEED_CLASSES[SPEED_CLASSES.index(begin) :]:
@@ -225,13 +234,14 @@ def _fastest_plans(start: NewRecipe, begin: str = "fastest") -> Iterator[Plan]:
 
 
 def with_rarer_checkpoints(plan: Plan) -> Plan:
-    """Return the plan with its checkpoints spaced by time: one each hour on a single node, each half hour on several.
-    The distance is a share of the run, a tenth or less, which suits other data, too. Checkpoints lie further apart if
-    they would take a tenth of the run (rule TRA926); if two would, only the one at the end is written."""
+    """Return the plan with checkpoints at a suitable distance: one each hour on a single node, one each half hour on
+    several nodes. The distance is written as a share of the run, at most a tenth, so that it suits other data, too. If
+    checkpoints would take a tenth of the run's time (rule TRA926), they are further apart; if even two would, only the
+    checkpoint at the end is written."""
     total = (plan.pace and plan.pace.steps) or plan.draft.run.steps or 1
     seconds = _HOUR if plan.draft.machine.nodes == 1 else _HOUR / 2
-    wanted = seconds / plan.pace.step.expected if plan.pace else _USUAL_SAVE_STEPS
-    share = max((share for share in _SAVE_SHARES if share * total <= wanted), default=_SAVE_SHARES[0])
+    steps_between = seconds / plan.pace.step.expected if plan.pace else _USUAL_SAVE_STEPS
+    share = max((share for share in _SAVE_SHARES if share * total <= steps_between), default=_SAVE_SHARES[0])
     plan = plan.with_decisions(save_steps=share)
     while _takes_a_tenth(plan, RunPart.SAVES) and plan.draft.save_steps < MAX_SHARE_BETWEEN_SAVES:
         plan = plan.with_decisions(save_steps=min(2 * plan.draft.save_steps, MAX_SHARE_BETWEEN_SAVES))
@@ -243,8 +253,9 @@ def with_rarer_checkpoints(plan: Plan) -> Plan:
 
 
 def _with_fewer_evaluations(plan: Plan) -> Plan:
-    """Return the plan with evaluations, and so checkpoints, further apart, up to the distance at which a killed run
-    loses much (rule TRA424); else with fewer samples held back; else without evaluation."""
+    """Return the plan with less time spent on evaluation. First, evaluations and checkpoints are moved further apart,
+    up to the distance at which a killed run loses much (rule TRA424). Otherwise fewer samples are held back; if that
+    does not suffice, there is no evaluation."""
     draft, run = plan.draft, plan.pace.run if plan.pace else None
     apart = min(2 * draft.save_steps, MAX_SHARE_BETWEEN_SAVES)
     if draft.save_steps < apart and run and apart * run.expected <= _MAX_SECONDS_LOST:
@@ -254,40 +265,45 @@ def _with_fewer_evaluations(plan: Plan) -> Plan:
 
 
 def _takes_a_tenth(plan: Plan, part: RunPart) -> bool:
-    """True if more than a tenth of the run's time goes to this part."""
+    """True if `part`, such as the saving of checkpoints, takes more than a tenth of the predicted time of the plan's
+    run."""
     run = plan.pace.run if plan.pace else None
     return bool(run and run.terms.get(part, 0.0) > _ONE_TENTH * run.expected)
 
 
 def fitting_runs(start: NewRecipe, speed: str) -> Iterator[NewRecipe]:
-    """Yield the runs of a speed class that fit and pass `check`. Runs without Liger come first, because Liger is one
-    more package to install."""
+    """Yield the runs of a speed class that fit and pass `check`. `speed`: a class of SPEED_CLASSES, by the work that
+    sharding, offload and recomputation add to a step. Runs without Liger come first, because Liger is a further package
+    to install."""
     for member in promising(_groups(start, speed), lambda member: member.fits):
         if member.fits and not _errors_and_warnings(member := with_best_micro_batch(member)):
             yield member
 
 
 def _groups(start: NewRecipe, speed: str) -> Iterator[tuple[list[NewRecipe], list[NewRecipe]]]:
-    """Yield a group of runs for each ZeRO file of a speed class: the run with Liger, which never needs more memory, and
-    the runs without and with it."""
+    """Yield a pair of lists of runs for each DeepSpeed file of a speed class. The first list holds the run that needs
+    least memory, with Liger if that can be used. The second list holds all runs to try: without and with Liger."""
     for engine in _deepspeed_files(start, speed):
-        most = replace(start, sharding=engine, liger=start.liger_helps, recompute=speed != "fastest")
-        if predict(most.run).host_verdict in ("tight", "exceeds") and predict(most.run).device_verdict == "fits":
-            most = replace(most, workers=1)  # each process that loads samples takes host memory
-        if not most.fits:
-            most = replace(most, no_evaluation=EVALUATION_TOO_LARGE)
-        yield [most], [replace(most, liger=False), most] if most.liger else [most]
+        frugal_run = replace(start, sharding=engine, liger=start.liger_helps, recompute=speed != "fastest")
+        if (
+            predict(frugal_run.run).host_verdict in ("tight", "exceeds")
+            and predict(frugal_run.run).device_verdict == "fits"
+        ):
+            frugal_run = replace(frugal_run, workers=1)  # each process that loads samples takes host memory
+        if not frugal_run.fits:
+            frugal_run = replace(frugal_run, no_evaluation=EVALUATION_TOO_LARGE)
+        yield [frugal_run], [replace(frugal_run, liger=False), frugal_run] if frugal_run.liger else [frugal_run]
 
 
 def first_to_simulate(start: NewRecipe) -> NewRecipe:
-    """Return the run that every search for the draft's method reaches: with recomputation, and unsharded weights unless
-    FSDP is asked for."""
+    """Return the run that every search for the recipe's method reaches, to simulate it first: with activation
+    checkpointing, and with unsharded weights unless the user asks for FSDP."""
     engines = (engine for speed in ("fast", "medium") for engine in _deepspeed_files(start, speed))
     return replace(start, sharding=next(engines, None))
 
 
 def most_frugal_runs(start: NewRecipe) -> Iterator[Plan]:
-    """Yield the draft in each speed class and with each ZeRO file, with every other memory saving, whether it fits or
+    """Yield the recipe with every memory saving, once for each speed class and DeepSpeed file, whether it fits or
     not."""
     for speed in SPEED_CLASSES[1:]:
         for engine in _deepspeed_files(start, speed):
@@ -298,9 +314,9 @@ def most_frugal_runs(start: NewRecipe) -> Iterator[Plan]:
 
 
 def find_tight_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
-    """Return the first run that is expected to fit but exceeds the machine at the upper end of the 90 % band, with
-    nothing else that `check` has against it; None if there is none. A run whose device memory was not simulated does
-    not count."""
+    """Return the first run that is expected to fit, but exceeds the machine at the upper end of the 90 % band, and
+    against which `check` has nothing else; None if there is no such run. A run whose device memory was not simulated
+    does not count."""
     for method in methods:
         for plan in most_frugal_runs(replace(start, method=method)):
             found = predict(plan.draft.run)
@@ -315,8 +331,9 @@ def find_tight_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
 
 
 def _deepspeed_files(start: NewRecipe, speed: str) -> tuple[str | None, ...]:
-    """Return the ZeRO files of a speed class; None stands for no DeepSpeed. Adapters have little optimizer state to
-    shard or to offload. 4-bit weights need bitsandbytes, are unpacked at every use, and stay on the device."""
+    """Return the DeepSpeed files to try in a speed class (SPEED_CLASSES, by the work that they add to a step). In the
+    result, None means no DeepSpeed, and `fsdp` means FSDP. For 4-bit weights fewer files are tried: these weights need
+    bitsandbytes, are unpacked at every use and stay on the device."""
     several, packed = start.machine.world > 1, start.method == "qlora"
     if packed and (start.model.quantized or 4 not in start.machine.device.bitsandbytes):
         return ()
@@ -325,8 +342,8 @@ def _deepspeed_files(start: NewRecipe, speed: str) -> tuple[str | None, ...]:
     if start.sharding == "fsdp":
         possible = several and not packed and new_recipe.can_wrap_layers(start.model)
         return ("fsdp",) if speed == "medium" and possible else ()
-    asked = "fast" if speed == "fastest" else speed
-    files = (each for each in sharding_files(start.machine) if each.speed == asked)
+    file_speed = "fast" if speed == "fastest" else speed
+    files = (each for each in sharding_files(start.machine) if each.speed == file_speed)
     return tuple(each.name for each in files if _is_planned(start, each, speed))
 
 
@@ -351,19 +368,19 @@ def _takes_memory_savers(start: NewRecipe) -> bool:
 
 
 def _can_use_optimizer(start: NewRecipe) -> bool:
-    """True if the draft's optimizer runs on its machine. GaLore, APOLLO and BAdam update layer by layer, which
-    LLaMA-Factory does on one device only."""
+    """True if the recipe's optimizer can be used on its machine. GaLore, APOLLO and BAdam update layer by layer, which
+    LLaMA-Factory supports on one device only."""
     bits = memory_savers()[start.optimizer].bits if start.optimizer else None
     possible = _takes_memory_savers(start) and bits in (None, *start.machine.device.bitsandbytes)
     return possible and (start.machine.world == 1 or start.optimizer == "bf16")
 
 
 def with_best_micro_batch(start: NewRecipe) -> NewRecipe:
-    """Return the draft with the fastest micro batch that fits and does not exceed the usual effective batch. If several
-    are equally fast, take the largest. A larger micro batch fills a device better, but pads more. With `neat_packing`
-    flash attention takes one sequence at a time (rule TRA608)."""
-    most = 1 if start.run.batch.neat_packing else min(MAX_MICRO_BATCH, start.batch // start.machine.world)
-    sizes = [1 << power for power in reversed(range(1, max(most, 1).bit_length()))]
+    """Return the recipe with the fastest micro batch that fits and does not exceed the usual effective batch; of
+    equally fast ones, the largest. A larger micro batch fills a device better, but pads more. With `neat_packing` the
+    micro batch is 1, because flash attention takes one sequence at a time (rule TRA608)."""
+    max_micro_batch = 1 if start.run.batch.neat_packing else min(MAX_MICRO_BATCH, start.batch // start.machine.world)
+    sizes = [1 << power for power in reversed(range(1, max(max_micro_batch, 1).bit_length()))]
     lengths = start.lengths
     soonest = sorted([*(replace(start, micro_batch=micro) for micro in sizes), start],
                      key=lambda each: seconds_per_sample(each.run, lengths) or 0.0)  # fmt: skip
@@ -371,7 +388,7 @@ def with_best_micro_batch(start: NewRecipe) -> NewRecipe:
 
 
 def blocking_findings(start: NewRecipe) -> list[str]:
-    """Return the messages of `check`'s errors and warnings about the run, without those on memory."""
+    """Return the messages of the errors and warnings that `check` would report for the run, without those on memory."""
     sharded = start.method == "full" and start.machine.world > 1 and start.sharding is None
     found = _errors_and_warnings(replace(start, sharding="ds_z3.json") if sharded else start, judge_memory=False)
     return [each.message for each in found]
@@ -384,8 +401,9 @@ _NOT_AGAINST_PLANS = ("PTH", "DAT", "TRA620", "TRA92", "TRA42", "TRA114")
 
 
 def _errors_and_warnings(start: NewRecipe, judge_memory: bool = True) -> list[Problem]:
-    """Return the run's errors and warnings that count against a plan. Memory findings are left out for the user's own
-    data, because no registry has these yet. Nothing is simulated here: a run that fits was simulated before."""
+    """Return the errors and warnings about the run that count against a plan. Memory findings are left out if
+    `judge_memory` is False, and for the user's own data, because no dataset_info.json defines these yet. No simulation
+    is made here: a run that fits was simulated before."""
     settled = replace(start, planned=start.planned.without_new_ones) if start.planned else start
     memory = () if judge_memory and not start.own_datasets else ("FIT",)
     return find_problems(settled.run, but=(*_NOT_AGAINST_PLANS, *memory))
