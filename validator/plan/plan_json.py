@@ -77,8 +77,8 @@ def _simulation_notes(answer: Answer, planned: PlanSimulations) -> Iterator[str]
             yield f"{', '.join(missing_methods)} is left out: it {why}"
     if simulation_count := planned.used_up:
         yield (
-            f"no more than {simulation_count} simulations are made at a time, and what was not simulated is taken not to "
-            "fit; the same command goes on from there, --method or --cutoff-len need fewer"
+            f"no more than {simulation_count} simulations are made at a time, and what was not simulated is taken not "
+            "to fit; the same command goes on from there, --method or --cutoff-len need fewer"
         )
 
 
