@@ -14,8 +14,9 @@ _LARGEST_SIZE, _MOST_LAYERS = 10**9, 10**4
 
 
 def checked_size(name: str, value: object) -> int:
-    """Return `value`, the size in the field `name`. Raises RecipeError, which names the field, if the value is not a
-    positive whole number or exceeds the limit."""
+    """Return `value`, the size in the field `name` of a config.json. Raises RecipeError, which names the field, if the
+    value is not a positive whole number, or is greater than any real model's: `_MOST_LAYERS` for numbers of layers,
+    `_LARGEST_SIZE` for other sizes."""
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise RecipeError(f"config.json: `{name}` is {clip(repr(value))}, not a positive whole number")
     largest = _MOST_LAYERS if name.endswith(("layers", "depth")) else _LARGEST_SIZE

@@ -299,8 +299,8 @@ def parse_machine(text: str, host_ram_gib: float | None = None) -> Machine:
 
 
 def _single_device_hint(text: str) -> str:
-    """Return the hint `; one is 1xa100-80g` if the text is a device's name without a number of devices, else an empty
-    text."""
+    """Return the end of a message that shows how to write one device, such as `; one is 1xa100-80g` for the text
+    `a100-80g`. Empty if the text is not the name of a device."""
     try:
         return f"; one is 1x{find_device(text)[0].id}"
     except RecipeError:

@@ -36,8 +36,8 @@ def newest_pair() -> ReleasePair:
 
 
 def earlier_transformers() -> list[str]:
-    """Return the transformers releases that the newest LLaMA-Factory accepts, except the newest one. The newest release
-    of an earlier major version comes first."""
+    """Return the transformers releases that the newest LLaMA-Factory accepts, without the newest of them. The newest
+    release of an earlier major version comes first if there is one; the others follow, newest first."""
     versions = [version for release, version in known_pairs()[1:] if release == newest_pair()[0]]
     return sorted(versions, key=lambda version: version != previous_major_pair()[1])
 

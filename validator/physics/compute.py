@@ -277,9 +277,9 @@ def _int8_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) ->
 
 
 def weight_update_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:
-    """Seconds of the casts of one layer's trained weights, and of the accumulation of their gradients. Autocast makes a
-    half-precision copy of each matrix for each pass, and casts the gradient of the copy back. With gradient
-    accumulation, each new gradient is added to the earlier one. Zero if only adapters train."""
+    """Seconds that one layer's trained weights cost in each pass of one micro batch, beside the optimizer's step:
+    Autocast makes a half-precision copy of each matrix for each pass, and casts the gradient of the copy back. With
+    gradient accumulation, each new gradient is added to the earlier one. Zero if only adapters train."""
     if step.trains_adapter:
         return PassCost(TimeTerm.ELEMENTWISE, 0.0, 0.0)
     cast = (step.sizes.trained + 2.0) if step.sizes.autocast_copies else 0.0

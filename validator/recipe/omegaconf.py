@@ -69,7 +69,8 @@ class _ExactLoader(_BaseLoader):  # type: ignore[misc]
 
 
 class _OmegaConfLoader(_ExactLoader):
-    """PyYAML's safe loader with OmegaConf's resolvers (omegaconf/_yaml.py)."""
+    """PyYAML's safe loader that gives plain scalars the types that OmegaConf gives them (the implicit resolvers of
+    omegaconf/_yaml.py), so that `1e-4` is a number. Interpolations such as `${name}` are not resolved here."""
 
 
 _OmegaConfLoader.add_implicit_resolver(

@@ -77,10 +77,10 @@ class Launch:
 
     @cached_property
     def launcher(self) -> Launcher:
-        """The program that starts the training processes. accelerate, if the recipe's header block names an accelerate
-        file; else Ray, if USE_RAY is set. Otherwise LLaMA-Factory starts torchrun for several processes, and even for
-        one process with DeepSpeed or FORCE_TORCHRUN (launcher.py). In all other cases "python": llamafactory-cli itself
-        is the one process that trains."""
+        """The program that starts the training processes, by the first rule that applies. "accelerate": the recipe's
+        header block names an accelerate file. "ray": USE_RAY is set. "torchrun": the run has several processes, or uses
+        DeepSpeed, or FORCE_TORCHRUN is set (launcher.py; for DeepSpeed on one device, which stops without it, `env`
+        sets FORCE_TORCHRUN). Else "python": llamafactory-cli itself is the one process that trains."""
         if self.run.accelerate:
             return "accelerate"
         if uses_ray():

@@ -90,8 +90,9 @@ def _packed_weight(linear: nn.Linear, state: Any, double: bool, kind: str) -> An
 
 
 def _linear_8bit(linear: nn.Linear) -> tuple[nn.Module, Tensors]:
-    """Return an 8-bit module in place of a linear module, and the tensor of its scales. bitsandbytes' path for CPUs is
-    replaced by its path for CUDA. Outliers are left out, because they are few."""
+    """Return an 8-bit module in place of a linear module, and its scales. The module runs the operations that
+    bitsandbytes runs on CUDA, not those for CPUs. The 16-bit product of the outlier columns is not simulated, because
+    these columns are few."""
     _functions.MatMul8bitFp = _functions.MatMul8bitLt  # the path of CPUs
     module = _without_values(bnb.nn.Linear8bitLt, linear.in_features, linear.out_features, has_fp16_weights=False)
     shape = (linear.out_features, linear.in_features)

@@ -116,8 +116,8 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(request: SimulationRequest, real: bool = False) -> LoadedModel:
-    """Load the model of a request with its adapters, in training mode. With `real`, weights have values, and 4-bit
-    weights are really quantized."""
+    """Load the model of a request with its adapters, in training mode. By default its tensors have shapes and types,
+    but no values. With `real`, weights have random values, and 4-bit weights are really quantized."""
     config = build_config(request.model, request.depth)
     config._attn_implementation = _install_attention(request.attn, request.padded)
     if request.liger:
