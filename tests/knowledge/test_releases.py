@@ -211,7 +211,7 @@ def test_warmup_by_release(values: dict[str, float], five: int, four: int) -> No
 @pytest.mark.parametrize(
     ("text", "header", "code", "says"),
     [
-        ("use_eaft_loss: true", {"llamafactory": ">=0.9.4"}, "SCH001", "0.9.4, which the recipe admits"),
+        ("use_eaft_loss: true", {"llamafactory": ">=0.9.4"}, "SCH001", "0.9.4, which the recipe allows"),
         ("group_by_length: true", {}, "SCH001", "train_sampling_strategy"),
         ("group_by_length: true", {"llamafactory": "0.9.4"}, "SCH006", "gone since transformers 5.2.0"),
         ("use_cache: true", {"llamafactory": ">=0.9.3"}, "SCH001", "0.9.4"),

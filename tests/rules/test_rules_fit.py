@@ -82,7 +82,7 @@ def test_the_message_about_the_host_names_what_would_fit() -> None:
 def test_a_band_that_is_wide_for_lack_of_measurements_says_so() -> None:
     for values in ({"finetuning_type": "full"}, {"cutoff_len": 12000}):
         for found in fit("1xascend-910b-32g", 1024, **values).values():
-            assert "(wide band: few measurements of this kind of device are public)" in found.message
+            assert "(wide range, as few measurements of this kind of device are public)" in found.message
     assert "wide band" not in fit("1xrtx-4090", 1024, finetuning_type="full")["FIT001"].message
 
 
@@ -127,4 +127,4 @@ def test_need_and_limit_have_the_decimals_that_tell_them_apart() -> None:
     (message,) = [each.message for each in found if each.code == "FIT001"]
     need = message.split()[3]
     assert float(need) > usable > float(need) - 0.05
-    assert f", a100-40g has {usable:.3f} usable" in message
+    assert f", and a100-40g has {usable:.3f} usable" in message

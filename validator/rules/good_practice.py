@@ -64,7 +64,7 @@ class _PublishedSetting(NamedTuple):
         used = "and".join(f" {each:g} " for each in (low, high) if each is not None).strip()
         used = f"between {used}" if low is not None and high is not None else used or f"{default:g}"
         by = ", ".join(self.sources[:_MAX_SOURCES])
-        return f"{self.words} {self.value:g}, and published runs used {used} ({by}); {default:g} is a good start"
+        return f"{self.words} {self.value:g}; published runs used {used} ({by}); {default:g} is a good start"
 
 
 def _published_settings(run: RunSettings) -> Iterator[tuple[_PublishedSetting]]:
@@ -87,7 +87,7 @@ def _published_settings(run: RunSettings) -> Iterator[tuple[_PublishedSetting]]:
         key, per = shape["key"], shape.get("per")
         value, base = run.args.number(key), run.args.number(per) if per else 1.0
         if run.args.is_set(key) and base > 0 and _is_plausible(key, value):
-            words = f"`{key}` over `{per}`" if per else f"`{key}`"
+            words = f"`{key}` divided by `{per}`" if per else f"`{key}`"
             yield (_PublishedSetting(key, f"{words} is", value / base, shape, shape["source"]),)
 
 
@@ -155,7 +155,8 @@ def few_steps(run: RunSettings) -> Findings:
     if run.task.trains and enough and not counted_otherwise and run.steps < _FEW_STEPS and not run.declared.overfit:
         rows = f"{run.data.rows or 0:,} samples in batches of {run.batch.effective_batch}"
         found = f"{rows} are {run.steps} steps in all, too few to learn much"
-        yield "gradient_accumulation_steps", f"{found}; take smaller batches, or more samples"
+        remedy = "lower `gradient_accumulation_steps` or `per_device_train_batch_size`, or add samples"
+        yield "gradient_accumulation_steps", f"{found}; {remedy}"
 
 
 @rule("TRA421", NOTE)
@@ -184,7 +185,7 @@ def rate_never_falls(run: RunSettings) -> Findings:
     constant = run.args.get("lr_scheduler_type") in ("constant", "constant_with_warmup")
     if constant and run.task.trains and run.args.number("num_train_epochs") > _MANY_EPOCHS and not run.declared.overfit:
         found = f"the learning rate stays the same over {run.args.number('num_train_epochs'):g} epochs"
-        yield "lr_scheduler_type", f"{found}; write `lr_scheduler_type: cosine`, with which it falls"
+        yield "lr_scheduler_type", f"{found}; write `lr_scheduler_type: cosine`, so that it falls"
 
 
 @rule("TRA423", NOTE)
@@ -220,9 +221,12 @@ def kill_costs_much(run: RunSettings, machine: Machine) -> Findings:
     if not 0 < every < total:
         if timed.run.expected > 2 * worth:
             length = f"{run.steps:,} steps, about {_format_hours(timed.run.expected)}"
-            yield "save_steps", f"no checkpoint is written before the end of the run ({length}); {remedy}"
+            yield (
+                "save_steps",
+                f"no checkpoint is written before the end of the run ({length}), so a killed run is lost; {remedy}",
+            )
     elif every * step > max(_MAX_SECONDS_LOST, 2 * worth):
-        found = f"a checkpoint is written every {_format_hours(every * step)}, and a kill may cost as much"
+        found = f"a checkpoint is written every {_format_hours(every * step)}, so a killed run may lose that much"
         yield "save_steps", f"{found}; {remedy}"
 
 
@@ -247,8 +251,9 @@ def batch_follows_the_devices(run: RunSettings, machine: Machine) -> Findings:
         batch = run.batch.effective_batch * before // run.batch.world_size
         devices = f"with {run.batch.world_size} {plural(run.batch.world_size, 'device')}, not {before}"
         text = f"{devices}, the effective batch is {run.batch.effective_batch}"
-        remedy = f"; `gradient_accumulation_steps: {steps}` keeps it" if steps and not remainder else ""
-        yield "gradient_accumulation_steps", f"{text} instead of {batch}{remedy}"
+        kept = f"write `gradient_accumulation_steps: {steps}` to keep {batch}" if steps and not remainder else ""
+        remedy = kept or f"no `gradient_accumulation_steps` gives {batch}, so check `learning_rate`"
+        yield "gradient_accumulation_steps", f"{text} instead of {batch}; {remedy}"
 
 
 def _format_hours(seconds: float) -> str:

@@ -20,6 +20,16 @@ from validator.wording import shown_value
 _HEADER_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "rows", "predicted", "origin", "accelerate", "base",
            "lengths", "overfit", "packages", "network", "price", "llamafactory", "transformers", "torch")  # fmt: skip
 
+# Fields of the header block that hold text or a number, each with an example for a message.
+_TEXT_FIELDS = {
+    "summary": "LoRA of Qwen3-8B",
+    "machine": "8xa100-80g",
+    "accelerate": "fsdp.yaml",
+    "base": "Qwen/Qwen3-8B",
+    "torch": '"2.7"',
+}
+_NUMBER_FIELDS = {"host_ram_gib": "1024", "samples": "20000", "rows": "20000"}
+
 
 @rule("LOA010", WARNING)
 def header_field_unknown(run: RunSettings) -> Findings:
@@ -51,20 +61,24 @@ def header_value_unusable(run: RunSettings) -> Findings:
     and the longest; for packages their names, as a list or with commas between them; for network one of those that are
     known; for price an amount and a currency.
     """
-    for field in ("summary", "machine", "accelerate", "base", "torch"):
+    for field, example in _TEXT_FIELDS.items():
         if run.header.get(field) is not None and not isinstance(run.header[field], str):
-            yield field, f"header field `{field}` is {shown_value(run.header[field])}, not text"
-    for field in ("host_ram_gib", "samples", "rows"):
+            found = f"header field `{field}` is {shown_value(run.header[field])}, not text"
+            yield field, f"{found}; write it as in `# {field}: {example}`"
+    for field, example in _NUMBER_FIELDS.items():
         number = finite_number(run.header.get(field))
         if run.header.get(field) is not None and not (number and number > 0):
-            yield field, f"header field `{field}` is {shown_value(run.header[field])}, not a positive number"
+            found = f"header field `{field}` is {shown_value(run.header[field])}, not a positive number"
+            yield field, f"{found}; write it as in `# {field}: {example}`"
     if run.header.get("lengths") is not None and header_lengths(run.header["lengths"]) is None:
-        form = "neither a number of tokens nor a list of a typical and a longest one"
-        yield "lengths", f"header field `lengths` is {shown_value(run.header['lengths'])}, {form}"
+        form = "neither a number of tokens nor a typical and a longest one"
+        found = f"header field `lengths` is {shown_value(run.header['lengths'])}, {form}"
+        yield "lengths", f"{found}; write it as in `# lengths: 800` or `# lengths: [800, 3000]`"
     packages = run.header.get("packages")
     each = packages if isinstance(packages, list) else [packages]
     if packages is not None and not all(isinstance(one, str) for one in each):
-        yield "packages", f"header field `packages` is {shown_value(packages)}, not names of packages"
+        found = f"header field `packages` is {shown_value(packages)}, not names of packages"
+        yield "packages", f"{found}; write it as in `# packages: [flash-linear-attention]`"
     if run.header.get("network") is not None:
         try:
             devices.parse_network(str(run.header["network"]))
@@ -72,7 +86,8 @@ def header_value_unusable(run: RunSettings) -> Findings:
             yield "network", str(err)
     if run.header.get("price") is not None and parse_price(run.header["price"]) is None:
         price = shown_value(run.header["price"])
-        yield "price", f"header field `price` is {price}, not an amount and a currency: 1.99 USD"
+        found = f"header field `price` is {price}, not an amount and a currency"
+        yield "price", f"{found}; write it as in `# price: 1.99 USD`"
 
 
 _REQUIRED_FIELDS = {
@@ -100,7 +115,7 @@ def name_not_derived(run: RunSettings) -> Findings:
     stem = Path(run.workspace.recipe).stem
     named = _is_catalogue_recipe(run) and run.model is not None and run.model.short is not None
     if named and (derived := catalogue_name(run)) and stem != derived and not stem.startswith(f"{derived}-"):
-        yield None, f"the file is named {stem}.yaml, but its contents say {derived}[-variant].yaml; rename it"
+        yield None, f"the file is named {stem}.yaml, but its contents say {derived}[-variant].yaml; rename the file"
 
 
 @rule("CUR002", WARNING)
@@ -145,4 +160,5 @@ def left_from_an_example(run: RunSettings) -> Findings:
     Fix: remove `max_samples`.
     """
     if _is_catalogue_recipe(run) and run.args.is_set("max_samples"):
-        yield "max_samples", f"`max_samples: {run.args.get('max_samples')}` would cut a user's data silently; remove it"
+        found = f"`max_samples: {run.args.get('max_samples')}` would cut a user's data silently"
+        yield "max_samples", f"{found}; remove `max_samples`"

@@ -22,7 +22,7 @@ _SWITCHES = (
     "USE_RAY", "USE_V1", "USE_MCA", "USE_KT", "RECORD_VRAM", "FORCE_CHECK_IMPORTS",
 )  # fmt: skip
 _OTHER_TRAINERS = {
-    "USE_V1": "its new trainer, which has other keys",
+    "USE_V1": "LLaMA-Factory's new trainer, which has other keys",
     "USE_MCA": "Megatron, which has other keys",
 }
 
@@ -51,7 +51,7 @@ def another_trainer(_run: RunSettings) -> Findings:
     """
     for name, what in _OTHER_TRAINERS.items():
         if node_environment.is_env_enabled(name):
-            yield None, f"the environment has {name}={os.environ[name]}: the run goes to {what}; unset {name}"
+            yield None, f"the environment has {name}={os.environ[name]}, so the run goes to {what}; unset {name}"
 
 
 @rule("PAR203", WARNING, about=subjects.machine)
@@ -65,11 +65,11 @@ def processes_against_machine(_run: RunSettings, machine: Machine) -> Findings:
     """
     devices, nodes = machine.devices, machine.nodes
     if (processes := os.environ.get("NPROC_PER_NODE", str(devices))) != str(devices):
-        found = f"the environment has NPROC_PER_NODE={processes}, and the machine {devices} devices"
-        yield "machine", f"{found}; unset NPROC_PER_NODE"
+        found = f"the environment has NPROC_PER_NODE={processes}, but the machine has {devices} devices"
+        yield "machine", f"{found}; unset NPROC_PER_NODE, or name the machine with `--machine`"
     if (given := os.environ.get("NNODES", str(nodes))) != str(nodes):
-        found = f"the environment has NNODES={given}, and the machine {nodes} {plural(nodes, 'node')}"
-        yield "machine", f"{found}; unset NNODES"
+        found = f"the environment has NNODES={given}, but the machine has {nodes} {plural(nodes, 'node')}"
+        yield "machine", f"{found}; unset NNODES, or name the machine with `--machine`"
 
 
 @rule("PAR204", WARNING, about=subjects.machine)
@@ -83,8 +83,8 @@ def node_rank_missing(_run: RunSettings, machine: Machine) -> Findings:
     """
     finds_its_rank = {"RDZV_ID", "NODE_RANK", "LOCAL_RANK"} & os.environ.keys()
     if machine.nodes > 1 and "RANK" in os.environ and not finds_its_rank:
-        found = f"the environment has RANK={os.environ['RANK']}, and LLaMA-Factory reads NODE_RANK alone"
-        yield "machine", f"{found}; set NODE_RANK"
+        found = f"the environment has RANK={os.environ['RANK']}, but LLaMA-Factory reads only NODE_RANK"
+        yield "machine", f"{found}; set NODE_RANK=$RANK"
 
 
 @rule("PAR210", WARNING, about=subjects.machine)
@@ -100,9 +100,10 @@ def nodes_may_vary(run: RunSettings, machine: Machine) -> Findings:
     least, most = (os.environ.get(name) for name in ("MIN_NNODES", "MAX_NNODES"))
     elastic = least is not None and most is not None and "RDZV_ID" in os.environ
     if elastic and {least, most} != {str(machine.nodes)}:
-        judged = f"the recipe is judged for {machine.nodes} {plural(machine.nodes, 'node')}"
+        judged = f"but the verdict holds for {machine.nodes} {plural(machine.nodes, 'node')}"
         bound = ", and ZeRO resumes only with as many processes as before" if run.zero_stage else ""
-        yield "machine", f"the environment has MIN_NNODES={least} MAX_NNODES={most}, {judged}{bound}; unset both"
+        found = f"the environment has MIN_NNODES={least} MAX_NNODES={most}, {judged}{bound}"
+        yield "machine", f"{found}; unset MIN_NNODES and MAX_NNODES"
 
 
 @rule("PAR211", WARNING, about=subjects.machine)
@@ -121,8 +122,10 @@ def torchrun_restarts(run: RunSettings, machine: Machine) -> Findings:
         return
     shared = os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1"
     if machine.nodes > 1 and shared:
-        remedy = "unset it, or set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
-        found = f"the environment has MAX_RESTARTS={restarts}, and after a restart nodes can wait for ever"
+        remedy = "unset MAX_RESTARTS, or set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+        found = (
+            f"the environment has MAX_RESTARTS={restarts}, and after a restart nodes can wait for each other for ever"
+        )
         yield "machine", f"{found}; {remedy}"
     if run.args.flag("overwrite_output_dir"):
         found = f"the environment has MAX_RESTARTS={restarts}, and with `overwrite_output_dir` each restart begins anew"
@@ -146,8 +149,8 @@ def name_of_another_hub(run: RunSettings, model: Model) -> Findings:
     names = yaml_table("models")[model.id]["modelscope"] if scope else list(model.hub)
     if model.name not in names:
         meant = _most_similar_name(model.name, names)
-        remedy = f"write {meant}" if meant else "name a folder"
-        change = f"unset USE_MODELSCOPE_HUB or {remedy}" if scope else f"set USE_MODELSCOPE_HUB=1 or {remedy}"
+        remedy = f"write `{meant}`" if meant else "name a folder"
+        change = f"unset USE_MODELSCOPE_HUB, or {remedy}" if scope else f"set USE_MODELSCOPE_HUB=1, or {remedy}"
         hub = "ModelScope" if scope else "Hugging Face"
         yield "model_name_or_path", f"{model.name} is not known to be on {hub}, from which it is loaded; {change}"
 
@@ -175,11 +178,11 @@ def ray_cannot_start(run: RunSettings, machine: Machine) -> Findings:
     devices, wanted = machine.devices, launch_command.RAY_CPUS * machine.devices
     promised, workers = launch_command.declared_ray_cpus(run), launch_command.ray_workers(run)
     if promised is not None and promised < wanted and not launch_command.joins_ray_cluster(run):
-        reserved = f"{launch_command.RAY_CPUS} are reserved for each of {devices} devices"
-        short = f"Ray has {promised} CPUs by `num_cpus`, and {reserved}"
-        yield "ray_init_kwargs", f"{short}: it would wait for ever; set `num_cpus: {wanted}`"
+        reserved = f"LLaMA-Factory reserves {launch_command.RAY_CPUS} for each of {devices} devices"
+        found = f"`num_cpus` gives Ray {promised} CPUs, but {reserved}, so the run would wait for ever"
+        yield "ray_init_kwargs", f"{found}; set `num_cpus: {wanted}`"
     if workers > run.batch.world_size:
-        found = f"`ray_num_workers` is {workers}, and the machine has {run.batch.world_size} devices"
+        found = f"`ray_num_workers` is {workers}, but the machine has {run.batch.world_size} devices"
         yield "ray_num_workers", f"{found}; set `ray_num_workers: {run.batch.world_size}`"
 
 
@@ -195,10 +198,12 @@ def ray_may_wait(run: RunSettings, machine: Machine) -> Findings:
     if launch_command.uses_ray() and not run.on_cpu and launch_command.declared_ray_cpus(run) is None:
         wanted = launch_command.RAY_CPUS * machine.devices
         many = machine.nodes > 1 or launch_command.joins_ray_cluster(run)
-        remedy = f"`ray start --num-cpus {wanted}` on each" if many else f"`ray_init_kwargs: {{num_cpus: {wanted}}}`"
-        each = f"{launch_command.RAY_CPUS} CPUs are reserved for each device, {wanted} on a node of {machine.devices}"
-        found = f"the environment has USE_RAY: {each}, and with fewer the run waits for ever"
-        yield None, f"{found}; tell Ray that it has them by {remedy}"
+        remedy = f"set `ray_init_kwargs: {{num_cpus: {wanted}}}`"
+        if many:
+            remedy = f"start Ray on each node with `ray start --num-cpus {wanted}`"
+        reserved = f"{launch_command.RAY_CPUS} CPUs for each device, {wanted} on a node of {machine.devices}"
+        found = f"the environment has USE_RAY, so LLaMA-Factory reserves {reserved}"
+        yield None, f"{found}, and waits for ever if Ray has fewer; {remedy}"
 
 
 @rule("PAR208", WARNING, about=subjects.machine)
@@ -212,8 +217,8 @@ def ray_trains_on_fewer(run: RunSettings, _machine: Machine) -> Findings:
     """
     if launch_command.uses_ray() and (workers := launch_command.ray_workers(run)) < run.batch.world_size:
         found = f"the environment has USE_RAY, and `ray_num_workers` is {workers}"
-        text = f"{found}; the machine has {run.batch.world_size} devices: set `ray_num_workers: {run.batch.world_size}`"
-        yield "ray_num_workers", text
+        idle = f"so the others of {run.batch.world_size} devices stay idle"
+        yield "ray_num_workers", f"{found}, {idle}; set `ray_num_workers: {run.batch.world_size}`"
 
 
 @rule("PAR209", WARNING, about=subjects.machine)
@@ -227,5 +232,6 @@ def ray_meets_at_its_head(run: RunSettings, machine: Machine) -> Findings:
     Fix: `master_addr`, the address of a node with devices.
     """
     if machine.nodes > 1 and launch_command.uses_ray() and not run.args.is_set("master_addr"):
-        found = f"the environment has USE_RAY: workers on {machine.nodes} nodes meet at Ray's head node"
-        yield "machine", f"{found}, and wait for ever if it has no device; set `master_addr` to a node that has one"
+        found = f"the environment has USE_RAY, so workers on {machine.nodes} nodes meet at Ray's head node"
+        remedy = "set `master_addr` to the address of a node that has one"
+        yield "machine", f"{found}, and wait for ever if it has no GPU or NPU; {remedy}"

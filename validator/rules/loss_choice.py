@@ -22,7 +22,8 @@ def ppo_impossible(run: RunSettings) -> Findings:
     """
     if run.task.stage == "ppo":
         judged = releases.newest_pair()[0]
-        yield "stage", f"stage ppo needs trl 0.8.6 to 0.9.6, LLaMA-Factory {judged} needs 0.18 to 0.24; use dpo or kto"
+        found = f"stage ppo needs trl 0.8.6 to 0.9.6, but LLaMA-Factory {judged} needs trl 0.18 to 0.24"
+        yield "stage", found + "; write `stage: dpo` or `stage: kto`"
 
 
 @rule("TRA502", ERROR)
@@ -39,16 +40,18 @@ def ppo_needs(run: RunSettings) -> Findings:
         return
     kind = run.args.get("reward_model_type")
     if not run.args.is_set("reward_model"):
-        yield "reward_model", "stage ppo needs a reward model; name it by `reward_model`"
+        yield "reward_model", "stage ppo needs a reward model; set `reward_model` to its folder"
     elif kind == "lora" and run.task.method != "lora":
-        yield "reward_model_type", f"a LoRA reward model needs `finetuning_type: lora`, not {run.task.method}"
+        found = f"a LoRA reward model needs `finetuning_type: lora`, not {run.task.method}"
+        yield "reward_model_type", f"{found}; set `finetuning_type: lora`, or `reward_model_type: full`"
     if not run.task.trains:
         yield "do_train", "stage ppo only trains; set `do_train: true`"
     if run.args.flag("shift_attn"):
-        yield "shift_attn", "stage ppo is refused with `shift_attn`; remove it"
+        yield "shift_attn", "`shift_attn` is refused in stage ppo; remove `shift_attn`"
     for key in ("use_kt", "use_unsloth"):
         if kind == "lora" and run.args.flag(key):
-            yield key, f"`{key}` is refused with a LoRA reward model; set `reward_model_type: full`"
+            remedy = f"set `reward_model_type: full`, or remove `{key}`"
+            yield key, f"`{key}` is refused with a LoRA reward model; {remedy}"
 
 
 @rule("TRA503", ERROR)
@@ -61,7 +64,8 @@ def smoothing_refused(run: RunSettings) -> Findings:
     """
     loss = run.args.get("pref_loss")
     if run.task.stage == "dpo" and loss != "sigmoid" and run.args.number("dpo_label_smoothing") > 1e-6:
-        yield "dpo_label_smoothing", f"`dpo_label_smoothing` needs `pref_loss: sigmoid`, not {loss}"
+        found = f"`dpo_label_smoothing` needs `pref_loss: sigmoid`, not {loss}"
+        yield "dpo_label_smoothing", f"{found}; remove `dpo_label_smoothing`, or write `pref_loss: sigmoid`"
 
 
 @rule("TRA504", WARNING, since="llamafactory 0.9.4")
@@ -74,8 +78,8 @@ def loss_replaced(run: RunSettings) -> Findings:
     Fix: `pref_loss: sigmoid`, or orpo and simpo, which LLaMA-Factory computes itself.
     """
     if run.task.stage == "dpo" and run.args.get("pref_loss") in _TRAINED_AS_SIGMOID:
-        found = f"`pref_loss: {run.args.get('pref_loss')}` trains the sigmoid loss with the trl that is installed"
-        yield "pref_loss", f"{found}; write sigmoid or simpo"
+        found = f"with LLaMA-Factory's trl `pref_loss: {run.args.get('pref_loss')}` trains the sigmoid loss"
+        yield "pref_loss", f"{found}; write `pref_loss: sigmoid`, or `pref_loss: simpo`"
 
 
 @rule("TRA505", ERROR, about=subjects.model, since="transformers 5.0.0")
@@ -89,7 +93,7 @@ def reward_model_unsaved(run: RunSettings, model: Model) -> Findings:
     """
     trains = run.task.stage == "rm" and run.task.trains and run.task.method in ("full", "freeze")
     if trains and model.arch.tied and run.zero_stage < 3:  # which saves what it gathered, unshared
-        found = f"{model.name} ties its embeddings, and such a reward model cannot be saved"
+        found = f"{model.name} ties its embeddings, so its reward model can be saved only as an adapter"
         yield "finetuning_type", f"{found}; set `finetuning_type: lora`"
 
 
@@ -103,7 +107,7 @@ def smoothing_reversed(run: RunSettings) -> Findings:
     """
     sigmoid = run.task.stage == "dpo" and run.args.get("pref_loss") == "sigmoid"
     if sigmoid and run.args.number("dpo_label_smoothing") > 0.5:
-        text = "above 0.5 `dpo_label_smoothing` has the model learn the rejected answers; set 0.1 or less"
+        text = "`dpo_label_smoothing` above 0.5 makes the model prefer the rejected answers; write 0.1 or less"
         yield "dpo_label_smoothing", text
 
 
@@ -119,8 +123,8 @@ def asft_without_reference(run: RunSettings) -> Findings:
     Fix: `finetuning_type: full` or freeze, or a `ref_model`.
     """
     if run.task.uses_asft_loss and not run.task.frozen_model_copies:
-        found = "the ASFT loss has no reference model with LoRA"
-        yield "use_asft_loss", f"{found}; name a `ref_model`, or set `finetuning_type: full`"
+        found = "the ASFT loss needs a reference model, and with LoRA none is loaded"
+        yield "use_asft_loss", f"{found}; set `ref_model`, or set `finetuning_type: full`"
 
 
 @rule("TRA509", ERROR)

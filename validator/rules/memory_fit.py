@@ -20,7 +20,7 @@ from validator.run.trained_model import is_local_name
 from validator.run.variants import model_sizes_that_fit
 from validator.wording import distinguishing_decimals
 
-_THIN_MARGIN = "the margin is thin, try a few steps with the longest samples"
+_THIN_MARGIN = "the margin is thin, so try a few steps with the longest samples first"
 
 
 def _memory_range(estimate: Estimate, digits: int = 1) -> str:
@@ -50,13 +50,18 @@ def _device_need_and_limit(run: RunSettings) -> str:
     condition = f" if samples reach {longest:,} tokens" if certain < longest else ""
     whose = ", which device, host and page cache share" if device.shared_memory else ""
     gaps = ", ".join(prediction.device_memory.gaps)
-    wide = f" (wide band: few measurements of {gaps} are public)" if gaps else ""
-    return f"{needs} per device{condition}, {device.id} has {usable:.{digits}f} usable{whose}{wide}"
+    wide = f" (wide range, as few measurements of {gaps} are public)" if gaps else ""
+    return f"{needs} per device{condition}, and {device.id} has {usable:.{digits}f} usable{whose}{wide}"
 
 
 def _depends_on_release(verdicts: Mapping[str, Verdict]) -> bool:
     """True if the verdict differs between the transformers releases that the recipe's header block allows."""
     return len(set(verdicts.values())) > 1
+
+
+def _name_release(verdicts: Mapping[str, Verdict]) -> str:
+    """Return the advice to state the transformers release, with the oldest one judged as the example."""
+    return f"write the release that you use into the header block, such as `# transformers: {[*verdicts][-1]}`"
 
 
 @rule("FIT001", ERROR, appends_advice=True)
@@ -92,8 +97,8 @@ def _quantized_loading_hint(run: RunSettings) -> str:
     loads = prediction.device_memory is not None and prediction.device_memory.phase == "loading"
     if not (loads and run.fsdp and run.fsdp.lazy and run.quantization.is_requested):
         return ""
-    instead = f"`transformers: {releases.previous_major_pair()[1]}` does not"
-    return f"; transformers 5 loads all 4-bit weights on every device, {instead}"
+    older = releases.previous_major_pair()[1]
+    return f"; transformers 5 loads all 4-bit weights on every device, and transformers {older} does not"
 
 
 @rule("FIT002", WARNING)
@@ -111,10 +116,12 @@ def device_memory_tight(run: RunSettings) -> Findings:
     prediction = predict(run)
     if prediction.device_verdict == "tight":
         by_release = _depends_on_release(prediction.device_verdicts)
-        why = "name the release in the header block" if by_release else _THIN_MARGIN
+        why = _name_release(prediction.device_verdicts) if by_release else _THIN_MARGIN
         if prediction.fits_with_one_image:
-            why = "fits if no sample has more than one picture; have the data at hand, or a shorter `cutoff_len`"
-        yield _key_for_device_memory(run), f"the run may need {_device_need_and_limit(run)}: {why}"
+            why = (
+                "it fits if no sample has more than one picture; check that in the data, or set a smaller `cutoff_len`"
+            )
+        yield _key_for_device_memory(run), f"the run may need {_device_need_and_limit(run)}; {why}"
 
 
 @rule("FIT011", WARNING, appends_advice=True)
@@ -130,8 +137,8 @@ def device_memory_for_short_samples(run: RunSettings) -> Findings:
     """
     if tokens := predict(run).fitting_length:
         unit = int("1".ljust(len(str(tokens)) - 1, "0"))  # two digits of it, rounded down
-        enough = f"enough for samples of {tokens // unit * unit:,}"
-        yield _key_for_device_memory(run), f"the run needs {_device_need_and_limit(run)}: {enough}"
+        enough = f"enough for samples of {tokens // unit * unit:,} tokens"
+        yield _key_for_device_memory(run), f"the run needs {_device_need_and_limit(run)}, {enough}"
 
 
 @rule("FIT003", ERROR, about=subjects.machine, appends_advice=True)
@@ -146,8 +153,8 @@ def host_memory_exceeded(run: RunSettings, machine: Machine) -> Findings:
     prediction = predict(run)
     if prediction.host_verdict == "exceeds" and prediction.host_memory:
         needs = f"the run needs {_memory_range(prediction.host_memory)} of host memory per node"
-        killed = f"a process would be killed (exit code -9){_loaded_experts_hint(run)}"
-        yield _key_for_host_memory(run), f"{needs}, the machine has {machine.host_ram_gib:.0f}: {killed}"
+        killed = f"so a process would be killed (exit code -9){_loaded_experts_hint(run)}"
+        yield _key_for_host_memory(run), f"{needs}, and the machine has {machine.host_ram_gib:.0f}, {killed}"
 
 
 def _loaded_experts_hint(run: RunSettings) -> str:
@@ -157,7 +164,7 @@ def _loaded_experts_hint(run: RunSettings) -> str:
     if run.model is None or prediction.host_memory is None or HostTerm.EXPERTS not in prediction.host_memory.terms:
         return ""
     older = run.model.family.forms(ReleaseRange()).get(False)
-    instead = f", `transformers: {older}` does not" if older else ""
+    instead = f", and transformers {older} does not" if older else ""
     return f"; transformers 5 loads all experts in every process{instead}"
 
 
@@ -175,9 +182,10 @@ def host_memory_tight(run: RunSettings, machine: Machine) -> Findings:
     if prediction.host_verdict == "tight":
         needed = _needed_memory(prediction.host_memories, prediction.host_verdicts)
         by_release = _depends_on_release(prediction.host_verdicts)
-        why = "name the release in the header block" if by_release else "the margin is thin"
-        found = f"the run may need {needed} of host memory per node, the machine has {machine.host_ram_gib:.0f}"
-        yield _key_for_host_memory(run), f"{found}: {why} (a process that is killed ends with exit code -9)"
+        thin = "the margin is thin: a process that ends with exit code -9 was killed for it"
+        why = _name_release(prediction.host_verdicts) if by_release else thin
+        needs = f"the run may need {needed} of host memory per node"
+        yield _key_for_host_memory(run), f"{needs}, and the machine has {machine.host_ram_gib:.0f}; {why}"
 
 
 @rule("FIT005", NOTE, about=subjects.machine)
@@ -225,8 +233,8 @@ def judged_from_cache(_run: RunSettings, model: Model) -> Findings:
     Fix: nothing to do; to have it known everywhere, add the model to validator/data/models.yaml.
     """
     if model.cached:
-        known = f"{model.name} is not in the catalogue"
-        yield "model_name_or_path", f"{known}; judged by its config.json in the {model.cached} cache"
+        found = f"{model.name} is not in the catalogue, so memory is judged"
+        yield "model_name_or_path", f"{found} from its config.json in the {model.cached} cache"
 
 
 @rule("FIT010", NOTE)
@@ -245,8 +253,8 @@ def model_taken_by_name(run: RunSettings) -> Findings:
     path = run.args.get("model_name_or_path")
     is_missing = isinstance(path, str) and is_local_name(path) and not run.workspace.find(path)  # by PTH004 or PTH006
     if (guessed := assumed_model(run)) and not is_missing:
-        remedy = "if that is wrong, write `# base: NAME` into the header block"
-        yield "model_name_or_path", f"the model is taken for {guessed}; {remedy}"
+        remedy = "if that is wrong, write the right model into the header block as `# base: NAME`"
+        yield "model_name_or_path", f"the model is assumed to be {guessed}; {remedy}"
 
 
 @rule("FIT012", NOTE, about=subjects.model)
@@ -260,8 +268,8 @@ def custom_model_class(run: RunSettings, model: Model) -> Findings:
     """
     if model.own_class:
         own = "the model's config.json names a class of its own (`auto_map`)"
-        plain = f"but without `trust_remote_code` plain {model.kind} is trained, and judged"
-        other = f"which is trained; memory is judged as that of plain {model.kind}, and may differ"
+        plain = f"but without `trust_remote_code: true` plain {model.kind} is trained, and judged"
+        other = f"which is trained; memory is judged for plain {model.kind}, and may differ"
         yield "model_name_or_path", f"{own}, {other if run.args.flag('trust_remote_code') else plain}"
 
 
@@ -289,8 +297,8 @@ def host_memory_not_judged(run: RunSettings, machine: Machine) -> Findings:
     offloads = run.deepspeed.offloads if run.deepspeed else run.fsdp is not None and run.fsdp.offload
     if offloads and machine.host_ram_gib is None and prediction.host_memory:
         found = f"offload needs {_memory_range(prediction.host_memory)} of host memory per node"
-        remedy = "set `host_ram_gib` in the header block"
-        yield _key_for_host_memory(run), f"{found}, and that of the machine is not given; {remedy}"
+        remedy = "write the machine's as `# host_ram_gib: NUMBER` into the header block"
+        yield _key_for_host_memory(run), f"{found}, but the machine's is not given; {remedy}"
 
 
 @rule("FIT008", WARNING)

@@ -20,7 +20,7 @@ def remote_code_not_trusted(run: RunSettings, model: Model) -> Findings:
     Fix: `trust_remote_code: true`, after reading the code in the model's repository.
     """
     if model.remote_code and not run.args.flag("trust_remote_code"):
-        yield "model_name_or_path", f"{model.name} needs code of its own; set `trust_remote_code: true`"
+        yield "model_name_or_path", f"{model.name} needs its own model code; set `trust_remote_code: true`"
 
 
 @rule("TRA902", ERROR, about=subjects.model, since="transformers 5.0.0")
@@ -35,7 +35,8 @@ def remote_code_outdated(_run: RunSettings, model: Model) -> Findings:
     """
     if model.remote_code and model.family.successor:
         newer = model.name.replace(*model.family.successor)
-        yield "model_name_or_path", f"the code of {model.name} does not train with transformers 5; take {newer}"
+        found = f"the code of {model.name} does not train with transformers 5"
+        yield "model_name_or_path", f"{found}; write `model_name_or_path: {newer}`"
 
 
 @rule("TRA903", ERROR, about=subjects.model, since="transformers 5.0.0")
@@ -71,7 +72,7 @@ def gpt_oss_kernel_unfit(run: RunSettings, model: Model) -> Findings:
     if model.family.own_kernel and run.machine and _lacks_gpt_oss_kernel(run.machine):
         works = "whose attention sinks work only on Hopper GPUs (compute capability 9.0)"
         found = f"LLaMA-Factory loads a FlashAttention-3 kernel for gpt-oss, {works}"
-        yield "model_name_or_path", f"{found}, not on {run.machine.device.name}; take another model"
+        yield "model_name_or_path", f"{found}, not on {run.machine.device.name}; choose another model or device"
 
 
 @rule("TRA906", ERROR, about=subjects.model, since="transformers 5.0.0")
@@ -96,7 +97,8 @@ def _older_release_advice(beside: str = "") -> tuple[str, str]:
     """Return the newest transformers release before the current major version, and how to use it, as text for a
     message. `beside`: text with further packages for the pip command."""
     older = releases.previous_major_pair()[1]
-    return older, f'write `# transformers: {older}` into the header block, pip install "transformers=={older}"{beside}'
+    command = f'pip install "transformers=={older}"{beside}'
+    return older, f"write `# transformers: {older}` into the header block, and run `{command}`"
 
 
 @rule("TRA905", NOTE, about=subjects.model, until="transformers 5.0.0")
@@ -112,7 +114,10 @@ def gpt_oss_sinks_untrained(run: RunSettings, model: Model) -> Findings:
     """
     if run.task.method in ("full", "freeze") and model.family.own_kernel and not _lacks_gpt_oss_kernel(run.machine):
         found = "the attention sinks of gpt-oss (one number per head) are not trained"
-        yield "model_name_or_path", f"{found}, as LLaMA-Factory's kernel for it computes no gradient of them"
+        yield (
+            "model_name_or_path",
+            f"{found}, because LLaMA-Factory's kernel computes no gradient for them; no setting changes that",
+        )
 
 
 def _lacks_gpt_oss_kernel(machine: Machine | None) -> bool:
@@ -133,7 +138,7 @@ def no_liger_kernel(run: RunSettings, model: Model) -> Findings:
     Fix: remove `enable_liger_kernel`, and check memory without it.
     """
     if run.args.flag("enable_liger_kernel") and not model.family.liger:
-        found = f"LLaMA-Factory has no liger kernels for {model.kind}, so nothing is saved"
+        found = f"LLaMA-Factory has no liger kernels for {model.kind}, so it saves no memory"
         yield "enable_liger_kernel", f"{found}; remove `enable_liger_kernel`"
 
 
@@ -147,7 +152,7 @@ def shifted_attention_refused(run: RunSettings, model: Model) -> Findings:
     Fix: remove `shift_attn`.
     """
     if run.args.flag("shift_attn") and run.task.trains and run.task.stage != "ppo" and model.family.shift_attention:
-        yield "shift_attn", "`shift_attn` needs transformers below 4.48; remove it"
+        yield "shift_attn", "`shift_attn` needs transformers below 4.48; remove `shift_attn`"
 
 
 @rule("TRA709", WARNING, about=subjects.model)
@@ -159,7 +164,8 @@ def shifted_attention_unread(run: RunSettings, model: Model) -> Findings:
     Fix: remove `shift_attn`.
     """
     if run.args.flag("shift_attn") and not model.family.shift_attention and run.task.stage != "ppo":
-        yield "shift_attn", f"`shift_attn` is for llama models, and has no effect on {model.kind}; remove it"
+        found = f"`shift_attn` is for llama models, and has no effect on {model.kind}"
+        yield "shift_attn", f"{found}; remove `shift_attn`"
 
 
 @rule("TRA710", ERROR, about=subjects.model)
@@ -184,8 +190,8 @@ def routers_without_loss(run: RunSettings, model: Model) -> Findings:
     Fix: remove `moe_aux_loss_coef`.
     """
     if run.args.flag("moe_aux_loss_coef") and run.task.trains and not model.family.aux_loss:
-        found = f"LLaMA-Factory gives the routers of {model.kind} no loss"
-        yield "moe_aux_loss_coef", f"{found}, so `moe_aux_loss_coef` has no effect; remove it"
+        found = f"`moe_aux_loss_coef` has no effect, because {model.kind} has no auxiliary loss in LLaMA-Factory"
+        yield "moe_aux_loss_coef", f"{found}; remove `moe_aux_loss_coef`"
 
 
 @rule("TRA713", ERROR, about=subjects.model, since="transformers 5.6.0")
@@ -202,4 +208,5 @@ def flash_attention_without_sinks(run: RunSettings, model: Model) -> Findings:
     if used and run.args.get("flash_attn") == "fa2" and not (model.family.sinks or model.remote_code):
         newest, earlier = (version for _, version in releases.known_pairs()[:2])
         text = f"with transformers {newest} a run with `flash_attn: fa2` stops at the first step"
-        yield "flash_attn", f"{text}; install {earlier} and write `# transformers: {earlier}`, or `flash_attn: auto`"
+        older = f"install transformers {earlier} and write `# transformers: {earlier}` into the header block"
+        yield "flash_attn", f"{text}; write `flash_attn: auto`, or {older}"

@@ -59,8 +59,8 @@ def targets_frozen(run: RunSettings, model: Model, work: Workload) -> Findings:
         if key and not run.args.flag(key):
             return  # a module of one layer, by its number
         where, remedy = ("only a frozen part", f"{key}: false") if key else ("no part", "lora_target: all")
-        text = f"{', '.join(targets)} names {where} of {model.kind}, so nothing would train; write `{remedy}`"
-        yield "lora_target", text
+        found = f"`lora_target: {','.join(targets)}` names {where} of {model.kind}, so nothing would train"
+        yield "lora_target", f"{found}; write `{remedy}`"
 
 
 def _freezing_key(model: Model, targets: list[str]) -> str | None:
@@ -86,7 +86,7 @@ def target_is_a_block(run: RunSettings, model: Model) -> Findings:
     for target in _explicit_targets(run) if is_decoder_trained(run, model) else ():
         if blocks := [part for part in sorted(model.family.parts) if target in part]:
             found = f"`{target}` is part of the name of the block {blocks[0]}, which PEFT cannot adapt"
-            yield "lora_target", f"{found}; name its linear layers"
+            yield "lora_target", f"{found}; name linear layers instead, such as `lora_target: q_proj,v_proj`"
 
 
 @rule("TRA914", WARNING, about=subjects.multimodal_model)
@@ -108,7 +108,7 @@ def thawed_without_effect(run: RunSettings, model: Model, work: Workload) -> Fin
     for key, reached in touched.items():
         if key in run.args.values and not run.args.flag(key) and not reached:
             part = "tower" if key == "freeze_vision_tower" else "projector"
-            yield key, f"LoRA adapts nothing in the {part}, so `{key}: false` has no effect; remove it"
+            yield key, f"LoRA adapts nothing in the {part}, so `{key}: false` has no effect; remove `{key}`"
 
 
 @rule("TRA915", ERROR, about=subjects.model)
@@ -121,7 +121,7 @@ def omni_packed(run: RunSettings, model: Model) -> Findings:
     """
     packed = run.task.stage == "sft" and run.task.trains and run.batch.neat_packing
     if packed and model.modules and composites.is_omni_type(model.kind):
-        yield "neat_packing", "`neat_packing` does not work for omni models; remove it"
+        yield "neat_packing", "`neat_packing` does not work for omni models; remove `neat_packing`"
 
 
 @rule("TRA916", WARNING, about=subjects.model)
@@ -141,9 +141,11 @@ def pictures_cut(run: RunSettings, model: Model) -> Findings:
     tokens, limit = multimodal.max_media_tokens(run, model, run.data.datasets), int(run.args.number("cutoff_len"))
     smaller = any(tower.patch_size and not tower.fixed_tokens for tower in model.arch.towers)
     if tokens > limit > 0:
-        found = f"the pictures of a sample take up to {tokens:,} tokens, and `cutoff_len` is {limit:,}"
-        remedy = f"set {-(-tokens // 1024) * 1024:,}{', or a smaller `image_max_pixels`' if smaller else ''}"
-        yield "cutoff_len", f"{found}; a picture that is cut ends the run: {remedy}"
+        found = f"the pictures of a sample take up to {tokens:,} tokens, but `cutoff_len` is {limit:,}"
+        remedy = (
+            f"set `cutoff_len: {-(-tokens // 1024) * 1024}`{', or a smaller `image_max_pixels`' if smaller else ''}"
+        )
+        yield "cutoff_len", f"{found}, so the run stops at a picture that is cut; {remedy}"
 
 
 @rule("TRA917", ERROR)
@@ -245,16 +247,16 @@ def unsupported_lora_target(run: RunSettings, model: Model, work: Workload) -> F
     pairs = zip(model.arch.towers, work.towers, strict=True)
     inside = any({linear.role for linear in tower.linears} & set(part.targets) for tower, part in pairs)
     if inside and (wrapped := family.get("wrapped")):
-        text = f"the towers of {kind} hold {wrapped}, which PEFT does not take; set `freeze_vision_tower: true`"
+        text = f"the towers of {kind} hold {wrapped}, which PEFT cannot adapt; set `freeze_vision_tower: true`"
         yield "freeze_vision_tower", text, _FREEZE_TOWER
     if inside and (clash := family.get("tower_clash")) and run.task.targets_all_linear:
-        text = f"`{clash}`, a layer of the tower, is in the name of other modules of {kind}, which PEFT does not take"
+        text = f"`{clash}`, a layer of the tower, also matches modules of {kind} that PEFT cannot adapt"
         yield "freeze_vision_tower", f"{text}; set `freeze_vision_tower: true`", _FREEZE_TOWER
     if (clash := family.get("clash")) and run.task.targets_all_linear:
         named = model.family.targets
         found = f"`lora_target: all` picks up `{clash}`, which is a projector layer and also a whole block of {kind}"
         fix = set_value("lora_target", named, safe=False)
-        yield "lora_target", f"{found}; PEFT cannot adapt a block; write `{named}`", fix
+        yield "lora_target", f"{found}, which PEFT cannot adapt; write `lora_target: {named}`", fix
 
 
 @rule("TRA920", WARNING, about=subjects.model)
@@ -276,4 +278,4 @@ def tiles_uncounted(run: RunSettings, model: Model) -> Findings:
         found = f"{model.name} splits pictures of {pixels:,} pixels, and LLaMA-Factory counts only the first tile"
         remedy = f"set `image_max_pixels: {_UNSPLIT_PIXELS}`"
         fix = set_value("image_max_pixels", _UNSPLIT_PIXELS, safe=False)
-        yield "image_max_pixels", f"{found}, so training stops at the first of them; {remedy}", fix
+        yield "image_max_pixels", f"{found}, so training stops at the first such picture; {remedy}", fix

@@ -105,8 +105,8 @@ _READ_BY_SWITCH: ConditionTable = (
     ("eval_steps", lambda run: run.evaluation.strategy == "steps", "`eval_strategy: steps`"),
     ("save_steps", lambda run: run.args.get("save_strategy") in ("steps", "best"), "`save_strategy: steps`"),
     ("image_* video_*", _template_has("media"), "a template for images"),
-    ("freeze_vision_tower freeze_multi_modal_* freeze_language_model", _has_towers, "a model that sees or hears"),
-    ("enable_thinking preserve_thinking", _template_has("reasoning"), "a template that thinks"),
+    ("freeze_vision_tower freeze_multi_modal_* freeze_language_model", _has_towers, "a multimodal model"),
+    ("enable_thinking preserve_thinking", _template_has("reasoning"), "a template of a reasoning model"),
 )
 
 
@@ -132,12 +132,12 @@ def never_read(run: RunSettings, key: str) -> bool:
 
 def _settings_without_effect(run: RunSettings, table: ConditionTable, meant: bool = False) -> Findings:
     conditions = _conditions_by_key(table)
-    remedy = "set that, or remove it" if meant else "remove it"
     for key in run.args.values.keys() & conditions.keys():
         read, words = conditions[key]
         # A key that decides, and is written in a way that LLaMA-Factory does not take, says nothing yet.
         unclear = run.refused_keys and not run.refused_keys.isdisjoint(re.findall(r"\w+", words))
         if run.args.is_set(key) and run.args.values[key] != default_value(key) and not unclear and not read(run):
+            remedy = f"set {words}, or remove `{key}`" if meant else f"remove `{key}`"
             yield key, f"`{key}` has no effect without {words}; {remedy}", None if meant else remove_keys(key)
 
 
@@ -201,7 +201,7 @@ def optimizer_unread(run: RunSettings) -> Findings:
     active = run.requested_optimizers
     for key in active[1:]:
         if not (active[0] in OPTIMIZER_NAMES and key in OPTIMIZER_NAMES):
-            yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
+            yield key, f"`{key}` has no effect beside `{active[0]}`; remove `{key}`, or `{active[0]}`"
 
 
 @rule("TRA413", NOTE)
@@ -214,7 +214,7 @@ def warmup_unread(run: RunSettings) -> Findings:
     """
     for key in ("warmup_steps", "warmup_ratio"):
         if run.args.get("lr_scheduler_type") == "constant" and run.args.number(key) > 0:
-            found = f"schedule constant has no warm-up, so `{key}` has no effect"
+            found = f"`lr_scheduler_type: constant` has no warm-up, so `{key}` has no effect"
             yield key, f"{found}; write `lr_scheduler_type: constant_with_warmup`"
 
 
@@ -228,7 +228,7 @@ def loss_unread(run: RunSettings) -> Findings:
     """
     active = [key for key in ("use_dft_loss", "use_eaft_loss", "use_asft_loss") if run.args.flag(key)]
     for key in active[1:] if run.task.stage == "sft" else ():
-        yield key, f"`{key}` has no effect beside `{active[0]}`; keep one"
+        yield key, f"`{key}` has no effect beside `{active[0]}`; remove `{key}`, or `{active[0]}`"
 
 
 @rule("TRA607", WARNING)
@@ -252,5 +252,5 @@ def fsdp_config_ignored(run: RunSettings) -> Findings:
     Fix: `fsdp: full_shard auto_wrap`, or remove `fsdp_config`.
     """
     if run.args.get("fsdp_config") and not run.fsdp_words:
-        found = "`fsdp_config` has no effect without `fsdp`, and nothing is sharded"
+        found = "`fsdp_config` has no effect without `fsdp`, so nothing is sharded"
         yield "fsdp_config", f"{found}; add `fsdp: full_shard auto_wrap`"

@@ -22,7 +22,7 @@ def two_formats(run: RunSettings) -> Findings:
     """
     for half, brain in (("fp16", "bf16"), ("fp16_full_eval", "bf16_full_eval")):
         if run.args.flag(half) and run.args.flag(brain):
-            yield half, f"`{half}` and `{brain}` exclude each other; keep one"
+            yield half, f"`{half}` and `{brain}` exclude each other; remove `{half}`, or `{brain}`"
 
 
 @rule("TRA702", ERROR)
@@ -50,7 +50,7 @@ def full_precision(run: RunSettings) -> Findings:
     trains = run.task.trains and run.task.method in ("full", "freeze")
     if trains and run.precision.mode == "fp32" and not run.on_cpu and not fp32_weights_key(run):
         better = "fp16" if run.machine and not run.machine.device.bf16 else "bf16"
-        yield "bf16", f"neither bf16 nor fp16 is set: training computes in 32 bits; set `{better}: true`"
+        yield "bf16", f"neither `bf16` nor `fp16` is set, so training computes in 32 bits; set `{better}: true`"
 
 
 @rule("TRA704", ERROR)
@@ -63,7 +63,7 @@ def attention_unknown(run: RunSettings) -> Findings:
     """
     if run.args.get("flash_attn") == "fa3" and not (run.model and run.model.family.own_kernel):
         judged = releases.newest_pair()[0]
-        yield "flash_attn", f"LLaMA-Factory {judged} does not set up `flash_attn: fa3`; write `flash_attn: fa2`"
+        yield "flash_attn", f"LLaMA-Factory {judged} does not support `flash_attn: fa3`; write `flash_attn: fa2`"
 
 
 @rule("TRA705", WARNING)
@@ -77,12 +77,14 @@ def checkpointing_stays_on(run: RunSettings) -> Findings:
     """
     if not run.args.flag("disable_gradient_checkpointing"):
         if run.args.values.get("gradient_checkpointing") is False:
-            text = "`gradient_checkpointing: false` turns nothing off; write `disable_gradient_checkpointing: true`"
+            found = "`gradient_checkpointing: false` has no effect, as LLaMA-Factory turns checkpointing on"
+            text = f"{found}; write `disable_gradient_checkpointing: true`"
             fix = rename_key("gradient_checkpointing", "disable_gradient_checkpointing", safe=False, value=True)
             yield "gradient_checkpointing", text, fix
     elif run.args.flag("gradient_checkpointing"):
-        text = "`gradient_checkpointing: true` turns on again what this key turns off; remove one of them"
-        yield "disable_gradient_checkpointing", text
+        found = "`gradient_checkpointing: true` undoes `disable_gradient_checkpointing`"
+        remedy = "remove `gradient_checkpointing`, or `disable_gradient_checkpointing`"
+        yield "disable_gradient_checkpointing", f"{found}; {remedy}"
 
 
 @rule("TRA706", WARNING)
@@ -96,9 +98,13 @@ def two_liger_switches(run: RunSettings) -> Findings:
     """
     own = run.args.flag("enable_liger_kernel")
     if run.args.flag("use_liger_kernel"):
-        how = "remove it" if own else "write `enable_liger_kernel: true`"
+        how = "remove `use_liger_kernel`" if own else "write `enable_liger_kernel: true`"
         fix = remove_keys("use_liger_kernel") if own else rename_key("use_liger_kernel", "enable_liger_kernel", False)
-        yield "use_liger_kernel", f"`use_liger_kernel` patches the model past LLaMA-Factory's own switch; {how}", fix
+        yield (
+            "use_liger_kernel",
+            f"`use_liger_kernel` bypasses LLaMA-Factory's own switch, `enable_liger_kernel`; {how}",
+            fix,
+        )
 
 
 @rule("TRA711", ERROR)
@@ -115,7 +121,7 @@ def fp32_meets_bf16(run: RunSettings) -> Findings:
     """
     key = fp32_weights_key(run)
     if key and run.task.trains and not run.precision.trains_in_16_bit and not run.precision.autocast:
-        yield key, f"{KEEPS_FP32[key]} in 32 bits beside 16-bit weights needs mixed precision; set `bf16: true`"
+        yield key, f"{KEEPS_FP32[key]} mixes 32-bit with 16-bit weights, which needs mixed precision; set `bf16: true`"
 
 
 # keys that make LLaMA-Factory keep some weights in 32 bits (model/adapter.py, model/model_utils/checkpointing.py)
@@ -152,7 +158,8 @@ def quantized_weights_trained(run: RunSettings) -> Findings:
     Fix: `finetuning_type: lora`, or remove `quantization_bit`.
     """
     if run.quantization.is_requested and not run.task.uses_adapter:
-        yield "quantization_bit", f"quantized weights need `finetuning_type: lora` or oft, not {run.task.method}"
+        found = f"`quantization_bit` works only with adapters, not with `finetuning_type: {run.task.method}`"
+        yield "quantization_bit", f"{found}; set `finetuning_type: lora`, or remove `quantization_bit`"
 
 
 @rule("TRA302", ERROR)
@@ -166,15 +173,18 @@ def quantization_conflict(run: RunSettings) -> Findings:
     if not (run.quantization.is_requested and run.task.uses_adapter):
         return
     if run.args.flag("pissa_init") and run.task.method == "lora":
-        yield "pissa_init", "PiSSA cannot be initialized on quantized weights; use scripts/pissa_init.py once"
+        remedy = "run LLaMA-Factory's scripts/pissa_init.py first, or remove `pissa_init`"
+        yield "pissa_init", f"PiSSA cannot be initialized on quantized weights; {remedy}"
     if run.args.flag("resize_vocab"):
         yield "resize_vocab", "the embeddings of a quantized model cannot be resized; remove `resize_vocab`"
     if run.args.is_set("adapter_name_or_path") and run.args.flag("create_new_adapter"):
-        yield "create_new_adapter", "a new adapter cannot be put on an adapted quantized model; merge the first one"
+        found = "a new adapter cannot be put on a quantized model that has one already"
+        yield "create_new_adapter", f"{found}; merge that adapter into the model, or remove `create_new_adapter`"
     elif len(run.args.words("adapter_name_or_path")) > 1:
-        yield "adapter_name_or_path", "a quantized model takes one adapter; merge them first"
+        found = "`adapter_name_or_path` names several adapters, and a quantized model takes one"
+        yield "adapter_name_or_path", f"{found}; merge the adapters first, and name one"
     if run.args.flag("fp8"):
-        yield "fp8", "`fp8` and `quantization_bit` exclude each other; remove one"
+        yield "fp8", "`fp8` and `quantization_bit` exclude each other; remove `fp8`, or `quantization_bit`"
 
 
 @rule("TRA303", ERROR)
@@ -186,7 +196,8 @@ def device_map_in_training(run: RunSettings) -> Findings:
     Fix: remove `quantization_device_map`; ZeRO-3 or FSDP shard a 4-bit model.
     """
     if run.task.trains and run.args.get("quantization_device_map") == "auto":
-        yield "quantization_device_map", "`quantization_device_map: auto` is for inference; remove it"
+        text = "`quantization_device_map: auto` is refused in training; remove `quantization_device_map`"
+        yield "quantization_device_map", text
 
 
 @rule("TRA304", ERROR)
@@ -216,8 +227,9 @@ def quantization_not_sharded(run: RunSettings) -> Findings:
     way, asked = _sharding_name(run), run.quantization
     known = asked.quantizes_at_load and asked.bits in ON_LOAD_BITS.get(asked.method, ())
     if way and known and run.task.uses_adapter and (asked.method, asked.bits) != ("bnb", 4):
-        text = f"{way} cannot shard {asked.bits}-bit {asked.method} weights; use 4-bit bnb, or ZeRO-2"
-        yield "quantization_bit", text
+        found = f"{way} cannot shard {asked.bits}-bit {asked.method} weights"
+        remedy = "set `quantization_bit: 4` with `quantization_method: bnb`, or use DeepSpeed ZeRO-2"
+        yield "quantization_bit", f"{found}; {remedy}"
 
 
 @rule("TRA306", ERROR)
@@ -231,7 +243,7 @@ def checkpoint_not_sharded(run: RunSettings) -> Findings:
     kind, way = run.quantization.kept_method, _sharding_name(run)
     if kind and way:
         found = f"the checkpoint is {kind}-quantized, which {way} cannot shard"
-        yield "model_name_or_path", f"{found}; use ZeRO-2, or no sharding"
+        yield "model_name_or_path", f"{found}; use DeepSpeed ZeRO-2, or train without DeepSpeed and FSDP"
 
 
 @rule("TRA307", ERROR)
@@ -266,7 +278,9 @@ def nothing_quantized(run: RunSettings) -> Findings:
     asked = run.quantization
     if asked.quantizes_at_load and not asked.works:
         key = "quantization_method" if "quantization_method" in run.args.values else "quantization_bit"
-        text = f"`quantization_method: {asked.method}` quantizes nothing while loading; write bnb"
+        text = (
+            f"`quantization_method: {asked.method}` quantizes nothing while loading; write `quantization_method: bnb`"
+        )
         yield key, text, set_value("quantization_method", "bnb", safe=False)
     elif asked.works and asked.skipped_by_bnb and run.model:
         found = f"this transformers quantizes no linear layer of {run.model.kind}"
@@ -284,7 +298,7 @@ def quantized_twice(run: RunSettings) -> Findings:
     kind = run.quantization.checkpoint
     if kind and run.quantization.is_requested and run.task.uses_adapter:
         found = f"the checkpoint is {kind}-quantized already, so `quantization_bit` has no effect"
-        yield "quantization_bit", f"{found}; remove it"
+        yield "quantization_bit", f"{found}; remove `quantization_bit`"
 
 
 @rule("TRA310", ERROR)
@@ -298,7 +312,7 @@ def dora_on_quantized(run: RunSettings) -> Findings:
     """
     quantized = run.quantization.works or run.quantization.kept_method
     if run.task.method == "lora" and run.args.flag("use_dora") and quantized:
-        yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove it"
+        yield "use_dora", "`use_dora` is refused on quantized weights, bnb included; remove `use_dora`"
 
 
 @rule("TRA311", WARNING, about=subjects.model)
@@ -318,9 +332,9 @@ def experts_not_quantized(run: RunSettings, model: Model) -> Findings:
         older = model.family.forms(ReleaseRange()).get(False)
         cures = [f"install transformers {older}, which quantizes them"] if older else []
         if run.machine is None or run.batch.world_size > 1:  # else ZeRO-3 has nothing to shard over
-            cures.append("shard with ZeRO-3")
+            cures.append("shard them with DeepSpeed ZeRO-3")
         remedy = ", or ".join(cures) or "take a checkpoint that is quantized already"
-        yield "quantization_bit", f"the experts of {model.kind} stay in 16 bits; {remedy}"
+        yield "quantization_bit", f"`quantization_bit` leaves the experts of {model.kind} in 16 bits; {remedy}"
 
 
 @rule("TRA312", ERROR)
@@ -333,7 +347,7 @@ def other_model_bits(run: RunSettings) -> Findings:
     """
     for key in ("ref_model_quantization_bit", "reward_model_quantization_bit"):
         if run.args.is_set(key) and run.args.get(key) not in (4, 8):
-            yield key, f"`{key}` is {run.args.get(key)}, and only 4 and 8 are accepted; set 4"
+            yield key, f"`{key}` is {run.args.get(key)}, and only 4 and 8 are accepted; set `{key}: 4`"
 
 
 @rule("TRA313", ERROR, since="transformers 5.0.0")
@@ -359,7 +373,8 @@ def router_rounded(run: RunSettings) -> Findings:
     Fix: LoRA on 16-bit weights, sharded with ZeRO-3 where they do not fit.
     """
     if _has_quantized_router(run) and run.quantization.bits == 8:
-        yield "quantization_bit", "the router of this model takes 8-bit integers for weights; remove `quantization_bit`"
+        found = "the router of this model reads 8-bit integers as weights, and chooses wrong experts"
+        yield "quantization_bit", f"{found}; remove `quantization_bit`"
 
 
 def _has_quantized_router(run: RunSettings) -> bool:

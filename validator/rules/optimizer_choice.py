@@ -45,7 +45,8 @@ def two_optimizers(run: RunSettings) -> Findings:
     """
     active = _active_optimizers(run)
     if len(active) > 1 and run.task.method != "lora":
-        yield active[1], f"{' and '.join(OPTIMIZER_NAMES[key] for key in active)} exclude each other; keep one"
+        found = f"{' and '.join(OPTIMIZER_NAMES[key] for key in active)} exclude each other"
+        yield active[1], f"{found}; remove {' or '.join(f'`{key}`' for key in active)}"
 
 
 @rule("TRA403", ERROR)
@@ -76,7 +77,10 @@ def optimizer_not_distributed(run: RunSettings) -> Findings:
             found = f"layer-wise {OPTIMIZER_NAMES[key]} runs on one device, not {run.batch.world_size}"
             yield layerwise, f"{found}; set `{layerwise}: false`"
     if run.args.flag("use_badam") and run.args.get("badam_mode") == "ratio":
-        yield "badam_mode", "BAdam by ratio runs on one device; set `badam_mode: layer`, with ZeRO-3"
+        yield (
+            "badam_mode",
+            "`badam_mode: ratio` runs on one device only; set `badam_mode: layer`, with DeepSpeed ZeRO-3",
+        )
     elif run.args.flag("use_badam") and run.zero_stage != 3:
         yield "use_badam", "BAdam on several devices needs DeepSpeed ZeRO-3; set `deepspeed: deepspeed/ds_z3.json`"
 
@@ -97,7 +101,7 @@ def optimizer_name_refused(run: RunSettings) -> Findings:
         refused = sorted(name for name in names if key not in optimizer_choice(name).replaced_by)
         if run.task.method != "lora" and run.args.flag(key) and refused and not run.uses_deepspeed:
             how = "" if written else ", the default since torch 2.8"
-            text = f"{OPTIMIZER_NAMES[key]} does not know `optim: {refused[0]}`{how}; set `optim: adamw_torch`"
+            text = f"{OPTIMIZER_NAMES[key]} does not support `optim: {refused[0]}`{how}; set `optim: adamw_torch`"
             yield "optim" if written else key, text
 
 
@@ -114,7 +118,10 @@ def layerwise_accumulation(run: RunSettings) -> Findings:
         steps = run.batch.accumulation
         if run.task.method != "lora" and run.args.flag(key) and run.args.flag(layerwise) and steps > 1:
             found = f"layer-wise {OPTIMIZER_NAMES[key]} updates at every backward pass"
-            yield "gradient_accumulation_steps", f"{found}, and `gradient_accumulation_steps` is {steps}; set 1"
+            yield (
+                "gradient_accumulation_steps",
+                f"{found}, not after {steps} of them; set `gradient_accumulation_steps: 1`",
+            )
 
 
 @rule("TRA414", ERROR)
@@ -130,11 +137,11 @@ def ratio_refused(run: RunSettings) -> Findings:
     if run.task.method == "lora" or not run.args.flag("use_badam") or run.args.get("badam_mode") != "ratio":
         return
     if run.model and run.model.arch.tied:
-        found = f"BAdam by ratio needs an output layer of its own, and {run.model.name} ties it to the embedding"
+        found = f"`badam_mode: ratio` needs a separate output layer, and {run.model.name} ties it to the embedding"
         yield "badam_mode", f"{found}; set `badam_mode: layer`"
     elif not optimizer_choice(run.args.get("optim")).plain_arguments:
         at = "optim" if "optim" in run.args.values else "badam_mode"
-        yield at, f"BAdam by ratio does not know `optim: {run.args.get('optim')}`; set `optim: adamw_torch`"
+        yield at, f"`badam_mode: ratio` does not support `optim: {run.args.get('optim')}`; set `optim: adamw_torch`"
 
 
 @rule("TRA415", ERROR)
@@ -148,7 +155,8 @@ def target_layers_missing(run: RunSettings) -> Findings:
     """
     name = str(run.args.get("optim"))
     if name.startswith(("galore_", "apollo_")) and not run.args.is_set("optim_target_modules"):
-        yield "optim", f"`optim: {name}` needs `optim_target_modules`; or write `use_{name.partition('_')[0]}: true`"
+        instead = f"write `use_{name.partition('_')[0]}: true` in place of `optim`"
+        yield "optim", f"`optim: {name}` needs `optim_target_modules`; set `optim_target_modules`, or {instead}"
 
 
 @rule("TRA416", ERROR)
@@ -205,9 +213,9 @@ def schedule_arguments_refused(run: RunSettings) -> Findings:
     elif known >= _ARGUMENTS_WITH_MIN_RATE:
         floors = [key for key in ("min_lr", "min_lr_rate") if given.get(key) is not None]
         if len(floors) != 1:
-            what = "both `min_lr` and `min_lr_rate`" if floors else "no lowest rate"
+            what = "takes `min_lr` or `min_lr_rate`, not both" if floors else "needs a lowest rate"
             at = "lr_scheduler_kwargs" if run.args.is_set("lr_scheduler_kwargs") else "lr_scheduler_type"
-            yield at, f"schedule {name} gets {what}; set `lr_scheduler_kwargs: {{min_lr_rate: 0.1}}`"
+            yield at, f"`lr_scheduler_type: {name}` {what}; set `lr_scheduler_kwargs: {{min_lr_rate: 0.1}}`"
 
 
 @rule("TRA409", ERROR)
@@ -222,8 +230,11 @@ def schedule_ends_above(run: RunSettings) -> Findings:
     given = run.args.mapping("lr_scheduler_kwargs") or {}
     end, rate = given.get("lr_end", 1e-7), run.args.number("learning_rate")
     if run.args.get("lr_scheduler_type") == "polynomial" and isinstance(end, (int, float)) and rate > 0 and end >= rate:
-        found = f"schedule polynomial ends at {end:g}, and `learning_rate` is {rate:g}"
-        yield "learning_rate", f"{found}; set a lower `lr_end`"
+        found = f"the polynomial schedule ends at {end:g} (`lr_end`), not below `learning_rate`, {rate:g}"
+        yield "learning_rate", f"{found}; set `lr_end` in `lr_scheduler_kwargs` below {rate:g}"
+
+
+_USUAL_RATES = "usual are `learning_rate: 1.0e-4` for LoRA and 1.0e-5 for full tuning"
 
 
 @rule("TRA410", ERROR)
@@ -237,10 +248,10 @@ def learning_rate_refused(run: RunSettings) -> Findings:
     rate = run.args.get("learning_rate")
     if run.args.number("learning_rate") < 0 or rate != rate:  # NaN differs from itself
         found = f"`learning_rate` is {run.args.get('learning_rate')}, not a positive number"
-        yield "learning_rate", f"{found}; 1e-4 is usual for LoRA, 1e-5 for full"
+        yield "learning_rate", f"{found}; {_USUAL_RATES}"
     for key in ("warmup_steps", "warmup_ratio"):
         if run.args.number(key) < 0:
-            yield key, f"`{key}` is {run.args.get(key)}, it must not be negative"
+            yield key, f"`{key}` is {run.args.get(key)}, not 0 or more; write 0 or more, or remove `{key}`"
 
 
 @rule("TRA411", WARNING)
@@ -253,10 +264,10 @@ def learning_rate_useless(run: RunSettings) -> Findings:
     """
     rate = run.args.get("learning_rate")
     if rate == 0 and not isinstance(rate, bool):
-        yield "learning_rate", "`learning_rate: 0` trains nothing; 1e-4 is usual for LoRA, 1e-5 for full"
+        yield "learning_rate", f"`learning_rate: 0` trains nothing; {_USUAL_RATES}"
     elif isinstance(rate, (int, float)) and rate >= 0.1:
         found = f"`learning_rate` is {float(rate):g}, at which the loss becomes NaN"
-        yield "learning_rate", f"{found}; 1e-4 is usual for LoRA, 1e-5 for full"
+        yield "learning_rate", f"{found}; {_USUAL_RATES}"
 
 
 @rule("TRA412", WARNING)
@@ -271,7 +282,7 @@ def warmup_never_ends(run: RunSettings) -> Findings:
     key = "warmup_ratio" if run.args.is_set("warmup_ratio") else "warmup_steps"
     steps = warmup_steps(run, run.steps) or 0
     if 0 < run.steps <= steps and run.args.number(key) >= 1:
-        yield key, f"warm-up takes {steps:,} steps, and the run {run.steps:,}; write `warmup_ratio: 0.05`"
+        yield key, f"warm-up takes {steps:,} steps, but the run has only {run.steps:,}; write `warmup_ratio: 0.05`"
 
 
 @rule("TRA417", WARNING)
@@ -288,8 +299,8 @@ def warmup_by_release(run: RunSettings) -> Findings:
         return
     shares = {releases.is_at_least(pair, WARMUP_SHARES_SINCE) for pair in run.releases.possible_pairs}
     if ratio is not None:
-        found = f"transformers 5 takes `warmup_ratio: {ratio}` and 4 takes `warmup_steps: {steps:g}`"
-        yield "warmup_steps", f"{found}; keep one of them"
+        found = f"transformers 5 uses `warmup_ratio: {ratio}`, and 4 uses `warmup_steps: {steps:g}`"
+        yield "warmup_steps", f"{found}; remove `warmup_ratio`, or `warmup_steps`"
     elif steps < 1 and len(shares) > 1:
-        text = f"`warmup_steps: {steps:g}` is no warm-up in transformers 4; write `warmup_ratio: {steps:g}`"
+        text = f"`warmup_steps: {steps:g}` gives no warm-up in transformers 4; write `warmup_ratio: {steps:g}`"
         yield "warmup_steps", text, rename_key("warmup_steps", "warmup_ratio")

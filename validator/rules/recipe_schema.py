@@ -72,11 +72,13 @@ def _release_range_problems(header: Mapping[str, Any], admitted: ReleaseRange) -
         pairs = admitted.required_pairs
         if admitted.stand_ins:
             near = dict.fromkeys(version for _, version in pairs)
-            message = f"transformers {header['transformers']} is not in the tables; judged as {' and '.join(near)}"
+            message = f"transformers {header['transformers']} is not a known release; judged as {' and '.join(near)}"
             yield Violation("SCH008", Severity.NOTE, Place(("transformers",), key="transformers"), message)
     except RecipeError as err:
         field = next(name for name in releases.RELEASE_FIELDS if header.get(name) is not None)
-        yield Violation("SCH008", Severity.WARNING, Place((field,), key=field), f"{err}; judged by the newest")
+        yield Violation(
+            "SCH008", Severity.WARNING, Place((field,), key=field), f"{err}; until then the newest releases are assumed"
+        )
 
 
 def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
@@ -116,7 +118,7 @@ def _taken_by_other_release(key: str, release_without: ReleasePair) -> str:
     first = next((pair for pair in reversed(newer) if argument_entry(key, [pair]) is not None), None)
     if first:
         package, came = ("llamafactory", first[0]) if first[0] != release_without[0] else ("transformers", first[1])
-        return f', which the recipe admits; write `# {package}: ">={came}"` into the header block'
+        return f', which the recipe allows; write `# {package}: ">={came}"` into the header block'
     change = tables.yaml_table("renamed").get(key)
     if change is None:
         return ""
@@ -200,8 +202,8 @@ def find_removed_and_foreign_keys(accepted: Mapping[str, ArgumentEntry], recipe:
     trained = any(map(recipe.values.get, _ACTION_KEYS)) or recipe.values.get("stage") == "ppo"
     for command, keys in keys_by_command.items():
         verb, them = ("has", "it") if len(keys) == 1 else ("have", "them")
-        hint = "" if trained else "; no training is asked for (`do_train`)"
-        text = f"{_quoted_names(keys)} {verb} no effect here: only the {command} command reads {them}{hint}"
+        remedy = f"remove {_quoted_names(keys)}" if trained else "to train, set `do_train: true`"
+        text = f"{_quoted_names(keys)} {verb} no effect here: only the {command} command reads {them}; {remedy}"
         fix = remove_keys(*keys, safe=False) if trained else None
         yield _key_violation("SCH007", Severity.NOTE, keys[0], text, fix)
 
@@ -222,13 +224,13 @@ def _deprecation_note(key: str, recipe: Keys) -> str:
     if argument_entry(key, [releases.newest_pair()]) is None:
         remedy = f"; for newer ones {_replacement_advice(change)}" if change else ""
         gone = change.get("removed", f"LLaMA-Factory {releases.newest_pair()[0]}")
-        return f"`{key}` is gone since {gone}, so only the older releases that the recipe admits can run it{remedy}"
+        return f"`{key}` is gone since {gone}, so the recipe runs only with older releases{remedy}"
     going = change.get("deprecated")
     misread = "below" in change and not all(_takes_replacement(pair, change) for pair in recipe.admitted)
     if misread or not going or not any(releases.is_at_least(pair, going) for pair in recipe.judged_releases):
         return ""
     remedy = _replacement_advice(change).replace("{}", clip(str(recipe.values[key])))
-    return f"`{key}` will go ({going} warns about it); {remedy}"
+    return f"`{key}` is deprecated in {going}; {remedy}"
 
 
 def _replacement_advice(change: ArgumentEntry) -> str:
@@ -373,6 +375,7 @@ def _choice_message(key: str, value: Any, entry: ArgumentEntry, effect: str) -> 
     losses = tables.json_table("arguments")["arguments"]["pref_loss"]["choices"]
     loss = key == "stage" and word in losses
     hint = f"; write `stage: dpo` with `pref_loss: {word}`" if loss else suggest(word, choices)
+    hint = hint or "; write one of these"
     return f"`{key}` is {shown_value(value)}, not one of {', '.join(choices)}{effect}{hint}"
 
 
@@ -381,4 +384,9 @@ def _type_message(key: str, value: Any, entry: ArgumentEntry, effect: str) -> st
     if entry["type"] == "bool" and isinstance(value, str) and value:
         found = f"`{key}` is the text {shown_value(value)}, which counts as true{effect}"
         return f"{found}; write {expected_type} without quotes"
-    return f"`{key}` is {shown_value(value)}, not {expected_type}{effect}"
+    meant = _converted_value(value, entry)
+    remedy = f"write {expected_type}, or remove `{key}`" if entry["type"] != "object" else f"remove `{key}`"
+    if meant is not None:
+        quotes = " without quotes" if isinstance(value, str) and not isinstance(meant, str) else ""
+        remedy = f"write `{key}: {shown_value(meant)}`{quotes}"
+    return f"`{key}` is {shown_value(value)}, not {expected_type}{effect}; {remedy}"

@@ -44,7 +44,7 @@ def silently_resumed(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     if checkpoints.resumes_unasked(run) and not _other_base_model(run, saved):
         folder = checkpoints.output_folder(run)
         found = f"`{folder}` holds {saved.name}, from which training resumes without being asked"
-        yield "output_dir", f"{found}; set `resume_from_checkpoint` to resume, or choose another `output_dir`"
+        yield "output_dir", f"{found}; set `resume_from_checkpoint: true` to resume, or choose another `output_dir`"
 
 
 @rule("PTH011", WARNING)
@@ -57,8 +57,8 @@ def tokenized_data_wins(run: RunSettings) -> Findings:
     """
     if run.data.is_tokenized:
         folder = run.args.get("tokenized_path")
-        found = f"`{folder}` already holds data: `dataset`, `cutoff_len` and the like are ignored"
-        yield "tokenized_path", f"{found}; remove the folder to tokenize anew"
+        found = f"`{folder}` already holds tokenized data, so `dataset`, `cutoff_len` and the like are ignored"
+        yield "tokenized_path", f"{found}; remove the folder `{folder}` to tokenize anew"
 
 
 @rule("PTH014", ERROR)
@@ -78,10 +78,10 @@ def checkpoint_missing(run: RunSettings) -> Findings:
             found = "there is no checkpoint in `output_dir` to resume from"
             yield "resume_from_checkpoint", f"{found}; remove `resume_from_checkpoint`"
     elif isinstance(value, str) and not run.workspace.find(value) and not has_variable(value):
-        yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder"
+        yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder that does"
     elif (named := next(iter(checkpoints.resume_candidates(run)), None)) and named.problem:
         where = at_checkpoint_key(run, "resume_from_checkpoint")
-        yield where, f"`{value}` is not a complete checkpoint ({named.problem}); name another"
+        yield where, f"`{value}` is not a complete checkpoint ({named.problem}); name another checkpoint"
 
 
 @rule("PTH015", ERROR, about=subjects.checkpoint)
@@ -126,9 +126,8 @@ def checkpoint_incomplete(run: RunSettings) -> Findings:
     """
     for saved in checkpoints.half_written_checkpoints(run):
         before = checkpoints.resume_checkpoint(run)
-        remedy = (
-            f"rename it to {saved.quarantine_path.name}{f', and the run resumes from {before.name}' if before else ''}"
-        )
+        resumed = f", and the run resumes from {before.name}" if before else ""
+        remedy = f"rename the folder to {saved.quarantine_path.name}{resumed}"
         yield _checkpoint_place(run), f"`{saved.path}` is half-written ({saved.problem}); {remedy}"
 
 
@@ -146,9 +145,9 @@ def states_of_other_processes(run: RunSettings, saved: TrainerCheckpoint) -> Fin
         return
     apart = machine.nodes > 1 and shards == machine.devices  # on disks of their own nodes see what they wrote
     if shards and shards != run.batch.world_size and not apart:
-        found = f"{saved.name} holds optimizer states of {shards} processes, the run has {run.batch.world_size}"
-        remedy = f"run it on {shards} devices, or start anew"
-        yield _checkpoint_place(run), f"{found}, and ZeRO cannot divide them anew; {remedy}"
+        found = f"{saved.name} holds optimizer states of {shards} processes, but the run has {run.batch.world_size}"
+        remedy = f"run on {shards} devices, or {_start_anew(run)}"
+        yield _checkpoint_place(run), f"{found}, and ZeRO cannot redistribute them; {remedy}"
 
 
 @rule("PTH020", ERROR, about=subjects.checkpoint)
@@ -162,16 +161,17 @@ def states_of_another_kind(run: RunSettings, saved: TrainerCheckpoint) -> Findin
     Fix: the settings of the earlier run, without `save_only_model`; or start anew.
     """
     if run.deepspeed and not run.deepspeed.problem and (other := _deepspeed_mismatch(run, saved)):
-        yield _checkpoint_place(run), f"{saved.name} {other}; keep the settings that it was saved with, or start anew"
+        yield _checkpoint_place(run), f"{saved.name} {other}; use the settings of {saved.name}, or {_start_anew(run)}"
 
 
 def _deepspeed_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | None:
     """Return why DeepSpeed cannot load the checkpoint, as text for a message; None if it can."""
     if not saved.has_deepspeed_states:
-        return "holds no states of DeepSpeed (saved without it, or with `save_only_model`)"
+        return "holds no DeepSpeed states (saved without it, or with `save_only_model`)"
     stage, half = run.zero_stage, all(name.startswith("bf16_") for name in saved.optimizer_shards)
     if bool(stage) != bool(saved.optimizer_shards):
-        return f"was saved with ZeRO-{'1 to 3' if saved.optimizer_shards else 0}, and the run uses ZeRO-{stage}"
+        found = f"was saved with DeepSpeed stage {'1 to 3' if saved.optimizer_shards else 0}"
+        return f"{found}, and the run uses stage {stage}"
     if (stage == 3) != saved.has_weight_shards:
         return f"was saved with ZeRO-{3 if saved.has_weight_shards else '1 or 2'}, and the run uses ZeRO-{stage}"
     if saved.optimizer_shards and half != (run.precision.compute_dtype == "bf16"):
@@ -190,18 +190,20 @@ def other_parameters(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     Fix: the method, `lora_rank` and `lora_target` of the earlier run; or start anew.
     """
     if other := _parameter_mismatch(run, saved):
-        yield _checkpoint_place(run), f"{saved.name} {other}; keep what it was saved with, or start anew"
+        yield _checkpoint_place(run), f"{saved.name} {other}; use the settings of {saved.name}, or {_start_anew(run)}"
 
 
 def _parameter_mismatch(run: RunSettings, saved: TrainerCheckpoint) -> str | None:
     config = saved.adapter
     if saved.is_adapter not in (None, run.task.uses_adapter):
-        return f"holds {'an adapter' if saved.is_adapter else 'all weights'}, and the run is {run.task.method} tuning"
+        return (
+            f"holds {'an adapter' if saved.is_adapter else 'all weights'}, and `finetuning_type` is {run.task.method}"
+        )
     if not config or run.task.method != "lora":
         return None
     rank, layers = config.get("r"), config.get("target_modules")
     if isinstance(rank, int) and rank != run.args.number("lora_rank"):
-        return f"was saved with `lora_rank: {rank}`, the recipe has {run.args.number('lora_rank'):.0f}"
+        return f"was saved with `lora_rank: {rank}`, and the recipe has {run.args.number('lora_rank'):.0f}"
     recipe_targets = {*run.args.words("lora_target")}
     saved_targets = {str(layer).rpartition(".")[2] for layer in layers} if isinstance(layers, list) else recipe_targets
     if not run.task.targets_all_linear and recipe_targets != saved_targets:
@@ -220,8 +222,8 @@ def reward_model_resumed(run: RunSettings, saved: TrainerCheckpoint) -> Findings
     Fix: `overwrite_output_dir: true` or another `output_dir`; `adapter_name_or_path` goes on from the weights.
     """
     if run.task.stage == "rm" and run.task.uses_adapter:
-        remedy = f"start anew, with `adapter_name_or_path: {saved.path}` and another `output_dir`"
-        yield _checkpoint_place(run), f"a reward model cannot go on from {saved.name}; {remedy}"
+        remedy = f"set `adapter_name_or_path: {saved.path}` and another `output_dir` to train on from its weights"
+        yield _checkpoint_place(run), f"a reward model cannot resume from {saved.name}; {remedy}"
 
 
 @rule("PTH023", ERROR, about=subjects.checkpoint, since="llamafactory 0.9.5")
@@ -235,8 +237,9 @@ def weights_thrown_back(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """
     stage_0 = saved.has_deepspeed_states and not saved.optimizer_shards and run.deepspeed and run.zero_stage == 0
     if stage_0 and run.precision.compute_dtype == "bf16":
-        found = f"from {saved.name} DeepSpeed's stage 0 with bf16 loads no 32-bit weights"
-        yield _checkpoint_place(run), f"{found}, and the first step undoes the training so far; start anew, with ZeRO-1"
+        found = f"DeepSpeed stage 0 with bf16 loads no 32-bit weights from {saved.name}"
+        undone = "so the first step undoes the training so far"
+        yield _checkpoint_place(run), f"{found}, {undone}; use ZeRO-1, and {_start_anew(run)}"
 
 
 @rule("PTH024", ERROR, about=subjects.checkpoint)
@@ -250,8 +253,8 @@ def several_on_the_cpu(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """
     device_is_set = os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu"
     if saved.restores_optimizer and run.on_cpu and run.batch.world_size > 1 and not run.deepspeed and not device_is_set:
-        text = f"{run.batch.world_size} processes on the CPU cannot load {saved.name}; set ACCELERATE_TORCH_DEVICE=cpu"
-        yield _checkpoint_place(run), text
+        found = f"{run.batch.world_size} processes on the CPU cannot load {saved.name}"
+        yield _checkpoint_place(run), f"{found}; set ACCELERATE_TORCH_DEVICE=cpu in the environment"
 
 
 @rule("PTH025", WARNING, about=subjects.checkpoint)
@@ -265,13 +268,17 @@ def optimizer_anew(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """
     if not run.deepspeed and (saved.has_deepspeed_states or not saved.restores_optimizer):
         held = (
-            "only states of DeepSpeed, which the run does not use"
+            "only DeepSpeed states, and the run does not use DeepSpeed"
             if saved.has_deepspeed_states
             else "no optimizer states"
         )
         anew = "so optimizer and learning rate begin anew, with warm-up"
-        remedy = "set `deepspeed` as before" if saved.has_deepspeed_states else "resume from a checkpoint that has them"
-        yield _checkpoint_place(run), f"{saved.name} holds {held}, {anew}; {remedy}, or start anew"
+        remedy = (
+            "set `deepspeed` as before"
+            if saved.has_deepspeed_states
+            else "resume from a checkpoint that has optimizer states"
+        )
+        yield _checkpoint_place(run), f"{saved.name} holds {held}, {anew}; {remedy}, or {_start_anew(run)}"
 
 
 @rule("PTH026", WARNING, about=subjects.checkpoint)
@@ -287,11 +294,11 @@ def counted_otherwise(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
         return
     if steps := checkpoints.epoch_steps(run, saved):
         what = f"an epoch has {steps[0]:,} steps in {saved.name} and {steps[1]:,} in the run"
-        remedy = "keep data, batch size and devices, or start anew"
+        remedy = f"keep data, batch size and number of devices as they were, or {_start_anew(run)}"
         yield _checkpoint_place(run), f"{what}, so samples are skipped or seen twice; {remedy}"
     elif batches := checkpoints.batch_counts(run, saved):
-        what = f"all devices take {batches[0]} samples at once in {saved.name} and {batches[1]} in the run"
-        remedy = "set `gradient_accumulation_steps` so that a step has as many as before"
+        what = f"a micro batch of all devices has {batches[0]} samples in {saved.name} and {batches[1]} in the run"
+        remedy = "set `gradient_accumulation_steps` so that an optimizer step has as many samples as before"
         yield _checkpoint_place(run), f"{what}, so samples may be skipped or seen twice; {remedy}"
 
 
@@ -305,7 +312,14 @@ def trained_to_the_end(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """
     if checkpoints.is_at_end(run, saved):
         found = f"{saved.name} is at the end of the run, step {saved.step:,} of {checkpoints.total_steps(run, saved):,}"
-        yield _checkpoint_place(run), f"{found}; choose another `output_dir`, or train more epochs"
+        longer = "`max_steps`" if run.args.number("max_steps") > 0 else "`num_train_epochs`"
+        yield _checkpoint_place(run), f"{found}; choose another `output_dir`, or raise {longer}"
+
+
+def _start_anew(run: RunSettings) -> str:
+    """Return the advice how to train from the start, without the checkpoint."""
+    first = "remove `resume_from_checkpoint` and " if run.args.get("resume_from_checkpoint") else ""
+    return f"{first}set another `output_dir` to start anew"
 
 
 def _checkpoint_place(run: RunSettings) -> Place:

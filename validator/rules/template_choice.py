@@ -57,7 +57,7 @@ def template_unknown(run: RunSettings) -> Findings:
     name = str(run.args.get("template"))
     if run.args.is_set("template") and name not in known:
         own = _own_template(run)
-        better = f"template `{name}` is not known; the model's is `{own}`" if own else ""
+        better = f"template `{name}` is not known; write `template: {own}`, the model's" if own else ""
         text, to = better or unknown_name("template", name, known), own or nearest_name(name, known)
         yield "template", text, set_value("template", to, safe=False) if to else None
 
@@ -104,9 +104,8 @@ def template_needs_images(run: RunSettings) -> Findings:
     local = run.model is not None and run.model.id is None
     medialess = family and not local and not known_templates().get(family, {}).get("media")
     if medialess or _lacks_processor(run):
-        hint = f"; write `template: {family}`" if family else ""
-        text = f"template {run.args.get('template')} needs an image processor, which this model does not have{hint}"
-        yield "template", text
+        found = f"template {run.args.get('template')} needs an image processor, which this model does not have"
+        yield "template", f"{found}; {f'write `template: {family}`' if family else 'name a template of a text model'}"
 
 
 def _lacks_processor(run: RunSettings) -> bool:
@@ -143,7 +142,7 @@ def template_of_another_family(run: RunSettings) -> Findings:
         return
     media = "image" in (run.template or {}).get("media", ())
     if not (media and not known_templates().get(own, {}).get("media")):
-        text = f"template {name} is not the one of {run.args.get('model_name_or_path')}; write `template: {own}`"
+        text = f"template {name} is not that of {run.args.get('model_name_or_path')}; write `template: {own}`"
         yield "template", text, set_value("template", own, safe=False)
 
 
@@ -158,8 +157,8 @@ def template_missing(run: RunSettings) -> Findings:
     """
     if run.task.trains and not run.args.is_set("template") and run.task.stage != "pt":
         own = _family_template(run)
-        hint = f"; write `template: {own}`" if own else ""
-        yield "template", f"no template is named, so one is derived from the tokenizer{hint}"
+        remedy = f"write `template: {own}`" if own else "set `template` to the model's"
+        yield "template", f"no template is named, so one is derived from the tokenizer; {remedy}"
 
 
 # Answers of a data set that are left out of account: a few rows of another kind ruin nothing.
@@ -194,10 +193,10 @@ def empty_thoughts_trained(run: RunSettings) -> Findings:
     elif all(share == 1 for share in lacking.values()):
         remedy, fix = "write `enable_thinking: false`", set_value("enable_thinking", False, safe=False)
     else:
-        remedy, fix = "write `enable_thinking: null`, which keeps the thoughts that are there", None
+        remedy, fix = "write `enable_thinking: null`, which keeps the blocks that are there", None
     key = "enable_thinking" if run.args.is_set("enable_thinking") else "template"
-    trained = f"so template {run.args.get('template')} trains an empty one before each answer"
-    yield key, f"{_names_with_verb(named)} no thoughts, {trained}; {remedy}", fix
+    trained = f"so template {run.args.get('template')} trains an empty block before each answer"
+    yield key, f"{_names_with_verb(named)} no thinking blocks, {trained}; {remedy}", fix
 
 
 @rule("TRA619", WARNING)
@@ -211,8 +210,9 @@ def thoughts_removed(run: RunSettings) -> Findings:
     if run.args.get("enable_thinking") is not False:
         return
     if named := [name for name, share in _shares_without_thoughts(run).items() if share < 1 - _IGNORED_SHARE]:
-        text = f"{_names_with_verb(named)} thoughts, which `enable_thinking: false` removes"
-        yield "enable_thinking", f"{text}; remove the key to train on them", remove_keys("enable_thinking", safe=False)
+        found = f"{_names_with_verb(named)} thinking blocks, which `enable_thinking: false` removes"
+        text = f"{found}; remove `enable_thinking` to train on them"
+        yield "enable_thinking", text, remove_keys("enable_thinking", safe=False)
 
 
 @rule("TRA621", WARNING)
@@ -229,11 +229,12 @@ def thoughts_in_other_words(run: RunSettings) -> Findings:
     if words and (named := [name for name, opener in foreign.items() if opener]):
         trained = f"which template {run.args.get('template')} trains as part of the answer"
         remedy = f"write them between `{words[0]}` and `{words[1]}`"
-        yield "dataset", f"{_names_with_verb(named)} thoughts in `{foreign[named[0]]}`, {trained}; {remedy}"
+        yield "dataset", f"{_names_with_verb(named)} thinking blocks in `{foreign[named[0]]}`, {trained}; {remedy}"
 
 
 def _names_with_verb(names: list[str]) -> str:
-    return f"{', '.join(f'`{name}`' for name in names)} {'has' if len(names) == 1 else 'have'}"
+    quoted = ", ".join(f"`{name}`" for name in names)
+    return f"data set {quoted} has" if len(names) == 1 else f"data sets {quoted} have"
 
 
 def _shares_without_thoughts(run: RunSettings) -> Mapping[str, float]:

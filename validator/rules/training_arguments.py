@@ -33,7 +33,7 @@ def model_missing(run: RunSettings) -> Findings:
     Fix: set `model_name_or_path` to a hub name or a folder.
     """
     if not run.args.is_set("model_name_or_path"):
-        yield "model_name_or_path", "no model is named; set `model_name_or_path`"
+        yield "model_name_or_path", "no model is named; set `model_name_or_path` to a folder or a hub name"
 
 
 @rule("TRA002", WARNING)
@@ -59,7 +59,7 @@ def data_missing(run: RunSettings) -> Findings:
     Fix: set `dataset` to one or more names of dataset_info.json.
     """
     if run.task.trains and not run.args.is_set("dataset"):
-        yield "dataset", "training is asked for and no data set is named; set `dataset`"
+        yield "dataset", "training is asked for, but no data set is named; set `dataset` to a name of dataset_info.json"
 
 
 @rule("TRA004", ERROR)
@@ -72,7 +72,7 @@ def supervised_only(run: RunSettings) -> Findings:
     """
     for key in _SUPERVISED_KEYS if run.task.stage != "sft" else ():
         if run.args.flag(key):
-            yield key, f"`{key}` is refused in stage {run.task.stage}; it needs `stage: sft`"
+            yield key, f"`{key}` needs `stage: sft`, not {run.task.stage}; remove `{key}`, or write `stage: sft`"
 
 
 @rule("TRA005", ERROR)
@@ -84,7 +84,8 @@ def prompt_and_history(run: RunSettings) -> Findings:
     Fix: keep one of `train_on_prompt` and `mask_history`.
     """
     if run.args.flag("mask_history") and run.args.flag("train_on_prompt") and run.task.stage == "sft":
-        yield "mask_history", "`mask_history` and `train_on_prompt` exclude each other; remove one"
+        text = "`mask_history` and `train_on_prompt` exclude each other; remove `mask_history`, or `train_on_prompt`"
+        yield "mask_history", text
 
 
 @rule("TRA006", ERROR)
@@ -96,7 +97,7 @@ def inference_backend(run: RunSettings) -> Findings:
     Fix: remove `infer_backend`.
     """
     if run.task.has_work and run.args.get("infer_backend") != "huggingface":
-        text = f"`infer_backend: {run.args.get('infer_backend')}` cannot train; remove it"
+        text = f"`infer_backend: {run.args.get('infer_backend')}` cannot train; remove `infer_backend`"
         yield "infer_backend", text, remove_keys("infer_backend")
 
 
@@ -115,7 +116,11 @@ def report_target_unknown(run: RunSettings) -> Findings:
         if isinstance(name, str) and "," in name:
             several = tuple(word.strip() for word in name.split(","))
             fix = set_value("report_to", several) if set(several) <= {*_LOGGERS} else None
-            yield "report_to", f"`report_to: {name}` is read as one name; write a list: [{name}]", fix
+            yield (
+                "report_to",
+                f"`report_to: {name}` is read as one name; write `report_to: [{', '.join(several)}]`",
+                fix,
+            )
         elif name not in _LOGGERS:
             none = "`report_to` is null, which names no tool; write `report_to: none`" if name is None else ""
             text = none or unknown_name("`report_to` tool", str(name), _LOGGERS)
@@ -136,8 +141,8 @@ def timeout_of_years(run: RunSettings) -> Findings:
     """
     seconds = run.args.number("ddp_timeout")
     if seconds > _WEEK:
-        found = f"`ddp_timeout` is {seconds / _DAY:,.0f} days: a process that hangs stops the run silently"
-        yield "ddp_timeout", f"{found}; set {_WEEK} (a week) or less", set_value("ddp_timeout", _WEEK)
+        found = f"`ddp_timeout` is {seconds / _DAY:,.0f} days, so a process that hangs is not reported for that long"
+        yield "ddp_timeout", f"{found}; set `ddp_timeout: {_WEEK}` (a week) or less", set_value("ddp_timeout", _WEEK)
 
 
 @rule("TRA013", ERROR)
@@ -149,7 +154,8 @@ def export_without_data(run: RunSettings) -> Findings:
     Fix: remove the export keys from a training recipe.
     """
     if run.args.is_set("export_quantization_bit") and not run.args.is_set("export_quantization_dataset"):
-        text = "`export_quantization_bit` needs `export_quantization_dataset`, even in training; remove it"
+        found = "`export_quantization_bit` needs `export_quantization_dataset`, even in training"
+        text = f"{found}; remove `export_quantization_bit`"
         yield "export_quantization_bit", text, remove_keys("export_quantization_bit")
 
 
@@ -162,7 +168,7 @@ def tracker_without_project(run: RunSettings) -> Findings:
     Fix: set `project`.
     """
     if "trackio" in run.args.words("report_to") and not run.args.flag("project"):
-        yield "project", "`report_to: trackio` needs a `project`, and it is empty; set it"
+        yield "project", "`report_to: trackio` needs a `project`, which is empty; set `project` to a name"
 
 
 @rule("TRA017", WARNING)
@@ -189,8 +195,9 @@ def workers_missing(run: RunSettings) -> Findings:
     Fix: `dataloader_num_workers: 1` or more, or remove `dataloader_persistent_workers`.
     """
     if run.args.flag("dataloader_persistent_workers") and run.args.get("dataloader_num_workers") == 0:
-        found = "`dataloader_persistent_workers` keeps workers, and `dataloader_num_workers` is 0"
-        yield "dataloader_persistent_workers", f"{found}; set that to at least 1, or remove the former"
+        found = "`dataloader_persistent_workers` needs workers, but `dataloader_num_workers` is 0"
+        remedy = "set `dataloader_num_workers` to 1 or more, or remove `dataloader_persistent_workers`"
+        yield "dataloader_persistent_workers", f"{found}; {remedy}"
 
 
 @rule("TRA021", WARNING)
@@ -206,7 +213,10 @@ def placeholder_kept(run: RunSettings) -> Findings:
     if kept := [key for key, text in texts.items() if text == "???" or "${" in text.replace("\\${", "")]:
         key, *others = kept
         too = f" (and so {', '.join(others)})" if others else ""
-        yield key, f"`{key}` stays `{texts[key]}`{too}: LLaMA-Factory fills in no placeholder; write the value out"
+        yield (
+            key,
+            f"`{key}` stays `{texts[key]}`{too}, because LLaMA-Factory fills in no placeholder; write the value itself",
+        )
 
 
 @rule("TRA007", ERROR)
@@ -221,9 +231,9 @@ def interval_refused(run: RunSettings) -> Findings:
         key, by_steps = f"{what}_steps", run.args.get(f"{what}_strategy") == "steps"
         value = run.args.number(key)
         if by_steps and key == "logging_steps" and run.args.get(key) == 0:
-            yield key, "`logging_steps` is 0; set at least 1, or `logging_strategy: epoch`"
+            yield key, "`logging_steps` is 0; write 1 or more, or set `logging_strategy: epoch`"
         elif by_steps and value > 1 and value != int(value):
-            text = f"`{key}` is {value:g}, above 1 it must be a whole number; write {int(value)}"
+            text = f"`{key}` is {value:g}; above 1 it must be a whole number; write `{key}: {int(value)}`"
             yield key, text, set_value(key, int(value))
 
 
@@ -241,12 +251,15 @@ def limit_refused(run: RunSettings) -> Findings:
         most, least = run.args.number(f"{kind}_max_pixels"), run.args.number(f"{kind}_min_pixels")
         if most < least:
             found = f"`{kind}_max_pixels` {most:.0f} is below `{kind}_min_pixels` {least:.0f}"
-            yield f"{kind}_max_pixels", f"{found}; set at least {least:.0f}"
+            yield f"{kind}_max_pixels", f"{found}; set `{kind}_max_pixels` to {least:.0f} or more"
     if run.args.is_set("torch_empty_cache_steps") and run.args.number("torch_empty_cache_steps") <= 0:
-        yield "torch_empty_cache_steps", "`torch_empty_cache_steps` must be above 0; remove it to never empty the cache"
+        found = f"`torch_empty_cache_steps` is {run.args.get('torch_empty_cache_steps')}, not above 0"
+        remedy = "write 1 or more, or remove `torch_empty_cache_steps` to never empty the cache"
+        yield "torch_empty_cache_steps", f"{found}; {remedy}"
     if run.args.is_set("dataloader_prefetch_factor") and run.args.get("dataloader_num_workers") == 0:
-        found = "`dataloader_prefetch_factor` needs workers, and `dataloader_num_workers` is 0"
-        yield "dataloader_prefetch_factor", f"{found}; set that to at least 1, or remove the former"
+        found = "`dataloader_prefetch_factor` needs workers, but `dataloader_num_workers` is 0"
+        remedy = "set `dataloader_num_workers` to 1 or more, or remove `dataloader_prefetch_factor`"
+        yield "dataloader_prefetch_factor", f"{found}; {remedy}"
 
 
 @rule("TRA015", NOTE)
@@ -258,7 +271,8 @@ def steps_over_epochs(run: RunSettings) -> Findings:
     Fix: remove one.
     """
     if run.args.number("max_steps") > 0 and "num_train_epochs" in run.args.values:
-        text = f"`max_steps: {run.args.get('max_steps')}` wins, so `num_train_epochs` has no effect; remove one"
+        found = f"`max_steps: {run.args.get('max_steps')}` wins, so `num_train_epochs` has no effect"
+        text = f"{found}; remove `num_train_epochs`, or `max_steps`"
         yield "num_train_epochs", text, remove_keys("num_train_epochs")
 
 
@@ -272,7 +286,7 @@ def batch_not_positive(run: RunSettings) -> Findings:
     """
     value = run.args.get("per_device_train_batch_size")
     if run.task.trains and isinstance(value, (int, float)) and not isinstance(value, bool) and value < 1:
-        yield "per_device_train_batch_size", f"`per_device_train_batch_size` is {value}, it must be at least 1"
+        yield "per_device_train_batch_size", f"`per_device_train_batch_size` is {value}; write 1 or more"
 
 
 _UNBOUNDED = float("inf")
@@ -356,9 +370,9 @@ def number_out_of_range(run: RunSettings) -> Findings:
         value = run.args.get(key)
         outside = isinstance(value, (int, float)) and not low <= value < end  # which .nan is, too
         if run.args.is_set(key) and outside and read(run):
-            least = "above 0" if low == _ABOVE_0 else f"at least {low:g}"
-            limit = f" and below {end:g}" if end < _UNBOUNDED else ""
-            yield key, f"`{key}` is {value}, and fails {fails}; it must be {least}{limit}"
+            least = "a number above 0" if low == _ABOVE_0 else f"{low:g} or more"
+            limit = f", but less than {end:g}" if end < _UNBOUNDED else ""
+            yield key, f"`{key}` is {value}, and fails {fails}; write {least}{limit}, or remove `{key}`"
 
 
 @rule("TRA020", ERROR)
@@ -371,7 +385,7 @@ def seed_out_of_range(run: RunSettings) -> Findings:
     """
     seed = run.args.get("seed")
     if isinstance(seed, int) and not 0 <= seed < 1 << 32:
-        yield "seed", f"`seed` is {seed}, it must be at least 0 and at most {(1 << 32) - 1}"
+        yield "seed", f"`seed` is {seed}; write a whole number from 0 to {(1 << 32) - 1}"
 
 
 @rule("TRA022", ERROR)
@@ -389,7 +403,8 @@ def interval_zero(run: RunSettings) -> Findings:
     """
     for key, (read, fails) in _INTERVALS.items():
         if run.args.is_set(key) and run.args.get(key) == 0 and read(run):
-            yield key, f"`{key}: {run.args.get(key)}` is divided by, and fails {fails}; it must be at least 1"
+            found = f"`{key}: {run.args.get(key)}` is used as a divisor, and fails {fails}"
+            yield key, f"{found}; write 1 or more, or remove `{key}`"
 
 
 @rule("TRA023", WARNING)
@@ -402,4 +417,5 @@ def accumulation_below_zero(run: RunSettings) -> Findings:
     Fix: at least 1.
     """
     if run.task.trains and run.args.number("gradient_accumulation_steps") < 0:
-        yield "gradient_accumulation_steps", "`gradient_accumulation_steps` is below zero; set at least 1"
+        found = f"`gradient_accumulation_steps` is {run.args.get('gradient_accumulation_steps')}"
+        yield "gradient_accumulation_steps", f"{found}; write 1 or more"
