@@ -81,7 +81,7 @@ def test_broken_input_gets_one_clear_message(name: str, tmp_path: Path, monkeypa
     [
         ("a.json", f'{{"data": [{ROW}]}}', "its rows are in `data`"),
         ("a.json", f'\n{{"data": [{ROW}\n]}}', "its rows are in `data`"),
-        ("a.jsonl.gz", "x", "is no data file"),
+        ("a.jsonl.gz", "x", "LLaMA-Factory does not read"),
         ("a.jsonl", '{"x": 1, "y": 2}\n', "the columns x, y are of no known form"),
     ],
 )

@@ -407,7 +407,7 @@ def test_the_real_converter_stops_there(rows: list[dict[str, Any]], folder: Path
 
 
 @pytest.mark.parametrize(("more", "words"), [
-    ({}, ["`my`: row 3 ends the run: `messages` is not a list of turns"]),
+    ({}, ["data set `my`: row 3 ends the run: `messages` is not a list of turns; correct the rows"]),
     ({"num_samples": 2}, []),
 ])  # fmt: skip
 def test_check_tells_of_one_row_that_stops_the_run(more: dict[str, Any], words: list[str]) -> None:
@@ -419,7 +419,7 @@ def test_where_no_columns_help_none_are_asked_for() -> None:
     write(Path(), Form([{"x": 1, "y": "2"}], {}))
     (error,) = said({"file_name": "../my.jsonl"}, "sft")
     assert "nor a prompt as text" in error
-    assert "set `columns`" not in error
+    assert "name its columns" not in error
 
 
 @pytest.mark.parametrize(("rows", "words"), [
@@ -488,7 +488,7 @@ def test_the_real_plugin_counts_the_same(rows: list[dict[str, Any]], words: str)
 @pytest.mark.parametrize(("name", "words"), [
     ("my.JSONL", "; rename it to `my.jsonl`"),
     ("my.tsv", "; save it as csv"),
-    ("my.md", "txt"),
+    ("my.md", "; save it as jsonl"),
 ])  # fmt: skip
 def test_other_files_are_told_what_to_become(name: str, words: str) -> None:
     Path(name).touch()
@@ -508,7 +508,7 @@ def test_a_folder_holds_files_of_one_type() -> None:
     Path("set").mkdir()
     for name in ("1.jsonl", "2.csv"):
         write(Path("set"), FORMS["alpaca"]._replace(name=name))
-    with pytest.raises(RecipeError, match="; keep one type in a folder"):
+    with pytest.raises(RecipeError, match="; keep files of one type in the folder"):
         user_input.register_data(Path("set"), "my")
 
 

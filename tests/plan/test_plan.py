@@ -541,7 +541,7 @@ def test_a_small_machine_gets_a_smaller_model_than_the_data_asks_for() -> None:
         (300, "300 samples: enough to teach form and style"),
         (500, "500 samples: public runs usually took 1,000 to 170,000"),
         (5_000, "5,000 samples are as many as usual: public runs usually took 1,000 to 170,000; 20,000 is one field"),
-        (500_000, "compare with a chosen part"),
+        (500_000, "train on a chosen part first, and compare"),
     ],
 )
 def test_the_amount_of_data_is_judged(samples: int | None, words: str) -> None:

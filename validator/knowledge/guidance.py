@@ -136,15 +136,15 @@ class SampleAmounts:
             return None
         count, by = f"{self.effect.samples:,}", self.effect.by
         if self.form is None:
-            return f"public work saw an effect from {count} ({by}); add different, checked ones"
+            return f"public work saw an effect from {count} ({by}); add different, checked samples"
         if number < self.form.samples:
             return (
                 f"form and style change from some {self.form.samples} ({self.form.by}), a skill from {count} ({by}); "
-                "add different, checked ones"
+                "add different, checked samples"
             )
         return (
             f"enough to teach form and style, while public work taught a skill from {count} ({by}); "
-            "add different, checked ones for that"
+            "add different, checked samples to teach a skill"
         )
 
     def many(self, number: int) -> str | None:
@@ -153,7 +153,7 @@ class SampleAmounts:
         if self.saturating is None or number <= self.saturating.samples:
             return None
         waste = f"{self.saturating.by} saw more than {self.saturating.samples:,} wasted"
-        return f"{waste}; compare with a chosen part before all are trained"
+        return f"{waste}; train on a chosen part first, and compare"
 
 
 def count_in_words(number: int, unit: str) -> str:

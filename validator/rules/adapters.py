@@ -22,7 +22,8 @@ def lora_setting_elsewhere(run: RunSettings) -> Findings:
     """
     for key in _LORA_ONLY if run.task.method != "lora" else ():
         if run.args.is_set(key) if key == "loraplus_lr_ratio" else run.args.flag(key):
-            yield key, f"`{key}` needs `finetuning_type: lora`, not {run.task.method}"
+            found = f"`{key}` works only with `finetuning_type: lora`, not {run.task.method}"
+            yield key, f"{found}; remove `{key}`, or set `finetuning_type: lora`"
 
 
 @rule("TRA202", ERROR)
@@ -34,7 +35,8 @@ def adapter_elsewhere(run: RunSettings) -> Findings:
     Fix: merge the adapter into the model first and name the merged model.
     """
     if run.task.method != "lora" and run.args.is_set("adapter_name_or_path"):
-        yield "adapter_name_or_path", f"an adapter needs `finetuning_type: lora`, not {run.task.method}; merge it first"
+        found = f"`adapter_name_or_path` works only with `finetuning_type: lora`, not {run.task.method}"
+        yield "adapter_name_or_path", f"{found}; merge the adapter first, and name the merged model"
 
 
 @rule("TRA203", ERROR)
@@ -46,7 +48,8 @@ def blocks_with_full(run: RunSettings) -> Findings:
     Fix: `finetuning_type: freeze` or `lora`.
     """
     if run.task.method == "full" and run.args.flag("use_llama_pro"):
-        yield "use_llama_pro", "`use_llama_pro` needs `finetuning_type: freeze` or lora, not full"
+        text = "`use_llama_pro` is refused with `finetuning_type: full`; set `finetuning_type: freeze` or `lora`"
+        yield "use_llama_pro", text
 
 
 @rule("TRA204", ERROR)
@@ -62,9 +65,12 @@ def pissa_refused(run: RunSettings) -> Findings:
     if not run.args.flag("pissa_init") or run.task.method != "lora":
         return
     if run.task.needs_reference_logprobs and not run.task.uses_asft_loss:
-        yield "pissa_init", f"PiSSA is refused in stage {run.task.stage} with a reference model; remove `pissa_init`"
+        found = f"PiSSA changes the weights that the reference model of stage {run.task.stage} needs"
+        yield "pissa_init", f"{found}; remove `pissa_init`"
     elif run.zero_stage == 3:
-        yield "pissa_init", "PiSSA cannot be initialized under ZeRO-3; initialize it once with scripts/pissa_init.py"
+        found = "`pissa_init` is refused under ZeRO-3"
+        remedy = "remove `pissa_init`, and make the adapter with LLaMA-Factory's scripts/pissa_init.py"
+        yield "pissa_init", f"{found}; {remedy}"
 
 
 @rule("TRA205", ERROR)
@@ -78,9 +84,10 @@ def adapter_shape_refused(run: RunSettings) -> Findings:
     if not run.task.uses_adapter:
         return
     if run.task.method == "lora" and run.args.get("lora_rank") is not None and run.args.number("lora_rank") < 1:
-        yield "lora_rank", f"`lora_rank` is {run.args.get('lora_rank')}, it must be at least 1; 8 is usual"
+        yield "lora_rank", f"`lora_rank` is {run.args.get('lora_rank')}; it must be at least 1; write 8, the default"
     if run.task.method == "lora" and run.args.number("lora_dropout") > 1:  # below zero peft leaves it out
-        yield "lora_dropout", f"`lora_dropout` is {run.args.get('lora_dropout')}, it must be between 0 and 1"
+        found = f"`lora_dropout` is {run.args.get('lora_dropout')}; it must be between 0 and 1"
+        yield "lora_dropout", f"{found}; write 0, the default"
     if run.args.get("lora_target") is None or run.args.words("lora_target") == ("",):
         yield "lora_target", "`lora_target` names no layer; write `lora_target: all`"
 
@@ -97,7 +104,8 @@ def several_adapters(run: RunSettings) -> Findings:
     engines = ("unsloth", run.args.flag("use_unsloth")), ("KTransformers", run.args.flag("use_kt"))
     for name, active in (("ZeRO-3", run.zero_stage == 3), *engines):
         if run.task.method == "lora" and active and len(adapters) > 1:
-            yield "adapter_name_or_path", f"{name} loads one adapter, {len(adapters)} are named; merge them first"
+            found = f"`adapter_name_or_path` names {len(adapters)} adapters, and {name} can load only one"
+            yield "adapter_name_or_path", f"{found}; merge the others into the model first"
 
 
 @rule("TRA211", ERROR)
@@ -110,9 +118,9 @@ def engine_refused(run: RunSettings) -> Findings:
     """
     for key in ("use_unsloth", "use_kt"):
         if run.args.flag(key) and run.zero_stage == 3:
-            yield key, f"`{key}` is refused with DeepSpeed ZeRO-3; remove it, or use ZeRO-2"
+            yield key, f"`{key}` is refused with DeepSpeed ZeRO-3; remove `{key}`, or use ZeRO-2"
         elif run.args.flag(key) and run.task.method == "oft":
-            yield key, f"`{key}` cannot do OFT; use `finetuning_type: lora`"
+            yield key, f"`{key}` cannot train OFT; remove `{key}`, or set `finetuning_type: lora`"
 
 
 @rule("TRA212", ERROR)
@@ -125,10 +133,11 @@ def two_block_sizes(run: RunSettings) -> Findings:
     Fix: `oft_block_size: 0` beside `oft_rank`, or no `oft_rank`.
     """
     if run.task.method == "oft" and not run.args.number("oft_rank") and not run.args.number("oft_block_size"):
-        yield "oft_block_size", "OFT needs `oft_rank` or `oft_block_size`, and both are 0; 32 is the usual block size"
+        found = "OFT needs `oft_rank` or `oft_block_size`, and both are 0"
+        yield "oft_block_size", f"{found}; set `oft_block_size: 32`, the default"
     if run.task.method == "oft" and run.args.number("oft_rank") and run.args.number("oft_block_size"):
         found = f"`oft_rank: {run.args.get('oft_rank')}` and `oft_block_size: {run.args.get('oft_block_size')}`"
-        yield "oft_rank", f"{found} exclude each other; set `oft_block_size: 0`"
+        yield "oft_rank", f"{found} exclude each other; set `oft_block_size: 0` to use `oft_rank`"
 
 
 @rule("TRA214", NOTE, about=subjects.model)
@@ -147,7 +156,7 @@ def chat_format_untrained(run: RunSettings, model: Model) -> Findings:
     if chat and model.base and run.task.method == "lora" and not trained:
         found = f"{model.name} is a base model and LoRA leaves its embeddings frozen"
         unlearned = f"so it may not learn the special tokens of template `{run.args.get('template')}`"
-        yield "template", f"{found}, {unlearned}; start from the chat-tuned model"
+        yield "template", f"{found}, {unlearned}; name the chat-tuned model, or write `template: default`"
 
 
 @rule("TRA215", NOTE)
@@ -161,8 +170,8 @@ def new_tokens(run: RunSettings) -> Findings:
     """
     for key in ("add_tokens", "add_special_tokens", "new_special_tokens_config"):
         if run.task.method == "lora" and run.args.is_set(key) and not run.quantization.is_requested:
-            found = f"`{key}` makes embedding and head trainable in fp32, each by itself even if they are tied"
-            yield key, f"{found}; `lmf-recipes explain` shows the memory"
+            found = f"`{key}` makes embedding and output layer trainable in fp32, as two copies even if they are tied"
+            yield key, f"{found}; this takes memory, which `lmf-recipes explain` shows"
 
 
 _TARGET_ALL = set_value("lora_target", "all", safe=False)
@@ -182,8 +191,8 @@ def all_beside_names(run: RunSettings) -> Findings:
     if run.task.uses_adapter and "all" in targets and len(targets) > 1:
         others = ", ".join(name for name in targets if name != "all")
         verb = "is" if len(targets) == 2 else "are"
-        text = f"`all` beside other names is not expanded: only {others} {verb} adapted; write `lora_target: all`"
-        yield "lora_target", text, _TARGET_ALL
+        found = f"`lora_target` names `all` beside others, so `all` is not expanded and only {others} {verb} adapted"
+        yield "lora_target", f"{found}; write `lora_target: all`", _TARGET_ALL
 
 
 @rule("TRA207", ERROR, about=subjects.model)
@@ -204,9 +213,11 @@ def targets_missing(run: RunSettings, model: Model) -> Findings:
         return
     family, write = model.family, f"write `lora_target: {model.family.targets}`"
     if targets != ("all",) and not names & known:
-        yield "lora_target", f"{family.kind} has no linear layer {', '.join(sorted(names))}; {write}"
+        why = f", because transformers {family.fused_experts} fuses the experts" if names & family.separate else ""
+        yield "lora_target", f"a {family.kind} model has no linear layer {', '.join(sorted(names))}{why}; {write}"
     elif targets == ("all",) and family.no_nn_linear and not run.quantization.weights:
-        yield "lora_target", f"`all` finds no linear layer in {family.kind}, which has another class for them; {write}"
+        found = f"`lora_target: all` finds no linear layer in a {family.kind} model, which has another class for them"
+        yield "lora_target", f"{found}; {write}"
 
 
 def _linear_names(run: RunSettings, model: Model) -> frozenset[str]:
@@ -238,10 +249,12 @@ def nothing_unfrozen(run: RunSettings) -> Findings:
     count = int(run.args.number("freeze_trainable_layers"))
     depth = run.model.arch.layers if run.model else 0
     if count == 0 and "freeze_trainable_layers" in run.args.values and not run.args.is_set("freeze_extra_modules"):
-        yield "freeze_trainable_layers", "`freeze_trainable_layers: 0` trains nothing; write 2, the default"
+        text = "`freeze_trainable_layers: 0` trains nothing; write `freeze_trainable_layers: 2`, the default"
+        yield "freeze_trainable_layers", text
     elif count and depth and run.args.flag("use_llama_pro") and depth % abs(count):
-        found = f"{depth} layers are not divisible by {count}, which `use_llama_pro` needs"
-        yield "freeze_trainable_layers", f"{found}; set `freeze_trainable_layers` to a divisor of {depth}"
+        found = f"`freeze_trainable_layers` is {count}, and `use_llama_pro` needs a divisor of the {depth} layers"
+        divisor = max(number for number in range(1, abs(count)) if depth % number == 0)
+        yield "freeze_trainable_layers", f"{found}; write {divisor}"
 
 
 @rule("TRA209", WARNING, about=subjects.model)
@@ -255,7 +268,8 @@ def more_layers_than_model(run: RunSettings, model: Model) -> Findings:
     count = abs(run.args.number("freeze_trainable_layers"))
     if run.task.method == "freeze" and count > model.arch.layers and not run.args.flag("use_llama_pro"):
         found = f"`freeze_trainable_layers` is {count:.0f}, and the model has {model.arch.layers} layers"
-        yield "freeze_trainable_layers", f"{found}; set fewer, or `finetuning_type: full`"
+        remedy = f"write {model.arch.layers}, or `finetuning_type: full` to train all weights"
+        yield "freeze_trainable_layers", f"{found}; {remedy}"
 
 
 @rule("TRA213", WARNING)
@@ -267,7 +281,8 @@ def oft_target_unread(run: RunSettings) -> Findings:
     Fix: write `lora_target`.
     """
     if "oft_target" in run.args.values and run.args.words("oft_target") != run.args.words("lora_target"):
-        yield "oft_target", "`oft_target` is never read, OFT takes its layers from `lora_target`; write them there"
+        remedy = "write `lora_target` in place of `oft_target`"
+        yield "oft_target", f"`oft_target` is never read, because OFT takes its layers from `lora_target`; {remedy}"
 
 
 @rule("TRA216", WARNING, about=subjects.model)
@@ -281,7 +296,7 @@ def some_targets_missing(run: RunSettings, model: Model) -> Findings:
     known, targets = _linear_names(run, model), run.args.words("lora_target")
     lost = sorted({target for target in targets if target and target != "all" and _last_part(target) not in known})
     if run.task.uses_adapter and known and lost and {_last_part(target) for target in targets} & known:
-        found = f"{model.kind} has no linear layer {', '.join(lost)}, and PEFT leaves it out without a message"
+        found = f"a {model.kind} model has no linear layer {', '.join(lost)}, and PEFT skips it without a message"
         yield "lora_target", f"{found}; write `lora_target: all`"
 
 
@@ -300,7 +315,7 @@ def targets_refused(run: RunSettings, model: Model) -> Findings:
     asked = model.refused if run.task.targets_all_linear else model.refused & targets
     if asked and run.task.method == "lora":
         all_others = model.family.targets
-        found = f"peft takes no adapters on {', '.join(sorted(asked))} of a {model.kind} model"
+        found = f"PEFT cannot put an adapter on {', '.join(sorted(asked))} of a {model.kind} model"
         fix = set_value("lora_target", all_others, safe=False)
         yield "lora_target", f"{found}; write `lora_target: {all_others}`", fix
 
@@ -316,7 +331,8 @@ def parts_missing(run: RunSettings, model: Model) -> Findings:
     known, key = model.family.parts if not model.modules else None, "freeze_trainable_modules"
     for name in run.args.words(key):
         if run.task.method == "freeze" and known and name not in known | {"all"}:
-            yield key, f"a layer has no part `{name}`, only {', '.join(sorted(known))}; name one of them, or `all`"
+            found = f"`{key}` names `{name}`, and the model's layers have only {', '.join(sorted(known))}"
+            yield key, f"{found}; write `{key}: all`, or one of these parts"
 
 
 @rule("TRA218", ERROR, about=subjects.model)
@@ -333,5 +349,7 @@ def extra_part_missing(run: RunSettings, model: Model) -> Findings:
     known = {"embed_tokens", model.family.last_norm} | (set() if model.arch.tied else {"lm_head"})
     for name in run.args.words("freeze_extra_modules"):
         if name not in known:
-            found = f"outside its layers the model has no part `{name}`"
-            yield "freeze_extra_modules", f"{found}, only {', '.join(sorted(known))}; name one of them"
+            tied = " (its output layer is tied)" if name == "lm_head" and model.arch.tied else ""
+            there = f"outside its layers the model has only {', '.join(sorted(known))}{tied}"
+            remedy = "write one of these, or remove `freeze_extra_modules`"
+            yield "freeze_extra_modules", f"`freeze_extra_modules` names `{name}`, and {there}; {remedy}"

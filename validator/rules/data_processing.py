@@ -36,7 +36,7 @@ def packed_length_uneven(run: RunSettings) -> Findings:
     """
     length = run.args.number("cutoff_len")
     if run.task.stage == "sft" and run.batch.packing and run.task.trains and length % 8:
-        text = f"`cutoff_len` is {length:.0f}, and packing needs a multiple of 8; set {length // 8 * 8:.0f}"
+        text = f"`cutoff_len` is {length:.0f}, and packing needs a multiple of 8; write {length // 8 * 8:.0f}"
         yield "cutoff_len", text, set_value("cutoff_len", int(length // 8 * 8), safe=False)
 
 
@@ -50,7 +50,7 @@ def neat_packing_batches(run: RunSettings, machine: Machine) -> Findings:
     """
     asked = run.args.get("flash_attn") == "fa2" and run.batch.neat_packing and run.task.stage == "sft"
     if asked and machine.device.flash_attention and run.batch.micro_batch > 1:
-        found = f"neat packing with fa2 takes 1 packed sample at a time, not {run.batch.micro_batch}"
+        found = f"`neat_packing` with `flash_attn: fa2` takes 1 packed sample per device, not {run.batch.micro_batch}"
         yield "per_device_train_batch_size", f"{found}; set `per_device_train_batch_size: 1`"
 
 
@@ -65,8 +65,9 @@ def length_scaling_fails(run: RunSettings, model: Model) -> Findings:
     """
     limit, length = model.positions, run.args.number("cutoff_len")
     if run.args.is_set("rope_scaling") and limit and run.batch.kept_tokens > limit and not model.remote_code:
-        found = f"`cutoff_len` {length:.0f} is beyond the model's {limit} positions"
-        yield "rope_scaling", f"{found} and `rope_scaling` fails with transformers 5; set `cutoff_len: {limit}`"
+        found = f"`cutoff_len` is {length:.0f}, the model has {limit} positions"
+        why = "`rope_scaling`, which would stretch them, fails with transformers 5"
+        yield "rope_scaling", f"{found}, and {why}; set `cutoff_len: {limit}`"
 
 
 @rule("TRA610", WARNING, about=subjects.model)
@@ -79,7 +80,7 @@ def longer_than_model(run: RunSettings, model: Model) -> Findings:
     """
     limit, length = model.positions, run.args.number("cutoff_len")
     if limit and length > limit and not run.args.is_set("rope_scaling"):
-        text = f"`cutoff_len` is {length:.0f}, and the model has {limit} positions; set at most {limit}"
+        text = f"`cutoff_len` is {length:.0f}, and the model has {limit} positions; set `cutoff_len: {limit}`"
         yield "cutoff_len", text, set_value("cutoff_len", limit, safe=False)
 
 
@@ -95,15 +96,17 @@ def streaming_refused(run: RunSettings) -> Findings:
     if not run.args.flag("streaming"):
         return
     if run.args.number("max_steps") == -1:
-        yield "streaming", "streaming needs `max_steps`, as the length of the data is not known; set it"
+        found = "`streaming` needs `max_steps`, because the number of samples is not known"
+        yield "streaming", f"{found}; set `max_steps`, such as `max_steps: 1000`"
     if run.args.get("max_samples") is not None:
-        yield "max_samples", "`max_samples` is refused with streaming; remove it"
+        yield "max_samples", "`max_samples` is refused with `streaming`; remove `max_samples`"
     if run.evaluation.splits_validation_set and run.args.number("val_size") < 1:
-        found = f"streaming needs a `val_size` in samples, not the share {run.args.get('val_size')}"
-        yield "val_size", f"{found}; write a whole number"
+        found = f"`val_size` is the share {run.args.get('val_size')}, and `streaming` needs a number of samples"
+        yield "val_size", f"{found}; write a whole number such as `val_size: 100`"
     path = run.args.get("tokenized_path")
     if isinstance(path, str) and not run.workspace.find(path):
-        yield "tokenized_path", f"`{path}` does not exist, and streamed data cannot be saved to it; remove `streaming`"
+        found = f"`tokenized_path: {path}` does not exist, and streamed data cannot be saved to it"
+        yield "tokenized_path", f"{found}; remove `streaming` or `tokenized_path`"
 
 
 @rule("TRA612", ERROR)
@@ -118,12 +121,14 @@ def mixing_refused(run: RunSettings) -> Findings:
     named = {key: len(run.args.words(key)) for key in ("dataset", "eval_dataset") if run.args.is_set(key)}
     uneven = next((key for key, number in named.items() if number != len(shares)), None)
     if run.args.is_set(at) and run.args.get("mix_strategy") == "concat":
-        yield at, "`interleave_probs` has no use with `mix_strategy: concat`; write `mix_strategy: interleave_under`"
+        remedy = "write `mix_strategy: interleave_under`, or remove `interleave_probs`"
+        yield at, f"`interleave_probs` is refused with `mix_strategy: concat`; {remedy}"
     elif run.args.is_set(at) and uneven:
-        found = f"`interleave_probs` has {len(shares)} shares, and `{uneven}` {named[uneven]} names"
-        yield at, f"{found}; write one share for each name"
+        found = f"`interleave_probs` has {len(shares)} shares, and `{uneven}` has {named[uneven]} names"
+        yield at, f"{found}; write one share for each name of `{uneven}`"
     elif run.args.is_set(at) and len(data) > 1 and abs(sum(shares) - 1) > 1e-6:  # which .nan never is
-        yield at, f"`interleave_probs` add up to {sum(shares):g}, not to 1; correct the shares"
+        found = f"the shares in `interleave_probs` add up to {sum(shares):g}, not to 1"
+        yield at, f"{found}; change `interleave_probs` so that they do"
 
 
 def _mixing_shares(run: RunSettings) -> list[float]:
@@ -148,11 +153,11 @@ def amount_refused(run: RunSettings) -> Findings:
     """
     streams, samples, share = (run.args.get(key) for key in ("streaming", "max_samples", "val_size"))
     if samples is not None and run.args.number("max_samples") <= 0 and not streams:
-        yield "max_samples", f"`max_samples: {samples}` leaves no data; remove it"
+        yield "max_samples", f"`max_samples: {samples}` leaves no data; remove `max_samples`"
     if isinstance(share, float) and share == 1.0 and not streams:
-        yield "val_size", "`val_size: 1.0` holds back all data; write a share such as 0.05, or a count"
+        yield "val_size", "`val_size: 1.0` holds back all data; write a share such as 0.05, or a number of samples"
     if run.args.get("preprocessing_num_workers") is not None and run.args.number("preprocessing_num_workers") < 1:
-        text = "`preprocessing_num_workers` is below 1; set at least 1, or remove it for the default"
+        text = "`preprocessing_num_workers` is below 1; write 1 or more, or remove `preprocessing_num_workers`"
         yield "preprocessing_num_workers", text
 
 
@@ -167,7 +172,8 @@ def streamed_file_without_workers(run: RunSettings) -> Findings:
     """
     local = any(one.source == "file" for one in run.data.datasets)
     if local and run.args.flag("streaming") and run.args.get("dataloader_num_workers") == 0:
-        yield "streaming", "streaming a local file needs workers; set `dataloader_num_workers: 1`"
+        found = "`streaming` of a local file needs workers, and `dataloader_num_workers` is 0"
+        yield "streaming", f"{found}; set `dataloader_num_workers: 1`"
 
 
 @rule("TRA616", ERROR, since="transformers 4.53.0", until="llamafactory 0.9.5")
@@ -179,7 +185,7 @@ def neat_packing_of_0_9_4(run: RunSettings) -> Findings:
     Fix: `llamafactory: ">=0.9.5"` in the header block, or `transformers: "<4.53"`.
     """
     if run.batch.neat_packing:
-        found = "LLaMA-Factory 0.9.4, which the recipe admits, refuses `neat_packing`"
+        found = "LLaMA-Factory 0.9.4, which the recipe allows, refuses `neat_packing` with transformers 4.53 or later"
         yield "neat_packing", f'{found}; write `# llamafactory: ">=0.9.5"` into the header block'
 
 
@@ -195,7 +201,8 @@ def neat_packing_unfit_for_model(run: RunSettings, machine: Machine) -> Findings
     asked = run.args.get("flash_attn") == "fa2" and run.batch.neat_packing and run.task.stage == "sft"
     unfit = tuple(families.llamafactory_types("no_neat_packing"))
     if asked and machine.device.flash_attention and str(run.args.get("template")).startswith(unfit):
-        yield "neat_packing", f"neat packing with fa2 does not work for {run.args.get('template')}; use `packing: true`"
+        found = f"`neat_packing` with `flash_attn: fa2` does not work for template {run.args.get('template')}"
+        yield "neat_packing", f"{found}; write `packing: true` in place of `neat_packing`"
 
 
 @rule("TRA620", WARNING)
@@ -214,10 +221,11 @@ def most_samples_cut(run: RunSettings) -> Findings:
     rows = _first_row_lengths(run) if limit > 0 else []
     long = sum(tokens > limit for tokens in rows)
     if rows and long >= _MAX_SHARE_CUT * len(rows):
-        found = f"{long:,} of the first {len(rows):,} samples are longer than the {limit:,.0f} tokens that are kept"
-        yield place, f"{found}; raise `cutoff_len`"
+        found = f"{long:,} of the first {len(rows):,} samples are longer than `cutoff_len`, {limit:,.0f} tokens"
+        yield place, f"{found}, and lose their end; raise `cutoff_len`, or shorten the samples"
     elif not rows and (mean := _mean_length(run)) > limit > 0:
-        yield place, f"samples have about {mean:,.0f} tokens, of which {limit:,.0f} are kept; raise `cutoff_len`"
+        found = f"samples have about {mean:,.0f} tokens, of which `cutoff_len` keeps the first {limit:,.0f}"
+        yield place, f"{found}; raise `cutoff_len`, or shorten the samples"
 
 
 def _first_row_lengths(run: RunSettings) -> list[float]:
@@ -260,9 +268,9 @@ def tokenizing_outlasts_timeout(run: RunSettings) -> Findings:
         suffice = seconds * _tokenizer_processes(run) / _MAX_TOKENIZERS < limit
         longer = 3600 * math.ceil(2 * seconds / 3600)
         key, value = ("preprocessing_num_workers", _MAX_TOKENIZERS) if suffice else ("ddp_timeout", longer)
-        minutes = f"tokenizing takes about {seconds / 60:.0f} minutes, {limit / 60:.0f} are allowed"
+        minutes = f"tokenizing takes about {seconds / 60:.0f} minutes, and `ddp_timeout` allows {limit / 60:.0f}"
         place = "ddp_timeout" if run.args.is_set("ddp_timeout") else "dataset"
-        yield place, f"{minutes}; set `{key}: {value}`, or tokenize once with `tokenized_path`", set_value(key, value)
+        yield place, f"{minutes}; set `{key}: {value}`, or tokenize before with `tokenized_path`", set_value(key, value)
 
 
 @rule("TRA928", NOTE, about=subjects.machine)
@@ -283,10 +291,10 @@ def hccl_waits_less(run: RunSettings, machine: Machine) -> Findings:
     given = os.environ.get(waiting.name, "")
     limit = int(given) if given.isdecimal() else waiting.usual  # 0 is without end
     if 0 < limit < seconds <= allowed:
-        minutes = f"tokenizing takes about {seconds / 60:.0f} minutes, HCCL waits {limit / 60:.0f}"
+        minutes = f"tokenizing takes about {seconds / 60:.0f} minutes, and HCCL waits only {limit / 60:.0f}"
         longer = f"{waiting.name}={int(min(allowed, waiting.most or allowed))}"
-        remedy = f"set {longer}" if given else f"`lmf-recipes train` sets {longer}"
-        yield "dataset", f"{minutes}; {remedy}, or tokenize once with `tokenized_path`, which is safer"
+        remedy = f"set {longer}" if given else f"start with `lmf-recipes train`, which sets {longer}"
+        yield "dataset", f"{minutes}; {remedy}, or, safer, tokenize before with `tokenized_path`"
 
 
 def _tokenizing_seconds(run: RunSettings) -> float:

@@ -34,11 +34,13 @@ def ranking_against_stage(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Fi
     Fix: `ranking: true` in the entry for dpo and rm, and only there.
     """
     if _ranking_contradicts_stage(run, dataset):
-        why = f"holds preference pairs (`ranking: true`), and stage {run.task.stage} takes none"
+        why = f"holds preference pairs (`ranking: true`), which stage {run.task.stage} cannot use"
+        otherwise = "set `stage: dpo`, or name another data set"
         if run.task.uses_preference_pairs:
             why = f"holds no preference pairs (`ranking` is not true), and stage {run.task.stage} needs them"
-        remedy = entry_remedy(run, dataset, "name another data set, or another `stage`")
-        yield at("ranking", conflicts_with=("stage",)), f"`{dataset.name}` {why}{remedy}"
+            otherwise = "set `stage: sft`, or name a data set of preference pairs"
+        remedy = entry_remedy(run, dataset, otherwise)
+        yield at("ranking", conflicts_with=("stage",)), f"data set `{dataset.name}` {why}{remedy}"
 
 
 @rule("PTH108", ERROR, about=subjects.datasets)
@@ -52,8 +54,9 @@ def formatting_unknown(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findi
     form = dataset.entry.get("formatting", "alpaca")
     if what := formatting_fault(form, run.releases):
         known = form in FORMATTINGS
-        near = "; use sharegpt with `tags`" if known else suggest(str(form).lower(), FORMATTINGS)
-        yield at("formatting"), f"`{dataset.name}`: {what}{near or entry_remedy(run, dataset)}"
+        near = "; write `sharegpt` with `tags`" if known else suggest(str(form).lower(), FORMATTINGS)
+        remedy = near or entry_remedy(run, dataset, "write one of these, or remove `formatting` for alpaca")
+        yield at("formatting"), f"data set `{dataset.name}`: {what}{remedy}"
 
 
 @rule("PTH109", ERROR, about=subjects.datasets)
@@ -71,11 +74,12 @@ def part_without_column(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Find
     trained = at().key == "dataset"
     if absent := _parts_without_column(run, dataset, trained):
         lacks = f"`columns` in dataset_info.json lacks {' and '.join(f'`{part}`' for part in absent)}"
-        otherwise = "name the columns that hold them" if len(absent) > 1 else "name the column that holds it"
+        otherwise = f"name {'their columns' if len(absent) > 1 else 'its column'} in `columns`"
         what = f"{lacks}, which stage {run.task.stage} needs{entry_remedy(run, dataset, otherwise)}"
-        yield at("columns"), f"`{dataset.name}`: {what}"
+        yield at("columns"), f"data set `{dataset.name}`: {what}"
     elif run.task.stage == "sft" and trained and dataset.attr.columns.get("kto_tag"):
-        text = f"`{dataset.name}` has a `kto_tag` column, so stage sft drops every sample; use stage kto"
+        found = f"data set `{dataset.name}` has a `kto_tag` column, so stage sft drops every sample"
+        text = f"{found}; set `stage: kto`, or remove `kto_tag` from `columns`"
         yield at("columns", "kto_tag", at_key=True), text
 
 
@@ -98,8 +102,8 @@ def column_absent(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     if absent := sorted({name for name in _columns_looked_up(dataset) if name not in rows.columns}):
         here, names = ", ".join(sorted(rows.columns)[:8]), "`, `".join(absent)
         what = f"no column `{names}` in `{dataset.path}` (it has {here})"
-        remedy = entry_remedy(run, dataset, why_unrecognized(dataset) or "set `columns`")
-        yield at("columns"), f"`{dataset.name}`: {what}{remedy}"
+        remedy = entry_remedy(run, dataset, why_unrecognized(dataset) or "name its columns in `columns`")
+        yield at("columns"), f"data set `{dataset.name}`: {what}{remedy}"
 
 
 @rule("PTH111", ERROR, about=subjects.datasets)
@@ -116,8 +120,9 @@ def tags_incomplete(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings
     if not isinstance(tags, Mapping) or dataset.entry.get("formatting") not in ("sharegpt", "openai"):
         return
     if absent := [tag for tag in _REQUIRED_TAGS if not tags.get(tag)]:
-        what = f"`tags` leaves out {', '.join(absent)}, which unsets the default"
-        yield at("tags"), f"`{dataset.name}`: {what}{entry_remedy(run, dataset, 'list all four')}"
+        what = f"`tags` leaves out {', '.join(absent)}, and a tag that is left out has no default"
+        otherwise = "list role_tag, content_tag, user_tag and assistant_tag"
+        yield at("tags"), f"data set `{dataset.name}`: {what}{entry_remedy(run, dataset, otherwise)}"
 
 
 @rule("PTH116", WARNING, about=subjects.datasets, since="llamafactory 0.9.4")
@@ -131,8 +136,8 @@ def thinking_prompt_added(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Fi
     """
     if dataset.entry.get("formatting") == "openai" and guessed_format(dataset) != "openai":
         added = "the system prompt 'detailed thinking off' to samples without tools"
-        remedy = entry_remedy(run, dataset, "use sharegpt with `tags`")
-        yield at("formatting"), f"`{dataset.name}`: formatting openai adds {added}{remedy}"
+        remedy = entry_remedy(run, dataset, "write `sharegpt` with `tags`")
+        yield at("formatting"), f"data set `{dataset.name}`: formatting `openai` adds {added}{remedy}"
 
 
 def _known_formatting(dataset: Dataset) -> str:
@@ -189,7 +194,7 @@ def entry_value_wrong(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findi
     Fix: names and addresses are text, `columns` and `tags` are objects of text, `num_samples` is a whole number.
     """
     for route, fault in entry_faults(dataset.entry):
-        yield at(*route), f"`{dataset.name}`: {fault}"
+        yield at(*route), f"data set `{dataset.name}`: {fault}"
 
 
 @rule("PTH119", ERROR, about=subjects.datasets, since="llamafactory 0.9.4")
@@ -206,11 +211,11 @@ def script_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings
         return
     script = dataset.folder / name
     if safe_read.path_kind(script) == "file" or safe_read.path_kind(script / f"{script.name}.py") == "file":
-        text = f"`{dataset.name}`: the script `{script}` is not run by datasets 4; give its data by `file_name`"
-        yield at("script_url"), text
+        found = f"data set `{dataset.name}`: `{script}` is a loading script, which datasets 4 does not run"
+        yield at("script_url"), f"{found}; save its data as a file, and name it by `file_name`"
     elif safe_read.path_kind(script) is None:
-        text = f"`{dataset.name}`: `{script}` does not exist, and scripts are no longer run; use `file_name`"
-        yield at("script_url"), text
+        found = f"data set `{dataset.name}`: `{script}` does not exist, and datasets 4 runs no loading scripts"
+        yield at("script_url"), f"{found}; name a data file by `file_name`"
 
 
 @rule("PTH120", ERROR, about=subjects.datasets)
@@ -223,8 +228,8 @@ def cloud_address_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> F
     """
     address = dataset.entry.get("cloud_file_name")
     if dataset.source == "cloud" and isinstance(address, str) and not address.startswith(tuple(_CLOUD_PACKAGES)):
-        text = f"`{dataset.name}`: `{address}` is no cloud address; it begins with s3://, gs:// or gcs://"
-        yield at("cloud_file_name"), text
+        found = f"data set `{dataset.name}`: `cloud_file_name` does not begin with s3://, gs:// or gcs://"
+        yield at("cloud_file_name"), f"{found}; write such an address, or download `{address}` and use `file_name`"
 
 
 @rule("PTH121", ERROR, about=subjects.datasets)
@@ -244,14 +249,15 @@ def media_refused(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     for part, kind in MODALITIES.items() if run.template and run.task.stage != "pt" else ():
         missing = _missing_media_file(run, dataset, part)
         if kind not in media and _has_media(dataset, part):
-            found = f"`{dataset.name}` holds {part}, which template {run.args.get('template')} does not take"
-            remedy = f"choose a model and a template that take {part}"
+            found = f"data set `{dataset.name}` holds {part}, and template {run.args.get('template')} takes none"
+            remedy = f"train a model that takes {part}, with its template"
             yield at("columns", part, conflicts_with=("template",)), f"{found}; {remedy}"
         elif missing:
             where = run.args.get("media_dir") or dataset.folder
-            yield at("columns", part), f"`{dataset.name}`: {missing} is not in `{where}`; set `media_dir`"
+            found = f"data set `{dataset.name}`: {missing} is not in `{where}`"
+            yield at("columns", part), f"{found}; set `media_dir` to the folder that holds it"
         elif kind in media and (why := _row_with_wrong_media_count(run, dataset, part)):
-            yield at("columns", part), f"`{dataset.name}`: {why}"
+            yield at("columns", part), f"data set `{dataset.name}`: {why}"
 
 
 @rule("PTH122", NOTE, about=subjects.datasets)
@@ -264,8 +270,8 @@ def package_needed(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings
     """
     if package := _needed_package(dataset.entry):
         address = next(name for name in SOURCE_OF_KEY if name in dataset.entry)
-        found = f"`{dataset.name}` is read with the package {package}, which LLaMA-Factory does not bring"
-        yield at(address), f"{found}; install it"
+        found = f"data set `{dataset.name}` is read with the package {package}, which LLaMA-Factory does not install"
+        yield at(address), f"{found}; run `pip install {package}`"
 
 
 @rule("PTH123", ERROR, about=subjects.datasets)
@@ -281,7 +287,8 @@ def rows_unlike_entry(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findin
     """
     rows = dataset.rows
     if rows and rows.head and not rows.problem and (why := _why_untrained(run, at, dataset, rows.head)):
-        yield at(), f"`{dataset.name}`: {why}{entry_remedy(run, dataset, why_unrecognized(dataset))}"
+        remedy = entry_remedy(run, dataset, why_unrecognized(dataset) or "correct the rows")
+        yield at(), f"data set `{dataset.name}`: {why}{remedy}"
 
 
 def _why_untrained(run: RunSettings, at: PlaceIn, dataset: Dataset, rows: Sequence[Mapping[str, Any]]) -> str:

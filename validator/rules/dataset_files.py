@@ -32,12 +32,12 @@ def guessed_format(dataset: Dataset) -> str:
 
 
 def why_unrecognized(dataset: Dataset) -> str:
-    """Return what is wrong with the first rows if no dataset_info.json entry can describe them; an empty string if an
-    entry can."""
+    """Return that the first rows must be corrected, and why, if no dataset_info.json entry can describe them; an empty
+    string if an entry can."""
     try:
         entry_inference.infer_entry(_first_rows(dataset))
     except entry_inference.UnknownFormError as err:
-        return str(err)
+        return f"correct the rows, which no entry of dataset_info.json can describe: {err}"
     return ""
 
 
@@ -70,7 +70,7 @@ def registry_missing(run: RunSettings) -> Findings:
     # PTH001 says it if the DeepSpeed file is missing, too.
     if _is_registry_missing(run) and not run.data.is_tokenized and not file_paths.registry_missing_too(run):
         commands = (_register_command(run, name) for key in ("dataset", "eval_dataset") for name in run.args.words(key))
-        remedy = next(filter(None, commands), "create it, or set `dataset_dir` to its folder")
+        remedy = next(filter(None, commands), "create the file, or set `dataset_dir` to the folder that holds it")
         registry = f"{run.args.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
         yield _key_naming_registry(run), f"`{registry}` does not exist, so no data set is defined; {remedy}"
 
@@ -85,7 +85,7 @@ def registry_unreadable(run: RunSettings) -> Findings:
     """
     if run.data.registry and run.data.registry.problem and not _is_registry_missing(run) and not run.data.is_tokenized:
         place = Place((), str(run.data.registry.path), _key_naming_registry(run))
-        yield place, f"{run.data.registry.problem}; no data set is defined without it"
+        yield place, f"{run.data.registry.problem}, so no data set is defined; correct the file"
 
 
 @rule("PTH103", ERROR)
@@ -113,9 +113,10 @@ def entry_without_source(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Fi
     Fix: give the entry `file_name`, `hf_hub_url`, `ms_hub_url`, `om_hub_url`, `script_url` or `cloud_file_name`.
     """
     if dataset.source is None:
-        near = next(filter(None, (suggest(name, _ENTRY_KEYS) for name in islice(dataset.entry, MAX_FINDINGS))), "")
-        remedy = near or "; give it `file_name` or `hf_hub_url`"
-        yield at(), f"`{dataset.name}` names no source in dataset_info.json{remedy}"
+        hints = ((name, suggest(name, _ENTRY_KEYS)) for name in islice(dataset.entry, MAX_FINDINGS))
+        near = next((f", but has `{name}`{hint}" for name, hint in hints if hint), "")
+        remedy = near or "; add `file_name` or `hf_hub_url`"
+        yield at(), f"the dataset_info.json entry of data set `{dataset.name}` names no source of the data{remedy}"
 
 
 @rule("PTH115", WARNING, about=subjects.datasets)
@@ -131,7 +132,7 @@ def entry_key_ignored(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findi
     parts = [(("columns",), key, SAMPLE_PARTS) for key in columns] if isinstance(columns, Mapping) else []
     for route, key, known in (*own, *parts):
         if key not in known:
-            text = unknown_name(f"`{dataset.name}`: dataset_info.json key", key, known, " and is ignored")
+            text = unknown_name(f"data set `{dataset.name}`: dataset_info.json key", key, known, " and is ignored")
             yield at(*route, key, at_key=True), text
 
 
@@ -146,7 +147,8 @@ def data_set_twice(run: RunSettings) -> Findings:
     for key in ("dataset", "eval_dataset"):
         for name, times in Counter(run.args.words(key)).items():
             if times > 1:
-                yield subjects.at_list_item(run, key, name), f"`{name}` is named {times} times, but used once"
+                found = f"data set `{name}` is named {times} times in `{key}`, but used once"
+                yield subjects.at_list_item(run, key, name), f"{found}; write its name once"
 
 
 def _is_registry_missing(run: RunSettings) -> bool:
@@ -166,10 +168,11 @@ def _undefined_message(run: RunSettings, name: str, entries: Mapping[str, object
     if not _looks_like_path(name):
         quotes = run.data.registry is None or run.workspace.may_quote(run.data.registry.path)
         near = suggest(name, entries) if quotes else ""
-        return f"`{name}` is not defined in dataset_info.json{near or (command and f'; {command}')}"
+        remedy = near or f"; {command or 'add an entry for it, or correct the name'}"
+        return f"data set `{name}` is not defined in dataset_info.json{remedy}"
     example = f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
-    remedy = f"use `{stem}`" if stem in entries else command or f"use {example}"
-    return f"`{name}` is a path, `dataset` takes names of dataset_info.json; {remedy}"
+    remedy = f"write `{stem}`" if stem in entries else command or f"write `{stem}`, and add {example}"
+    return f"`{name}` is a path, and `dataset` takes names of dataset_info.json; {remedy}"
 
 
 def _looks_like_path(name: str) -> bool:
@@ -204,9 +207,9 @@ def data_file_missing(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findi
     """
     if dataset.source == "file" and not dataset.present:
         there = [path.name for path in safe_read.glob_folder(dataset.folder, "*")]
-        found = f"`{dataset.name}`: `{dataset.path}` does not exist"
+        found = f"data set `{dataset.name}`: `{dataset.path}` does not exist (`file_name` is relative to `dataset_dir`)"
         near = suggest(str(dataset.entry["file_name"]), there)
-        yield at("file_name"), f"{found}; `file_name` counts from `dataset_dir`{near}"
+        yield at("file_name"), f"{found}{near or '; put the file there, or correct `file_name`'}"
 
 
 @rule("PTH106", ERROR, about=subjects.datasets)
@@ -220,9 +223,10 @@ def file_type_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findi
     """
     if dataset.files:
         if fault := dataset_registry.file_type_fault(dataset.path, dataset.files):
-            yield at("file_name"), f"`{dataset.name}`: {fault}"
+            yield at("file_name"), f"data set `{dataset.name}`: {fault}"
     elif dataset.source == "file" and safe_read.path_kind(dataset.path) == "folder":
-        yield at("file_name"), f"`{dataset.name}`: the folder `{dataset.path}` is empty; put data files into it"
+        found = f"data set `{dataset.name}`: the folder `{dataset.path}` is empty"
+        yield at("file_name"), f"{found}; put the data files into the folder"
 
 
 @rule("PTH112", ERROR, about=subjects.datasets)
@@ -235,8 +239,8 @@ def split_unknown(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """
     split = dataset.entry.get("split", "train")
     if dataset.source == "file" and not all(_is_train_split(part) for part in str(split).split("+")):
-        found = f"`{dataset.name}`: a local file has no split `{split}`, all of it is `train`"
-        yield at("split"), f"{found}; remove `split`"
+        found = f"data set `{dataset.name}`: a local file has only the split `train`, not `{split}`"
+        yield at("split"), f"{found}; remove `split` from dataset_info.json"
 
 
 @rule("PTH113", ERROR, about=subjects.datasets)
@@ -249,9 +253,9 @@ def data_unreadable(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Finding
     Fix: correct the file; JSON is a list of objects, or one object on each line.
     """
     if dataset.rows and dataset.rows.problem:
-        yield at("file_name"), f"`{dataset.name}`: {dataset.rows.problem}"
+        yield at("file_name"), f"data set `{dataset.name}`: {dataset.rows.problem}; correct the file"
     elif dataset.rows and not dataset.rows.number:
-        yield at("file_name"), f"`{dataset.name}`: `{dataset.path}` holds no row"
+        yield at("file_name"), f"data set `{dataset.name}`: `{dataset.path}` holds no row; write samples into the file"
 
 
 @rule("PTH114", WARNING, about=subjects.datasets)
@@ -263,8 +267,9 @@ def file_ignored(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     Fix: remove the hub address from the entry.
     """
     if dataset.source == "hub" and "file_name" in dataset.entry and dataset.present:
-        text = f"`{dataset.name}`: the hub address wins, `{dataset.path}` is not used; remove one of them"
-        yield at("file_name", at_key=True), text
+        address = next(key for key in SOURCE_OF_KEY if key in dataset.entry)
+        found = f"data set `{dataset.name}`: `{address}` wins over `file_name`, so `{dataset.path}` is not used"
+        yield at("file_name", at_key=True), f"{found}; remove `{address}` to use the file"
 
 
 def _is_train_split(text: str) -> bool:

@@ -124,10 +124,11 @@ def nothing_left_to_train(run: RunSettings) -> Findings:
     if rows is None or not rows.exact or run.args.flag("streaming") or not run.evaluation.splits_validation_set:
         return
     if value > 1 and value >= rows.number:
-        found = f"`val_size` takes {value:g} samples for evaluation, and there are {rows}"
-        yield "val_size", f"{found}; write a share such as 0.1"
+        found = f"`val_size` takes {value:g} samples for evaluation, and there are only {rows}"
+        yield "val_size", f"{found}; write a share such as `val_size: 0.1`"
     elif value <= 1 and rows.number == 1:
-        yield "val_size", "a single sample cannot be both trained on and held back; add samples, or remove `val_size`"
+        found = "the only sample cannot be both trained on and held back for evaluation"
+        yield "val_size", f"{found}; add samples, or remove `val_size`"
 
 
 @rule("DAT006", WARNING)
@@ -141,7 +142,8 @@ def more_evaluation_than_training(run: RunSettings) -> Findings:
     value, rows = run.args.number("val_size"), _training_rows(run)
     share = value if value < 1 else value / rows.number if rows and rows.number else 0
     if 0.5 < share < 1:
-        yield "val_size", f"`val_size` holds back {share:.0%} of the samples for evaluation; 0.01 to 0.1 is usual"
+        found = f"`val_size` holds back {share:.0%} of the samples for evaluation"
+        yield "val_size", f"{found}; write 0.01 to 0.1, the usual share"
 
 
 @rule("DAT007", NOTE, about=_counted_samples)
@@ -156,8 +158,8 @@ def fewer_than_usual(run: RunSettings, counted: _CountedSamples) -> Findings:
     stated = run.declared.samples
     if stated and counted.number < min(counted.guidance.low, stated / 4) and not _too_few_message(run, counted):
         whose = counted.guidance.whose(stated) or "the recipe's own count"
-        usual = f"{counted.guidance.usual}, and the header's {stated:,} is {whose}"
-        yield "dataset", f"{counted.words}: {usual}; fewer may do if each is checked, and `val_size` tells whether"
+        usual = f"{counted.guidance.usual}, and the {stated:,} of the header block is {whose}"
+        yield "dataset", f"{counted.words}: {usual}; check each sample, and set `val_size` to see if they suffice"
 
 
 @rule("DAT008", ERROR)
@@ -175,7 +177,7 @@ def no_sequence_filled(run: RunSettings) -> Findings:
     limit = run.args.number("cutoff_len")
     if rows and rows.exact and len(first) >= rows.number and (most := sum(map(_max_tokens_of_row, first))) < limit:
         found = f"all texts together have at most {most:,} tokens, and one packed sequence takes {limit:,.0f}"
-        yield "cutoff_len", f"{found}; set a smaller `cutoff_len`, or add text"
+        yield "cutoff_len", f"{found}; lower `cutoff_len`, or add text"
 
 
 def _max_tokens_of_row(row: Mapping[str, Any]) -> int:
@@ -213,7 +215,8 @@ def sample_limit_contradicts(run: RunSettings) -> Findings:
     sets = max(1, len(run.args.words("dataset")))
     if limit > 0 and run.declared.samples and limit * sets < run.declared.samples:
         left = f"{limit * sets:,.0f} rows of the {run.declared.samples:,} recommended"
-        yield "max_samples", f"`max_samples: {limit:.0f}` leaves at most {left}; remove it", _REMOVE_LIMIT
+        text = f"`max_samples: {limit:.0f}` leaves at most {left}; remove `max_samples`"
+        yield "max_samples", text, _REMOVE_LIMIT
 
 
 @rule("TRA010", NOTE)
@@ -230,5 +233,5 @@ def sample_limit(run: RunSettings) -> Findings:
     counted = [one.rows for one in run.data.datasets if one.rows and not one.rows.problem]
     whole = len(counted) == len(run.args.words("dataset")) and all(rows.number <= limit for rows in counted)
     if not whole and not any(rows.number > 2 * limit for rows in counted):  # which DAT004 reports
-        text = f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` for all"
+        text = f"only the first {limit:,.0f} rows of each data set are used; remove `max_samples` to use all"
         yield "max_samples", text, _REMOVE_LIMIT

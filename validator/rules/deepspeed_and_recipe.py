@@ -67,7 +67,7 @@ def batch_size_wrong(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fi
     if size != batch.effective_batch:
         place = at("train_batch_size", conflicts_with=tuple(_EQUAL_KEYS[path] for path in _BATCH_KEYS))
         product = f"{batch.micro_batch} x {batch.accumulation} x {batch.world_size} = {batch.effective_batch}"
-        found = f"train_batch_size is {size}, but {product} (micro batch x accumulation x devices)"
+        found = f"`train_batch_size` is {size}, but {product} (micro batch x accumulation x devices)"
         yield place, f'{found}; write `"train_batch_size": "auto"`'
 
 
@@ -86,8 +86,9 @@ def precision_contradicted(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig)
         fixed, wanted = zero.value(f"{name}.enabled"), run.args.flag(name) or run.args.flag(f"{name}_full_eval")
         if fixed not in (None, "auto") and fixed != wanted:
             place = at(f"{name}.enabled", conflicts_with=(name,))
-            found = f"{_file_words(zero)} sets {name}.enabled to {json.dumps(fixed)}"
-            yield place, f'{found}, the recipe has {name} {"on" if wanted else "off"}; write "auto" in the JSON'
+            found = f"{_file_words(zero)} sets `{name}.enabled` to {json.dumps(fixed)}"
+            recipe = f"the recipe has {name} {'on' if wanted else 'off'}"
+            yield place, f'{found}, and {recipe}; write `"enabled": "auto"` in the block `{name}`'
 
 
 @rule("PAR004", ERROR, about=subjects.deepspeed_file)
@@ -101,7 +102,7 @@ def accumulation_missing(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -
     key, steps = "gradient_accumulation_steps", run.batch.accumulation
     sized = all(zero.config.get(each) is not None for each in ("zero_optimization", "train_batch_size", _BATCH_KEYS[0]))
     if sized and key not in zero.config and steps > 1:
-        found = f"{_file_words(zero)} leaves out {key}, which then is 1 and not {steps}"
+        found = f"{_file_words(zero)} leaves out `{key}`, which then is 1, and the recipe has {steps}"
         yield at(key, conflicts_with=(key,)), f'{found}; add `"{key}": "auto"`'
 
 
@@ -118,12 +119,12 @@ def optimizer_replaced(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> 
         kind = zero.value(f"{block}.type")
         if kind and run.args.is_set(key):
             place = at(block, at_key=True, conflicts_with=(key,))
-            text = f"{block} {kind} of {_file_words(zero)} replaces `{key}: {run.args.get(key)}`; remove the block"
-            yield place, text
+            found = f"{block} {kind} of {_file_words(zero)} replaces `{key}: {run.args.get(key)}`"
+            yield place, f"{found}; remove the block `{block}` to use `{key}`"
     if zero.value("optimizer.type") and zero.value("optimizer.params.lr") is None:
-        found = f"the optimizer block of {_file_words(zero)} has no lr, so 0.001 is used and not `learning_rate`"
+        found = f"the block `optimizer` of {_file_words(zero)} has no `lr`, so 0.001 replaces `learning_rate`"
         place = at("optimizer.params.lr", conflicts_with=("learning_rate",))
-        yield place, f'{found}; write `"params": {{"lr": "auto"}}`'
+        yield place, f'{found}; write `"params": {{"lr": "auto"}}` in the block'
 
 
 @rule("PAR023", WARNING, about=subjects.deepspeed)
@@ -152,7 +153,8 @@ def launcher_needed(run: RunSettings, _zero: DeepSpeedConfig) -> Findings:
     Fix: `FORCE_TORCHRUN=1 llamafactory-cli train ...`; `lmf-recipes train` sets it.
     """
     if run.machine and run.batch.world_size == 1:
-        text = "DeepSpeed on one device needs FORCE_TORCHRUN=1 in the environment; `lmf-recipes train` sets it"
+        found = "DeepSpeed on one device needs FORCE_TORCHRUN=1 in the environment"
+        text = f"{found}; set FORCE_TORCHRUN=1, or start with `lmf-recipes train`, which sets it"
         yield "deepspeed", text
 
 
@@ -168,12 +170,17 @@ def nodes_to_join(run: RunSettings, machine: Machine) -> Findings:
     """
     if machine.nodes > 1 and Launch(run).launcher == "torchrun" and "RDZV_ID" not in os.environ:
         variables = f"FORCE_TORCHRUN=1 NNODES={machine.nodes} NODE_RANK MASTER_ADDR MASTER_PORT"
-        by_hand = f"by hand each needs {variables} in its environment"
-        yield "machine", f"{machine.nodes} nodes: `lmf-recipes submit` has a scheduler start them; {by_hand}"
+        found = f"each of the {machine.nodes} nodes must start its own command"
+        yield "machine", f"{found}; use `lmf-recipes submit`, or set {variables} on each node"
 
 
 def _file_words(zero: DeepSpeedConfig) -> str:
     return f"`{Path(zero.path).name}`" if zero.path else "the DeepSpeed configuration"
+
+
+def _auto_remedy(zero: DeepSpeedConfig, path: str) -> str:
+    """Return, as text for a message, that a setting of the DeepSpeed file be "auto". `path`: its dotted path."""
+    return f'write `"{path.rpartition(".")[2]}": "auto"` in {_file_words(zero)}'
 
 
 def _contradictions(
@@ -184,11 +191,10 @@ def _contradictions(
     missing setting and "auto" contradict nothing."""
     file_value = zero.value(path)
     if file_value not in (None, "auto") and file_value != recipe_value:
-        verb = "is" if len(keys) == 1 else "are"
-        found = (
-            f"{path} is {file_value} in {_file_words(zero)}, {' and '.join(keys)} {verb} {recipe_value} in the recipe"
-        )
-        yield at(path, conflicts_with=keys), f'{found}; write "auto" in the JSON'
+        verb, file = "is" if len(keys) == 1 else "are", _file_words(zero)
+        names = " and ".join(f"`{key}`" for key in keys)
+        found = f"`{path}` is {file_value} in {file}, but {names} {verb} {recipe_value} in the recipe"
+        yield at(path, conflicts_with=keys), f"{found}; {_auto_remedy(zero, path)}"
 
 
 # Of the recipe's keys these decide the steps of warm-up, and of all.
@@ -211,8 +217,8 @@ def steps_contradicted(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> 
     for path, fixed, steps in _fixed_steps(run, zero):
         if steps is not None and fixed != steps:
             what = "warms up for" if "warmup" in path else "takes"
-            text = f'{path} is {fixed}, and the run {what} {steps:,} steps; write "auto" in the JSON'
-            yield at(path, conflicts_with=_STEP_KEYS[path]), text
+            found = f"`{path}` is {fixed}, but the run {what} {steps:,} steps"
+            yield at(path, conflicts_with=_STEP_KEYS[path]), f"{found}; {_auto_remedy(zero, path)}"
 
 
 @rule("PAR021", WARNING, about=subjects.deepspeed_file)
@@ -226,8 +232,8 @@ def steps_by_chance(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fin
     """
     for path, fixed, steps in _fixed_steps(run, zero):
         if steps is None:
-            found = f"{path} is {fixed}, and the run stops if its data make another number of steps"
-            yield at(path, conflicts_with=_STEP_KEYS[path]), f'{found}; write "auto" in the JSON'
+            found = f"`{path}` is {fixed}, and the run stops if its data make another number of steps"
+            yield at(path, conflicts_with=_STEP_KEYS[path]), f"{found}; {_auto_remedy(zero, path)}"
 
 
 def _fixed_steps(run: RunSettings, zero: DeepSpeedConfig) -> Iterator[tuple[str, float, float | None]]:
@@ -257,8 +263,9 @@ def optimizer_not_offloadable(run: RunSettings, zero: DeepSpeedConfig) -> Findin
     """
     optim = run.args.get("optim")
     if zero.steps_on_cpu and optimizer_choice(optim).on_cpu == "refused":
-        found = f"`optim: {optim}` cannot run on offloaded optimizer state"
-        yield "optim", f"{found}; write `optim: adamw_torch`, or remove offload_optimizer"
+        found = f"`optim: {optim}` cannot run on optimizer states in host memory"
+        remedy = f"write `optim: adamw_torch`, or remove `offload_optimizer` from {_file_words(zero)}"
+        yield "optim", f"{found}; {remedy}"
 
 
 @rule("PAR009", WARNING, about=subjects.deepspeed)
@@ -273,10 +280,12 @@ def optimizer_becomes_adam(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     optim = run.args.get("optim")
     special = next((key for key in ("use_muon", "use_adam_mini") if run.args.flag(key)), None)
     if zero.steps_on_cpu and special:
-        yield special, f"`{special}` has no effect with offload_optimizer, which uses DeepSpeed's CPU Adam; remove one"
+        found = f"`{special}` has no effect, because `offload_optimizer` uses DeepSpeed's CPU Adam"
+        remedy = f"remove `{special}`, or `offload_optimizer` from {_file_words(zero)}"
+        yield special, f"{found}; {remedy}"
     elif zero.steps_on_cpu and run.args.is_set("optim") and optimizer_choice(optim).on_cpu == "plain adam":
-        found = f"`optim: {optim}` becomes DeepSpeed's plain CPU Adam with offload_optimizer"
-        yield "optim", f"{found}; write `optim: adamw_torch`"
+        found = f"`optim: {optim}` has no effect, because `offload_optimizer` replaces it by DeepSpeed's plain CPU Adam"
+        yield "optim", f"{found}; write `optim: adamw_torch`, which stays AdamW"
 
 
 @rule("PAR017", ERROR, about=subjects.deepspeed)
@@ -293,7 +302,8 @@ def optimizer_of_matrices_sharded(run: RunSettings, zero: DeepSpeedConfig) -> Fi
     """
     for key, last in (("use_muon", 3), ("use_adam_mini", 2)):
         if run.args.flag(key) and 0 < zero.stage <= last and not zero.steps_on_cpu:
-            yield key, f"`{key}` cannot step on the shards of ZeRO-{zero.stage}; remove `{key}` or `deepspeed`"
+            found = f"`{key}` needs whole matrices, which ZeRO-{zero.stage} cuts into flat shards"
+            yield key, f"{found}; remove `{key}` or `deepspeed`"
 
 
 @rule("PAR018", ERROR)
@@ -311,10 +321,12 @@ def output_layer_copied_in_shards(run: RunSettings) -> Findings:
         return
     if "lm_head" in run.args.words("additional_target"):
         found = "`additional_target` makes a copy of lm_head, which fails under ZeRO-3 at the first step"
-        yield "additional_target", f"{found}; use ZeRO-2, or leave lm_head out"
+        remedy = "remove lm_head from `additional_target`, or use ZeRO-2"
+        yield "additional_target", f"{found}; {remedy}"
     added = next((key for key in _NEW_TOKEN_KEYS if run.args.flag(key)), None)
     if added and not run.args.is_set("additional_target"):
-        yield added, f"`{added}` trains a copy of lm_head, which fails under ZeRO-3 at the first step; use ZeRO-2"
+        found = f"`{added}` trains a copy of lm_head, which fails under ZeRO-3 at the first step"
+        yield added, f"{found}; use ZeRO-2, or remove `{added}`"
 
 
 @rule("PAR019", ERROR, about=subjects.model, since="transformers 5.0.0")
@@ -330,8 +342,8 @@ def router_adapted_in_ddp(run: RunSettings, model: Model) -> Findings:
     """
     routed = model.family.router == "linear" and {"all", "gate"} & set(run.args.words("lora_target"))
     if routed and run.task.method == "lora" and run.task.trains and _ddp_needs_all_gradients(run):
-        found = "the adapter of the router gets no gradient, which DDP refuses"
-        yield "lora_target", f"{found}; name the layers in `lora_target` without `gate`"
+        found = "`lora_target` adapts the router (`gate`), whose adapter gets no gradient, which DDP refuses"
+        yield "lora_target", f"{found}; name the other layers in `lora_target`, or use ZeRO-2"
 
 
 @rule("PAR022", ERROR, about=subjects.model, since="transformers 5.0.0")
@@ -345,7 +357,7 @@ def mixture_not_found(run: RunSettings, model: Model) -> Findings:
     """
     lost = model.family.lost_leaf
     if lost and run.zero_stage == 3 and run.task.trains:
-        found = f"under ZeRO-3 LLaMA-Factory looks for the class {lost}, which has another name in transformers 5"
+        found = f"under ZeRO-3 LLaMA-Factory looks for the class {lost}, which transformers 5 has renamed"
         yield "deepspeed", f"{found}; use ZeRO-2, FSDP or transformers 4"
 
 
@@ -362,8 +374,8 @@ def idle_layers_in_ddp(run: RunSettings, model: Model) -> Findings:
     recomputed = run.activation_checkpointing.llamafactory_mode != "off"
     reached = run.task.method == "lora" or (run.task.method == "full" and recomputed)
     if model.arch.mtp_layers > 0 and reached and run.task.trains and _ddp_needs_all_gradients(run):
-        remedy = "set `deepspeed: deepspeed/ds_z2.json`"
-        yield "model_name_or_path", f"a layer of this model never runs, so DDP stops at the second step; {remedy}"
+        found = "a layer of this model never runs in training, so DDP stops at the second step"
+        yield "model_name_or_path", f"{found}; set `deepspeed: deepspeed/ds_z2.json`"
 
 
 def _ddp_needs_all_gradients(run: RunSettings) -> bool:

@@ -25,7 +25,7 @@ def zero_block_missing(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) ->
     read = (zero.config or zero.path) and not zero.problem
     if read and not isinstance(zero.config.get("zero_optimization"), Mapping):
         found = "the DeepSpeed configuration has no `zero_optimization` object"
-        yield at("zero_optimization"), f'{found}; write `"zero_optimization": {{"stage": 2}}` (0 shards nothing)'
+        yield at("zero_optimization"), f'{found}; write `"zero_optimization": {{"stage": 2}}` (stage 0 shards nothing)'
 
 
 @rule("PAR105", ERROR, about=subjects.deepspeed_file)
@@ -55,8 +55,9 @@ def batch_sizes_disagree(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -
     if run.machine is None and all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
         total, micro, steps = (int(size) for size in sizes if size)
         if total % (micro * steps):
-            found = f"train_batch_size {total} is no multiple of {micro} x {steps} (micro batch x accumulation)"
-            yield at("train_batch_size"), f'{found}; write "auto" for all three'
+            found = f"`train_batch_size` is {total}, no multiple of {micro} x {steps} (micro batch x accumulation)"
+            remedy = f'write "auto" for `{names[0]}`, `{names[1]}` and `{names[2]}`'
+            yield at("train_batch_size"), f"{found}; {remedy}"
 
 
 @rule("PAR107", ERROR, about=subjects.deepspeed_file)
@@ -69,7 +70,7 @@ def both_precisions(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fi
     """
     if zero.value("fp16.enabled") is True and zero.value("bf16.enabled") is True:
         found = "the DeepSpeed configuration turns on fp16 and bf16 at once"
-        yield at("fp16.enabled"), f'{found}; write `"enabled": "auto"` in both'
+        yield at("fp16.enabled"), f'{found}; write `"enabled": "auto"` in both blocks'
 
 
 @rule("PAR108", WARNING, about=subjects.deepspeed_file)
@@ -85,7 +86,8 @@ def weights_not_gathered(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) 
     old = "stage3_gather_fp16_weights_on_model_save"
     if zero.stage == 3 and not any(zero.block.get(name) is True for name in (*names, old)):
         place = at("zero_optimization", names[0])
-        yield place, f'stage 3 saves shards and no model.safetensors; add `"{names[0]}": true`'
+        text = f'ZeRO-3 saves shards instead of model.safetensors; add `"{names[0]}": true` to `zero_optimization`'
+        yield place, text
 
 
 @rule("PAR109", ERROR, about=subjects.deepspeed_file)
@@ -100,7 +102,8 @@ def offload_path_missing(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) 
     for name in ("offload_optimizer", "offload_param") if zero.stage == 3 else ():
         path = f"zero_optimization.{name}"
         if zero.value(f"{path}.device") == "nvme" and zero.value(f"{path}.nvme_path") in (None, "auto"):
-            yield at(path, "device"), f'{name} goes to nvme, but has no `nvme_path`; add it, or use `"device": "cpu"`'
+            remedy = 'add `"nvme_path": "/local_nvme"`, or write `"device": "cpu"`'
+            yield at(path, "device"), f"`{name}` goes to NVMe, but has no `nvme_path`; {remedy}"
 
 
 @rule("PAR110", WARNING, about=subjects.deepspeed_file)
@@ -116,12 +119,13 @@ def offload_without_effect(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig
     if zero.stage == 3:
         return
     if zero.offload("offload_param"):
-        found = f"offload_param works in stage 3 only: in stage {zero.stage} the weights stay on the device"
-        yield at("zero_optimization.offload_param", at_key=True), f"{found}; use stage 3, or remove the block"
+        found = f"`offload_param` works in stage 3 only; in stage {zero.stage} the weights stay on the device"
+        place = at("zero_optimization.offload_param", at_key=True)
+        yield place, f'{found}; set `"stage": 3`, or remove `offload_param`'
     if zero.value("zero_optimization.offload_optimizer.device") == "nvme":
         place = at("zero_optimization.offload_optimizer.device")
-        found = f"offload_optimizer to nvme works in stage 3 only: in stage {zero.stage} it fills main memory"
-        yield place, f'{found}; use stage 3, or `"device": "cpu"`'
+        found = f"`offload_optimizer` to NVMe works in stage 3 only; in stage {zero.stage} it fills host memory"
+        yield place, f'{found}; set `"stage": 3`, or `"device": "cpu"` if host memory is enough'
 
 
 @rule("PAR111", ERROR, about=subjects.deepspeed_file)
@@ -138,11 +142,13 @@ def offload_without_sharding(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfi
     on_cpu = run.machine is not None and run.machine.device.vendor == "cpu"  # where the weights are, too
     if zero.offload("offload_optimizer") and zero.stage == 0 and not on_cpu:
         place = at("zero_optimization.offload_optimizer", at_key=True)
-        yield place, "offload_optimizer in stage 0 fails at the first step; use stage 1, 2 or 3"
+        remedy = 'set `"stage": 2`, or remove `offload_optimizer`'
+        yield place, f"`offload_optimizer` in stage 0 fails at the first step; {remedy}"
     own = "optimizer" in zero.config or zero.config.get("zero_force_ds_cpu_optimizer") is False
     if zero.block.get("cpu_offload") is True and not own:
         place = at("zero_optimization.cpu_offload", at_key=True)
-        yield place, 'the Trainer does not know `cpu_offload`; write `"offload_optimizer": {"device": "cpu"}`'
+        remedy = 'write `"offload_optimizer": {"device": "cpu"}` in its place'
+        yield place, f"the Trainer does not know `cpu_offload`; {remedy}"
 
 
 @rule("PAR116", NOTE, about=subjects.deepspeed_file)
@@ -156,7 +162,7 @@ def recomputation_unread(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) 
     Fix: remove the block; `disable_gradient_checkpointing` in the recipe is the switch.
     """
     if "activation_checkpointing" in zero.config:
-        text = "nothing reads the block `activation_checkpointing`; remove it, the recipe decides what is recomputed"
+        text = "nothing reads `activation_checkpointing`, as the recipe decides what is recomputed; remove the block"
         yield at("activation_checkpointing", at_key=True), text
 
 
@@ -172,7 +178,7 @@ def gradients_overtaken(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -
     """
     overlaps = zero.block.get("overlap_comm") is True and zero.block.get("contiguous_gradients", True) is True
     if zero.stage == 2 and overlaps:
-        found = "overlap_comm in ZeRO-2 can turn gradients into nan before DeepSpeed 0.19.0"
+        found = "`overlap_comm` in ZeRO-2 can turn gradients into nan before DeepSpeed 0.19.0"
         yield at("zero_optimization.overlap_comm"), f'{found}; write `"overlap_comm": false`'
 
 
@@ -197,12 +203,12 @@ def optimizer_untested(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) ->
     """
     kind = _block_type(zero, "optimizer")
     if kind is None and isinstance(zero.value("optimizer"), Mapping) and zero.stage > 0:
-        text = "the optimizer block has no `type`; add it, or remove the block, so that `optim` applies"
+        text = "the block `optimizer` has no `type`; add `type`, or remove the block, so that `optim` applies"
         yield at("optimizer", at_key=True), text
     allowed = zero.value("zero_allow_untested_optimizer")
     if kind and kind.lower() not in _ZERO_OPTIMIZERS and zero.stage > 0 and not allowed:
-        text = f"optimizer {kind} is untested with ZeRO; remove the block, so that the recipe's `optim` applies"
-        yield at("optimizer.type"), text
+        found = f"DeepSpeed refuses optimizer {kind}, which is untested with ZeRO"
+        yield at("optimizer.type"), f"{found}; remove the block `optimizer`, so that the recipe's `optim` applies"
 
 
 @rule("PAR113", ERROR, about=subjects.deepspeed_file)
@@ -226,7 +232,8 @@ def scheduler_parameters(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) 
             yield at("scheduler.params", name, at_key=True), unknown_name(f"{kind} parameter", name, known)
     for name in table["needed"].get(kind, ()):
         if name not in given:
-            yield at("scheduler.params"), f"scheduler {kind} needs the parameter `{name}`"
+            remedy = f"add `{name}` to `params`, or remove the block `scheduler`"
+            yield at("scheduler.params"), f"scheduler {kind} needs the parameter `{name}`; {remedy}"
 
 
 @rule("PAR115", ERROR, about=subjects.deepspeed_file)
@@ -244,7 +251,8 @@ def scheduler_unknown(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> F
     kind = _block_type(zero, "scheduler")
     wrapped = zero.stage > 0 or run.precision.compute_dtype  # else a class of torch gets torch's own
     if isinstance(block, Mapping) and kind not in known and (wrapped or kind is None):
-        missing = "the scheduler block has no `type`; add it, or remove the block, so that `lr_scheduler_type` applies"
+        remedy = "add `type`, or remove the block, so that `lr_scheduler_type` applies"
+        missing = f"the block `scheduler` has no `type`; {remedy}"
         text = unknown_name("DeepSpeed scheduler", kind, known) if kind else missing
         yield at("scheduler.type" if kind else "scheduler", at_key=not kind), text
 
@@ -279,14 +287,15 @@ def engine_refuses(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fin
     Fix: remove the key in the message.
     """
     if zero.value("amp.enabled") is True and zero.stage > 0:
-        text = "amp does not work with ZeRO; remove the block, and set `bf16: true` in the recipe"
+        text = "`amp` does not work with ZeRO; remove the block `amp`, and set `bf16: true` in the recipe"
         yield at("amp.enabled"), text
     scattered = zero.stage == 2 and zero.value("zero_optimization.reduce_scatter") is not False
     if scattered and zero.value("prescale_gradients") is True:
-        text = "prescale_gradients does not work with reduce_scatter; remove it"
+        text = "`prescale_gradients` does not work with `reduce_scatter`, which is on; remove `prescale_gradients`"
         yield at("prescale_gradients"), text
     if zero.value("elasticity.enabled") is True and not zero.value("elasticity.ignore_non_elastic_batch_info"):
-        yield at("elasticity.enabled"), "elasticity refuses the batch sizes that the Trainer fills in; remove the block"
+        text = "`elasticity` refuses the batch sizes that the Trainer fills in; remove the block `elasticity`"
+        yield at("elasticity.enabled"), text
 
 
 def _block_type(zero: DeepSpeedConfig, block: str) -> str | None:

@@ -19,6 +19,7 @@ from validator.run.settings import RunSettings
 from validator.wording import shown_value
 
 _TYPE_WORDS = {**TYPE_WORDS, "dict": "an object"}
+_LARGEST_NUMBER_SHOWN = 1e15
 _BOOL_WORDS = {"true", "false", "yes", "no", "on", "off", "t", "f", "y", "n", "1", "0"}
 
 
@@ -30,15 +31,18 @@ def pydantic_problem(value: Any, fact: Mapping[str, Any]) -> str | None:
         return None
     kinds = fact["type"].split("|")
     if not any(_is_of_type(value, kind) for kind in kinds):
-        return f"not {' or '.join(_TYPE_WORDS.get(kind, kind) for kind in kinds)}"
+        number = _as_number(value)
+        whole = "int" in kinds and isinstance(number, float) and abs(number) < _LARGEST_NUMBER_SHOWN
+        remedy = f"; write {round(number)}" if whole else ""
+        return f"it must be {' or '.join(_TYPE_WORDS.get(kind, kind) for kind in kinds)}{remedy}"
     if "choices" in fact and _as_number(value) not in fact["choices"]:
-        return f"not one of {', '.join(str(choice) for choice in fact['choices'])}"
+        return f"it must be one of {', '.join(str(choice) for choice in fact['choices'])}"
     low, high = fact.get("minimum"), fact.get("maximum")
     number = _as_number(value)
     if isinstance(number, (int, float)) and (
         (low is not None and number < low) or (high is not None and number > high)
     ):
-        return f"not {f'between {low} and {high}' if high is not None else f'at least {low}'}"
+        return f"it must be {f'between {low} and {high}' if high is not None else f'at least {low}'}"
     return None
 
 
@@ -104,7 +108,7 @@ def key_ignored(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findin
     for key, value in zero.config.items():
         if key not in top and not key.startswith(_COMMENT_STARTS) and value != "auto":
             belongs = _where_key_belongs(key)
-            wrong = f"DeepSpeed does not read `{key}` at the top; it belongs into `{belongs}`" if belongs else ""
+            wrong = f"DeepSpeed does not read `{key}` at the top; move `{key}` into `{belongs}`" if belongs else ""
             yield at("", key, at_key=True), wrong or unknown_name("DeepSpeed key", key, top, " and is ignored")
     for path, block, facts in _known_blocks(zero):
         for key in block if facts["unknown"] == "ignored" else ():
@@ -146,21 +150,23 @@ def value_refused(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Find
     objects = {*json_table("deepspeed")["blocks"], "optimizer", "scheduler"} - {"zero_optimization"}
     for key, value in zero.config.items():
         if key in objects and not isinstance(value, Mapping):
-            yield at("", key), f"`{key}` is {shown_value(value)}, not an object"
+            found = f"`{key}` is {shown_value(value)}; it must be an object"
+            yield at("", key), f"{found}; write the settings in braces, or remove `{key}`"
     for path, words in _CHOICES_OUTSIDE_BLOCKS.items():
         value = zero.value(path)
         if value not in (None, "auto") and str(value).lower() not in words:
-            yield at(path), f"`{path}` is {shown_value(value)}, not one of {', '.join(words)}"
+            yield at(path), f"`{path}` is {shown_value(value)}; it must be one of {', '.join(words)}"
     if isinstance(clock := zero.config.get("wall_clock_breakdown"), str) and clock != "auto":
-        yield at("wall_clock_breakdown"), f"`wall_clock_breakdown` is {shown_value(clock)}, not true or false"
+        text = f"`wall_clock_breakdown` is {shown_value(clock)}; write true or false, without quotes"
+        yield at("wall_clock_breakdown"), text
     if zero.block.get("offload_optimizer", {}) is None:
         place = at("zero_optimization.offload_optimizer")
-        yield place, "`offload_optimizer` is null, at which accelerate stops; leave it out"
+        yield place, "`offload_optimizer` is null, at which Accelerate stops; remove `offload_optimizer`"
     for path, block, facts in _known_blocks(zero):
         for key, fact in _field_names(facts).items():
             fault = pydantic_problem(block[key], fact) if key in block and facts["unknown"] == "error" else None
             if fault:
-                yield at(path, key), f"`{path}.{key}` is {shown_value(block[key])}, {fault}"
+                yield at(path, key), f"`{path}.{key}` is {shown_value(block[key])}; {fault}"
 
 
 @rule("PAR114", ERROR, about=subjects.deepspeed_file)
@@ -177,7 +183,8 @@ def auto_not_filled(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fi
     for route in _auto_routes(zero.config):
         path = ".".join(route)
         if path not in _FILLED_KEYS:
-            remedy = ("" if route[-1] in known else suggest(path, _FILLED_KEYS)) or "; write a value, or remove the key"
+            near = "" if route[-1] in known else suggest(path, _FILLED_KEYS)
+            remedy = near or f"; write a value, or remove `{route[-1]}`"
             yield at("", *route), f'`{path}` is "auto", which nothing fills in{remedy}'
 
 

@@ -27,8 +27,9 @@ def quantization_on_ascend(run: RunSettings, device: Device) -> Findings:
     bits = bnb_bits(run)
     if device.vendor == "ascend" and device.bf16 and bits:
         single = ", and `double_quantization: false`" if bits == 4 and run.args.flag("double_quantization") else ""
-        found = f"{bits}-bit bitsandbytes on {device.id} needs a build from source that fits CANN"
-        yield "quantization_bit", f"{found}{single}; LoRA with ZeRO-3 needs neither"
+        found = f"{bits}-bit bitsandbytes on {device.id} needs a build from source that fits CANN{single}"
+        remedy = "remove `quantization_bit`, and shard the weights by ZeRO-3 instead"
+        yield "quantization_bit", f"{found}; {remedy}"
 
 
 @rule("DEV006", ERROR, about=subjects.device)
@@ -41,7 +42,8 @@ def quantization_on_old_ascend(run: RunSettings, device: Device) -> Findings:
     Fix: LoRA in fp16 with ZeRO-3.
     """
     if device.vendor == "ascend" and not device.bf16 and bnb_bits(run):
-        yield "quantization_bit", f"bitsandbytes does not run on {device.id}; use LoRA in fp16 with ZeRO-3"
+        remedy = "remove `quantization_bit`, and use LoRA in fp16 with ZeRO-3"
+        yield "quantization_bit", f"bitsandbytes does not run on {device.id}; {remedy}"
 
 
 @rule("DEV007", WARNING, about=subjects.device)
@@ -82,7 +84,7 @@ def kernels_for_cuda(run: RunSettings, device: Device) -> Findings:
     """
     for key in ("use_unsloth", "use_unsloth_gc", "enable_liger_kernel"):
         if device.vendor == "ascend" and run.args.flag(key):
-            yield key, f"`{key}` is made for NVIDIA GPUs and may fail on {device.id}; remove it"
+            yield key, f"`{key}` is made for NVIDIA GPUs and may fail on {device.id}; remove `{key}`"
 
 
 @rule("DEV011", WARNING, about=subjects.device)
@@ -165,7 +167,7 @@ def bf16_on_cpu(run: RunSettings, device: Device) -> Findings:
         yield "pure_bf16", "`pure_bf16` is refused on a CPU; write `bf16: true` with `use_cpu: true`"
     for key in ("bf16", "bf16_full_eval"):
         if run.args.flag(key) and not run.args.flag("use_cpu"):
-            yield key, f"`{key}` on a CPU needs `use_cpu: true`"
+            yield key, f"`{key}` is refused on a CPU without `use_cpu: true`; add `use_cpu: true`"
 
 
 @rule("DEV003", WARNING, about=subjects.device)
@@ -215,7 +217,7 @@ def checkpointing_needs_cuda(run: RunSettings, device: Device) -> Findings:
     Fix: remove `use_unsloth_gc`; LLaMA-Factory's own checkpointing is on anyway.
     """
     if device.vendor == "cpu" and run.task.trains and run.activation_checkpointing.mode == "offloaded":
-        text = f"`use_unsloth_gc` needs CUDA, and {device.id} has none; remove it"
+        text = "`use_unsloth_gc` needs CUDA, which a CPU does not have; remove `use_unsloth_gc`"
         yield "use_unsloth_gc", text, remove_keys("use_unsloth_gc")
 
 
@@ -228,7 +230,7 @@ def accelerator_unused(run: RunSettings, machine: Machine) -> Findings:
     Fix: remove `use_cpu`.
     """
     if machine.device.vendor != "cpu" and run.args.flag("use_cpu"):
-        yield "use_cpu", f"`use_cpu` leaves {machine.device.id} idle; remove it"
+        yield "use_cpu", f"`use_cpu` leaves {machine.device.id} idle; remove `use_cpu`"
 
 
 @rule("DEV013", WARNING, about=subjects.device)
@@ -241,7 +243,7 @@ def backend_of_another_device(run: RunSettings, device: Device) -> Findings:
     """
     name = str(run.args.get("ddp_backend"))
     if name in _BACKENDS and name != node_needs(device).collectives:
-        yield "ddp_backend", f"`ddp_backend: {name}` does not work on {device.id}; remove it"
+        yield "ddp_backend", f"`ddp_backend: {name}` does not work on {device.id}; remove `ddp_backend`"
 
 
 @rule("DEV014", ERROR, about=subjects.device)
@@ -254,7 +256,7 @@ def sharding_on_cpu(run: RunSettings, device: Device) -> Findings:
     """
     if device.vendor == "cpu" and run.fsdp:
         key = "fsdp" if run.fsdp_words else "accelerate"
-        yield key, f"FSDP needs an accelerator; remove `{key}`"
+        yield key, f"FSDP needs a GPU or NPU, and the machine has only CPUs; remove `{key}`"
 
 
 @rule("DEV015", NOTE, about=subjects.machine)
@@ -266,7 +268,7 @@ def device_note(_run: RunSettings, machine: Machine) -> Findings:
     Fix: write the device in full.
     """
     if machine.note:
-        yield "machine", f"{machine.note}; if that is wrong, write the device in full"
+        yield "machine", f"{machine.note}; if that is wrong, write the full name of the device"
 
 
 @rule("DEV017", NOTE, about=subjects.machine)
@@ -280,7 +282,7 @@ def abilities_unknown(run: RunSettings, machine: Machine) -> Findings:
     """
     unknown = machine.device.vendor == "unknown" and not run.args.flag("use_cpu")
     if unknown and (asked := ", ".join(_settings_by_device(run))):
-        found = f"only the memory of {machine.device.id} is known, so whether it supports {asked} is not judged"
+        found = f"device {machine.device.id} is known by its memory only, so whether it supports {asked} is not judged"
         yield "machine", f"{found}; name the device, such as `--machine 1xa6000`"
 
 

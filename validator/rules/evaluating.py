@@ -23,7 +23,7 @@ def evaluation_without_data(run: RunSettings) -> Findings:
     switches["predict_with_generate"] = run.evaluation.predict_with_generate
     key = next((key for key, on in switches.items() if on), None)
     if key and not (run.args.is_set("eval_dataset") or run.evaluation.splits_validation_set):
-        yield key, f"`{key}` asks for evaluation without data; set `val_size` or `eval_dataset`"
+        yield key, f"`{key}` asks for evaluation, and there is no data for it; set `val_size: 0.05` or `eval_dataset`"
 
 
 @rule("TRA102", ERROR)
@@ -35,7 +35,7 @@ def two_sources_of_evaluation_data(run: RunSettings) -> Findings:
     Fix: keep one of `eval_dataset` and `val_size`.
     """
     if run.args.is_set("eval_dataset") and run.evaluation.splits_validation_set:
-        yield "val_size", "`val_size` and `eval_dataset` exclude each other; remove one"
+        yield "val_size", "`val_size` and `eval_dataset` exclude each other; remove `val_size` or `eval_dataset`"
 
 
 @rule("TRA103", ERROR)
@@ -47,7 +47,8 @@ def split_without_data(run: RunSettings) -> Findings:
     Fix: name the data with `eval_dataset`, or set `dataset`.
     """
     if run.evaluation.splits_validation_set and not run.args.is_set("dataset") and not run.task.trains:
-        yield "val_size", "`val_size` splits `dataset`, which is not set; name the data with `eval_dataset`"
+        remedy = "set `eval_dataset` in place of `val_size`, or set `dataset`"
+        yield "val_size", f"`val_size` splits `dataset`, which is not set; {remedy}"
 
 
 @rule("TRA104", ERROR)
@@ -59,7 +60,8 @@ def prediction_without_text(run: RunSettings) -> Findings:
     Fix: `predict_with_generate: true`.
     """
     if run.task.stage == "sft" and run.evaluation.predicts and not run.evaluation.predict_with_generate:
-        yield "do_predict", "`do_predict` needs `predict_with_generate: true`"
+        text = "`do_predict` is refused without `predict_with_generate`; set `predict_with_generate: true`"
+        yield "do_predict", text
 
 
 @rule("TRA105", ERROR)
@@ -78,10 +80,11 @@ def best_checkpoint_refused(run: RunSettings) -> Findings:
         return
     if evaluation != saving:
         found = f'`load_best_model_at_end` needs a save at each evaluation, but `eval_strategy` is "{evaluation}"'
-        yield "load_best_model_at_end", f'{found} and `save_strategy` "{saving}"; make them the same'
+        remedy = f"set `eval_strategy: {saving}`" if evaluation == "no" else f"set `save_strategy: {evaluation}`"
+        yield "load_best_model_at_end", f'{found} and `save_strategy` "{saving}"; {remedy}'
     elif evaluation == "steps" and not _is_multiple(save_steps, eval_steps):
-        found = f"`save_steps` {save_steps:g} is no multiple of `eval_steps` {eval_steps:g}"
-        yield "save_steps", f"{found}, which `load_best_model_at_end` needs; set a multiple"
+        found = f"`save_steps` is {save_steps:g}, and `load_best_model_at_end` needs a multiple of `eval_steps`"
+        yield "save_steps", f"{found}; write `save_steps: {eval_steps:g}`, or a multiple of it"
 
 
 def _is_multiple(saving: float, evaluation: float) -> bool:
@@ -104,7 +107,8 @@ def best_checkpoint_of_reward_model(run: RunSettings) -> Findings:
     Fix: remove `load_best_model_at_end` in stages rm and ppo.
     """
     if run.task.stage in ("rm", "ppo") and run.args.flag("load_best_model_at_end"):
-        yield "load_best_model_at_end", f"stage {run.task.stage} cannot load its best checkpoint; remove it"
+        text = f"stage {run.task.stage} cannot load its best checkpoint; remove `load_best_model_at_end`"
+        yield "load_best_model_at_end", text
 
 
 @rule("TRA107", ERROR)
@@ -116,10 +120,11 @@ def generation_conflict(run: RunSettings) -> Findings:
     Fix: predict in a run of its own, without ZeRO-3 and without `compute_accuracy`.
     """
     if run.evaluation.predict_with_generate and run.zero_stage == 3:
-        text = "`predict_with_generate` is refused with DeepSpeed ZeRO-3; predict in another run"
-        yield "predict_with_generate", text
+        remedy = "remove `predict_with_generate`, and predict in a run without ZeRO-3"
+        yield "predict_with_generate", f"`predict_with_generate` is refused with DeepSpeed ZeRO-3; {remedy}"
     if run.evaluation.predict_with_generate and run.args.flag("compute_accuracy"):
-        yield "compute_accuracy", "`compute_accuracy` and `predict_with_generate` exclude each other; remove one"
+        found = "`compute_accuracy` and `predict_with_generate` exclude each other"
+        yield "compute_accuracy", f"{found}; remove `compute_accuracy` or `predict_with_generate`"
 
 
 @rule("TRA108", ERROR)
@@ -132,8 +137,8 @@ def schedule_without_evaluation(run: RunSettings) -> Findings:
     """
     name = run.args.get("lr_scheduler_type")
     if run.evaluation.drives_learning_rate and not run.evaluation.while_training:
-        remedy = "set `eval_strategy`, or `lr_scheduler_type: cosine`"
-        yield "lr_scheduler_type", f"`{name}` follows the evaluation, and `eval_strategy` is no; {remedy}"
+        found = f"`lr_scheduler_type: {name}` follows evaluations, and `eval_strategy` is no"
+        yield "lr_scheduler_type", f"{found}; set `eval_strategy: steps`, or `lr_scheduler_type: cosine`"
 
 
 @rule("TRA109", ERROR)
@@ -146,9 +151,10 @@ def early_stopping_blind(run: RunSettings) -> Findings:
     """
     key = "early_stopping_steps"
     if run.args.is_set(key) and not run.evaluation.while_training:
-        yield key, "early stopping needs evaluations; set `eval_strategy: steps` and data for it"
+        remedy = "set `eval_strategy: steps`, with `val_size` or `eval_dataset`"
+        yield key, f"`{key}` stops the run by evaluations, and there are none; {remedy}"
     elif run.args.is_set(key) and run.evaluation.best_checkpoint_metric is None:
-        yield key, "early stopping has no metric to watch; set `metric_for_best_model: eval_loss`"
+        yield key, f"`{key}` has no metric to watch; set `metric_for_best_model: eval_loss`"
 
 
 @rule("TRA110", ERROR)
@@ -160,7 +166,7 @@ def best_metric_missing(run: RunSettings) -> Findings:
     Fix: `metric_for_best_model: eval_loss`.
     """
     if run.args.get("save_strategy") == "best" and run.evaluation.best_checkpoint_metric is None:
-        yield "save_strategy", "`save_strategy: best` needs `metric_for_best_model`, such as eval_loss"
+        yield "save_strategy", "`save_strategy: best` has no metric to watch; set `metric_for_best_model: eval_loss`"
 
 
 @rule("TRA112", WARNING)
@@ -174,9 +180,11 @@ def evaluation_data_unused(run: RunSettings) -> Findings:
     unused = run.task.trains and not run.evaluation.runs and not run.evaluation.predicts
     named, splits = run.args.is_set("eval_dataset"), run.evaluation.splits_validation_set
     if unused and splits and not named and run.args.is_set("dataset"):
-        yield "val_size", "`val_size` holds data back, and nothing is evaluated; set `eval_strategy`, or remove it"
+        found = "`val_size` holds data back, and nothing is evaluated"
+        yield "val_size", f"{found}; set `eval_strategy: steps`, or remove `val_size`"
     elif unused and named and not splits:
-        yield "eval_dataset", "`eval_dataset` is named, and nothing is evaluated; set `eval_strategy`, or remove it"
+        found = "`eval_dataset` is set, and nothing is evaluated"
+        yield "eval_dataset", f"{found}; set `eval_strategy: steps`, or remove `eval_dataset`"
 
 
 @rule("TRA113", NOTE)
@@ -190,7 +198,7 @@ def evaluation_batch_default(run: RunSettings) -> Findings:
     """
     train = run.batch.micro_batch
     if run.evaluation.runs and "per_device_eval_batch_size" not in run.args.values and train < 4:
-        found = f"evaluation uses 8 samples per device (the default), and training {train}"
+        found = f"evaluation takes 8 samples per device (the default) and training {train}, so it may run out of memory"
         yield "per_device_train_batch_size", f"{found}; set `per_device_eval_batch_size: {train}`"
 
 
@@ -205,7 +213,7 @@ def evaluation_never_reached(run: RunSettings) -> Findings:
     every = evaluation_interval(run, run.steps)
     if run.evaluation.strategy == "steps" and 0 < run.steps < every:
         found = f"evaluation every {every} steps never happens in a run of {run.steps} steps"
-        yield "eval_steps", f"{found}; set a smaller `eval_steps`"
+        yield "eval_steps", f"{found}; set a smaller `eval_steps`, such as `eval_steps: 0.1` (a share)"
 
 
 @rule("TRA115", ERROR)
@@ -218,7 +226,8 @@ def evaluation_interval_missing(run: RunSettings) -> Findings:
     """
     logs = run.args.get("logging_steps") != 0 or run.args.get("logging_strategy") == "steps"
     if run.evaluation.strategy == "steps" and not run.args.number("eval_steps") and not logs:
-        yield "eval_strategy", "`eval_strategy: steps` has neither `eval_steps` nor `logging_steps`; set one"
+        found = "`eval_strategy: steps` has neither `eval_steps` nor `logging_steps`"
+        yield "eval_strategy", f"{found}; set `eval_steps`, such as `eval_steps: 100`"
 
 
 @rule("TRA117", WARNING)
@@ -231,7 +240,8 @@ def best_never_found(run: RunSettings) -> Findings:
     """
     best = run.args.get("save_strategy") == "best" and run.args.is_set("metric_for_best_model")
     if best and not run.evaluation.while_training:
-        yield "save_strategy", "`save_strategy: best` never saves without evaluations; set `eval_strategy: steps`"
+        remedy = "set `eval_strategy: steps`, or `save_strategy: steps`"
+        yield "save_strategy", f"`save_strategy: best` saves after evaluations, and there are none; {remedy}"
 
 
 @rule("TRA118", ERROR)
@@ -247,8 +257,9 @@ def generation_formats_meet(run: RunSettings) -> Findings:
     """
     key = fp32_weights_key(run)
     if key and run.evaluation.generates_text and run.task.trains and run.task.uses_adapter and run.precision.autocast:
-        found = f"`{key}` leaves 32-bit weights in the adapter model, which text generation at evaluation fails on"
-        yield "predict_with_generate", f"{found}; remove `predict_with_generate`"
+        found = f"`{key}` leaves 32-bit weights in the adapter model, and text generation fails on them"
+        remedy = "remove `predict_with_generate`, and predict in a run of its own"
+        yield "predict_with_generate", f"{found}; {remedy}"
 
 
 # What transformers measures of every evaluation (trainer_utils.py, speed_metrics).
@@ -292,7 +303,7 @@ def metric_never_measured(run: RunSettings) -> Findings:
     if not own and not (_loss_and_scores(run) | _SPEED_METRICS) & set(names):
         keys = ("metric_for_best_model", "load_best_model_at_end")  # which make transformers compare checkpoints
         key = next((key for key in keys if run.args.flag(key)), "lr_scheduler_type")
-        yield key, f"{metric} is not measured in this run; {_metric_remedy(run, metric)}"
+        yield key, f"the metric {metric} is not measured in this run; {_metric_remedy(run, metric)}"
 
 
 def _metric_remedy(run: RunSettings, metric: str) -> str:
@@ -312,5 +323,5 @@ def metric_of_no_data_set(run: RunSettings) -> Findings:
     """
     metric, sets = run.evaluation.best_checkpoint_metric, _separate_eval_datasets(run)
     if run.evaluation.while_training and sets and metric in ("loss", "accuracy"):
-        found = f"each data set has metrics of its own, such as eval_{sets[0]}_{metric}"
-        yield "eval_on_each_dataset", f"{found}; `metric_for_best_model` must name one, not {metric}"
+        found = f"under `eval_on_each_dataset` each data set has a {metric} of its own, and there is none over all"
+        yield "eval_on_each_dataset", f"{found}; set `metric_for_best_model: eval_{sets[0]}_{metric}`"

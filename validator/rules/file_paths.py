@@ -48,29 +48,30 @@ def deepspeed_missing(run: RunSettings) -> Findings:
     """
     name = _deepspeed_file_name(run)
     if name and not run.workspace.find(name) and not has_variable(name):
-        missing = f"`{name}` does not exist, here or in a folder above the recipe"
+        missing = f"`{name}` does not exist in the working directory, nor in a folder above the recipe"
         registry = registry_missing_too(run)
-        both = f", nor does `{registry}`: start in the folder that holds both" if registry else ""
+        both = f", and `{registry}` does not, either; start in the folder that holds both" if registry else ""
         yield "deepspeed", f"{missing}{both}{assumption(run, 'deepspeed')}{_deepspeed_file_remedy(run, name)}"
 
 
 def assumption(run: RunSettings, key: str) -> str:
     """Return, as text to append to a message, what stands for a missing DeepSpeed file or an unknown model when the run
-    is judged, such as `; judged as …`. An empty string if nothing stands for it. `key`: `deepspeed` or
-    `model_name_or_path`."""
+    is judged, such as `; memory is judged as …`. An empty string if nothing stands for it. `key`:
+    `deepspeed` or `model_name_or_path`."""
     prediction = predict(run)
     if key == "deepspeed" and run.deepspeed and run.deepspeed.is_assumed:
-        return f"; judged as {run.deepspeed.words}, as its name says"
+        return f"; memory is judged as under {run.deepspeed.words}, as its name says"
     if key == "deepspeed" and prediction.outcomes_of_missing_file:
         return _verdicts_by_stock_file(prediction.outcomes_of_missing_file.verdicts)
-    return f"; judged as {guessed}" if key == "model_name_or_path" and (guessed := assumed_model(run)) else ""
+    guessed = assumed_model(run) if key == "model_name_or_path" else ""
+    return f"; until then memory is judged as {guessed}" if guessed else ""
 
 
 def _verdicts_by_stock_file(verdicts: Mapping[str, Verdict]) -> str:
     """Return the memory verdicts of the run with each of LLaMA-Factory's own DeepSpeed files, as text for a message."""
     first, *further_verdicts = set(verdicts.values())
     if not further_verdicts:
-        return f"; its name tells no stage, and with each of LLaMA-Factory's own files the run {_VERDICT_WORDS[first]}"
+        return f"; its name tells no stage, but with each of LLaMA-Factory's own files the run {_VERDICT_WORDS[first]}"
     by_verdict = {
         each: [words for words, run_verdict in verdicts.items() if run_verdict == each] for each in verdicts.values()
     }
@@ -111,9 +112,10 @@ def _deepspeed_file_remedy(run: RunSettings, name: str) -> str:
         offload = "_offload_all" if zero.offload("offload_param") else "_offload" if zero.offloads else ""
         file = f"ds_z{zero.stage}{offload}.json"
     if safe_read.path_kind(catalogue_root() / "deepspeed" / file) == "file":
-        return f"; `lmf-recipes copy {file} .` writes `deepspeed/{file}`"
+        return f"; run `lmf-recipes copy {file} .`, and set `deepspeed: deepspeed/{file}`"
     existing_files = (safe_read.glob_folder(folder, "deepspeed/*.json") for folder in run.workspace.folders)
-    return suggest(file, {path.name for paths in existing_files for path in paths}).replace("`", "`deepspeed/", 1)
+    near = suggest(file, {path.name for paths in existing_files for path in paths}).replace("`", "`deepspeed/", 1)
+    return near or "; write the path of a file that exists"
 
 
 @rule("PTH002", NOTE)
@@ -130,7 +132,7 @@ def found_from_elsewhere(run: RunSettings) -> Findings:
         key, place = next(iter(places.items()))
         wanted = Path(paths[key])
         folder = place.parents[len(wanted.parts) - 1]
-        others = f" (and {', '.join(list(places)[1:])})" if len(places) > 1 else ""
+        others = f" (and what `{'`, `'.join(list(places)[1:])}` names)" if len(places) > 1 else ""
         text = f"`{wanted}`{others} is not in the working directory; start the run in `{folder}`"
         yield key, text, _fix_from_working_directory(run, places)
 
@@ -145,7 +147,8 @@ def deepspeed_unreadable(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -
     """
     value, why = run.args.get("deepspeed"), zero.problem
     if why and isinstance(value, str) and (value.startswith("{") or run.workspace.find(value)):
-        also = "; JSON has no comments and no trailing commas" if "is not valid JSON" in why else ""
+        invalid = "is not valid JSON" in why
+        also = "; JSON has no comments and no trailing commas" if invalid else "; name a DeepSpeed JSON file"
         yield at(), f"{why}{also}"
 
 
@@ -159,7 +162,7 @@ def path_not_expanded(run: RunSettings) -> Findings:
     """
     for key, path in named_paths(run, READ_KEYS):
         if has_variable(path) and not run.workspace.find(path):
-            why = "is taken literally and does not exist, as ~ and variables are not expanded; write the path out"
+            why = "does not exist, because LLaMA-Factory does not expand ~ and variables; write the full path"
             yield key.name, f"`{path}` {why}{assumption(run, key.name)}"
 
 
@@ -174,8 +177,8 @@ def folder_created_literally(run: RunSettings) -> Findings:
     for key, path in outputs(run):
         rest = path.removeprefix("~") if key.name == "output_dir" else path
         if has_variable(rest) and not (key.access == "either" and run.workspace.find(path)):
-            found = f"`{path}` is taken literally, and a folder of exactly this name is created"
-            yield key.name, f"{found}; write the path out"
+            found = f"`{path}` is not expanded, so a folder of exactly this name is created"
+            yield key.name, f"{found}; write the full path"
 
 
 @rule("PTH012", ERROR)
@@ -188,7 +191,7 @@ def space_in_recipe_path(run: RunSettings) -> Findings:
     Fix: rename the file or folder.
     """
     if problem := Launch(run).split_problem([run.workspace.recipe]):
-        yield None, f"{problem}; rename it"
+        yield None, f"{problem}; rename the file or folder"
 
 
 @rule("PTH013", ERROR)
@@ -205,9 +208,10 @@ def settings_file_missing(run: RunSettings) -> Findings:
             try:
                 read_json(str(location[0]))
             except RecipeError as err:
-                yield in_json_setting(run, key.name), str(err)
+                yield in_json_setting(run, key.name), f"{err}; correct the file"
         elif not has_variable(path):
-            yield key.name, f"`{path}` does not exist; name a JSON file or write its keys as a mapping"
+            remedy = f"name an existing JSON file, or write its keys below `{key.name}`"
+            yield key.name, f"`{path}` does not exist; {remedy}"
 
 
 def _fix_from_working_directory(run: RunSettings, places: Mapping[str, Path]) -> Fix | None:
@@ -265,7 +269,7 @@ def model_missing(run: RunSettings) -> Findings:
     """
     for key, path in named_paths(run, MODEL_KEYS):
         if is_local_name(path) and not run.workspace.find(path) and not has_variable(path):
-            remedy = "make or download it, or name a hub model such as `Qwen/Qwen3-8B`"
+            remedy = "train or download the model, or name a hub model such as `Qwen/Qwen3-8B`"
             yield key.name, f"`{path}` does not exist; {remedy}{assumption(run, key.name)}"
 
 
@@ -299,7 +303,7 @@ def model_name_misspelt(run: RunSettings) -> Findings:
         hub_name = path.count("/") == 1 and not local and not _is_impossible_hub_name(path)
         if hub_name and not _is_known_model(path) and (meant := unknown_models.likely_meant_name(path)):
             doubt = "if that is no newer model, " if unknown_models.numbers_differ(path, meant) else ""
-            text = f"`{path}` is not known here; {doubt}did you mean `{meant}`?"
+            text = f"model `{path}` is not known here; {doubt}did you mean `{meant}`?"
             yield key.name, text, set_value(key.name, meant, safe=False)
 
 
@@ -325,8 +329,9 @@ def model_folder_empty(run: RunSettings) -> Findings:
             continue
         if safe_read.path_kind(location[0]) == "folder" and (is_local_name(path) or location[1]):
             adapter = safe_read.path_kind(location[0] / "adapter_config.json") == "file"
-            remedy = "it is an adapter: use `adapter_name_or_path`" if adapter else "name the folder of the weights"
-            yield key.name, f"`{path}` holds no config.json; {remedy}"
+            found = f"`{path}` holds {'an adapter and ' if adapter else ''}no config.json"
+            remedy = "name the folder by `adapter_name_or_path`" if adapter else "name the folder that holds the model"
+            yield key.name, f"{found}; {remedy}"
 
 
 @rule("PTH016", NOTE, about=subjects.model)
@@ -342,7 +347,7 @@ def model_folder_in_part(run: RunSettings, model: Model) -> Findings:
     name = run.args.get("model_name_or_path")
     place = run.workspace.find(str(name)) if model.id is None else None
     if place and (parts := [*model_files.missing_files(place[0], scratch=run.args.flag("train_from_scratch"))]):
-        yield "model_name_or_path", f"`{name}` holds no {' and no '.join(parts)}; a run needs all files of the model"
+        yield "model_name_or_path", f"`{name}` holds no {' and no '.join(parts)}; put all files of the model into it"
 
 
 @rule("PTH008", ERROR)
@@ -374,7 +379,8 @@ def adapter_untrained(run: RunSettings) -> Findings:
     for key, path in named_paths(run, ADAPTER_KEYS):
         missing = not run.workspace.find(path) and is_local_name(path)
         if missing and (before := find_earlier_adapter(run.workspace.recipe, path)):
-            yield key.name, f"`{path}` does not exist yet; train `{before.name}` first, which saves it there"
+            found = f"adapter `{path}` does not exist yet"
+            yield key.name, f"{found}; train `{before.name}` first, which saves the adapter there"
 
 
 def _is_impossible_hub_name(name: str) -> bool:

@@ -35,7 +35,7 @@ def fsdp_word_unknown(run: RunSettings) -> Findings:
     value = run.args.get("fsdp")
     for word in value.split() if isinstance(value, str) else ():
         if word not in _FSDP_WORDS:
-            commas = f"`fsdp` word `{word}` is not known; separate the words by spaces" if "," in word else ""
+            commas = f"`fsdp` word `{word}` is not known; write spaces in place of commas" if "," in word else ""
             yield "fsdp", commas or unknown_name("`fsdp` word", word, _FSDP_WORDS)
 
 
@@ -49,9 +49,9 @@ def fsdp_words_conflict(run: RunSettings) -> Findings:
     """
     words = run.fsdp_words
     if words == ("offload",):
-        yield "fsdp", "`offload` does not work alone; write `full_shard auto_wrap offload`"
+        yield "fsdp", "`fsdp: offload` does not work alone; write `fsdp: full_shard auto_wrap offload`"
     elif {"full_shard", "shard_grad_op"} <= set(words):
-        yield "fsdp", "`full_shard` and `shard_grad_op` exclude each other; keep one"
+        yield "fsdp", "`full_shard` and `shard_grad_op` exclude each other; remove `shard_grad_op`"
 
 
 @rule("PAR012", ERROR)
@@ -63,7 +63,7 @@ def fsdp_with_deepspeed(run: RunSettings) -> Findings:
     Fix: keep one of them.
     """
     if run.fsdp_words and run.uses_deepspeed:
-        yield "fsdp", "`fsdp` and `deepspeed` exclude each other; keep one"
+        yield "fsdp", "`fsdp` and `deepspeed` exclude each other; remove `fsdp` or `deepspeed`"
 
 
 @rule("PAR013", WARNING)
@@ -78,7 +78,7 @@ def fsdp_alone(run: RunSettings) -> Findings:
     if run.fsdp_words and run.machine and run.batch.world_size == 1:
         yield "fsdp", "FSDP on one device shards nothing, and stops without FORCE_TORCHRUN=1; remove `fsdp`"
     elif run.fsdp and run.machine and run.batch.world_size == 1:
-        yield "accelerate", "FSDP on one device shards nothing; remove `accelerate`"
+        yield "accelerate", "FSDP on one device shards nothing; remove `accelerate` from the header block"
 
 
 @rule("PAR014", WARNING)
@@ -92,7 +92,8 @@ def fsdp_unwrapped(run: RunSettings) -> Findings:
     words = run.fsdp_words
     known = all(word in _FSDP_WORDS for word in words) and words != ("offload",)
     if words and known and "auto_wrap" not in words and not _fsdp_settings(run).get("xla"):
-        yield "fsdp", "without `auto_wrap` all weights are gathered at once; write `fsdp: full_shard auto_wrap`"
+        found = "without `auto_wrap` each device gathers all weights at once"
+        yield "fsdp", f"{found}; write `fsdp: full_shard auto_wrap`"
 
 
 @rule("PAR015", ERROR)
@@ -107,7 +108,8 @@ def fsdp_config_conflict(run: RunSettings) -> Findings:
     least = config.get("min_num_params")
     if config.get("transformer_layer_cls_to_wrap") and isinstance(least, (int, float)) and least > 0:
         place = _fsdp_setting_place(run, "min_num_params")
-        yield place, "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other; keep one"
+        found = "`min_num_params` and `transformer_layer_cls_to_wrap` exclude each other"
+        yield place, f"{found}; remove `min_num_params`"
     lazy = str(config.get("cpu_ram_efficient_loading", False)).lower() == "true"
     if lazy and str(config.get("sync_module_states", True)).lower() == "false" and not config.get("xla"):
         text = "`cpu_ram_efficient_loading` leaves random weights on most ranks; set `sync_module_states: true`"
@@ -126,7 +128,8 @@ def layer_of_another_model(run: RunSettings, model: Model) -> Findings:
     place, classes = _wrapped_classes(run) if run.fsdp else (None, ())
     for word in classes:
         if own and own.endswith(_LAYER_SUFFIX) and word.endswith(_LAYER_SUFFIX) and word != own:
-            yield place, f"{run.model_name} has no `{word}`; write `{own}`, or leave it out"
+            found = f"FSDP is to wrap `{word}`, which {run.model_name} does not have"
+            yield place, f"{found}; write `{own}`, or remove `transformer_layer_cls_to_wrap`"
 
 
 def _wrapped_classes(run: RunSettings) -> tuple[Place, tuple[str, ...]]:
@@ -178,16 +181,16 @@ def accelerate_file_unusable(run: RunSettings, file: AccelerateFile) -> Findings
     """
     if file.problem:
         lies = safe_read.path_kind(file.path)
-        why = file.problem if lies else "does not exist; name an accelerate file, from the working directory"
+        why = file.problem if lies else "does not exist; name an existing Accelerate config file"
         yield in_accelerate_file(run), why if lies == "file" else f"`{run.header['accelerate']}` {why}"
         return
     known = yaml_table("accelerate")
     if file.kind not in known["kinds"]:
-        wrong = f"`{file.kind}` is unknown" if file.kind else "is missing"
+        wrong = f"is `{file.kind}`, which Accelerate does not know" if file.kind else "is missing"
         yield in_accelerate_file(run, "distributed_type"), f"`distributed_type` {wrong}; write `distributed_type: FSDP`"
     for key in map(str, file.config):
         if key not in known["keys"]:
-            text = unknown_name("accelerate key", key, known["keys"], ", and accelerate stops at it")
+            text = unknown_name("Accelerate key", key, known["keys"], ", and `accelerate launch` stops at it")
             yield in_accelerate_file(run, key, at_key=True), text
 
 
@@ -204,8 +207,8 @@ def accelerate_value_refused(run: RunSettings, file: AccelerateFile) -> Findings
         value = file.config.get(name) if name in file.config else file.setting(name) if file.kind == "FSDP" else None
         if value is not None and not _is_one_of(value, choices, numbered=name.startswith("fsdp")):
             known = ", ".join(choices if name.startswith("fsdp") else (choice.lower() for choice in choices))
-            quoted = "; put it in quotes" if isinstance(value, bool) else ""
-            yield in_fsdp_config(run, name), f"`{name}` is {shown_value(value)}, not one of {known}{quoted}"
+            quoted = "; put the word in quotes" if isinstance(value, bool) else ""
+            yield in_fsdp_config(run, name), f"`{name}` is {shown_value(value)}; it must be one of {known}{quoted}"
     if file.kind == "FSDP" and not file.problem:
         yield from _conflicting_values(run, file)
 
@@ -214,10 +217,11 @@ def _conflicting_values(run: RunSettings, file: AccelerateFile) -> Findings:
     name = "fsdp_reshard_after_forward"
     value = file.setting(name)
     if file.version == 2 and str(value or "true").upper() not in ("TRUE", "FALSE", "1", "0", "YES", "NO"):
-        yield in_fsdp_config(run, name), f"`{name}` is {shown_value(value)}; FSDP2 takes true or false"
+        yield in_fsdp_config(run, name), f"`{name}` is {shown_value(value)}; FSDP2 needs true or false; write true"
     lazy, sync = (file.setting(f"fsdp_{each}") for each in ("cpu_ram_efficient_loading", "sync_module_states"))
     if (lazy or lazy is None) and not (sync or sync is None):
-        text = "`fsdp_cpu_ram_efficient_loading`, on by default, needs `fsdp_sync_module_states: true`"
+        found = "`fsdp_cpu_ram_efficient_loading`, on by default, needs synchronized weights"
+        text = f"{found}; write `fsdp_sync_module_states: true`"
         yield in_fsdp_config(run, "fsdp_sync_module_states"), text
 
 
@@ -233,7 +237,8 @@ def accelerate_setting_ignored(run: RunSettings, file: AccelerateFile) -> Findin
     for name, written in file.written.items() if file.kind == "FSDP" else ():
         if name not in known:
             place = in_accelerate_file(run, "fsdp_config", written, at_key=True)
-            yield place, f"`{written}` is not known to accelerate and does nothing{suggest(name, known)}"
+            remedy = suggest(name, known) or f"; remove `{written}`"
+            yield place, f"`{written}` is not known to Accelerate and does nothing{remedy}"
 
 
 @rule("PAR305", WARNING, about=subjects.accelerate_file)
@@ -252,7 +257,8 @@ def accelerate_processes_differ(run: RunSettings, file: AccelerateFile) -> Findi
     for name, value, there in pairs:
         what = "devices" if name == "num_processes" else "nodes"
         if isinstance(value, int) and value != there:
-            yield in_accelerate_file(run, name), f"`{name}` is {value}, the machine has {there} {what}; write {there}"
+            found = f"`{name}` is {value}, and the machine has {there} {what}"
+            yield in_accelerate_file(run, name), f"{found}; write `{name}: {there}`"
 
 
 @rule("PAR306", WARNING, about=subjects.accelerate_file)
@@ -268,7 +274,8 @@ def accelerate_precision_differs(run: RunSettings, file: AccelerateFile) -> Find
     own = next((name for name in ("bf16", "fp16") if run.args.flag(name)), None)
     place = in_accelerate_file(run, "mixed_precision", conflicts_with=("bf16", "fp16", "pure_bf16"))
     if file.half and own and own != file.half:
-        yield place, f"`mixed_precision` is {file.half}, but the recipe's `{own}: true` counts; write {own}"
+        found = f"`mixed_precision` is {file.half}, but the recipe's `{own}: true` counts"
+        yield place, f"{found}; write `mixed_precision: {own}`"
     elif file.half and not own and run.precision.trains_in_16_bit and run.fsdp:
         found = f"`mixed_precision: {file.half}` raises the weights of `pure_bf16` to 32 bits"
         yield place, f'{found}; write `mixed_precision: "no"`'
@@ -287,7 +294,8 @@ def sharded_twice(run: RunSettings, file: AccelerateFile) -> Findings:
     if file.fsdp and not _zero3_with_fsdp2_checkpointing(run, file):
         for key in ("fsdp", "deepspeed"):
             if run.fsdp_words if key == "fsdp" else run.uses_deepspeed:
-                yield key, f"`{key}` is set, and `{run.header['accelerate']}` sets up FSDP; keep one of them"
+                found = f"`{key}` is set, and `{run.header['accelerate']}` sets up FSDP, too"
+                yield key, f"{found}; remove `{key}`, or `accelerate` from the header block"
 
 
 @rule("PAR308", WARNING, about=subjects.accelerate_file)
@@ -315,7 +323,8 @@ def states_in_pieces(run: RunSettings, file: AccelerateFile) -> Findings:
     """
     if file.fsdp and not file.fsdp.gathers and run.args.flag("save_only_model"):
         place = in_fsdp_config(run, "fsdp_state_dict_type")._replace(conflicts_with=("save_only_model",))
-        yield place, "`save_only_model` needs a full state dict; write `fsdp_state_dict_type: FULL_STATE_DICT`"
+        found = "`save_only_model` fails, because FSDP saves the model in shards"
+        yield place, f"{found}; write `fsdp_state_dict_type: FULL_STATE_DICT`"
 
 
 @rule("PAR310", WARNING, about=subjects.accelerate_file)
@@ -344,7 +353,7 @@ def recomputed_twice(run: RunSettings, file: AccelerateFile) -> Findings:
     """
     if file.fsdp and file.fsdp.recomputes and run.activation_checkpointing.llamafactory_mode != "off":
         key = "fsdp_activation_checkpointing"
-        yield in_fsdp_config(run, key), f"`{key}` recomputes what LLaMA-Factory recomputes already; remove it"
+        yield in_fsdp_config(run, key), f"`{key}` recomputes what LLaMA-Factory recomputes already; remove `{key}`"
 
 
 @rule("PAR312", ERROR, about=subjects.accelerate_file)
@@ -358,7 +367,7 @@ def stage_3_under_fsdp_2(run: RunSettings, file: AccelerateFile) -> Findings:
     """
     if _zero3_with_fsdp2_checkpointing(run, file):
         found = f"ZeRO-3 fails in the first backward pass under the FSDP2 of `{run.header['accelerate']}`"
-        yield "deepspeed", f"{found}; remove `deepspeed` or `accelerate`"
+        yield "deepspeed", f"{found}; remove `deepspeed`, or `accelerate` from the header block"
 
 
 def _zero3_with_fsdp2_checkpointing(run: RunSettings, file: AccelerateFile) -> bool:

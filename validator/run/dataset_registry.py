@@ -183,9 +183,10 @@ def file_type_fault(path: Path, files: Sequence[Path]) -> str:
         lower = unreadable_file.suffix.lower()
         remedy = f"; rename it to `{unreadable_file.with_suffix(lower)}`" if lower[1:] in readable_suffixes() else ""
         remedy = remedy or ("; save it as csv" if lower in (".tsv", ".tab", ".xlsx", ".xls") else "")
-        return f"`{unreadable_file}` is no data file; LLaMA-Factory reads {', '.join(readable_suffixes())}{remedy}"
+        remedy = remedy or "; save it as jsonl"
+        return f"LLaMA-Factory does not read `{unreadable_file}`, only {', '.join(readable_suffixes())}{remedy}"
     mixed = ", ".join(file.suffix for file in kinds.values())
-    return f"`{path}` mixes {mixed}; keep one type in a folder" if len(kinds) > 1 else ""
+    return f"`{path}` mixes {mixed}; keep files of one type in the folder" if len(kinds) > 1 else ""
 
 
 def count_rows(path: Path) -> Rows | None:
