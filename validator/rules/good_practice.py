@@ -249,7 +249,9 @@ def batch_follows_the_devices(run: RunSettings, machine: Machine) -> Findings:
     if before != run.batch.world_size:
         steps, remainder = divmod(run.batch.accumulation * before, run.batch.world_size)
         batch = run.batch.effective_batch * before // run.batch.world_size
-        devices = f"with {run.batch.world_size} {plural(run.batch.world_size, 'device')}, not {before}"
+        devices = (
+            f"with {run.batch.world_size} {plural(run.batch.world_size, 'device')}, not the header block's {before}"
+        )
         text = f"{devices}, the effective batch is {run.batch.effective_batch}"
         kept = f"write `gradient_accumulation_steps: {steps}` to keep {batch}" if steps and not remainder else ""
         remedy = kept or f"no `gradient_accumulation_steps` gives {batch}, so check `learning_rate`"
