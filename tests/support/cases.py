@@ -116,6 +116,9 @@ def read_file(path: Path) -> Iterator[Case]:
     page: dict[str, Any] = yaml.load(path.read_bytes(), Loader)
     for kind in ("fail", "pass"):
         for name, case in page[kind].items():
+            assert isinstance(case, dict), (
+                f"{path.name}: the case `{name}` under `{kind}` says nothing; write at least `finds: []`"
+            )
             place = case.get("path", "recipe.yaml")
             own = "recipe" in case
             recipe = case["recipe"] if own else changed(page["recipe"], case.get("set", ""), case.get("drop", []))

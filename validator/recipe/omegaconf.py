@@ -305,7 +305,11 @@ def find_surprising_numbers(node: Node) -> Iterator[Diagnostic]:
     for key, value in mapping_pairs(node):
         text = value.value.replace("_", "") if is_scalar_of(value, INTEGER_TAG) else ""
         if ":" in text or (text.lstrip("+-")[:1] == "0" and text.lstrip("+-0").isdecimal()):
-            what = f"`{clip(key.value)}: {value.value}` is read as {yaml_integer(value.value)}"
+            meant, number = f"`{clip(key.value)}: {value.value}`", yaml_integer(value.value)
+            if ":" in text:
+                what = f"{meant} is read in base 60, as {number}; write {number} if that is meant"
+            else:
+                what = f"{meant} is read in base 8, as {number}; write {int(text)}, or {number} if that is meant"
             yield error_at_node("LOA008", what, value)._replace(severity=Severity.WARNING, key=key.value)
 
 

@@ -87,7 +87,7 @@ def assumed_model(run: RunSettings) -> str:
     if model is None or model.identified_by not in ("name", "run", "recipe"):
         return ""
     quantized = f", quantized by {model.quantized}" if model.quantized else ""
-    known_from = f"which `{model.identified_from}` trains or merges into it"
+    known_from = f"as `{model.identified_from}` starts from that model and writes to this folder"
     why = {"name": "by its name", "run": known_from, "recipe": f"by {model.identified_from}"}
     return f"{model.name}{quantized}, {why[model.identified_by]}"
 

@@ -254,7 +254,8 @@ def batch_follows_the_devices(run: RunSettings, machine: Machine) -> Findings:
         )
         text = f"{devices}, the effective batch is {run.batch.effective_batch}"
         kept = f"write `gradient_accumulation_steps: {steps}` to keep {batch}" if steps and not remainder else ""
-        remedy = kept or f"no `gradient_accumulation_steps` gives {batch}, so check `learning_rate`"
+        smaller = f"set a smaller `per_device_train_batch_size` for {batch}, or adapt `learning_rate`"
+        remedy = kept or f"no value of `gradient_accumulation_steps` gives {batch}: {smaller}"
         yield "gradient_accumulation_steps", f"{text} instead of {batch}; {remedy}"
 
 

@@ -77,10 +77,8 @@ def optimizer_not_distributed(run: RunSettings) -> Findings:
             found = f"layer-wise {OPTIMIZER_NAMES[key]} runs on one device, not {run.batch.world_size}"
             yield layerwise, f"{found}; set `{layerwise}: false`"
     if run.args.flag("use_badam") and run.args.get("badam_mode") == "ratio":
-        yield (
-            "badam_mode",
-            "`badam_mode: ratio` runs on one device only; set `badam_mode: layer`, with DeepSpeed ZeRO-3",
-        )
+        remedy = "set `badam_mode: layer` and ZeRO-3, such as `deepspeed: deepspeed/ds_z3.json`"
+        yield "badam_mode", f"`badam_mode: ratio` runs on one device only; {remedy}"
     elif run.args.flag("use_badam") and run.zero_stage != 3:
         yield "use_badam", "BAdam on several devices needs DeepSpeed ZeRO-3; set `deepspeed: deepspeed/ds_z3.json`"
 
