@@ -237,7 +237,7 @@ def any_recipe(run: RunSettings) -> Findings:
 
 
 '''
-BEFORE_RULES = '@rule("TRA921", WARNING, about=subjects.deepspeed_file)'
+BEFORE_RULES = '@rule("TRA922", WARNING, about=subjects.machine)'
 MADE: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "a constant": (lambda at: replace(at, "PROCESS_GIB = 3.0", "PROCESS_GIB = 3.1"), ["numbers"]),
     "a word": (lambda at: replace(at, "GiB expected, {", "GiB predicted, {"), ["words only"]),
