@@ -55,11 +55,10 @@ def find_problems(run: RunSettings, but: tuple[str, ...] = (), warnings: bool = 
     return problems
 
 
-# Codes that do not count against a change of a run. Memory is judged by its verdict (FIT) and wasted time by the time
-# model (TRA92): if steps become faster, the same saves and evaluations are a larger share of the run (TRA926), and the
-# run still ends sooner. No change touches data sets, and DeepSpeed files are looked for in the catalogue, whose data
-# sets are not the run's (PTH1).
-_NOT_AGAINST_CHANGES = ("FIT", "TRA92", "PTH1")
+# Codes that do not count against a change of a run. Memory is judged by its verdict (FIT). The rules that propose uses
+# of free memory (TRA921, TRA923, TRA924) ask for this judgement themselves. No change touches data sets, and DeepSpeed
+# files are looked for in the catalogue, whose data sets are not the run's (PTH1).
+_NOT_AGAINST_CHANGES = ("FIT", "TRA921", "TRA923", "TRA924", "PTH1")
 
 
 def accepts_changes(run: RunSettings, warnings: bool = True) -> Callable[[ArgumentChanges], bool]:
