@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -13,6 +13,15 @@ Value = TypeVar("Value")
 def clip(text: str, most: int = 60) -> str:
     """Return the text, shortened to a length that a message can show."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+_MAX_NAMES = 5
+
+
+def quoted_names(names: Sequence[str]) -> str:
+    """Return the names in backquotes, separated by commas. Of many names, only the first ones are listed."""
+    ending = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(f"`{clip(name)}`" for name in names[:_MAX_NAMES]) + ending
 
 
 def plural(count: int, noun: str) -> str:

@@ -17,10 +17,10 @@ from validator.knowledge import releases, tables
 from validator.knowledge.releases import ArgumentEntry, ReleasePair, ReleaseRange, argument_entry
 from validator.recipe.recipe_file import Document
 from validator.recipe.suggestions import nearest_name, suggest
-from validator.rules import no_effect
+from validator.rules import read_conditions
 from validator.rules.rule import FailsAt, Violation, remove_keys, rename_key, set_value
 from validator.run.settings import run_of_values
-from validator.wording import clip, shown_value
+from validator.wording import clip, quoted_names, shown_value
 
 _ACTION_KEYS = ("do_train", "do_eval", "do_predict")
 # keys of other commands that the parser of train judges all the same: TRA006 and TRA013
@@ -28,7 +28,6 @@ _KEYS_JUDGED_BY_RULES = ("infer_backend", "export_quantization_bit")
 # Below it a key is another word, not a slip of the hand: `image_max_tokens` is not `image_max_pixels`.
 _MIN_SIMILARITY = 0.85
 _MAX_KEYS_WITH_HINT = 50  # a file with more strangers is no recipe, and to compare them takes long
-_MAX_KEYS_NAMED = 5
 _BELONGS_IN_REGISTRY = "; they describe data and belong in dataset_info.json"
 _FORK_HINT = " or of any other known release; is it from a fork?"
 _FAILURE_MOMENTS = dict(zip("pdmtsevh", FailsAt, strict=True))  # by the letter of an outcome in data/values.json
@@ -58,7 +57,7 @@ def check_schema(document: Document) -> list[Violation]:
     recipe = Keys(document.values, judged, admitted.possible_pairs)
     entries = {str(key): argument_entry(str(key), judged) for key in document.values}
     accepted = {key: argument for key, argument in entries.items() if argument is not None}
-    never_read = partial(no_effect.never_read, run_of_values(document.values))
+    never_read = partial(read_conditions.never_read, run_of_values(document.values))
     return [
         *remarks,
         *find_unknown_keys([key for key in entries if key not in accepted], recipe),
@@ -102,13 +101,8 @@ def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
             verb = "is not a key" if len(keys) == 1 else "are not keys"
             remedy = remedy if len(keys) == 1 else remedy.replace("is it", "are they")
             release = _newest_release_without(keys[0], recipe.judged_releases)[0]
-            text = f"{_quoted_names(keys)} {verb} of LLaMA-Factory {release}{remedy}"
+            text = f"{quoted_names(keys)} {verb} of LLaMA-Factory {release}{remedy}"
             yield _key_violation("SCH001", Severity.ERROR, keys[0], text)
-
-
-def _quoted_names(keys: list[str]) -> str:
-    ending = f" and {len(keys) - _MAX_KEYS_NAMED} more" if len(keys) > _MAX_KEYS_NAMED else ""
-    return ", ".join(f"`{clip(key)}`" for key in keys[:_MAX_KEYS_NAMED]) + ending
 
 
 def _taken_by_other_release(key: str, release_without: ReleasePair) -> str:
@@ -202,8 +196,8 @@ def find_removed_and_foreign_keys(accepted: Mapping[str, ArgumentEntry], recipe:
     trained = any(map(recipe.values.get, _ACTION_KEYS)) or recipe.values.get("stage") == "ppo"
     for command, keys in keys_by_command.items():
         verb, them = ("has", "it") if len(keys) == 1 else ("have", "them")
-        remedy = f"remove {_quoted_names(keys)}" if trained else "to train, set `do_train: true`"
-        text = f"{_quoted_names(keys)} {verb} no effect here: only the {command} command reads {them}; {remedy}"
+        remedy = f"remove {quoted_names(keys)}" if trained else "to train, set `do_train: true`"
+        text = f"{quoted_names(keys)} {verb} no effect here: only the {command} command reads {them}; {remedy}"
         fix = remove_keys(*keys, safe=False) if trained else None
         yield _key_violation("SCH007", Severity.NOTE, keys[0], text, fix)
 
