@@ -106,6 +106,52 @@ def test_the_recipe_names_other_releases(tmp_path: Path) -> None:
     assert found == ["the recipe is for transformers <5, and 5.6.0 is installed here"]
 
 
+def _unknown(version: str, kind: str, first: str, admitted: str) -> str:
+    install = f'pip install "transformers{admitted}"'
+    return f"transformers {version} does not know model type `{kind}`, which came with {first}: {install}"
+
+
+RUN = "stage: sft\ndo_train: true\nfinetuning_type: lora\ndataset: mine\noutput_dir: saves/x\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "template", "installed", "expected"),
+    [
+        ("Qwen/Qwen3.5-9B", "qwen3_5", "0.9.5 4.57.1",
+         _unknown("4.57.1", "qwen3_5", "5.2.0", ">=5.2.0,<=5.6.0")),
+        ("mistralai/Ministral-3-8B-Instruct-2512", "ministral3", "0.9.5 4.57.6",
+         _unknown("4.57.6", "ministral3", "5.0.0", ">=5.0.0,<=5.6.0")),
+        ("google/gemma-4-31B-it", "gemma4", "0.9.5 5.4.0",
+         _unknown("5.4.0", "gemma4", "5.5.0", ">=5.5.0,<=5.6.0")),
+        ("Qwen/Qwen3-VL-8B-Instruct", "qwen3_vl", "0.9.4 4.56.2",
+         _unknown("4.56.2", "qwen3_vl", "4.57.0", ">=4.57.0,<=4.57.1")),
+        ("Qwen/Qwen3.5-9B", "qwen3_5", "0.9.4 4.57.1",
+         "transformers 4.57.1 does not know model type `qwen3_5`, which came with 5.2.0: "
+         'pip install llamafactory==0.9.5 "transformers>=5.2.0,<=5.6.0"\n'
+         "LLaMA-Factory 0.9.4 has no template `qwen3_5`, which 0.9.5 has: pip install llamafactory==0.9.5"),
+        ("LanguageBind/Video-LLaVA-7B-hf", "video_llava", "0.9.5 4.57.1",
+         "LLaMA-Factory 0.9.5 finds no class for model type `video_llava` in transformers 4.57.1: "
+         'pip install "transformers>=5.0.0,<=5.6.0"'),
+        ("google/gemma-2-9b-it", "gemma2", "0.9.3 4.52.4",
+         "LLaMA-Factory 0.9.3 has no template `gemma2`, which 0.9.5 has: pip install llamafactory==0.9.5"),
+        ("Qwen/Qwen3.5-9B", "qwen3_5", "0.9.5 5.2.0", ""),
+        ("Qwen/Qwen3.5-9B", "qwen3_5", "0.9.6.dev0 5.30.0", ""),  # later than the tables
+        ("LanguageBind/Video-LLaVA-7B-hf", "video_llava", "0.9.4 4.57.1", ""),
+        ("MiniMaxAI/MiniMax-M2", "minimax2", "0.9.5 4.57.1", ""),  # its repository holds code, which is trusted
+        ("zai-org/GLM-4-9B-0414", "glm4", "0.9.3 4.51.3", ""),
+        ("Qwen/Qwen3.5-9B", "qwen3_5", "0.9.5", ""),  # told of by itself
+    ],
+)  # fmt: skip
+def test_installed_releases_without_the_model(
+    model: str, template: str, installed: str, expected: str, tmp_path: Path
+) -> None:
+    trusted = f"model_name_or_path: {model}\ntemplate: {template}\ntrust_remote_code: true\n"
+    run = resolve(parse_recipe("x.yaml", RUN + trusted))
+    versions = dict(zip(("llamafactory", "transformers"), installed.split(), strict=False))
+    lines = package_checks.check_model_support(run, CheckContext(site_packages=site(tmp_path, versions)))
+    assert "\n".join(f"{line.found}" for line in lines) == expected
+
+
 def test_nothing_installed(tmp_path: Path) -> None:
     [line] = package_checks.check_packages(None, CheckContext(site_packages=site(tmp_path, {"torch": "2.8.0"})))
     assert (line.state, line.remedy) == ("warning", "pip install llamafactory==0.9.5")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from read_releases import arguments, packages, static_eval, templates
-from read_releases.releases import DEEPSPEED, NEWEST, TRANSFORMERS, pair
+from read_releases import arguments, model_classes, packages, static_eval, templates
+from read_releases.releases import DEEPSPEED, MODEL_CLASSES, NEWEST, TRANSFORMERS, pair
 
 import validator
 from validator.rules.deepspeed_file import ADAM_PARAMETERS
@@ -357,6 +357,99 @@ def test_deepspeed_schedulers_and_adam_take_what_is_said() -> None:
     adams = {name for adam in (FusedAdam, DeepSpeedCPUAdam, AdamW) for name in inspect.signature(adam).parameters}
     # The models' parameters, and what the engine gives the CPU Adam itself; it takes `torch_adam` for its own use.
     assert adams - {"params", "model_params", "adamw_mode"} | {"torch_adam"} == ADAM_PARAMETERS
+
+
+AUTO = """
+CONFIG_MAPPING_NAMES = OrderedDict([("llama", "LlamaConfig"), ("code_llama", "LlamaConfig"), ("vit", "ViTConfig")])
+CONFIG_MAPPING_NAMES.update({"late": "LateConfig"})
+CONFIG_MAPPING_NAMES = OrderedDict(**{"old": "OldConfig"}, **CONFIG_MAPPING_NAMES)
+OTHER.update({"unrelated": "UnrelatedConfig"})
+"""
+MODELS = """
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = OrderedDict([("llama", "LlamaForCausalLM"), ("old", ("One", "Other"))])
+MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES = OrderedDict({"late": "LateForConditionalGeneration"})
+"""
+LOADER = """
+def load_model():
+    if image:
+        load_class = AutoModelForImageTextToText
+    else:
+        load_class = AutoModelForCausalLM
+"""
+
+
+def _transformers(config: str, models: str = MODELS) -> packages.ModuleTrees:
+    folder = "transformers/models/auto"
+    return packages.module_trees({f"{folder}/configuration_auto.py": config.encode(),
+                                  f"{folder}/modeling_auto.py": models.encode()})  # fmt: skip
+
+
+def test_model_types_of_a_release() -> None:
+    types = model_classes.types(_transformers(AUTO))
+    assert types["AutoConfig"] == {"llama", "code_llama", "vit", "late", "old"}
+    assert types["AutoModelForCausalLM"] == {"llama", "code_llama", "old"}  # one configuration, one class
+    assert types["AutoModelForImageTextToText"] == {"late"}
+    assert types["AutoModelForVision2Seq"] == frozenset()
+
+
+def test_only_new_releases_are_read() -> None:
+    releases = {
+        "1.0.0": _transformers(AUTO),
+        "1.1.0": _transformers(AUTO.replace('"vit": "ViTConfig"', "").replace('("vit", "ViTConfig")', '("new", "N")')),
+        "1.2.0": _transformers(AUTO.replace("late", "later")),
+    }
+    opened: list[str] = []
+
+    def transformers(version: str) -> packages.ModuleTrees:
+        opened.append(version)
+        return releases[version]
+
+    llamafactory = {"0.9": packages.module_trees({"llamafactory/model/loader.py": LOADER.encode()})}
+    wanted = list(releases)
+    whole = model_classes.table({}, wanted, llamafactory, transformers, releases["1.0.0"])
+    assert whole["AutoConfig"] == {
+        "1.0.0": ["code_llama", "late", "llama", "old", "vit"], "1.1.0": ["new"], "1.2.0": ["later", "vit"],
+    }  # fmt: skip
+    assert whole["removed"] == {
+        "1.1.0": {"AutoConfig": ["vit"]},
+        "1.2.0": {"AutoConfig": ["late", "new"], "AutoModelForImageTextToText": ["late"]},
+    }
+    assert whole["loaders"] == {"0.9": ["AutoModelForImageTextToText", "AutoModelForCausalLM"]}
+    kept = model_classes.table({}, wanted[:2], llamafactory, transformers, releases["1.0.0"])
+    opened.clear()
+    assert model_classes.table(kept, wanted, llamafactory, transformers, releases["1.0.0"]) == whole
+    assert opened == ["1.2.0"]
+    model_classes.table(whole, wanted[1:], llamafactory, transformers, releases["1.0.0"])
+    assert opened == ["1.2.0", "1.1.0", "1.2.0"]  # another first release: all are read
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_model_classes_equal_the_real_mappings() -> None:
+    needs("transformers", TRANSFORMERS[NEWEST][0])
+    transformers = importlib.import_module("transformers")
+    table = read("model_classes.json")
+    until = MODEL_CLASSES[: MODEL_CLASSES.index(TRANSFORMERS[NEWEST][0]) + 1]
+    for name in (word for word in table if word.startswith("Auto") and hasattr(transformers, word)):
+        present: set[str] = set()
+        for each in until:
+            present |= set(table[name].get(each, ()))
+            present -= set(table["removed"].get(each, {}).get(name, ()))
+        mapping = importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+        classes = getattr(transformers, name)._model_mapping.keys() if name != "AutoConfig" else mapping.values()
+        assert present == {kind for kind, config in mapping.items() if config in classes}, name
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.real
+def test_rows_of_all_releases_are_what_the_packages_give() -> None:
+    """All releases of MODEL_CLASSES are downloaded, half a gigabyte."""
+    command = [sys.executable, "-m", "tools.read_releases", "--check", "--anew"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=DATA.parent.parent)
+    if "No matching distribution" in run.stderr or "Could not fetch" in run.stderr:
+        pytest.skip("no package registry")
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.sample(one_in=6, whole_for=OF_RELEASES)

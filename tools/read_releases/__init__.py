@@ -1,7 +1,8 @@
 """Generated tables of LLaMA-Factory, transformers and DeepSpeed, read from released packages by `ast` alone.
 
 `python -m tools.read_releases` downloads the releases named in `releases.py` into a temporary folder and writes the
-tables below into `validator/data/`; `--check` writes nothing and fails if a table differs.
+tables below into `validator/data/`; `--check` writes nothing and fails if a table differs. Both take the rows of
+model_classes.json as they are; `--anew` reads all of its releases again (half a gigabyte).
 
 arguments.json
     releases   {release of LLaMA-Factory: {"transformers": [releases]}}, newest first in both directions. A pair of
@@ -26,6 +27,7 @@ templates.json
     models     {template: {kind: [hub and ModelScope names]}}; the template is that of the registered group, "" for
                none. LLaMA-Factory takes it as default for the kinds chat and multimodal, not for base
     names      names LLaMA-Factory knows: tool_formats, file_types (suffix: reader)
+    in         {template: [releases of LLaMA-Factory that register it]}; absent when all of arguments.json do
 
 registry.json, for docs/reference/models.md
     groups     {first name of a group that LLaMA-Factory registers: [hub and ModelScope names of all its models]}
@@ -35,6 +37,14 @@ families.json, for the model types of families.yaml; validator/knowledge/familie
     llamafactory  {column: [model types]}, also of types that families.yaml does not have
     transformers  {model type: facts of its decoder layer}, a fact that is false or empty left out; no entry where
                   transformers has no class for the type. fused_experts is the first release that fuses them
+
+model_classes.json, of all model types, from more releases of transformers than the other tables
+    source       {"transformers": [releases]}, oldest first
+    loaders      {release of LLaMA-Factory: [Auto classes]} that it loads models by, in the order in which it tries them
+    nested       {"types": [model types]} whose configuration looks the type of its text model up among all types
+    AutoConfig   {release: [model types]} that came with it: in the first release, all that it has. The first that was
+                 read of a minor version stands for the whole of it. Likewise a section for each Auto class
+    removed      {release: {Auto class: [model types]}} that the release has no more
 
 deepspeed.json
     source     {"deepspeed": release}

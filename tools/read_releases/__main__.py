@@ -1,5 +1,5 @@
-"""The commands for another release: `python -m tools.read_releases [--check] [--packages FOLDER]` writes the tables,
-and `python -m tools.read_releases drift PACKAGE OLD NEW` says what they do not: which rules to look at."""
+"""The commands for another release: `python -m tools.read_releases [--check] [--anew] [--packages FOLDER]` writes the
+tables, and `python -m tools.read_releases drift PACKAGE OLD NEW` says what they do not: which rules to look at."""
 
 import argparse
 import json
@@ -10,13 +10,14 @@ from typing import Any
 
 from validator.knowledge.tables import DATA_FOLDER
 
-from . import arguments, deepspeed_config, drift, families, templates
+from . import arguments, deepspeed_config, drift, families, model_classes, templates
 from .packages import Files, ModuleTrees, download, files, module_trees
-from .releases import DEEPSPEED, NEWEST, TRANSFORMERS
+from .releases import DEEPSPEED, MODEL_CLASSES, NEWEST, TRANSFORMERS
 
 
-def tables(folder: Path) -> dict[str, str]:
-    """Build every table from packages downloaded into `folder`: file name to text."""
+def tables(folder: Path, anew: bool = False) -> dict[str, str]:
+    """Build every table from packages downloaded into `folder`: file name to text. `anew`: read also the releases of
+    which model_classes.json has a row."""
 
     def package(name: str, version: str) -> ModuleTrees:
         return module_trees(files(download(name, version, folder), name))
@@ -26,11 +27,18 @@ def tables(folder: Path) -> dict[str, str]:
     transformers = {version: package("transformers", version) for version in versions}
     built = {
         "arguments": arguments.table(llamafactory, transformers),
-        "templates": templates.templates_table(NEWEST, llamafactory[NEWEST]),
+        "templates": templates.templates_table(NEWEST, llamafactory[NEWEST]) | {"in": templates.presence(llamafactory)},
         "registry": templates.registry_table(NEWEST, llamafactory[NEWEST]),
         "formats": templates.formats_table(NEWEST, llamafactory[NEWEST]),
         "families": families.table(families.kinds(), NEWEST, llamafactory[NEWEST], transformers),
         "deepspeed": deepspeed_config.table(DEEPSPEED, package("deepspeed", DEEPSPEED)),
+        "model_classes": model_classes.table(
+            {} if anew else json.loads(_current(DATA_FOLDER / "model_classes.json") or "{}"),
+            MODEL_CLASSES,
+            llamafactory,
+            lambda version: package("transformers", version),
+            transformers[TRANSFORMERS[NEWEST][0]],
+        ),
     }
     return {f"{name}.json": dump(table) for name, table in built.items()}
 
@@ -51,12 +59,13 @@ def main() -> int:
     options = _parser().parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.packages or Path(temporary)
-        return _drift(options, folder) if options.command else _refresh(options.check, folder)
+        return _drift(options, folder) if options.command else _refresh(options.check, options.anew, folder)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.read_releases", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a table is out of date")
+    parser.add_argument("--anew", action="store_true", help="read also the dozens of releases that have a row already")
     parser.add_argument("--packages", type=Path, help="keep the downloaded packages here and use those already there")
     drifting = parser.add_subparsers(dest="command").add_parser("drift", help=drift.__doc__)
     drifting.add_argument("package", help="llamafactory, transformers, deepspeed, peft, trl, accelerate, ...")
@@ -76,8 +85,8 @@ def _drift(options: argparse.Namespace, folder: Path) -> int:
     return int(drifted)
 
 
-def _refresh(checking: bool, folder: Path) -> int:
-    built = tables(folder)
+def _refresh(checking: bool, anew: bool, folder: Path) -> int:
+    built = tables(folder, anew)
     stale = [name for name, text in built.items() if _current(DATA_FOLDER / name) != text]
     for name in stale:
         sys.stderr.write(f"{name}: {'out of date' if checking else 'written'}\n")

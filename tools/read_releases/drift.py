@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from validator.rules import all_rules
 
-from . import arguments, deepspeed_config, families, templates
+from . import arguments, deepspeed_config, families, model_classes, templates
 from .packages import Files, ModuleTrees, classes, module_trees, name_of
 
 SAME = "same"
@@ -87,10 +87,12 @@ _TABLES: Mapping[str, Mapping[str, Callable[[ModuleTrees], Any]]] = {
         "templates.json": partial(templates.templates_table, ""),
         "formats.json": partial(templates.formats_table, ""),
         "families.json": families.columns,
+        "model_classes.json": model_classes.loaders,
     },
     "transformers": {
         "arguments.json": partial(_fields, "transformers"),
         "families.json": lambda tree: families.rows(families.kinds(), {"any": tree}),
+        "model_classes.json": model_classes.types,
     },
     "deepspeed": {"deepspeed.json": partial(deepspeed_config.table, "")},
 }

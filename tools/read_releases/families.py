@@ -83,9 +83,9 @@ def _facts(kind: str, transformers: Mapping[str, ModuleTrees]) -> dict[str, Any]
     if tree is None:
         return None
     since = list(_fusing(kind, transformers))
-    settings = _module(newest, kind, "configuration")
+    settings = config_class(newest, kind)
     told = {
-        "tied": settings is not None and _tied(settings, kind),
+        "tied": settings is not None and bool(dict(_fields(settings)).get("tie_word_embeddings")),
         "fused_experts": since[-1] if since else None,
         "separate": _separate(kind, list(transformers.values())[len(since) :]) if since else [],
     }
@@ -130,13 +130,11 @@ def _folders(transformers: ModuleTrees) -> dict[str, str]:
     return {}
 
 
-def _tied(settings: ast.Module, kind: str) -> bool:
-    """Default of tie_word_embeddings in the configuration class of this type."""
-    for node in classes(settings).values():
-        fields = dict(_fields(node))
-        if fields.get("model_type") == kind:
-            return bool(fields.get("tie_word_embeddings"))
-    return False
+def config_class(transformers: ModuleTrees, kind: str) -> ast.ClassDef | None:
+    """The configuration class of this model type; None where the release has none."""
+    settings = _module(transformers, kind, "configuration")
+    nodes = classes(settings).values() if settings else ()
+    return next((node for node in nodes if dict(_fields(node)).get("model_type") == kind), None)
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, Any]]:

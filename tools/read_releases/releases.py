@@ -11,6 +11,13 @@ TRANSFORMERS = {
 OLDEST = {"0.9.5": "4.55.0", "0.9.4": "4.51.0", "0.9.3": "4.45.0"}
 NEWEST = next(iter(TRANSFORMERS))
 DEEPSPEED = "0.18.4"
+# The transformers releases that model_classes.json is read from, oldest first: the first of every minor version, and
+# a later one in which a model type came. Add newer ones at the end: those before are not read again.
+MODEL_CLASSES = (
+    *(f"4.{minor}.0" for minor in range(37, 46)), "4.46.1", "4.47.0", "4.48.0", "4.49.0", "4.50.0", "4.51.0", "4.51.3",
+    "4.52.1", "4.53.0", "4.54.0", "4.55.0", "4.56.0", "4.57.1", *(f"5.{minor}.0" for minor in range(10)), "5.10.1",
+    *(f"5.{minor}.0" for minor in range(11, 25)),
+)  # fmt: skip
 
 
 def pair(release: str, transformers: str) -> str:

@@ -2,7 +2,7 @@
 text that the templates put around every turn (formats.json), and the groups of models (registry.json)."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .packages import ModuleTrees, classes, name_of
@@ -27,6 +27,17 @@ def templates_table(release: str, llamafactory: ModuleTrees) -> dict[str, Any]:
             "file_types": constant(constants, "FILEEXT2TYPE"),
         },
     }
+
+
+def presence(llamafactory: Mapping[str, ModuleTrees]) -> dict[str, list[str]]:
+    """LLaMA-Factory releases, newest first, that register a template, for the templates that not all of them have."""
+    names = {release: _names(package("llamafactory.data.template")) for release, package in llamafactory.items()}
+    having = {name: [release for release in names if name in names[release]] for name in set().union(*names.values())}
+    return {name: releases for name, releases in sorted(having.items()) if len(releases) < len(names)}
+
+
+def _names(tree: ast.Module) -> set[str]:
+    return {ast.literal_eval(given["name"]) for given in calls(tree, "register_template")}
 
 
 def _templates(tree: ast.Module) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -11,9 +11,11 @@ from validator.doctor.check_result import CheckContext, CheckResult, State, erro
 from validator.errors import RecipeError
 from validator.escaping import shell_join
 from validator.knowledge import node_environment, releases
+from validator.knowledge.chat_templates import registering_factories
 from validator.knowledge.tables import yaml_table
 from validator.machine import installed_packages
 from validator.machine.installed_packages import InstalledPackages, find_installed, normalize_name
+from validator.run.model_release import loading_problem, loading_releases, model_types, no_release_clause
 from validator.run.node_demand import packages_for_run, pip_requirement
 from validator.run.settings import RunSettings
 
@@ -29,6 +31,29 @@ def check_required_packages(run: RunSettings | None, context: CheckContext) -> I
         if package not in versions:
             install = shell_join(["pip", "install", pip_requirement(package)])
             yield error(f"{why} needs a package that is not installed: {install}", what="package")
+
+
+def check_model_support(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+    """Yield an error if the installed releases cannot load the recipe's model: transformers does not know its type, or
+    LLaMA-Factory finds no class for it, or has no template of this name. Nothing is yielded if LLaMA-Factory or
+    transformers is not installed."""
+    if run is None:
+        return
+    versions = find_installed(context.site_packages).versions(releases.RELEASE_FIELDS)
+    if len(versions) < len(releases.RELEASE_FIELDS):
+        return
+    factory, kinds = versions["llamafactory"], model_types(run)
+    if kinds and (problem := loading_problem(kinds, (factory, versions["transformers"]))):
+        found = loading_releases(kinds, [factory, *releases.known_factories()])
+        remedy = found.pip_command(found.factory != factory) if found else no_release_clause(kinds)
+        yield error(f"{problem}: {remedy}", what="model")
+    template = str(run.args.get("template"))
+    having = registering_factories(template)
+    if having and factory in releases.known_factories() and factory not in having:
+        install = f"pip install llamafactory=={having[0]}"
+        yield error(
+            f"LLaMA-Factory {factory} has no template `{template}`, which {having[0]} has: {install}", what="model"
+        )
 
 
 # What LLaMA-Factory compares on start, and stops for (extras/misc.py, check_dependencies).

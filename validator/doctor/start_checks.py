@@ -13,7 +13,7 @@ from validator.doctor.check_result import CheckContext, CheckResult, State, erro
 from validator.doctor.device_checks import check_device_memory
 from validator.doctor.host_checks import check_disk_space
 from validator.doctor.hub_checks import check_downloads
-from validator.doctor.package_checks import check_required_packages
+from validator.doctor.package_checks import check_model_support, check_required_packages
 from validator.errors import RecipeError
 from validator.escaping import shell_quote
 from validator.finding import Report, Severity
@@ -103,12 +103,13 @@ def _missing_ray_cpus(run: RunSettings, cpus: int) -> Iterator[CheckResult]:
 
 
 def check_start(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """What stops a run before its start: missing packages, the model's folder, llamafactory-cli.
+    """What stops a run before its start: missing packages, releases without the model, its folder, llamafactory-cli.
 
     Yield an error for each problem, and a result that says where the model is. Without a recipe nothing is yielded."""
     if run is None:
         return
     yield from check_required_packages(run, context)
+    yield from check_model_support(run, context)
     yield from _check_model(run, context)
     if "llamafactory" not in find_installed(context.site_packages).all_versions:
         return  # check_packages tells of it
@@ -173,4 +174,4 @@ def check_data(run: RunSettings) -> Iterator[CheckResult]:
 # What `train` and `calibrate` ask before a start, in their order; an error stops the run. The first are asked only if
 # the run is for this machine.
 PREFLIGHT_OF_MACHINE = (check_device_memory, check_disk_space)
-PREFLIGHT = (check_model_folder, check_required_packages, check_ray, check_downloads)
+PREFLIGHT = (check_model_folder, check_required_packages, check_model_support, check_ray, check_downloads)

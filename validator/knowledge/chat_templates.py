@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
-from validator.knowledge import composites
+from validator.knowledge import composites, releases
 from validator.knowledge.families import Family, family_of_type, is_composite, with_usual_fields
 from validator.knowledge.tables import json_table, yaml_table
 from validator.recipe import safe_read
@@ -49,6 +49,13 @@ def known_templates() -> Mapping[str, Mapping[str, Any]]:
     """Return LLaMA-Factory's facts about each of its templates, by name (data/template.py)."""
     templates: Mapping[str, Mapping[str, Any]] = json_table("templates")["templates"]
     return templates
+
+
+def registering_factories(template: str) -> list[str]:
+    """Return the LLaMA-Factory releases of the tables that have a template, newest first."""
+    everywhere = releases.known_factories() if template in known_templates() else []
+    factories: list[str] = json_table("templates")["in"].get(template, everywhere)
+    return factories
 
 
 def template_slots() -> Mapping[str, Mapping[str, Any]]:

@@ -137,6 +137,8 @@ class Family(NamedTuple):
     mixers_patched: bool = False
     # Data settings of recipes for the type's chat models.
     settings: Mapping[str, Any] = MappingProxyType({})
+    # Repositories of the type on the hub also hold code of their own, which `trust_remote_code` makes transformers use.
+    code_on_hub: bool = False
     # (start of a name, its replacement) if the models' own code fails with transformers 5.
     successor: tuple[str, str] | None = None
     # How transformers 5 computes the model differently from how its weights were trained.

@@ -4,7 +4,7 @@ block allows, and what older releases do differently in memory (data/older.yaml)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
@@ -53,6 +53,19 @@ def verified_release(package: str) -> str:
     """Return the release of a package with which rules and formulas were verified, from data/seen.yaml. For
     LLaMA-Factory and transformers this is the newest pair. Raises KeyError if the file lacks the package."""
     return str(tables.yaml_table("seen")[package])
+
+
+def known_factories() -> list[str]:
+    """Return the LLaMA-Factory releases of the tables, newest first."""
+    return list(_transformers_by_release())
+
+
+def admitted_transformers(factory: str) -> ReleasePair:
+    """Return the oldest and the newest transformers release that a LLaMA-Factory release admits. `factory`: the
+    LLaMA-Factory release; one that the tables lack counts as the newest of the tables."""
+    table = tables.json_table("arguments")["releases"]
+    facts = table.get(factory, table[newest_pair()[0]])
+    return facts["oldest"], facts["transformers"][0]
 
 
 def pair_name(pair: ReleasePair) -> str:
@@ -138,6 +151,35 @@ class ReleaseRange:
         except RecipeError:
             pairs = []
         return pairs or [pair for pair in known_pairs() if pair[0] == newest_pair()[0]]
+
+    @property
+    def possible_factories(self) -> list[str]:
+        """Every LLaMA-Factory release that the recipe may run with, newest first (see `possible_pairs`)."""
+        possible = {pair[0] for pair in self.possible_pairs}
+        return [factory for factory in known_factories() if factory in possible]
+
+    def pairs_among(self, versions: Iterable[str]) -> list[ReleasePair]:
+        """Return every pair (LLaMA-Factory release, transformers release) that the recipe's header block allows, of the
+        transformers releases in `versions` and those that its range names. If the header block has no transformers
+        range, each LLaMA-Factory release that it allows counts with the newest transformers release. Empty if a range
+        is malformed or allows no release of the tables."""
+        wanted = self._wanted.get("transformers")
+        try:
+            required = self.required_pairs
+        except RecipeError:
+            return []
+        if wanted is None:
+            return required
+        named = [part.strip(" <>=!") for part in str(wanted).split(",")]
+        each = dict.fromkeys([*versions, *named])
+        admitted = [version for version in each if range_admits(wanted, version)] or [_least_release(wanted)]
+        return [
+            (release, version)
+            for release in known_factories()
+            if range_admits(self._wanted.get("llamafactory"), release)
+            for version in admitted
+            if range_admits(">={}, <={}".format(*admitted_transformers(release)), version)
+        ]
 
     def requires(self, since: str = "", until: str = "") -> bool:
         """True if the recipe must run with a pair of releases (LLaMA-Factory and transformers) that has reached `since`

@@ -36,6 +36,7 @@ from validator.rules import (
     launch_environment,
     loss_choice,
     memory_fit,
+    model_releases,
     model_support,
     multimodal_models,
     no_effect,

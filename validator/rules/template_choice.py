@@ -8,7 +8,12 @@ from typing import Any
 
 from validator.errors import RecipeError
 from validator.knowledge import models, tables
-from validator.knowledge.chat_templates import known_templates, template_slots, thought_words
+from validator.knowledge.chat_templates import (
+    known_templates,
+    registering_factories,
+    template_slots,
+    thought_words,
+)
 from validator.recipe.suggestions import nearest_name, unknown_name
 from validator.rows.converter import FatalRowError, row_converter
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule, set_value
@@ -47,15 +52,22 @@ def _family_template(run: RunSettings) -> str | None:
 
 @rule("TRA601", ERROR)
 def template_unknown(run: RunSettings) -> Findings:
-    """The template does not exist.
+    """The template does not exist, or not in the LLaMA-Factory release that the header block names.
 
     Why: fails before the data is read, after the imports on every rank.
     Source: llamafactory/data/template.py:get_template_and_fix_tokenizer
-    Fix: one of LLaMA-Factory's templates, such as qwen, qwen3, llama3, mistral, gemma3.
+    Fix: one of LLaMA-Factory's templates, such as qwen, qwen3, llama3, mistral, gemma3; or the release that has it.
     """
     known = known_templates()
     name = str(run.args.get("template"))
-    if run.args.is_set("template") and name not in known:
+    having = registering_factories(name)
+    if not run.args.is_set("template") or any(factory in having for factory in run.releases.possible_factories):
+        return
+    if having:
+        found = f"LLaMA-Factory {run.releases.possible_factories[0]} has no template `{name}`, which {having[0]} has"
+        lines = f"`# llamafactory: {having[0]}` into the header block, and run `pip install llamafactory=={having[0]}`"
+        yield "template", f"{found}; write {lines}"
+    else:
         own = _own_template(run)
         better = f"template `{name}` is not known; write `template: {own}`, the model's" if own else ""
         text, to = better or unknown_name("template", name, known), own or nearest_name(name, known)

@@ -1,0 +1,105 @@
+"""TRA907, TRA908: releases, among those that the header block allows, that cannot load the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from validator.knowledge import model_classes, releases
+from validator.knowledge.chat_templates import registering_factories
+from validator.knowledge.releases import ReleasePair
+from validator.rules.rule import ERROR, WARNING, Findings, rule
+from validator.run.model_release import (
+    LoadingReleases,
+    loading_problem,
+    loading_releases,
+    model_types,
+    no_release_clause,
+)
+from validator.run.settings import RunSettings
+
+
+def _allowed_pairs(run: RunSettings, kinds: Sequence[str]) -> tuple[list[ReleasePair], list[ReleasePair]]:
+    """Return the pairs of releases that the header block allows, newest first, and those of them that cannot load a
+    model of these types."""
+    pairs = run.releases.pairs_among(reversed(model_classes.listed_releases())) if kinds else []
+    return pairs, [pair for pair in pairs if not model_classes.is_loadable(kinds, pair)]
+
+
+@rule("TRA907", ERROR)
+def releases_without_model(run: RunSettings) -> Findings:
+    """No release that the header block allows can load the model.
+
+    Why: transformers knows the models that it was released with; of a newer one "Transformers does not recognize this
+    architecture", when the model is configured, after the whole data set is tokenized on every rank. Where it knows the
+    type, LLaMA-Factory may still look for a class in other lists than the one that has it.
+    Source: transformers/models/auto/configuration_auto.py:AutoConfig.from_pretrained,
+        llamafactory/model/loader.py:load_model
+    Fix: the releases that the message names, in the header block and installed; or another model.
+    """
+    kinds = model_types(run)
+    pairs, lacking = _allowed_pairs(run, kinds)
+    if pairs and len(pairs) == len(lacking):
+        several = len({version for _, version in pairs}) > 1
+        others = ", and no other release that the header block allows can load it" if several else ""
+        found, is_allowed = _loading_releases(run, kinds)
+        if found:
+            command = found.pip_command(with_factory=not is_allowed)
+            remedy = f"write {_header_lines(run, found, is_allowed)} into the header block, and run `{command}`"
+        else:
+            remedy = f"{no_release_clause(kinds)}; choose another model"
+        yield _release_field(run), f"{_problem(run, kinds, pairs[0])}{others}; {remedy}"
+
+
+@rule("TRA908", WARNING)
+def releases_partly_without_model(run: RunSettings) -> Findings:
+    """Some of the releases that the header block allows cannot load the model, or lack the template.
+
+    Why: a machine on which one of them is installed passes for fit, and the run ends there: for want of the template
+    before the data is read, for want of the model's class when it is configured, after the whole data set is tokenized
+    on every rank.
+    Source: transformers/models/auto/configuration_auto.py:AutoConfig.from_pretrained,
+        llamafactory/model/loader.py:load_model, llamafactory/data/template.py:get_template_and_fix_tokenizer
+    Fix: the range of releases that the message names, in the header block.
+    """
+    kinds = model_types(run)
+    pairs, lacking = _allowed_pairs(run, kinds)
+    found, is_allowed = _loading_releases(run, kinds) if 0 < len(lacking) < len(pairs) else (None, False)
+    if found:
+        problem = f"the header block also allows releases without this model: {_problem(run, kinds, lacking[0])}"
+        yield _release_field(run), f"{problem}; write {_header_lines(run, found, is_allowed)}"
+    elif "llamafactory" in run.header:
+        template = str(run.args.get("template"))
+        having = registering_factories(template)
+        without = [factory for factory in run.releases.possible_factories if factory not in having]
+        if without and (kept := [factory for factory in run.releases.possible_factories if factory in having]):
+            problem = f"the header block also allows LLaMA-Factory {without[0]}, which has no template `{template}`"
+            yield "llamafactory", f"{problem}; write `# llamafactory: {kept[0]}`"
+
+
+def _problem(run: RunSettings, kinds: Sequence[str], pair: ReleasePair) -> str:
+    """Return why a pair of releases cannot load the model. If only the LLaMA-Factory release is the header block's, the
+    text says that it admits no newer transformers release."""
+    implied = "transformers" not in run.header and "llamafactory" in run.header
+    limit = f"LLaMA-Factory {pair[0]} admits transformers up to {pair[1]}: " if implied else ""
+    return f"{limit}{loading_problem(kinds, pair)}"
+
+
+def _release_field(run: RunSettings) -> str:
+    """Return the field of the header block that names the releases; without one, the recipe's key of the model."""
+    return next((field for field in ("transformers", "llamafactory") if field in run.header), "model_name_or_path")
+
+
+def _loading_releases(run: RunSettings, kinds: Sequence[str]) -> tuple[LoadingReleases | None, bool]:
+    """Return the releases that can load a model of these types, and True if the header block allows their LLaMA-Factory
+    release. None and False if no release can."""
+    if found := loading_releases(kinds, run.releases.possible_factories):
+        return found, True
+    return loading_releases(kinds, releases.known_factories()), False
+
+
+def _header_lines(run: RunSettings, found: LoadingReleases, is_allowed: bool) -> str:
+    """Return the lines of the header block that allow only releases which can load the model, as text for a message."""
+    lines = [] if is_allowed and "transformers" in run.header else [f"`# llamafactory: {found.factory}`"]
+    if "transformers" in run.header or "llamafactory" not in run.header:
+        lines.append(f'`# transformers: "{found.transformers.replace(",", ", ")}"`')
+    return " and ".join(lines)
