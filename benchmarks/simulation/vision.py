@@ -18,7 +18,7 @@ from validator.knowledge import models
 from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
 from validator.physics import Adapter, TowerWorkload, Workload, estimate_device_memory, linear_roles
-from validator.run import multimodal
+from validator.run import model_parts, multimodal
 from validator.run.settings import RunSettings, run_of_values
 
 RECORD = records.EVIDENCE / "simulator" / "vision.csv"
@@ -98,7 +98,7 @@ def workload(row: dict[str, str]) -> Workload:
     if row["method"] == "qlora4":
         values["quantization_bit"] = 4
     settings = run_of_values(values)
-    decoder = multimodal.is_decoder_trained(settings, model)
+    decoder = model_parts.is_decoder_trained(settings, model)
     return Workload(
         method=method if decoder or method == "lora" else "freeze",  # type: ignore[arg-type]
         precision=PRECISIONS[row["precision_mode"]],

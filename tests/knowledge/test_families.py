@@ -300,8 +300,9 @@ def test_columns_are_generated_from_source() -> None:
     assert table["transformers"] == {
         "nova": {
             "layer": "NovaDecoderLayer", "parts": sorted([*norms, "mlp", "self_attn"]),
-            "linear": ["o_proj", "qkv_proj"], "norms": 4, "qkv_bias": True, "tied": True, "fused_experts": "5.6.0",
-            "separate": ["o_proj", "qkv_proj"],
+            "linear": ["self_attn.o_proj", "self_attn.qkv_proj"], "norms": 4, "qkv_bias": True, "tied": True,
+            "blocks": sorted(["dropout", *norms, "mlp", "mlp.experts", "self_attn"]), "fused_experts": "5.6.0",
+            "separate": ["self_attn.o_proj", "self_attn.qkv_proj"],
         },
     }  # fmt: skip
 
@@ -330,7 +331,9 @@ class NovaPreTrainedModel""",
 def test_layers_of_several_classes_are_read_together() -> None:
     facts = generator.decoder_layer_facts(ast.parse(CHOOSING))
     assert facts["layer"] == "NovaDecoderLayer"
-    assert facts["linear"] == ["in_proj", "o_proj", "qkv_proj", "up_proj"]
+    assert facts["linear"] == [
+        "feed_forward.up_proj", "mixer.in_proj", "self_attn.o_proj", "self_attn.qkv_proj",
+    ]  # fmt: skip
     assert {"feed_forward", "mixer", "mlp", "self_attn"} <= set(facts["parts"])
     assert generator.fuses_experts(ast.parse(CHOOSING))
 

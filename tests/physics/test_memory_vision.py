@@ -24,7 +24,7 @@ from validator.physics import (
 from validator.physics.estimate import DeviceTerm
 from validator.physics.peaks import PHASES
 from validator.physics.training_step import TrainingStep
-from validator.run import multimodal
+from validator.run import model_parts, multimodal
 from validator.run.settings import run_of_values
 
 ROWS = vision.recorded()
@@ -124,7 +124,7 @@ def test_what_trains_is_what_llamafactory_trains(kind: str, method: str, freezes
     loaded = load_model(cell, real=True).model
     model = models._model_of_config(kind, tiny(kind))
     settings = run_of_values({"finetuning_type": method, **freezes})
-    decoder = multimodal.is_decoder_trained(settings, model)
+    decoder = model_parts.is_decoder_trained(settings, model)
     work = Workload(
         method="full" if method == "full" and decoder else "freeze" if method == "full" else "lora",
         adapter=Adapter(8, linear_roles(model.arch) if decoder else ()),

@@ -12,7 +12,7 @@ from validator.errors import RecipeError
 from validator.knowledge.architectures import read_architecture
 from validator.knowledge.models import find_model
 from validator.physics import TowerWorkload, estimate_device_memory, parameter_count
-from validator.run import multimodal
+from validator.run import model_parts, multimodal
 from validator.run.prediction import predict
 from validator.run.settings import run_of_values
 from validator.run.workspace import Workspace
@@ -118,8 +118,8 @@ def test_a_projector_of_several_layers_of_the_tower_reads_them_side_by_side() ->
 
 def test_llamafactory_does_not_freeze_a_decoder_that_has_another_name() -> None:
     settings = run_of_values({"finetuning_type": "full", "freeze_language_model": True})
-    assert multimodal.is_decoder_trained(settings, find_model("qwen3-omni-30b-a3b"))
-    assert not multimodal.is_decoder_trained(settings, find_model("qwen2.5-omni-7b"))
+    assert model_parts.is_decoder_trained(settings, find_model("qwen3-omni-30b-a3b"))
+    assert not model_parts.is_decoder_trained(settings, find_model("qwen2.5-omni-7b"))
 
 
 def test_llamafactory_does_not_freeze_towers_that_have_another_name() -> None:
@@ -302,8 +302,7 @@ def test_layers_of_each_tower_are_counted_by_its_own() -> None:
         tower._replace(layers=layers) for tower, layers in zip(known.arch.towers, (8, 4), strict=True)
     )))  # fmt: skip
     task = run_of_values({"finetuning_type": "freeze", "freeze_trainable_layers": -6, **FREE})
-    layers = [multimodal.trained_parts(task, short, *part).trainable_layers
-              for part in zip(short.arch.towers, short.modules, strict=True)]  # fmt: skip
+    layers = [multimodal.trained_parts(task, short, number).trainable_layers for number in (0, 1)]
     assert layers == [6, 4]
 
 

@@ -24,6 +24,8 @@ _BRANCHES = {
 _CONSTANTS = {"mixture_of_depths": "MOD_SUPPORTED_MODELS", "shift_attention": "SUPPORTED_CLASS_FOR_S2ATTN"}
 _FOLDERS = ("transformers.models.auto.auto_mappings", "transformers.models.auto.configuration_auto")
 _QUERY_NORMS = ("q_norm", "query_layernorm")
+# Endings of the names of PyTorch's classes of modules without a matrix product
+_PLAIN_MODULES = ("Norm", "Dropout", "ModuleList", "Conv1d", "Embedding")
 
 
 def table(
@@ -149,12 +151,14 @@ def decoder_layer_facts(tree: ast.Module) -> dict[str, Any]:
     layers, nodes = _layers(tree), _classes_by_name(tree)
     built = [part for node in _reachable_classes(nodes, layers) for part in _submodules(nodes, node)]
     own = [(nodes[layer], part) for layer in layers for part in _submodules(nodes, nodes[layer])]
+    paths = dict(path for layer in layers for path in _module_paths(nodes, nodes[layer]))
     told = {
         "layer": layers[0],
         "parts": sorted(
             {name for node, (name, call) in own if {*nodes, "LayerNorm"}.intersection(_called_class(node, call))}
         ),
-        "linear": sorted({name for name, call in built if _is_linear(call)}),
+        "linear": sorted(path for path, is_linear in paths.items() if is_linear),
+        "blocks": sorted(path for path, is_linear in paths.items() if not is_linear),
         "norms": len(set(_norms(nodes, (part for _, part in own)))),
         "qk_norm": any(name in _QUERY_NORMS and _is_per_head(call) for name, call in built),
         "qkv_bias": any(name in ("q_proj", "qkv_proj") and _biased(call) for name, call in built),
@@ -162,6 +166,22 @@ def decoder_layer_facts(tree: ast.Module) -> dict[str, Any]:
         "concatenated": _concatenates(tree),
     }
     return {name: value for name, value in told.items() if value}
+
+
+def _module_paths(nodes: dict[str, ast.ClassDef], node: ast.ClassDef, above: str = "") -> Iterator[tuple[str, bool]]:
+    """(path, whether it is linear) of all modules below one of a class; N stands for a number in a list of modules."""
+    lists: set[str] = set()
+    for name, call in _submodules(nodes, node):
+        made = _called_class(node, call)
+        path = f"{above}{name}.N" if name in lists else f"{above}{name}"
+        if made == ["ModuleList"]:
+            lists.add(name)
+        if _is_linear(call):
+            yield path, True
+        elif any(each in nodes or each.endswith(_PLAIN_MODULES) for each in made):
+            yield path, False
+        for inner in (nodes[each] for each in made if each in nodes):
+            yield from _module_paths(nodes, inner, f"{path}.")
 
 
 def fuses_experts(tree: ast.Module) -> bool:

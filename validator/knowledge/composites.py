@@ -83,7 +83,7 @@ def _max_tiles(config: Config) -> int:
 
 def tower_modules(config: Config) -> tuple[Mapping[str, str], ...]:
     """Return for each tower the linear modules of the tower and its projector, as a mapping: full name in the model ->
-    role in the tower's shapes."""
+    role in the tower's shapes. N stands for the number of a layer, or of one of several modules of the same shape."""
     entry = _composite_entry(config)
     return tuple(
         dict(_module_roles(entry, part, _tower_fields(config, entry, part))) for part in _tower_parts(config, entry)
@@ -105,8 +105,10 @@ def _tower_fields(config: Config, entry: Config, part: str) -> Config:
 
 def _module_roles(entry: Config, part: str, fields: Config) -> Iterator[tuple[str, str]]:
     tower, at = _tower_entry(entry, part, fields), entry["at"][part]
-    yield from ((f"{at}.{tower['at']}.{name}", role) for name, role in tower["linears"].items())
-    yield from ((f"{at}.{name}", name) for name in tower.get("outside", ()))
+    yield from ((f"{at}.{tower['at']}.N.{name}", role) for name, role in tower["linears"].items())
+    for name in tower.get("outside", ()):
+        place, _, last = name.rpartition(".")
+        yield f"{at}.{place}.N.{last}" if "times" in tower else f"{at}.{name}", name
     yield from ((f"{entry['projector_at'][part]}.{name}", name) for name in entry["projector"][part])
 
 

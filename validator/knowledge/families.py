@@ -120,6 +120,15 @@ class Family(NamedTuple):
     parts: frozenset[str] = frozenset()
     linear: frozenset[str] = frozenset()
     separate: frozenset[str] = frozenset()
+    # Paths below a layer, with N for the number of an expert: of linear modules, of these before the experts were one
+    # tensor, and of all other modules.
+    linear_paths: tuple[str, ...] = ()
+    separate_paths: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
+    # Where the model keeps its layers, its embedding and its output layer.
+    layers_at: str = "model.layers"
+    embedding: str = "embed_tokens"
+    head: str = "lm_head"
     # Linear layer -> roles in the memory formulas.
     roles: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     # The usual name of a field of config.json -> the type's own.
@@ -236,6 +245,7 @@ def composite_family(kind: str, decoder: str) -> Family:
     return base._replace(
         kind=kind,
         layer=entry.get("layer", base.layer),
+        layers_at=entry.get("decoder", "model.language_model.layers"),
         templates=tuple(entry["templates"]),
         **_llamafactory_facts(kind),
     )
@@ -253,9 +263,12 @@ def family_of_type(kind: str) -> Family:
         raise RecipeError(f"model type `{kind}` is not among the supported ones; {_SIMULATE_HINT}")
     table, entry = json_table("families"), yaml_table("families")[kind]
     roles = entry.get("roles", {})
-    # Without a class in transformers, the linear layers are those that have a role.
-    facts: dict[str, Any] = {**table["transformers"].get(kind, {"linear": roles}), **entry}
+    facts: dict[str, Any] = {**table["transformers"].get(kind, {}), **entry}
     del facts["source"]
+    for name in ("linear", "separate"):
+        facts[f"{name}_paths"] = tuple(facts.get(name, ()))
+        facts[name] = {path.rpartition(".")[2] for path in facts[f"{name}_paths"]}
+    facts["blocks"] = tuple(facts.get("blocks", ()))
     facts |= _llamafactory_facts(kind)
     facts["roles"] = {name: tuple(role.split()) for name, role in {**_ROLE_OF_MATRIX, **roles}.items()}
     facts |= {name: frozenset(facts.get(name, ())) for name in ("linear", "separate", "parts", "peft_refuses")}

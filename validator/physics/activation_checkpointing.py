@@ -59,21 +59,18 @@ def layer_checkpoint_bytes(step: TrainingStep) -> float:
 
 @lru_cache(maxsize=64)
 def saved_by_all_layers(step: TrainingStep) -> Mapping[DeviceTerm, float]:
-    """Return the bytes that the decoder's layers save for the backward pass, by memory term: activation checkpoints if
-    the layers are checkpointed, else all activations. If checkpoints are offloaded to main memory, only two of them are
-    on the device at a time."""
-    match step.checkpointing:
-        case "layer":
-            return {
-                DeviceTerm.CHECKPOINTS: sum(number for number, _ in step.backward_layers) * layer_checkpoint_bytes(step)
-            }
-        case "offloaded":
-            return {DeviceTerm.CHECKPOINTS: 2 * layer_checkpoint_bytes(step)}
-    return {
-        DeviceTerm.ACTIVATIONS: sum(
-            number * layer_activations(step, layer).total for number, layer in step.backward_layers
-        )
-    }
+    """Return the bytes that the decoder's layers save for the backward pass, by memory term: activation checkpoints of
+    the layers that are computed again, and all activations of the others. If checkpoints are offloaded to main memory,
+    only two of them are on the device at a time."""
+    checkpointed = sum(number for number, layer in step.backward_layers if step.is_recomputed(layer))
+    whole = [pair for pair in step.backward_layers if not step.is_recomputed(pair[1])]
+    saved = {}
+    if checkpointed:
+        number = 2 if step.checkpointing == "offloaded" else checkpointed
+        saved[DeviceTerm.CHECKPOINTS] = number * layer_checkpoint_bytes(step)
+    if whole or not checkpointed:
+        saved[DeviceTerm.ACTIVATIONS] = sum(number * layer_activations(step, layer).total for number, layer in whole)
+    return saved
 
 
 def checkpoints_held_by_fsdp(step: TrainingStep) -> float:

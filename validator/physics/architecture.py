@@ -5,7 +5,7 @@ All sizes are numbers of elements, never bytes."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -30,6 +30,11 @@ class Linear(NamedTuple):
     @property
     def bias_elements(self) -> int:
         return self.number * self.outputs if self.bias else 0
+
+    def has_role(self, roles: Collection[str]) -> bool:
+        """True if the module has one of `roles`. A role such as `routed gate` is that of the modules of experts alone,
+        `shared gate` that of all others."""
+        return self.role in roles or f"{'routed' if self.routed else 'shared'} {self.role}" in roles
 
 
 def element_count(linears: Iterable[Linear]) -> int:

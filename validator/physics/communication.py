@@ -179,7 +179,7 @@ def _gathered_tensors(step: TrainingStep) -> int:
     matrices of its adapter. The experts of a layer are gathered as one module (LLaMA-Factory, model_utils/moe.py,
     add_z3_leaf_module)."""
     return sum(
-        count * (1 if linear.routed else linear.number * (3 if step.is_adapted(linear) else 1))
+        count * (1 if linear.routed else linear.number * (3 if step.for_layer(layer).is_adapted(linear) else 1))
         for count, layer in step.layers
         for linear in layer.linears
     )

@@ -3,6 +3,7 @@ loaded but never run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -16,7 +17,7 @@ from validator.physics.architecture import (
     Mixer,
     element_count,
 )
-from validator.physics.workload import DDP, Workload
+from validator.physics.workload import DDP, AdaptedLayers, Workload
 
 
 @dataclass(eq=False)
@@ -36,7 +37,7 @@ class DecoderLayer:
     attends: bool = True
 
     def by_role(self, *roles: str) -> tuple[Linear, ...]:
-        return tuple(linear for linear in self.linears if linear.role in roles)
+        return tuple(linear for linear in self.linears if linear.has_role(roles))
 
     @cached_property
     def matrices(self) -> int:
@@ -76,6 +77,10 @@ class DecoderLayer:
     def attention(self) -> tuple[Linear, ...]:
         """Linear modules outside the feed-forward block: those of attention and of a mixer such as Mamba."""
         return tuple(linear for linear in self.linears if linear not in (*self.down, *self.readers))
+
+
+# (number of identical layers in a row, layer), first layers first
+LayerCounts = tuple[tuple[int, DecoderLayer], ...]
 
 
 def _latent_attention_linears(hidden: int, attn: AttentionShape) -> list[Linear]:
@@ -176,6 +181,20 @@ def _mixture_part(arch: Architecture, fused: bool) -> tuple[list[Linear], int, i
     if not fused:
         return linears + experts, 0, router
     return linears, sum(linear.elements + linear.bias_elements for linear in experts), router
+
+
+def split_layers(layers: LayerCounts, adapted: AdaptedLayers) -> Iterator[tuple[int, DecoderLayer, tuple[str, ...]]]:
+    """Yield the layers as (number of layers in a row, layer, roles of their adapted modules). `layers` are pairs that
+    `build_layers` or `loaded_layers` returns; `adapted` says how many layers in a row have which adapted modules."""
+    runs, left = iter(adapted), 0
+    roles: tuple[str, ...] = ()
+    for number, layer in layers:
+        while number:
+            if not left:
+                left, roles = next(runs, (number, ()))
+            alike = min(number, left)
+            yield alike, layer, roles
+            number, left = number - alike, left - alike
 
 
 def last_layers(layers: tuple[tuple[int, DecoderLayer], ...], number: int) -> tuple[tuple[int, DecoderLayer], ...]:

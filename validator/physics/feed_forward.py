@@ -52,7 +52,7 @@ def _attention_saves_input(step: TrainingStep, layer: DecoderLayer) -> bool:
     """True if attention saves its input for backward, because its own weights train or one of its q, k, v projections
     is adapted."""
     readers = layer.by_role("q", "k", "v", "qkv")
-    return not step.trains_adapter or any(linear.role in step.work.adapter.targets for linear in readers)
+    return not step.trains_adapter or any(step.is_adapted(linear) for linear in readers)
 
 
 def _separate_experts_saved_bytes(step: TrainingStep, layer: DecoderLayer) -> float:

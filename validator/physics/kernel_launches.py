@@ -11,7 +11,7 @@ from validator.physics.compute import experts_reached
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.estimate import TimeTerm
 from validator.physics.rates import PassCost
-from validator.physics.training_step import TrainingStep, forward_passes, layer_passes, recomputations
+from validator.physics.training_step import TrainingStep, forward_passes, layer_passes
 
 # Seconds to start a kernel from Python in the forward pass, and from autograd's engine in the backward pass: Qwen's
 # README, whose 1.8B and 7B take no less for 256 tokens than for 512 on an A100.
@@ -109,9 +109,9 @@ def _cpu_seconds(step: TrainingStep) -> tuple[float, float]:
     """Return the CPU seconds of kernel launches and hooks for all layers of a micro batch, as a pair: forward pass,
     backward pass."""
     forward = backward = 0.0
-    for layer, every, visited in layer_passes(step):
-        launches, hooks = launch_cost(step.for_layer(layer), layer), hook_cost(step, layer)
+    for layer, every, visited, recomputed in layer_passes(step):
+        launches, hooks = launch_cost(step.for_layer(layer), layer), hook_cost(step.for_layer(layer), layer)
         per_pass = launches.forward + hooks.forward
         forward += forward_passes(step) * every * per_pass
-        backward += visited * (launches.backward + hooks.backward + recomputations(step) * per_pass)
+        backward += visited * (launches.backward + hooks.backward) + recomputed * per_pass
     return forward, backward

@@ -13,7 +13,7 @@ from validator.physics.estimate import TimeTerm
 from validator.physics.kernel_launches import launch_stalls
 from validator.physics.rates import AttainedRates, DeviceRates, PassCost, attained_rates
 from validator.physics.towers import TowerStep, tower_steps
-from validator.physics.training_step import TrainingStep, forward_passes, layer_passes, recomputations
+from validator.physics.training_step import TrainingStep, forward_passes, layer_passes
 
 
 def tower_cost(step: TrainingStep, rates: AttainedRates) -> PassCost:
@@ -63,13 +63,13 @@ def _decoder_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCos
     """Yield the costs of the decoder's layers, by time term. Every layer runs forward. The layers that the backward
     pass visits also run backward, and are computed again before that if only their inputs were saved."""
     recomputation = 0.0
-    for layer, every, visited in layer_passes(step):
+    for layer, every, visited, recomputed in layer_passes(step):
         costs, trained = layer_costs(step, rates, layer), weight_update_cost(step, rates, layer)
         yield from (PassCost(cost.term, every * cost.forward, visited * cost.backward) for cost in costs)
         yield PassCost(trained.term, visited * trained.forward, visited * trained.backward)
         seconds = sum(cost.forward for cost in costs) + trained.forward
-        recomputation += visited * (seconds - early_stop_savings(step, rates, layer))
-    yield PassCost(TimeTerm.RECOMPUTATION, 0.0, recomputations(step) * recomputation)
+        recomputation += recomputed * (seconds - early_stop_savings(step.for_layer(layer), rates, layer))
+    yield PassCost(TimeTerm.RECOMPUTATION, 0.0, recomputation)
 
 
 def _device_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCost]:

@@ -53,7 +53,8 @@ def gradients_so_far(step: TrainingStep, done: float) -> float:
     if step.work.method == "full":
         return each * done / (step.sharding.world_size if fsdp else 1)
     head = min(each, step.sizes.modules_to_save) * step.lm_head_elements if step.work.adapter.full_head else 0.0
-    share = done / max(sum(number * layer.elements for number, layer in step.backward_layers), 1)
+    visited = sum(number * layer.elements for number, layer in step.backward_layers)
+    share = 1.0 if step.has_mixed_adapters else done / max(visited, 1)  # which layers have the adapters varies
     return min(total - towers, head + (total - towers) * share)
 
 

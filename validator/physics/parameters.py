@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from validator.physics import decoder_layers
 from validator.physics.architecture import Architecture, Linear, Tower, element_count
-from validator.physics.decoder_layers import build_layers, last_layers
+from validator.physics.decoder_layers import build_layers, last_layers, split_layers
 from validator.physics.workload import TowerWorkload, Workload
 
 
@@ -66,12 +66,13 @@ def adapter_elements(linear: Linear, workload: Workload, targets: tuple[str, ...
     LoRA (arXiv 2106.09685): rank x (inputs + outputs). DoRA (2402.09353) adds a magnitude for each output. Orthogonal
     fine-tuning (2306.07280) trains block (block - 1) / 2 elements for each block of the inputs."""
     adapter = workload.adapter
-    if linear.role not in (adapter.targets if targets is None else targets):
+    if not linear.has_role(adapter.targets if targets is None else targets):
         return 0
+    number = min(adapter.experts or linear.number, linear.number) if linear.routed else linear.number
     if workload.method == "oft":
-        return linear.number * linear.inputs * (adapter.block_size - 1) // 2
+        return number * linear.inputs * (adapter.block_size - 1) // 2
     magnitude = linear.outputs if adapter.dora else 0
-    return linear.number * (adapter.rank * (linear.inputs + linear.outputs) + magnitude)
+    return number * (adapter.rank * (linear.inputs + linear.outputs) + magnitude)
 
 
 def trainable_parameter_count(arch: Architecture, workload: Workload) -> int:
@@ -94,9 +95,13 @@ def trained_elements_in_tower(tower: Tower, encoding: TowerWorkload, workload: W
     """Number of parameters of one tower and its projector that receive gradients. `encoding`: the tower's part of the
     workload, which says what trains."""
     if workload.method in ("lora", "oft"):
-        elements = sum(adapter_elements(linear, workload, encoding.targets) for linear in tower.linears)
-        linears = (*tower.outside, *tower.projector)
-        return tower.layers * elements + sum(adapter_elements(linear, workload, encoding.targets) for linear in linears)
+        in_layers = [linear._replace(number=tower.layers) for linear in tower.linears]
+        numbers = dict(encoding.adapted_modules)
+        linears = [
+            linear._replace(number=numbers.get(linear.role, linear.number))
+            for linear in (*in_layers, *tower.outside, *tower.projector)
+        ]
+        return sum(adapter_elements(linear, workload, encoding.targets) for linear in linears)
     layers = min(encoding.trainable_layers, tower.layers) * (element_count(tower.linears) + tower.vectors)
     elements = tower.elements - tower.never_frozen if encoding.trains else layers
     projector = tower.projector_elements if encoding.projector else 0
@@ -115,17 +120,24 @@ def _trained_elements_in_decoder(arch: Architecture, workload: Workload) -> int:
     if workload.method == "freeze":
         layers = last_layers(build_layers(arch, workload.experts_fused), workload.trainable_layers)
         return sum(number * (layer.elements - bias) for number, layer in layers)
+    layers = decoder_layers.loaded_layers(arch, workload.experts_fused)
+    adapted = workload.adapter.layers or ((sum(count for count, _ in layers), workload.adapter.targets),)
     adapters = sum(
-        count * adapter_elements(linear, workload)
-        for count, layer in decoder_layers.loaded_layers(arch, workload.experts_fused)
+        count * adapter_elements(linear, workload, roles)
+        for count, layer, roles in split_layers(layers, adapted)
         for linear in layer.linears
     )
-    projection = Linear("inputs", arch.hidden, arch.layers * arch.per_layer_input_width)
-    return (
-        adapters
-        + modules_to_save_elements(arch, workload)
-        + (adapter_elements(projection, workload) if arch.per_layer_input_width else 0)
-    )
+    outside = sum(adapter_elements(linear, workload) for linear in linears_outside_layers(arch))
+    return adapters + outside + modules_to_save_elements(arch, workload)
+
+
+def linears_outside_layers(arch: Architecture) -> tuple[Linear, ...]:
+    """Return what an adapter can stand on outside the decoder's layers: the embedding, whose adapter has a column for
+    each word, the output layer, and the module that projects the embedding for per-layer inputs."""
+    rows = arch.vocab + arch.extra_embedding_rows
+    width = arch.layers * arch.per_layer_input_width
+    inputs = (Linear("inputs", arch.hidden, width),) if width else ()
+    return Linear("embedding", rows, arch.hidden), Linear("head", arch.hidden, arch.vocab), *inputs
 
 
 def modules_to_save_elements(arch: Architecture, workload: Workload) -> int:

@@ -64,14 +64,14 @@ def _autocast_copies(step: TrainingStep) -> float:
 def last_layer_forward(step: TrainingStep) -> DeviceTerms:
     """Bytes by term at the end of the last layer's forward pass, when autocast's copies of all layers exist. The
     results of `gate` and `up` and a matrix that quantization or DoRA rebuilds are included."""
-    layer = step.backward_layers[-1][1]
+    layer = step.layers[-1][1]
     results = 2 * step.sizes.compute * step.tokens * feed_forward_width(step, layer)
     return {
         **terms_of_both_passes(step, "last layer"),
         **saved_by_all_layers(step),
         DeviceTerm.GRADIENTS: optimizer.gradients_before_backward(step),
         DeviceTerm.WEIGHT_CASTS: _autocast_copies(step),
-        DeviceTerm.LAST_MLP_OUTPUT: results if step.checkpointing != "off" else 0.0,
+        DeviceTerm.LAST_MLP_OUTPUT: results if step.is_recomputed(layer) else 0.0,
         DeviceTerm.DEQUANTIZED: weights.dequantized_bytes(step, layer.linears) + weights.dora_norm_bytes(step, layer),
     }
 
@@ -174,7 +174,7 @@ def _end_of_recomputation(step: TrainingStep, layer: DecoderLayer, activations: 
     The input of the last adapter in the adapter's precision, and the matrices that quantization or DoRA rebuilds, are
     included. `activations`: the activations that the layer saves."""
     work = step.work
-    linears = [each for each in layer.down if each.role in work.adapter.targets and work.method == "lora"]
+    linears = [each for each in layer.down if step.for_layer(layer).is_adapted(each) and work.method == "lora"]
     size = 4.0 if work.precision == "amp" and not work.quant_bits else 0.0
     inputs = size * step.tokens * max((each.inputs for each in linears), default=0)
     matrices = weights.dora_norm_bytes(step, layer) + weights.dequantized_bytes(step, layer.linears)
@@ -229,16 +229,19 @@ def last_layer_backward(step: TrainingStep) -> DeviceTerms:
 def _last_layer_terms(step: TrainingStep, place: LayerPosition) -> DeviceTerms:
     """Bytes by term during the backward pass of the layer at `place`, after the backward pass has finished the layers
     between it and the last layer."""
-    total = sum(saved_by_all_layers(step).values())
+    saved = saved_by_all_layers(step)
+    checkpoints, activations = saved.get(DeviceTerm.CHECKPOINTS, 0.0), saved.get(DeviceTerm.ACTIVATIONS, 0.0)
     elements = place.elements + (step.lm_head_elements if step.work.method == "full" else 0)
-    rest = RestOfModel(terms_of_both_passes(step, "last layer"), elements)
-    if step.checkpointing != "off":
-        checkpoints = total - place.layers_between * layer_checkpoint_bytes(step)
-        return _largest_terms_in_layer(step, place.layer, rest._replace(checkpoints=checkpoints), recomputes=True)
-    activations = total - layer_activations(step, place.layer).total
+    rest = RestOfModel(terms_of_both_passes(step, "last layer"), elements, checkpoints, activations)
+    if step.is_recomputed(place.layer):
+        freed = 0.0 if step.has_mixed_adapters else place.layers_between * layer_checkpoint_bytes(step)
+        return _largest_terms_in_layer(
+            step, place.layer, rest._replace(checkpoints=checkpoints - freed), recomputes=True
+        )
     copies = weights.layer_autocast_copies(step) - 2.0 * weights.autocast_elements(step, place.layer)
+    others = activations - layer_activations(step, place.layer).total
     return _largest_terms_in_layer(
-        step, place.layer, rest._replace(activations=activations, autocast_copies=copies), recomputes=True
+        step, place.layer, rest._replace(activations=others, autocast_copies=copies), recomputes=True
     )
 
 
@@ -253,7 +256,7 @@ def first_layer_backward(step: TrainingStep) -> DeviceTerms:
 def _first_layer_terms(step: TrainingStep, place: LayerPosition) -> DeviceTerms:
     """Bytes by term during the backward pass of the layer at `place`, while the layers between it and the first layer
     still wait for their backward pass."""
-    layer, recomputes = place.layer, step.checkpointing != "off"
+    layer, recomputes = place.layer, step.is_recomputed(place.layer)
     done = sum(number * kind.elements for number, kind in step.backward_layers) - layer.elements - place.elements
     done += step.lm_head_elements if step.work.method == "full" else 0
     checkpoints = (

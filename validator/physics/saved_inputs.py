@@ -97,7 +97,7 @@ def saved_input(
         if sizes.autocast_copies and made_by in ("norm", "first half") and not normed_in_compute:
             return len(readers) * sizes.compute * width
         return 0.0 if made_by == "first half" else sizes.compute * width
-    adapters = sum(linear.role in work.adapter.targets for linear in readers)
+    adapters = sum(step.is_adapted(linear) for linear in readers)
     size = sizes.compute if work.precision == "amp" else sizes.adapter
     low_rank = work.adapter.rank * size * adapters if work.method == "lora" else 0.0
     int8 = 0.0 if made_by == "attention" else _saved_by_8bit_matmul(step, width, adapters)
@@ -122,4 +122,4 @@ def saved_by_dora(step: TrainingStep, linears: tuple[Linear, ...]) -> float:
     adapter = step.work.adapter
     if not adapter.dora:
         return 0.0
-    return 2 * step.sizes.compute * sum(linear.outputs for linear in linears if linear.role in adapter.targets)
+    return 2 * step.sizes.compute * sum(linear.outputs for linear in linears if step.is_adapted(linear))

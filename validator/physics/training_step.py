@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 from validator.physics import parameters
 from validator.physics.architecture import Architecture, Linear, Tower
-from validator.physics.decoder_layers import DecoderLayer, build_layers, last_layers
+from validator.physics.decoder_layers import DecoderLayer, LayerCounts, build_layers, last_layers, split_layers
 from validator.physics.workload import (
     OPTIMIZERS,
     Checkpointing,
@@ -24,8 +25,6 @@ from validator.physics.workload import (
 
 AttentionKernel = Literal["eager", "math", "efficient", "flash"]
 _MAX_FLASH_HEAD_DIM = 256  # elements of a head that FlashAttention takes at most
-# (how many, layer) for each kind of layer, first layers first
-LayerCounts = tuple[tuple[int, DecoderLayer], ...]
 
 
 class LayerPosition(NamedTuple):
@@ -80,15 +79,48 @@ class TrainingStep:
 
     @cached_property
     def layers(self) -> LayerCounts:
-        return build_layers(self.arch, self.work.experts_fused)
+        """Return the decoder's layers as pairs (number of identical layers, layer). Layers with different adapters are
+        different layers."""
+        layers = build_layers(self.arch, self.work.experts_fused)
+        if not self.has_mixed_adapters:
+            return layers
+        kinds: dict[tuple[DecoderLayer, tuple[str, ...]], DecoderLayer] = {}
+        split = split_layers(layers, self.work.adapter.layers)
+        return tuple((number, kinds.setdefault((layer, roles), replace(layer))) for number, layer, roles in split)
+
+    @cached_property
+    def has_mixed_adapters(self) -> bool:
+        """True if adapters stand in some layers and not in others, or on other modules of them."""
+        return self.trains_adapter and bool(self.work.adapter.layers)
 
     @cached_property
     def backward_layers(self) -> LayerCounts:
         """Return the layers that the backward pass visits, as pairs (number of identical layers, layer). Layers below
-        the first trained layer save nothing for backward."""
-        if self.work.method != "freeze":
+        the first trained layer save nothing for backward, unless gradients of the decoder's input are asked for."""
+        if self.work.method == "freeze":
+            return last_layers(self.layers, self.work.trainable_layers)
+        if not self.has_mixed_adapters or self._has_gradients_of_inputs:
             return self.layers
-        return last_layers(self.layers, self.work.trainable_layers)
+        first = next((at for at, (_, layer) in enumerate(self.layers) if self.trains_in(layer)), None)
+        return last_layers(self.layers, 1) if first is None else self.layers[first:]
+
+    @cached_property
+    def _has_gradients_of_inputs(self) -> bool:
+        """True if the backward pass of an adapter run goes through the whole decoder: gradients of the embedding's
+        output are asked for, or something before the layers trains."""
+        adapter = self.work.adapter
+        is_first = adapter.full_embedding or {"embedding", "inputs"}.intersection(adapter.targets)
+        return self.work.input_requires_grad or bool(is_first) or any(each.targets for each in self.work.towers)
+
+    def trains_in(self, layer: DecoderLayer) -> bool:
+        """True if some parameter of this layer trains. The layer must be one that the backward pass visits, unless
+        adapters train."""
+        return not self.trains_adapter or bool(self.for_layer(layer).work.adapter.targets)
+
+    def is_recomputed(self, layer: DecoderLayer) -> bool:
+        """True if a layer of the backward pass is computed again for it. Layers without a trained parameter are not, so
+        they save everything that gradients on their way need (LLaMA-Factory, model_utils/checkpointing.py)."""
+        return self.checkpointing != "off" and self.trains_in(layer)
 
     @cached_property
     def first_in_backward(self) -> tuple[LayerPosition, ...]:
@@ -106,20 +138,25 @@ class TrainingStep:
 
     @cached_property
     def _mixed(self) -> bool:
-        """True if the architecture states the kind of each layer, so that layers of several kinds can alternate."""
-        return bool(self.arch.kinds or self.arch.layer_groups)
+        """True if the architecture states the kind of each layer, or adapters differ, so that layers of several kinds
+        can alternate."""
+        return bool(self.arch.kinds or self.arch.layer_groups or self.has_mixed_adapters)
 
     @cached_property
     def _inner(self) -> dict[DecoderLayer, TrainingStep]:
-        if not self.arch.layer_groups:
+        if not self.arch.layer_groups and not self.has_mixed_adapters:
             return {}
-        decoders = [decoder for _, decoder in self.arch.layer_groups]
-        runs = {each: TrainingStep(each, self.work, self._residual) for each in dict.fromkeys(decoders)}
-        return {layer: runs[each] for (_, layer), each in zip(self.layers, decoders, strict=True)}
+        layers, adapter = build_layers(self.arch, self.work.experts_fused), self.work.adapter
+        decoders = {layer: decoder for (_, layer), (_, decoder) in zip(layers, self.arch.layer_groups, strict=False)}
+        adapted = adapter.layers if self.has_mixed_adapters else ((self.arch.layers, adapter.targets),)
+        works = {roles: self.work._replace(adapter=adapter._replace(targets=roles, layers=())) for _, roles in adapted}
+        kinds = [(decoders.get(layer, self.arch), roles) for _, layer, roles in split_layers(layers, adapted)]
+        steps = {kind: TrainingStep(kind[0], works[kind[1]], self._residual) for kind in dict.fromkeys(kinds)}
+        return {layer: steps[kind] for (_, layer), kind in zip(self.layers, kinds, strict=True)}
 
     def for_layer(self, layer: DecoderLayer) -> TrainingStep:
         """Return the TrainingStep of a decoder that consists only of layers like `layer`, if the shapes of the model's
-        layers differ; else this TrainingStep."""
+        layers or their adapters differ; else this TrainingStep."""
         return self._inner.get(layer, self)
 
     @cached_property
@@ -172,8 +209,9 @@ class TrainingStep:
         return self.work.method in ("lora", "oft")
 
     def is_adapted(self, linear: Linear) -> bool:
-        """True if an adapter trains beside this module."""
-        return self.trains_adapter and linear.role in self.work.adapter.targets
+        """True if an adapter trains beside this module. If layers differ in their adapters, ask the TrainingStep that
+        `for_layer` returns."""
+        return self.trains_adapter and linear.has_role(self.work.adapter.targets)
 
     @cached_property
     def checkpointing(self) -> Checkpointing:
@@ -314,13 +352,12 @@ def _expert_matrices(arch: Architecture) -> Iterator[TrainedMatrix]:
 
 def _adapter_matrices(step: TrainingStep) -> Iterator[TrainedMatrix]:
     adapter = step.work.adapter
-    for count, layer in step.layers:
-        for linear in layer.by_role(*adapter.targets) if step.work.method == "lora" else ():
-            yield TrainedMatrix(adapter.rank, linear.inputs, linear.number * count)
-            yield TrainedMatrix(linear.outputs, adapter.rank, linear.number * count)
-    if "inputs" in adapter.targets and step.work.method == "lora":
-        yield TrainedMatrix(adapter.rank, step.arch.hidden, 1)
-        yield TrainedMatrix(step.arch.layers * step.arch.per_layer_input_width, adapter.rank, 1)
+    in_layers = [(linear, linear.number * count) for count, layer in step.layers
+                 for linear in layer.by_role(*step.for_layer(layer).work.adapter.targets)]  # fmt: skip
+    outside = [(each, 1) for each in parameters.linears_outside_layers(step.arch) if step.is_adapted(each)]
+    for linear, number in (*in_layers, *outside) if step.work.method == "lora" else ():
+        yield TrainedMatrix(adapter.rank, linear.inputs, number)
+        yield TrainedMatrix(linear.outputs, adapter.rank, number)
     if copies := int(adapter.full_embedding) + int(adapter.full_head):
         yield TrainedMatrix(step.arch.vocab, step.arch.hidden, copies)
 
@@ -343,30 +380,28 @@ def trained_bytes(step: TrainingStep, each: float) -> float:
 
 
 class LayerPasses(NamedTuple):
-    """Numbers of layers of one kind: `forward` layers exist, and the backward pass visits `backward` of them."""
+    """Numbers of layers of one kind: `forward` layers exist, the backward pass visits `backward` of them, and
+    `recomputed` of these are computed again for it."""
 
     layer: DecoderLayer
     forward: int
     backward: int
+    recomputed: int
 
 
 def layer_passes(step: TrainingStep) -> Iterator[LayerPasses]:
-    """Yield every kind of layer with the number of layers in the forward and in the backward pass."""
+    """Yield every kind of layer with the number of layers in each pass."""
     forward, backward = Counter[DecoderLayer](), Counter[DecoderLayer]()
     for number, layer in step.layers:
         forward[layer] += number
     for number, layer in step.backward_layers:
         backward[layer] += number
-    yield from (LayerPasses(layer, number, backward[layer]) for layer, number in forward.items())
+    for layer, number in forward.items():
+        recomputed = backward[layer] if step.is_recomputed(layer) else 0
+        yield LayerPasses(layer, number, backward[layer], recomputed)
 
 
 def forward_passes(step: TrainingStep) -> int:
     """Number of forward passes of a micro batch: one with gradients, one more without gradients if a reference model
     computes logits, and twice as many for KTO, which repeats each pass on mismatched answers."""
     return (1 + int(step.work.reference_logits)) * (2 if step.work.estimates_kl else 1)
-
-
-def recomputations(step: TrainingStep) -> int:
-    """Number of times that the layers of the backward pass are computed again: 1 with activation checkpointing, else
-    0."""
-    return 0 if step.checkpointing == "off" else 1

@@ -185,7 +185,7 @@ def dora_norm_bytes(step: TrainingStep, layer: DecoderLayer) -> float:
     identity = sizes.adapter + (product_size if product_size < sizes.adapter else 0.0)
     copy = sizes.adapter if work.quant_bits or sizes.base != sizes.adapter else 0.0
     matrix = copy + sizes.adapter + 2 * product_size
-    linears = layer.by_role(*work.adapter.targets)
+    linears = layer.by_role(*step.for_layer(layer).work.adapter.targets)
     return max((each.inputs * (identity * each.inputs + matrix * each.outputs) for each in linears), default=0.0)
 
 

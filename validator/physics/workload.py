@@ -12,12 +12,19 @@ Checkpointing = Literal["layer", "off", "offloaded"]
 LossKind = Literal["upcast", "shifted", "fused"]
 
 
+# (number of layers in a row, roles of their adapted linear modules), first layers first
+AdaptedLayers = tuple[tuple[int, tuple[str, ...]], ...]
+
+
 class Adapter(NamedTuple):
     """Low-rank (LoRA) or orthogonal (OFT) adapters. `targets` are the roles of adapted linear modules: q k v o gate up
-    down (fused roles: qkv, gate_up)."""
+    down (fused roles: qkv, gate_up), and outside the layers embedding, head and inputs. A role such as `routed gate` or
+    `shared gate` stands for the modules of routed experts alone, or for all others."""
 
     rank: int = 8
     targets: tuple[str, ...] = ("q", "k", "v", "o", "gate", "up", "down")
+    layers: AdaptedLayers = ()  # if layers differ in their targets; empty: every layer has `targets`
+    experts: int = 0  # adapted experts in a layer; 0: all
     dora: bool = False
     block_size: int = 32  # method oft: size of each orthogonal block
     dropout: bool = False  # a dropout mask is kept for every adapted module
@@ -83,6 +90,7 @@ class TowerWorkload(NamedTuple):
     )
     recomputed: bool | None = None  # its layers are; None: as those of the decoder, if anything of them trains
     targets: tuple[str, ...] = ()  # roles of adapted linear modules, of the tower and of the projector
+    adapted_modules: tuple[tuple[str, int], ...] = ()  # number of those of a role, if not all of them
 
 
 class ShardingStrategy(NamedTuple):
@@ -178,6 +186,7 @@ class Workload(NamedTuple):
     experts_merged: bool = False  # such a parameter is made of the experts' matrices while the checkpoint loads
     upcast_norms: bool = False
     adapter: Adapter = Adapter()
+    input_requires_grad: bool = True  # beside adapters: gradients run through all layers, whether or not they train
     trainable_layers: int = 2  # method freeze: how many trailing (or leading) layers train
     optimizer: str = "adamw"  # a name of OPTIMIZERS
     optimizer_rank: int = 0  # GaLore/APOLLO rank

@@ -1,12 +1,11 @@
-"""TRA2xx: settings of LoRA and its variants, OFT and freeze tuning, and the modules and layers that these settings
-name."""
+"""TRA2xx: settings of LoRA and its variants, OFT and freeze tuning. What `lora_target` names is in
+`rules/adapter_targets.py`."""
 
 from __future__ import annotations
 
 from validator.knowledge.models import Model
-from validator.physics import linear_roles
 from validator.rules import subjects
-from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.settings import RunSettings
 
 _LORA_ONLY = ("loraplus_lr_ratio", "use_rslora", "use_dora", "pissa_init")
@@ -174,67 +173,6 @@ def new_tokens(run: RunSettings) -> Findings:
             yield key, f"{found}; this takes memory, which `lmf-recipes explain` shows"
 
 
-_TARGET_ALL = set_value("lora_target", "all", safe=False)
-_OUTER_LINEARS = {"lm_head", "embed_tokens"}
-
-
-@rule("TRA206", WARNING)
-def all_beside_names(run: RunSettings) -> Findings:
-    """`all` stands beside other targets of LoRA.
-
-    Why: `all` is expanded only when it stands alone; here only the named layers are adapted, and where none of them
-    exists the run fails after the model is loaded.
-    Source: llamafactory/model/adapter.py:_setup_lora_tuning
-    Fix: `lora_target: all`, or the names without `all`.
-    """
-    targets = run.args.words("lora_target")
-    if run.task.uses_adapter and "all" in targets and len(targets) > 1:
-        others = ", ".join(name for name in targets if name != "all")
-        verb = "is" if len(targets) == 2 else "are"
-        found = f"`lora_target` names `all` beside others, so `all` is not expanded and only {others} {verb} adapted"
-        yield "lora_target", f"{found}; write `lora_target: all`", _TARGET_ALL
-
-
-@rule("TRA207", ERROR, about=subjects.model)
-def targets_missing(run: RunSettings, model: Model) -> Findings:
-    """None of LoRA's targets is a linear layer of the model.
-
-    Why: "target modules not found" when the adapter is made, after the data is tokenized and the model loaded on every
-    rank. In transformers 5 the experts of a mixture-of-experts model are fused tensors, no linear layers. The
-    linear layers of GPT-2 are of a class that `all` does not look for: "No `target_modules` passed", unless
-    bitsandbytes replaces them.
-    Source: peft/tuners/tuners_utils.py:BaseTuner.inject_adapter,
-    llamafactory/model/model_utils/misc.py:find_all_linear_modules
-    Fix: `lora_target: all`; for GPT-2 the names.
-    """
-    known, targets = _linear_names(run, model), run.args.words("lora_target")
-    names = {_last_part(target) for target in targets if target}
-    if not (run.task.uses_adapter and known and names):
-        return
-    family, write = model.family, f"write `lora_target: {model.family.targets}`"
-    if targets != ("all",) and not names & known:
-        why = f", because transformers {family.fused_experts} fuses the experts" if names & family.separate else ""
-        yield "lora_target", f"a {family.kind} model has no linear layer {', '.join(sorted(names))}{why}; {write}"
-    elif targets == ("all",) and family.no_nn_linear and not run.quantization.weights:
-        found = f"`lora_target: all` finds no linear layer in a {family.kind} model, which has another class for them"
-        yield "lora_target", f"{found}; {write}"
-
-
-def _linear_names(run: RunSettings, model: Model) -> frozenset[str]:
-    """Return the names of the model's linear modules that LoRA can target, under the transformers releases that the
-    recipe allows. Empty if not all names are known: if the model has a vision or audio tower, or if in one of these
-    releases experts are separate linear layers whose names are not in the tables."""
-    family = model.family
-    fused = family.fused_experts is None or family.fuses(run.releases)
-    if model.modules or not family.linear or not (fused or family.separate):
-        return frozenset()
-    return family.names(linear_roles(model.arch, fused), fused) | _OUTER_LINEARS
-
-
-def _last_part(target: str) -> str:
-    return target.rpartition(".")[2]
-
-
 @rule("TRA208", ERROR)
 def nothing_unfrozen(run: RunSettings) -> Findings:
     """Freeze tuning trains no layer, or cannot spread its new blocks.
@@ -270,54 +208,6 @@ def more_layers_than_model(run: RunSettings, model: Model) -> Findings:
         found = f"`freeze_trainable_layers` is {count:.0f}, and the model has {model.arch.layers} layers"
         remedy = f"write {model.arch.layers}, or `finetuning_type: full` to train all weights"
         yield "freeze_trainable_layers", f"{found}; {remedy}"
-
-
-@rule("TRA213", WARNING)
-def oft_target_unread(run: RunSettings) -> Findings:
-    """OFT's targets are given under a key that nothing reads.
-
-    Why: LLaMA-Factory takes the layers of OFT from `lora_target`.
-    Source: llamafactory/model/adapter.py:_setup_lora_tuning
-    Fix: write `lora_target`.
-    """
-    if "oft_target" in run.args.values and run.args.words("oft_target") != run.args.words("lora_target"):
-        remedy = "write `lora_target` in place of `oft_target`"
-        yield "oft_target", f"`oft_target` is never read, because OFT takes its layers from `lora_target`; {remedy}"
-
-
-@rule("TRA216", WARNING, about=subjects.model)
-def some_targets_missing(run: RunSettings, model: Model) -> Findings:
-    """Some of LoRA's targets are no linear layers of the model.
-
-    Why: peft leaves them out with no message, and less is trained than the recipe says.
-    Source: peft/tuners/tuners_utils.py:BaseTuner.inject_adapter
-    Fix: `lora_target: all`, or names that the model has.
-    """
-    known, targets = _linear_names(run, model), run.args.words("lora_target")
-    lost = sorted({target for target in targets if target and target != "all" and _last_part(target) not in known})
-    if run.task.uses_adapter and known and lost and {_last_part(target) for target in targets} & known:
-        found = f"a {model.kind} model has no linear layer {', '.join(lost)}, and PEFT skips it without a message"
-        yield "lora_target", f"{found}; write `lora_target: all`"
-
-
-@rule("TRA219", ERROR, about=subjects.model)
-def targets_refused(run: RunSettings, model: Model) -> Findings:
-    """LoRA targets modules that PEFT cannot adapt.
-
-    Why: "Target module ... is not supported" or "... is incompatible with Mamba-based models" when the adapter is made,
-    after the data is tokenized and the model loaded on every rank. Experts in one tensor have the names of linear
-    layers, or the kernels of mamba-ssm read a layer's weight past its adapter.
-    Source: peft/tuners/lora/model.py:LoraModel._create_new_module,
-    peft/tuners/tuners_utils.py:_check_lora_target_modules_mamba
-    Fix: name the other layers.
-    """
-    targets = {_last_part(target) for target in run.args.words("lora_target")}
-    asked = model.refused if run.task.targets_all_linear else model.refused & targets
-    if asked and run.task.method == "lora":
-        all_others = model.family.targets
-        found = f"PEFT cannot put an adapter on {', '.join(sorted(asked))} of a {model.kind} model"
-        fix = set_value("lora_target", all_others, safe=False)
-        yield "lora_target", f"{found}; write `lora_target: {all_others}`", fix
 
 
 @rule("TRA217", ERROR, about=subjects.model)

@@ -19,6 +19,7 @@ from validator.finding import ManualPage, Severity
 from validator.knowledge import releases, tables
 from validator.recipe.suggestions import unknown_name
 from validator.rules import (
+    adapter_targets,
     adapters,
     data_processing,
     dataset_columns,

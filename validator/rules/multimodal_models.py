@@ -1,9 +1,8 @@
-"""TRA911 to TRA920 and TRA929: multimodal models: which of their parts train, how their samples are cut and packed, and
-what stops the run or corrupts gradients."""
+"""TRA911, TRA914 to TRA920 and TRA929: multimodal models: which of their parts train, how their samples are cut and
+packed, and what stops the run or corrupts gradients."""
 
 from __future__ import annotations
 
-import re
 from math import isqrt
 
 from validator.errors import RecipeError
@@ -15,7 +14,7 @@ from validator.recipe.safe_read import read_json
 from validator.rules import subjects
 from validator.rules.rule import ERROR, WARNING, Findings, rule, set_value
 from validator.run import model_files, multimodal
-from validator.run.multimodal import is_decoder_trained
+from validator.run.model_parts import is_decoder_trained
 from validator.run.settings import RunSettings
 
 
@@ -39,56 +38,6 @@ def nothing_trainable(run: RunSettings, model: Model, work: Workload) -> Finding
         yield "freeze_language_model", f"{found}; set `{remedy}`"
 
 
-@rule("TRA912", ERROR, about=subjects.multimodal_model)
-def targets_frozen(run: RunSettings, model: Model, work: Workload) -> Findings:
-    """All of LoRA's targets lie in a frozen part of a model that sees or hears, or in no part of it.
-
-    Why: "No `target_modules` passed" when the adapter is made, after the data is tokenized and the model loaded on
-    every rank.
-    Source: llamafactory/model/model_utils/visual.py:patch_target_modules
-    Fix: `lora_target: all`, or the part's own key: `freeze_vision_tower: false`, `freeze_multi_modal_projector: false`.
-    """
-    targets = _explicit_targets(run)
-    if not targets or not is_decoder_trained(run, model) or any(part.targets for part in work.towers):
-        return
-    bare = [re.sub(r"\.\d+(?=\.|$)", "", target) for target in targets]  # without a layer's number
-    names = [f"{part}.{name}" for part in model.family.parts for name in model.family.linear]
-    linear = [f"language_model.layers.{name}" for name in names]
-    if not any(target in name for target in bare for name in linear):
-        key = _freezing_key(model, bare)
-        if key and not run.args.flag(key):
-            return  # a module of one layer, by its number
-        where, remedy = ("only a frozen part", f"{key}: false") if key else ("no part", "lora_target: all")
-        found = f"`lora_target: {','.join(targets)}` names {where} of {model.kind}, so nothing would train"
-        yield "lora_target", f"{found}; write `{remedy}`"
-
-
-def _freezing_key(model: Model, targets: list[str]) -> str | None:
-    """Return the recipe's key that freezes the part, tower or projector, in which one of the LoRA targets lies:
-    `freeze_vision_tower` or `freeze_multi_modal_projector`. None if no target lies in these parts."""
-    for tower, names in zip(model.arch.towers, model.modules, strict=True):
-        projector = {linear.role for linear in tower.projector}
-        for name, role in names.items():
-            if any(target in name for target in targets):
-                return "freeze_multi_modal_projector" if role in projector else "freeze_vision_tower"
-    return None
-
-
-@rule("TRA913", ERROR, about=subjects.model)
-def target_is_a_block(run: RunSettings, model: Model) -> Findings:
-    """LoRA's target is part of the name of a whole block of a model that sees or hears.
-
-    Why: for these models LLaMA-Factory takes every module whose name holds the word: "Target module … is not supported"
-    when the adapter is made, after the data is tokenized and the model loaded on every rank.
-    Source: llamafactory/model/model_utils/visual.py:patch_target_modules, peft/tuners/lora/model.py:LoraModel
-    Fix: names of linear layers, such as q_proj, or `lora_target: all`.
-    """
-    for target in _explicit_targets(run) if is_decoder_trained(run, model) else ():
-        if blocks := [part for part in sorted(model.family.parts) if target in part]:
-            found = f"`{target}` is part of the name of the block {blocks[0]}, which PEFT cannot adapt"
-            yield "lora_target", f"{found}; name linear layers instead, such as `lora_target: q_proj,v_proj`"
-
-
 @rule("TRA914", WARNING, about=subjects.multimodal_model)
 def thawed_without_effect(run: RunSettings, model: Model, work: Workload) -> Findings:
     """LoRA adapts nothing in the part that the recipe unfreezes.
@@ -97,8 +46,7 @@ def thawed_without_effect(run: RunSettings, model: Model, work: Workload) -> Fin
     Source: llamafactory/model/model_utils/misc.py:find_all_linear_modules
     Fix: remove it; full or freeze tuning trains the part itself.
     """
-    # The parts' names do not show what a path to modules leads to.
-    if not run.task.uses_adapter or any("." in target for target in _explicit_targets(run)):
+    if not run.task.uses_adapter:
         return
     adapted = [set(part.targets) for part in work.towers]
     projectors = [{linear.role for linear in tower.projector} for tower in model.arch.towers]
@@ -164,12 +112,6 @@ def own_layout(run: RunSettings) -> Findings:
     if remedy := model_files.replacement_for_layout(name, _read_architectures(str(local[0])) if local else None):
         text = f"LLaMA-Factory does not load {name}, which is not in transformers' layout; take {remedy}"
         yield "model_name_or_path", text
-
-
-def _explicit_targets(run: RunSettings) -> tuple[str, ...]:
-    """Return the LoRA targets that the recipe names for a multimodal model; empty if it names none or `all`."""
-    targets = run.args.words("lora_target") if run.task.uses_adapter and run.model and run.model.modules else ()
-    return () if targets == ("all",) else tuple(target for target in targets if target)
 
 
 def _read_architectures(file: str) -> list[str]:

@@ -4,57 +4,33 @@ that train."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from validator.knowledge import tables
 from validator.knowledge.models import Model
-from validator.physics import Tower, TowerWorkload, linear_roles
+from validator.physics import Tower, TowerWorkload
+from validator.run.adapted_modules import adapted_modules
 from validator.run.dataset_registry import Dataset
+from validator.run.model_parts import part_words
 from validator.run.settings import RunSettings
 
 # What a sample holds where no data are at hand.
 _ONE_OF_EACH = {"images": 1, "videos": 0, "audios": 1}
-_FreezeWords = Mapping[str, list[str]]
 # An entry of data/sets.yaml.
 PublishedFacts = Mapping[str, Any]
 
 
 def tower_encodings(run: RunSettings, model: Model, datasets: Iterable[Dataset]) -> tuple[TowerWorkload, ...]:
     """Return the workload of each tower of the model: its tokens per sample and its trained parts."""
-    number, watched = _media_of_fullest_row(run, datasets), _has_gradients_through_towers(run)
+    media, watched = _media_of_fullest_row(run, datasets), _has_gradients_through_towers(run)
     return tuple(
-        trained_parts(run, model, tower, names)._replace(
-            tokens=_tower_tokens(run, model, tower, number),
+        trained_parts(run, model, number)._replace(
+            tokens=_tower_tokens(run, model, tower, media),
             input_requires_grad=watched and tower.has_input_embeddings,
         )
-        for tower, names in zip(model.arch.towers, model.modules, strict=True)
+        for number, tower in enumerate(model.arch.towers)
     )
-
-
-def frozen_words(run: RunSettings, model: Model) -> tuple[str, ...]:
-    """Return the words that mark the parameters which the recipe's `freeze_…` keys freeze: a parameter whose name
-    contains one of the words is frozen (model_utils/visual.py, get_forbidden_modules)."""
-    parts = {"freeze_vision_tower": "vision_model_keys", "freeze_multi_modal_projector": "projector_keys",
-             "freeze_language_model": "language_model_keys"}  # fmt: skip
-    keys = _freeze_words(model)
-    return tuple(word for key, part in parts.items() if run.args.flag(key) for word in keys.get(part, ()))
-
-
-def is_decoder_trained(run: RunSettings, model: Model) -> bool:
-    """True unless `freeze_language_model` freezes the decoder."""
-    place = tables.yaml_table("composites")[model.kind].get("decoder", "model.language_model") if model.modules else ""
-    words = _freeze_words(model).get("language_model_keys", ())
-    return not (run.args.flag("freeze_language_model") and any(word in place for word in words))
-
-
-def _freeze_words(model: Model) -> _FreezeWords:
-    """Return the words by which LLaMA-Factory finds the towers, the projector and the decoder to freeze, by
-    LLaMA-Factory's name for the part. Empty for a model type whose parts LLaMA-Factory does not know and so never
-    freezes."""
-    entry = tables.yaml_table("composites")[model.kind] if model.modules else {}
-    composites: Mapping[str, _FreezeWords] = tables.json_table("families")["composites"]
-    return composites.get(entry.get("registered", model.kind), {})
 
 
 def _has_gradients_through_towers(run: RunSettings) -> bool:
@@ -66,14 +42,23 @@ def _has_gradients_through_towers(run: RunSettings) -> bool:
     return run.task.uses_adapter and plain and run.releases.requires("transformers 5.0.0")
 
 
-def trained_parts(run: RunSettings, model: Model, tower: Tower, names: Mapping[str, str]) -> TowerWorkload:
-    """Return a tower's workload in which only the trained parts are filled in: adapted modules, number of trained
-    layers, projector, or the whole tower. `names`: the role of each linear module of the tower, by the module's
-    name."""
+def trained_parts(run: RunSettings, model: Model, number: int) -> TowerWorkload:
+    """Return the workload of the model's tower `number`, in which only the trained parts are filled in: adapted
+    modules, number of trained layers, projector, or the whole tower."""
+    tower, names = model.arch.towers[number], model.modules[number]
     if run.task.uses_adapter:
-        return TowerWorkload(targets=_adapted_tower_roles(run, model, names))
-    registered = bool(_freeze_words(model))
-    words = _freeze_words(model).get("vision_model_keys", ())
+        adapted = adapted_modules(run, model, fused=True).towers[number]
+        numbers = {linear.role: linear.number for linear in (*tower.outside, *tower.projector)}
+        numbers |= {linear.role: tower.layers for linear in tower.linears}
+        some = tuple((role, modules) for role, modules in adapted if 0 < modules < numbers[role])
+        leaves_layers_out = any(linear.role in dict(some) for linear in tower.linears)
+        return TowerWorkload(
+            targets=tuple(role for role, _ in adapted),
+            adapted_modules=some,
+            recomputed=False if leaves_layers_out else None,
+        )
+    registered = bool(part_words(model))
+    words = part_words(model).get("vision_model_keys", ())
     thawed = not (run.args.flag("freeze_vision_tower") and any(word in name for name in names for word in words))
     projector = not (registered and run.args.flag("freeze_multi_modal_projector"))
     if run.task.method == "freeze":
@@ -91,32 +76,6 @@ def _trained_tower_layers(run: RunSettings, model: Model, tower: Tower) -> int:
     first = max(layers - trainable_layers, 0) if trainable_layers > 0 else 0
     last = layers if trainable_layers > 0 else min(-trainable_layers, layers)
     return max(min(last, tower.layers) - first, 0)
-
-
-def _adapted_tower_roles(run: RunSettings, model: Model, names: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the roles of the linear modules of a tower that get an adapter. `all` in `lora_target` stands for the last
-    parts of the names of all linear modules that are neither in the projector nor in a frozen tower. Any module whose
-    name contains one of the target words gets an adapter, unless the module is frozen (model_utils/misc.py,
-    find_all_linear_modules; model_utils/visual.py, patch_target_modules)."""
-    keys = _freeze_words(model)
-    targets = (
-        tuple(_all_linear_targets(run, model, keys)) if run.task.targets_all_linear else run.args.words("lora_target")
-    )
-    spared = (*frozen_words(run, model), *keys.get("lora_conflict_keys", ()))
-    return tuple(dict.fromkeys(
-        role for name, role in names.items()
-        if any(target in name for target in targets) and not any(word in name for word in spared)
-    ))  # fmt: skip
-
-
-def _all_linear_targets(run: RunSettings, model: Model, keys: _FreezeWords) -> Iterator[str]:
-    left = [
-        *keys.get("projector_keys", ()),
-        *(keys.get("vision_model_keys", ()) if run.args.flag("freeze_vision_tower") else ()),
-    ]
-    yield from sorted(model.family.names(linear_roles(model.arch)))
-    for names in model.modules:
-        yield from (name.rpartition(".")[2] for name in names if not any(word in name for word in left))
 
 
 # How much is read.

@@ -9,9 +9,10 @@ from collections.abc import Collection
 
 from validator.knowledge.models import Model
 from validator.knowledge.optimizers import OWN_OPTIMIZERS, optimizer_choice
-from validator.physics import Adapter, Sharding, Workload, linear_roles
+from validator.physics import Adapter, Sharding, Workload
 from validator.physics.workload import AttentionImplementation, SdpaInputs
-from validator.run import deepspeed, fsdp, multimodal
+from validator.run import deepspeed, fsdp, model_parts, multimodal
+from validator.run.adapted_modules import adapted_modules
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.launch_command import Launch
 from validator.run.quantization import loaded_bytes
@@ -30,7 +31,7 @@ def make_workload(
     similar setting that costs more stands for it. `engine`: the DeepSpeed configuration; None without DeepSpeed.
     `experts_fused`: True if the release of transformers keeps all experts of a layer as one tensor."""
     method = run.task.method if run.task.method in ("full", "freeze", "lora", "oft") else "lora"
-    decoder = multimodal.is_decoder_trained(run, model)
+    decoder = model_parts.is_decoder_trained(run, model)
     if method == "full" and not decoder:
         method = "freeze"  # of no layer
     weights = run.quantization
@@ -50,7 +51,8 @@ def make_workload(
         experts_fused=experts_fused,
         experts_merged=experts_fused and model.family.merges,
         upcast_norms=run.args.flag("upcast_layernorm"),
-        adapter=_make_adapter(run, model, decoder, experts_fused),
+        adapter=_make_adapter(run, model, experts_fused),
+        input_requires_grad=_asks_input_gradients(run),
         trainable_layers=min(abs(int(run.args.number("freeze_trainable_layers"))), model.arch.layers) * decoder,
         optimizer=optimizer_states(run, engine),
         optimizer_rank=int(run.args.number("galore_rank" if run.args.flag("use_galore") else "apollo_rank")),
@@ -101,14 +103,16 @@ def uses_expandable_segments(run: RunSettings) -> bool:
     return vendor == "nvidia" and Launch(run).launcher == "torchrun"
 
 
-def _make_adapter(run: RunSettings, model: Model, decoder: bool, fused: bool) -> Adapter:
-    """Return the adapter of LoRA or OFT. `decoder`: True if the language part gets an adapter, not only the towers.
-    `fused`: True if all experts of a layer are one tensor."""
+def _make_adapter(run: RunSettings, model: Model, fused: bool) -> Adapter:
+    """Return the adapter of LoRA or OFT. `fused`: True if all experts of a layer are one tensor."""
     resized = run.args.flag("resize_vocab") or run.args.is_set("add_tokens") or run.args.is_set("add_special_tokens")
     saved = run.args.words("additional_target")
+    adapted = adapted_modules(run, model, fused)
     return Adapter(
         rank=max(int(run.args.number("lora_rank")), 1),
-        targets=adapted_roles(run, model, fused) if decoder else (),
+        targets=adapted.roles,
+        layers=adapted.layers,
+        experts=adapted.experts,
         dora=run.args.flag("use_dora"),
         block_size=max(int(run.args.number("oft_block_size")), 1),
         dropout=run.args.number("lora_dropout") > 0,
@@ -117,13 +121,11 @@ def _make_adapter(run: RunSettings, model: Model, decoder: bool, fused: bool) ->
     )
 
 
-def adapted_roles(run: RunSettings, model: Model, fused: bool = True) -> tuple[str, ...]:
-    """Return the roles of the modules that get a LoRA or OFT adapter. Both methods read `lora_target`, where `all`
-    alone means all linear modules (model/adapter.py). If the formulas know none of the names in `lora_target`, all
-    linear modules count. `fused`: True if all experts of a layer are one tensor."""
-    names = () if run.task.targets_all_linear else run.args.words("lora_target")
-    roles = tuple(role for name in names for role in model.family.roles.get(name, ()))
-    return roles or linear_roles(model.arch, fused)
+def _asks_input_gradients(run: RunSettings) -> bool:
+    """True if gradients run through all layers of a run with adapters, whichever layers have one. If layers are
+    checkpointed and nothing is quantized, peft asks for gradients of the embedding's output (peft_model.py,
+    prepare_model_for_gradient_checkpointing)."""
+    return run.quantization.weights == 0 and run.activation_checkpointing.llamafactory_mode != "off"
 
 
 def optimizer_states(run: RunSettings, engine: DeepSpeedConfig | None) -> str:

@@ -3,6 +3,7 @@ shallow copies whose peaks are extrapolated to the real number of layers."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from validator.simulation.model_layers import LayerCounts, ModelShape, count_lay
 from validator.simulation.simulated_memory import PhasePeak, SimulatedStep
 from validator.simulation.simulation_request import SimulationRequest
 from validator.simulation.tracker import PartPeak, StepPart, peaks_by_part
+
+# A number as a part of a module's name
+_LAYER_NUMBER = re.compile(r"(^|[.,])\d+(\.|$)")
 
 
 class StepPeaks(NamedTuple):
@@ -51,11 +55,13 @@ class StepPeaks(NamedTuple):
 
 def simulate_step(request: SimulationRequest) -> SimulatedStep:
     """Simulate one training step whose optimizer states exist already, and return its live memory. If the layers
-    repeat, two shallow copies are simulated and extrapolated.
+    repeat, two shallow copies are simulated and extrapolated, unless the targets of the adapter name a layer by its
+    number.
 
     Raises LookupError if transformers lacks the model type, and whatever the model class raises."""
     shape = model_shape(request)
-    to = shallow_copies(shape.kinds, abs(request.freeze_layers) if request.method == "freeze" else 0)
+    trained = abs(request.freeze_layers) if request.method == "freeze" else 0
+    to = None if _LAYER_NUMBER.search(request.lora_targets) else shallow_copies(shape.kinds, trained)
     result = extrapolate(request, to) if to else simulate_all_layers(request)
     return SimulatedStep(
         result.moments(),
