@@ -13,7 +13,7 @@ from pathlib import Path
 
 from validator.advise import explanation
 from validator.advise.explanation import Explanation
-from validator.catalogue.bundled_recipes import locate_recipe
+from validator.catalogue.bundled_recipes import locate_file, locate_recipe
 from validator.check import checking
 from validator.errors import RecipeError
 from validator.finding import FileReport
@@ -29,9 +29,9 @@ __all__ = ["RecipeError", "check", "device_memory", "explain", "host_memory", "p
 
 
 def check(recipe: str | Path, *, machine: str | None = None, host_ram_gib: float | None = None) -> FileReport:
-    """Return all findings of one recipe, or of a DeepSpeed file (.json), and the memory verdict. Whatever is wrong with
-    the file itself is among the findings."""
-    return checking.check_file(locate_recipe(str(recipe)).path, machine, host_ram_gib)
+    """Return all findings of one recipe, and the memory verdict; or all findings of a DeepSpeed file, an Accelerate
+    file or a data set registry. Whatever is wrong with the file itself is among the findings."""
+    return checking.check_file(locate_file(str(recipe)).path, machine, host_ram_gib)
 
 
 def explain(

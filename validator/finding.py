@@ -99,7 +99,8 @@ class NotJudged(NamedTuple):
 class FileReport:
     """All findings of one file, and its memory verdict. `sources` are the texts of the files that findings lie in, by
     path. `unjudged` are reasons why memory was not judged. `fixed` are findings that `--fix` removed; `not_fixed` are
-    those that it left, with the reason."""
+    those that it left, with the reason. `kind` is what the file is by what it holds: recipe, deepspeed, accelerate,
+    registry, another key of data/file_kinds.yaml, or unknown."""
 
     path: str
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -108,6 +109,7 @@ class FileReport:
     unjudged: tuple[NotJudged, ...] = ()
     fixed: list[Diagnostic] = field(default_factory=list)
     not_fixed: list[tuple[Diagnostic, str]] = field(default_factory=list)
+    kind: str = "recipe"
 
     def count(self, severity: Severity) -> int:
         """Return the number of findings of this severity."""

@@ -130,7 +130,12 @@ def test_the_zero_files_pass_by_themselves(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("{", "not valid JSON"), ("[]", "JSON object"), ('{"zero_optimization": {"stage": 7}}', "stage")]
+    ("text", "says"),
+    [
+        ('{"zero_optimization": {', "not valid JSON"),
+        ('{"zero_optimization": []}', "no `zero_optimization` object"),
+        ('{"zero_optimization": {"stage": 7}}', "stage"),
+    ],
 )
 def test_a_broken_zero_file_by_itself(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "z.json"

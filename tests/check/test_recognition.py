@@ -1,4 +1,4 @@
-"""Recipes and DeepSpeed files are told from other files by what they hold, in folders and in commits."""
+"""Files that are judged are told from others by what they hold, in folders and in commits."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ OURS: dict[str, str | bytes] = {
     "windows.yml": RECIPE.replace("\n", "\r\n"),
     "latin.yaml": (RECIPE + "run_name: größe\n").encode("latin-1"),
     "quoted.yaml": '"model_name_or_path": x\n"stage": "dpo"\n"cutoff_len": 2048\n',
+    "chat.yaml": "model_name_or_path: x/y\ntemplate: llama3\nfinetuning_type: lora\ninfer_backend: vllm\n",
+    "export.yaml": "model_name_or_path: x/y\nadapter_name_or_path: z\ntemplate: llama3\nexport_dir: out\n",
+    "run.json": '{"model_name_or_path": "x/y", "stage": "sft", "do_train": true, "dataset": "mine"}',
+    "dataset_info.json": '{"mine": {"file_name": "mine.json"}}',
+    "fsdp.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\n",
     "zero.json": ENGINE,
     "broken.json": ENGINE.replace("}}", "},}"),
 }
@@ -38,15 +43,12 @@ OTHERS: dict[str, str | bytes] = {
     "helm.yaml": "{{- if .Values.on }}\ntemplate: {{ .Values.template }}\n{{- end }}\n",
     "gitlab.yml": "stages: [build]\nbuild:\n  stage: build\n  script: make\n",
     "trl.yaml": "model_name_or_path: x/y\ndataset_name: z\ndo_train: true\nlearning_rate: 1e-4\noutput_dir: out\n",
-    "chat.yaml": "model_name_or_path: x/y\ntemplate: llama3\nfinetuning_type: lora\ninfer_backend: vllm\n",
-    "export.yaml": "model_name_or_path: x/y\nadapter_name_or_path: z\ntemplate: llama3\nexport_dir: out\n",
     "nested.yaml": "".join(f"  {line}\n" for line in ["runs:", *RECIPE.splitlines()]),
     "comment.yaml": "".join(f"# {line}\n" for line in RECIPE.splitlines()) + "a: 1\n",
     "utf16.yaml": "services: größe".encode("utf-16"),
     "picture.yaml": bytes(range(256)),
     "empty.yaml": "",
     "package.json": '{"name": "x", "scripts": {"test": "jest"}}',
-    "dataset_info.json": '{"mine": {"file_name": "mine.json"}}',
     "tsconfig.json": '{\n  // with comments\n  "compilerOptions": {},\n}',
     "rows.json": '[{"instruction": "write a file", "output": "{\\"zero_optimization\\": {}}"}]',
     "wrapped.json": '{"engine": {"zero_optimization": {}}}',
@@ -104,7 +106,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(Path("train/zero2.yaml"), RECIPE + "deepspeed: deepspeed/ds_z2.json\n")
     write(Path("train/zero3.yaml"), RECIPE + "deepspeed: deepspeed/ds_z3.json\ndataset: mine\n")
     write(Path("train/alone.yaml"), RECIPE)
-    write(Path("data/dataset_info.json"), OTHERS["dataset_info.json"])
+    write(Path("data/dataset_info.json"), OURS["dataset_info.json"])
+    write(Path("fsdp.yaml"), OURS["fsdp.yaml"])
+    write(Path("train/fsdp.yaml"), "# /// recipe\n# accelerate: fsdp.yaml\n# ///\n" + RECIPE)
     return tmp_path
 
 
@@ -118,7 +122,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["deepspeed/ds_z2.json"], ["deepspeed/ds_z2.json", "train/zero2.yaml"]),
         (["train/zero2.yaml", "deepspeed/ds_z2.json"], ["train/zero2.yaml", "deepspeed/ds_z2.json"]),
         (["deepspeed/ds_z0.json"], ["deepspeed/ds_z0.json"]),
-        (["data/dataset_info.json"], ["train/zero3.yaml"]),
+        (["data/dataset_info.json"], ["data/dataset_info.json", "train/zero3.yaml"]),
+        (["fsdp.yaml"], ["fsdp.yaml", "train/fsdp.yaml"]),
     ],
 )
 def test_a_commit_asks_for_its_own_files_and_the_recipes_that_read_them(changed: list[str], checked: list[str]) -> None:

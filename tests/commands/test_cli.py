@@ -140,7 +140,7 @@ def test_an_unknown_model_is_not_judged_and_cannot_be_explained(tmp_path: Path) 
         (["explain"], 2, "Missing argument"),
         (["explain", str(TINY), "learning_rate"], 1, "KEY=VALUE"),
         (["explain", str(TINY), "cutoff_len=[1"], 1, "not valid YAML"),
-        (["explain", "deepspeed/ds_z3.json"], 1, "is a JSON file"),
+        (["explain", "deepspeed/ds_z3.json"], 1, "is a DeepSpeed file, not a recipe"),
         (["train", "-"], 2, "save it first"),
         (["rule", "FIT999"], 1, "rule `FIT999` is not known"),
         (["chekc"], 2, "No such command"),

@@ -46,6 +46,14 @@ def to(value: str | float | bool | tuple[str, ...]) -> Edit:
         ("a:\nx: 2\n", REMOVE, "x: 2\n"),
         ("  a: 1\n  x: 2\n", REMOVE, "  x: 2\n"),
         ("a: 1\nx: 2\na: 1\n", REMOVE, "a: 1\nx: 2\n"),
+        ("{a: 1, x: 2}\n", REMOVE, "{x: 2}\n"),
+        ("{x: 2, a: 1}\n", REMOVE, "{x: 2}\n"),
+        ('{"x": 2,\n "a": [1, 2],\n "b": 3}\n', REMOVE, '{"x": 2,\n "b": 3}\n'),
+        ('{"a": 1}', REMOVE, "{}"),
+        ('{"a": "s", "x": 2}', Edit("set", "a", "dpo"), '{"a": "dpo", "x": 2}'),
+        ('{"a": 1, "x": 2}', Edit("set", "a", "dpo"), '{"a": "dpo", "x": 2}'),
+        ('{"a": 1, "x": 2}', Edit("set", "a", True), '{"a": true, "x": 2}'),
+        ('{"a": 1, "x": 2}', RENAME, '{"b": 1, "x": 2}'),
     ],
 )  # fmt: skip
 def test_all_else_stays(text: str, edit: Edit, after: str) -> None:
@@ -55,7 +63,7 @@ def test_all_else_stays(text: str, edit: Edit, after: str) -> None:
 @pytest.mark.parametrize(
     ("text", "edit", "why"),
     [
-        ("{a: 1, x: 2}\n", REMOVE, "lines of its own"),
+        ("{x: 2, # one\n a: 1}\n", REMOVE, "a comment stands beside"),
         ("x: &n 1\na: *n\n", to(2), "an alias"),
         ("a: &n 1\nx: *n\n", to(2), "an alias"),
         ("a: !!str 1\nx: 2\n", to(2), "by a tag"),

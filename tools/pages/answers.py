@@ -95,13 +95,15 @@ def _check_schema() -> Schema:
     file = _object(
         {
             "path": {"type": "string"},
+            "kind": {"type": "string"},
             "diagnostics": {"type": "array", "items": finding},
             "verdict": schema_of(Verdict),
             "unjudged": {"type": "array", "items": {"type": "string"}},
             "fixed": {"type": "array", "items": finding},
             "left": {"type": "array", "items": left},
         },
-        "One file: its findings, the verdict on memory or why there is none, and what `--fix` did.",
+        "One file: what it is by what it holds (recipe, deepspeed, accelerate, registry, one of the kinds that are not "
+        "judged, or unknown), its findings, the verdict on memory or why there is none, and what `--fix` did.",
     )
     return _object(
         {

@@ -13,6 +13,7 @@ from validator.errors import RecipeError
 from validator.finding import Diagnostic, Severity, Verdict
 from validator.knowledge import devices, models
 from validator.knowledge.devices import Machine
+from validator.knowledge.file_kinds import require_recipe
 from validator.knowledge.path_keys import READ_KEYS
 from validator.physics.estimate import GIB
 from validator.recipe import recipe_file, safe_read
@@ -169,6 +170,15 @@ class LocatedRecipe(NamedTuple):
 
 
 def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
+    """Return the recipe for which the argument RECIPE of a command stands, like `locate_file`. Raises RecipeError for a
+    file that is known to be something else; the message says what it is."""
+    located = locate_file(recipe, overrides)
+    if located.path != "-":
+        require_recipe(located.path)
+    return located
+
+
+def locate_file(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
     """Return the file for which the argument RECIPE of a command stands, with the overrides to apply: an existing file,
     or else the catalogue recipe of that name. Any other path is returned unchanged; whoever reads it reports that it
     does not exist. Raises RecipeError with a hint if a word without suffix, or a name similar to a recipe's, is neither
@@ -192,7 +202,7 @@ def open_recipe(recipe: str) -> Document:
     """Return the recipe for which the argument RECIPE of a command stands. Never raises: `problems` of the document
     says what is wrong."""
     try:
-        path, overrides = locate_recipe(recipe)
+        path, overrides = locate_file(recipe)
     except RecipeError as err:
         return Document(recipe, problems=[Diagnostic("LOA001", Severity.ERROR, str(err))])
     return recipe_file.with_overrides(load_recipe(path), overrides)

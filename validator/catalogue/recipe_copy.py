@@ -303,9 +303,11 @@ def with_origin(text: str, name: str) -> str:
 
 def _target_path(dest: str, name: str) -> Path:
     path = expand_home(dest)
-    if safe_read.path_kind(path) == "folder" or path.suffix not in RECIPE_SUFFIXES:
+    if safe_read.path_kind(path) == "folder":
         return path / name
-    return path
+    if path.suffix == ".json":
+        raise RecipeError(f"`{dest}`: a copy is written as YAML, which LLaMA-Factory reads; end its name with .yaml")
+    return path if path.suffix in RECIPE_SUFFIXES else path / name
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,12 @@ from validator import escaping
 from validator.errors import RecipeError
 from validator.escaping import RawText
 from validator.finding import Diagnostic, FileReport, Severity
+from validator.knowledge import file_kinds
 from validator.recipe import atomic_write, known_folders, safe_read, text_edits
 from validator.recipe.recipe_file import Document, parse_recipe
 
 from . import checking as judge
+from .other_files import check_other_file, unreadable_report
 from .suppression import Selection
 
 
@@ -178,8 +180,8 @@ class FixedFile(NamedTuple):
 def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) -> Iterator[FixedFile]:
     """Yield each file of a subject with its fixes made. The subject is a path, a folder, or a document that was read
     already. `seen`: real paths of files that were fixed before, which are skipped; new ones are added. Some files are
-    judged without fixing: documents, DeepSpeed files, files that are not in `request.among`, and links to files outside
-    of the repository."""
+    judged without fixing: documents, files that are no recipes, files that are not in `request.among`, and links to
+    files outside of the repository."""
     if isinstance(subject, Document):
         yield FixedFile(judge.check_document(subject, *request.target))
         return
@@ -190,14 +192,18 @@ def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) ->
         if (real := os.path.realpath(path)) in seen:
             continue
         seen.add(real)
-        is_not_fixable = path.endswith(".json") or (request.among is not None and path not in request.among)
-        if is_not_fixable or not (path == "-" or known_folders.is_in_repository(path, path)):
+        is_kept = request.among is not None and path not in request.among
+        if is_kept or not (path == "-" or known_folders.is_in_repository(path, path)):
             yield FixedFile(judge.check_file(path, *request.target))
             continue
         try:
             original = read_original(path)
         except RecipeError as err:
-            yield FixedFile(judge.unreadable_report(path, str(err)))
+            yield FixedFile(unreadable_report(path, str(err)))
+            continue
+        kind = file_kinds.kind_of_text(original.text)
+        if not kind.may_be_recipe:
+            yield FixedFile(check_other_file(path, kind), original, original.text)
             continue
         document, is_selected = parse_recipe(path, original.text), request.selection.holds
         now = apply_fixes(

@@ -9,24 +9,22 @@ from pathlib import Path
 from validator import __version__
 from validator.check import find_files
 from validator.check.locate import Locations, report_without_quotes
+from validator.check.other_files import check_other_file, sort_findings, unreadable_report, unrecognised_report
 from validator.check.suppression import without_suppressed
-from validator.errors import RecipeError, os_reason
-from validator.finding import Diagnostic, FileReport, NotJudged, Related, Report, Severity
+from validator.errors import os_reason
+from validator.finding import Diagnostic, FileReport, NotJudged, Report, Severity
+from validator.knowledge import file_kinds
 from validator.recipe import known_folders, safe_read
-from validator.recipe.known_folders import search_folders
 from validator.recipe.omegaconf import WRITTEN_TWICE
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe
-from validator.recipe.safe_read import read_text
 from validator.rules import all_rules, recipe_schema
 from validator.rules.problems import run_rules
 from validator.rules.rule import Rule
 from validator.run.prediction import predict
-from validator.run.settings import RunSettings, resolve, run_of_values
-from validator.run.workspace import Workspace
+from validator.run.settings import RunSettings, resolve
 from validator.wording import clip
 
 _FILES_FOR_PROCESSES = 64  # files, for which several processes are quicker than one
-_MAX_MESSAGE = 2_000  # characters of a message
 # A run -> the same with simulations at hand
 Simulate = Callable[[RunSettings], RunSettings]
 # Keys and values that LLaMA-Factory does not take
@@ -39,8 +37,8 @@ def check_files(
     host_ram_gib: float | None = None,
     trial: Simulate | None = None,
 ) -> Report:
-    """Return all findings of all subjects. A subject is a file, a folder (for the recipes and DeepSpeed files in it),
-    `-` for standard input, or a document that has been read already. `machine`, `host_ram_gib`: judge for this machine
+    """Return all findings of all subjects. A subject is a file, a folder (for the files in it that are judged), `-` for
+    standard input, or a document that has been read already. `machine`, `host_ram_gib`: judge for this machine
     and main memory instead of the recipe's. `trial`: a function that adds simulations to a run; None for no simulation.
     Never raises."""
 
@@ -62,18 +60,19 @@ def check_files(
 def check_file(
     path: str, machine: str | None = None, host_ram_gib: float | None = None, trial: Simulate | None = None
 ) -> FileReport:
-    """Return all findings of one file: a recipe, or a DeepSpeed file if its suffix is .json. Never raises for bad
-    input. A file outside of the repository is reported without quoting its contents."""
-    zero = path.endswith(".json")
-    report = _check_deepspeed_file(path) if zero else check_document(load_recipe(path), machine, host_ram_gib, trial)
+    """Return all findings of one file, which is judged as what it holds: a recipe, a DeepSpeed file, an Accelerate
+    file or a data set registry. Of any other kind a note says what the file is. A file of no kind that is known is
+    judged as the recipe that the user takes it for. Never raises for bad input. A file outside of the repository is
+    reported without quoting its contents."""
+    document = load_recipe(path) if path == "-" else None
+    kind = file_kinds.kind_of_text(document.text) if document else file_kinds.kind_of_file(path)
+    if kind.may_be_recipe:
+        report = check_document(document or load_recipe(path), machine, host_ram_gib, trial)
+    else:
+        report = check_other_file(path, kind)
     if not report.diagnostics or path == "-" or known_folders.is_in_repository(path, path):
         return report
     return report_without_quotes(report)
-
-
-def unreadable_report(path: str, why: str) -> FileReport:
-    """Return the report of a file or folder that cannot be read, with the reason as its only finding."""
-    return FileReport(path, [Diagnostic("LOA001", Severity.ERROR, why)])
 
 
 def check_document(
@@ -86,11 +85,12 @@ def check_document(
     """Return all findings of a recipe that has been read. `machine`, `host_ram_gib`, `trial`: as in `check_files`.
     `guarded`: quote nothing from files outside of the recipe's repository; False only if the person who runs the check
     trusts the recipe."""
+    may_be_json = document.judgeable or document.path.endswith(".json")
+    if may_be_json and document.text.strip() and not (document.header or file_kinds.is_meant_as_recipe(document.text)):
+        return unrecognised_report(document.path)
     if document.judgeable and document.values:
         return check_recipe(document, machine, host_ram_gib, trial, guarded)[0]
-    report = FileReport(
-        document.path, list(map(_clip_message, document.problems)), sources={document.path: document.text}
-    )
+    report = FileReport(document.path, sort_findings(document.problems), sources={document.path: document.text})
     if document.judgeable:
         report.diagnostics.append(Diagnostic("LOA006", Severity.ERROR, "holds no key; a recipe needs at least a model"))
     return report
@@ -108,9 +108,6 @@ def check_recipe(
     are those of `check_document`."""
     locations = Locations(document, guarded)
     report = FileReport(document.path, list(document.problems))
-    if document.path != "-" and not document.path.endswith(RECIPE_SUFFIXES):
-        text = "LLaMA-Factory reads a recipe only if its name ends with .yaml or .yml, in lower case; rename the file"
-        report.diagnostics.append(Diagnostic("LOA007", Severity.ERROR, text))
     report.diagnostics += [
         locations.diagnostic(*each[:4], fix=each.fix) for each in recipe_schema.check_schema(document)
     ]
@@ -122,14 +119,28 @@ def check_recipe(
     findings = _apply_rules(all_rules.RULES, run, locations, refused)
     misread = any(each.code in _MISREAD_CODES for each in report.diagnostics)
     report.diagnostics += map(_without_safe_fix, findings) if misread else findings
-    report.diagnostics = sorted(
-        map(_clip_message, without_suppressed(document, report.diagnostics, run.is_unmodified)), key=_report_order
-    )
+    report.diagnostics += _name_problems(run)
+    report.diagnostics = sort_findings(without_suppressed(document, report.diagnostics, run.is_unmodified))
     # Of many files without any finding no text is kept.
     found_in = {each.path or report.path for each in report.diagnostics} & locations.sources.keys()
     report.sources = {path: locations.sources[path] for path in found_in}
     report.verdict, report.unjudged = predict(run).verdict, tuple(reasons_not_judged(run, tried=trial is not None))
     return report, run
+
+
+def _name_problems(run: RunSettings) -> Iterator[Diagnostic]:
+    """Yield LOA007 if LLaMA-Factory does not read a recipe of this name."""
+    path = run.workspace.recipe
+    if path == "-" or path.endswith(RECIPE_SUFFIXES):
+        return
+    text = "LLaMA-Factory reads a recipe only if its name ends with .yaml or .yml, in lower case; rename the file"
+    if path.endswith(".json"):
+        if not run.releases.requires(since="llamafactory 0.9.5"):  # whose read_args gives json.load a path
+            return
+        release = run.releases.required_pairs[0][0]
+        found = f"LLaMA-Factory {release} stops at a recipe in JSON: 'PosixPath' object has no attribute 'read'"
+        text = f"{found}; JSON is YAML, so rename the file to `{Path(path).with_suffix('.yaml').name}`"
+    yield Diagnostic("LOA007", Severity.ERROR, text)
 
 
 def _intended_names(diagnostics: Iterable[Diagnostic]) -> frozenset[str]:
@@ -146,36 +157,6 @@ def _without_safe_fix(diagnostic: Diagnostic) -> Diagnostic:
     if fix is None or all(edit.do != "remove" for edit in fix.edits):
         return diagnostic
     return diagnostic._replace(fix=fix._replace(safe=False))
-
-
-def _clip_message(diagnostic: Diagnostic) -> Diagnostic:
-    """Return the finding with its message limited to _MAX_MESSAGE characters, because a message may quote a value that
-    is as long as the file."""
-    long = len(diagnostic.message) > _MAX_MESSAGE
-    return diagnostic._replace(message=clip(diagnostic.message, _MAX_MESSAGE)) if long else diagnostic
-
-
-def _report_order(diagnostic: Diagnostic) -> tuple[int, int, str, int, int, str]:
-    """Return a key for sorting findings by their position in the checked file. A finding in another file gets the
-    position where the checked file names that file."""
-    line, column = diagnostic.line, diagnostic.column
-    if diagnostic.path is None:
-        return line, column, "", line, column, diagnostic.code
-    first_related = diagnostic.related[0] if diagnostic.related else Related("", 1, 1, "")
-    return first_related.line, first_related.column, diagnostic.path, line, column, diagnostic.code
-
-
-def _check_deepspeed_file(path: str) -> FileReport:
-    """Return the findings about a DeepSpeed file that do not depend on the recipe that uses it."""
-    try:
-        text = read_text(path)
-    except RecipeError as err:
-        return unreadable_report(path, str(err))
-    locations = Locations(Document(path, text))
-    workspace = Workspace(path, tuple(search_folders(path)))
-    run = run_of_values({"deepspeed": str(Path(path).absolute())}, workspace=workspace)
-    diagnostics = sorted(map(_clip_message, _apply_rules(all_rules.FILE_RULES, run, locations)), key=_report_order)
-    return FileReport(path, diagnostics, sources=locations.sources)
 
 
 def _apply_rules(
@@ -197,7 +178,7 @@ def _advice_on_memory(run: RunSettings) -> str:
 
 
 def expand_path(path: str) -> list[str | FileReport]:
-    """Return the recipes and DeepSpeed files in a folder, and a report for each of its subfolders that cannot be
+    """Return the files in a folder that are judged, and a report for each of its subfolders that cannot be
     listed. If there are none of these, return one report that says so. A path that is not a folder is returned
     unchanged, even if nothing exists there."""
     if path == "-" or safe_read.path_kind(path) != "folder":
@@ -212,7 +193,7 @@ def expand_path(path: str) -> list[str | FileReport]:
         )
 
     return [*find_files.find_in_folder(path, report_closed), *closed] or [
-        unreadable_report(path, "holds no recipe (.yaml) and no DeepSpeed file (.json)")
+        unreadable_report(path, "holds no recipe, no DeepSpeed or Accelerate file and no data set registry")
     ]
 
 

@@ -29,7 +29,7 @@ def report_without_quotes(report: FileReport) -> FileReport:
     because they may quote the file, and fixes are left out. Codes and positions stay."""
     found = [each._replace(message=general_message(each.code), key=None, fix=None) for each in report.diagnostics]
     gaps = tuple(NotJudged(gap.summary, gap.summary, gap.code) for gap in report.unjudged)
-    return FileReport(report.path, found, report.verdict, unjudged=gaps)
+    return FileReport(report.path, found, report.verdict, unjudged=gaps, kind=report.kind)
 
 
 class Locations:

@@ -1,4 +1,5 @@
-"""The command `check`: report every problem of recipes and DeepSpeed files, and fix what can be fixed safely."""
+"""The command `check`: report every problem of recipes and of the files that they use, and fix what can be fixed
+safely."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def _require_known_codes(
 @click.option("--fix", is_flag=True, help="Make the fixes that cannot change what is trained.")
 @click.option("--unsafe-fixes", "unsafe", is_flag=True, help="With --fix or --diff: those that may, too.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and write nothing.")
-@click.option("--hook", is_flag=True, help="PATHs are a commit's: other files than recipes are passed by.")
+@click.option("--hook", is_flag=True, help="PATHs are a commit's: files that are not judged are passed by.")
 def command(
     paths: Sequence[str],
     machine: str | None,
@@ -64,9 +65,10 @@ def command(
     diff: bool,
     hook: bool,
 ) -> None:
-    """Report every problem of recipes and DeepSpeed files.
+    """Report every problem of recipes and the files they use.
 
-    Without a PATH those in recipes/.
+    Without a PATH those in recipes/. A file is judged as what it holds: a recipe, a DeepSpeed or Accelerate file, or a
+    data set registry; of any other kind a note says what it is.
     """
     if unsafe and not (fix or diff):
         raise click.UsageError("--unsafe-fixes goes with --fix or --diff")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from validator import dataset
-from validator.catalogue.bundled_recipes import locate_recipe
+from validator.catalogue.bundled_recipes import locate_file
 from validator.commands import options
 from validator.output.terminal import emit
 from validator.recipe import atomic_write
@@ -46,7 +46,7 @@ def command(
         return
     if html:
         data_page.require_page_target(Path(html))
-    path, overrides = locate_recipe(source)
+    path, overrides = locate_file(source)
     report = user_input.report_on_source(path, model, near, overrides, machine)
     try:
         if html:

@@ -16,10 +16,11 @@ from validator.catalogue.bundled_recipes import locate_recipe
 from validator.check import checking
 from validator.commands import options, preflight
 from validator.errors import RecipeError
+from validator.knowledge.file_kinds import RECIPE, kind_of_file
 from validator.launch import short_run as smoking
 from validator.output.terminal import print_lines
 from validator.recipe import atomic_write, safe_read
-from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_with_overrides
+from validator.recipe.recipe_file import load_with_overrides
 from validator.run.settings import RunSettings, resolve
 from validator.submit import kubernetes, skypilot, slurm
 from validator.submit import site_file as sites
@@ -101,7 +102,7 @@ def _recipe_paths(recipe: str) -> Iterator[str]:
         yield recipe
         return
     recipes = sorted(
-        path for path in checking.expand_path(recipe) if isinstance(path, str) and path.endswith(RECIPE_SUFFIXES)
+        path for path in checking.expand_path(recipe) if isinstance(path, str) and kind_of_file(path).name == RECIPE
     )
     if not recipes:
         raise RecipeError(f"`{recipe}` holds no recipe (.yaml)")

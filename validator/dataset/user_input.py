@@ -17,6 +17,7 @@ from validator.dataset.row_selection import select_rows
 from validator.dataset.token_counting import CharacterCounter
 from validator.errors import RecipeError
 from validator.knowledge import devices, models
+from validator.knowledge.file_kinds import RECIPE, kind_of_file
 from validator.output.progress import ProgressBar
 from validator.recipe import registry_edits, safe_read
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe, with_overrides
@@ -83,7 +84,8 @@ def run_of_source(
     """Return the run that a recipe describes, with the overrides applied, or a run that trains on a data file. `path`
     is `-` for standard input. `model` and `machine` replace the recipe's own. Raises RecipeError if the recipe cannot
     be read, or a file is no data file."""
-    if path == "-" or path.endswith(RECIPE_SUFFIXES):
+    kind = kind_of_file(path) if path != "-" else None
+    if kind is None or kind.name == RECIPE or path.endswith(RECIPE_SUFFIXES):
         document = load_recipe(path)
         if not document.readable:
             raise RecipeError(f"{path}: {document.problems[0].message}")

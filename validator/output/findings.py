@@ -116,8 +116,8 @@ def _file_fields(file: FileReport) -> dict[str, object]:
     unjudged = [gap.reason for gap in file.unjudged]
     fixed = [_finding_fields(file, diagnostic) for diagnostic in file.fixed]
     left = [{**_finding_fields(file, diagnostic), "why": why} for diagnostic, why in file.not_fixed]
-    fields = {"path": file.path, "diagnostics": diagnostics, "verdict": file.verdict, "unjudged": unjudged}
-    return {**fields, "fixed": fixed, "left": left}
+    fields = {"path": file.path, "kind": file.kind, "diagnostics": diagnostics, "verdict": file.verdict}
+    return {**fields, "unjudged": unjudged, "fixed": fixed, "left": left}
 
 
 def _finding_fields(file: FileReport, diagnostic: Diagnostic) -> dict[str, object]:

@@ -49,7 +49,8 @@ def find_header_block(text: str) -> HeaderBlock | Diagnostic | None:
     return HeaderBlock(start + 1, close + 1, "\n".join(block_lines))
 
 
-# How a recipe must be called to be read (llamafactory/hparams/parser.py, read_args), apart from JSON.
+# How a recipe must be called to be read (llamafactory/hparams/parser.py, read_args), apart from JSON, which few
+# releases read.
 RECIPE_SUFFIXES = (".yaml", ".yml")
 _KEYLESS_LINE, _MAX_KEYLESS_LINES = "LOA012", 20
 _LONGEST_KEY = 1024  # characters in which libyaml looks for the colon
@@ -201,8 +202,6 @@ _MAX_NAMES = 20
 def load_with_overrides(path: str, overrides: Sequence[str] = ()) -> Document:
     """Return the recipe in a file with the overrides applied. Raises RecipeError if the recipe cannot be read or has no
     keys, or if an override is malformed."""
-    if path.endswith(".json"):
-        raise RecipeError(f"`{path}` is a JSON file; give the recipe (.yaml) that uses it")
     document = load_valid_recipe(path)
     if not document.values:
         raise RecipeError(f"{path}:1:1: holds no key; a recipe needs at least a model [LOA006]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 from validator.finding import Edit
 from validator.recipe import omegaconf
-from validator.recipe.omegaconf import Node
+from validator.recipe.omegaconf import Node, is_flow_style
 from validator.recipe.recipe_file import Document, parse_recipe
 from validator.recipe.yaml_writer import format_scalar, reads_as
 
@@ -49,7 +50,9 @@ def _text_edit(root: Node, text: str, edit: Edit) -> _TextEdit:
     key, value = _key_and_value(root, edit)
     if edit.do == "rename":
         return _rename_key(key, text, str(edit.to))
-    return _remove_key(root, key, value, text) if edit.do == "remove" else _set_value(key, value, text, edit.to)
+    if edit.do == "remove":
+        return _remove_from_braces(root, key, text) if is_flow_style(root) else _remove_key(key, value, text)
+    return _set_value(key, value, text, edit.to)
 
 
 def _key_and_value(root: Node, edit: Edit) -> tuple[Node, Node]:
@@ -74,21 +77,33 @@ def _set_value(key: Node, value: Node, text: str, to: object) -> _TextEdit:
     if not inline or start < omegaconf.node_span(key)[1] or text[start:end].startswith(("&", "*", "!", "|", ">")):
         raise UnfitError(f"the value of `{key.value}` is written as an alias, by a tag or over several lines")
     gap = " " if start == end and text[start - 1] == ":" else ""
-    return _TextEdit(start, end, gap + _scalar_text(to, str(value.value)))
+    is_json = text[slice(*omegaconf.node_span(key))].startswith('"')
+    new_text = json.dumps(to, ensure_ascii=False) if is_json and isinstance(to, str) else ""
+    return _TextEdit(start, end, gap + (new_text or _scalar_text(to, str(value.value))))
 
 
-def _remove_key(root: Node, key: Node, value: Node, text: str) -> _TextEdit:
+def _remove_from_braces(root: Node, key: Node, text: str) -> _TextEdit:
+    """Return the change of text that deletes a key with its value and one comma from a mapping in braces. Raises
+    UnfitError if a comment may stand between."""
+    pairs = omegaconf.mapping_pairs(root)
+    at = next(number for number, pair in enumerate(pairs) if pair[0] is key)
+    start, end = omegaconf.node_span(key)[0], omegaconf.node_span(pairs[at][1])[1]
+    if at + 1 < len(pairs):
+        end = omegaconf.node_span(pairs[at + 1][0])[0]
+    elif at:
+        start = omegaconf.node_span(pairs[at - 1][1])[1]
+    if "#" in text[start:end]:
+        raise UnfitError(f"a comment stands beside `{key.value}`")
+    return _TextEdit(start, end, "")
+
+
+def _remove_key(key: Node, value: Node, text: str) -> _TextEdit:
     """Return the change of text that deletes the lines of a key and its value, with the comment after the value. Raises
     UnfitError if something else stands on these lines."""
     start, end = omegaconf.node_span(key)[0], max(omegaconf.node_span(key)[1], _end_of_text(value, text))
     line = max(text.rfind("\n", 0, start), text.rfind("\r", 0, start)) + 1
     rest = re.compile(_REST_OF_LINE).match(text, end)
-    if (
-        rest is None
-        or omegaconf.is_flow_style(root)
-        or text[line:start].strip()
-        or not re.fullmatch(_BLANK_REST, rest[0].strip("\r\n"))
-    ):
+    if rest is None or text[line:start].strip() or not re.fullmatch(_BLANK_REST, rest[0].strip("\r\n")):
         raise UnfitError(f"`{key.value}` does not stand on lines of its own")
     return _TextEdit(line, rest.end(), "")
 

@@ -51,8 +51,15 @@ from validator.rules import (
 from validator.rules.rule import DECLARED, Rule
 
 RULES = tuple(sorted(DECLARED, key=lambda rule: rule.code))
-# What a DeepSpeed file can be judged by without the recipe that uses it: whether it is one, and its contents.
-FILE_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rule.code == "PTH003")
+# What a file can be judged by without the recipe that uses it: a DeepSpeed file, an Accelerate file, and the entries
+# of a data set registry.
+DEEPSPEED_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rule.code == "PTH003")
+ACCELERATE_RULES = tuple(rule for rule in RULES if rule.code in ("PAR301", "PAR302", "PAR303"))
+_ENTRY_CODES = {
+    *("PTH102", "PTH104", "PTH106", "PTH108", "PTH110", "PTH111", "PTH112", "PTH113", "PTH114", "PTH115", "PTH118"),
+    "PTH120",
+}
+ENTRY_RULES = tuple(rule for rule in RULES if rule.code in _ENTRY_CODES)
 
 
 # A paragraph of a manual page: its title and its text

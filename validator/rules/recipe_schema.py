@@ -195,9 +195,12 @@ def find_removed_and_foreign_keys(accepted: Mapping[str, ArgumentEntry], recipe:
             keys_by_command.setdefault(command, []).append(key)
     trained = any(map(recipe.values.get, _ACTION_KEYS)) or recipe.values.get("stage") == "ppo"
     for command, keys in keys_by_command.items():
-        verb, them = ("has", "it") if len(keys) == 1 else ("have", "them")
-        remedy = f"remove {quoted_names(keys)}" if trained else "to train, set `do_train: true`"
-        text = f"{quoted_names(keys)} {verb} no effect here: only the {command} command reads {them}; {remedy}"
+        (verb, them), names = ("has", "it") if len(keys) == 1 else ("have", "them"), quoted_names(keys)
+        if trained:
+            text = f"{names} {verb} no effect here: only the {command} command reads {them}; remove {names}"
+        else:
+            found = f"only the {command} command reads {names}, so the recipe is taken for one that trains nothing"
+            text = f"{found}; to train, set `do_train: true`"
         fix = remove_keys(*keys, safe=False) if trained else None
         yield _key_violation("SCH007", Severity.NOTE, keys[0], text, fix)
 

@@ -46,7 +46,7 @@ def nothing_trained(run: RunSettings) -> Findings:
     Fix: `do_train: true`.
     """
     other_command = any(map(belongs_to_other_command, run.args.values))  # to chat, or SCH007
-    if not run.task.has_work and not other_command and run.args.get("infer_backend") == "huggingface":
+    if not run.task.has_work and not other_command and not run.args.is_set("infer_backend"):
         yield "do_train", "`do_train` is not set, so the model is loaded and nothing is trained; set `do_train: true`"
 
 

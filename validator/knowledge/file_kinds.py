@@ -1,0 +1,188 @@
+"""Tells what a file is by what it holds: a recipe, a DeepSpeed file, an Accelerate file, a data set registry, or
+something else that is known (data/file_kinds.yaml). Each file is of one kind, whatever its name and whoever asks: a
+name on the command line, a folder or a commit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any, NamedTuple
+
+from validator.errors import RecipeError
+from validator.knowledge import tables
+from validator.recipe.outline import Outline, outline_of
+from validator.recipe.recipe_file import find_header_block
+from validator.recipe.safe_read import read_bytes
+
+RECIPE, DEEPSPEED, ACCELERATE, REGISTRY, UNKNOWN = "recipe", "deepspeed", "accelerate", "registry", "unknown"
+_JUDGED = (RECIPE, DEEPSPEED, ACCELERATE, REGISTRY)
+_MIN_SURE_KEYS = 3
+_MAX_TRAINED = 200  # characters of a path that a script trains with
+_TRAINED_RECIPE = (
+    r"(?:llamafactory-cli|lmf) +train(?: |\\\n)+[\"']?([\w./@%+,=:~-]+\.(?:ya?ml|json))\b|"
+    r"(?:src/)?train(?:_bash)?\.py(?: |\\\n)+[\"']?([\w./@%+,=:~-]+\.(?:ya?ml|json))\b"
+)
+_TRAIN_OPTIONS = r"(?:(?:llamafactory-cli|lmf) +train|train(?:_bash)?\.py)\b((?:[^\n]*\\\n)*[^\n]*)"
+
+
+class FileKind(NamedTuple):
+    """The kind of a file. `name`: a key of data/file_kinds.yaml, or `unknown`. `words`: the kind in words, for behind
+    "is". `advice`: what to do with such a file; empty for the kinds that are judged."""
+
+    name: str
+    words: str = ""
+    advice: str = ""
+
+    @property
+    def may_be_recipe(self) -> bool:
+        """True for a recipe, and for a file of no kind that is known: the user may take it for a recipe."""
+        return self.name in (RECIPE, UNKNOWN)
+
+    @property
+    def is_judged(self) -> bool:
+        """True if there are rules for files of this kind."""
+        return self.name in _JUDGED
+
+    @property
+    def is_read_by_recipes(self) -> bool:
+        """True if recipes name files of this kind, which are judged with them."""
+        return self.name in (DEEPSPEED, ACCELERATE, REGISTRY)
+
+    @property
+    def why_not_judged(self) -> str:
+        """Why a file of this kind is not judged, and what to do, as text for a message behind the file's name."""
+        return f"is {self.words}, which is not judged; {self.advice}"
+
+
+def kind_of_file(path: str) -> FileKind:
+    """Return the kind of the file at a path; of the kind `unknown` is also a file that cannot be read."""
+    try:
+        return kind_of_text(read_bytes(path).decode(errors="replace"))
+    except RecipeError:
+        return FileKind(UNKNOWN)
+
+
+def kind_of_text(text: str) -> FileKind:
+    """Return the kind of a file that holds this text. The text may be broken, and cut off behind its beginning."""
+    outline, rows = outline_of(text), _rows()
+    keys = _meant_keys(outline)
+    for name, row in rows.items():
+        if name == RECIPE and (_is_surely_recipe(keys) or find_header_block(text)):
+            return FileKind(RECIPE, row["is"])
+        if name == REGISTRY and _is_registry(outline):
+            return FileKind(REGISTRY, row["is"])
+        if _has_form(outline, row) and (_holds_keys(keys, row) or _holds_text(text, row)):
+            return _kind_with_advice(name, row, text)
+    if _is_likely_recipe(keys):
+        return FileKind(RECIPE, rows[RECIPE]["is"])
+    return FileKind(UNKNOWN)
+
+
+def require_recipe(path: str) -> None:
+    """Raise RecipeError if the file at a path is known to be something else than a recipe. The message says what the
+    file is, and what to do."""
+    kind = kind_of_file(path)
+    if not kind.may_be_recipe:
+        advice = kind.advice or "name the recipe (.yaml) that uses it"
+        raise RecipeError(f"`{path}` is {kind.words}, not a recipe; {advice}")
+
+
+def is_meant_as_recipe(text: str) -> bool:
+    """True if a file of no kind that is known may be meant as a recipe: at least half of the keys at its top are taken
+    by a command of LLaMA-Factory, were taken by an earlier release, or are written for one by users of other trainers.
+    True for a file without keys."""
+    arguments, strangers = tables.json_table("arguments"), tables.yaml_table("strangers")
+    known = (arguments["arguments"], arguments["elsewhere"], tables.yaml_table("renamed"))
+    keys = outline_of(text).keys
+    meant = [
+        key
+        for key in keys
+        if any(key in each for each in known) or (key in strangers and "belongs" not in strangers[key])
+    ]
+    return 2 * len(meant) >= len(keys)
+
+
+@cache
+def _rows() -> Mapping[str, Mapping[str, Any]]:
+    table = tables.yaml_table("file_kinds")
+    return {name: table[name] for name in table if name != "advice"}
+
+
+def _meant_keys(outline: Outline) -> frozenset[str]:
+    """Return the keys at the top of a file. `stage` is left out if its value is no stage of LLaMA-Factory: other
+    programs have that key, too."""
+    word = re.match(r"[\"']?(\w*)", outline.keys.get("stage", ""))
+    is_other = word is not None and word[1].lower() not in _rows()[RECIPE]["stages"]
+    return frozenset(outline.keys) - ({"stage"} if is_other else set())
+
+
+def _has_form(outline: Outline, row: Mapping[str, Any]) -> bool:
+    form = row.get("form", "mapping")
+    if form == "script":
+        return outline.form in ("block", "text", "list")
+    return outline.form in (("block", "braces", "text") if form == "mapping" else (form,))
+
+
+def _holds_keys(keys: frozenset[str], row: Mapping[str, Any]) -> bool:
+    return any(all(_holds_key(keys, name) for name in names.split()) for names in row.get("keys", ()))
+
+
+def _holds_key(keys: frozenset[str], name: str) -> bool:
+    return name in keys or (name.endswith("*") and any(fnmatchcase(key, name) for key in keys))
+
+
+def _holds_text(text: str, row: Mapping[str, Any]) -> bool:
+    return "text" in row and bool(re.search(f"(?m){row['text']}", text.replace("\r\n", "\n")))
+
+
+def _is_surely_recipe(keys: frozenset[str]) -> bool:
+    """True for a file for training with LLaMA-Factory: not for another trainer, nor for chat and export."""
+    row = _rows()[RECIPE]
+    used = keys & {*row["sure"]}
+    return len(used) >= _MIN_SURE_KEYS and bool(used & {*row["own"]}) and bool(used & {*row["train"]})
+
+
+def _is_likely_recipe(keys: frozenset[str]) -> bool:
+    """True if a file holds keys that LLaMA-Factory alone reads, and most of its keys are LLaMA-Factory's."""
+    if not (keys & {*_rows()[RECIPE]["own"]} or keys >= {"model_name_or_path", "dataset"}):
+        return False
+    known = tables.json_table("arguments")["arguments"]
+    return 2 * sum(key in known for key in keys) >= len(keys)
+
+
+def _is_registry(outline: Outline) -> bool:
+    """True if at least half of the values in a JSON object are mappings that say where data are. An entry may hold
+    keys that are misspelt, but most of its keys must be those of an entry."""
+    row = _rows()[REGISTRY]
+    entries = [inner for inner in outline.inner.values() if inner & {*row["source"]} or inner >= {"columns", "tags"}]
+    alike = [inner for inner in entries if 2 * len(inner & {*row["entry"]}) > len(inner)]
+    return bool(alike) and 2 * len(alike) >= len(outline.keys)
+
+
+def _kind_with_advice(name: str, row: Mapping[str, Any], text: str) -> FileKind:
+    if name in _JUDGED:
+        return FileKind(name, row["is"])
+    advice = tables.yaml_table("file_kinds")["advice"][row["advice"]]
+    if row["advice"] != "script" or name == "python":
+        return FileKind(name, row["is"], advice)
+    words, wanted = next(_training_by_script(text), ("", advice))
+    return FileKind(name, f"{row['is']}{words}", wanted)
+
+
+def _training_by_script(text: str) -> Iterator[tuple[str, str]]:
+    """Yield how a shell script trains, as text for a message, and what to check in its place."""
+    text = re.sub(r"(?m)^\s*#[^\n]*", "", text.replace("\r\n", "\n"))
+    trained = re.search(_TRAINED_RECIPE, text)
+    if trained and len(path := trained[1] or trained[2]) <= _MAX_TRAINED:
+        yield f" that trains `{path}`", f"check that: `lmf-recipes check {path}`"
+    command = re.search(_TRAIN_OPTIONS, text)
+    options = re.findall(r"(?<!\S)--(\w+)", command[1]) if command else []
+    if options:
+        count = f"{len(options)} options" if len(options) > 1 else "one option"
+        remedy = (
+            "write each as a line of a recipe (`--cutoff_len 2048` is `cutoff_len: 2048`, an option alone `true`), "
+            "and check that"
+        )
+        yield f" that trains with {count}", remedy
