@@ -184,29 +184,21 @@ class ReleaseRange:
     def requires(self, since: str = "", until: str = "") -> bool:
         """True if the recipe must run with a pair of releases (LLaMA-Factory and transformers) that has reached `since`
         but not `until`. Each limit names its package, such as "transformers 5.0.0", and is compared with the pair's
-        release of this package; empty: no limit. If a range in the recipe's header block is malformed, only the newest
-        pair is checked."""
+        release of this package; empty: no limit. If the tables hold no transformers release that the header block
+        allows, the lowest release of its range is compared. If a range in the header block is malformed, only the
+        newest pair is checked."""
         return any(is_at_least(pair, since) and not (until and is_at_least(pair, until)) for pair in self._judged)
 
     @cached_property
     def _judged(self) -> list[ReleasePair]:
+        """The pairs by which `requires` judges. A pair that stands in for releases which the tables lack has the lowest
+        transformers release of the range in the header block."""
         try:
-            return self.required_pairs
+            pairs = self.required_pairs
+            lowest = _least_release(self._wanted["transformers"]) if self.stand_ins else ""
         except RecipeError:
             return [newest_pair()]
-
-    def may_be_before(self, limit: str) -> bool:
-        """True if the recipe may run with a release before `limit`, which names its package, such as "transformers
-        4.54.0". If the tables hold no transformers release that the recipe's header block allows, the lowest
-        transformers release of the range in the header block is compared. If a range in the header block is malformed,
-        the newest pair of releases (LLaMA-Factory and transformers) is compared."""
-        field, _, version = limit.partition(" ")
-        try:
-            if field == "transformers" and self.stand_ins:
-                return range_admits(f"<{version}", _least_release(self._wanted[field]))
-        except RecipeError:
-            return False
-        return self.requires(until=limit)
+        return [(factory, lowest or version) for factory, version in pairs]
 
     @cached_property
     def older_effects(self) -> frozenset[str]:
@@ -217,7 +209,7 @@ class ReleaseRange:
         return frozenset(
             name
             for name, entry in tables.yaml_table("older").items()
-            if self.may_be_before(entry["until"]) and not ("since" in entry and self.may_be_before(entry["since"]))
+            if self.requires(until=entry["until"]) and not ("since" in entry and self.requires(until=entry["since"]))
         )
 
     def possible_defaults(self, key: str) -> set[Any]:
