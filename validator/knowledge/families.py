@@ -152,6 +152,9 @@ class Family(NamedTuple):
     successor: tuple[str, str] | None = None
     # How transformers 5 computes the model differently from how its weights were trained.
     wrong_in_transformers_5: str = ""
+    # The first release (its package, then its number) with which ZeRO-3 gathers the experts of a mixture together: the
+    # release of LLaMA-Factory that tells DeepSpeed to, or of transformers that makes them one tensor.
+    no_leaf_before: str = ""
     # The class that LLaMA-Factory looks for under ZeRO-3 by a name that transformers has since changed.
     lost_leaf: str | None = None
     # LLaMA-Factory has Liger kernels, passes on the coefficient of the router loss, loads an attention kernel of its

@@ -45,8 +45,10 @@ from validator.rules import (
     optimizer_choice,
     resume_rules,
     slow_settings,
+    stage_inputs,
     template_choice,
     training_arguments,
+    uneven_ranks,
 )
 from validator.rules.rule import DECLARED, Rule
 

@@ -125,14 +125,14 @@ def layer_of_another_model(run: RunSettings, model: Model) -> Findings:
     Fix: the class of the model's own layers, or leave it out: accelerate then asks the model.
     """
     own = model.family.layer
-    place, classes = _wrapped_classes(run) if run.fsdp else (None, ())
+    place, classes = wrapped_classes(run) if run.fsdp else (None, ())
     for word in classes:
         if own and own.endswith(_LAYER_SUFFIX) and word.endswith(_LAYER_SUFFIX) and word != own:
             found = f"FSDP is to wrap `{word}`, which {run.model_name} does not have"
             yield place, f"{found}; write `{own}`, or remove `transformer_layer_cls_to_wrap`"
 
 
-def _wrapped_classes(run: RunSettings) -> tuple[Place, tuple[str, ...]]:
+def wrapped_classes(run: RunSettings) -> tuple[Place, tuple[str, ...]]:
     """Return the names of the layer classes that FSDP wraps, after the place where they are written: in the accelerate
     config file if it sets up FSDP, otherwise in the recipe."""
     name = "transformer_layer_cls_to_wrap"

@@ -130,6 +130,18 @@ def _media_of_fullest_row(run: RunSettings, datasets: Iterable[Dataset]) -> dict
     return dict.fromkeys(_ONE_OF_EACH, 0) if _names_only(run, _text_only_names(datasets)) else None
 
 
+def media_of_rows(dataset: Dataset) -> frozenset[frozenset[str]]:
+    """Return the kinds of media (images, videos, audios) that rows of a data set hold together, such as {images} and
+    {images, videos}. Rows are the first ones; beyond them, and where none can be read, a row may hold each kind for
+    which the data set has a column."""
+    rows, columns = dataset.rows, [part for part in _ONE_OF_EACH if dataset.attr.columns.get(part)]
+    head = rows.head if rows else ()
+    held = {frozenset(part for part in columns if _media_in_row(dataset, row, part)) for row in head}
+    if not head or (rows and rows.number > len(head)):
+        held |= {frozenset({part}) for part in columns} or {frozenset()}
+    return frozenset(held)
+
+
 def _media_in_row(dataset: Dataset, row: Mapping[str, Any], part: str) -> int:
     value = row.get(dataset.attr.columns.get(part) or "")
     return len(value) if isinstance(value, list) else int(value is not None)
