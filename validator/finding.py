@@ -3,6 +3,7 @@
 Rules know a `Place` (a route of keys in a file); a `Diagnostic` has line and column. A `FileReport` holds the
 diagnostics and the memory verdict of one file, a `Report` those of one invocation."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
@@ -98,9 +99,10 @@ class NotJudged(NamedTuple):
 @dataclass(eq=False)
 class FileReport:
     """All findings of one file, and its memory verdict. `sources` are the texts of the files that findings lie in, by
-    path. `unjudged` are reasons why memory was not judged. `fixed` are findings that `--fix` removed; `not_fixed` are
-    those that it left, with the reason. `kind` is what the file is by what it holds: recipe, deepspeed, accelerate,
-    registry, another key of data/file_kinds.yaml, or unknown."""
+    path. `overrides` are the words of the command line that set keys of the recipe, by key. `unjudged` are reasons why
+    memory was not judged. `fixed` are findings that `--fix` removed; `not_fixed` are those that it left, with the
+    reason. `kind` is what the file is by what it holds: recipe, deepspeed, accelerate, registry, another key of
+    data/file_kinds.yaml, or unknown."""
 
     path: str
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -110,6 +112,7 @@ class FileReport:
     fixed: list[Diagnostic] = field(default_factory=list)
     not_fixed: list[tuple[Diagnostic, str]] = field(default_factory=list)
     kind: str = "recipe"
+    overrides: Mapping[str, str] = field(default_factory=dict)
 
     def count(self, severity: Severity) -> int:
         """Return the number of findings of this severity."""

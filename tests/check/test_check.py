@@ -86,7 +86,9 @@ def test_a_folder_without_recipes_is_a_finding_about_it(tmp_path: Path) -> None:
 
 def test_findings_are_in_the_order_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
-    path.write_text("stage: sfd\nlearing_rate: 1\nfinetuning_type: qlora\nmodel_name_or_path: none/such\n")
+    path.write_text(
+        "stage: sfd\nlearing_rate: 1\nfinetuning_type: qlora\nmodel_name_or_path: none/such\nlearning_rate: x\n"
+    )
     places = [(d.line, d.column) for d in checking.check_file(str(path)).diagnostics]
     assert places == sorted(places)
     assert len(places) > 3

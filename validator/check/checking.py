@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from validator import __version__
-from validator.check import find_files
+from validator.check import find_files, wrong_values
 from validator.check.locate import Locations, report_without_quotes
 from validator.check.other_files import check_other_file, sort_findings, unreadable_report, unrecognised_report
 from validator.check.suppression import without_suppressed
@@ -18,8 +18,8 @@ from validator.recipe import known_folders, safe_read
 from validator.recipe.omegaconf import WRITTEN_TWICE
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe
 from validator.rules import all_rules, recipe_schema
-from validator.rules.problems import run_rules
-from validator.rules.rule import Rule
+from validator.rules.problems import RuleFinding
+from validator.rules.rule import Violation
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings, resolve
 from validator.wording import clip
@@ -107,17 +107,19 @@ def check_recipe(
     LLaMA-Factory refuses are replaced by the intended value or left out. `trial`, `guarded` and the other parameters
     are those of `check_document`."""
     locations = Locations(document, guarded)
-    report = FileReport(document.path, list(document.problems))
-    report.diagnostics += [
-        locations.diagnostic(*each[:4], fix=each.fix) for each in recipe_schema.check_schema(document)
-    ]
-    errors = (d for d in report.diagnostics if d.severity is Severity.ERROR and d.code != WRITTEN_TWICE)
-    refused = frozenset(each.key for each in errors if each.key)
-    refused |= _intended_names(report.diagnostics)
-    run = resolve(document, machine, host_ram_gib, refused, untrusted=guarded)
-    run = trial(run) if trial else run
-    findings = _apply_rules(all_rules.RULES, run, locations, refused)
-    misread = any(each.code in _MISREAD_CODES for each in report.diagnostics)
+    report = FileReport(document.path, list(document.problems), overrides=document.overrides)
+    violations = recipe_schema.check_schema(document)
+    refused = _refused_keys(document, violations)
+
+    def read(one: Document, keys: frozenset[str]) -> RunSettings:
+        run = resolve(one, machine, host_ram_gib, keys, untrusted=guarded)
+        return trial(run) if trial else run
+
+    judged = wrong_values.judge_values(document, violations, refused, read)
+    run = judged.run
+    report.diagnostics += [locations.diagnostic(*each[:4], fix=each.fix) for each in judged.violations]
+    findings = _located(judged.findings, run, locations)
+    misread = any(each.code in _MISREAD_CODES for each in violations)
     report.diagnostics += map(_without_safe_fix, findings) if misread else findings
     report.diagnostics += _name_problems(run)
     report.diagnostics = sort_findings(without_suppressed(document, report.diagnostics, run.is_unmodified))
@@ -143,11 +145,13 @@ def _name_problems(run: RunSettings) -> Iterator[Diagnostic]:
     yield Diagnostic("LOA007", Severity.ERROR, text)
 
 
-def _intended_names(diagnostics: Iterable[Diagnostic]) -> frozenset[str]:
-    """Return the keys that the recipe means but writes under another name, as the fixes of its findings show. Rules
-    must not report these keys as missing."""
-    fixes = [each.fix for each in diagnostics if each.fix and each.severity is Severity.ERROR]
-    return frozenset(str(edit.to) for fix in fixes for edit in fix.edits if edit.do == "rename")
+def _refused_keys(document: Document, violations: Iterable[Violation]) -> frozenset[str]:
+    """Return the keys whose value LLaMA-Factory refuses, and the keys that the recipe means but writes under another
+    name, as the fixes of its findings show. Rules must not report these keys as missing."""
+    errors = [each for each in violations if each.severity is Severity.ERROR]
+    names = (str(edit.to) for each in errors if each.fix for edit in each.fix.edits if edit.do == "rename")
+    unread = (each.key for each in document.problems if each.severity is Severity.ERROR and each.code != WRITTEN_TWICE)
+    return frozenset(filter(None, (*unread, *(each.place.key for each in errors), *names)))
 
 
 def _without_safe_fix(diagnostic: Diagnostic) -> Diagnostic:
@@ -159,16 +163,12 @@ def _without_safe_fix(diagnostic: Diagnostic) -> Diagnostic:
     return diagnostic._replace(fix=fix._replace(safe=False))
 
 
-def _apply_rules(
-    rules: Iterable[Rule], run: RunSettings, locations: Locations, refused: frozenset[str] = frozenset()
-) -> Iterator[Diagnostic]:
-    """Yield the findings of the rules, each with its file, line and column. `refused`: keys whose values LLaMA-Factory
-    refuses, which are reported already; findings about them are left out."""
-    for rule, place, message, fix in run_rules(rules, run):
-        if place.key not in refused:
-            advice = _advice_on_memory(run) if rule.appends_advice else ""
-            remedy = all_rules.fix_paragraph(rule.manual)
-            yield locations.diagnostic(rule.code, rule.severity, place, message + advice, remedy, fix)
+def _located(findings: Iterable[RuleFinding], run: RunSettings, locations: Locations) -> Iterator[Diagnostic]:
+    """Yield the findings of rules, each with its file, line and column."""
+    for rule, place, message, fix in findings:
+        advice = _advice_on_memory(run) if rule.appends_advice else ""
+        remedy = all_rules.fix_paragraph(rule.manual)
+        yield locations.diagnostic(rule.code, rule.severity, place, message + advice, remedy, fix)
 
 
 def _advice_on_memory(run: RunSettings) -> str:

@@ -63,4 +63,5 @@ def _format_errors(report: FileReport) -> str:
     """Return the errors that would stop the run, as `check` prints them. Memory is left out, because the verdict states
     it."""
     errors = [each for each in report.diagnostics if each.severity is Severity.ERROR and each.code not in MEMORY_CODES]
-    return escaping.escape_lines(findings.finding_lines(FileReport(report.path, errors, sources=report.sources)))
+    shown = FileReport(report.path, errors, sources=report.sources, overrides=report.overrides)
+    return escaping.escape_lines(findings.finding_lines(shown))

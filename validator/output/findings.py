@@ -11,7 +11,7 @@ from validator import escaping
 from validator.escaping import RawText
 from validator.finding import Diagnostic, FileReport, Report, Severity
 from validator.output import json_output, sarif
-from validator.wording import plural
+from validator.wording import clip, plural
 
 # Longer lines are no help beside a finding.
 _MAX_SOURCE_LINE = 200
@@ -71,6 +71,8 @@ def finding_lines(file: FileReport, summed: bool = False) -> Iterator[str]:
             continue
         path = diagnostic.path or file.path
         where = f"{path}:{diagnostic.line}:{diagnostic.column}"
+        if diagnostic.path is None and (override := file.overrides.get(diagnostic.key or "")):
+            where = f"override {clip(override)}"
         yield f"{where}: {diagnostic.severity.value}: {diagnostic.message} [{diagnostic.code}]"
         # The first character of a file is where findings without a place of their own are put.
         if (diagnostic.line, diagnostic.column) != (1, 1):

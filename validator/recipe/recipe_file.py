@@ -5,7 +5,7 @@ scripts."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -60,15 +60,15 @@ _NODE_IN_WORDS = {"sequence": "a list", "scalar": "a single value"}
 @dataclass(eq=False)
 class Document:
     """A recipe as written. `values`: what LLaMA-Factory receives. `header`: the fields of the header block. `problems`:
-    findings of reading the file. `overridden`: keys that the command line set. `body_tree`, `header_tree`: the YAML
-    nodes of the recipe's own keys and of its header block; None if they cannot be read."""
+    findings of reading the file. `overrides`: the words of the command line that set keys, by key. `body_tree`,
+    `header_tree`: the YAML nodes of the recipe's own keys and of its header block; None if they cannot be read."""
 
     path: str
     text: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     header: dict[str, Any] = field(default_factory=dict)
     problems: list[Diagnostic] = field(default_factory=list)
-    overridden: frozenset[str] = frozenset()
+    overrides: Mapping[str, str] = field(default_factory=dict)
     body_tree: NodeTree | None = None
     header_tree: NodeTree | None = None
 
@@ -91,7 +91,7 @@ class Document:
         """Return the line and column of a value, or of its key if `at_key`. `route`: the keys and list indices that
         lead to the value, in the recipe's own keys or else in its header block. (1, 1) if the recipe does not contain
         the key, or the command line set it."""
-        for tree in (self.body_tree, self.header_tree) if route and route[0] not in self.overridden else ():
+        for tree in (self.body_tree, self.header_tree) if route and route[0] not in self.overrides else ():
             if tree and tree.holds(route[0]):
                 return tree.position(route, at_key)
         return (1, 1)
@@ -225,8 +225,8 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
             _assign_value(values, names, omegaconf.compose_yaml(match[2], _check_value)[1])
         except ValueError:
             raise RecipeError(f"override `{clip(text)}`: the value is not valid YAML; quote it") from None
-    keys = {text.partition("=")[0].split(".")[0] for text in overrides}
-    return replace(document, values=values, overridden=document.overridden | keys)
+    words = {text.partition("=")[0].split(".")[0]: text for text in overrides}
+    return replace(document, values=values, overrides={**document.overrides, **words})
 
 
 def with_header_fields(document: Document, **fields: Any) -> Document:

@@ -23,7 +23,11 @@ def evaluation_without_data(run: RunSettings) -> Findings:
     switches["predict_with_generate"] = run.evaluation.predict_with_generate
     key = next((key for key, on in switches.items() if on), None)
     if key and not (run.args.is_set("eval_dataset") or run.evaluation.splits_validation_set):
-        yield key, f"`{key}` asks for evaluation, and there is no data for it; set `val_size: 0.05` or `eval_dataset`"
+        found = f"`{key}` asks for evaluation, and there is no data for it"
+        if run.args.is_set("val_size"):
+            found = f"`val_size` is {run.args.get('val_size')}, which leaves no data for the evaluation by `{key}`"
+            key = "val_size"
+        yield key, f"{found}; set `val_size: 0.05` or `eval_dataset`"
 
 
 @rule("TRA102", ERROR)

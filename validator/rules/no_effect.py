@@ -3,8 +3,6 @@ setting leaves without effect."""
 
 from __future__ import annotations
 
-import re
-
 from validator.rules.optimizer_choice import OPTIMIZER_NAMES
 from validator.rules.read_conditions import (
     READ_BY_CONTEXT,
@@ -33,13 +31,11 @@ def _settings_without_effect(
         if key in conditions and run.args.is_set(key) and is_asked and not conditions[key][0](run):
             unread.setdefault(conditions[key][1], []).append(key)
     for words, keys in unread.items():
-        # A key that decides, and is written in a way that LLaMA-Factory does not take, says nothing yet.
-        if not run.refused_keys or run.refused_keys.isdisjoint(re.findall(r"\w+", words)):
-            verb = "has" if len(keys) == 1 else "have"
-            removal = f"remove `{keys[0]}`" if len(keys) == 1 else "remove them"
-            remedy = f"set {words}, or {removal}" if meant else removal
-            text = f"{quoted_names(keys)} {verb} no effect without {words}; {remedy}"
-            yield keys[0], text, None if meant else remove_keys(*keys)
+        verb = "has" if len(keys) == 1 else "have"
+        removal = f"remove `{keys[0]}`" if len(keys) == 1 else "remove them"
+        remedy = f"set {words}, or {removal}" if meant else removal
+        text = f"{quoted_names(keys)} {verb} no effect without {words}; {remedy}"
+        yield keys[0], text, None if meant else remove_keys(*keys)
 
 
 @rule("TRA801", WARNING)

@@ -16,19 +16,28 @@ from validator.run.variants import ArgumentChanges, with_arguments
 _MORE_FINDINGS = f"more than {MAX_FINDINGS} findings of this rule; the others are shown once these are mended"
 
 
-def run_rules(chosen: Iterable[Rule], run: RunSettings) -> Iterator[tuple[Rule, Place, str, Fix | None]]:
-    """Yield (rule, place, message, fix) for each finding of the rules that apply to the package releases which the
-    recipe allows. The fix is None if there is no definite one. After a limited number of findings of one rule, one more
-    says that there are others."""
+class RuleFinding(NamedTuple):
+    """What a rule finds. `fix`: None if there is no definite fix."""
+
+    rule: Rule
+    place: Place
+    message: str
+    fix: Fix | None
+
+
+def run_rules(chosen: Iterable[Rule], run: RunSettings) -> Iterator[RuleFinding]:
+    """Yield each finding of the rules that apply to the package releases which the recipe allows. After a limited
+    number of findings of one rule, one more says that there are others."""
     subjects = cache(lambda about: tuple(about(run)))
     for rule in chosen:
         if not (rule.since or rule.until) or run.releases.requires(rule.since, rule.until):
             found = chain.from_iterable(rule.check(run, *subject) for subject in subjects(rule.about))
             for number, finding in enumerate(found):
                 if number == MAX_FINDINGS:
-                    yield rule, as_place(finding[0]), _MORE_FINDINGS, None
+                    yield RuleFinding(rule, as_place(finding[0]), _MORE_FINDINGS, None)
                     break
-                yield rule, as_place(finding[0]), finding[1], finding[2] if len(finding) == 3 else None
+                fix = finding[2] if len(finding) == 3 else None
+                yield RuleFinding(rule, as_place(finding[0]), finding[1], fix)
 
 
 class Problem(NamedTuple):

@@ -47,8 +47,8 @@ def _quantizes(run: RunSettings) -> bool:
     return run.quantization.is_quantized or any(run.args.is_set(key) for key in others)
 
 
-def _quantizes_to_nf4(run: RunSettings) -> bool:
-    """True if `quantization_type` is read, or if nothing is quantized, which is another rule's finding."""
+def _quantizes_to_4_bits(run: RunSettings) -> bool:
+    """True if bitsandbytes quantizes to 4 bits, or if nothing is quantized, which another table's row reports."""
     asked = run.quantization
     return not asked.is_requested or (asked.method, asked.bits) == ("bnb", 4)
 
@@ -144,7 +144,6 @@ READ_BY_STAGE: ConditionTable = (
     ("ref_model*", lambda run: run.task.needs_reference_logprobs, "a stage with a reference model"),
     ("use_dft_loss use_eaft_loss use_asft_loss compute_accuracy", _stage_is("sft"), "`stage: sft`"),
 )
-READ_BY_NUMBER: ConditionTable = (("mix_strategy", _mixes_datasets, "several data sets"),)
 # Whoever sets these up means to use what is switched off.
 SWITCHED_OFF: ConditionTable = (
     ("galore_*", _is_any_on("use_galore"), "`use_galore: true`"),
@@ -174,7 +173,7 @@ READ_BY_SWITCH: ConditionTable = (
     ("eaft_alpha", _is_any_on("use_eaft_loss"), "`use_eaft_loss: true`"),
     ("buffer_size", _is_any_on("streaming"), "`streaming: true`"),
     ("adapter_folder", _is_given("adapter_name_or_path"), "`adapter_name_or_path`"),
-    ("quantization_type", _quantizes_to_nf4, "`quantization_bit: 4` with `quantization_method: bnb`"),
+    ("quantization_type", _quantizes_to_4_bits, "`quantization_bit: 4` with `quantization_method: bnb`"),
     ("liger_kernel_config", _is_any_on("use_liger_kernel"), "`use_liger_kernel: true`"),
     ("gradient_checkpointing_kwargs", _is_any_on("gradient_checkpointing"), "`gradient_checkpointing: true`"),
     ("use_unsloth_gc", _offloads_activations, "gradient checkpointing (`disable_gradient_checkpointing`)"),
@@ -193,6 +192,7 @@ READ_BY_CONTEXT: ConditionTable = (
     ("freeze_vision_tower freeze_multi_modal_* freeze_language_model", _has_towers, "a multimodal model"),
     ("enable_thinking preserve_thinking", _template_has("reasoning"), "a template of a reasoning model"),
     ("mix_strategy", _mixes_datasets, "several data sets"),
+    ("double_quantization", _quantizes_to_4_bits, "`quantization_bit: 4` with `quantization_method: bnb`"),
     ("init_special_tokens", _is_given("new_special_tokens_config"), "`new_special_tokens_config`"),
     ("badam_switch_mode badam_switch_interval badam_start_block", _sets_badam_mode("layer"), "`badam_mode: layer`"),
     ("badam_update_ratio badam_mask_mode", _sets_badam_mode("ratio"), "`badam_mode: ratio`"),
@@ -211,6 +211,8 @@ READ_BY_CONTEXT: ConditionTable = (
     ),
 )
 
+ALL_TABLES = (READ_BY_METHOD, READ_BY_STAGE, SWITCHED_OFF, READ_BY_SWITCH, READ_BY_CONTEXT)
+
 
 @cache
 def conditions_by_key(table: ConditionTable) -> Mapping[str, tuple[Condition, str]]:
@@ -226,7 +228,5 @@ def conditions_by_key(table: ConditionTable) -> Mapping[str, tuple[Condition, st
 
 
 def never_read(run: RunSettings, key: str) -> bool:
-    """True if LLaMA-Factory does not read the key under this stage, method or number of data sets, whatever its
-    value."""
-    tables = (conditions_by_key(table) for table in (READ_BY_METHOD, READ_BY_STAGE, READ_BY_NUMBER))
-    return any(key in conditions and not conditions[key][0](run) for conditions in tables)
+    """True if LLaMA-Factory does not read the key in this run, whatever its value."""
+    return any(key in conditions and not conditions[key][0](run) for conditions in map(conditions_by_key, ALL_TABLES))

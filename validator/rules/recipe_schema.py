@@ -8,7 +8,6 @@ severity."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from validator.errors import RecipeError
@@ -57,12 +56,20 @@ def check_schema(document: Document) -> list[Violation]:
     recipe = Keys(document.values, judged, admitted.possible_pairs)
     entries = {str(key): argument_entry(str(key), judged) for key in document.values}
     accepted = {key: argument for key, argument in entries.items() if argument is not None}
-    never_read = partial(read_conditions.never_read, run_of_values(document.values))
+    run = run_of_values(document.values)
+    wrong_values = list(
+        find_wrong_values(
+            document.values,
+            accepted,
+            lambda key: belongs_to_other_command(key) or read_conditions.never_read(run, key),
+        )
+    )
+    reported = {each.place.key for each in wrong_values}
     return [
         *remarks,
         *find_unknown_keys([key for key in entries if key not in accepted], recipe),
-        *find_wrong_values(document.values, accepted, never_read),
-        *find_removed_and_foreign_keys(accepted, recipe),
+        *wrong_values,
+        *find_removed_and_foreign_keys({key: accepted[key] for key in accepted if key not in reported}, recipe),
     ]
 
 
@@ -261,11 +268,12 @@ def _has_exact_type(value: Any, entry: ArgumentEntry) -> bool:
 
 
 def _is_accepted_anyway(key: str, value: Any) -> bool:
-    """True for two kinds of values that work although their type is wrong: a list in a key that LLaMA-Factory splits at
-    commas, if a list was measured to work, and true or false for `resume_from_checkpoint`
-    (transformers/trainer.py:Trainer.train)."""
+    """True for values that work although their type is wrong: a list in a key that LLaMA-Factory splits at commas, if a
+    list was measured to work; true or false for `resume_from_checkpoint` (transformers/trainer.py:Trainer.train); the
+    registry itself for `dataset_dir` (llamafactory/data/parser.py:get_dataset_list)."""
     if not isinstance(value, list):
-        return key == "resume_from_checkpoint" and isinstance(value, bool)
+        works = {"resume_from_checkpoint": bool, "dataset_dir": dict}
+        return key in works and isinstance(value, works[key])
     return all(isinstance(word, str) for word in value) and _measured_outcome(key, "list") == "."
 
 

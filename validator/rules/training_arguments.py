@@ -251,7 +251,10 @@ def limit_refused(run: RunSettings) -> Findings:
         most, least = run.args.number(f"{kind}_max_pixels"), run.args.number(f"{kind}_min_pixels")
         if most < least:
             found = f"`{kind}_max_pixels` {most:.0f} is below `{kind}_min_pixels` {least:.0f}"
-            yield f"{kind}_max_pixels", f"{found}; set `{kind}_max_pixels` to {least:.0f} or more"
+            if f"{kind}_max_pixels" in run.args.values:
+                yield f"{kind}_max_pixels", f"{found}; set `{kind}_max_pixels` to {least:.0f} or more"
+            else:
+                yield f"{kind}_min_pixels", f"{found}; set `{kind}_min_pixels` to {most:.0f} or less"
     if run.args.is_set("torch_empty_cache_steps") and run.args.number("torch_empty_cache_steps") <= 0:
         found = f"`torch_empty_cache_steps` is {run.args.get('torch_empty_cache_steps')}, not above 0"
         remedy = "write 1 or more, or remove `torch_empty_cache_steps` to never empty the cache"

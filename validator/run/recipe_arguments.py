@@ -102,6 +102,20 @@ def intended_value(key: str, value: Any) -> Any:
     return int(number or 0) if "int" in kinds and is_whole else number if "float" in kinds else None
 
 
+_MAX_POSSIBLE_CHOICES = 8
+
+
+def possible_values(key: str) -> tuple[str | float | bool, ...]:
+    """Return some values that a key may have: some of its choices, or small and large ones of its type."""
+    entry = tables.json_table("arguments")["arguments"].get(key, {})
+    choices, kinds = entry.get("choices") or (), str(entry.get("type")).split("|")
+    if choices:
+        return tuple(choices[:: -(-len(choices) // _MAX_POSSIBLE_CHOICES)])
+    if "bool" in kinds:
+        return (True, False)
+    return (1, 32, 4096) if "int" in kinds else (1e-6, 0.1, 1.0, 100.0) if "float" in kinds else ("x",)
+
+
 class HeaderLengths(NamedTuple):
     """Lengths in tokens of a typical sample and of the longest sample; None if the header block does not declare
     them."""

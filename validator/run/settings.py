@@ -365,7 +365,7 @@ def resolve(
         else None,
         workspace=workspace,
         machine_problem=problem,
-        is_unmodified=machine is None and host_ram_gib is None and not document.overridden,
+        is_unmodified=machine is None and host_ram_gib is None and not document.overrides,
         refused_keys=refused - values.keys(),
     )
 
