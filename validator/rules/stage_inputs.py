@@ -89,7 +89,9 @@ def _key_to_blame(run: RunSettings, row: Mapping[str, Any]) -> str:
     """Return the recipe's key because of which the model does not get the input of a row: `stage`, `template`, or an
     empty string if the model gets the input."""
     stage, given = run.task.stage, _INPUTS_OF_STAGE.get(run.task.stage)
-    if stage in row.get("stages", ()) or (given is not None and row["input"] not in given):
+    if "stages" in row:
+        return "stage" if stage in row["stages"] else ""
+    if given is not None and row["input"] not in given:
         return "stage"
     is_unknown = run.template is None and run.args.is_set("template")
     return "" if row["input"] in _TEXT_INPUTS or _template_media(run) or is_unknown else "template"
