@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
@@ -105,23 +106,36 @@ class ReleaseRange:
     @cached_property
     def stand_ins(self) -> list[ReleasePair]:
         """Pairs (LLaMA-Factory release, transformers release), newest first, by which the recipe is judged if the
-        tables hold no release of the transformers range in its header block. Empty if the tables hold such a release,
-        or if the header block has no transformers range.
+        tables hold no release of the ranges in its header block. Empty if the tables hold such releases, or if no
+        release can stand in.
 
-        The lowest transformers release of the range decides. For each LLaMA-Factory release that accepts this release,
-        the nearest transformers release of the same major version stands in: at or below the lowest release if
-        possible, else above it. Raises RecipeError if the range is malformed."""
-        transformers_range = self._wanted.get("transformers")
-        if transformers_range is None or self._admitted:
+        If the LLaMA-Factory range lies before every release of the tables, the oldest one stands in. The lowest
+        transformers release of the range decides. For each LLaMA-Factory release that accepts this release, the nearest
+        transformers release of the same major version stands in: at or below the lowest release if possible, else
+        above it. Raises RecipeError if a range is malformed."""
+        if not self._asked or self._admitted:
             return []
+        table, oldest = tables.json_table("arguments")["releases"], self.oldest_stand_in
+        wanted, transformers_range = self._wanted.get("llamafactory"), self._wanted.get("transformers")
+        if transformers_range is None:
+            return [(oldest, version) for version in table[oldest]["transformers"]] if oldest else []
         lowest_release = _least_release(transformers_range)
         return [
             (release, version)
-            for release, facts in tables.json_table("arguments")["releases"].items()
-            if range_admits(self._wanted.get("llamafactory"), release)
+            for release, facts in table.items()
+            if (release == oldest or range_admits(wanted, release))
             and range_admits(f">={facts['oldest']}, <={facts['transformers'][0]}", lowest_release)
             for version in _nearest_releases(facts["transformers"], lowest_release)
         ]
+
+    @property
+    def oldest_stand_in(self) -> str | None:
+        """The oldest LLaMA-Factory release of the tables, if the range in the recipe's header block lies before it;
+        else None. Raises RecipeError if the range is malformed."""
+        wanted, oldest = self._wanted.get("llamafactory"), known_pairs()[-1][0]
+        if wanted is None or any(range_admits(wanted, release) for release, _ in known_pairs()):
+            return None
+        return oldest if range_admits(f"<={oldest}", _least_release(wanted)) else None
 
     @cached_property
     def required_pairs(self) -> list[ReleasePair]:
@@ -190,15 +204,23 @@ class ReleaseRange:
         return any(is_at_least(pair, since) and not (until and is_at_least(pair, until)) for pair in self._judged)
 
     @cached_property
+    def judged_pairs(self) -> list[ReleasePair]:
+        """Pairs of `required_pairs`, or only the newest pair of the tables if the ranges in the recipe's header block
+        are malformed or allow no release of the tables."""
+        try:
+            return self.required_pairs
+        except RecipeError:
+            return [newest_pair()]
+
+    @cached_property
     def _judged(self) -> list[ReleasePair]:
         """The pairs by which `requires` judges. A pair that stands in for releases which the tables lack has the lowest
         transformers release of the range in the header block."""
-        try:
-            pairs = self.required_pairs
-            lowest = _least_release(self._wanted["transformers"]) if self.stand_ins else ""
-        except RecipeError:
-            return [newest_pair()]
-        return [(factory, lowest or version) for factory, version in pairs]
+        with suppress(RecipeError):
+            if "transformers" in self._wanted and self.stand_ins:
+                lowest = _least_release(self._wanted["transformers"])
+                return [(factory, lowest) for factory, _ in self.judged_pairs]
+        return self.judged_pairs
 
     @cached_property
     def older_effects(self) -> frozenset[str]:

@@ -54,6 +54,24 @@ def ppo_needs(run: RunSettings) -> Findings:
             yield key, f"`{key}` is refused with a LoRA reward model; {remedy}"
 
 
+@rule("TRA511", ERROR, until="llamafactory 0.9.4")
+def ppo_accumulates(run: RunSettings) -> Findings:
+    """PPO accumulates gradients under DeepSpeed on several devices.
+
+    Why: trl's step enters `no_sync` of DeepSpeed 0.16 and later for all micro batches but the last: "no_sync context
+    manager is incompatible with gradient partitioning logic of ZeRO stage 3", and of stage 2; under stages 0 and 1 "It
+    is illegal to call Engine.step() inside no_sync context manager" (all four seen in runs on two processes).
+    Source: llamafactory/train/ppo/trainer.py:CustomPPOTrainer.__init__,
+    accelerate/accelerator.py:Accelerator.accumulate, deepspeed/runtime/engine.py:DeepSpeedEngine.no_sync
+    Fix: `gradient_accumulation_steps: 1`, with a larger `per_device_train_batch_size` for as many samples in a step,
+    or DeepSpeed 0.15.4.
+    """
+    accumulates = run.task.stage == "ppo" and run.batch.accumulation > 1
+    if accumulates and run.deepspeed and run.batch.world_size > 1:
+        found = "stage ppo stops at the first step if it accumulates gradients under DeepSpeed 0.16 or later"
+        yield "gradient_accumulation_steps", f"{found}; set `gradient_accumulation_steps: 1`, or use DeepSpeed 0.15.4"
+
+
 @rule("TRA503", ERROR)
 def smoothing_refused(run: RunSettings) -> Findings:
     """Label smoothing is set for a preference loss that has none.

@@ -236,11 +236,13 @@ def quantization_not_sharded(run: RunSettings) -> Findings:
 def checkpoint_not_sharded(run: RunSettings) -> Findings:
     """The checkpoint is quantized in a way that ZeRO-3 and FSDP cannot shard.
 
-    Why: fails when the model is configured, after the whole data set is tokenized on every rank.
+    Why: fails when the model is configured, after the whole data set is tokenized on every rank. LLaMA-Factory 0.9.4
+    and later load weights in FP8 in 16 bits, and older releases refuse them, too.
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization
     Fix: ZeRO-2 or plain data parallel, or the unquantized model with `quantization_bit: 4`.
     """
-    kind, way = run.quantization.kept_method, _sharding_name(run)
+    older = run.releases.requires(until="llamafactory 0.9.4")
+    kind, way = run.quantization.checkpoint if older else run.quantization.kept_method, _sharding_name(run)
     if kind and way:
         found = f"the checkpoint is {kind}-quantized, which {way} cannot shard"
         yield "model_name_or_path", f"{found}; use DeepSpeed ZeRO-2, or train without DeepSpeed and FSDP"

@@ -51,8 +51,7 @@ def check_schema(document: Document) -> list[Violation]:
     outside of the choices."""
     admitted = ReleaseRange(document.header)
     remarks = list(_release_range_problems(document.header, admitted))
-    unclear = any(each.severity is Severity.WARNING for each in remarks)
-    judged = [releases.newest_pair()] if unclear else admitted.required_pairs
+    judged = admitted.judged_pairs
     recipe = Keys(document.values, judged, admitted.possible_pairs)
     entries = {str(key): argument_entry(str(key), judged) for key in document.values}
     accepted = {key: argument for key, argument in entries.items() if argument is not None}
@@ -76,10 +75,15 @@ def check_schema(document: Document) -> list[Violation]:
 def _release_range_problems(header: Mapping[str, Any], admitted: ReleaseRange) -> Iterator[Violation]:
     try:
         pairs = admitted.required_pairs
-        if admitted.stand_ins:
-            near = dict.fromkeys(version for _, version in pairs)
-            message = f"transformers {header['transformers']} is not a known release; judged as {' and '.join(near)}"
-            yield Violation("SCH008", Severity.NOTE, Place(("transformers",), key="transformers"), message)
+        if not admitted.stand_ins:
+            return
+        near, oldest = " and ".join(dict.fromkeys(version for _, version in pairs)), admitted.oldest_stand_in
+        field, severity = ("llamafactory", Severity.WARNING) if oldest else ("transformers", Severity.NOTE)
+        message = f"{field} {header[field]} is not a known release; judged as {near}"
+        if oldest:
+            found = f"{field} {header[field]} is older than the releases that are known"
+            message = f"{found}; judged as {oldest} with transformers {near}, which may take and know more"
+        yield Violation("SCH008", severity, Place((field,), key=field), message)
     except RecipeError as err:
         field = next(name for name in releases.RELEASE_FIELDS if header.get(name) is not None)
         yield Violation(

@@ -1,0 +1,26 @@
+"""benchmarks/public_reports/replay.py: what check says of the public reports, which must not get worse."""
+
+from __future__ import annotations
+
+import figures
+import pytest
+from public_reports import replay
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[replay.Replayed]:
+    return replay.replayed()
+
+
+def test_a_run_that_went_out_of_memory_is_never_said_to_fit(rows: list[replay.Replayed]) -> None:
+    assert not [row.report["thread"] for row in rows if row.out_of_memory_unseen]
+
+
+def test_no_answer_has_become_wrong(rows: list[replay.Replayed]) -> None:
+    assert not [row.report["thread"] for row in rows if row.report["first"] == "right" and not row.is_right]
+    assert replay.recorded_figures()["right_now"] >= figures.recorded()["reports"]["right_now"]
+
+
+def test_each_report_is_told_once(rows: list[replay.Replayed]) -> None:
+    threads = [row.report["thread"] for row in rows]
+    assert len(set(threads)) == len(threads) == 30
