@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,20 @@ def test_a_recipe_in_json_is_judged_in_full() -> None:
 def test_an_earlier_release_reads_a_recipe_in_json() -> None:
     block = '# /// recipe\n# llamafactory: "<0.9.5"\n# ///\n'  # which OmegaConf reads as a comment
     assert "LOA007 error 1:1" not in found("run.json", block + json.dumps(RUN, indent=1), "1xa100-80g")
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_llamafactory_reads_the_renamed_file_and_not_the_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    from llamafactory.hparams.parser import read_args
+
+    for name in ("run.json", "run.yaml"):
+        Path(name).write_text(json.dumps(RUN, indent="\t"))
+    monkeypatch.setattr(sys, "argv", ["llamafactory-cli", "run.yaml"])
+    assert read_args() == RUN
+    monkeypatch.setattr(sys, "argv", ["llamafactory-cli", "run.json"])
+    with pytest.raises(AttributeError, match="'PosixPath' object has no attribute 'read'"):
+        read_args()
 
 
 def test_fixes_of_a_recipe_in_json_write_json() -> None:

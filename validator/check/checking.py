@@ -86,7 +86,7 @@ def check_document(
     `guarded`: quote nothing from files outside of the recipe's repository; False only if the person who runs the check
     trusts the recipe."""
     may_be_json = document.judgeable or document.path.endswith(".json")
-    if may_be_json and document.text.strip() and not (document.header or file_kinds.is_meant_as_recipe(document.text)):
+    if may_be_json and not document.header and file_kinds.is_strange(document.text):
         return unrecognised_report(document.path)
     if document.judgeable and document.values:
         return check_recipe(document, machine, host_ram_gib, trial, guarded)[0]

@@ -66,9 +66,10 @@ def kind_of_file(path: str) -> FileKind:
 
 def kind_of_text(text: str) -> FileKind:
     """Return the kind of a file that holds this text. The text may be broken, and cut off behind its beginning."""
-    outline, rows = outline_of(text), _rows()
+    outline = outline_of(text)
     keys = _meant_keys(outline)
-    for name, row in rows.items():
+    for name in _kind_names():
+        row = _row(name)  # parsed only now: most files are told by the first rows
         if name == RECIPE and (_is_surely_recipe(keys) or find_header_block(text)):
             return FileKind(RECIPE, row["is"])
         if name == REGISTRY and _is_registry(outline):
@@ -76,7 +77,7 @@ def kind_of_text(text: str) -> FileKind:
         if _has_form(outline, row) and (_holds_keys(keys, row) or _holds_text(text, row)):
             return _kind_with_advice(name, row, text)
     if _is_likely_recipe(keys):
-        return FileKind(RECIPE, rows[RECIPE]["is"])
+        return FileKind(RECIPE, _row(RECIPE)["is"])
     return FileKind(UNKNOWN)
 
 
@@ -89,10 +90,12 @@ def require_recipe(path: str) -> None:
         raise RecipeError(f"`{path}` is {kind.words}, not a recipe; {advice}")
 
 
-def is_meant_as_recipe(text: str) -> bool:
-    """True if a file of no kind that is known may be meant as a recipe: at least half of the keys at its top are taken
-    by a command of LLaMA-Factory, were taken by an earlier release, or are written for one by users of other trainers.
-    True for a file without keys."""
+def is_strange(text: str) -> bool:
+    """True if a text holds keys, is of no kind that is known, and is probably not meant as a recipe either: most of its
+    keys are taken by no command of LLaMA-Factory, were taken by no earlier release, and are not written for one by
+    users of other trainers."""
+    if kind_of_text(text).name != UNKNOWN:
+        return False
     arguments, strangers = tables.json_table("arguments"), tables.yaml_table("strangers")
     known = (arguments["arguments"], arguments["elsewhere"], tables.yaml_table("renamed"))
     keys = outline_of(text).keys
@@ -101,20 +104,24 @@ def is_meant_as_recipe(text: str) -> bool:
         for key in keys
         if any(key in each for each in known) or (key in strangers and "belongs" not in strangers[key])
     ]
-    return 2 * len(meant) >= len(keys)
+    return 2 * len(meant) < len(keys)
 
 
 @cache
-def _rows() -> Mapping[str, Mapping[str, Any]]:
-    table = tables.yaml_table("file_kinds")
-    return {name: table[name] for name in table if name != "advice"}
+def _kind_names() -> tuple[str, ...]:
+    return tuple(name for name in tables.yaml_table("file_kinds") if name != "advice")
+
+
+def _row(name: str) -> Mapping[str, Any]:
+    row: Mapping[str, Any] = tables.yaml_table("file_kinds")[name]
+    return row
 
 
 def _meant_keys(outline: Outline) -> frozenset[str]:
     """Return the keys at the top of a file. `stage` is left out if its value is no stage of LLaMA-Factory: other
     programs have that key, too."""
     word = re.match(r"[\"']?(\w*)", outline.keys.get("stage", ""))
-    is_other = word is not None and word[1].lower() not in _rows()[RECIPE]["stages"]
+    is_other = word is not None and word[1].lower() not in _row(RECIPE)["stages"]
     return frozenset(outline.keys) - ({"stage"} if is_other else set())
 
 
@@ -139,14 +146,14 @@ def _holds_text(text: str, row: Mapping[str, Any]) -> bool:
 
 def _is_surely_recipe(keys: frozenset[str]) -> bool:
     """True for a file for training with LLaMA-Factory: not for another trainer, nor for chat and export."""
-    row = _rows()[RECIPE]
+    row = _row(RECIPE)
     used = keys & {*row["sure"]}
     return len(used) >= _MIN_SURE_KEYS and bool(used & {*row["own"]}) and bool(used & {*row["train"]})
 
 
 def _is_likely_recipe(keys: frozenset[str]) -> bool:
     """True if a file holds keys that LLaMA-Factory alone reads, and most of its keys are LLaMA-Factory's."""
-    if not (keys & {*_rows()[RECIPE]["own"]} or keys >= {"model_name_or_path", "dataset"}):
+    if not (keys & {*_row(RECIPE)["own"]} or keys >= {"model_name_or_path", "dataset"}):
         return False
     known = tables.json_table("arguments")["arguments"]
     return 2 * sum(key in known for key in keys) >= len(keys)
@@ -155,7 +162,7 @@ def _is_likely_recipe(keys: frozenset[str]) -> bool:
 def _is_registry(outline: Outline) -> bool:
     """True if at least half of the values in a JSON object are mappings that say where data are. An entry may hold
     keys that are misspelt, but most of its keys must be those of an entry."""
-    row = _rows()[REGISTRY]
+    row = _row(REGISTRY)
     entries = [inner for inner in outline.inner.values() if inner & {*row["source"]} or inner >= {"columns", "tags"}]
     alike = [inner for inner in entries if 2 * len(inner & {*row["entry"]}) > len(inner)]
     return bool(alike) and 2 * len(alike) >= len(outline.keys)
@@ -164,7 +171,7 @@ def _is_registry(outline: Outline) -> bool:
 def _kind_with_advice(name: str, row: Mapping[str, Any], text: str) -> FileKind:
     if name in _JUDGED:
         return FileKind(name, row["is"])
-    advice = tables.yaml_table("file_kinds")["advice"][row["advice"]]
+    advice = _row("advice")[row["advice"]]
     if row["advice"] != "script" or name == "python":
         return FileKind(name, row["is"], advice)
     words, wanted = next(_training_by_script(text), ("", advice))
