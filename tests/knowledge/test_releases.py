@@ -181,7 +181,7 @@ def test_training_starts_with_a_release_in_the_range_only(tmp_path: Path, monkey
      ("2.10", False), (">=2.8", False), (2.7, True), (None, False), ("new", False)],
 )  # fmt: skip
 def test_the_default_optimizer_is_that_of_the_oldest_torch(torch: object, older: bool) -> None:
-    assert ReleaseRange({"torch": torch}).may_be_before_torch(8) is older
+    assert ReleaseRange({"torch": torch}).requires(until="torch 2.8.0") is older
     assert run_of_values({}, header={"torch": torch}).args.get("optim") == (
         "adamw_torch" if older else "adamw_torch_fused"
     )
@@ -289,6 +289,14 @@ FACTS = [
     ("rules/launch_environment.py", "real runs, torch 2.13", "what was seen"),
     ("doctor/start_checks.py", "seen with 2.60", "what was seen"),
     ("submit/skypilot.py", "of 0.14.1", "where the keys were read"),
+    ("rules/deepspeed_releases.py", "LLaMA-Factory up to 0.9.4", "the last that asks for a release of DeepSpeed"),
+    ("rules/deepspeed_releases.py", "LLaMA-Factory 0.9.5", "the first that takes all"),
+    ("rules/deepspeed_releases.py", "# llamafactory: 0.9.5", "the first that takes all"),
+    ("rules/deepspeed_releases.py", "DeepSpeed 0.17.6", "since when gradients of bf16 are summed in bf16"),
+    ("rules/deepspeed_releases.py", "DeepSpeed 0.16.4", "since when weights are split over devices"),
+    ("run/deepspeed.py", "deepspeed 0.17.6", "since when stage 0 has all states on every device"),
+    ("run/deepspeed.py", "deepspeed 0.18.5", "until when it has them in any case"),
+    ("run/deepspeed.py", "up to 0.17.5", "the last that sums gradients of bf16 in fp32"),
 ]
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from validator import escaping
@@ -144,11 +145,12 @@ def _finding_key(diagnostic: Diagnostic) -> _FindingKey:
 class CheckOptions(NamedTuple):
     """Options of `check_files`, in the order of its parameters. `machine`: the machine to judge for; None for the
     recipe's. `host_ram_gib`: GiB of main memory per node; None for the usual server's. `trial`: a function that adds
-    simulations to a run; None for no simulation."""
+    simulations to a run; None for no simulation. `installed`: releases of packages that the run will find."""
 
     machine: str | None
     host_ram_gib: float | None
     trial: judge.Simulate | None
+    installed: judge.Installed = MappingProxyType({})
 
 
 class FixRequest(NamedTuple):

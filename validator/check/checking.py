@@ -3,7 +3,7 @@ on memory. Also the reasons why the memory of a run was not judged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from validator import __version__
@@ -16,7 +16,7 @@ from validator.finding import Diagnostic, FileReport, NotJudged, Report, Severit
 from validator.knowledge import file_kinds
 from validator.recipe import known_folders, safe_read
 from validator.recipe.omegaconf import WRITTEN_TWICE
-from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe
+from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe, with_missing_header_fields
 from validator.rules import all_rules, recipe_schema
 from validator.rules.problems import RuleFinding
 from validator.rules.rule import Violation
@@ -27,6 +27,8 @@ from validator.wording import clip
 _FILES_FOR_PROCESSES = 64  # files, for which several processes are quicker than one
 # A run -> the same with simulations at hand
 Simulate = Callable[[RunSettings], RunSettings]
+Installed = Mapping[str, str]
+_NOTHING_INSTALLED: Installed = {}
 # Keys and values that LLaMA-Factory does not take
 _MISREAD_CODES = ("SCH001", "SCH002", "SCH004")
 
@@ -36,18 +38,20 @@ def check_files(
     machine: str | None = None,
     host_ram_gib: float | None = None,
     trial: Simulate | None = None,
+    installed: Installed = _NOTHING_INSTALLED,
 ) -> Report:
     """Return all findings of all subjects. A subject is a file, a folder (for the files in it that are judged), `-` for
     standard input, or a document that has been read already. `machine`, `host_ram_gib`: judge for this machine
     and main memory instead of the recipe's. `trial`: a function that adds simulations to a run; None for no simulation.
-    Never raises."""
+    `installed`: releases of packages that the run will find, by name, if the recipe's header block names none. Never
+    raises."""
 
     def report(one: str | Document | FileReport) -> FileReport:
         if isinstance(one, FileReport):
             return one
         if isinstance(one, Document):
-            return check_document(one, machine, host_ram_gib, trial)
-        return check_file(one, machine, host_ram_gib, trial)
+            return check_document(one, machine, host_ram_gib, trial, installed)
+        return check_file(one, machine, host_ram_gib, trial, installed)
 
     items = [one for each in subjects for one in ([each] if isinstance(each, Document) else expand_path(each))]
     if len(items) < _FILES_FOR_PROCESSES or trial or "-" in subjects:
@@ -58,7 +62,11 @@ def check_files(
 
 
 def check_file(
-    path: str, machine: str | None = None, host_ram_gib: float | None = None, trial: Simulate | None = None
+    path: str,
+    machine: str | None = None,
+    host_ram_gib: float | None = None,
+    trial: Simulate | None = None,
+    installed: Installed = _NOTHING_INSTALLED,
 ) -> FileReport:
     """Return all findings of one file, which is judged as what it holds: a recipe, a DeepSpeed file, an Accelerate
     file or a data set registry. Of any other kind a note says what the file is. A file of no kind that is known is
@@ -67,7 +75,7 @@ def check_file(
     document = load_recipe(path) if path == "-" else None
     kind = file_kinds.kind_of_text(document.text) if document else file_kinds.kind_of_file(path)
     if kind.may_be_recipe:
-        report = check_document(document or load_recipe(path), machine, host_ram_gib, trial)
+        report = check_document(document or load_recipe(path), machine, host_ram_gib, trial, installed)
     else:
         report = check_other_file(path, kind)
     if not report.diagnostics or path == "-" or known_folders.is_in_repository(path, path):
@@ -80,15 +88,18 @@ def check_document(
     machine: str | None = None,
     host_ram_gib: float | None = None,
     trial: Simulate | None = None,
+    installed: Installed = _NOTHING_INSTALLED,
     guarded: bool = True,
 ) -> FileReport:
-    """Return all findings of a recipe that has been read. `machine`, `host_ram_gib`, `trial`: as in `check_files`.
+    """Return all findings of a recipe that has been read. `machine`, `host_ram_gib`, `trial`, `installed`: as in
+    `check_files`.
     `guarded`: quote nothing from files outside of the recipe's repository; False only if the person who runs the check
     trusts the recipe."""
     may_be_json = document.judgeable or document.path.endswith(".json")
     if may_be_json and not document.header and file_kinds.is_strange(document.text):
         return unrecognised_report(document.path)
     if document.judgeable and document.values:
+        document = with_missing_header_fields(document, installed)
         return check_recipe(document, machine, host_ram_gib, trial, guarded)[0]
     report = FileReport(document.path, sort_findings(document.problems), sources={document.path: document.text})
     if document.judgeable:

@@ -85,11 +85,12 @@ def command(
         if fix or diff:
             from validator.check import autofix  # which a check alone does not need
 
-            target = autofix.CheckOptions(machine, host_ram, trial)
+            target = autofix.CheckOptions(machine, host_ram, trial, options.installed_releases())
             fix_and_exit(
                 paths, autofix.FixRequest(target, Selection(select, ignore), unsafe, diff, staged), form, strict
             )
-        check_files.check_and_exit(paths, machine, host_ram, form, strict, select, ignore, trial)
+        installed = options.installed_releases()
+        check_files.check_and_exit(paths, machine, host_ram, form, strict, select, ignore, trial, installed)
 
 
 def _default_paths() -> list[str]:

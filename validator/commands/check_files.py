@@ -24,12 +24,14 @@ def check_and_exit(
     select: tuple[str, ...] = (),
     ignore: tuple[str, ...] = (),
     trial: judge.Simulate | None = None,
+    installed: judge.Installed | None = None,
 ) -> NoReturn:
     """Print every finding of the files, and exit with code 1 if one of them is an error (with `strict`, also a
     warning). `paths` are files, or names of catalogue recipes. `machine` and `host_ram` replace those of the recipes.
     `select` and `ignore` are rule codes or their beginnings. `trial` adds simulations to a run (None: memory is judged
-    by formulas)."""
-    report = judge.check_files([resolve_path_or_name(path) for path in paths], machine, host_ram, trial)
+    by formulas). `installed` are the releases of packages that the run will find (None: not known)."""
+    subjects = [resolve_path_or_name(path) for path in paths]
+    report = judge.check_files(subjects, machine, host_ram, trial, installed or {})
     if select or ignore:
         from validator.check.suppression import Selection
 

@@ -15,7 +15,7 @@ from validator.commands import options
 from validator.finding import FileReport, Severity
 from validator.output import explain_text, findings
 from validator.output.terminal import emit
-from validator.recipe.recipe_file import load_with_overrides, with_header_fields
+from validator.recipe.recipe_file import load_with_overrides, with_header_fields, with_missing_header_fields
 
 # Changes that are simulated, where what the run needs is: each takes seconds.
 _MAX_SIMULATED_CHANGES = 6
@@ -49,6 +49,7 @@ def command(
     recipe, overrides = locate_recipe(recipe, overrides)
     with options.open_simulator(simulate, _MAX_SIMULATED_CHANGES) as trial:
         document = with_header_fields(load_with_overrides(recipe, overrides), network=network, price=price)
+        document = with_missing_header_fields(document, options.installed_releases())
         report, run = check_recipe(document, machine, host_ram, trial)
         explanation = explain(
             run, overrides, report.diagnostics, options.simulation_of(run) if simulate else None, energy

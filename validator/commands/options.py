@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
@@ -31,6 +31,7 @@ MACHINE_HELP = "Target, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memor
 _HOURS_PER_YEAR = 8760  # hours
 _MAX_HOST_RAM_GIB = 1 << 20  # of a node: more than any has, and less than what no longer is a size
 _HOST_RAM_KEY = "main memory of this machine"
+_INSTALLED_KEY = "releases of packages on this machine"
 
 
 class NoAcceleratorError(click.ClickException):
@@ -72,7 +73,8 @@ def require_known_machine(_context: click.Context, _parameter: click.Parameter, 
 def _this_machine(context: click.Context) -> str:
     """Return the name of this machine, such as `8xa100-80g`, and print the machine and notes on it to standard error.
     Raises NoAcceleratorError if the machine has no accelerator."""
-    from validator.machine import this_machine  # runs the programs of the drivers: only where it is asked for
+    from validator.knowledge import releases
+    from validator.machine import installed_packages, this_machine  # runs drivers' programs: only where it is asked for
 
     try:
         machine = this_machine.require_machine()
@@ -81,7 +83,15 @@ def _this_machine(context: click.Context) -> str:
     for line in (f"this machine: {machine}", *(note.text for note in machine.notes())):
         print_lines(line, err=True)
     context.meta[_HOST_RAM_KEY] = machine.host_ram_gib
+    context.meta[_INSTALLED_KEY] = installed_packages.find_installed().versions(releases.ENGINE_FIELDS)
     return machine.machine
+
+
+def installed_releases() -> Mapping[str, str]:
+    """Return the releases of DeepSpeed and torch on this machine, by name, if `--machine auto` was given; else an empty
+    mapping."""
+    installed: Mapping[str, str] = click.get_current_context().meta.get(_INSTALLED_KEY, {})
+    return installed
 
 
 class NumberInRange(click.FloatRange):

@@ -13,14 +13,16 @@ import click
 from validator.catalogue.bundled_recipes import locate_recipe
 from validator.commands import options, preflight
 from validator.entry import OutputError
+from validator.knowledge import releases
 from validator.launch import device_allocation as targets
 from validator.launch import local_launch, resume
 from validator.launch import short_run as smoking
 from validator.launch.device_allocation import DeviceAllocation
 from validator.launch.local_launch import LocalLaunch, lock_output_dir
+from validator.machine.installed_packages import find_installed
 from validator.output.terminal import print_lines
 from validator.processes import END_SIGNALS
-from validator.recipe.recipe_file import Document, load_with_overrides
+from validator.recipe.recipe_file import Document, load_with_overrides, with_missing_header_fields
 from validator.run.settings import RunSettings, resolve
 
 
@@ -64,10 +66,13 @@ def command(
     recipe, overrides = locate_recipe(recipe, overrides)
     document = load_with_overrides(recipe, overrides)
     target = _launch_machine(document, machine, dry_run)
+    # A dry run where no device is may be for a machine with other packages.
+    installed = find_installed().versions(releases.ENGINE_FIELDS) if target.accelerators or not dry_run else {}
+    document = with_missing_header_fields(document, installed)
     run = preflight.check_before_start(document, target, host_ram, dry_run)
     if smoke:  # judged as the whole run
         overrides = (*overrides, *smoking.smoke_overrides(run))
-        run = resolve(load_with_overrides(recipe, overrides), target.machine)
+        run = resolve(with_missing_header_fields(load_with_overrides(recipe, overrides), installed), target.machine)
     prepared = local_launch.build_launch(run, overrides, target.device_env)
     # Several nodes share an output folder.
     with lock_output_dir(prepared.output) if prepared.launch.nodes == 1 and not dry_run else nullcontext() as lock:

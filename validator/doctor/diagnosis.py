@@ -20,11 +20,12 @@ from validator.doctor import (
 )
 from validator.doctor.check_result import Check, CheckContext, CheckResult
 from validator.errors import RecipeError
-from validator.knowledge import devices
+from validator.knowledge import devices, releases
 from validator.launch.device_allocation import DeviceAllocation, allocate_devices, allocate_for_machine
 from validator.machine.driver import DriverError
+from validator.machine.installed_packages import find_installed
 from validator.machine.this_machine import detect_machine
-from validator.recipe.recipe_file import Document
+from validator.recipe.recipe_file import Document, with_missing_header_fields
 from validator.run.settings import RunSettings, resolve
 
 CHECKS: dict[str, Check] = {
@@ -96,6 +97,8 @@ def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
         assumed = devices.parse_machine(machine) if machine else None
         run, context = None, with_devices(CheckContext(recipe_machine=assumed))
     else:
+        if machine is None:
+            document = with_missing_header_fields(document, find_installed().versions(releases.ENGINE_FIELDS))
         run, context = run_and_context(document, machine)
         allocation = context.allocation or DeviceAllocation()
         target = allocation.machine or machine

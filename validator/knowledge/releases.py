@@ -1,5 +1,5 @@
-"""Releases of LLaMA-Factory, transformers and torch: the releases in the tables, the releases that a recipe's header
-block allows, and what older releases do differently in memory (data/older.yaml)."""
+"""Releases of LLaMA-Factory, transformers, DeepSpeed and torch: the releases in the tables, the releases that a
+recipe's header block allows, and what older releases do differently in memory (data/older.yaml)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from validator.knowledge import tables
 from validator.wording import clip
 
 RELEASE_FIELDS = ("llamafactory", "transformers")
-_DEVELOPMENT_SUFFIX = re.compile(r"\.(?:dev|post)\d*(?=\+|$)")
+ENGINE_FIELDS = ("deepspeed", "torch")  # whose releases are in data/releases.yaml
+ALL_FIELDS = (*RELEASE_FIELDS, *ENGINE_FIELDS)
+_DEVELOPMENT_SUFFIX = re.compile(r"\.(?:dev|post)\d*$")
 _LEADING_DIGITS = re.compile(r"(?:^|\.)(\d*)")  # of each part of a version
 _MAX_DIGITS = 10  # digits, which no part of a version has
 # Comparison -> how a version may be ordered to its limit: below (-1), equal or above (1). None means equal.
 _COMPARISONS = {">=": (0, 1), "<=": (0, -1), "==": (0,), "!=": (1, -1), ">": (1,), "<": (-1,), "": (0,)}
 _MAX_RANGE_LENGTH = 200  # characters of a range
+_SERIES = re.compile(r"(\d{1,9})\.(\d{1,9})")
 ReleasePair = tuple[str, str]
 
 
@@ -88,13 +91,15 @@ def is_at_least(pair: ReleasePair, limit: str) -> bool:
 
 
 class ReleaseRange:
-    """The releases that a recipe allows by `llamafactory`, `transformers` and `torch` in its header block. A recipe
-    without these ranges is judged by the newest pair of LLaMA-Factory and transformers releases."""
+    """The releases that a recipe allows by `llamafactory`, `transformers`, `deepspeed` and `torch` in its header block.
+    A recipe without these ranges is judged by the newest pair of LLaMA-Factory and transformers releases, and by the
+    verified releases of DeepSpeed and torch."""
 
     def __init__(self, header: Mapping[str, Any] | None = None) -> None:
         header = header or {}
-        self._wanted = {name: header[name] for name in (*RELEASE_FIELDS, "torch") if header.get(name) is not None}
+        self._wanted = {name: header[name] for name in ALL_FIELDS if header.get(name) is not None}
         self._asked = [f"{name} {self._wanted[name]}" for name in RELEASE_FIELDS if name in self._wanted]
+        self._engines: dict[str, tuple[str, ...]] = {}
 
     @cached_property
     def _admitted(self) -> list[ReleasePair]:
@@ -200,7 +205,13 @@ class ReleaseRange:
         but not `until`. Each limit names its package, such as "transformers 5.0.0", and is compared with the pair's
         release of this package; empty: no limit. If the tables hold no transformers release that the header block
         allows, the lowest release of its range is compared. If a range in the header block is malformed, only the
-        newest pair is checked."""
+        newest pair is checked.
+
+        Limits of DeepSpeed or torch, which both name the same package, are compared with `engine_releases`."""
+        package = (since or until).partition(" ")[0]
+        if package in ENGINE_FIELDS:
+            between = f">={since.partition(' ')[2] or 0}{until and ', <' + until.partition(' ')[2]}"
+            return any(range_admits(between, release) for release in self.engine_releases(package))
         return any(is_at_least(pair, since) and not (until and is_at_least(pair, until)) for pair in self._judged)
 
     @cached_property
@@ -242,33 +253,58 @@ class ReleaseRange:
         each = (changes.get(pair_name(pair), {}).get(key, {}) for pair in self.possible_pairs)
         return {fields.get("default", newest_one) for fields in each}
 
-    def may_be_before_torch(self, minor: int) -> bool:
-        """True if the recipe's torch range allows a release before 2.`minor`. False if the recipe states no torch
-        range, or a malformed range."""
-        return "torch" in self._wanted and self._admits_torch(range(minor))
+    def engine_releases(self, package: str) -> tuple[str, ...]:
+        """Releases of DeepSpeed or torch that the recipe must run with, newest first: those that its header block
+        allows and LLaMA-Factory accepts. If there are none of both, those that the header block allows, or else the
+        lowest release that its range names. Without a range, or with a malformed one, the verified release, or the
+        newest one before it that LLaMA-Factory accepts."""
+        if package not in self._engines:
+            self._engines[package] = self._find_engine_releases(package)
+        return self._engines[package]
 
-    def may_be_since_torch(self, minor: int) -> bool:
-        """True if the recipe's torch range allows 2.`minor` or a later release. True also if the recipe states no torch
-        range, or a malformed range."""
-        return self._admits_torch(range(minor, 100)) or not self.may_be_before_torch(minor)
+    def _find_engine_releases(self, package: str) -> tuple[str, ...]:
+        verified, wanted = verified_release(package), self._wanted.get(package)
+        if wanted is None and not self._asked:
+            return (verified,)
+        table, accepted = tables.yaml_table("releases")[package]["releases"], self.accepted_ranges(package)
+        with suppress(RecipeError):
+            if wanted is not None:
+                named = [one for one in _named_releases(wanted) if not any(range_admits(one, each) for each in table)]
+                allowed = [release for release in (*named, *table) if range_admits(_series_range(wanted), release)]
+                both = [one for one in allowed if any(range_admits(each, one) for each in accepted.values())]
+                return tuple(both or allowed or [_least_release(wanted)])
+        until_verified = [release for release in table if range_admits(f"<={verified}", release)]
+        newest = (next(one for one in until_verified if range_admits(each, one)) for each in accepted.values())
+        return tuple(dict.fromkeys(newest))
 
-    def _admits_torch(self, minors: range) -> bool:
-        torch_range = self._wanted.get("torch")
-        try:
-            return any(range_admits(torch_range, f"2.{minor}.{patch}") for minor in minors for patch in range(3))
-        except RecipeError:
-            return False
+    def accepted_ranges(self, package: str) -> dict[str, str | None]:
+        """Return the range of DeepSpeed or torch releases that LLaMA-Factory accepts, by each release of LLaMA-Factory
+        that the recipe must run with, newest first. The range is None if LLaMA-Factory accepts every release."""
+        accepted = tables.yaml_table("releases")[package]["accepted"]
+        return {factory: accepted.get(factory) for factory, _ in self._judged}
+
+    def malformed(self) -> Iterator[tuple[str, str]]:
+        """Yield (field, reason) for each field of the header block (deepspeed, torch) whose value is no range of
+        releases."""
+        for field in ENGINE_FIELDS:
+            try:
+                range_admits(self._wanted.get(field), "0")
+            except RecipeError as err:
+                yield field, str(err)
 
     def excluded(self, installed: Mapping[str, str]) -> Iterator[str]:
-        """Yield a clause for each installed package (LLaMA-Factory, transformers) whose release the recipe's header
-        block does not allow. `installed`: release of each installed package, by name. Yields nothing if a range in the
-        header block is malformed."""
+        """Yield a clause for each installed package (LLaMA-Factory, transformers, DeepSpeed, torch) whose release the
+        recipe's header block does not allow. `installed`: release of each installed package, by name. Yields nothing if
+        a range in the header block is malformed."""
         try:
             _ = self.required_pairs
         except RecipeError:
             return
-        for field in RELEASE_FIELDS:
-            if field in installed and not range_admits(self._wanted.get(field), installed[field]):
+        malformed = dict(self.malformed())
+        for field in ALL_FIELDS:
+            wanted = None if field in malformed else self._wanted.get(field)
+            wanted = _series_range(wanted) if field in ENGINE_FIELDS else wanted
+            if field in installed and not range_admits(wanted, installed[field]):
                 yield f"the recipe is for {field} {self._wanted[field]}, and {installed[field]} is installed here"
 
 
@@ -302,10 +338,17 @@ def _parse_range(release_range: str) -> tuple[tuple[tuple[int, ...], tuple[int, 
 def _least_release(release_range: Any) -> str:
     """Return the lowest release that a range names, such as 0.9.4 for `>=0.9.4, <0.9.6`. Raises RecipeError if the
     range is malformed."""
-    return min(
-        (part.strip(" <>=!") for part in str(release_range).split(",")),
-        key=lambda part: _version_numbers(part, release_range),
-    )
+    return min(_named_releases(release_range), key=lambda part: _version_numbers(part, release_range))
+
+
+def _named_releases(release_range: Any) -> list[str]:
+    return [part.strip(" <>=!") for part in str(release_range).split(",")]
+
+
+def _series_range(wanted: Any) -> Any:
+    """Return a range of DeepSpeed or torch releases in which a series, such as 2.7, means each of its releases."""
+    series = _SERIES.fullmatch(str(wanted).strip())
+    return f">={series[0]}, <{series[1]}.{int(series[2]) + 1}" if series else wanted
 
 
 def _nearest_releases(versions: list[str], version: str) -> list[str]:
@@ -319,9 +362,10 @@ def _transformers_by_release() -> dict[str, list[str]]:
 
 def _version_numbers(version: str, release_range: Any) -> tuple[int, ...]:
     """Return the numbers of a version. A part such as 0rc1 counts as its leading number. A development version, such as
-    the version of LLaMA-Factory's main branch, counts as the release that it leads to. Raises RecipeError if a part has
+    the version of LLaMA-Factory's main branch, counts as the release that it leads to; what a build adds behind `+`
+    does not count. Raises RecipeError if a part has
     no number; the message quotes `release_range`, the range for which the version is read."""
-    digits: list[str] = _LEADING_DIGITS.findall(_DEVELOPMENT_SUFFIX.sub("", version.strip()))
+    digits: list[str] = _LEADING_DIGITS.findall(_DEVELOPMENT_SUFFIX.sub("", version.strip().partition("+")[0]))
     if not all(0 < len(each) < _MAX_DIGITS for each in digits):
         raise _unreadable_range_error(release_range)
     return tuple(int(digit) for digit in digits)

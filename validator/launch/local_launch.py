@@ -228,6 +228,6 @@ def check_can_start(prepared: LocalLaunch) -> None:
     """Raise RecipeError if an installed package is outside the releases that the recipe names, or if this machine
     cannot start the run (llamafactory-cli is missing, or a node's rank or address is unknown)."""
     run = prepared.launch.run
-    for problem in run.releases.excluded(find_installed().versions(releases.RELEASE_FIELDS)):
+    for problem in run.releases.excluded(find_installed().versions(releases.ALL_FIELDS)):
         raise RecipeError(problem)
     check_launchable(prepared.launch, prepared.launch.nodes)

@@ -21,6 +21,7 @@ from validator.physics.rates import DeviceRates
 from validator.physics.run_time import RunCounts, RunPart, RunTime, estimate_run_time
 from validator.physics.step_time import StepTime, estimate_step_time
 from validator.physics.workload import (
+    BF16_OPTIMIZER,
     DDP,
     FSDP_FULL_SHARD,
     FSDP_SHARD_GRAD_OP,
@@ -37,6 +38,7 @@ from validator.physics.workload import (
 )
 
 __all__ = [
+    "BF16_OPTIMIZER",
     "DDP",
     "FSDP_FULL_SHARD",
     "FSDP_SHARD_GRAD_OP",

@@ -18,7 +18,13 @@ def gradient_bytes(step: TrainingStep) -> float:
     unsharded = trained_bytes(step, step.sizes.gradient)
     if step.strategy.shards_gradients:
         return 0.0 if step.sharding.offload_optimizer else unsharded / step.sharding.world_size
-    return unsharded
+    return unsharded + fp32_gradient_buffer_bytes(step)
+
+
+def fp32_gradient_buffer_bytes(step: TrainingStep) -> float:
+    """Bytes of the buffer in which DeepSpeed's BF16_Optimizer sums the gradients of the micro batches. Every device has
+    all of it, from the start of the run (runtime/bf16_optimizer.py, fp32_groups_gradients_flat)."""
+    return 4.0 * step.trained_elements if step.strategy.sums_gradients_in_fp32 else 0.0
 
 
 def accumulated_gradient_bytes(step: TrainingStep) -> float:
@@ -32,9 +38,11 @@ def accumulated_gradient_bytes(step: TrainingStep) -> float:
 
 
 def gradients_before_backward(step: TrainingStep) -> float:
-    """Bytes of gradients that exist before the backward pass: the gradients of earlier micro batches, and ZeRO-3's
-    permanent gradient buffer."""
-    return accumulated_gradient_bytes(step) if step.work.accumulation > 1 or step.strategy == ZERO_3 else 0.0
+    """Bytes of gradients that exist before the backward pass: the gradients of earlier micro batches, and the permanent
+    gradient buffer of ZeRO-3 or BF16_Optimizer."""
+    if step.work.accumulation > 1 or step.strategy == ZERO_3:
+        return accumulated_gradient_bytes(step)
+    return fp32_gradient_buffer_bytes(step)
 
 
 def gradients_so_far(step: TrainingStep, done: float) -> float:
@@ -43,7 +51,12 @@ def gradients_so_far(step: TrainingStep, done: float) -> float:
     ZeRO's sharded gradients have a buffer of their own from the start, so all gradients count. With gradient
     accumulation all gradients of the earlier micro batches exist, and the new gradient of a tied output layer is kept
     in addition until the embedding's gradient is computed."""
-    total, each, fsdp = accumulated_gradient_bytes(step), step.sizes.gradient, step.strategy.fsdp
+    buffer = fp32_gradient_buffer_bytes(step)
+    return buffer + _gradients_outside_buffer(step, done, accumulated_gradient_bytes(step) - buffer)
+
+
+def _gradients_outside_buffer(step: TrainingStep, done: float, total: float) -> float:
+    each, fsdp = step.sizes.gradient, step.strategy.fsdp
     if step.strategy.has_gradient_buffer or not total:
         return total
     towers = each * step.trained_tower_elements / (step.sharding.world_size if fsdp else 1)
@@ -81,6 +94,8 @@ def communication_bucket_bytes(step: TrainingStep) -> float:
         return 0.0
     if not strategy.deepspeed:
         return gradient * step.trained_elements
+    if strategy.sums_gradients_in_fp32:  # after the backward pass: part of the optimizer step
+        return 0.0
     if not strategy.shards_optimizer_states:
         return gradient * min(sharding.reduce_bucket, step.trained_elements)
     doubled = 2 if sharding.overlap_comm and not strategy.shards_weights else 1
@@ -176,7 +191,7 @@ def optimizer_workspace(step: TrainingStep) -> float:
     if these are half precision. Fused steps need no temporary memory."""
     if step.sharding.offload_optimizer:
         return 0.0
-    if step.strategy.deepspeed:
+    if step.strategy.deepspeed and step.sizes.master:
         return _deepspeed_workspace(step)
     if step.optimizer.foreach:
         return trained_bytes(step, step.sizes.moment) / optimizer_partitions(step)
@@ -186,7 +201,14 @@ def optimizer_workspace(step: TrainingStep) -> float:
 
 def _deepspeed_workspace(step: TrainingStep) -> float:
     """Temporary bytes of the optimizer step of a DeepSpeed engine on one device. The engine flattens the device's
-    gradients, copies them to fp32 and updates the weights. Stage 3 does this for one sub-group at a time."""
+    gradients, copies them to fp32 and updates the weights. Stage 3 does this for one sub-group at a time.
+
+    BF16_Optimizer has fp32 gradients already. It reduces them in half precision, all at once (runtime/engine.py,
+    allreduce_bucket), then makes the step of its partition."""
+    if step.strategy.sums_gradients_in_fp32:
+        reduced = step.sizes.compute * step.trained_elements if step.sharding.world_size > 1 else 0.0
+        square_roots = 4.0 * step.trained_elements / optimizer_partitions(step) if step.optimizer.foreach else 0.0
+        return max(reduced, square_roots)
     share, gradient = step.trained_elements / optimizer_partitions(step), step.sizes.gradient
     if step.strategy.shards_weights:
         share = min(share, step.sharding.sub_group_size)

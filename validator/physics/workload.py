@@ -105,6 +105,7 @@ class ShardingStrategy(NamedTuple):
     keeps_gathered: bool = False  # gathered weights stay from the forward to the backward pass
     reduces: Literal["last micro batch", "every micro batch"] = "last micro batch"  # after which gradients are reduced
     collective: Literal["all_reduce", "reduce_scatter"] = "all_reduce"  # that reduces gradients
+    sums_gradients_in_fp32: bool = False  # in a buffer of all gradients that each device has from the start
 
     @property
     def deepspeed(self) -> bool:
@@ -120,10 +121,12 @@ class ShardingStrategy(NamedTuple):
         return self.deepspeed and self.shards_gradients
 
 
-# DistributedDataParallel, and runs on one device; ZeRO by stage (arXiv 1910.02054); FSDP by its own words. DeepSpeed
-# reduces the gradients of stages 1 and 2 by whole all-reduces (runtime/zero/stage_1_and_2.py, allreduce_bucket).
+# DistributedDataParallel, and runs on one device; ZeRO by stage (arXiv 1910.02054), and DeepSpeed's BF16_Optimizer, by
+# which some releases run stage 0 (run/deepspeed.py, sharding_strategy); FSDP by its own words. DeepSpeed reduces the
+# gradients of stages 1 and 2 by whole all-reduces (runtime/zero/stage_1_and_2.py, allreduce_bucket).
 DDP = ShardingStrategy("none", "torch")
 ZERO_0 = ShardingStrategy("zero_0", "deepspeed")
+BF16_OPTIMIZER = ShardingStrategy("bf16_optimizer", "deepspeed", True, sums_gradients_in_fp32=True)
 ZERO_1 = ShardingStrategy("zero_1", "deepspeed", shards_optimizer_states=True)
 ZERO_2 = ShardingStrategy("zero_2", "deepspeed", True, True, reduces="every micro batch")
 ZERO_3 = ShardingStrategy("zero_3", "deepspeed", True, True, True, "module", reduces="every micro batch",
@@ -243,10 +246,17 @@ def frozen_element_size(workload: Workload) -> float:
     return 4.0 if workload.sharding.upcasts_frozen_weights and workload.precision == "amp" else workload.base_bytes
 
 
+def _fp32_master_size(workload: Workload) -> float:
+    """Bytes per trained element of the master weights beside fp32 weights. ZeRO copies its partition; in stage 0
+    DeepSpeed runs the plain optimizer (deepspeed, runtime/engine.py, _do_optimizer_sanity_check)."""
+    strategy = workload.sharding.strategy
+    return 4.0 if strategy.deepspeed and strategy.shards_optimizer_states else 0.0
+
+
 def _full_training_sizes(workload: Workload) -> ElementSizes:
     """Return the bytes per element for runs that train weights of the base model. Autocast keeps trained weights, their
     gradients and moments in fp32. A ZeRO engine keeps half-precision weights and gradients beside fp32 master weights
-    and moments. Pure half precision has half-precision moments."""
+    and moments. Pure half precision has half-precision moments. In fp32 only ZeRO's stages 1 to 3 copy the weights."""
     base = frozen_element_size(workload)
     if (
         workload.sharding.strategy.fsdp and workload.precision == "amp"
@@ -267,7 +277,7 @@ def _full_training_sizes(workload: Workload) -> ElementSizes:
                 4,
                 4,
                 4,
-                4 if workload.sharding.strategy.deepspeed else 0,
+                _fp32_master_size(workload),
                 4,
                 4,
                 residual,
@@ -285,7 +295,7 @@ def _adapter_training_sizes(workload: Workload) -> ElementSizes:
     base = workload.base_bytes
     if workload.precision == "engine":
         return ElementSizes(2, 2, 2, 2, 2, 4, 4, 2, 2, autocast_copies=False)
-    master = 4 if workload.sharding.strategy.deepspeed else 0
+    master = _fp32_master_size(workload)
     compute = 2.0 if workload.precision == "amp" else base
     residual = 4.0 if workload.precision == "amp" and workload.adapter.full_embedding else base
     full_size = base if workload.precision == "pure" else 4.0

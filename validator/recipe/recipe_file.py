@@ -18,6 +18,8 @@ from validator.recipe.safe_read import read_text
 from validator.recipe.yaml_writer import format_scalar
 from validator.wording import clip
 
+# Begins the first key of a route that leads to a field of the header block, if the recipe has a key of that name, too.
+HEADER_FIELD_MARK = "# "
 _HEADER_OPEN, _HEADER_CLOSE = "# /// recipe", "# ///"
 
 
@@ -89,12 +91,16 @@ class Document:
 
     def position(self, route: Route, at_key: bool = False) -> Position:
         """Return the line and column of a value, or of its key if `at_key`. `route`: the keys and list indices that
-        lead to the value, in the recipe's own keys or else in its header block. (1, 1) if the recipe does not contain
-        the key, or the command line set it."""
-        for tree in (self.body_tree, self.header_tree) if route and route[0] not in self.overrides else ():
-            if tree and tree.holds(route[0]):
-                return tree.position(route, at_key)
-        return (1, 1)
+        lead to the value, in the recipe's own keys or else in its header block. A first key that begins with `# ` is a
+        field of the header block even if the recipe has such a key. (1, 1) if the recipe does not contain the key, or
+        the command line set it."""
+        if not route or route[0] in self.overrides:
+            return (1, 1)
+        trees = (self.body_tree, self.header_tree)
+        if str(route[0]).startswith(HEADER_FIELD_MARK):
+            route, trees = (str(route[0]).removeprefix(HEADER_FIELD_MARK), *route[1:]), (None, self.header_tree)
+        holding = (tree for tree in trees if tree and tree.holds(route[0]))
+        return next((tree.position(route, at_key) for tree in holding), (1, 1))
 
 
 def load_recipe(path: str) -> Document:
@@ -234,6 +240,11 @@ def with_header_fields(document: Document, **fields: Any) -> Document:
     value that the header block has."""
     set_fields = {name: value for name, value in fields.items() if value is not None}
     return replace(document, header={**document.header, **set_fields}) if set_fields else document
+
+
+def with_missing_header_fields(document: Document, fields: Mapping[str, Any]) -> Document:
+    """Return a copy of the document with those of `fields` set that its header block does not have."""
+    return with_header_fields(document, **{name: fields[name] for name in fields if document.header.get(name) is None})
 
 
 def path_override(key: str, path: str) -> str:

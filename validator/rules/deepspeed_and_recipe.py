@@ -127,7 +127,7 @@ def optimizer_replaced(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> 
         yield place, f'{found}; write `"params": {{"lr": "auto"}}` in the block'
 
 
-@rule("PAR023", WARNING, about=subjects.deepspeed)
+@rule("PAR023", WARNING, about=subjects.deepspeed, since="deepspeed 0.15.2", until="deepspeed 0.19.0")
 def gradients_lost(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
     """ZeRO-2 offloads the optimizer, and a step has more than two micro batches.
 
@@ -306,7 +306,7 @@ def optimizer_of_matrices_sharded(run: RunSettings, zero: DeepSpeedConfig) -> Fi
             yield key, f"{found}; remove `{key}` or `deepspeed`"
 
 
-@rule("PAR018", ERROR)
+@rule("PAR018", ERROR, since="deepspeed 0.16.5")
 def output_layer_copied_in_shards(run: RunSettings) -> Findings:
     """LoRA trains a copy of the output layer under ZeRO-3.
 

@@ -10,7 +10,7 @@ from validator.recipe.suggestions import unknown_name
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.rules.subjects import PlaceIn
-from validator.run.deepspeed import DeepSpeedConfig
+from validator.run.deepspeed import GATHERS_ON_SAVE, DeepSpeedConfig
 from validator.run.settings import RunSettings
 
 
@@ -82,11 +82,10 @@ def weights_not_gathered(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) 
     Source: accelerate/accelerator.py:Accelerator.get_state_dict, transformers/trainer.py:Trainer.save_model
     Fix: `"stage3_gather_16bit_weights_on_model_save": true`. Without it, zero_to_fp32.py in the checkpoint converts.
     """
-    names = ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save")
-    old = "stage3_gather_fp16_weights_on_model_save"
-    if zero.stage == 3 and not any(zero.block.get(name) is True for name in (*names, old)):
-        place = at("zero_optimization", names[0])
-        text = f'ZeRO-3 saves shards instead of model.safetensors; add `"{names[0]}": true` to `zero_optimization`'
+    old, name = "stage3_gather_fp16_weights_on_model_save", GATHERS_ON_SAVE[0]
+    if zero.stage == 3 and not any(zero.block.get(each) is True for each in (*GATHERS_ON_SAVE, old)):
+        place = at("zero_optimization", name)
+        text = f'ZeRO-3 saves shards instead of model.safetensors; add `"{name}": true` to `zero_optimization`'
         yield place, text
 
 
@@ -166,7 +165,7 @@ def recomputation_unread(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) 
         yield at("activation_checkpointing", at_key=True), text
 
 
-@rule("PAR117", WARNING, about=subjects.deepspeed_file)
+@rule("PAR117", WARNING, about=subjects.deepspeed_file, until="deepspeed 0.19.0")
 def gradients_overtaken(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """ZeRO-2 overlaps communication with the contiguous buffer of gradients.
 
@@ -280,10 +279,12 @@ def engine_refuses(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fin
     """The DeepSpeed JSON asks for things that exclude each other.
 
     Why: the engine stops when it is built, after the model is loaded on every rank: amp and ZeRO, gradients scaled
-    before the reduction and ZeRO-2's reduce_scatter, elasticity and fixed batch sizes (which the Trainer always gives).
+    before the reduction and ZeRO-2's reduce_scatter, elasticity and fixed batch sizes (which the Trainer always gives),
+    sequences spread over devices and the Trainer's batch size, which counts all devices, ZeRO and its first stage 1.
     Source: deepspeed/runtime/engine.py:DeepSpeedEngine._do_optimizer_sanity_check,
     deepspeed/runtime/zero/stage_1_and_2.py:DeepSpeedZeroOptimizer.__init__,
-    deepspeed/runtime/config.py:DeepSpeedConfig.__init__
+    deepspeed/runtime/config.py:DeepSpeedConfig.__init__,
+    deepspeed/runtime/engine.py:DeepSpeedEngine._configure_zero_optimizer
     Fix: remove the key in the message.
     """
     if zero.value("amp.enabled") is True and zero.stage > 0:
@@ -296,6 +297,14 @@ def engine_refuses(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fin
     if zero.value("elasticity.enabled") is True and not zero.value("elasticity.ignore_non_elastic_batch_info"):
         text = "`elasticity` refuses the batch sizes that the Trainer fills in; remove the block `elasticity`"
         yield at("elasticity.enabled"), text
+    if zero.value("sequence_parallel_size") not in (None, 1):
+        text = (
+            "`sequence_parallel_size` divides the batch size that the Trainer fills in; remove `sequence_parallel_size`"
+        )
+        yield at("sequence_parallel_size"), text
+    if zero.value("zero_optimization.legacy_stage1") is True and zero.stage > 0:
+        text = "DeepSpeed stops at `legacy_stage1`, which is no longer there; remove `legacy_stage1`"
+        yield at("zero_optimization.legacy_stage1"), text
 
 
 def _block_type(zero: DeepSpeedConfig, block: str) -> str | None:

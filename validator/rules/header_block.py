@@ -11,6 +11,7 @@ from validator.finding import Place
 from validator.knowledge import devices
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.suggestions import unknown_name
+from validator.rules import subjects
 from validator.rules.rule import WARNING, Findings, rule
 from validator.run.recipe_arguments import finite_number, header_lengths, parse_price
 from validator.run.recipe_labels import catalogue_name, predicted_memory
@@ -18,7 +19,8 @@ from validator.run.settings import RunSettings
 from validator.wording import shown_value
 
 _HEADER_FIELDS = ("summary", "machine", "host_ram_gib", "samples", "rows", "predicted", "origin", "accelerate", "base",
-           "lengths", "overfit", "packages", "network", "price", "llamafactory", "transformers", "torch")  # fmt: skip
+           "lengths", "overfit", "packages", "network", "price", "llamafactory", "transformers", "deepspeed",
+           "torch")  # fmt: skip
 
 # Fields of the header block that hold text or a number, each with an example for a message.
 _TEXT_FIELDS = {
@@ -26,6 +28,7 @@ _TEXT_FIELDS = {
     "machine": "8xa100-80g",
     "accelerate": "fsdp.yaml",
     "base": "Qwen/Qwen3-8B",
+    "deepspeed": '"0.17"',
     "torch": '"2.7"',
 }
 _NUMBER_FIELDS = {"host_ram_gib": "1024", "samples": "20000", "rows": "20000"}
@@ -43,7 +46,7 @@ def header_field_unknown(run: RunSettings) -> Findings:
     (`[800, 3000]`: tokens of a usual sample and of the longest), overfit (`true`: the run is meant to learn its samples
     by heart), packages (`flash-linear-attention`: those beside LLaMA-Factory's own that the run has, which `train`
     looks for), network (`8xroce-100g`: what joins nodes), price (`1.99 USD`: of a device and hour), llamafactory,
-    transformers and torch (releases that the recipe is for).
+    transformers, deepspeed and torch (releases that the recipe is for).
     """
     for field in run.header:
         if field not in _HEADER_FIELDS:
@@ -56,15 +59,15 @@ def header_value_unusable(run: RunSettings) -> Findings:
 
     Why: it is left out as if it were not there, and nothing is judged by it.
     Source: own (the header block)
-    Fix: text for summary, machine, accelerate, base and torch (`"2.7"`, in quotes); a positive number, without quotes
-    or unit, for host_ram_gib, samples and rows; for lengths the typical number of tokens in a sample, or a list of that
-    and the longest; for packages their names, as a list or with commas between them; for network one of those that are
-    known; for price an amount and a currency.
+    Fix: text for summary, machine, accelerate, base, deepspeed and torch (`"2.7"`, in quotes); a positive number,
+    without quotes or unit, for host_ram_gib, samples and rows; for lengths the typical number of tokens in a sample, or
+    a list of that and the longest; for packages their names, as a list or with commas between them; for network one of
+    those that are known; for price an amount and a currency.
     """
     for field, example in _TEXT_FIELDS.items():
         if run.header.get(field) is not None and not isinstance(run.header[field], str):
             found = f"header field `{field}` is {shown_value(run.header[field])}, not text"
-            yield field, f"{found}; write it as in `# {field}: {example}`"
+            yield subjects.header_field(field), f"{found}; write it as in `# {field}: {example}`"
     for field, example in _NUMBER_FIELDS.items():
         number = finite_number(run.header.get(field))
         if run.header.get(field) is not None and not (number and number > 0):

@@ -16,7 +16,7 @@ from validator.knowledge import releases, tables
 from validator.knowledge.releases import ArgumentEntry, ReleasePair, ReleaseRange, argument_entry
 from validator.recipe.recipe_file import Document
 from validator.recipe.suggestions import nearest_name, suggest
-from validator.rules import read_conditions
+from validator.rules import read_conditions, subjects
 from validator.rules.rule import FailsAt, Violation, remove_keys, rename_key, set_value
 from validator.run.settings import run_of_values
 from validator.wording import clip, quoted_names, shown_value
@@ -73,6 +73,9 @@ def check_schema(document: Document) -> list[Violation]:
 
 
 def _release_range_problems(header: Mapping[str, Any], admitted: ReleaseRange) -> Iterator[Violation]:
+    for field, why in admitted.malformed():
+        message = f"{why}; until then {field} {releases.verified_release(field)} is assumed"
+        yield Violation("SCH008", Severity.WARNING, subjects.header_field(field), message)
     try:
         pairs = admitted.required_pairs
         if not admitted.stand_ins:

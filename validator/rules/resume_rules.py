@@ -226,7 +226,7 @@ def reward_model_resumed(run: RunSettings, saved: TrainerCheckpoint) -> Findings
         yield _checkpoint_place(run), f"a reward model cannot resume from {saved.name}; {remedy}"
 
 
-@rule("PTH023", ERROR, about=subjects.checkpoint, since="llamafactory 0.9.5")
+@rule("PTH023", ERROR, about=subjects.checkpoint, since="deepspeed 0.18.0")
 def weights_thrown_back(run: RunSettings, saved: TrainerCheckpoint) -> Findings:
     """A run with DeepSpeed stage 0 and bf16 would resume from a checkpoint.
 

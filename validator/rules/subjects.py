@@ -14,6 +14,7 @@ from validator.knowledge.devices import Device, Machine
 from validator.knowledge.models import Model
 from validator.physics import Workload
 from validator.recipe import safe_read
+from validator.recipe.recipe_file import HEADER_FIELD_MARK
 from validator.run import checkpoints
 from validator.run.checkpoints import TrainerCheckpoint
 from validator.run.dataset_registry import REGISTRY_FILE, Dataset
@@ -23,6 +24,11 @@ from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 
 PlaceIn = Callable[..., Place]  # gives the place of a route in the file or the entry that the rule is about
+
+
+def header_field(field: str) -> Place:
+    """Return the place of a field of the header block, even if the recipe has a key of the same name."""
+    return Place((f"{HEADER_FIELD_MARK}{field}",), key=field)
 
 
 def model(run: RunSettings) -> Iterator[tuple[Model]]:

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
 from validator.finding import Verdict
-from validator.physics import ZERO_STAGES, Sharding
+from validator.knowledge.releases import ReleaseRange
+from validator.physics import BF16_OPTIMIZER, ZERO_STAGES, Sharding
+from validator.physics.workload import ShardingStrategy
 from validator.recipe.safe_read import parse_json, read_json
 from validator.run.recipe_arguments import finite_number
 
@@ -116,14 +118,54 @@ def _with_text_keys(value: Any) -> Any:
     return [_with_text_keys(each) for each in value] if isinstance(value, list) else value
 
 
-def deepspeed_sharding(zero: DeepSpeedConfig, nodes: int, devices: int, hidden: int) -> Sharding:
-    """Return how a DeepSpeed configuration shards and offloads states. `devices`: devices per node. `hidden`: the
-    model's hidden size, from which transformers computes "auto" sizes in stage 3: hidden^2, 0.9 hidden^2 and 10 hidden
-    elements (integrations/deepspeed.py, trainer_config_finalize)."""
+# First release that sums gradients of bf16 in bf16 in stage 0, for which every device has all states. Up to the second
+# it takes the same optimizer even if they shall be summed in fp32, as two names for a wrapper are alike
+# (runtime/constants.py, DDP_BFLOAT16 and BFLOAT16).
+STAGE_0_UNSHARDED_SINCE = "deepspeed 0.17.6"
+_STAGE_0_ALWAYS_UNSHARDED_UNTIL = "deepspeed 0.18.5"
+# Number formats by their names in DeepSpeed (runtime/config.py, DtypeEnum).
+DTYPE_OF_WORD = {
+    **dict.fromkeys(("fp32", "float32", "float", "torch.float32"), "fp32"),
+    **dict.fromkeys(("fp16", "float16", "half", "torch.float16"), "fp16"),
+    **dict.fromkeys(("bf16", "bfloat16", "torch.bfloat16"), "bf16"),
+}
+
+
+def accumulation_dtype(zero: DeepSpeedConfig, compute_dtype: str | None, releases: ReleaseRange) -> str:
+    """Return the number format in which the engine sums gradients: `data_types.grad_accum_dtype`, or else that of the
+    model. In stage 0 with bf16 it was fp32 up to 0.17.5 (deepspeed, runtime/engine.py, get_data_types).
+    `compute_dtype`: bf16, fp16, or None for fp32. Of several releases that differ, the one counts that needs more
+    memory."""
+    stated = zero.value("data_types.grad_accum_dtype")
+    if stated is not None:
+        return DTYPE_OF_WORD.get(str(stated), str(stated))
+    was_fp32 = zero.stage == 0 and compute_dtype == "bf16" and not releases.requires(since=STAGE_0_UNSHARDED_SINCE)
+    return "fp32" if was_fp32 else compute_dtype or "fp32"
+
+
+def sharding_strategy(zero: DeepSpeedConfig, compute_dtype: str | None, releases: ReleaseRange) -> ShardingStrategy:
+    """Return how the engine shards states: by its ZeRO stage, or by BF16_Optimizer, which spreads fp32 weights and
+    moments over all devices. The engine takes that in stage 0 if gradients of a bf16 model are summed in fp32
+    (deepspeed, runtime/engine.py, _do_optimizer_sanity_check)."""
+    in_fp32 = compute_dtype == "bf16" and accumulation_dtype(zero, compute_dtype, releases) == "fp32"
+    unsharded = releases.requires(STAGE_0_UNSHARDED_SINCE, _STAGE_0_ALWAYS_UNSHARDED_UNTIL)
+    return BF16_OPTIMIZER if zero.stage == 0 and in_fp32 and not unsharded else ZERO_STAGES[zero.stage]
+
+
+GATHERS_ON_SAVE = ("stage3_gather_16bit_weights_on_model_save", "gather_16bit_weights_on_model_save")
+
+
+def deepspeed_sharding(
+    zero: DeepSpeedConfig, nodes: int, devices: int, hidden: int, strategy: ShardingStrategy | None = None
+) -> Sharding:
+    """Return how a DeepSpeed configuration shards and offloads states. `devices`: devices per node. `strategy`: None
+    for that of the ZeRO stage. `hidden`: the model's hidden size, from which transformers computes "auto" sizes in
+    stage 3: hidden^2, 0.9 hidden^2 and 10 hidden elements (integrations/deepspeed.py, trainer_config_finalize).
+    DeepSpeed also takes the names without `stage3_` (runtime/zero/config.py)."""
     stage, block = zero.stage, zero.block
 
     def size(name: str, default: int, auto: int) -> int:
-        value = block.get(name, default)
+        value = block.get(name, block.get(name.removeprefix("stage3_"), default))
         if value == "auto":
             return auto if stage == 3 else default
         usable = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e18
@@ -132,7 +174,7 @@ def deepspeed_sharding(zero: DeepSpeedConfig, nodes: int, devices: int, hidden: 
     return Sharding(
         nodes=nodes,
         devices_per_node=devices,
-        strategy=ZERO_STAGES[stage],
+        strategy=strategy or ZERO_STAGES[stage],
         offload_optimizer=zero.offload("offload_optimizer"),
         offload_parameters=stage == 3 and zero.offload("offload_param"),
         pin_memory=zero.pinned(),
@@ -145,7 +187,7 @@ def deepspeed_sharding(zero: DeepSpeedConfig, nodes: int, devices: int, hidden: 
         sub_group_size=size("sub_group_size", 1_000_000_000, 1_000_000_000),
         overlap_comm=bool(block.get("overlap_comm", stage == 3)),
         contiguous_gradients=bool(block.get("contiguous_gradients", True)),
-        gather_on_save=block.get("stage3_gather_16bit_weights_on_model_save") is True,
+        gather_on_save=any(block.get(name) is True for name in GATHERS_ON_SAVE),
     )
 
 

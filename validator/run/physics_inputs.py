@@ -162,7 +162,8 @@ def _updates_by_layer(run: RunSettings) -> bool:
 def _make_sharding(run: RunSettings, model: Model, engine: DeepSpeedConfig | None) -> Sharding:
     nodes, devices = (run.machine.nodes, run.machine.devices) if run.machine else (1, 1)
     if engine:
-        return deepspeed.deepspeed_sharding(engine, nodes, devices, model.arch.hidden)
+        strategy = deepspeed.sharding_strategy(engine, run.precision.compute_dtype, run.releases)
+        return deepspeed.deepspeed_sharding(engine, nodes, devices, model.arch.hidden, strategy)
     if run.fsdp:
         copies = fsdp.host_copies(run.fsdp, devices, run.quantization.is_requested, run.releases)
         return fsdp.fsdp_sharding(run.fsdp, nodes, devices, copies)

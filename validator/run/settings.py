@@ -56,8 +56,8 @@ def _word_count(words: Any) -> int:
 
 def _possible_default_optimizers(releases: ReleaseRange) -> set[str]:
     """Return the default values of `optim` under the releases that the recipe's header block allows."""
-    since = releases.possible_defaults("optim") if releases.may_be_since_torch(8) else set()
-    return since | ({_PLAIN_ADAMW} if releases.may_be_before_torch(8) else set())
+    since = releases.possible_defaults("optim") if releases.requires(since="torch 2.8.0") else set()
+    return since | ({_PLAIN_ADAMW} if releases.requires(until="torch 2.8.0") else set())
 
 
 def read_arguments(values: Mapping[str, Any], header: Mapping[str, Any]) -> Arguments:
