@@ -19,6 +19,7 @@ from validator.run import multimodal
 from validator.run.dataset_registry import Dataset
 from validator.run.settings import RunSettings
 
+_ZERO_2 = "use ZeRO-2 (`deepspeed: deepspeed/ds_z2.json`)"
 _MEDIA_WORDS = {"images": "pictures", "videos": "films"}
 
 
@@ -29,15 +30,23 @@ def tower_passes_differ(run: RunSettings, model: Model) -> Findings:
     Why: a batch that holds pictures and films makes two passes through the vision tower, one that holds either makes
     one. Each pass gathers the tower's weights from all devices; where these disagree, they wait for each other for ever
     (LLaMA-Factory issue 10450, Qwen3-VL issue 126; seen with two processes). Texts are no such batch: LLaMA-Factory
-    adds a blank picture to them. Video-LLaVA has a tower for films, which that picture does not pass.
+    adds a blank picture to them. Video-LLaVA has a tower for films, which that picture does not pass, and MiniCPM-V
+    passes its tower once for each sixteen pieces.
     Source: llamafactory/data/collator.py:MultiModalDataCollatorForSeq2Seq.__call__,
     transformers/models/qwen2_vl/modeling_qwen2_vl.py:Qwen2VLModel.forward
     Fix: ZeRO-2; one sample a batch without packing, if no sample holds both; or a run for each kind of data.
     """
     key = _sharding_key(run, model)
-    films = yaml_table("composites")[model.kind].get("films") if key and model.modules else None
-    if not films or run.task.stage in ("pt", "kto") or run.data.is_tokenized or run.template is None:
+    if not key or not model.modules or run.data.is_tokenized or run.template is None or run.task.stage in ("pt", "kto"):
         return  # kto hands on no films
+    entry = yaml_table("composites")[model.kind]
+    pieces = multimodal.max_tower_pieces(run, model, run.data.datasets) * run.batch.micro_batch
+    if pieces > entry.get("pass_size", pieces):
+        found = f"{model.kind} passes its tower once for each {entry['pass_size']} pieces of pictures and frames"
+        yield key, f"{found}, of which batches have up to {pieces:,}, so devices may wait for each other; {_ZERO_2}"
+        return
+    if (films := entry.get("films")) is None:
+        return
     for datasets, one_sample_per_batch, batch_key in _batches(run):
         held = {one.name: multimodal.media_of_rows(one) for one in datasets}
         rows = frozenset().union(*held.values())
@@ -49,10 +58,7 @@ def tower_passes_differ(run: RunSettings, model: Model) -> Findings:
             alone = len({_tower_passes(row, films) for row in rows}) == 1
             smaller = f", `{batch_key}: 1` without packing," if alone else ""
             found = f"{names}, so batches differ in how often they pass a tower, and devices wait for each other"
-            yield (
-                key,
-                f"{found}; use ZeRO-2 (`deepspeed: deepspeed/ds_z2.json`){smaller} or a run for each kind of data",
-            )
+            yield key, f"{found}; {_ZERO_2}{smaller} or a run for each kind of data"
             return
 
 
@@ -140,7 +146,8 @@ def streamed_batches_differ(run: RunSettings) -> Findings:
     (stages pt and sft), which makes all samples of texts equally long.
     """
     reads_media = bool(run.template and run.template.get("media") and run.task.stage != "pt")
-    if not run.args.flag("streaming") or not run.task.trains or run.data.is_tokenized or run.batch.world_size == 1:
+    computes_loss = run.task.trains or run.evaluation.runs
+    if not run.args.flag("streaming") or not computes_loss or run.data.is_tokenized or run.batch.world_size == 1:
         return
     settings = _accelerator_settings(run)
     if (run.batch.packing and not reads_media) or settings.get("dispatch_batches") is False:

@@ -130,6 +130,14 @@ def _media_of_fullest_row(run: RunSettings, datasets: Iterable[Dataset]) -> dict
     return dict.fromkeys(_ONE_OF_EACH, 0) if _names_only(run, _text_only_names(datasets)) else None
 
 
+def max_tower_pieces(run: RunSettings, model: Model, datasets: Sequence[Dataset]) -> int:
+    """Return the most pieces of images and frames of videos that one sample has: those of the fullest of the data sets'
+    first rows, or of one image and one video, as far as the data sets have a column for them, if no row can be read."""
+    columns = {part: int(any(one.attr.columns.get(part) for one in datasets)) for part in _ONE_OF_EACH}
+    media = _media_of_fullest_row(run, datasets) or columns
+    return media["images"] * _tiles_of_image(run, model) + media["videos"] * int(run.args.number("video_maxlen"))
+
+
 def media_of_rows(dataset: Dataset) -> frozenset[frozenset[str]]:
     """Return the kinds of media (images, videos, audios) that rows of a data set hold together, such as {images} and
     {images, videos}. Rows are the first ones; beyond them, and where none can be read, a row may hold each kind for
