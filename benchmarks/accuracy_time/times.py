@@ -173,7 +173,7 @@ def workload(name: str, facts: Mapping[str, str], model: Architecture, stranger:
         attention=attention,
         reentrant=source.reentrant,
         length=round(length(facts) * waited(facts, work)),
-        experts_fused="Python loop" not in facts["notes"],
+        experts="separate" if "Python loop" in facts["notes"] else "grouped",
         checkpointing="offloaded" if "param+activations" in offload else work.checkpointing,
     )
 

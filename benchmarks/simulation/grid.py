@@ -352,7 +352,7 @@ def workload(row: dict[str, str]) -> Workload:
         method="lora" if row["method"] in ("qlora4", "qlora8", "dora") else row["method"],  # type: ignore[arg-type]
         precision=PRECISIONS[row["precision_mode"]],
         base_bytes=4.0 if row["precision_mode"] == "fp32" else 2.0,
-        experts_fused=fused,
+        experts="grouped" if fused else "separate",
         quant_bits={"qlora4": 4, "qlora8": 8}.get(row["method"], 0),
         adapter=Adapter(
             int(row["lora_rank"]),

@@ -47,7 +47,7 @@ FACTS = {facts["id"]: facts for facts in times.timed()}
         ("torchtune-002", "foreign", {}),
         ("phill4-001", "short", {"loss": "upcast", "fused_kernels": False}),
         ("phill4-005", "exact", {"loss": "fused", "fused_kernels": True, "reentrant": False}),
-        ("swift-015", "nodes", {"experts_fused": False}),
+        ("swift-015", "nodes", {"experts": "separate"}),
         ("internlm-001", "exact", {"precision": "engine", "fused_kernels": True}),
         ("internlm-003", "nodes", {"checkpointing": "off"}),
         ("hfblog-002", "exact", {"precision": "amp", "length": 4096}),

@@ -83,13 +83,19 @@ def test_fact(kind: str, field: str, expected: object) -> None:
 @pytest.mark.parametrize(
     ("kind", "header", "forms"),
     [
-        ("mixtral", {}, {True: "5.6.0", False: "4.57.1"}), ("mixtral", {"transformers": ">=5"}, {True: "5.6.0"}),
-        ("mixtral", {"llamafactory": "0.9.4"}, {False: "4.57.1"}), ("mixtral", {"transformers": "?"}, None),
-        ("gpt_oss", {}, {True: "5.6.0"}), ("minimax_m2", {}, {True: "5.6.0"}),
+        ("mixtral", {}, {"grouped": "5.6.0", "separate": "4.57.1"}),
+        ("mixtral", {"transformers": ">=5"}, {"grouped": "5.6.0"}),
+        ("mixtral", {"llamafactory": "0.9.4"}, {"separate": "4.57.1"}), ("mixtral", {"transformers": "?"}, None),
+        ("mixtral", {"transformers": "5.2.0", "torch": "<2.9"}, {"sliced": "5.2.0"}),
+        ("mixtral", {"transformers": "5.2.0", "torch": ">=2.8"}, {"grouped": "5.2.0"}),
+        ("mixtral", {"transformers": "5.6.0", "torch": "<2.9"}, {"grouped": "5.6.0"}),
+        ("gpt_oss", {}, {"grouped": "5.6.0", "sliced": "4.57.1"}), ("granitemoe", {}, {"sliced": "5.6.0"}),
+        ("llama4_text", {}, {"grouped": "5.6.0"}), ("llama4_text", {"transformers": "4.57.1"}, {"grouped": "4.57.1"}),
+        ("minimax_m2", {}, {"grouped": "5.6.0"}), ("minimax_m2", {"transformers": "4.57.1"}, {"grouped": "4.57.1"}),
     ],
 )  # fmt: skip
 def test_the_experts_are_those_of_the_releases_that_a_header_admits(
-    kind: str, header: dict[str, str], forms: dict[bool, str] | None
+    kind: str, header: dict[str, str], forms: dict[str, str] | None
 ) -> None:
     family = families.family_of_type(kind)
     assert family.forms(ReleaseRange(header)) == (forms or family.forms(ReleaseRange()))

@@ -271,6 +271,7 @@ FACTS = [
     ("rules/number_formats.py", "transformers 5.2", "the last one before"),
     ("run/quantization.py", "transformers 5.6", "since when subclasses stay as they are"),
     ("knowledge/families.py", "transformers since 5.6", "since when subclasses stay as they are"),
+    ("knowledge/families.py", "Grouped matmuls need torch 2.9", "since when torch has them, or transformers its own"),
     ("dataset/token_counting.py", "dashscope 2.0.2", "what the weights were fitted to"),
     ("knowledge/releases.py", "such as", "the form of a bound or a range"),
     ("knowledge/releases.py", "5.6 for 5.6.0", "the form of a number"),

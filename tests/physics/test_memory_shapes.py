@@ -49,9 +49,8 @@ def test_experts_in_one_tensor_are_as_many_as_in_modules_of_their_own(ffn: FeedF
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_each_expert_trains_once(fused: bool) -> None:
-    run = TrainingStep(
-        model(ffn=EXPERTS, kinds=(LayerKind(experts=True),) * 3), Workload(method="full", experts_fused=fused)
-    )
+    work = Workload(method="full", experts="grouped" if fused else "separate")
+    run = TrainingStep(model(ffn=EXPERTS, kinds=(LayerKind(experts=True),) * 3), work)
     experts = [(48, 64), (64, 24)] if fused else [(24, 64), (64, 24)]  # gate and up are one tensor
     found = {(each.outputs, each.inputs): each.number for each in trained_matrices(run)}
     assert [found[shape] for shape in experts] == [3 * 8, 3 * 8]

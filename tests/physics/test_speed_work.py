@@ -26,7 +26,7 @@ from validator.physics import (
 from validator.physics.architecture import Linear
 from validator.physics.rates import attained_rates
 from validator.physics.training_step import TrainingStep
-from validator.physics.workload import AttentionImplementation
+from validator.physics.workload import AttentionImplementation, ExpertsForm
 
 A100 = DeviceRates(312e12, 19.5e12, 2.039e12, 300e9, 0, 25e9, 200e9, 96, 1e9)
 DENSE = Architecture(4096, 32, 32000, AttentionShape(32, 8, 128), FeedForwardShape(14336))
@@ -115,8 +115,38 @@ def test_experts_take_what_their_tokens_ask_for() -> None:
 
 def test_experts_one_by_one_are_many_kernels() -> None:
     few = FULL._replace(micro_batch=1, length=512)
-    loop = seconds(TimeTerm.KERNEL_LAUNCHES, few._replace(experts_fused=False), MIXTURE)
+    loop = seconds(TimeTerm.KERNEL_LAUNCHES, few._replace(experts="separate"), MIXTURE)
     assert loop > seconds(TimeTerm.KERNEL_LAUNCHES, few, MIXTURE)
+
+
+@pytest.mark.parametrize(("experts", "waits"), [("grouped", False), ("sliced", True), ("separate", True)])
+def test_a_loop_over_experts_does_not_hide_behind_other_work(experts: ExpertsForm, waits: bool) -> None:
+    """64 experts in each of 16 layers, twice forward and once backward. Behind all of the step they would vanish."""
+    few = FULL._replace(experts=experts, micro_batch=1)
+    assert (seconds(TimeTerm.KERNEL_LAUNCHES, few, MIXTURE) > 0.4) == waits
+
+
+def test_the_gradient_of_a_slice_has_the_size_of_all_experts() -> None:
+    """Four times for each of 64 experts: zeros are written, two factors of a sum read, the sum written."""
+    more = seconds(TimeTerm.EXPERTS, FULL._replace(experts="sliced"), MIXTURE) - seconds(
+        TimeTerm.EXPERTS, FULL, MIXTURE
+    )
+    layer = 2 * 64 * 3 * 2048 * 1024  # bytes of its experts' gradients
+    assert more == pytest.approx(16 * 64 * 4 * layer / attained_rates(A100).bandwidth)
+
+
+def test_slices_of_frozen_experts_have_no_gradient() -> None:
+    forms: tuple[ExpertsForm, ...] = ("sliced", "grouped")
+    sliced, grouped = (seconds(TimeTerm.EXPERTS, LORA._replace(experts=form), MIXTURE) for form in forms)
+    assert sliced == grouped
+
+
+def test_zero_3_fetches_each_parameter_of_a_leaf_module() -> None:
+    """Three matrices of 64 experts in each of 16 layers, twice forward and once backward."""
+    work = LORA._replace(precision="engine", experts="separate", adapter=Adapter(targets=("q",)))
+    many, one = (work._replace(sharding=sharding) for sharding in (ZERO3, Sharding()))
+    more = seconds(TimeTerm.KERNEL_LAUNCHES, many, MIXTURE) - seconds(TimeTerm.KERNEL_LAUNCHES, one, MIXTURE)
+    assert more < 16 * 3 * (3 * 64 * 50e-6 + 20 * 250e-6)
 
 
 def test_few_tokens_wait_for_the_processor() -> None:

@@ -325,6 +325,9 @@ SENTENCES: dict[str, tuple[str, float, str, str]] = {
     "fewer processes on the host; samples may come slower":
         ("8xa100-80g", 80, "lora", "dataloader_num_workers: 16\nper_device_train_batch_size: 1"),
     "longer samples are cut": ("1xrtx-3090", 64, "lora", "cutoff_len: 8192"),
+    "adapters in every layer, so that every layer is recomputed":
+        ("1xrtx-4090", 64, "lora",
+         "model_name_or_path: Qwen/Qwen3.5-4B\ntemplate: qwen3_5_nothink\nlora_target: q_proj,v_proj"),
     "base weights in 4 bit; slower, slightly less accurate; needs the bitsandbytes package":
         ("8xv100-16g", 512, "lora", "bf16: null\nfp16: true"),
     "base weights in half precision, which ZeRO-3 spreads while it reads them":

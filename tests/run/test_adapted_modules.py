@@ -24,7 +24,7 @@ def run_of(model: Model, lora_target: str, **settings: Any) -> RunSettings:
 
 
 def trained(model: Model, run: RunSettings, fused: bool = True) -> int:
-    return trainable_parameter_count(model.arch, make_workload(run, model, None, fused))
+    return trainable_parameter_count(model.arch, make_workload(run, model, None, "grouped" if fused else "separate"))
 
 
 # Model, target, other settings, whether experts are one tensor, parameters that train

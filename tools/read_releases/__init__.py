@@ -36,7 +36,8 @@ families.json, for the model types of families.yaml; validator/knowledge/familie
     source        {"llamafactory": release, "transformers": release}
     llamafactory  {column: [model types]}, also of types that families.yaml does not have
     transformers  {model type: facts of its decoder layer}, a fact that is false or empty left out; no entry where
-                  transformers has no class for the type. fused_experts is the first release that fuses them
+                  transformers has no class for the type. fused_experts is the first release that fuses them,
+                  grouped_experts the first that runs them in grouped matmuls
 
 model_classes.json, of all model types, from more releases of transformers than the other tables
     source       {"transformers": [releases]}, oldest first

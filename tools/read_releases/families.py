@@ -2,7 +2,7 @@
 layer come from the source of its class: what it is built of, and how."""
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -84,21 +84,22 @@ def _facts(kind: str, transformers: Mapping[str, ModuleTrees]) -> dict[str, Any]
     tree = _module(newest, kind, "modeling")
     if tree is None:
         return None
-    since = list(_fusing(kind, transformers))
+    since, grouped = (list(_since(kind, transformers, holds)) for holds in (fuses_experts, groups_experts))
     settings = config_class(newest, kind)
     told = {
         "tied": settings is not None and bool(dict(_fields(settings)).get("tie_word_embeddings")),
         "fused_experts": since[-1] if since else None,
+        "grouped_experts": grouped[-1] if grouped else None,
         "separate": _separate(kind, list(transformers.values())[len(since) :]) if since else [],
     }
     return decoder_layer_facts(tree) | {name: value for name, value in told.items() if value}
 
 
-def _fusing(kind: str, transformers: Mapping[str, ModuleTrees]) -> Iterator[str]:
-    """Releases, from the newest back, that keep the experts as one parameter."""
+def _since(kind: str, transformers: Mapping[str, ModuleTrees], holds: Callable[[ast.Module], bool]) -> Iterator[str]:
+    """Releases, from the newest back, of whose modeling module something holds."""
     for version, release in transformers.items():
         tree = _module(release, kind, "modeling")
-        if tree is None or not fuses_experts(tree):
+        if tree is None or not holds(tree):
             return
         yield version
 
@@ -190,6 +191,12 @@ def fuses_experts(tree: ast.Module) -> bool:
     calls = (call for node in _reachable_classes(nodes, _layers(tree)) for _, call in _submodules(nodes, node))
     tensors = (call.args[0] for call in calls if name_of(call.func) == "Parameter")
     return any(isinstance(tensor, ast.Call) and len(tensor.args) == 3 for tensor in tensors)
+
+
+def groups_experts(tree: ast.Module) -> bool:
+    """Whether a layer's experts run in grouped matmuls unless the configuration says otherwise."""
+    reached = _reachable_classes(_classes_by_name(tree), _layers(tree))
+    return any("use_experts_implementation" in ast.unparse(each) for node in reached for each in node.decorator_list)
 
 
 def _classes_by_name(tree: ast.Module) -> dict[str, ast.ClassDef]:

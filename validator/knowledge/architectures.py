@@ -267,6 +267,7 @@ def _feed_forward(config: Config, family: Family) -> FeedForwardShape:
         expert_bias=family.expert_bias,
         clamped_swiglu=family.clamped_swiglu,
         index_add=family.index_add,
+        experts_as_stored=family.experts_as_stored or family.every_expert_computes,
         dense_layers=_dense_layers(config, family),
     )
 

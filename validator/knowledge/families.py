@@ -11,13 +11,17 @@ from typing import Any, Literal, NamedTuple
 from validator.errors import RecipeError
 from validator.knowledge import composites, releases
 from validator.knowledge.config_fields import Config
-from validator.knowledge.releases import ReleaseRange
+from validator.knowledge.releases import ReleasePair, ReleaseRange
 from validator.knowledge.tables import json_table, yaml_table
 from validator.physics.architecture import NormKind
+from validator.physics.workload import ExpertsForm
 
 _SIMULATE_HINT = (
     "where torch and LLaMA-Factory are installed, plan or explain RECIPE --simulate may judge it by its class"
 )
+# Grouped matmuls need torch 2.9 (transformers, modeling_utils.py, _grouped_mm_can_dispatch), until transformers 5.6
+# brought one of its own for earlier releases of torch (integrations/moe.py, _grouped_mm_fallback).
+_GROUPING_TORCH, _ANY_TORCH_GROUPS = 9, "5.6"
 # What the classes of transformers call the matrices of a layer -> their role in the memory formulas.
 _ROLE_OF_MATRIX = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "qkv_proj": "qkv", "q_a_proj": "q_a",
@@ -98,6 +102,10 @@ class Family(NamedTuple):
     # that no earlier release had, whether that tensor is made while loading.
     fused_experts: str | None = None
     experts_merged: bool = False
+    # The transformers release since which these experts run in grouped matmuls (None: a Python loop runs them). The
+    # matmuls take the tensor as it is stored, not a transposed view of it.
+    grouped_experts: str | None = None
+    experts_as_stored: bool = False
     # The router, which chooses experts: a parameter; one with a bias; one whose bias never trains, or is a buffer; a
     # linear module; or a linear module whose weight is used directly.
     router: Literal["parameter", "bias", "fixed", "buffer", "module", "linear"] = "parameter"
@@ -193,17 +201,30 @@ class Family(NamedTuple):
         first = self.fused_experts
         return first is not None and (not self.separate or admitted.requires(f"transformers {first}"))
 
-    def forms(self, admitted: ReleaseRange) -> dict[bool, str]:
-        """Return the newest transformers release in which the experts of a layer are one tensor (key True), and the
-        newest release in which the experts are separate modules (key False). `admitted`: the releases that the recipe's
-        header block allows. Other releases do not count, so a key may be missing. If older releases have no class for
-        the model type, only the key True is returned."""
-        forms: dict[bool, str] = {}
+    def forms(self, admitted: ReleaseRange) -> dict[ExpertsForm, str]:
+        """Return the newest transformers release for each form in which the experts of a layer run, newest first.
+        `admitted`: the releases that the recipe's header block allows. Other releases do not count, so a form may be
+        missing."""
+        forms: dict[ExpertsForm, str] = {}
         for pair in admitted.possible_pairs:
-            first = self.fused_experts
-            is_fused = not self.separate or (first is not None and releases.is_at_least(pair, f"transformers {first}"))
-            forms.setdefault(is_fused, pair[1])
+            forms.setdefault(self._experts_form(pair, admitted), pair[1])
         return forms
+
+    def _experts_form(self, pair: ReleasePair, admitted: ReleaseRange) -> ExpertsForm:
+        """Return the form in which the experts run with a pair of releases. A release without a class for the type is
+        judged like the first one with a class."""
+
+        def reaches(version: str) -> bool:
+            return releases.is_at_least(pair, f"transformers {version}")
+
+        first, grouped = self.fused_experts, self.grouped_experts
+        if self.separate and not (first and reaches(first)):
+            return "separate"
+        if first is None or self.every_expert_computes:
+            return "grouped"
+        if grouped is None or not (reaches(grouped) if reaches(first) else grouped == first):
+            return "sliced"
+        return "grouped" if reaches(_ANY_TORCH_GROUPS) or admitted.may_be_since_torch(_GROUPING_TORCH) else "sliced"
 
     def names(self, roles: Iterable[str], fused: bool = True) -> frozenset[str]:
         """Return the names of the model's linear modules that have one of `roles` in the memory formulas. A module
@@ -245,6 +266,8 @@ def composite_family(kind: str, decoder: str) -> Family:
     base = family_of_type(decoder)
     if entry.get("separate_experts"):
         base = base._replace(fused_experts=None)
+    if "fused_experts" in entry:
+        base = base._replace(fused_experts=entry["fused_experts"], separate=frozenset(), experts_merged=True)
     return base._replace(
         kind=kind,
         layer=entry.get("layer", base.layer),

@@ -312,6 +312,22 @@ def longer_samples(run: RunSettings) -> Iterator[Option]:
     )
 
 
+# Layers that adapters reach.
+
+
+def adapters_in_every_layer(run: RunSettings) -> Iterator[Option]:
+    """Yield adapters on all linear modules, if checkpointing is on and some layers have no adapter. Such layers keep
+    all their activations."""
+    if run.task.method == "lora" and predict(run).layers_kept_whole:
+        note = "adapters in every layer, so that every layer is recomputed"
+        yield Option({"lora_target": _adapted_targets(run)}, note, frozenset({TRAINED}))
+
+
+def _adapted_targets(run: RunSettings) -> str:
+    """Return the value of `lora_target` that reaches most modules of the run's model."""
+    return run.model.family.targets if run.model and run.model.refused else "all"
+
+
 # Bits of the base weights.
 
 
@@ -393,8 +409,7 @@ def _pure_bf16_settings(run: RunSettings) -> dict[str, ArgumentValue]:
 
 def adapters(run: RunSettings) -> Iterator[Option]:
     """Yield LoRA in place of full training. If full training needs offload, LoRA without offload comes first."""
-    targets = run.model.family.targets if run.model and run.model.refused else "all"
-    settings = {**_without_optimizer(run), "finetuning_type": "lora", "lora_target": targets}
+    settings = {**_without_optimizer(run), "finetuning_type": "lora", "lora_target": _adapted_targets(run)}
     note = "trains adapters instead of all weights, at about ten times the learning rate"
     if _uses_offload(run):
         file = "ds_z3.json" if run.zero_stage == 3 else "ds_z2.json"

@@ -27,6 +27,7 @@ _SAME_TRAINING: tuple[Options, ...] = (
 )
 # What changes the samples or the numbers, or makes the run slow.
 _FOR_ADAPTERS: tuple[Options, ...] = (
+    options.adapters_in_every_layer,
     options.half_as_long_samples,
     options.four_bits,
     options.unquantized_for_zero3,

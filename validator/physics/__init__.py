@@ -5,6 +5,7 @@ The inputs are the shapes of a model (`Architecture`), how it is trained (`Workl
 second (`DeviceRates`). The results are bands: low, expected, high. This room knows no recipe key, no file and no
 product."""
 
+from validator.physics.activation_checkpointing import layers_kept_whole
 from validator.physics.architecture import (
     Architecture,
     AttentionShape,
@@ -72,6 +73,7 @@ __all__ = [
     "estimate_host_memory",
     "estimate_run_time",
     "estimate_step_time",
+    "layers_kept_whole",
     "linear_roles",
     "parameter_count",
     "trainable_parameter_count",

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from validator.physics.architecture import Architecture
 from validator.physics.attention import first_half_backward_workspace, first_half_saved_bytes
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.estimate import DeviceTerm
 from validator.physics.feed_forward import feed_forward_backward_workspace, feed_forward_saved_bytes
-from validator.physics.training_step import TrainingStep
+from validator.physics.training_step import TrainingStep, training_step
+from validator.physics.workload import Workload
 
 
 class LayerActivations(NamedTuple):
@@ -71,6 +73,15 @@ def saved_by_all_layers(step: TrainingStep) -> Mapping[DeviceTerm, float]:
     if whole or not checkpointed:
         saved[DeviceTerm.ACTIVATIONS] = sum(number * layer_activations(step, layer).total for number, layer in whole)
     return saved
+
+
+def layers_kept_whole(arch: Architecture, workload: Workload) -> int:
+    """Number of decoder layers that keep all their activations for the backward pass, although activation checkpointing
+    is on, because no adapter reaches them."""
+    step = training_step(arch, workload)
+    if step.checkpointing == "off":
+        return 0
+    return sum(number for number, layer in step.backward_layers if not step.is_recomputed(layer))
 
 
 def checkpoints_held_by_fsdp(step: TrainingStep) -> float:

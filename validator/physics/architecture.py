@@ -200,6 +200,7 @@ class FeedForwardShape(NamedTuple):
     expert_bias: bool = False
     clamped_swiglu: bool = False  # experts clamp the results of gate and up
     index_add: bool = False  # results of the chosen experts are added up by index_add, which saves each
+    experts_as_stored: bool = False  # matmuls take the experts' tensor itself, not a transposed view of it
     dense_layers: int = 0  # leading layers with an ordinary block of `width`
     vision_expert_width: int = 0  # of as many experts for pictures, which no token reaches
     router_scaled: bool = False  # the router has a norm of its own and scales for its input and for each expert

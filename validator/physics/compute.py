@@ -168,10 +168,24 @@ def expert_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -
         / rates.bandwidth
     )
     adapters = _expert_adapter_cost(step, rates, layer)
-    backward = (1 + weight_gradient_products(step)) * matmul
+    backward = (1 + weight_gradient_products(step)) * matmul + _slice_gradient_seconds(step, rates, layer)
     return PassCost(
         TimeTerm.EXPERTS, matmul + permutation + adapters.forward, backward + permutation + adapters.backward
     )
+
+
+# Times that the gradient of a slice moves the whole tensor: zeros written, then both factors of the sum read and the
+# sum written (torch, select_backward and InputBuffer::accumulate).
+_SLICE_GRADIENT_TRAFFIC = 4
+
+
+def _slice_gradient_seconds(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> float:
+    """Seconds of one layer's backward pass to make the gradients of the slices that a Python loop takes of the experts'
+    tensors, one slice for each expert. Zero if experts run in another form, or are frozen."""
+    if step.work.experts != "sliced":
+        return 0.0
+    traffic = _SLICE_GRADIENT_TRAFFIC * step.sizes.gradient * layer.experts * experts_reached(step)
+    return weight_gradient_products(step) * traffic / rates.bandwidth
 
 
 def _expert_adapter_cost(step: TrainingStep, rates: AttainedRates, layer: DecoderLayer) -> PassCost:

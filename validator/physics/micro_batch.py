@@ -84,14 +84,10 @@ def _device_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCost
 def micro_batch_costs(step: TrainingStep, device: DeviceRates) -> MicroBatchCosts:
     """Return the costs of one micro batch on this device, including waits for kernel launches and, in runs with several
     devices, for the slowest device."""
-    passes = forward_passes(step)
-    work = MicroBatchCosts(
-        tuple(
-            PassCost(term, passes * forward, backward)
-            for term, forward, backward in _device_costs(step, attained_rates(device))
-        )
-    )
-    single = MicroBatchCosts((*work.costs, launch_stalls(step, work.forward + work.backward)))
+    passes, rates = forward_passes(step), attained_rates(device)
+    costs = (PassCost(term, passes * forward, backward) for term, forward, backward in _device_costs(step, rates))
+    work = MicroBatchCosts(tuple(costs))
+    single = MicroBatchCosts((*work.costs, launch_stalls(step, rates, work.forward + work.backward)))
     if step.sharding.world_size == 1:
         return single
     share = _STRAGGLER_SHARE * log2(step.sharding.world_size)

@@ -149,8 +149,10 @@ def _backward_points(step: TrainingStep, layer: DecoderLayer, activations: Layer
     `activations` are the activations that the layer saves."""
     down, attention = element_count(layer.down), element_count(layer.attention)
     ffn = layer.matrices - attention
-    # Of the two tensors that hold the matrices of all experts, the larger one
+    # Of the two tensors that hold the matrices of all experts, the larger one. A slice has a gradient of the whole
+    # tensor's size, zero outside the slice, which is added to the sums of both tensors.
     experts = layer.experts * 2 // 3 if step.arch.ffn.gated else layer.experts // 2
+    experts += layer.experts if step.work.experts == "sliced" else 0
     products = step.tokens * step.sizes.compute * feed_forward_width(step, layer)
     yield BackwardPoint(
         activations.total + activations.ffn_workspace,

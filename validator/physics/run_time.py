@@ -9,7 +9,7 @@ from validator.physics.micro_batch import micro_batch_costs
 from validator.physics.rates import DeviceRates
 from validator.physics.step_time import StepTime
 from validator.physics.training_step import TrainingStep, training_step
-from validator.physics.workload import Workload
+from validator.physics.workload import ExpertsForm, Workload
 
 # Interpreter and libraries on every device, its context, collectives, first kernels. Importing LLaMA-Factory alone took
 # 5 to 8 s on two cores; that of a large run takes minutes where all nodes read the libraries over a network.
@@ -106,8 +106,11 @@ def _startup_time(step: TrainingStep, device: DeviceRates) -> Band:
 
 def _evaluation_batch_seconds(step: TrainingStep, step_time: StepTime, device: DeviceRates) -> float:
     """Seconds of one evaluation batch: a forward pass and, if weights are sharded or offloaded, the gathering of the
-    weights for this pass."""
-    batch = training_step(step.arch, step.work._replace(micro_batch=max(step.work.eval_batch, 1)))
+    weights for this pass. Experts in one tensor run together outside of training (transformers 4,
+    GptOssExperts.forward)."""
+    experts: ExpertsForm = "separate" if step.work.experts == "separate" else "grouped"
+    work = step.work._replace(micro_batch=max(step.work.eval_batch, 1), experts=experts)
+    batch = training_step(step.arch, work)
     gathers = step.strategy.shards_weights or step.sharding.offload_parameters
     traffic = sum(step_time.terms.get(term, 0.0) for term in _GATHER_TERMS) if gathers else 0.0
     return device.correction * micro_batch_costs(batch, device).forward + traffic / 2 / step.work.accumulation

@@ -31,8 +31,14 @@ class EvidenceRow(NamedTuple):
     slower: float = 0.0
 
 
+def _loops_over_experts(step: TrainingStep) -> bool:
+    return step.arch.ffn.experts > 0 and step.work.experts != "grouped"
+
+
 # A network's rate, and who else uses it, is known least of all; under ZeRO-3, BigScience's runs took up to four times
 # as long as ours, MLPerf's as long. A blog's runs of 4 bits took five times as long as ours on MI300X, twice on MI250.
+# A Python loop over experts took nine times as long as ours on two nodes (swift-015), and up to twice as long in
+# threads that tell little of their runs (benchmarks/evidence/README.md).
 _EVIDENCE = (
     EvidenceRow("runs on several nodes", lambda step, _: step.sharding.nodes > 1, True, 0.3, 1.0),
     EvidenceRow("ZeRO-3 between nodes", lambda step, _: step.sharding.nodes > 1 and step.strategy == ZERO_3,
@@ -55,6 +61,9 @@ _EVIDENCE = (
     EvidenceRow(f"samples over {_LONGEST_MEASURED} tokens", lambda step, _: step.work.length > _LONGEST_MEASURED),
     EvidenceRow("models that no formula knows", lambda step, _: bool(step.arch.counted_layers), True, 0.4, 0.6),
     EvidenceRow("mixtures of experts", lambda step, _: step.arch.ffn.experts > 0, True, 0.4, 0.6),
+    EvidenceRow("experts that run one after another", lambda step, _: _loops_over_experts(step), False, 0.3, 1.3),
+    EvidenceRow("experts on other devices than NVIDIA's", lambda step, cuda: step.arch.ffn.experts > 0 and not cuda,
+                False, 0.2, 0.8),
     EvidenceRow("models that see or hear", lambda step, _: bool(step.arch.towers)),
     EvidenceRow("latent attention", lambda step, _: step.arch.attn.kv_rank > 0),
 )  # fmt: skip

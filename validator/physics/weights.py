@@ -231,7 +231,22 @@ def _gathered_zero3(step: TrainingStep, where: GatherPoint) -> float:
         "first layer": (0, step.largest_layer),
         "embedding": (step.embedding_elements, 0),
     }[where]
-    return min(total, per_table * table + per_layer * (reused + sharding.prefetch_bucket))
+    gathered = min(total, per_table * table + per_layer * (reused + sharding.prefetch_bucket))
+    return gathered + (_experts_held_by_autograd(step) if where in ("loss", "last layer") else 0.0)
+
+
+def _experts_held_by_autograd(step: TrainingStep) -> float:
+    """Bytes of whole experts that ZeRO-3 has released, and that autograd holds until the backward pass of their layer.
+    Only layers that are not computed again have such experts.
+
+    A matmul saves its factors. A linear module saves the parameter itself, which ZeRO-3 empties and gathers again
+    (deepspeed, runtime/zero/linear.py). Experts in one tensor are multiplied by a transposed view or a slice of the
+    parameter (transformers, integrations/moe.py, _grouped_linear), and that keeps the gathered tensor, as DeepSpeed
+    shows on the CPU."""
+    if step.arch.ffn.experts_as_stored and step.work.experts == "grouped":
+        return 0.0
+    held = sum(number * layer.experts for number, layer in step.backward_layers if not step.is_recomputed(layer))
+    return _layer_element_size(step) * held
 
 
 def side_stream_pools(step: TrainingStep) -> float:

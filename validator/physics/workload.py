@@ -10,6 +10,10 @@ Precision = Literal["amp", "pure", "engine", "fp32"]
 AttentionImplementation = Literal["sdpa", "flash", "eager"]
 Checkpointing = Literal["layer", "off", "offloaded"]
 LossKind = Literal["upcast", "shifted", "fused"]
+# How a release of transformers runs the experts of a layer. separate: linear modules, one after another in a Python
+# loop. sliced: one tensor of all experts, of which a Python loop takes a slice for each expert. grouped: one tensor, in
+# grouped matmuls.
+ExpertsForm = Literal["separate", "sliced", "grouped"]
 
 
 # (number of layers in a row, roles of their adapted linear modules), first layers first
@@ -185,7 +189,7 @@ class Workload(NamedTuple):
     dequantized_at_load: bool = False  # the checkpoint is quantized, and unpacked while it loads
     double_quant: bool = True
     quant_grouped: bool = False  # GPTQ/AWQ style groups instead of bitsandbytes blocks
-    experts_fused: bool = True  # experts are 3-D parameters: neither adapters nor quantization reach them
+    experts: ExpertsForm = "grouped"
     experts_merged: bool = False  # such a parameter is made of the experts' matrices while the checkpoint loads
     upcast_norms: bool = False
     adapter: Adapter = Adapter()
@@ -219,6 +223,11 @@ class Workload(NamedTuple):
     towers: tuple[TowerWorkload, ...] = ()  # one for each tower
     low_memory_load: bool = True  # each process maps the weights instead of materializing them
     sharding: Sharding = Sharding()
+
+    @property
+    def experts_fused(self) -> bool:
+        """True if all experts of a layer are one 3-D parameter, which neither adapters nor quantization reach."""
+        return self.experts != "separate"
 
 
 class ElementSizes(NamedTuple):

@@ -78,7 +78,7 @@ def device_memory_exceeded(run: RunSettings) -> Findings:
     """
     prediction = predict(run)
     if prediction.device_verdict == "exceeds" and not prediction.fitting_length:
-        hints = f"{_not_sharded_hint(run)}{_quantized_loading_hint(run)}"
+        hints = f"{_not_sharded_hint(run)}{_quantized_loading_hint(run)}{_kept_layers_hint(run)}"
         yield _key_for_device_memory(run), f"the run needs {_device_need_and_limit(run)}{hints}"
 
 
@@ -101,6 +101,16 @@ def _quantized_loading_hint(run: RunSettings) -> str:
     return f"; transformers 5 loads all 4-bit weights on every device, and transformers {older} does not"
 
 
+def _kept_layers_hint(run: RunSettings) -> str:
+    """Return a hint, as text for a message, that layers without an adapter are not recomputed (LLaMA-Factory,
+    model_utils/checkpointing.py, get_custom_gradient_checkpointing_func). An empty string if every layer has one."""
+    kept = predict(run).layers_kept_whole
+    if not kept or not run.model:
+        return ""
+    reached = f"{kept} of {run.model.arch.layers} layers, which `lora_target` does not reach"
+    return f"; {reached}, keep all activations, because LLaMA-Factory recomputes only layers with an adapter"
+
+
 @rule("FIT002", WARNING)
 def device_memory_tight(run: RunSettings) -> Findings:
     """The run is expected to fit, but the upper end of the 90 % band does not; or it depends on transformers' release.
@@ -121,7 +131,10 @@ def device_memory_tight(run: RunSettings) -> Findings:
             why = (
                 "it fits if no sample has more than one picture; check that in the data, or set a smaller `cutoff_len`"
             )
-        yield _key_for_device_memory(run), f"the run may need {_device_need_and_limit(run)}; {why}"
+        yield (
+            _key_for_device_memory(run),
+            f"the run may need {_device_need_and_limit(run)}{_kept_layers_hint(run)}; {why}",
+        )
 
 
 @rule("FIT011", WARNING, appends_advice=True)
@@ -163,7 +176,7 @@ def _loaded_experts_hint(run: RunSettings) -> str:
     prediction = predict(run)
     if run.model is None or prediction.host_memory is None or HostTerm.EXPERTS not in prediction.host_memory.terms:
         return ""
-    older = run.model.family.forms(ReleaseRange()).get(False)
+    older = run.model.family.forms(ReleaseRange()).get("separate")
     instead = f", and transformers {older} does not" if older else ""
     return f"; transformers 5 loads all experts in every process{instead}"
 

@@ -331,7 +331,7 @@ def experts_not_quantized(run: RunSettings, model: Model) -> Findings:
     if (
         fused and run.quantization.quantizes_at_load and run.quantization.method == "bnb"
     ):  # TRA313 and TRA314 say worse of a router
-        older = model.family.forms(ReleaseRange()).get(False)
+        older = model.family.forms(ReleaseRange()).get("separate")
         cures = [f"install transformers {older}, which quantizes them"] if older else []
         if run.machine is None or run.batch.world_size > 1:  # else ZeRO-3 has nothing to shard over
             cures.append("shard them with DeepSpeed ZeRO-3")

@@ -65,9 +65,9 @@ def find_problems(run: RunSettings, but: tuple[str, ...] = (), warnings: bool = 
 
 
 # Codes that do not count against a change of a run. Memory is judged by its verdict (FIT). The rules that propose uses
-# of free memory (TRA921, TRA923, TRA924) ask for this judgement themselves. No change touches data sets, and DeepSpeed
-# files are looked for in the catalogue, whose data sets are not the run's (PTH1).
-_NOT_AGAINST_CHANGES = ("FIT", "TRA921", "TRA923", "TRA924", "PTH1")
+# of free memory, or a release (TRA921, TRA923, TRA924, TRA937), ask for this judgement themselves. No change touches
+# data sets, and DeepSpeed files are looked for in the catalogue, whose data sets are not the run's (PTH1).
+_NOT_AGAINST_CHANGES = ("FIT", "TRA921", "TRA923", "TRA924", "TRA937", "PTH1")
 
 
 def accepts_changes(run: RunSettings, warnings: bool = True) -> Callable[[ArgumentChanges], bool]:
@@ -78,3 +78,8 @@ def accepts_changes(run: RunSettings, warnings: bool = True) -> Callable[[Argume
         return {(each.code, each.key) for each in find_problems(judged, _NOT_AGAINST_CHANGES, warnings)}
 
     return lambda settings: problems(with_arguments(run, settings)) <= problems(run)
+
+
+def is_free_of_errors(run: RunSettings) -> bool:
+    """True if no rule finds an error in the run, apart from memory, which has verdicts of its own."""
+    return not find_problems(run, _NOT_AGAINST_CHANGES, warnings=False)

@@ -1,16 +1,18 @@
-"""TRA921 to TRA926: settings that cost time without any benefit. The time model is slow, so it is used only if a
-setting makes a finding likely."""
+"""TRA921 to TRA926 and TRA937: settings and releases that cost time without any benefit. The time model is slow, so it
+is used only if a setting makes a finding likely."""
 
 from __future__ import annotations
 
+from validator.knowledge import releases
 from validator.knowledge.devices import Machine
+from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
 from validator.levers.options import larger_micro_batch, less_sharding, more_loader_workers
-from validator.levers.search import best_use_of_memory
+from validator.levers.search import VERDICT_RANKS, best_use_of_memory
 from validator.physics import RunPart, TimeTerm
 from validator.physics.estimate import GIB
 from validator.rules import subjects
-from validator.rules.problems import accepts_changes
+from validator.rules.problems import accepts_changes, is_free_of_errors
 from validator.rules.rule import NOTE, WARNING, Findings, rule
 from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.prediction import predict
@@ -19,6 +21,7 @@ from validator.run.schedule import save_interval, written_checkpoints
 from validator.run.settings import RunSettings
 from validator.run.training_time import predict_training_time, time_ratio
 from validator.run.variants import with_arguments
+from validator.wording import two_digits
 
 # A step has to take so much longer, and a wait so large a share of it, to be told of: beyond what the time model errs
 # by where links or kernels decide.
@@ -173,3 +176,47 @@ def evaluated_or_saved_too_often(run: RunSettings) -> Findings:
         last_alone = part is RunPart.SAVES and save_interval(run, timed.steps or 0) >= (timed.steps or 0)
         if not last_alone and (share := timed.run.wasted_on(part)):
             yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
+
+
+@rule("TRA937", WARNING, about=subjects.model)
+def experts_one_after_another(run: RunSettings, model: Model) -> Findings:
+    """The experts of a mixture run one after another, with a transformers release that the header block allows.
+
+    Why: transformers 4 runs a layer's experts in a Python loop, which waits for the device at each expert; where the
+    experts are one tensor, the gradient of each slice has the size of all experts. Users tell of a 30B-A3B slower than
+    a dense 32B (LLaMA-Factory issues 7921, 8038, 9374, 9625; ms-swift issue 6061). Since transformers 5 they run in
+    grouped matmuls. Said where even the slow end of the newer release's time is below what is expected of the older.
+    Source: transformers/integrations/moe.py:grouped_mm_experts_forward
+    Fix: install the release that the message names, and write it into the header block.
+    """
+    is_stated = not {*releases.RELEASE_FIELDS, "torch"}.isdisjoint(run.header)
+    has_grouped_matmul = run.machine is not None and run.machine.device.vendor in ("nvidia", "amd")
+    forms = model.family.forms(run.releases) if is_stated and has_grouped_matmul and model.arch.ffn.experts else {}
+    older = forms.get("separate") or forms.get("sliced")
+    newer = _release_of_grouped_experts(run, model) if older and is_free_of_errors(run) else None
+    if not older or not newer:
+        return
+    lengths = None if _are_lengths_known(run) else (run.batch.max_tokens,)
+    slow, fast = (predict_training_time(_with_transformers(run, each), None, lengths) for each in (older, newer))
+    if slow and fast and slow.step.expected > max(fast.step.high, _MIN_TIME_RATIO * fast.step.expected):
+        times = f"{two_digits(slow.step.expected)} s a step, and {two_digits(fast.step.expected)} with {newer}"
+        remedy = f'`pip install "transformers=={newer}"` and write `# transformers: {newer}` into the header block'
+        yield "model_name_or_path", f"transformers {older} runs experts one after another, {times}; {remedy}"
+
+
+def _release_of_grouped_experts(run: RunSettings, model: Model) -> str | None:
+    """Return the newest transformers release that runs the model's experts in grouped matmuls, and with which the run
+    fits as well and has no error. None if there is none."""
+    for _, version in releases.known_pairs():
+        after = _with_transformers(run, version)
+        groups = "grouped" in model.family.forms(after.releases)
+        fits_as_well = VERDICT_RANKS[predict(after).verdict] <= VERDICT_RANKS[predict(run).verdict]
+        if groups and fits_as_well and is_free_of_errors(after):
+            return version
+    return None
+
+
+def _with_transformers(run: RunSettings, version: str) -> RunSettings:
+    """Return a copy of the run for another transformers release, with any LLaMA-Factory release that admits it."""
+    stated = {key: value for key, value in run.header.items() if key != "llamafactory"}
+    return run.with_header({**stated, "transformers": version})

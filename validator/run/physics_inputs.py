@@ -10,7 +10,7 @@ from collections.abc import Collection
 from validator.knowledge.models import Model
 from validator.knowledge.optimizers import OWN_OPTIMIZERS, optimizer_choice
 from validator.physics import Adapter, Sharding, Workload
-from validator.physics.workload import AttentionImplementation, SdpaInputs
+from validator.physics.workload import AttentionImplementation, ExpertsForm, SdpaInputs
 from validator.run import deepspeed, fsdp, model_parts, multimodal
 from validator.run.adapted_modules import adapted_modules
 from validator.run.deepspeed import DeepSpeedConfig
@@ -25,11 +25,11 @@ def make_workload(
     run: RunSettings,
     model: Model,
     engine: DeepSpeedConfig | None,
-    experts_fused: bool = True,
+    experts: ExpertsForm = "grouped",
 ) -> Workload:
     """Return the workload of a run for the memory and time formulas. If the formulas do not model a setting, the most
     similar setting that costs more stands for it. `engine`: the DeepSpeed configuration; None without DeepSpeed.
-    `experts_fused`: True if the release of transformers keeps all experts of a layer as one tensor."""
+    `experts`: how the release of transformers runs the experts of a layer."""
     method = run.task.method if run.task.method in ("full", "freeze", "lora", "oft") else "lora"
     decoder = model_parts.is_decoder_trained(run, model)
     if method == "full" and not decoder:
@@ -48,10 +48,10 @@ def make_workload(
         dequantized_at_load=weights.dequantized_at_load,
         double_quant=run.args.flag("double_quantization"),
         quant_grouped=weights.kept_method in ("gptq", "awq"),
-        experts_fused=experts_fused,
-        experts_merged=experts_fused and model.family.merges,
+        experts=experts,
+        experts_merged=experts == "grouped" and model.family.merges,
         upcast_norms=run.args.flag("upcast_layernorm"),
-        adapter=_make_adapter(run, model, experts_fused),
+        adapter=_make_adapter(run, model, experts != "separate"),
         input_requires_grad=_asks_input_gradients(run),
         trainable_layers=min(abs(int(run.args.number("freeze_trainable_layers"))), model.arch.layers) * decoder,
         optimizer=optimizer_states(run, engine),

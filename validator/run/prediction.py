@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from validator.finding import Verdict
-from validator.physics import Estimate, Workload, disk_usage, estimate_device_memory, estimate_host_memory
+from validator.physics import (
+    Estimate,
+    Workload,
+    disk_usage,
+    estimate_device_memory,
+    estimate_host_memory,
+    layers_kept_whole,
+)
 from validator.physics.estimate import GIB, DiskTerm, SharedTerm
+from validator.physics.workload import ExpertsForm
 from validator.run import deepspeed, multimodal, physics_inputs
 from validator.run.deepspeed import DeepSpeedAlternatives, DeepSpeedConfig
 from validator.run.schedule import CheckpointCounts, count_checkpoints
@@ -31,10 +39,12 @@ class Prediction:
         unknown = (engine and engine.problem) or (self.run.accelerate and not self.run.accelerate.is_judged)
         if self.run.model is None or unknown or self.run.task.is_inference_only:
             return {}
-        forms = self.run.model.family.forms(self.run.releases) if self.run.model.arch.ffn.experts else {True: ""}
+        forms: Mapping[ExpertsForm, str] = {"grouped": ""}
+        if self.run.model.arch.ffn.experts:
+            forms = self.run.model.family.forms(self.run.releases)
         return {
-            release: physics_inputs.make_workload(self.run, self.run.model, engine, fused)
-            for fused, release in forms.items()
+            release: physics_inputs.make_workload(self.run, self.run.model, engine, form)
+            for form, release in forms.items()
         }
 
     @property
@@ -140,6 +150,12 @@ class Prediction:
         """Predicted peak in bytes on the device that needs most, with the newest release of transformers; None if it
         cannot be predicted. If the device shares the host's memory, the host's need is included."""
         return next(iter(self.device_memories.values()), None)
+
+    @property
+    def layers_kept_whole(self) -> int:
+        """Number of decoder layers that keep all their activations because no adapter reaches them, although activation
+        checkpointing is on."""
+        return layers_kept_whole(self.run.model.arch, self.workload) if self.run.model and self.workload else 0
 
     @property
     def is_simulated(self) -> bool:
