@@ -115,6 +115,11 @@ def test_an_earlier_release_reads_a_recipe_in_json() -> None:
     assert "LOA007 error 1:1" not in found("run.json", block + json.dumps(RUN, indent=1), "1xa100-80g")
 
 
+def test_a_broken_range_of_releases_in_a_recipe_in_json() -> None:
+    block = "# /// recipe\n# llamafactory: none\n# ///\n"
+    assert "LOA007 error 1:1" in found("run.json", block + json.dumps(RUN, indent=1), "1xa100-80g")
+
+
 @pytest.mark.slow
 @pytest.mark.real
 def test_llamafactory_reads_the_renamed_file_and_not_the_json(monkeypatch: pytest.MonkeyPatch) -> None:

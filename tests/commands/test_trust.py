@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -153,6 +154,20 @@ def test_a_link_that_leads_outside_shows_nothing_and_is_not_fixed(
     for option in ("--fix", "--diff"):
         assert outside.WORD not in said("check", option, "--unsafe-fixes", path)
     assert file.read_text() == text
+
+
+def test_a_registry_alone_shows_nothing_of_rows_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows.jsonl").write_text(f'{{"{outside.WORD}": "{outside.WORD}"}}\n')
+    (tmp_path / "broken.json").write_text(f'[{{"{outside.WORD}": 1}}, {outside.WORD}]')
+    here = tmp_path / "repo/data"
+    here.mkdir(parents=True)
+    (tmp_path / "repo/.git").mkdir()
+    files = ("../../rows.jsonl", "../../broken.json")
+    (here / "dataset_info.json").write_text(json.dumps({name: {"file_name": name} for name in files}))
+    monkeypatch.chdir(here.parent)
+    shown = outside.shown(Path("data/dataset_info.json"))
+    assert "PTH110" in shown
+    assert outside.WORD not in shown
 
 
 def test_what_git_keeps_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

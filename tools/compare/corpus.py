@@ -133,6 +133,8 @@ class Corpus:
         yield Question("check/sarif/refused", ("check", "tests/fixtures/refused", "--format", "sarif"))
         for path in sorted(name for name in self.catalogue if name.startswith("deepspeed/") and name.endswith(".json")):
             yield Question(f"check/deepspeed/{Path(path).stem}", ("check", path, *_JSON))
+        for path in ("accelerate/fsdp.yaml", "accelerate", "data/dataset_info.json", "data"):
+            yield Question(f"check/file/{path.replace('/', '-')}", ("check", path, *_JSON))
         yield Question("list/text/all", ("list",))
         yield Question("list/json/all", ("list", *_JSON))
         for machine in self.machines[::30]:

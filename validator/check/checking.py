@@ -13,7 +13,7 @@ from validator.check.other_files import check_other_file, sort_findings, unreada
 from validator.check.suppression import without_suppressed
 from validator.errors import os_reason
 from validator.finding import Diagnostic, FileReport, NotJudged, Report, Severity
-from validator.knowledge import file_kinds
+from validator.knowledge import file_kinds, releases
 from validator.recipe import known_folders, safe_read
 from validator.recipe.omegaconf import WRITTEN_TWICE
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe, with_missing_header_fields
@@ -150,8 +150,7 @@ def _name_problems(run: RunSettings) -> Iterator[Diagnostic]:
     if path.endswith(".json"):
         if not run.releases.requires(since="llamafactory 0.9.5"):  # whose read_args gives json.load a path
             return
-        release = run.releases.required_pairs[0][0]
-        found = f"LLaMA-Factory {release} stops at a recipe in JSON: 'PosixPath' object has no attribute 'read'"
+        found = f"LLaMA-Factory {releases.newest_pair()[0]} stops at a recipe in JSON: 'PosixPath' object has no attribute 'read'"
         text = f"{found}; JSON is YAML, so rename the file to `{Path(path).with_suffix('.yaml').name}`"
     yield Diagnostic("LOA007", Severity.ERROR, text)
 

@@ -68,7 +68,7 @@ def _unjudged_report(path: str, kind: FileKind, why: str) -> FileReport:
 
 
 def _findings(path: str, kind: FileKind, locations: Locations) -> Iterator[Diagnostic]:
-    workspace = Workspace(path, tuple(search_folders(path)))
+    workspace = Workspace(path, tuple(search_folders(path)), untrusted=True)
     file = Path(path).absolute()
     if kind.name == file_kinds.REGISTRY:
         registry = dataset_registry.read_registry(Path(path))

@@ -19,6 +19,7 @@ from validator.recipe.safe_read import read_bytes
 RECIPE, DEEPSPEED, ACCELERATE, REGISTRY, UNKNOWN = "recipe", "deepspeed", "accelerate", "registry", "unknown"
 _JUDGED = (RECIPE, DEEPSPEED, ACCELERATE, REGISTRY)
 _MIN_SURE_KEYS = 3
+_MAX_SEARCHED = 1 << 16  # characters in which the texts of the table are looked for
 _MAX_TRAINED = 200  # characters of a path that a script trains with
 _TRAINED_RECIPE = (
     r"(?:llamafactory-cli|lmf) +train(?: |\\\n)+[\"']?([\w./@%+,=:~-]+\.(?:ya?ml|json))\b|"
@@ -66,7 +67,8 @@ def kind_of_file(path: str) -> FileKind:
 
 def kind_of_text(text: str) -> FileKind:
     """Return the kind of a file that holds this text. The text may be broken, and cut off behind its beginning."""
-    outline = outline_of(text)
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    outline, head = outline_of(text), text[:_MAX_SEARCHED]
     keys = _meant_keys(outline)
     for name in _kind_names():
         row = _row(name)  # parsed only now: most files are told by the first rows
@@ -74,8 +76,8 @@ def kind_of_text(text: str) -> FileKind:
             return FileKind(RECIPE, row["is"])
         if name == REGISTRY and _is_registry(outline):
             return FileKind(REGISTRY, row["is"])
-        if _has_form(outline, row) and (_holds_keys(keys, row) or _holds_text(text, row)):
-            return _kind_with_advice(name, row, text)
+        if _has_form(outline, row) and (_holds_keys(keys, row) or _holds_text(head, row)):
+            return _kind_with_advice(name, row, head)
     if _is_likely_recipe(keys):
         return FileKind(RECIPE, _row(RECIPE)["is"])
     return FileKind(UNKNOWN)
@@ -98,7 +100,7 @@ def is_strange(text: str) -> bool:
         return False
     arguments, strangers = tables.json_table("arguments"), tables.yaml_table("strangers")
     known = (arguments["arguments"], arguments["elsewhere"], tables.yaml_table("renamed"))
-    keys = outline_of(text).keys
+    keys = outline_of(text.replace("\r", "\n")).keys
     meant = [
         key
         for key in keys
@@ -141,7 +143,7 @@ def _holds_key(keys: frozenset[str], name: str) -> bool:
 
 
 def _holds_text(text: str, row: Mapping[str, Any]) -> bool:
-    return "text" in row and bool(re.search(f"(?m){row['text']}", text.replace("\r\n", "\n")))
+    return "text" in row and bool(re.search(f"(?m){row['text']}", text))
 
 
 def _is_surely_recipe(keys: frozenset[str]) -> bool:
@@ -180,7 +182,7 @@ def _kind_with_advice(name: str, row: Mapping[str, Any], text: str) -> FileKind:
 
 def _training_by_script(text: str) -> Iterator[tuple[str, str]]:
     """Yield how a shell script trains, as text for a message, and what to check in its place."""
-    text = re.sub(r"(?m)^\s*#[^\n]*", "", text.replace("\r\n", "\n"))
+    text = re.sub(r"(?m)^[ \t]*#[^\n]*", "", text)
     trained = re.search(_TRAINED_RECIPE, text)
     if trained and len(path := trained[1] or trained[2]) <= _MAX_TRAINED:
         yield f" that trains `{path}`", f"check that: `lmf-recipes check {path}`"

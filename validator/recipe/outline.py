@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 # Characters of a text in brackets that are read: the keys of a file that is longer have been seen by then.
 _MAX_SCANNED = 1 << 18
-_LEADING_LINES = re.compile(r"(?:[ \t]*(?:#[^\n]*|//[^\n]*|---[ \t]*)?\n|[ \t]+)*")
+_LEADING_LINES = re.compile(r"(?:\s+|#[^\n]*|//[^\n]*|---(?=\s))*")
 _BLOCK_KEY = re.compile(
     r"""(?m)^(?:"(?P<double>[^"\n]+)"|'(?P<single>[^'\n]+)'|(?P<bare>[\w.\-]+))[ \t]*:(?:[ \t]+(?P<value>[^\n]*)|$)"""
 )
@@ -29,8 +29,8 @@ class Outline(NamedTuple):
 
 
 def outline_of(text: str) -> Outline:
-    """Return the outline of a text in YAML or JSON."""
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    """Return the outline of a text in YAML or JSON, whose lines end with a line feed."""
+    text = text.removeprefix("\ufeff")
     leading = _LEADING_LINES.match(text)
     start = text[leading.end() if leading else 0 :]
     if start.startswith("{") and not start.startswith("{{"):
