@@ -3,6 +3,7 @@ parameters that get a gradient, and in the length of streamed samples."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -112,25 +113,25 @@ def idle_tower_in_ddp(run: RunSettings, model: Model, work: Workload) -> Finding
         return
     media = run.template.get("media", ()) if run.template and run.task.stage != "pt" else ()
     for tower, part in zip(model.arch.towers, work.towers, strict=True):
+        key = _key_that_trains(tower, part)
         sense = "image" if tower.patch_size else "audio"
-        if sense not in media and _trains(run, tower, part):
-            why = "stage pt" if run.task.stage == "pt" else f"template {run.args.get('template')}"
-            key = "freeze_multi_modal_projector" if _trains_projector_alone(part) else "freeze_vision_tower"
-            found = (
-                f"{why} gives the {'vision' if sense == 'image' else 'audio'} part of {model.kind} nothing to compute"
-            )
-            remedy = f"set `{key}: true`, or `deepspeed: deepspeed/ds_z2.json`"
-            yield key, f"{found}, but it trains, and DDP stops at the second step; {remedy}"
+        if key and sense not in media:
+            cause = "stage pt" if run.task.stage == "pt" else f"template {run.args.get('template')}"
+            idle = f"{'vision' if sense == 'image' else 'audio'} part of {model.kind}"
+            freeze = f"`{key}: true`, or " if key.startswith("freeze") else ""
+            found = f"{cause} gives the {idle} nothing to compute, but it trains, and DDP stops at the second step"
+            yield key, f"{found}; set {freeze}`deepspeed: deepspeed/ds_z2.json`"
             return
 
 
-def _trains(run: RunSettings, tower: Tower, part: TowerWorkload) -> bool:
-    loose = part.never_frozen and tower.never_frozen and run.task.method == "full"
-    return bool(part.targets or part.trains or part.projector or part.trainable_layers or loose)
-
-
-def _trains_projector_alone(part: TowerWorkload) -> bool:
-    return part.projector and not (part.targets or part.trains or part.trainable_layers)
+def _key_that_trains(tower: Tower, part: TowerWorkload) -> str:
+    """Return the recipe's key by which something of a tower or its projector trains; `finetuning_type` if only
+    parameters train that LLaMA-Factory never freezes; an empty string if nothing does."""
+    if part.targets or part.trains or part.trainable_layers:
+        return "freeze_vision_tower"
+    if part.projector:
+        return "freeze_multi_modal_projector"
+    return "finetuning_type" if part.never_frozen and tower.never_frozen else ""
 
 
 @rule("PAR028", ERROR)
@@ -153,21 +154,20 @@ def streamed_batches_differ(run: RunSettings) -> Findings:
     if (run.batch.packing and not reads_media) or settings.get("dispatch_batches") is False:
         return
     if not settings.get("split_batches"):
-        found = (
-            "with `streaming` the first process reads for all devices, and batches of different lengths stop the run"
-        )
+        found = "with `streaming` the first process reads for all devices, and batches of unlike lengths stop the run"
         yield "streaming", f'{found}; add `accelerator_config: {{"dispatch_batches": false}}`'
 
 
 def _accelerator_settings(run: RunSettings) -> Mapping[str, Any]:
-    """Return the recipe's `accelerator_config`, or what is in the JSON file that it names; empty if the file cannot be
-    read."""
+    """Return the recipe's `accelerator_config`, which may be JSON or name a JSON file; empty if it cannot be read."""
     value = run.args.get("accelerator_config")
-    if isinstance(value, str) and (location := run.workspace.find(value)):
-        try:
+    try:
+        if isinstance(value, str) and value.startswith("{"):
+            value = json.loads(value)
+        elif isinstance(value, str) and (location := run.workspace.find(value)):
             value = read_json(str(location[0]))
-        except RecipeError:
-            return {}
+    except (RecipeError, ValueError):
+        return {}
     return value if isinstance(value, Mapping) else {}
 
 
