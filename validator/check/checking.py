@@ -150,7 +150,8 @@ def _name_problems(run: RunSettings) -> Iterator[Diagnostic]:
     if path.endswith(".json"):
         if not run.releases.requires(since="llamafactory 0.9.5"):  # whose read_args gives json.load a path
             return
-        found = f"LLaMA-Factory {releases.newest_pair()[0]} stops at a recipe in JSON: 'PosixPath' object has no attribute 'read'"
+        release = releases.newest_pair()[0]
+        found = f"LLaMA-Factory {release} stops at a recipe in JSON: 'PosixPath' object has no attribute 'read'"
         text = f"{found}; JSON is YAML, so rename the file to `{Path(path).with_suffix('.yaml').name}`"
     yield Diagnostic("LOA007", Severity.ERROR, text)
 
