@@ -152,6 +152,51 @@ def test_installed_releases_without_the_model(
     assert "\n".join(f"{line.found}" for line in lines) == expected
 
 
+NPU_LIBRARY = "bitsandbytes/libbitsandbytes_npu.so"
+WITHOUT_LIBRARY = "bitsandbytes 0.48.2 has no library for NPUs"
+
+
+@pytest.mark.parametrize(
+    ("settings", "machine", "installed", "files", "expected"),
+    [
+        ("quantization_bit: 4", "8xascend-910b-64g", {"bitsandbytes": "0.48.2"}, (), WITHOUT_LIBRARY),
+        ("quantization_bit: 8", "1xascend-910c-64g", {"bitsandbytes": "0.48.2"}, (), WITHOUT_LIBRARY),
+        ("model_name_or_path: unsloth/Qwen3-1.7B-unsloth-bnb-4bit", "1xascend-910b-32g", {"bitsandbytes": "0.48.2"},
+         ("bitsandbytes/libbitsandbytes_cpu.so",), WITHOUT_LIBRARY),
+        ("quantization_bit: 4", "8xascend-910b-64g", {}, (), "no bitsandbytes"),
+        ("quantization_bit: 4", "8xascend-910b-64g", {"bitsandbytes-npu-beta": "0.45.3"}, (NPU_LIBRARY,),
+         "bitsandbytes-npu-beta is installed, and LLaMA-Factory asks for bitsandbytes"),
+        ("quantization_bit: 4", "8xascend-910b-64g", {"bitsandbytes": "0.45.4.dev0"}, (NPU_LIBRARY,), ""),
+        ("quantization_bit: 4", "8xascend-910b-64g", {"bitsandbytes": "0.43", "bitsandbytes-npu-beta": "0.45.3"},
+         (NPU_LIBRARY,), ""),
+        ("quantization_bit: 4", "8xa100-80g", {"bitsandbytes": "0.48.2"}, (), ""),
+        ("quantization_bit: 8\nquantization_method: hqq", "8xascend-910b-64g", {"bitsandbytes": "0.48.2"}, (), ""),
+        ("lora_rank: 8", "8xascend-910b-64g", {}, (), ""),
+    ],
+)  # fmt: skip
+def test_bitsandbytes_on_ascend(
+    settings: str, machine: str, installed: dict[str, str], files: tuple[str, ...], expected: str, tmp_path: Path
+) -> None:
+    model = "" if "model" in settings else "model_name_or_path: Qwen/Qwen3-0.6B\n"
+    run = resolve(parse_recipe("x.yaml", f"{RUN}{model}{settings}\n"), machine)
+    there = site(tmp_path, {"llamafactory": "0.9.5", **installed}, files=dict.fromkeys(files, ""))
+    context = CheckContext(site_packages=there)
+    assert [line.found for line in package_checks.check_npu_quantization(run, context)] == [expected] * bool(expected)
+    missing = [line.found for line in package_checks.check_required_packages(run, context)]
+    assert not any("bitsandbytes" in line for line in missing)  # what pip would install there has no such library
+
+
+def test_a_checkpoint_of_bitsandbytes_needs_it(tmp_path: Path) -> None:
+    run = resolve(
+        parse_recipe("x.yaml", f"{RUN}model_name_or_path: unsloth/Qwen3-1.7B-unsloth-bnb-4bit\n"), "1xa100-80g"
+    )
+    context = CheckContext(site_packages=site(tmp_path, {"llamafactory": "0.9.5"}))
+    (line,) = package_checks.check_required_packages(run, context)
+    assert line.found == (
+        "a checkpoint quantized with BITSANDBYTES needs a package that is not installed: pip install bitsandbytes"
+    )
+
+
 def test_nothing_installed(tmp_path: Path) -> None:
     [line] = package_checks.check_packages(None, CheckContext(site_packages=site(tmp_path, {"torch": "2.8.0"})))
     assert (line.state, line.remedy) == ("warning", "pip install llamafactory==0.9.5")

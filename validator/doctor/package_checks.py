@@ -28,7 +28,7 @@ def check_required_packages(run: RunSettings | None, context: CheckContext) -> I
     reasons = dict(packages_for_run(run))
     versions = find_installed(context.site_packages).versions(["llamafactory", *reasons])
     for package, why in reasons.items() if "llamafactory" in versions else ():
-        if package not in versions:
+        if package not in versions and not (package == "bitsandbytes" and _quantizes_on_npu(run)):
             install = shell_join(["pip", "install", pip_requirement(package)])
             yield error(f"{why} needs a package that is not installed: {install}", what="package")
 
@@ -54,6 +54,30 @@ def check_model_support(run: RunSettings | None, context: CheckContext) -> Itera
         yield error(
             f"LLaMA-Factory {factory} has no template `{template}`, which {having[0]} has: {install}", what="model"
         )
+
+
+def _quantizes_on_npu(run: RunSettings) -> bool:
+    """True if bitsandbytes quantizes the weights and the run is for Ascend."""
+    return run.machine is not None and run.machine.device.vendor == "ascend" and run.quantization.bnb_bits > 0
+
+
+def check_npu_quantization(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+    """Yield an error if bitsandbytes quantizes a run on Ascend, and the installed bitsandbytes has no library for NPUs
+    or goes by a name that LLaMA-Factory does not find. A build for another device stops at the first weight or step."""
+    packages = find_installed(context.site_packages)
+    if run is None or not _quantizes_on_npu(run) or "llamafactory" not in packages.all_versions:
+        return
+    facts, releases_by_name = yaml_table("together")["npu_quantization"], packages.all_versions
+    release = releases_by_name.get("bitsandbytes")
+    other = next((name for name in facts["other_names"] if name in releases_by_name), "")
+    if release is None:
+        found = f"{other} is installed, and LLaMA-Factory asks for bitsandbytes" if other else "no bitsandbytes"
+    elif packages.files(facts["library"]):
+        return
+    else:
+        found = f"bitsandbytes {release} has no library for NPUs"
+    remedy = "train on 16-bit weights, sharded by ZeRO-3"
+    yield error(found, "a build of its branch multi-backend-refactor for the NPU", remedy, what="bitsandbytes")
 
 
 # What LLaMA-Factory compares on start, and stops for (extras/misc.py, check_dependencies).

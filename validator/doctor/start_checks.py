@@ -13,7 +13,7 @@ from validator.doctor.check_result import CheckContext, CheckResult, State, erro
 from validator.doctor.device_checks import check_device_memory
 from validator.doctor.host_checks import check_disk_space
 from validator.doctor.hub_checks import check_downloads
-from validator.doctor.package_checks import check_model_support, check_required_packages
+from validator.doctor.package_checks import check_model_support, check_npu_quantization, check_required_packages
 from validator.errors import RecipeError
 from validator.escaping import shell_quote
 from validator.finding import Report, Severity
@@ -109,6 +109,7 @@ def check_start(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
     if run is None:
         return
     yield from check_required_packages(run, context)
+    yield from check_npu_quantization(run, context)
     yield from check_model_support(run, context)
     yield from _check_model(run, context)
     if "llamafactory" not in find_installed(context.site_packages).all_versions:
@@ -174,4 +175,7 @@ def check_data(run: RunSettings) -> Iterator[CheckResult]:
 # What `train` and `calibrate` ask before a start, in their order; an error stops the run. The first are asked only if
 # the run is for this machine.
 PREFLIGHT_OF_MACHINE = (check_device_memory, check_disk_space)
-PREFLIGHT = (check_model_folder, check_required_packages, check_model_support, check_ray, check_downloads)
+PREFLIGHT = (
+    *(check_model_folder, check_required_packages, check_npu_quantization, check_model_support),
+    *(check_ray, check_downloads),
+)

@@ -67,9 +67,9 @@ class InstalledPackages:
         return place.read_text("utf-8", errors="replace") if place else ""
 
     def files(self, pattern: str) -> list[Path]:
-        """Return the installed files that match a glob pattern. Only the first site-packages folder with a matching
-        file counts."""
-        return next((files for folder in self._folders if (files := sorted(folder.glob(pattern)))), [])
+        """Return the installed files that match a glob pattern. Only the first folder with a matching file counts:
+        site-packages, or the source of a package installed by `pip install -e`."""
+        return next((files for folder in self._places if (files := sorted(folder.glob(pattern)))), [])
 
     def has_module(self, name: str) -> bool:
         """Return whether a site-packages folder holds a module of this name."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from validator.knowledge import tables
 from validator.knowledge.devices import Device, Machine
 from validator.knowledge.node_environment import node_needs
 from validator.knowledge.optimizers import optimizer_choice
+from validator.knowledge.releases import range_admits
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rename_key, rule
 from validator.run.settings import RunSettings
@@ -18,18 +20,22 @@ from validator.run.settings import RunSettings
 def quantization_on_ascend(run: RunSettings, device: Device) -> Findings:
     """bitsandbytes is used on Ascend.
 
-    Why: LLaMA-Factory does not forbid it, but bitsandbytes ships no Ascend kernels: what is left is plain PyTorch,
-    slow if it runs at all, or a build from source that fits the installed CANN, in nf4 without double quantization.
-    Failures are reported from the first forward pass, after the model is loaded (LLaMA-Factory issues 6452, 9465).
-    Source: own (reports of bitsandbytes on Ascend)
+    Why: LLaMA-Factory does not forbid it, but no released bitsandbytes has kernels for NPUs; its pull request 1695
+    would bring them. A build of its branch multi-backend-refactor that fits the installed CANN has them, for 4-bit nf4
+    without double quantization alone: fp4 and 8 bits raise NotImplementedError. Runs on 910B are reported to fail in
+    LLaMA-Factory issues 6452 (8 bits, at the first step), 9465 and 10125 (a checkpoint in 4 bits), on 910A in 7337 and
+    3867; one run went on, with a build of pull request 1695.
+    Source: own (reports of bitsandbytes on Ascend; the NPU backend of its branch)
     Fix: LoRA with ZeRO-3 in bf16; or `double_quantization: false` and a try of a few steps first.
     """
-    bits = bnb_bits(run)
-    if device.vendor == "ascend" and device.bf16 and bits:
-        single = ", and `double_quantization: false`" if bits == 4 and run.args.flag("double_quantization") else ""
-        found = f"{bits}-bit bitsandbytes on {device.id} needs a build from source that fits CANN{single}"
-        remedy = "remove `quantization_bit`, and shard the weights by ZeRO-3 instead"
-        yield "quantization_bit", f"{found}; {remedy}"
+    bits, key = _bnb_bits_at_all(run), _bnb_key(run)
+    if device.vendor == "ascend" and device.bf16 and bits and not _release_without_kernels(run):
+        found = f"{bits}-bit bitsandbytes on {device.id} needs a build from source that fits CANN"
+        if bits != 4 or run.args.get("quantization_type") != "nf4":
+            found = f"no bitsandbytes has kernels for {device.id} but in 4-bit nf4"
+        elif key == "quantization_bit" and run.args.flag("double_quantization"):
+            found += ", and `double_quantization: false`"
+        yield key, f"{found}; {_WITHOUT_BNB[key]}"
 
 
 @rule("DEV006", ERROR, about=subjects.device)
@@ -41,9 +47,54 @@ def quantization_on_old_ascend(run: RunSettings, device: Device) -> Findings:
     Source: own (reports of bitsandbytes on Ascend)
     Fix: LoRA in fp16 with ZeRO-3.
     """
-    if device.vendor == "ascend" and not device.bf16 and bnb_bits(run):
-        remedy = "remove `quantization_bit`, and use LoRA in fp16 with ZeRO-3"
-        yield "quantization_bit", f"bitsandbytes does not run on {device.id}; {remedy}"
+    if device.vendor == "ascend" and not device.bf16 and _bnb_bits_at_all(run):
+        key = _bnb_key(run)
+        yield key, f"bitsandbytes does not run on {device.id}; {_WITHOUT_BNB[key]}"
+
+
+@rule("DEV018", ERROR, about=subjects.device)
+def bitsandbytes_without_npu(run: RunSettings, device: Device) -> Findings:
+    """The header block names a bitsandbytes that has no kernels for NPUs, or that LLaMA-Factory does not find.
+
+    Why: no release of the package index that was looked at has them: older ones stop at 4-bit weights with
+    NotImplementedError, newer ones try plain PyTorch, which is reported to fail on 910B (LLaMA-Factory issue 9465).
+    bitsandbytes-npu-beta has them, but LLaMA-Factory asks for a package called bitsandbytes: "No package metadata was
+    found" when the model is configured, after the data is tokenized on every rank. `doctor` and `train` look at what is
+    installed.
+    Source: llamafactory/model/model_utils/quantization.py:configure_quantization, own (the wheels of bitsandbytes)
+    Fix: remove `quantization_bit`, and shard the weights by ZeRO-3; or a build of bitsandbytes for the NPU.
+    """
+    if device.vendor == "ascend" and device.bf16 and _bnb_bits_at_all(run) and (named := _release_without_kernels(run)):
+        yield "packages", f"{named}; {_WITHOUT_BNB[_bnb_key(run)]}"
+
+
+_WITHOUT_BNB = {
+    "quantization_bit": "remove `quantization_bit`, and shard the weights by ZeRO-3 instead",
+    "model_name_or_path": "name the model that is not quantized, and shard its weights by ZeRO-3 instead",
+}
+
+
+def _bnb_bits_at_all(run: RunSettings) -> int:
+    """Return the bits of weights that bitsandbytes quantizes while loading or has quantized in the checkpoint; 0 if
+    there are none, or if the method trains no adapter, which is refused beside such weights."""
+    return run.quantization.bnb_bits if run.task.uses_adapter else 0
+
+
+def _bnb_key(run: RunSettings) -> str:
+    """Return the recipe's key that makes the weights bitsandbytes'."""
+    return "model_name_or_path" if run.quantization.checkpoint else "quantization_bit"
+
+
+def _release_without_kernels(run: RunSettings) -> str:
+    """Return, as text for a message, which package of the header block leaves bitsandbytes without kernels for NPUs; an
+    empty string if none does, or if that is not known."""
+    facts, packages = tables.yaml_table("together")["npu_quantization"], run.declared.packages
+    release = packages.get("bitsandbytes")
+    if release is None:
+        other = next((name for name in facts["other_names"] if name in packages), "")
+        return f"LLaMA-Factory asks for bitsandbytes and does not find {other}" if other else ""
+    released = release.replace(".", "").isdigit() and range_admits(f"<={facts['released_without']}", release)
+    return f"bitsandbytes {release} has no kernels for NPUs" if released else ""
 
 
 @rule("DEV007", WARNING, about=subjects.device)

@@ -79,7 +79,7 @@ _PACKAGE_OF_KEY = {
     "use_swanlab": "swanlab",
 }  # fmt: skip
 # What reads a quantized checkpoint, and what quantizes while loading (model/model_utils/quantization.py).
-_PACKAGE_OF_CHECKPOINT = {"gptq": "gptqmodel", "awq": "autoawq", "aqlm": "aqlm"}
+_PACKAGE_OF_CHECKPOINT = {"gptq": "gptqmodel", "awq": "autoawq", "aqlm": "aqlm", "bitsandbytes": "bitsandbytes"}
 # Words in the names of optimizers that bitsandbytes has (transformers, trainer_optimizer.py or trainer.py).
 _BITSANDBYTES_OPTIMIZERS = ("8bit", "bnb", "paged")
 _PACKAGE_OF_LOADING = {"bnb": "bitsandbytes", "hqq": "hqq", "eetq": "eetq"}
@@ -104,7 +104,7 @@ def packages_for_run(run: RunSettings) -> Iterator[tuple[str, str]]:
         yield "bitsandbytes", "`optim`"
     unused = () if run.on_gpu or not (run.model and run.model.arch.mixer) else run.model.arch.mixer.facts.packages
     yield from (
-        (package, "`packages` of the header block") for package in sorted(run.declared.packages.difference(unused))
+        (package, "`packages` of the header block") for package in sorted(run.declared.packages.keys() - set(unused))
     )
     if run.model and run.model.family.mixers_patched and run.args.get("flash_attn") == "fa2":
         yield "flash-linear-attention", f"`flash_attn: fa2` of {run.model.name}"

@@ -56,6 +56,14 @@ class Quantization(NamedTuple):
         return None if self.dequantized_at_load else self.checkpoint
 
     @property
+    def bnb_bits(self) -> int:
+        """Bits of the weights that bitsandbytes quantizes while loading, or has quantized in the checkpoint; 0 if it
+        does neither."""
+        if self.checkpoint:
+            return (self.checkpoint_bits or 4) if self.checkpoint == "bitsandbytes" else 0
+        return self.bits if self.is_requested and self.method == "bnb" else 0
+
+    @property
     def weights(self) -> int:
         """Bits per weight of the frozen linear layers during the run; 0 if these layers are not quantized."""
         return (

@@ -127,13 +127,14 @@ class HeaderLengths(NamedTuple):
 class Declared(NamedTuple):
     """Fields that a recipe's header block declares. `samples`: the recommended number of samples. `rows`: rows of the
     data sets that the recipe names, after `max_samples`. Each is None if not declared. `overfit`: the run is meant to
-    memorize its samples. `packages`: installed packages in addition to LLaMA-Factory's own requirements."""
+    memorize its samples. `packages`: installed packages in addition to LLaMA-Factory's own requirements, by name, with
+    the release behind `==` or an empty string."""
 
     samples: int | None
     rows: int | None
     lengths: HeaderLengths
     overfit: bool
-    packages: frozenset[str]
+    packages: Mapping[str, str]
 
 
 def header_lengths(value: Any) -> HeaderLengths | None:
@@ -146,6 +147,10 @@ def header_lengths(value: Any) -> HeaderLengths | None:
     return HeaderLengths(*numbers)
 
 
+# A requirement of pip: the name of the package, and its release if it must be exactly that one.
+_PACKAGE_FORM = re.compile(r"\s*([\w.-]+)(?:\s*==\s*([\w.+!-]+))?")
+
+
 def read_declared(header: Mapping[str, Any]) -> Declared:
     """Return what a header block declares. A field with an invalid value counts as not declared."""
     samples, rows = finite_number(header.get("samples")), finite_number(header.get("rows"))
@@ -156,7 +161,7 @@ def read_declared(header: Mapping[str, Any]) -> Declared:
         rows=int(rows) if rows and rows > 0 else None,
         lengths=(header_lengths(header["lengths"]) if "lengths" in header else None) or HeaderLengths(),
         overfit=header.get("overfit") is True,
-        packages=frozenset(str(name).strip() for name in names) - {""},
+        packages={match[1]: match[2] or "" for name in names if (match := _PACKAGE_FORM.match(str(name)))},
     )
 
 

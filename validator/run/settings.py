@@ -264,7 +264,7 @@ class RunSettings:
         is installed. The package counts as installed if the header block names it, or if LLaMA-Factory stops without
         it, as for some models if `flash_attn` is fa2 (model/patcher.py)."""
         requires_kernels = family.mixers_patched and self.args.get("flash_attn") == "fa2"
-        return self.on_gpu and (requires_kernels or self.declared.packages.issuperset(mixer.facts.packages))
+        return self.on_gpu and (requires_kernels or self.declared.packages.keys() >= set(mixer.facts.packages))
 
     @property
     def model(self) -> Model | None:
