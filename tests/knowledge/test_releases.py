@@ -272,6 +272,7 @@ FACTS = [
     ("run/quantization.py", "transformers 5.6", "since when subclasses stay as they are"),
     ("knowledge/families.py", "transformers since 5.6", "since when subclasses stay as they are"),
     ("knowledge/families.py", "Grouped matmuls need torch 2.9", "since when torch has them, or transformers its own"),
+    ("knowledge/families.py", '"torch 2.9"', "the same"),
     ("dataset/token_counting.py", "dashscope 2.0.2", "what the weights were fitted to"),
     ("knowledge/releases.py", "such as", "the form of a bound or a range"),
     ("knowledge/releases.py", "5.6 for 5.6.0", "the form of a number"),

@@ -21,7 +21,7 @@ _SIMULATE_HINT = (
 )
 # Grouped matmuls need torch 2.9 (transformers, modeling_utils.py, _grouped_mm_can_dispatch), until transformers 5.6
 # brought one of its own for earlier releases of torch (integrations/moe.py, _grouped_mm_fallback).
-_GROUPING_TORCH, _ANY_TORCH_GROUPS = 9, "5.6"
+_GROUPING_TORCH, _ANY_TORCH_GROUPS = "torch 2.9", "5.6"
 # What the classes of transformers call the matrices of a layer -> their role in the memory formulas.
 _ROLE_OF_MATRIX = {
     "q_proj": "q", "k_proj": "k", "v_proj": "v", "o_proj": "o", "qkv_proj": "qkv", "q_a_proj": "q_a",
@@ -224,7 +224,7 @@ class Family(NamedTuple):
             return "grouped"
         if grouped is None or not (reaches(grouped) if reaches(first) else grouped == first):
             return "sliced"
-        return "grouped" if reaches(_ANY_TORCH_GROUPS) or admitted.may_be_since_torch(_GROUPING_TORCH) else "sliced"
+        return "grouped" if reaches(_ANY_TORCH_GROUPS) or admitted.requires(_GROUPING_TORCH) else "sliced"
 
     def names(self, roles: Iterable[str], fused: bool = True) -> frozenset[str]:
         """Return the names of the model's linear modules that have one of `roles` in the memory formulas. A module

@@ -189,9 +189,10 @@ def experts_one_after_another(run: RunSettings, model: Model) -> Findings:
     Source: transformers/integrations/moe.py:grouped_mm_experts_forward
     Fix: install the release that the message names, and write it into the header block.
     """
-    is_stated = not {*releases.RELEASE_FIELDS, "torch"}.isdisjoint(run.header)
     has_grouped_matmul = run.machine is not None and run.machine.device.vendor in ("nvidia", "amd")
-    forms = model.family.forms(run.releases) if is_stated and has_grouped_matmul and model.arch.ffn.experts else {}
+    forms = model.family.forms(run.releases) if has_grouped_matmul and model.arch.ffn.experts else {}
+    if "transformers" not in run.header and "grouped" in forms:
+        return  # judged by the newest release, whatever else may be installed
     older = forms.get("separate") or forms.get("sliced")
     newer = _release_of_grouped_experts(run, model) if older and is_free_of_errors(run) else None
     if not older or not newer:
