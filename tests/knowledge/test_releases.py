@@ -291,6 +291,8 @@ FACTS = [
     ("rules/launch_environment.py", "real runs, torch 2.13", "what was seen"),
     ("doctor/start_checks.py", "seen with 2.60", "what was seen"),
     ("submit/skypilot.py", "of 0.14.1", "where the keys were read"),
+    ("rules/model_support.py", "torch 2.9", "the series that LLaMA-Factory refuses"),
+    ("rules/model_support.py", "torch 2.10", "the first behind it"),
     ("rules/deepspeed_releases.py", "LLaMA-Factory up to 0.9.4", "the last that asks for a release of DeepSpeed"),
     ("rules/deepspeed_releases.py", "LLaMA-Factory 0.9.5", "the first that takes all"),
     ("rules/deepspeed_releases.py", "# llamafactory: 0.9.5", "the first that takes all"),

@@ -59,6 +59,19 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {  # changes, code of our er
     "data type": ({"communication_data_type": "float7"}, "PAR103", "Invalid communication_data_type"),
     "recomputation": ({"activation_checkpointing": {"partition_activations": True, "nonsense": 1}}, "", ""),
     "stage as text": ({"zero_optimization": {"stage": "1", "reduce_bucket_size": 5e8}}, "", ""),
+    "sequences": ({"sequence_parallel_size": 2}, "PAR119", "train_batch_size is not equal"),
+    "old stage 1": ({"zero_optimization": {"stage": 1, "legacy_stage1": True}}, "PAR119", "deprecated version"),
+    "sums": (
+        {"zero_optimization": {"stage": 0}, "data_types": {"grad_accum_dtype": "fp16"}},
+        "PAR030",
+        "unsupported mix",
+    ),
+    "sums in no format": ({"data_types": {"grad_accum_dtype": "float7"}}, "PAR030", "not a valid DtypeEnum"),
+    "sections for others": (
+        {"pipeline": {"stages": 2}, "sparse_attention": {"mode": "fixed"}, "dataloader_drop_last": True},
+        "",
+        "",
+    ),
     "no ZeRO": ({"zero_optimization": None}, "PAR104", "ZeRO optimization config"),
 }
 # Which of four micro batches move the weights, by ZeRO stage and whether the optimizer is offloaded.

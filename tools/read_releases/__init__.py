@@ -38,6 +38,7 @@ families.json, for the model types of families.yaml; validator/knowledge/familie
     transformers  {model type: facts of its decoder layer}, a fact that is false or empty left out; no entry where
                   transformers has no class for the type. fused_experts is the first release that fuses them,
                   grouped_experts the first that runs them in grouped matmuls
+    modules       {class of torch: [types of composites.yaml whose class in transformers makes such a module]}
 
 model_classes.json, of all model types, from more releases of transformers than the other tables
     source       {"transformers": [releases]}, oldest first

@@ -37,12 +37,24 @@ def table(
         "llamafactory": columns(llamafactory),
         "composites": composites(llamafactory("llamafactory.model.model_utils.visual")),
         "transformers": rows(kinds, transformers),
+        "modules": {"Conv3d": _kinds_with_module("Conv3d", next(iter(transformers.values())))},
     }
 
 
 def kinds() -> list[str]:
     """The model types of families.yaml."""
     return list(yaml.safe_load((DATA_FOLDER / "families.yaml").read_text(encoding="utf-8")))
+
+
+def _kinds_with_module(name: str, transformers: ModuleTrees) -> list[str]:
+    """The model types of composites.yaml whose class makes a module of torch of this name."""
+    composites = yaml.safe_load((DATA_FOLDER / "composites.yaml").read_text(encoding="utf-8"))
+    trees = ((kind, _module(transformers, kind, "modeling")) for kind in composites)
+    return sorted(
+        kind
+        for kind, tree in trees
+        if tree and any(isinstance(node, ast.Call) and name_of(node.func) == name for node in ast.walk(tree))
+    )
 
 
 def columns(llamafactory: ModuleTrees) -> dict[str, list[str]]:

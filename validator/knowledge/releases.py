@@ -278,10 +278,20 @@ class ReleaseRange:
         return tuple(dict.fromkeys(newest))
 
     def accepted_ranges(self, package: str) -> dict[str, str | None]:
-        """Return the range of DeepSpeed or torch releases that LLaMA-Factory accepts, by each release of LLaMA-Factory
-        that the recipe must run with, newest first. The range is None if LLaMA-Factory accepts every release."""
-        accepted = tables.yaml_table("releases")[package]["accepted"]
-        return {factory: accepted.get(factory) for factory, _ in self._judged}
+        """Return the range of DeepSpeed releases that LLaMA-Factory accepts, or of torch releases that transformers
+        accepts, by each release of LLaMA-Factory or transformers that the recipe must run with, newest first. The range
+        is None if every release is accepted."""
+        entry = tables.yaml_table("releases")[package]
+        place, accepted = RELEASE_FIELDS.index(entry["by"]), entry["accepted"]
+        return {pair[place]: accepted.get(pair[place]) for pair in self.judged_pairs}
+
+    def refused(self, package: str) -> Iterator[tuple[str, str]]:
+        """Yield (name and release, range) for each release of LLaMA-Factory or transformers that the recipe must run
+        with and that accepts none of the releases of DeepSpeed or torch by which the recipe is judged."""
+        found = self.engine_releases(package)
+        for release, accepted in self.accepted_ranges(package).items():
+            if not any(range_admits(accepted, one) for one in found):
+                yield f"{tables.yaml_table('releases')[package]['by']} {release}", str(accepted)
 
     def malformed(self) -> Iterator[tuple[str, str]]:
         """Yield (field, reason) for each field of the header block (deepspeed, torch) whose value is no range of

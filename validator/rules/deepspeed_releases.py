@@ -3,7 +3,6 @@ LLaMA-Factory refuses."""
 
 from __future__ import annotations
 
-from validator.knowledge.releases import range_admits
 from validator.rules import subjects
 from validator.rules.rule import ERROR, Findings, rule
 from validator.rules.subjects import PlaceIn
@@ -20,12 +19,10 @@ def deepspeed_release_refused(run: RunSettings, _zero: DeepSpeedConfig) -> Findi
     Source: llamafactory/hparams/parser.py:_check_extra_dependencies
     Fix: a release that it accepts, or LLaMA-Factory 0.9.5, which accepts all.
     """
-    installed = run.releases.engine_releases("deepspeed")
-    for factory, accepted in run.releases.accepted_ranges("deepspeed").items():
-        if not any(range_admits(accepted, release) for release in installed):
-            found = f"LLaMA-Factory {factory} asks for deepspeed {accepted}, and the header block has {installed[0]}"
-            remedy = f'write `# deepspeed: "{accepted}"`, or `# llamafactory: 0.9.5`'
-            yield subjects.header_field("deepspeed"), f"{found}; {remedy}"
+    for factory, accepted in run.releases.refused("deepspeed"):
+        newest = run.releases.engine_releases("deepspeed")[0]
+        remedy = f'write `# deepspeed: "{accepted}"`, or `# llamafactory: 0.9.5`'
+        yield subjects.header_field("deepspeed"), f"{factory} asks for deepspeed {accepted}, not {newest}; {remedy}"
 
 
 @rule("PAR030", ERROR, about=subjects.deepspeed_file)

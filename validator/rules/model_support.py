@@ -1,11 +1,12 @@
-"""TRA901 to TRA906, TRA707 to TRA710, TRA712 and TRA713: what LLaMA-Factory or the transformers release cannot do
-with this model."""
+"""TRA901 to TRA906, TRA707 to TRA710 and TRA712 to TRA715: what LLaMA-Factory, transformers or torch cannot do with
+this model."""
 
 from __future__ import annotations
 
 from validator.knowledge import releases
 from validator.knowledge.devices import Machine
 from validator.knowledge.models import Model
+from validator.knowledge.tables import json_table
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.settings import RunSettings
@@ -210,3 +211,32 @@ def flash_attention_without_sinks(run: RunSettings, model: Model) -> Findings:
         text = f"with transformers {newest} a run with `flash_attn: fa2` stops at the first step"
         older = f"install transformers {earlier} and write `# transformers: {earlier}` into the header block"
         yield "flash_attn", f"{text}; write `flash_attn: auto`, or {older}"
+
+
+@rule("TRA714", ERROR, about=subjects.model, since="llamafactory 0.9.5")
+def convolution_refused(run: RunSettings, model: Model) -> Findings:
+    """A model with a convolution over time is trained with torch 2.9.
+
+    Why: LLaMA-Factory stops once the model is loaded on every rank: "Unsupported torch version detected: torch 2.9.x
+    with Conv3D". torch 2.9 computes them many times slower (github.com/pytorch/pytorch/issues/166122).
+    Source: llamafactory/model/loader.py:load_model
+    Fix: torch 2.10 or later, or 2.8.
+    """
+    has_convolution = model.kind in json_table("families")["modules"]["Conv3d"]
+    if has_convolution and run.releases.requires("torch 2.9.0", "torch 2.10.0"):
+        found = f"LLaMA-Factory refuses torch 2.9 for {model.name}, which has a Conv3d"
+        yield "torch", f'{found}; install torch 2.10 or later, and write `# torch: ">=2.10"`'
+
+
+@rule("TRA715", ERROR)
+def torch_refused(run: RunSettings) -> Findings:
+    """The header block names a release of torch that transformers does not take.
+
+    Why: transformers turns an older torch off ("Disabling PyTorch because PyTorch >= 2.4 is required"), and
+    LLaMA-Factory stops while it is imported.
+    Source: transformers/utils/import_utils.py:is_torch_available
+    Fix: a release that it takes.
+    """
+    for library, accepted in run.releases.refused("torch"):
+        newest = run.releases.engine_releases("torch")[0]
+        yield "torch", f'{library} asks for torch {accepted}, not {newest}; write `# torch: "{accepted}"`'
