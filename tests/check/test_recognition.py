@@ -43,7 +43,7 @@ OTHERS: dict[str, str | bytes] = {
     "helm.yaml": "{{- if .Values.on }}\ntemplate: {{ .Values.template }}\n{{- end }}\n",
     "gitlab.yml": "stages: [build]\nbuild:\n  stage: build\n  script: make\n",
     "trl.yaml": "model_name_or_path: x/y\ndataset_name: z\ndo_train: true\nlearning_rate: 1e-4\noutput_dir: out\n",
-    "nested.yaml": "".join(f"  {line}\n" for line in ["runs:", *RECIPE.splitlines()]),
+    "nested.yaml": "runs:\n" + "".join(f"  {line}\n" for line in RECIPE.splitlines()),
     "comment.yaml": "".join(f"# {line}\n" for line in RECIPE.splitlines()) + "a: 1\n",
     "utf16.yaml": "services: größe".encode("utf-16"),
     "picture.yaml": bytes(range(256)),

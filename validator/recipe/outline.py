@@ -10,9 +10,10 @@ from typing import Literal, NamedTuple
 
 # Characters of a text in brackets that are read: the keys of a file that is longer have been seen by then.
 _MAX_SCANNED = 1 << 18
+_MAX_INDENT = 16  # characters before the keys at the top
 _LEADING_LINES = re.compile(r"(?:\s+|#[^\n]*|//[^\n]*|---(?=\s))*")
-_BLOCK_KEY = re.compile(
-    r"""(?m)^(?:"(?P<double>[^"\n]+)"|'(?P<single>[^'\n]+)'|(?P<bare>[\w.\-]+))[ \t]*:(?:[ \t]+(?P<value>[^\n]*)|$)"""
+_BLOCK_KEY = (
+    r"""(?:"(?P<double>[^"\n]+)"|'(?P<single>[^'\n]+)'|(?P<bare>[\w.\-]+))[ \t]*:(?:[ \t]+(?P<value>[^\n]*)|$)"""
 )
 _BRACKET_PART = re.compile(r'"(?:[^"\\\n]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+|"')
 
@@ -32,13 +33,14 @@ def outline_of(text: str) -> Outline:
     """Return the outline of a text in YAML or JSON, whose lines end with a line feed."""
     text = text.removeprefix("\ufeff")
     leading = _LEADING_LINES.match(text)
-    start = text[leading.end() if leading else 0 :]
+    begin = leading.end() if leading else 0
+    start, indent = text[begin:], begin - text.rfind("\n", 0, begin) - 1
     if start.startswith("{") and not start.startswith("{{"):
         return _outline_of_braces(start[:_MAX_SCANNED])
     if start.startswith(("[", "- ")):
         return Outline("rows" if start.startswith("[") else "list")
     keys: dict[str, str] = {}
-    for match in _BLOCK_KEY.finditer(text):
+    for match in re.finditer(rf"(?m)^ {{{indent if indent <= _MAX_INDENT else 0}}}{_BLOCK_KEY}", text):
         keys[match["double"] or match["single"] or match["bare"]] = (match["value"] or "").strip()
     return Outline("block", keys) if keys else Outline("text")
 
