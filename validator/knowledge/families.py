@@ -267,7 +267,9 @@ def composite_family(kind: str, decoder: str) -> Family:
     if entry.get("separate_experts"):
         base = base._replace(fused_experts=None)
     if "fused_experts" in entry:
-        base = base._replace(fused_experts=entry["fused_experts"], separate=frozenset(), experts_merged=True)
+        base = base._replace(
+            fused_experts=entry["fused_experts"], separate=frozenset(), separate_paths=(), experts_merged=True
+        )
     return base._replace(
         kind=kind,
         layer=entry.get("layer", base.layer),

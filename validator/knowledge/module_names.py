@@ -123,9 +123,18 @@ def _layer_paths(family: Family, decoder: Architecture, layer: DecoderLayer, fus
         for path, role in roles.items()
         if role is not None and not path.startswith(other_attention) and _stands_in_layer(family, paths, path, layer)
     ]
+    blocks = [path for path in family.blocks if path not in paths and _has_block(family, path, paths, present)]
     # PEFT has adapters for convolutions, which the formulas do not count.
-    blocks = [(path, "", "conv" in path.rpartition(".")[2], 0) for path in family.blocks if path not in paths]
-    return [*present, *blocks]
+    return [*present, *((path, "", "conv" in path.rpartition(".")[2], 0) for path in blocks)]
+
+
+def _has_block(family: Family, block: str, paths: tuple[str, ...], present: list[LayerPath]) -> bool:
+    """True unless the block belongs to attention or to a mixer, and the layer has none of its linear modules, as layers
+    of a hybrid model without attention. `paths`: the linear modules of the type; `present`: those of the layer."""
+    inside = f"{block.partition('.')[0]}."
+    names = {path.rpartition(".")[2] for path in paths if path.startswith(inside)}
+    roles = {role for name in names for role in family.roles.get(name, ())}
+    return not roles or bool(roles & _FEED_FORWARD_ROLES) or any(path.startswith(inside) for path, *_ in present)
 
 
 def _is_routed(path: str) -> bool:

@@ -64,14 +64,16 @@ def saved_by_all_layers(step: TrainingStep) -> Mapping[DeviceTerm, float]:
     """Return the bytes that the decoder's layers save for the backward pass, by memory term: activation checkpoints of
     the layers that are computed again, and all activations of the others. If checkpoints are offloaded to main memory,
     only two of them are on the device at a time."""
+    passed = step.work.passed_layers * frozen_layer_bytes(step) if step.work.passed_layers else 0.0
     checkpointed = sum(number for number, layer in step.backward_layers if step.is_recomputed(layer))
     whole = [pair for pair in step.backward_layers if not step.is_recomputed(pair[1])]
     saved = {}
     if checkpointed:
         number = 2 if step.checkpointing == "offloaded" else checkpointed
         saved[DeviceTerm.CHECKPOINTS] = number * layer_checkpoint_bytes(step)
-    if whole or not checkpointed:
-        saved[DeviceTerm.ACTIVATIONS] = sum(number * layer_activations(step, layer).total for number, layer in whole)
+    if whole or not checkpointed or passed:
+        trained = sum(number * layer_activations(step, layer).total for number, layer in whole)
+        saved[DeviceTerm.ACTIVATIONS] = trained + passed
     return saved
 
 
@@ -82,6 +84,12 @@ def layers_kept_whole(arch: Architecture, workload: Workload) -> int:
     if step.checkpointing == "off":
         return 0
     return sum(number for number, layer in step.backward_layers if not step.is_recomputed(layer))
+
+
+def frozen_layer_bytes(step: TrainingStep) -> float:
+    """Bytes of the activations of a frozen layer that gradients pass under freeze tuning. Frozen layers are not
+    recomputed (LLaMA-Factory, model_utils/checkpointing.py)."""
+    return layer_activations(step.frozen, step.frozen.layers[-1][1]).total
 
 
 def checkpoints_held_by_fsdp(step: TrainingStep) -> float:

@@ -208,6 +208,13 @@ def last_layers(layers: tuple[tuple[int, DecoderLayer], ...], number: int) -> tu
     return tuple(tail)
 
 
+def trained_layers(layers: LayerCounts, workload: Workload) -> LayerCounts:
+    """Return the layers that freeze tuning trains: the last ones of `layers`, or the first ones."""
+    if not workload.trains_first_layers:
+        return last_layers(layers, workload.trainable_layers)
+    return last_layers(layers[::-1], workload.trainable_layers)[::-1]
+
+
 @lru_cache(maxsize=512)
 def build_layers(arch: Architecture, fused: bool = True) -> tuple[tuple[int, DecoderLayer], ...]:
     """Return the decoder's layers as pairs (number of identical layers in a row, layer), first layers first. `fused`

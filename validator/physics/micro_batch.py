@@ -70,6 +70,9 @@ def _decoder_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCos
         seconds = sum(cost.forward for cost in costs) + trained.forward
         recomputation += recomputed * (seconds - early_stop_savings(step.for_layer(layer), rates, layer))
     yield PassCost(TimeTerm.RECOMPUTATION, 0.0, recomputation)
+    if step.work.passed_layers:
+        costs = layer_costs(step.frozen, rates, step.frozen.layers[-1][1])
+        yield from (PassCost(cost.term, 0.0, step.work.passed_layers * cost.backward) for cost in costs)
 
 
 def _device_costs(step: TrainingStep, rates: AttainedRates) -> Iterator[PassCost]:

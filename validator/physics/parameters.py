@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from validator.physics import decoder_layers
 from validator.physics.architecture import Architecture, Linear, Tower, element_count
-from validator.physics.decoder_layers import build_layers, last_layers, split_layers
+from validator.physics.decoder_layers import DecoderLayer, build_layers, split_layers, trained_layers
 from validator.physics.workload import TowerWorkload, Workload
 
 
@@ -118,8 +118,11 @@ def _trained_elements_in_decoder(arch: Architecture, workload: Workload) -> int:
             - decoder_layers.elements_without_states(arch, workload)
         )
     if workload.method == "freeze":
-        layers = last_layers(build_layers(arch, workload.experts_fused), workload.trainable_layers)
-        return sum(number * (layer.elements - bias) for number, layer in layers)
+        layers = trained_layers(build_layers(arch, workload.experts_fused), workload)
+        embedding = embedding_elements(arch) if workload.adapter.full_embedding else 0
+        head = untied_lm_head_elements(arch) if workload.adapter.full_head else 0
+        in_layers = sum(number * _trained_elements_in_layer(layer, workload, bias) for number, layer in layers)
+        return in_layers + embedding + head
     layers = decoder_layers.loaded_layers(arch, workload.experts_fused)
     adapted = workload.adapter.layers or ((sum(count for count, _ in layers), workload.adapter.targets),)
     adapters = sum(
@@ -129,6 +132,16 @@ def _trained_elements_in_decoder(arch: Architecture, workload: Workload) -> int:
     )
     outside = sum(adapter_elements(linear, workload) for linear in linears_outside_layers(arch))
     return adapters + outside + modules_to_save_elements(arch, workload)
+
+
+def _trained_elements_in_layer(layer: DecoderLayer, workload: Workload, bias: int) -> int:
+    """Number of elements of a layer that freeze tuning trains. If it trains some modules of the layer, norms are not
+    counted. `bias`: elements of a mixture's bias that never trains."""
+    if not workload.trainable_roles:
+        return layer.elements - bias
+    linears = layer.by_role(*workload.trainable_roles)
+    experts = layer.experts if "experts" in workload.trainable_roles else 0
+    return sum(linear.elements + linear.bias_elements for linear in linears) + experts
 
 
 def linears_outside_layers(arch: Architecture) -> tuple[Linear, ...]:
@@ -141,11 +154,8 @@ def linears_outside_layers(arch: Architecture) -> tuple[Linear, ...]:
 
 
 def modules_to_save_elements(arch: Architecture, workload: Workload) -> int:
-    """Number of elements of embedding and output layer that train in full beside an adapter (PEFT's modules_to_save).
+    """Number of elements of modules that train in full beside an adapter (PEFT's modules_to_save).
     Zero for methods without adapters."""
     has_adapter = workload.method in ("lora", "oft")
-    return (
-        embedding_elements(arch) * (int(workload.adapter.full_embedding) + int(workload.adapter.full_head))
-        if has_adapter
-        else 0
-    )
+    tables = int(workload.adapter.full_embedding) + int(workload.adapter.full_head)
+    return embedding_elements(arch) * tables + workload.adapter.full_elements if has_adapter else 0

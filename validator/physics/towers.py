@@ -9,12 +9,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from validator.physics.activation_checkpointing import LayerActivations, layer_activations, layer_checkpoint_bytes
+from validator.physics.activation_checkpointing import (
+    LayerActivations,
+    frozen_layer_bytes,
+    layer_activations,
+    layer_checkpoint_bytes,
+)
 from validator.physics.architecture import Architecture, AttentionShape, FeedForwardShape, Linear, Tower
 from validator.physics.decoder_layers import DecoderLayer
 from validator.physics.saved_inputs import saved_by_norm
 from validator.physics.training_step import TrainingStep
-from validator.physics.workload import Adapter, TowerWorkload
+from validator.physics.workload import TowerWorkload
 
 # Processors hand over fp32 numbers.
 _INPUT_ELEMENT_SIZE = 4.0
@@ -156,9 +161,7 @@ def frozen_layer_activations(step: TrainingStep) -> float:
     methods."""
     if step.work.method != "freeze" or not any(encoder.backward_in_projector for encoder in tower_steps(step)):
         return 0.0
-    work = step.work._replace(method="lora", adapter=Adapter(targets=()), checkpointing="off")
-    passage, layers = TrainingStep(step.arch, work), step.arch.layers - step.work.trainable_layers
-    return layers * layer_activations(passage, passage.layers[-1][1]).total
+    return (step.arch.layers - step.work.trainable_layers - step.work.passed_layers) * frozen_layer_bytes(step)
 
 
 def tower_autocast_copies(step: TrainingStep) -> float:

@@ -12,9 +12,17 @@ from typing import Literal, NamedTuple
 
 from validator.physics import parameters
 from validator.physics.architecture import Architecture, Linear, Tower
-from validator.physics.decoder_layers import DecoderLayer, LayerCounts, build_layers, last_layers, split_layers
+from validator.physics.decoder_layers import (
+    DecoderLayer,
+    LayerCounts,
+    build_layers,
+    last_layers,
+    split_layers,
+    trained_layers,
+)
 from validator.physics.workload import (
     OPTIMIZERS,
+    Adapter,
     Checkpointing,
     ElementSizes,
     Optimizer,
@@ -98,7 +106,7 @@ class TrainingStep:
         """Return the layers that the backward pass visits, as pairs (number of identical layers, layer). Layers below
         the first trained layer save nothing for backward, unless gradients of the decoder's input are asked for."""
         if self.work.method == "freeze":
-            return last_layers(self.layers, self.work.trainable_layers)
+            return trained_layers(self.layers, self.work)
         if not self.has_mixed_adapters or self._has_gradients_of_inputs:
             return self.layers
         first = next((at for at, (_, layer) in enumerate(self.layers) if self.trains_in(layer)), None)
@@ -158,6 +166,12 @@ class TrainingStep:
         """Return the TrainingStep of a decoder that consists only of layers like `layer`, if the shapes of the model's
         layers or their adapters differ; else this TrainingStep."""
         return self._inner.get(layer, self)
+
+    @cached_property
+    def frozen(self) -> TrainingStep:
+        """The TrainingStep of the same decoder without any trained parameter, for layers that gradients only pass."""
+        work = self.work._replace(method="lora", adapter=Adapter(targets=()), checkpointing="off", passed_layers=0)
+        return TrainingStep(self.arch, work, self._residual)
 
     @cached_property
     def largest_layer(self) -> int:
@@ -312,6 +326,7 @@ def trained_matrices(step: TrainingStep) -> tuple[TrainedMatrix, ...]:
         TrainedMatrix(linear.outputs, linear.inputs, linear.number * count)
         for count, layer in step.backward_layers
         for linear in layer.linears
+        if not step.work.trainable_roles or linear.has_role(step.work.trainable_roles)
     ]
     if step.arch.towers:
         matrices += _tower_matrices(step)

@@ -32,8 +32,9 @@ class Adapter(NamedTuple):
     dora: bool = False
     block_size: int = 32  # method oft: size of each orthogonal block
     dropout: bool = False  # a dropout mask is kept for every adapted module
-    full_embedding: bool = False  # a trained full-precision copy of the embedding
+    full_embedding: bool = False  # a trained full-precision copy of the embedding; with freeze the embedding itself
     full_head: bool = False
+    full_elements: int = 0  # elements of other modules that train in full precision beside it, in the whole model
 
 
 # One fp32 maximum for each 256 elements (bitsandbytes, arXiv 2110.02861; torchao with transformers' block size).
@@ -194,7 +195,10 @@ class Workload(NamedTuple):
     upcast_norms: bool = False
     adapter: Adapter = Adapter()
     input_requires_grad: bool = True  # beside adapters: gradients run through all layers, whether or not they train
-    trainable_layers: int = 2  # method freeze: how many trailing (or leading) layers train
+    trainable_layers: int = 2  # method freeze: how many layers train, the last ones
+    trains_first_layers: bool = False  # method freeze: the first ones instead
+    trainable_roles: tuple[str, ...] = ()  # method freeze: linear modules of them that train; empty: the layers whole
+    passed_layers: int = 0  # method freeze: frozen layers that gradients pass on their way to what trains
     optimizer: str = "adamw"  # a name of OPTIMIZERS
     optimizer_rank: int = 0  # GaLore/APOLLO rank
     layerwise_update: bool = False  # each tensor is updated and its gradient freed during the backward pass
@@ -271,7 +275,7 @@ def _full_training_sizes(workload: Workload) -> ElementSizes:
         workload.sharding.strategy.fsdp and workload.precision == "amp"
     ):  # gathers half-precision weights from fp32 shards
         return ElementSizes(base, 4, 4, 4, 4, 0, 4, 2, 2, autocast_copies=False)
-    residual = base if workload.method == "freeze" else 4.0
+    residual = base if workload.method == "freeze" and not workload.adapter.full_embedding else 4.0
     match workload.precision:
         case "amp":
             return ElementSizes(base, 4, 4, 4, 4, 0, 4, 2, residual, autocast_copies=True)

@@ -1,4 +1,5 @@
-"""TRA206, TRA207, TRA213, TRA216, TRA219, TRA912 and TRA913: what `lora_target` names, and what PEFT makes of it."""
+"""TRA206, TRA207, TRA213, TRA216, TRA219, TRA220, TRA912 and TRA913: what `lora_target` and `additional_target` name,
+and what PEFT makes of it."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from validator.rules.rule import ERROR, WARNING, Findings, rule, set_value
 from validator.run import model_parts
 from validator.run.adapted_modules import AdaptedModules, adapted_modules, expanded_blocks
 from validator.run.settings import RunSettings
+from validator.run.unfrozen_modules import saved_modules
 
 _TARGET_ALL = set_value("lora_target", "all", safe=False)
 _LAYER_NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
@@ -190,3 +192,18 @@ def target_is_a_block(run: RunSettings, model: Model) -> Findings:
         linear = sorted(model.family.names(linear_roles(model.arch)))
         usual = [name for name in ("q_proj", "v_proj") if name in linear] or linear[:1]
         yield "lora_target", f"{found}; name linear layers instead, such as `lora_target: {','.join(usual)}`"
+
+
+@rule("TRA220", WARNING, about=subjects.model)
+def saved_modules_missing(run: RunSettings, model: Model) -> Findings:
+    """`additional_target` names no module of the model.
+
+    Why: peft leaves the name out with no message, and the embedding or the output layer stays frozen.
+    Source: peft/utils/other.py:_set_trainable
+    Fix: the end of a module's name, such as embed_tokens or lm_head.
+    """
+    family = model.family
+    lost = saved_modules(run, model, fused=not family.separate or family.fuses(run.releases)).lost
+    if run.task.uses_adapter and lost and not model.modules:
+        found = f"a {model.kind} model has no module {', '.join(lost)}, and PEFT skips it without a message"
+        yield "additional_target", f"{found}; write `additional_target: {family.embedding},{family.head}`"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from validator.knowledge.models import Model
+from validator.knowledge.module_names import module_names
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run.settings import RunSettings
@@ -177,7 +178,9 @@ def new_tokens(run: RunSettings) -> Findings:
 def nothing_unfrozen(run: RunSettings) -> Findings:
     """Freeze tuning trains no layer, or cannot spread its new blocks.
 
-    Why: with 0 layers it fails at the first step; blocks that do not divide the depth fail after the model is loaded.
+    Why: with 0 layers it fails at the first step, and so does a negative number with `use_llama_pro`. Blocks that do
+    not divide the depth fail after the model is loaded. So does LoRA on the blocks of a model that sees or hears:
+    "Model was not supported".
     Source: llamafactory/model/adapter.py:_setup_freeze_tuning,
     llamafactory/model/model_utils/misc.py:find_expanded_modules
     Fix: a `freeze_trainable_layers` that is not 0, and with `use_llama_pro` a divisor of the number of layers.
@@ -189,6 +192,12 @@ def nothing_unfrozen(run: RunSettings) -> Findings:
     if count == 0 and "freeze_trainable_layers" in run.args.values and not run.args.is_set("freeze_extra_modules"):
         text = "`freeze_trainable_layers: 0` trains nothing; write `freeze_trainable_layers: 2`, the default"
         yield "freeze_trainable_layers", text
+    elif count < 0 and run.args.flag("use_llama_pro"):
+        found = f"`use_llama_pro` trains no layer with `freeze_trainable_layers: {count}`"
+        yield "freeze_trainable_layers", f"{found}; write `freeze_trainable_layers: {-count}`"
+    elif run.task.method == "lora" and run.model and run.model.modules:
+        text = f"`use_llama_pro` does not work with LoRA for a {run.model.kind} model; remove `use_llama_pro`"
+        yield "use_llama_pro", text
     elif count and depth and run.args.flag("use_llama_pro") and depth % abs(count):
         found = f"`freeze_trainable_layers` is {count}, and `use_llama_pro` needs a divisor of the {depth} layers"
         divisor = max(number for number in range(1, abs(count)) if depth % number == 0)
@@ -214,14 +223,18 @@ def more_layers_than_model(run: RunSettings, model: Model) -> Findings:
 def parts_missing(run: RunSettings, model: Model) -> Findings:
     """Freeze tuning selects a part that the model's layers do not have.
 
-    Why: "module is not found" after the data is tokenized and the model loaded on every rank.
+    Why: "module is not found" after the data is tokenized and the model loaded on every rank. LLaMA-Factory looks at
+    the first two layers, which in a hybrid model may have no attention.
     Source: llamafactory/model/adapter.py:_setup_freeze_tuning
     Fix: `freeze_trainable_modules: all`, or self_attn, mlp and the like.
     """
-    known, key = model.family.parts if not model.modules else None, "freeze_trainable_modules"
+    family, key = model.family, "freeze_trainable_modules"
+    named = {module.name.removeprefix(f"{family.layers_at}.").split(".")[1] for module in module_names(model, True)
+             if module.layer in (0, 1) and module.name.count(".") > family.layers_at.count(".") + 1}  # fmt: skip
+    known = frozenset() if model.modules else family.parts & named
     for name in run.args.words(key):
         if run.task.method == "freeze" and known and name not in known | {"all"}:
-            found = f"`{key}` names `{name}`, and the model's layers have only {', '.join(sorted(known))}"
+            found = f"`{key}` names `{name}`, and the model's first layers have only {', '.join(sorted(known))}"
             yield key, f"{found}; write `{key}: all`, or one of these parts"
 
 

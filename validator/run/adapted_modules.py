@@ -86,12 +86,12 @@ def adapted_modules(run: RunSettings, model: Model, fused: bool) -> AdaptedModul
 
 
 def expanded_blocks(run: RunSettings, model: Model) -> tuple[int, ...] | None:
-    """Return the numbers of the layers that `use_llama_pro` lets train: every last layer of equal groups. None without
-    it, and if it is refused because the groups are not equal."""
-    number, layers = abs(int(run.args.number("freeze_trainable_layers"))), model.arch.layers
+    """Return the numbers of the layers that `use_llama_pro` lets train: every last layer of equal groups, and none if
+    the number of groups is negative. None without it, and if it is refused because the groups are not equal."""
+    number, layers = int(run.args.number("freeze_trainable_layers")), model.arch.layers
     if not run.args.flag("use_llama_pro") or not number or layers % number:
         return None
-    return tuple(range(layers // number - 1, layers, layers // number))
+    return tuple(range(layers // number - 1, layers, layers // number)) if number > 0 else ()
 
 
 def _towers_for_all(run: RunSettings, model: Model) -> tuple[tuple[tuple[str, int], ...], ...]:

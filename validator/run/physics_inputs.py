@@ -17,6 +17,7 @@ from validator.run.deepspeed import DeepSpeedConfig
 from validator.run.launch_command import Launch
 from validator.run.quantization import loaded_bytes
 from validator.run.settings import RunSettings
+from validator.run.unfrozen_modules import UnfrozenLayers, saved_modules, unfrozen_layers
 
 _ATTENTION_KERNEL: dict[str, AttentionImplementation] = {"disabled": "eager", "fa2": "flash"}
 
@@ -40,6 +41,8 @@ def make_workload(
     length = run.batch.max_tokens
     # The data that take the place of those named here may be as many as recommended.
     rows = max(run.data.rows or 0, run.declared.samples or 0)
+    is_freezing = run.task.method == "freeze" and decoder
+    unfrozen = unfrozen_layers(run, model, experts != "separate") if is_freezing else UnfrozenLayers(0)
     workload = Workload(
         method=method,  # type: ignore[arg-type]
         precision=run.precision.mode,
@@ -53,7 +56,10 @@ def make_workload(
         upcast_norms=run.args.flag("upcast_layernorm"),
         adapter=_make_adapter(run, model, experts != "separate"),
         input_requires_grad=_asks_input_gradients(run),
-        trainable_layers=min(abs(int(run.args.number("freeze_trainable_layers"))), model.arch.layers) * decoder,
+        trainable_layers=unfrozen.layers,
+        trains_first_layers=unfrozen.first,
+        passed_layers=unfrozen.passed,
+        trainable_roles=unfrozen.roles,
         optimizer=optimizer_states(run, engine),
         optimizer_rank=int(run.args.number("galore_rank" if run.args.flag("use_galore") else "apollo_rank")),
         layerwise_update=_updates_by_layer(run),
@@ -104,9 +110,13 @@ def uses_expandable_segments(run: RunSettings) -> bool:
 
 
 def _make_adapter(run: RunSettings, model: Model, fused: bool) -> Adapter:
-    """Return the adapter of LoRA or OFT. `fused`: True if all experts of a layer are one tensor."""
+    """Return the adapter of LoRA or OFT. With the method freeze only its fields that say what else trains count.
+    `fused`: True if all experts of a layer are one tensor."""
+    if run.task.method == "freeze":
+        extra = run.args.words("freeze_extra_modules")
+        return Adapter(full_embedding=model.family.embedding in extra, full_head=model.family.head in extra)
     resized = run.args.flag("resize_vocab") or run.args.is_set("add_tokens") or run.args.is_set("add_special_tokens")
-    saved = run.args.words("additional_target")
+    saved = saved_modules(run, model, fused)
     adapted = adapted_modules(run, model, fused)
     return Adapter(
         rank=max(int(run.args.number("lora_rank")), 1),
@@ -116,8 +126,9 @@ def _make_adapter(run: RunSettings, model: Model, fused: bool) -> Adapter:
         dora=run.args.flag("use_dora"),
         block_size=max(int(run.args.number("oft_block_size")), 1),
         dropout=run.args.number("lora_dropout") > 0,
-        full_embedding=resized or any("embed" in name or name == "wte" for name in saved),
-        full_head=resized or any("head" in name or name == "output" for name in saved),
+        full_embedding=resized or saved.embedding,
+        full_head=resized or saved.head,
+        full_elements=saved.elements,
     )
 
 
