@@ -66,7 +66,7 @@ def found(lines: dict[str, str], sound: dict[str, str]) -> list[str]:
         ({"eval_strategy": "sometimes"}, "SCH004 error eval_strategy"),
         ({"warmup_ratio": "3%"}, "SCH002 error warmup_ratio"),
         ({"finetuning_type": "qlora", "lora_rank": "8"}, "SCH004 error finetuning_type"),
-        ({"streaming": '"yes"'}, "TRA611 error streaming"),
+        ({"use_adam_mini": '"yes"'}, "TRA416 error use_adam_mini"),
         ({"do_predict": '"false"'}, "SCH003 error do_predict"),
         ({"use_cpu": '"false"'}, "SCH003 warning use_cpu"),
         ({"adam_beta1": "12"}, "TRA018 error adam_beta1"),
@@ -119,3 +119,4 @@ def test_a_wrong_override_is_named_as_one() -> None:
     assert '"4bit"' in one.message
     (line,) = finding_lines(replace(report, diagnostics=[one]))
     assert line.startswith('override quantization_bit=4bit: error: `quantization_bit` is "4bit"')
+    assert "write `quantization_bit: 4` [SCH002]" in line

@@ -38,7 +38,7 @@ def found(text: str) -> list[Violation]:
         ("save_strategy: no", "SCH002", "false"),
         ("stage: SFT", "SCH004", "did you mean `sft`"),
         ("lr_scheduler_type: cosin", "SCH004", "did you mean `cosine`"),
-        ("infer_dtype: bfloat16", "SCH007", "has no effect"),
+        ("infer_dtype: bfloat16", "SCH007", "is taken for one that trains nothing"),
     ],
 )
 def test_finding(text: str, code: str, says: str) -> None:

@@ -18,6 +18,7 @@ from validator.recipe.recipe_file import Document
 from validator.recipe.suggestions import nearest_name, suggest
 from validator.rules import read_conditions, subjects
 from validator.rules.rule import FailsAt, Violation, remove_keys, rename_key, set_value
+from validator.run.recipe_arguments import without_unit
 from validator.run.settings import run_of_values
 from validator.wording import clip, quoted_names, shown_value
 
@@ -367,7 +368,8 @@ def _converted_value(value: Any, entry: ArgumentEntry) -> bool | float | str | N
         return "no"
     if kinds == ["bool"]:
         return {"true": True, "false": False, "1": True, "0": False, "none": False}.get(str(value).strip().lower())
-    number = _number(value) if isinstance(value, (str, float)) else None
+    written = without_unit(value) if isinstance(value, str) else value
+    number = _number(written) if isinstance(written, (str, float)) else None
     if number is None or not abs(number) < 1e18:
         return None
     if "int" in kinds and number.is_integer() and "e" not in str(value).lower():
@@ -399,6 +401,6 @@ def _type_message(key: str, value: Any, entry: ArgumentEntry, effect: str) -> st
     meant = _converted_value(value, entry)
     remedy = f"write {expected_type}, or remove `{key}`" if entry["type"] != "object" else f"remove `{key}`"
     if meant is not None:
-        quotes = " without quotes" if isinstance(value, str) and not isinstance(meant, str) else ""
+        quotes = " without quotes" if isinstance(value, str) and _number(value) is not None else ""
         remedy = f"write `{key}: {shown_value(meant)}`{quotes}"
     return f"`{key}` is {shown_value(value)}, not {expected_type}{effect}; {remedy}"

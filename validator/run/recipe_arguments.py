@@ -79,16 +79,22 @@ def default_value(key: str) -> Any:
     return tables.json_table("arguments")["arguments"].get(key, {}).get("default")
 
 
+def without_unit(text: str) -> str:
+    """Return a text such as `4bit` or `8-bit` without the unit, and any other text unchanged."""
+    return re.sub(r"(?i)(?<=\d)[ -]?bits?$", "", text)
+
+
 def intended_value(key: str, value: Any) -> Any:
-    """Return the value that the user plainly meant by one that LLaMA-Factory refuses: 2 for "2" and 2.0, false for
-    "false", sft for SFT, x for [x]. None if the meaning is not plain. The refused value is reported by another rule;
-    the intended value keeps the rules after it from judging by the default and reporting the same mistake again."""
+    """Return the value that the user plainly meant by one that LLaMA-Factory refuses: 2 for "2" and 2.0, 4 for 4bit,
+    false for "false", sft for SFT, x for [x]. None if the meaning is not plain. The refused value is reported by
+    another rule; the intended value keeps the rules after it from judging by the default and reporting the same mistake
+    again."""
     entry = tables.json_table("arguments")["arguments"].get(key, {})
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
         if isinstance(value, str) and entry.get("type") == "str" and not entry.get("choices"):
             return value
-    kinds, text = str(entry.get("type")).split("|"), str(value).strip().lower()
+    kinds, text = str(entry.get("type")).split("|"), without_unit(str(value).strip().lower())
     if entry.get("choices"):
         text = "no" if value is False else text
         return text if text in entry["choices"] else None
