@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from support.recordings import RECORDED, show_all
 
 from validator.cli import group
 from validator.machine import host
+from validator.machine.installed_packages import InstalledPackages
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/commands/*"])
 
@@ -91,3 +93,48 @@ def test_what_is_no_number_is_wrong_usage(command: str, option: str) -> None:
     done = CliRunner().invoke(group, [command, option, "nan", *(["r.yaml"] if command != "list" else [])])
     assert done.exit_code == 2
     assert f"Invalid value for '{option}': 'nan' is no number." in done.output
+
+
+STAGE_0 = """model_name_or_path: Qwen/Qwen3-VL-4B-Instruct
+stage: sft
+do_train: true
+finetuning_type: full
+dataset: identity
+template: qwen3_vl_nothink
+cutoff_len: 1024
+output_dir: out
+bf16: true
+deepspeed: {train_micro_batch_size_per_gpu: auto, bf16: {enabled: auto}, zero_optimization: {stage: 0}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("header", "installed", "codes"),
+    [
+        ("", {}, {"FIT001"}),
+        ("", {"deepspeed": "0.18.4", "torch": "2.13.0+cu130"}, {"FIT001"}),
+        ("", {"deepspeed": "0.16.2"}, set()),
+        ("", {"deepspeed": "0.17.5+b1a2c3.dirty", "torch": "2.9.1+cu128"}, {"TRA714"}),
+        ("# /// recipe\n# deepspeed: 0.18.4\n# ///\n", {"deepspeed": "0.16.2"}, {"FIT001"}),
+        ("# /// recipe\n# torch: 2.9.1\n# ///\n", {"deepspeed": "0.16.2", "torch": "2.13.0"}, {"TRA714"}),
+    ],
+)
+@pytest.mark.parametrize("words", [["check", "--format", "json", "--machine", "auto"], ["train", "--dry-run"]])
+def test_releases_that_are_here_count_where_the_recipe_names_none(
+    header: str, installed: dict[str, str], codes: set[str], words: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(
+        InstalledPackages,
+        "versions",
+        lambda _self, names: {name: installed[name] for name in names if name in installed},
+    )
+    (tmp_path / "recipe.yaml").write_text(header + STAGE_0)
+    done = run(monkeypatch, "nvidia-smi-8xa100", words[0], str(tmp_path / "recipe.yaml"), *words[1:])
+    assert set(re.findall("FIT001|TRA714", done.output)) == codes, done.output
+
+
+def test_doctor_judges_by_the_releases_that_are_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: {"torch": "2.9.0"})
+    (tmp_path / "recipe.yaml").write_text(STAGE_0)
+    assert "[TRA714]" in program.run("doctor", str(tmp_path / "recipe.yaml")).output

@@ -16,6 +16,7 @@ from validator.rules.deepspeed_releases import accumulation_format_refused
 from validator.rules.deepspeed_unjudged import prediction_leaves_out, section_unread
 from validator.rules.rule import DECLARED
 from validator.run.deepspeed import sharding_strategy
+from validator.run.node_demand import pip_requirement
 from validator.run.prediction import predict
 from validator.run.settings import run_of_values
 
@@ -242,3 +243,18 @@ def test_states_of_stage_0_are_spread_and_its_gradients_are_not() -> None:
     memory = predict(run).device_memory
     assert memory is not None
     assert memory.terms[DeviceTerm.GRADIENTS] == pytest.approx(6 * run.model.parameters)
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        ({}, "deepspeed<=0.18.4"),
+        ({"deepspeed": "0.16.2"}, "deepspeed==0.16.2"),
+        ({"deepspeed": "0.16"}, "deepspeed>=0.16,<0.17"),
+        ({"deepspeed": ">=0.16.4, <0.18"}, "deepspeed>=0.16.4,<0.18"),
+        ({"deepspeed": "newest"}, "deepspeed<=0.18.4"),
+        ({"llamafactory": "0.9.4"}, "deepspeed>=0.10.0,<=0.16.9"),
+    ],
+)
+def test_jobs_install_the_releases_of_the_header(header: dict[str, str], wanted: str) -> None:
+    assert pip_requirement("deepspeed", run_of_values(RECIPE, header, None)) == wanted

@@ -29,7 +29,7 @@ def check_required_packages(run: RunSettings | None, context: CheckContext) -> I
     versions = find_installed(context.site_packages).versions(["llamafactory", *reasons])
     for package, why in reasons.items() if "llamafactory" in versions else ():
         if package not in versions and not (package == "bitsandbytes" and _quantizes_on_npu(run)):
-            install = shell_join(["pip", "install", pip_requirement(package)])
+            install = shell_join(["pip", "install", pip_requirement(package, run)])
             yield error(f"{why} needs a package that is not installed: {install}", what="package")
 
 

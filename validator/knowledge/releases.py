@@ -293,6 +293,13 @@ class ReleaseRange:
             if not any(range_admits(accepted, one) for one in found):
                 yield f"{tables.yaml_table('releases')[package]['by']} {release}", str(accepted)
 
+    def pip_range(self, package: str) -> str:
+        """Return the range of DeepSpeed or torch releases to install, as pip writes it: the range of the header block,
+        or else what the newest LLaMA-Factory that the recipe must run with accepts. Empty for no bound."""
+        wanted = None if package in dict(self.malformed()) else self._wanted.get(package)
+        text = _series_range(wanted) or next(iter(self.accepted_ranges(package).values())) or ""
+        return str(text if not text or str(text).strip()[0] in "<>=!" else f"=={text}").replace(" ", "")
+
     def malformed(self) -> Iterator[tuple[str, str]]:
         """Yield (field, reason) for each field of the header block (deepspeed, torch) whose value is no range of
         releases."""
@@ -357,7 +364,7 @@ def _named_releases(release_range: Any) -> list[str]:
 
 def _series_range(wanted: Any) -> Any:
     """Return a range of DeepSpeed or torch releases in which a series, such as 2.7, means each of its releases."""
-    series = _SERIES.fullmatch(str(wanted).strip())
+    series = wanted is not None and _SERIES.fullmatch(str(wanted).strip())
     return f">={series[0]}, <{series[1]}.{int(series[2]) + 1}" if series else wanted
 
 

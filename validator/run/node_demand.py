@@ -9,6 +9,7 @@ from typing import NamedTuple
 from validator.knowledge.devices import Device
 from validator.knowledge.node_environment import node_needs
 from validator.knowledge.optimizers import OWN_OPTIMIZERS
+from validator.knowledge.releases import ENGINE_FIELDS
 from validator.physics.estimate import GIB, DeviceTerm
 from validator.run.prediction import predict
 
@@ -88,10 +89,11 @@ _PACKAGE_OF_LOADING = {"bnb": "bitsandbytes", "hqq": "hqq", "eetq": "eetq"}
 _VERSION_BOUNDS = {"deepspeed": "deepspeed<=0.18.4", "flash-linear-attention": "flash-linear-attention<0.6"}
 
 
-def pip_requirement(package: str) -> str:
+def pip_requirement(package: str, run: RunSettings) -> str:
     """Return the package as a pip requirement, with a version bound if LLaMA-Factory does not work with every release
-    of the package."""
-    return _VERSION_BOUNDS.get(package, package)
+    of the package, or if the recipe's header block names releases of it."""
+    named = f"{package}{run.releases.pip_range(package)}" if package in ENGINE_FIELDS else package
+    return named if named != package else _VERSION_BOUNDS.get(package, package)
 
 
 def packages_for_run(run: RunSettings) -> Iterator[tuple[str, str]]:

@@ -167,7 +167,7 @@ def _pip_requirements(run: RunSettings) -> list[str]:
     """Return the packages for pip to install, without torch: LLaMA-Factory and its libraries in the releases that the
     prediction assumes, and packages that the recipe's keys need, such as deepspeed."""
     pair = dict(zip(releases.RELEASE_FIELDS, run.releases.required_pairs[0], strict=True))
-    further = (node_demand.pip_requirement(package) for package, _ in node_demand.packages_for_run(run))
+    further = (node_demand.pip_requirement(package, run) for package, _ in node_demand.packages_for_run(run))
     return [*(f"{package}=={release}" for package, release in pair.items()), *dict.fromkeys(further)]
 
 
