@@ -12,7 +12,7 @@ from validator.knowledge.tables import DATA_FOLDER
 
 from . import arguments, deepspeed_config, drift, families, model_classes, templates
 from .packages import Files, ModuleTrees, download, files, module_trees
-from .releases import DEEPSPEED, MODEL_CLASSES, NEWEST, TRANSFORMERS
+from .releases import DEEPSPEED, EARLIER, MODEL_CLASSES, NEWEST, TRANSFORMERS
 
 
 def tables(folder: Path, anew: bool = False) -> dict[str, str]:
@@ -23,11 +23,13 @@ def tables(folder: Path, anew: bool = False) -> dict[str, str]:
         return module_trees(files(download(name, version, folder), name))
 
     llamafactory = {release: package("llamafactory", release) for release in TRANSFORMERS}
+    with_earlier = llamafactory | {release: package("llamafactory", release) for release in EARLIER}
     versions = dict.fromkeys(version for admitted in TRANSFORMERS.values() for version in admitted)  # newest first
     transformers = {version: package("transformers", version) for version in versions}
     built = {
         "arguments": arguments.table(llamafactory, transformers),
-        "templates": templates.templates_table(NEWEST, llamafactory[NEWEST]) | {"in": templates.presence(llamafactory)},
+        "templates": templates.templates_table(NEWEST, llamafactory[NEWEST])
+        | templates.presence(with_earlier, EARLIER),
         "registry": templates.registry_table(NEWEST, llamafactory[NEWEST]),
         "formats": templates.formats_table(NEWEST, llamafactory[NEWEST]),
         "families": families.table(families.kinds(), NEWEST, llamafactory[NEWEST], transformers),

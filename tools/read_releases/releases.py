@@ -10,6 +10,8 @@ TRANSFORMERS = {
 # LLaMA-Factory release -> the oldest transformers release it admits, from the same place.
 OLDEST = {"0.9.5": "4.55.0", "0.9.4": "4.51.0", "0.9.3": "4.45.0"}
 NEWEST = next(iter(TRANSFORMERS))
+# LLaMA-Factory releases before those, newest first, of which the templates alone are read.
+EARLIER = ("0.9.2", "0.9.1", "0.9.0")
 DEEPSPEED = "0.18.4"
 # The transformers releases that model_classes.json is read from, oldest first: the first of every minor version, and
 # a later one in which a model type came. Add newer ones at the end: those before are not read again.

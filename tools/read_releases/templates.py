@@ -2,7 +2,7 @@
 text that the templates put around every turn (formats.json), and the groups of models (registry.json)."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .packages import ModuleTrees, classes, name_of
@@ -29,15 +29,21 @@ def templates_table(release: str, llamafactory: ModuleTrees) -> dict[str, Any]:
     }
 
 
-def presence(llamafactory: Mapping[str, ModuleTrees]) -> dict[str, list[str]]:
-    """LLaMA-Factory releases, newest first, that register a template, for the templates that not all of them have."""
+def presence(llamafactory: Mapping[str, ModuleTrees], earlier: Iterable[str]) -> dict[str, dict[str, list[str]]]:
+    """LLaMA-Factory releases, newest first, that register a template, for the templates that not all of them have; and
+    which of the releases are `earlier` than those of the other tables."""
     names = {release: _names(package("llamafactory.data.template")) for release, package in llamafactory.items()}
     having = {name: [release for release in names if name in names[release]] for name in set().union(*names.values())}
-    return {name: releases for name, releases in sorted(having.items()) if len(releases) < len(names)}
+    return {
+        "earlier": {"llamafactory": list(earlier)},
+        "in": {name: releases for name, releases in sorted(having.items()) if len(releases) < len(names)},
+    }
 
 
 def _names(tree: ast.Module) -> set[str]:
-    return {ast.literal_eval(given["name"]) for given in calls(tree, "register_template")}
+    """The templates that a module registers. Before LLaMA-Factory 0.9.2 the function had an underscore."""
+    functions = ("register_template", "_register_template")
+    return {ast.literal_eval(given["name"]) for function in functions for given in calls(tree, function)}
 
 
 def _templates(tree: ast.Module) -> Iterator[tuple[str, dict[str, Any]]]:

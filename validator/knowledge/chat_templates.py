@@ -51,9 +51,16 @@ def known_templates() -> Mapping[str, Mapping[str, Any]]:
     return templates
 
 
+def earlier_factories() -> list[str]:
+    """Return the LLaMA-Factory releases whose templates are known, and nothing else, newest first: those before the
+    releases of the other tables."""
+    factories: list[str] = json_table("templates")["earlier"]["llamafactory"]
+    return factories
+
+
 def registering_factories(template: str) -> list[str]:
-    """Return the LLaMA-Factory releases of the tables that have a template, newest first."""
-    everywhere = releases.known_factories() if template in known_templates() else []
+    """Return the LLaMA-Factory releases that have a template, newest first, including those of `earlier_factories`."""
+    everywhere = [*releases.known_factories(), *earlier_factories()] if template in known_templates() else []
     factories: list[str] = json_table("templates")["in"].get(template, everywhere)
     return factories
 

@@ -138,9 +138,17 @@ class ReleaseRange:
         """The oldest LLaMA-Factory release of the tables, if the range in the recipe's header block lies before it;
         else None. Raises RecipeError if the range is malformed."""
         wanted, oldest = self._wanted.get("llamafactory"), known_pairs()[-1][0]
-        if wanted is None or any(range_admits(wanted, release) for release, _ in known_pairs()):
+        if wanted is None or any(range_admits(wanted, release) for release in known_factories()):
             return None
         return oldest if range_admits(f"<={oldest}", _least_release(wanted)) else None
+
+    def factories_before_tables(self, earlier: Iterable[str]) -> list[str]:
+        """Return the releases among `earlier` that the recipe may run with. Empty if its LLaMA-Factory range does not
+        lie before every release of the tables, or is malformed."""
+        with suppress(RecipeError):
+            if self.oldest_stand_in:
+                return [release for release in earlier if range_admits(self._wanted["llamafactory"], release)]
+        return []
 
     @cached_property
     def required_pairs(self) -> list[ReleasePair]:

@@ -54,7 +54,7 @@ def ppo_needs(run: RunSettings) -> Findings:
             yield key, f"`{key}` is refused with a LoRA reward model; {remedy}"
 
 
-@rule("TRA511", ERROR, until="llamafactory 0.9.4")
+@rule("TRA511", ERROR, since="deepspeed 0.16.0")
 def ppo_accumulates(run: RunSettings) -> Findings:
     """PPO accumulates gradients under DeepSpeed on several devices.
 
@@ -67,9 +67,11 @@ def ppo_accumulates(run: RunSettings) -> Findings:
     or DeepSpeed 0.15.4.
     """
     accumulates = run.task.stage == "ppo" and run.batch.accumulation > 1
-    if accumulates and run.deepspeed and run.batch.world_size > 1:
+    can_start = run.releases.requires(until="llamafactory 0.9.4")
+    if accumulates and can_start and run.deepspeed and run.batch.world_size > 1:
         found = "stage ppo stops at the first step if it accumulates gradients under DeepSpeed 0.16 or later"
-        yield "gradient_accumulation_steps", f"{found}; set `gradient_accumulation_steps: 1`, or use DeepSpeed 0.15.4"
+        remedy = "set `gradient_accumulation_steps: 1`, or install DeepSpeed 0.15.4"
+        yield "gradient_accumulation_steps", f"{found}; {remedy}"
 
 
 @rule("TRA503", ERROR)

@@ -1,5 +1,5 @@
-"""TRA901 to TRA906, TRA707 to TRA710 and TRA712 to TRA715: what LLaMA-Factory, transformers or torch cannot do with
-this model."""
+"""TRA901 to TRA906, TRA909, TRA707 to TRA710 and TRA712 to TRA715: what LLaMA-Factory, transformers or torch cannot do
+with this model."""
 
 from __future__ import annotations
 
@@ -121,6 +121,27 @@ def gpt_oss_sinks_untrained(run: RunSettings, model: Model) -> Findings:
         )
 
 
+@rule("TRA909", WARNING, about=subjects.model, until="llamafactory 0.9.5")
+def convolution_slow(run: RunSettings, model: Model) -> Findings:
+    """A model with a convolution over time is trained with torch 2.9, which computes it without cuDNN.
+
+    Why: it takes many times as long, so that most of a step goes into the first layer of the tower (PyTorch issues
+    166122 and 174051, LLaMA-Factory issue 9282), and needs more memory (PyTorch issue 166643). Later releases of
+    LLaMA-Factory refuse such a run.
+    Source: own (the issues)
+    Fix: torch 2.10 or later, or 2.8.
+    """
+    on_nvidia = run.machine is None or run.machine.device.vendor == "nvidia"
+    if on_nvidia and _has_convolution(model) and run.releases.requires("torch 2.9.0", "torch 2.10.0"):
+        found = f"torch 2.9 computes the Conv3d of {model.name} without cuDNN, so steps take many times as long"
+        yield "torch", f'{found}; install torch 2.10 or later, and write `# torch: ">=2.10"`'
+
+
+def _has_convolution(model: Model) -> bool:
+    """True if the model's class convolves over the frames of a film. Pictures pass the same layer."""
+    return model.kind in json_table("families")["modules"]["Conv3d"]
+
+
 def _lacks_gpt_oss_kernel(machine: Machine | None) -> bool:
     """True if the FlashAttention-3 kernel that LLaMA-Factory loads for gpt-oss does not work on the machine's devices.
     A device of unknown compute capability counts as suitable."""
@@ -222,8 +243,7 @@ def convolution_refused(run: RunSettings, model: Model) -> Findings:
     Source: llamafactory/model/loader.py:load_model
     Fix: torch 2.10 or later, or 2.8.
     """
-    has_convolution = model.kind in json_table("families")["modules"]["Conv3d"]
-    if has_convolution and run.releases.requires("torch 2.9.0", "torch 2.10.0"):
+    if _has_convolution(model) and run.releases.requires("torch 2.9.0", "torch 2.10.0"):
         found = f"LLaMA-Factory refuses torch 2.9 for {model.name}, which has a Conv3d"
         yield "torch", f'{found}; install torch 2.10 or later, and write `# torch: ">=2.10"`'
 

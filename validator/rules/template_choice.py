@@ -9,6 +9,7 @@ from typing import Any
 from validator.errors import RecipeError
 from validator.knowledge import models, tables
 from validator.knowledge.chat_templates import (
+    earlier_factories,
     known_templates,
     registering_factories,
     template_slots,
@@ -60,11 +61,12 @@ def template_unknown(run: RunSettings) -> Findings:
     """
     known = known_templates()
     name = str(run.args.get("template"))
-    having = registering_factories(name)
-    if not run.args.is_set("template") or any(factory in having for factory in run.releases.possible_factories):
+    having, earlier = registering_factories(name), run.releases.factories_before_tables(earlier_factories())
+    possible = earlier or run.releases.possible_factories
+    if not run.args.is_set("template") or any(factory in having for factory in possible):
         return
     if having:
-        found = f"LLaMA-Factory {run.releases.possible_factories[0]} has no template `{name}`, which {having[0]} has"
+        found = f"LLaMA-Factory {possible[0]} has no template `{name}`, which {having[0]} has"
         lines = f"`# llamafactory: {having[0]}` into the header block, and run `pip install llamafactory=={having[0]}`"
         yield "template", f"{found}; write {lines}"
     else:
