@@ -69,6 +69,11 @@ def test_findings_of_an_entry_are_at_its_place() -> None:
     assert found("dataset_info.json", text) == ["PTH115 warning 3:30"]
 
 
+def test_a_comment_in_a_registry_is_no_entry() -> None:
+    assert found("dataset_info.json", '{"_comment": "mine", "a": {"hf_hub_url": "x/a"}}') == []
+    assert found("dataset_info.json", '{"b": "b.json", "a": {"hf_hub_url": "x/a"}}') == ["PTH104 error 1:7"]
+
+
 def test_a_broken_registry_and_one_by_another_name() -> None:
     assert found("dataset_info.json", '{"a": {"file_name": "a.json"},}') == ["PTH102 error 1:31"]
     assert found("sets.json", '{"a": {"file_name": "a.json"}}') == ["LOA013 note 1:1"]

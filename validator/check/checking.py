@@ -102,6 +102,7 @@ def check_document(
         document = with_missing_header_fields(document, installed)
         return check_recipe(document, machine, host_ram_gib, trial, guarded)[0]
     report = FileReport(document.path, sort_findings(document.problems), sources={document.path: document.text})
+    report.kind = file_kinds.RECIPE if document.text.strip() else file_kinds.UNKNOWN
     if document.judgeable:
         report.diagnostics.append(Diagnostic("LOA006", Severity.ERROR, "holds no key; a recipe needs at least a model"))
     return report

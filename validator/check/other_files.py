@@ -89,6 +89,8 @@ def _runs_of_entries(registry: Registry) -> Iterator[Mapping[str, Any]]:
     """Yield the settings of runs that together use all entries of a registry, each in a stage that takes such data."""
     names_by_stage: dict[str, list[str]] = {}
     for name, entry in registry.entries.items():
+        if not (isinstance(entry, Mapping) or name[:1].isalnum()):
+            continue  # a comment, such as "_comment": "…"
         columns = entry.get("columns") if isinstance(entry, Mapping) else None
         is_pairs = isinstance(entry, Mapping) and entry.get("ranking")
         is_rated = isinstance(columns, Mapping) and columns.get("kto_tag")
