@@ -254,7 +254,7 @@ def test_experts_are_explained_for_each_release() -> None:
     assert newest.expected > 2 * older.expected
     lines = explain_text.format_explanation(answer)
     assert "depends on the release of transformers: exceeds with the newest" in lines
-    assert f"with transformers {older.transformers}, whose experts are linear modules" in lines
+    assert f"with transformers {older.transformers}, which runs experts one by one" in lines
     assert f"fits with `# transformers: {older.transformers}` in the header block" in lines
 
 
@@ -262,6 +262,24 @@ def timed(*words: str) -> dict[str, Any]:
     found = CliRunner().invoke(command, ["recipes/qwen3-8b-a100-full.yaml", "--format", "json", *words])
     assert found.exit_code == 0, found.output
     return dict(json.loads(found.stdout))
+
+
+@pytest.mark.parametrize(
+    ("release", "model", "newer"),
+    [
+        ("4.57.1", "Qwen/Qwen3-30B-A3B", "5.6.0"), ('">=4.55"', "Qwen/Qwen3-30B-A3B", "5.6.0"),
+        ("5.6.0", "Qwen/Qwen3-30B-A3B", None), ("4.57.1", "Qwen/Qwen3-32B", None),
+    ],
+)  # fmt: skip
+def test_a_release_that_runs_experts_together_is_named(release: str, model: str, newer: str | None) -> None:
+    head = HEAD.replace("2x8xa100-80g", "8xa100-80g").replace("# samples", f"# transformers: {release}\n# samples")
+    body = BODY.replace("Qwen/Qwen2.5-7B-Instruct", model).replace("template: qwen", "template: qwen3")
+    found = advise_explanation.explain(resolved(head + body))
+    assert found.time
+    faster = found.time.faster_release
+    assert (faster and faster.newer) == newer
+    assert not faster or faster.newer_seconds < faster.older_seconds / 2
+    assert ("which runs experts together" in explain_text.format_explanation(found)) == (newer is not None)
 
 
 def test_time_is_said_with_its_cost_and_energy_where_asked() -> None:

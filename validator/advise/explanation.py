@@ -11,8 +11,10 @@ from validator.advise import changes
 from validator.advise.changes import Change, ReleaseMemory
 from validator.errors import RecipeError
 from validator.finding import Diagnostic, Severity, Verdict
+from validator.levers.faster_release import FasterRelease, faster_release
 from validator.physics import Band, Estimate, trainable_parameter_count
 from validator.physics.estimate import GIB, MemoryTerm, SharedTerm
+from validator.rules.problems import is_free_of_errors
 from validator.run import calibration, training_time
 from validator.run.launch_command import Launch
 from validator.run.named_paths import path_overrides
@@ -109,7 +111,7 @@ class RunTime:
     None if the number of samples is not known. `parts`: the parts of the expected hours. `assumed`,
     `few_measurements_of`: what makes the band wide. `by_length`: hours by mean sample length in tokens; empty if the
     sample lengths are known. `correction`: measured time divided by predicted time on this machine; None if nothing was
-    measured."""
+    measured. `faster_release`: a transformers release that takes less time than one that the recipe allows."""
 
     step_seconds: OptimizerStep
     tokens_per_second: float
@@ -123,6 +125,7 @@ class RunTime:
     energy_kwh: estimate.Band | None = None
     correction: float | None = None
     by_length: dict[int, estimate.Band] = field(default_factory=dict)
+    faster_release: FasterRelease | None = None
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,7 @@ def predict_run_time(run: RunSettings, energy: bool = False) -> RunTime | None:
         by_length=training_time.hours_by_length(run, correction),
         energy_kwh=_energy_kwh(run, hours) if energy and hours else None,
         correction=correction,
+        faster_release=faster_release(run, is_free_of_errors),
     )
 
 

@@ -52,7 +52,7 @@ def _head_lines(explanation: Explanation) -> Iterator[str]:
     yield f"  verdict  {_verdict_text(explanation)}"
     for other in explanation.releases[1:]:
         band = f"{other.expected:.1f} GiB ({other.low:.1f} to {other.high:.1f}) per device: {other.verdict}"
-        yield f"           with transformers {other.transformers}, whose experts are linear modules, {band}"
+        yield f"           with transformers {other.transformers}, which runs experts one by one, {band}"
 
 
 def _verdict_text(explanation: Explanation) -> str:
@@ -224,6 +224,10 @@ def time_lines(explanation: Explanation) -> Iterator[str]:
         bar = draw_bar(seconds, step_seconds)
         yield f"  {term_in_words(name):<24}{seconds:>8.{digits}f}  {bar}".rstrip()
     yield _largest_time_term(time.step_seconds, time)
+    if faster := time.faster_release:
+        slow, fast = two_digits(faster.older_seconds), two_digits(faster.newer_seconds)
+        newer = f"{fast} with {faster.newer}, which runs experts together"
+        yield f"  a step takes {slow} s with transformers {faster.older}, {newer}"
     parts = [
         f"{part} {format_duration(hours * _SECONDS_PER_HOUR)}" for part, hours in time.parts.items() if part != "steps"
     ]

@@ -3,12 +3,11 @@ is used only if a setting makes a finding likely."""
 
 from __future__ import annotations
 
-from validator.knowledge import releases
 from validator.knowledge.devices import Machine
-from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
+from validator.levers.faster_release import faster_release
 from validator.levers.options import larger_micro_batch, less_sharding, more_loader_workers
-from validator.levers.search import VERDICT_RANKS, best_use_of_memory
+from validator.levers.search import best_use_of_memory
 from validator.physics import RunPart, TimeTerm
 from validator.physics.estimate import GIB
 from validator.rules import subjects
@@ -178,8 +177,8 @@ def evaluated_or_saved_too_often(run: RunSettings) -> Findings:
             yield key, f"{part} take {share:.0%} of the run; set a larger `{key}`"
 
 
-@rule("TRA937", WARNING, about=subjects.model)
-def experts_one_after_another(run: RunSettings, model: Model) -> Findings:
+@rule("TRA937", WARNING)
+def experts_one_after_another(run: RunSettings) -> Findings:
     """The experts of a mixture run one after another, with a transformers release that the header block allows.
 
     Why: transformers 4 runs a layer's experts in a Python loop, which waits for the device at each expert; where the
@@ -189,35 +188,8 @@ def experts_one_after_another(run: RunSettings, model: Model) -> Findings:
     Source: transformers/integrations/moe.py:grouped_mm_experts_forward
     Fix: install the release that the message names, and write it into the header block.
     """
-    has_grouped_matmul = run.machine is not None and run.machine.device.vendor in ("nvidia", "amd")
-    forms = model.family.forms(run.releases) if has_grouped_matmul and model.arch.ffn.experts else {}
-    if "transformers" not in run.header and "grouped" in forms:
-        return  # judged by the newest release, whatever else may be installed
-    older = forms.get("separate") or forms.get("sliced")
-    newer = _release_of_grouped_experts(run, model) if older and is_free_of_errors(run) else None
-    if not older or not newer:
-        return
-    lengths = None if _are_lengths_known(run) else (run.batch.max_tokens,)
-    slow, fast = (predict_training_time(_with_transformers(run, each), None, lengths) for each in (older, newer))
-    if slow and fast and slow.step.expected > max(fast.step.high, _MIN_TIME_RATIO * fast.step.expected):
-        times = f"{two_digits(slow.step.expected)} s a step, and {two_digits(fast.step.expected)} with {newer}"
+    if found := faster_release(run, is_free_of_errors):
+        older, newer, slow, fast = found
+        times = f"{two_digits(slow)} s a step, and {two_digits(fast)} with {newer}"
         remedy = f'`pip install "transformers=={newer}"` and write `# transformers: {newer}` into the header block'
         yield "model_name_or_path", f"transformers {older} runs experts one after another, {times}; {remedy}"
-
-
-def _release_of_grouped_experts(run: RunSettings, model: Model) -> str | None:
-    """Return the newest transformers release that runs the model's experts in grouped matmuls, and with which the run
-    fits as well and has no error. None if there is none."""
-    for _, version in releases.known_pairs():
-        after = _with_transformers(run, version)
-        groups = "grouped" in model.family.forms(after.releases)
-        fits_as_well = VERDICT_RANKS[predict(after).verdict] <= VERDICT_RANKS[predict(run).verdict]
-        if groups and fits_as_well and is_free_of_errors(after):
-            return version
-    return None
-
-
-def _with_transformers(run: RunSettings, version: str) -> RunSettings:
-    """Return a copy of the run for another transformers release, with any LLaMA-Factory release that admits it."""
-    stated = {key: value for key, value in run.header.items() if key != "llamafactory"}
-    return run.with_header({**stated, "transformers": version})
