@@ -111,6 +111,7 @@ def _unknown(version: str, kind: str, first: str, admitted: str) -> str:
     return f"transformers {version} does not know model type `{kind}`, which came with {first}: {install}"
 
 
+ZERO_3 = "deepspeed: deepspeed/ds_z3.json"
 RUN = "stage: sft\ndo_train: true\nfinetuning_type: lora\ndataset: mine\noutput_dir: saves/x\n"
 
 
@@ -195,6 +196,36 @@ def test_a_checkpoint_of_bitsandbytes_needs_it(tmp_path: Path) -> None:
     assert line.found == (
         "a checkpoint quantized with BITSANDBYTES needs a package that is not installed: pip install bitsandbytes"
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "keys", "installed", "expected"),
+    [
+        ("google/gemma-3-4b-it", ZERO_3, "0.9.5 4.57.1", "error: transformers 4.57.1 ends while"),
+        ("google/gemma-3-4b-it", ZERO_3, "0.9.5 4.56.2", ""),
+        ("google/gemma-3-4b-it", "deepspeed: deepspeed/ds_z2.json", "0.9.5 4.57.1", ""),
+        ("google/gemma-3-4b-it", f"{ZERO_3}\ntrain_from_scratch: true", "0.9.5 4.57.1", ""),
+        ("Qwen/Qwen3-30B-A3B", ZERO_3, "0.9.5 5.0.0", "error: transformers 5.0.0 loads only the"),
+        ("Qwen/Qwen3-30B-A3B", ZERO_3, "0.9.5 5.1.0", "error: transformers 5.1.0 ends while it"),
+        ("Qwen/Qwen3-30B-A3B", ZERO_3, "0.9.5 5.2.0", ""),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", "bf16: true", "0.9.5 5.1.0", "error: transformers 5.1.0 ends while it"),
+        ("Qwen/Qwen3.5-9B", ZERO_3, "0.9.5 5.5.4", "error: transformers 5.5.4 loads only the vi"),
+        ("Qwen/Qwen3.5-9B", ZERO_3, "0.9.5 5.6.0", ""),
+        ("google/gemma-4-E4B-it", ZERO_3, "0.9.5 5.5.0", "warning: transformers 5.5.0 does not load"),
+        ("Qwen/Qwen3.5-9B", "bf16: true", "0.9.5 5.6.0 2.9.1+cu128", "error: torch 2.9.1+cu128 is refused by"),
+        ("Qwen/Qwen3.5-9B", "bf16: true", "0.9.5 5.6.0 2.10.0", ""),
+        ("Qwen/Qwen3-VL-8B-Instruct", "bf16: true", "0.9.4 4.57.1 2.9.1", ""),  # only the next release refuses it
+    ],
+)  # fmt: skip
+def test_installed_releases_that_fail_with_the_model(
+    model: str, keys: str, installed: str, expected: str, tmp_path: Path
+) -> None:
+    run = resolve(parse_recipe("x.yaml", f"{RUN}model_name_or_path: {model}\n{keys}\n"))
+    versions = dict(zip(("llamafactory", "transformers", "torch"), installed.split(), strict=False))
+    lines = package_checks.check_model_support(run, CheckContext(site_packages=site(tmp_path, versions)))
+    found = "\n".join(f"{line.state}: {line.found}" for line in lines)
+    assert found.startswith(expected)
+    assert bool(found) == bool(expected)
 
 
 def test_nothing_installed(tmp_path: Path) -> None:

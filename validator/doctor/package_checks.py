@@ -15,6 +15,7 @@ from validator.knowledge.chat_templates import registering_factories
 from validator.knowledge.tables import yaml_table
 from validator.machine import installed_packages
 from validator.machine.installed_packages import InstalledPackages, find_installed, normalize_name
+from validator.run.broken_run import broken_for_run
 from validator.run.model_release import loading_problem, loading_releases, model_types, no_release_clause
 from validator.run.node_demand import packages_for_run, pip_requirement
 from validator.run.settings import RunSettings
@@ -34,19 +35,26 @@ def check_required_packages(run: RunSettings | None, context: CheckContext) -> I
 
 
 def check_model_support(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Yield an error if the installed releases cannot load the recipe's model: transformers does not know its type, or
-    LLaMA-Factory finds no class for it, or has no template of this name. Nothing is yielded if LLaMA-Factory or
-    transformers is not installed."""
+    """Yield an error if the installed releases cannot train the recipe's model: transformers does not know its type, or
+    LLaMA-Factory finds no class for it, or has no template of this name, or they are known to fail with it. Yield a
+    warning if they are known to lose a part of it. Nothing is yielded if LLaMA-Factory or transformers is not
+    installed."""
     if run is None:
         return
-    versions = find_installed(context.site_packages).versions(releases.RELEASE_FIELDS)
-    if len(versions) < len(releases.RELEASE_FIELDS):
+    versions = find_installed(context.site_packages).versions([*releases.RELEASE_FIELDS, "torch"])
+    if not versions.keys() >= {*releases.RELEASE_FIELDS}:
         return
     factory, kinds = versions["llamafactory"], model_types(run)
+    broken = broken_for_run(run, kinds)
+    found = loading_releases(kinds, [factory, *releases.known_factories()], broken) if kinds else None
+    remedy = found.pip_command(found.factory != factory) if found else no_release_clause(kinds)
     if kinds and (problem := loading_problem(kinds, (factory, versions["transformers"]))):
-        found = loading_releases(kinds, [factory, *releases.known_factories()])
-        remedy = found.pip_command(found.factory != factory) if found else no_release_clause(kinds)
         yield error(f"{problem}: {remedy}", what="model")
+    for each in broken:
+        if each.admits(versions):
+            name = next(iter(each.releases))
+            state: State = "warning" if each.effect == "loses" else "error"
+            yield result(state, f"{name} {versions[name]} {each.what}: {each.instead or remedy}", what="model")
     template = str(run.args.get("template"))
     having = registering_factories(template)
     if having and factory in releases.known_factories() and factory not in having:

@@ -1,13 +1,15 @@
-"""TRA907, TRA908: releases, among those that the header block allows, that cannot load the model."""
+"""TRA907, TRA908, TRA910 and TRA938: releases that the header block allows and that cannot load or train the model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from validator.knowledge import model_classes, releases
+from validator.knowledge.broken_releases import BrokenReleases
 from validator.knowledge.chat_templates import registering_factories
 from validator.knowledge.releases import ReleasePair
 from validator.rules.rule import ERROR, WARNING, Findings, rule
+from validator.run.broken_run import broken_for_run
 from validator.run.model_release import (
     LoadingReleases,
     loading_problem,
@@ -76,6 +78,63 @@ def releases_partly_without_model(run: RunSettings) -> Findings:
             yield "llamafactory", f"{problem}; write `# llamafactory: {kept[0]}`"
 
 
+_Hit = tuple[ReleasePair, BrokenReleases]
+
+
+def _broken_pairs(run: RunSettings, kinds: Sequence[str], pairs: Sequence[ReleasePair]) -> list[_Hit]:
+    """Return the pairs of releases that are broken for the run, each with what is broken about it, among the pairs that
+    the header block allows."""
+    each = ((pair, broken) for broken in broken_for_run(run, kinds) for pair in pairs)
+    return [(pair, one) for pair, one in each if one.admits(dict(zip(releases.RELEASE_FIELDS, pair, strict=True)))]
+
+
+@rule("TRA910", ERROR)
+def releases_broken_for_model(run: RunSettings) -> Findings:
+    """All releases that the header block allows are known to fail with the model.
+
+    Why: they have the model, and a mistake of theirs ends the run while it loads, or has it train weights that are not
+    the model's: a loss as of a model that was never trained. The threads are in validator/data/broken.yaml.
+    Source: transformers/modeling_utils.py:PreTrainedModel._initialize_missing_keys,
+        transformers/integrations/deepspeed.py:_apply_weight_conversions_to_state_dict,
+        llamafactory/model/loader.py:load_model
+    Fix: the releases that the message names, in the header block and installed.
+    """
+    kinds = model_types(run)
+    pairs, _ = _allowed_pairs(run, kinds)
+    fatal = [hit for hit in _broken_pairs(run, kinds, pairs) if hit[1].effect != "loses"]
+    if fatal and {pair for pair, _ in fatal} == {*pairs}:
+        yield _release_field(run), _broken_message(run, kinds, *fatal[0])
+
+
+@rule("TRA938", WARNING)
+def releases_partly_broken_for_model(run: RunSettings) -> Findings:
+    """Some of the releases that the header block allows are known to fail with the model, or lose a part of it.
+
+    Why: a machine on which one of them is installed passes for fit, and the run ends there or is worth nothing. The
+    threads are in validator/data/broken.yaml.
+    Source: transformers/modeling_utils.py:PreTrainedModel._initialize_missing_keys,
+        transformers/integrations/deepspeed.py:_apply_weight_conversions_to_state_dict,
+        llamafactory/model/loader.py:load_model
+    Fix: the range of releases that the message names, in the header block.
+    """
+    kinds = model_types(run)
+    pairs, _ = _allowed_pairs(run, kinds)
+    hits = _broken_pairs(run, kinds, pairs)
+    if hits and {pair for pair, broken in hits if broken.effect != "loses"} != {*pairs}:
+        also = "the header block also allows releases that fail with this model: " if len(pairs) > 1 else ""
+        yield _release_field(run), f"{also}{_broken_message(run, kinds, *hits[0])}"
+
+
+def _broken_message(run: RunSettings, kinds: Sequence[str], pair: ReleasePair, broken: BrokenReleases) -> str:
+    """Return what broken releases do with the model, and the remedy, as a message."""
+    found, is_allowed = _loading_releases(run, kinds)
+    remedy = no_release_clause(kinds)
+    if found:
+        command = found.pip_command(with_factory=not is_allowed)
+        remedy = f"write {_header_lines(run, found, is_allowed)} into the header block, and run `{command}`"
+    return f"transformers {pair[1]} {broken.what}; {remedy}"
+
+
 def _problem(run: RunSettings, kinds: Sequence[str], pair: ReleasePair) -> str:
     """Return why a pair of releases cannot load the model. If only the LLaMA-Factory release is the header block's, the
     text says that it admits no newer transformers release."""
@@ -90,11 +149,12 @@ def _release_field(run: RunSettings) -> str:
 
 
 def _loading_releases(run: RunSettings, kinds: Sequence[str]) -> tuple[LoadingReleases | None, bool]:
-    """Return the releases that can load a model of these types, and True if the header block allows their LLaMA-Factory
-    release. None and False if no release can."""
-    if found := loading_releases(kinds, run.releases.possible_factories):
+    """Return the releases that can load and train a model of these types, and True if the header block allows their
+    LLaMA-Factory release. None and False if no release can."""
+    broken = broken_for_run(run, kinds)
+    if found := loading_releases(kinds, run.releases.possible_factories, broken):
         return found, True
-    return loading_releases(kinds, releases.known_factories()), False
+    return loading_releases(kinds, releases.known_factories(), broken), False
 
 
 def _header_lines(run: RunSettings, found: LoadingReleases, is_allowed: bool) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
 from validator.knowledge import model_classes, models, releases
+from validator.knowledge.broken_releases import BrokenReleases
 from validator.knowledge.model_classes import is_loadable
 from validator.knowledge.releases import ReleasePair
 from validator.run.settings import RunSettings
@@ -70,11 +71,18 @@ def loading_problem(kinds: Sequence[str], pair: ReleasePair) -> str:
     return f"LLaMA-Factory {factory} finds no class for model type `{kinds[0]}` in transformers {version}"
 
 
-def loading_releases(kinds: Sequence[str], factories: Sequence[str]) -> LoadingReleases | None:
-    """Return the releases that can load a model of these types, for the first of the LLaMA-Factory releases
-    `factories` that admits any. None if none does."""
+def loading_releases(
+    kinds: Sequence[str], factories: Sequence[str], broken: Sequence[BrokenReleases] = ()
+) -> LoadingReleases | None:
+    """Return the releases that can load a model of these types and are not among the `broken` ones, for the first of
+    the LLaMA-Factory releases `factories` that admits any. None if none does."""
     for factory in factories:
-        if loading := model_classes.loading_releases(kinds, factory):
+        loading = [
+            version
+            for version in model_classes.loading_releases(kinds, factory)
+            if not any(each.admits({"llamafactory": factory, "transformers": version}) for each in broken)
+        ]
+        if loading:
             return LoadingReleases(factory, _range(loading, factory))
     return None
 
@@ -96,4 +104,6 @@ def _range(loading: Sequence[str], factory: str) -> str:
     first = next(place for place in range(last, -1, -1) if place == 0 or listed[place - 1] not in loading)
     lower = listed[first] if releases.range_admits(f">={oldest}", listed[first]) else oldest
     ends = last + 1 == len(listed) or not releases.range_admits(f"<={newest}", listed[last + 1])
+    if ends and lower == newest:
+        return f"=={newest}"
     return f">={lower},{f'<={newest}' if ends else f'<{listed[last + 1]}'}"

@@ -1,0 +1,42 @@
+"""Broken releases for a run: releases that have the run's model and cannot train it under the run's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from validator.errors import RecipeError
+from validator.knowledge.broken_releases import BrokenReleases, broken_releases
+from validator.recipe.safe_read import read_json
+from validator.run.settings import RunSettings
+
+# What transformers 5 calls the classes of tokenizers that no class of a model's own stands for
+# (models/auto/tokenization_auto.py).
+_NEW_TOKENIZER_CLASSES = ("TokenizersBackend", "PythonBackend")
+
+
+def broken_for_run(run: RunSettings, kinds: Sequence[str]) -> list[BrokenReleases]:
+    """Return the releases that cannot train the run's model as the recipe says. `kinds`: the model's type first (see
+    `model_types`); empty if it is not known."""
+    found = broken_releases(kinds[0]) if kinds else ()
+    return [each for each in found if not each.when or _CONDITIONS[each.when](run)]
+
+
+def _loads_under_zero3(run: RunSettings) -> bool:
+    """True if transformers loads a checkpoint into weights that ZeRO-3 shards. Quantized weights are loaded whole."""
+    return run.zero_stage == 3 and not run.quantization.is_quantized and not run.args.flag("train_from_scratch")
+
+
+def _has_new_tokenizer(run: RunSettings) -> bool:
+    """True if transformers 5 saved the tokenizer in the model's folder, under a class that earlier releases lack."""
+    place = run.workspace.find(f"{run.args.get('model_name_or_path')}/tokenizer_config.json")
+    try:
+        settings = read_json(str(place[0])) if place else None
+    except RecipeError:
+        return False
+    return isinstance(settings, Mapping) and settings.get("tokenizer_class") in _NEW_TOKENIZER_CLASSES
+
+
+_CONDITIONS: Mapping[str, Callable[[RunSettings], bool]] = {
+    "zero3": _loads_under_zero3,
+    "saved_by_transformers_5": _has_new_tokenizer,
+}
