@@ -101,6 +101,11 @@ def test_a_recipe_may_run_with_a_release_before_another(header: dict[str, str], 
     assert ReleaseRange(header).requires(until=limit) is held
 
 
+@pytest.mark.parametrize(("asked", "reached"), [("5.5.0", True), ("5.4.0", True), ("5.3.0", False), (">=5.3", True)])
+def test_a_release_between_those_of_the_tables_reaches_the_bounds_below_it(asked: str, reached: bool) -> None:
+    assert ReleaseRange({"transformers": asked}).requires("transformers 5.4.0") is reached
+
+
 def test_a_release_between_those_of_the_tables_admits_what_it_is_judged_as() -> None:
     assert ReleaseRange({"transformers": "4.57.3"}).possible_pairs == [("0.9.5", "4.57.1")]
     assert not ReleaseRange({"transformers": "4.57.3"}).requires(since="transformers 5.0.0")

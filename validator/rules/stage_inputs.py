@@ -54,7 +54,8 @@ def input_lost(run: RunSettings, model: Model) -> Findings:
 
     Why: nothing tells. PaliGemma with transformers 4 masks no later tokens unless it gets token types and labels, so
     that the loss falls to nothing. kto hands on no films and no sounds, and Qwen2.5-VL then makes places in one
-    dimension of pictures: the model trains on answers about what it has not seen.
+    dimension of pictures: the model trains on answers about what it has not seen. No stage tells ERNIE 4.5 VL which
+    tokens are pictures, so that the experts of texts compute them.
     Source: llamafactory/train/pt/workflow.py:run_pt, llamafactory/train/kto/trainer.py:CustomKTOTrainer.forward
     Fix: what the message names: another stage, another transformers release, or the model's own template.
     """
@@ -108,7 +109,7 @@ def _is_read(run: RunSettings, model: Model, row: Mapping[str, Any]) -> bool:
         return True
     if row["beside"] == "pictures":
         return run.task.stage != "pt" and "image" in _template_media(run)
-    return bool(_datasets_with(run, row["beside"]))
+    return any(_datasets_with(run, column) for column in row["beside"].split())
 
 
 def _template_media(run: RunSettings) -> tuple[str, ...]:
