@@ -13,6 +13,7 @@ from validator.physics import BF16_OPTIMIZER, ZERO_0
 from validator.physics.estimate import DeviceTerm
 from validator.physics.workload import Workload, element_sizes
 from validator.rules.deepspeed_releases import accumulation_format_refused
+from validator.rules.deepspeed_schema import key_refused
 from validator.rules.deepspeed_unjudged import prediction_leaves_out, section_unread
 from validator.rules.rule import DECLARED
 from validator.run.deepspeed import sharding_strategy
@@ -243,6 +244,31 @@ def test_states_of_stage_0_are_spread_and_its_gradients_are_not() -> None:
     memory = predict(run).device_memory
     assert memory is not None
     assert memory.terms[DeviceTerm.GRADIENTS] == pytest.approx(6 * run.model.parameters)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "release", "refused"),
+    [
+        ("leaf_module", {"classes": ["Block"]}, "0.17.6", True),
+        ("leaf_module", {"classes": ["Block"]}, "0.18.0", False),
+        ("zenflow", {"topk_ratio": 0.1}, "0.16.2", True),
+        ("zenflow", {"topk_ratio": 0.1}, "0.17.5", False),
+        ("stage3_module_granularity_threshold", 100, "0.15.4", True),
+        ("stage3_module_granularity_threshold", 100, "0.16.0", False),
+        ("module_granularity_threshold", 100, ">=0.15", True),
+        ("stage3_use_all_reduce_for_fetch_params", True, "0.14.2", True),
+        ("log_trace_cache_warnings", True, None, False),
+        ("allgather_sequential", True, None, True),
+        ("allgather_sequential", True, "0.18.9", False),  # which knows more than the table
+        ("overlap_comm", False, "0.12.6", False),
+    ],
+)
+def test_a_key_is_refused_by_releases_before_it(key: str, value: object, release: str | None, refused: bool) -> None:
+    """As DeepSpeedZeroConfig of each release takes it."""
+    config = {"zero_optimization": {"stage": 3, key: value}}
+    run = run_of_values({**RECIPE, "deepspeed": config}, {"deepspeed": release} if release else {}, None)
+    found = list(key_refused.check(run, lambda *_, **__: None, run.deepspeed))
+    assert bool(found) is refused
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ deepspeed.json
                takes 5e8 and "5", not 5.5 or "5e8"; a bool takes 0, 1, 1.0, "true" and "yes"; null only where optional
     schedulers {type: [parameters besides the optimizer]}
     needed     {scheduler type: [those of its parameters without a default]}, where it has any
+    since      {dotted path of a key in a strict block: first release that takes it}, of those that came after 0.14.0
     names      {"optimizers": [lower-case types DeepSpeed builds itself]}; any other name is taken from torch.optim
 
 values.json is measured, not generated: benchmarks/conformity/values.py runs LLaMA-Factory with wrong values.

@@ -12,7 +12,7 @@ from validator.knowledge.tables import DATA_FOLDER
 
 from . import arguments, deepspeed_config, drift, families, model_classes, templates
 from .packages import Files, ModuleTrees, download, files, module_trees
-from .releases import DEEPSPEED, EARLIER, MODEL_CLASSES, NEWEST, TRANSFORMERS
+from .releases import DEEPSPEED, EARLIER, MODEL_CLASSES, NEWEST, OLDER_DEEPSPEED, TRANSFORMERS
 
 
 def tables(folder: Path, anew: bool = False) -> dict[str, str]:
@@ -33,7 +33,11 @@ def tables(folder: Path, anew: bool = False) -> dict[str, str]:
         "registry": templates.registry_table(NEWEST, llamafactory[NEWEST]),
         "formats": templates.formats_table(NEWEST, llamafactory[NEWEST]),
         "families": families.table(families.kinds(), NEWEST, llamafactory[NEWEST], transformers),
-        "deepspeed": deepspeed_config.table(DEEPSPEED, package("deepspeed", DEEPSPEED)),
+        "deepspeed": deepspeed_config.table(
+            DEEPSPEED,
+            package("deepspeed", DEEPSPEED),
+            {version: package("deepspeed", version) for version in OLDER_DEEPSPEED},
+        ),
         "model_classes": model_classes.table(
             {} if anew else json.loads(_current(DATA_FOLDER / "model_classes.json") or "{}"),
             MODEL_CLASSES,

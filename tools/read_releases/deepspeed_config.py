@@ -1,7 +1,8 @@
 """deepspeed.json: what DeepSpeed reads of its JSON configuration, from the package source."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from .packages import ModuleTrees, classes, name_of
@@ -50,12 +51,11 @@ _TYPES = {
 _LIMITS = {"ge": "minimum", "le": "maximum", "alias": "alias"}
 
 
-def table(release: str, deepspeed: ModuleTrees) -> dict[str, Any]:
-    """The whole of deepspeed.json from one opened release."""
+def table(release: str, deepspeed: ModuleTrees, older: Mapping[str, ModuleTrees] | None = None) -> dict[str, Any]:
+    """The whole of deepspeed.json from one opened release, and from older ones, newest first, when its keys came."""
     scope = Scope(deepspeed, "deepspeed")
-    blocks: dict[str, Any] = {}
-    for key, (module, name) in _BLOCKS.items():
-        blocks |= dict(_blocks(scope, key, module, name))
+    blocks = {path: block for key in _BLOCKS for path, block in _blocks(scope, key, *_BLOCKS[key])}
+    since = _since(release, blocks, older or {})
     blocks |= {key: _loose(scope, *place) for key, place in _LOOSE.items()}
     types = dict.fromkeys(blocks, "dict") | _TYPES
     schedulers = [*_schedulers(scope)]
@@ -67,7 +67,25 @@ def table(release: str, deepspeed: ModuleTrees) -> dict[str, Any]:
         "schedulers": {name: taken for name, taken, _ in schedulers},
         "needed": {name: needed for name, _, needed in schedulers if needed},
         "names": {"optimizers": scope.value(_CONFIG, ast.Name("DEEPSPEED_OPTIMIZERS"))},
+        "since": since,
     }
+
+
+def _since(newest: str, blocks: dict[str, Any], older: Mapping[str, ModuleTrees]) -> dict[str, str]:
+    """Dotted path of each key that an older release refuses, and the first release that takes it."""
+    since: dict[str, str] = {}
+    later = newest
+    for release, trees in older.items():
+        before: dict[str, Any] = {}
+        for key, place in _BLOCKS.items():
+            with suppress(KeyError):  # a class that came later: the release ignores the block
+                before |= dict(_blocks(Scope(trees, "deepspeed"), key, *place))
+        for path in blocks.keys() & before.keys():
+            lacking = (name for name in blocks[path]["fields"] if name not in before[path]["fields"])
+            for key in (f"{path}.{name}" for name in lacking):
+                since.setdefault(key, later)
+        later = release
+    return dict(sorted(since.items()))
 
 
 def _plain(default: Any) -> dict[str, Any]:

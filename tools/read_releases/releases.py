@@ -13,6 +13,10 @@ NEWEST = next(iter(TRANSFORMERS))
 # LLaMA-Factory releases before those, newest first, of which the templates alone are read.
 EARLIER = ("0.9.2", "0.9.1", "0.9.0")
 DEEPSPEED = "0.18.4"
+# Older releases, newest first: each at which a key of a strict block came, and the oldest that is compared.
+OLDER_DEEPSPEED = (
+    *("0.18.3", "0.18.0", "0.17.6", "0.17.5", "0.17.2", "0.16.6", "0.16.4", "0.16.2", "0.16.0", "0.14.3", "0.14.0"),
+)
 # The transformers releases that model_classes.json is read from, oldest first: the first of every minor version, and
 # a later one in which a model type came. Add newer ones at the end: those before are not read again.
 MODEL_CLASSES = (

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from validator.knowledge.releases import range_admits
 from validator.knowledge.tables import json_table
 from validator.recipe.suggestions import suggest, unknown_name
 from validator.rules import subjects
@@ -118,20 +119,31 @@ def key_ignored(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findin
 
 
 @rule("PAR102", ERROR, about=subjects.deepspeed_file)
-def key_refused(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
-    """A strict block of the DeepSpeed JSON holds a key that DeepSpeed does not know.
+def key_refused(run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
+    """A strict block of the DeepSpeed JSON holds a key that DeepSpeed, or the release of it, does not know.
 
     Why: "Extra inputs are not permitted", when the engine is built: after the data set is tokenized and the model is
     loaded on every rank.
     Source: deepspeed/runtime/config_utils.py:DeepSpeedConfigModel
     Fix: correct or remove the key.
     """
+    table = json_table("deepspeed")
+    # A release after that of the table may know more.
+    may_be_older = any(range_admits(f"<={table['source']['deepspeed']}", one)
+                       for one in run.releases.engine_releases("deepspeed"))  # fmt: skip
     for path, block, facts in _known_blocks(zero):
+        names = {fact.get("alias", name): name for name, fact in facts["fields"].items()}
         known = _field_names(facts)
         for key in block if facts["unknown"] == "error" else ():
-            if key not in known and block[key] != "auto":
+            since = table["since"].get(f"{path}.{names.get(key, key)}")
+            if block[key] == "auto":
+                continue
+            if key not in known and may_be_older:
                 text = unknown_name(f"`{path}` key", key, known, ", and DeepSpeed stops at it")
                 yield at(path, key, at_key=True), text
+            elif since and run.releases.requires(until=f"deepspeed {since}"):
+                found = f"DeepSpeed knows the `{path}` key `{key}` since {since}, and the run's stops at it"
+                yield at(path, key, at_key=True), f"{found}; remove `{key}`"
 
 
 @rule("PAR103", ERROR, about=subjects.deepspeed_file)
