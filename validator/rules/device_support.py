@@ -32,7 +32,7 @@ def quantization_on_ascend(run: RunSettings, device: Device) -> Findings:
     if device.vendor == "ascend" and device.bf16 and bits and not _release_without_kernels(run):
         found = f"{bits}-bit bitsandbytes on {device.id} needs a build from source that fits CANN"
         if bits != 4 or run.args.get("quantization_type") != "nf4":
-            found = f"no bitsandbytes has kernels for {device.id} but in 4-bit nf4"
+            found = f"a bitsandbytes built from source for CANN has kernels for {device.id} in 4-bit nf4 alone"
         elif key == "quantization_bit" and run.args.flag("double_quantization"):
             found += ", and `double_quantization: false`"
         yield key, f"{found}; {_WITHOUT_BNB[key]}"
