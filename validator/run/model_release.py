@@ -11,6 +11,7 @@ from validator.errors import RecipeError
 from validator.knowledge import model_classes, models, releases
 from validator.knowledge.broken_releases import BrokenReleases
 from validator.knowledge.model_classes import is_loadable
+from validator.knowledge.models import ConfigSource
 from validator.knowledge.releases import ReleasePair
 from validator.run.settings import RunSettings
 
@@ -30,21 +31,30 @@ class LoadingReleases(NamedTuple):
 
 def model_types(run: RunSettings) -> tuple[str, ...]:
     """Return the model type of the run's model, and behind it the type of its text model if transformers looks it up.
-    Empty if the model is not known, or if its own code is used in place of transformers' classes."""
-    name = run.args.get("model_name_or_path")
-    config: Mapping[str, Any] = {}
-    if isinstance(name, str):
-        place = run.workspace.find(name)
-        with suppress(RecipeError):  # a config.json that other rules report
-            source = models.find_config_source(name, place[0] if place else None, *run.hub_source)
-            config = source.config if source else {}
+    Empty if the model is not known, or if its own code is used in place of transformers' classes. Empty also if no
+    transformers release knows the type and messages may not quote the config.json that names it."""
+    source = _find_config_source(run)
+    config = source.config if source else {}
     if _uses_own_code(run, config):
         return ()
     kind = run.model.kind if run.model else str(config.get("model_type", ""))
     text = config.get("text_config")
     inner = text.get("model_type") if isinstance(text, Mapping) else run.model.decoder if run.model else None
     is_looked_up = isinstance(inner, str) and inner and model_classes.looks_text_type_up(kind)
-    return (kind, str(inner)) if is_looked_up else (kind,) if kind else ()
+    kinds = (kind, str(inner)) if is_looked_up else (kind,) if kind else ()
+    folder = source.folder if source else None
+    is_quotable = folder is None or run.workspace.may_quote(folder / "config.json")
+    return kinds if is_quotable or model_classes.first_release(kinds) else ()
+
+
+def _find_config_source(run: RunSettings) -> ConfigSource | None:
+    name = run.args.get("model_name_or_path")
+    if not isinstance(name, str):
+        return None
+    place = run.workspace.find(name)
+    with suppress(RecipeError):  # a config.json that other rules report
+        return models.find_config_source(name, place[0] if place else None, *run.hub_source)
+    return None
 
 
 def _uses_own_code(run: RunSettings, config: Mapping[str, Any]) -> bool:
