@@ -7,6 +7,7 @@ import pytest
 from validator.knowledge import models
 from validator.knowledge.module_names import module_names
 from validator.knowledge.tables import yaml_table
+from validator.physics import linear_roles
 
 # Types whose towers hold linear modules that are named otherwise: a second stack of layers, modules in wrappers.
 UNLIKE = {"mllama", "gemma4"}
@@ -32,6 +33,15 @@ def test_layers_of_a_hybrid_have_the_modules_of_their_kind() -> None:
         not {"model.layers.3.linear_attn.out_proj", "model.layers.2.self_attn", "model.layers.2.self_attn.q_norm"}
         & names
     )
+
+
+@pytest.mark.parametrize("kind", OF_KIND)
+def test_every_linear_role_of_a_model_has_a_module_in_every_form_of_its_experts(kind: str) -> None:
+    model = models.find_model(OF_KIND[kind])
+    for fused in (True, not model.family.separate):
+        named = {module.role for module in module_names(model, fused) if module.layer is not None} - {""}
+        roles = {*linear_roles(model.arch, fused)} - {"inputs", "router"}  # a router may be a layer and no parameter
+        assert roles <= named
 
 
 @pytest.mark.sample(one_in=10, whole_for=["release/constraints.txt", "validator/knowledge/module_names.py"])

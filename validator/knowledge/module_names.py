@@ -119,7 +119,7 @@ def _layer_paths(family: Family, decoder: Architecture, layer: DecoderLayer, fus
     crosses = decoder.attn.cross_attention
     other_attention = "self_attn." if crosses else "cross_attn."
     present = [
-        (path, role, True, linears[role, _is_routed(path)].number if _is_routed(path) else 0)
+        (path, role, True, decoder.ffn.experts if _is_routed(path) else 0)
         for path, role in roles.items()
         if role is not None and not path.startswith(other_attention) and _stands_in_layer(family, paths, path, layer)
     ]
