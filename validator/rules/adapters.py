@@ -200,7 +200,7 @@ def nothing_unfrozen(run: RunSettings) -> Findings:
         yield "use_llama_pro", text
     elif count and depth and run.args.flag("use_llama_pro") and depth % abs(count):
         found = f"`freeze_trainable_layers` is {count}, and `use_llama_pro` needs a divisor of the {depth} layers"
-        divisor = max(number for number in range(1, abs(count)) if depth % number == 0)
+        divisor = max(number for number in range(1, min(abs(count), depth + 1)) if depth % number == 0)
         yield "freeze_trainable_layers", f"{found}; write {divisor}"
 
 
