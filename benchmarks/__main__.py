@@ -67,7 +67,7 @@ AREAS = {
         "check beside LLaMA-Factory on strangers' files (--record FOLDER)", "public_files",
         ("recipes", "deepspeed_files"), ("recipes --record", "deepspeed_files --record"),
     ),
-    "reports": Area("what check says of 30 public reports of 2025 and 2026", "public_reports", ("replay",)),
+    "reports": Area("what check says of 60 public reports of 2025 and 2026", "public_reports", ("replay",)),
     "reliability": Area(
         "what odd, huge and hostile input does (--record inputs files data ...)", "robustness", ("report",),
         ("report --record",),
