@@ -249,7 +249,9 @@ def extra_part_missing(run: RunSettings, model: Model) -> Findings:
     """
     if run.task.method != "freeze" or model.arch.towers or not model.family.parts:  # not all parts are known
         return
-    known = {"embed_tokens", model.family.last_norm} | (set() if model.arch.tied else {"lm_head"})
+    if model.family.embedding != "embed_tokens":  # nor of types like GPT-2, with an embedding of positions
+        return
+    known = {"embed_tokens", model.family.last_norm} | (set() if model.arch.tied else {model.family.head})
     for name in run.args.words("freeze_extra_modules"):
         if name not in known:
             tied = " (its output layer is tied)" if name == "lm_head" and model.arch.tied else ""

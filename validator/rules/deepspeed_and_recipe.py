@@ -319,7 +319,8 @@ def output_layer_copied_in_shards(run: RunSettings) -> Findings:
     """
     if run.zero_stage < 3 or run.task.method != "lora" or not run.task.trains:
         return
-    if "lm_head" in run.args.words("additional_target"):
+    # A word names each module whose name ends with it.
+    if any("lm_head".endswith(word) for word in filter(None, run.args.words("additional_target"))):
         found = "`additional_target` makes a copy of lm_head, which fails under ZeRO-3 at the first step"
         remedy = "remove lm_head from `additional_target`, or use ZeRO-2"
         yield "additional_target", f"{found}; {remedy}"
@@ -340,7 +341,8 @@ def router_adapted_in_ddp(run: RunSettings, model: Model) -> Findings:
     llamafactory/hparams/parser.py:get_train_args
     Fix: name the layers in `lora_target` without `gate`, or use ZeRO-2.
     """
-    routed = model.family.router == "linear" and {"all", "gate"} & set(run.args.words("lora_target"))
+    targets = {target.rpartition(".")[2] for target in run.args.words("lora_target")}
+    routed = model.family.router == "linear" and {"all", "gate"} & targets
     if routed and run.task.method == "lora" and run.task.trains and ddp_needs_all_gradients(run):
         found = "`lora_target` adapts the router (`gate`), whose adapter gets no gradient, which DDP refuses"
         yield "lora_target", f"{found}; name the other layers in `lora_target`, or use ZeRO-2"
