@@ -141,7 +141,7 @@ TINY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SEEING = [kind for kind, config in TINY.items() if "vision_config" in config]
 TARGETS = """all|q_proj|q_proj,v_proj|q_proj,k_proj,v_proj,o_proj|gate_proj,up_proj,down_proj|qkv_proj|gate_up_proj
-c_attn,c_proj|c_proj|mlp.c_proj|attn.c_proj|self_attn.q_proj|layers.0.self_attn.q_proj|model.layers.0.self_attn.q_proj
+proj|c_attn,c_proj|c_proj|mlp.c_proj|attn.c_proj|self_attn.q_proj|layers.0.self_attn.q_proj|model.layers.0.self_attn.q_proj
 layers.3.self_attn.o_proj|3.self_attn.o_proj|layers.1.mlp.down_proj,layers.2.mlp.up_proj|language_model.layers.0.mlp.up_proj
 model.language_model.layers.3.self_attn.q_proj|layers.40.self_attn.q_proj|h.0.attn.c_attn|transformer.h.2.mlp.c_fc,c_attn
 self_attn|mlp|layers.0|layers|o_proj,wo|lm_head|embed_tokens|wte|lm_head,q_proj|.*q_proj|layers.[0-3].self_attn.q_proj

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from validator.knowledge import families
 from validator.knowledge.families import Family
 from validator.knowledge.models import Model
+from validator.knowledge.tables import yaml_table
 from validator.physics import Architecture
 from validator.physics.architecture import Linear
 from validator.physics.decoder_layers import DecoderLayer, build_layers, mtp_layers
@@ -56,10 +57,12 @@ def _module_names(
     kind: str, decoder: str, arch: Architecture, towers: tuple[TowerNames, ...], fused: bool
 ) -> tuple[ModuleName, ...]:
     family = families.composite_family(kind, decoder) if decoder else families.family_of_type(kind)
+    projectors = yaml_table("composites")[kind]["projector_at"].values() if decoder else ()
     return (
         *_outer_modules(family, arch),
         *_decoder_modules(family, arch, fused),
         *(module for number, names in enumerate(towers) for module in _tower_modules(arch, number, names)),
+        *(ModuleName(place, tower=0, adaptable=False) for place in projectors),
     )
 
 
