@@ -28,7 +28,7 @@ from validator.simulation.simulation_request import SimulationRequest
 
 pytestmark = pytest.mark.sample(one_in=3, whole_for=["validator/plan/*", "validator/simulation/*"])
 
-CONFIG = {"model_type": "no_such_type", "hidden_size": 4096, "vocab_size": 32000, "dtype": "bfloat16",
+CONFIG = {"model_type": "xglm", "hidden_size": 4096, "vocab_size": 32000, "dtype": "bfloat16",
           "max_position_embeddings": 4096}  # fmt: skip
 LAYERS, WIDTH, TABLE = 32, 4096, 32000 * 4096
 PARAMETERS = 12 * LAYERS * WIDTH * WIDTH + 2 * TABLE
@@ -116,14 +116,14 @@ def test_the_answer_has_the_keys_of_any_plan_and_says_what_it_rests_on() -> None
     ours, known = rows(ON_ONE), rows("--model qwen7b --machine 1xa100-80g")
     assert ours.keys() == known.keys()
     assert ours["plans"][0].keys() == known["plans"][0].keys()
-    assert any("no formula knows model type no_such_type" in note for note in ours["notes"])
+    assert any("no formula knows model type xglm" in note for note in ours["notes"])
     assert not any("simulat" in note for note in known["notes"])
 
 
 @pytest.mark.usefixtures("here")
 def test_what_is_simulated_is_said_beside_the_answer_and_the_next_command_asks_for_it() -> None:
     done = run(ON_ONE)
-    assert "simulating a `no_such_type` model, lora at 2048 tokens; this takes seconds" in done.stderr
+    assert "simulating a `xglm` model, lora at 2048 tokens; this takes seconds" in done.stderr
     assert "lora at 2048 tokens, all activations kept" in done.stderr
     assert "simulating a" not in done.stdout
     assert "--model ./mine --simulate --write mine-a100x1-" in done.stdout
@@ -181,7 +181,7 @@ def test_a_method_that_cannot_be_simulated_is_asked_about_once_and_left_out() ->
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({}, "model type `no_such_type` is not simulated: ValueError: no adapters here"),
+        ({}, "model type `xglm` is not simulated: ValueError: no adapters here"),
         ({"vision_config": {}}, "pictures and sounds of a type that the formulas do not know"),
         ({"quantization_config": {"quant_method": "gptq"}}, "a checkpoint that is quantized already"),
     ],
@@ -241,11 +241,11 @@ def test_without_the_packages_it_is_wrong_usage(monkeypatch: pytest.MonkeyPatch)
     [
         (
             "--model ./mine --machine 1xa100-80g",
-            "`no_such_type` is not among the supported ones; .* plan or explain RECIPE --simulate",
+            "`xglm` is not among the supported ones; .* plan or explain RECIPE --simulate",
         ),
         ("--model ./nowhere --machine 1xa100-80g --simulate", "it is no folder with a config.json"),
         ("--model qwen3-9b --machine 1xa100-80g --simulate", "`qwen3-9b` is not known"),
-        (f"{ON_EIGHT} --fsdp", "wraps a model by its layer class, which is not known for no_such_type"),
+        (f"{ON_EIGHT} --fsdp", "wraps a model by its layer class, which is not known for xglm"),
     ],
 )
 def test_what_is_refused_before_anything_is_simulated(words: str, message: str) -> None:
