@@ -121,12 +121,15 @@ def releases_partly_broken_for_model(run: RunSettings) -> Findings:
     pairs, _ = _allowed_pairs(run, kinds)
     hits = _broken_pairs(run, kinds, pairs)
     if hits and {pair for pair, broken in hits if broken.effect != "loses"} != {*pairs}:
-        also = "the header block also allows releases that fail with this model: " if len(pairs) > 1 else ""
+        some = len(pairs) > 1 and not hits[0][1].instead
+        also = "the header block also allows releases that fail with this model: " if some else ""
         yield _release_field(run), f"{also}{_broken_message(run, kinds, *hits[0])}"
 
 
 def _broken_message(run: RunSettings, kinds: Sequence[str], pair: ReleasePair, broken: BrokenReleases) -> str:
     """Return what broken releases do with the model, and the remedy, as a message."""
+    if broken.instead:
+        return f"transformers {pair[1]} {broken.what}; {broken.instead}"
     found, is_allowed = _loading_releases(run, kinds)
     remedy = no_release_clause(kinds)
     if found:

@@ -1,4 +1,4 @@
-"""TRA801 to TRA804, TRA407, TRA413, TRA508, TRA607 and PAR016: settings that the stage, the method or another
+"""TRA801 to TRA805, TRA407, TRA413, TRA508, TRA607 and PAR016: settings that the stage, the method or another
 setting leaves without effect."""
 
 from __future__ import annotations
@@ -91,6 +91,20 @@ def method_switched_off(run: RunSettings) -> Findings:
     Fix: set the switch, or remove the setting.
     """
     yield from _settings_without_effect(run, SWITCHED_OFF, meant=True)
+
+
+@rule("TRA805", WARNING, since="llamafactory 0.9.4", until="llamafactory 0.9.5")
+def fp8_unread_by_0_9_4(run: RunSettings) -> Findings:
+    """fp8 is asked for, and the recipe admits LLaMA-Factory 0.9.4, which never turns it on.
+
+    Why: 0.9.4 has the key, and its trainers look for it among arguments that no stage gives them: the run computes in
+    16 bits without a word of it. 0.9.5 turns it on in `stage: sft` and `pt`.
+    Source: llamafactory/train/sft/workflow.py:run_sft, llamafactory/train/fp8_utils.py:configure_fp8_environment
+    Fix: `llamafactory: ">=0.9.5"` in the header block.
+    """
+    if run.args.flag("fp8"):
+        found = "LLaMA-Factory 0.9.4, which the recipe allows, never turns `fp8` on"
+        yield "fp8", f'{found}; write `# llamafactory: ">=0.9.5"` into the header block'
 
 
 @rule("TRA407", WARNING)

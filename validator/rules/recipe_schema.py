@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 from validator.errors import RecipeError
 from validator.finding import Fix, Place, Severity
 from validator.knowledge import releases, tables
+from validator.knowledge.chat_templates import earlier_factories
 from validator.knowledge.releases import ArgumentEntry, ReleasePair, ReleaseRange, argument_entry
 from validator.recipe.recipe_file import Document
 from validator.recipe.suggestions import nearest_name, suggest
@@ -68,6 +69,7 @@ def check_schema(document: Document) -> list[Violation]:
     return [
         *remarks,
         *find_unknown_keys([key for key in entries if key not in accepted], recipe),
+        *_keys_newer_than_release([key for key in entries if key in accepted], admitted),
         *wrong_values,
         *find_removed_and_foreign_keys({key: accepted[key] for key in accepted if key not in reported}, recipe),
     ]
@@ -118,6 +120,19 @@ def find_unknown_keys(unknown: list[str], recipe: Keys) -> Iterator[Violation]:
             release = _newest_release_without(keys[0], recipe.judged_releases)[0]
             text = f"{quoted_names(keys)} {verb} of LLaMA-Factory {release}{remedy}"
             yield _key_violation("SCH001", Severity.ERROR, keys[0], text)
+
+
+def _keys_newer_than_release(keys: list[str], admitted: ReleaseRange) -> Iterator[Violation]:
+    """Yield SCH001 for each key that LLaMA-Factory does not accept in a release before those of the tables, which the
+    header block names. `keys`: those that the releases of the tables accept."""
+    possible = admitted.factories_before_tables(earlier_factories())
+    if possible:
+        newest_first = [releases.known_factories()[-1], *earlier_factories()]
+        for came in newest_first[: newest_first.index(possible[0])]:
+            for key in sorted({*keys} & {*tables.yaml_table("newer_keys")["since"][came]}, key=keys.index):
+                found = f"`{key}` is not a key of LLaMA-Factory {possible[0]}, but of {came}"
+                remedy = f'write `# llamafactory: ">={came}"` into the header block, and install it'
+                yield _key_violation("SCH001", Severity.ERROR, key, f"{found}; {remedy}")
 
 
 def _taken_by_other_release(key: str, release_without: ReleasePair) -> str:

@@ -38,5 +38,7 @@ def _has_new_tokenizer(run: RunSettings) -> bool:
 
 _CONDITIONS: Mapping[str, Callable[[RunSettings], bool]] = {
     "zero3": _loads_under_zero3,
+    "fa2": lambda run: run.args.get("flash_attn") == "fa2",
+    "fp16": lambda run: run.args.flag("fp16"),
     "saved_by_transformers_5": _has_new_tokenizer,
 }

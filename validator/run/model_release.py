@@ -90,7 +90,9 @@ def loading_releases(
         loading = [
             version
             for version in model_classes.loading_releases(kinds, factory)
-            if not any(each.admits({"llamafactory": factory, "transformers": version}) for each in broken)
+            if not any(
+                not each.instead and each.admits({"llamafactory": factory, "transformers": version}) for each in broken
+            )
         ]
         if loading:
             return LoadingReleases(factory, _range(loading, factory))
