@@ -138,3 +138,37 @@ def test_doctor_judges_by_the_releases_that_are_here(tmp_path: Path, monkeypatch
     monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: {"torch": "2.9.0"})
     (tmp_path / "recipe.yaml").write_text(STAGE_0)
     assert "[TRA714]" in program.run("doctor", str(tmp_path / "recipe.yaml")).output
+
+
+QLORA = """\
+model_name_or_path: Qwen/Qwen3-8B
+quantization_bit: 4
+stage: sft
+do_train: true
+finetuning_type: lora
+dataset: identity
+template: qwen3
+output_dir: out
+bf16: true
+"""
+
+
+@pytest.mark.parametrize(
+    ("header", "installed", "code"),
+    [
+        ("", "0.48.2", "DEV018"),
+        ("", "0.46.0.dev0", "DEV005"),  # built from source
+        ("# /// recipe\n# packages: [bitsandbytes==0.46.0.dev0]\n# ///\n", "0.48.2", "DEV005"),
+    ],
+)
+def test_the_bitsandbytes_that_is_here_counts_on_ascend(
+    header: str, installed: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        InstalledPackages,
+        "versions",
+        lambda _self, names: {"bitsandbytes": installed} if "bitsandbytes" in names else {},
+    )
+    (tmp_path / "recipe.yaml").write_text(header + QLORA)
+    done = run(monkeypatch, "npu-smi-8x910b2", "check", str(tmp_path / "recipe.yaml"), "--machine", "auto")
+    assert set(re.findall("DEV005|DEV006|DEV018", done.output)) == {code}, done.output

@@ -32,6 +32,7 @@ _HOURS_PER_YEAR = 8760  # hours
 _MAX_HOST_RAM_GIB = 1 << 20  # of a node: more than any has, and less than what no longer is a size
 _HOST_RAM_KEY = "main memory of this machine"
 _INSTALLED_KEY = "releases of packages on this machine"
+_BITSANDBYTES = "bitsandbytes"  # whose releases are among `packages` of the header block
 
 
 class NoAcceleratorError(click.ClickException):
@@ -83,13 +84,16 @@ def _this_machine(context: click.Context) -> str:
     for line in (f"this machine: {machine}", *(note.text for note in machine.notes())):
         print_lines(line, err=True)
     context.meta[_HOST_RAM_KEY] = machine.host_ram_gib
-    context.meta[_INSTALLED_KEY] = installed_packages.find_installed().versions(releases.ENGINE_FIELDS)
+    versions = installed_packages.find_installed().versions((*releases.ENGINE_FIELDS, _BITSANDBYTES))
+    quantizing = versions.pop(_BITSANDBYTES, None)
+    packages = {"packages": f"{_BITSANDBYTES}=={quantizing}"} if quantizing else {}
+    context.meta[_INSTALLED_KEY] = {**versions, **packages}
     return machine.machine
 
 
 def installed_releases() -> Mapping[str, str]:
-    """Return the releases of DeepSpeed and torch on this machine, by name, if `--machine auto` was given; else an empty
-    mapping."""
+    """Return the releases of DeepSpeed, torch and bitsandbytes on this machine, as fields of a header block, if
+    `--machine auto` was given; else an empty mapping."""
     installed: Mapping[str, str] = click.get_current_context().meta.get(_INSTALLED_KEY, {})
     return installed
 

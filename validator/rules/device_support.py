@@ -59,8 +59,8 @@ def bitsandbytes_without_npu(run: RunSettings, device: Device) -> Findings:
     Why: no release of the package index that was looked at has them: older ones stop at 4-bit weights with
     NotImplementedError, newer ones try plain PyTorch, which is reported to fail on 910B (LLaMA-Factory issue 9465).
     bitsandbytes-npu-beta has them, but LLaMA-Factory asks for a package called bitsandbytes: "No package metadata was
-    found" when the model is configured, after the data is tokenized on every rank. `doctor` and `train` look at what is
-    installed.
+    found" when the model is configured, after the data is tokenized on every rank. `doctor`, `train` and
+    `check --machine auto` look at what is installed.
     Source: llamafactory/model/model_utils/quantization.py:configure_quantization, own (the wheels of bitsandbytes)
     Fix: remove `quantization_bit`, and shard the weights by ZeRO-3; or a build of bitsandbytes for the NPU.
     """
