@@ -188,8 +188,9 @@ class ReleaseRange:
     def pairs_among(self, versions: Iterable[str]) -> list[ReleasePair]:
         """Return every pair (LLaMA-Factory release, transformers release) that the recipe's header block allows, of the
         transformers releases in `versions` and those that its range names. If the header block has no transformers
-        range, each LLaMA-Factory release that it allows counts with the newest transformers release. Empty if a range
-        is malformed or allows no release of the tables."""
+        range, each LLaMA-Factory release that it allows counts with the newest transformers release. If its range lies
+        before every release of the tables, the oldest one stands in. Empty if a range is malformed or allows no release
+        of the tables."""
         wanted = self._wanted.get("transformers")
         try:
             required = self.required_pairs
@@ -203,7 +204,7 @@ class ReleaseRange:
         return [
             (release, version)
             for release in known_factories()
-            if range_admits(self._wanted.get("llamafactory"), release)
+            if release == self.oldest_stand_in or range_admits(self._wanted.get("llamafactory"), release)
             for version in admitted
             if range_admits(">={}, <={}".format(*admitted_transformers(release)), version)
         ]

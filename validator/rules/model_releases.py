@@ -156,7 +156,7 @@ def _loading_releases(run: RunSettings, kinds: Sequence[str]) -> tuple[LoadingRe
     LLaMA-Factory release. None and False if no release can."""
     broken = broken_for_run(run, kinds)
     if found := loading_releases(kinds, run.releases.possible_factories, broken):
-        return found, True
+        return found, run.releases.oldest_stand_in is None
     return loading_releases(kinds, releases.known_factories(), broken), False
 
 
