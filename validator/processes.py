@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections import defaultdict
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import AnyStr
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
@@ -30,6 +32,20 @@ def handle_end_signals(handler: Callable[[int, FrameType | None], None]) -> Iter
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+# Seconds after which a wait for a child process begins anew
+_TURN_SECONDS = 1.0
+
+
+def communicate_in_turns(process: subprocess.Popen[AnyStr], text: AnyStr | None = None) -> tuple[AnyStr, AnyStr]:
+    """Do what `Popen.communicate` does, and handle a signal within a second. Python handles a signal that comes just
+    before a wait begins only when the wait ends, so this function waits in turns."""
+    while True:
+        try:
+            return process.communicate(text, timeout=_TURN_SECONDS)
+        except subprocess.TimeoutExpired:
+            text = None  # the first turn has taken it
 
 
 def die_with_parent() -> None:

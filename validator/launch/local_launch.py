@@ -26,7 +26,7 @@ from validator.errors import RecipeError
 from validator.knowledge import releases
 from validator.machine import host, nvidia
 from validator.machine.installed_packages import find_installed
-from validator.processes import handle_end_signals
+from validator.processes import communicate_in_turns, handle_end_signals
 from validator.recipe import atomic_write, safe_read
 from validator.run import checkpoints, launch_command, training_time
 from validator.run.launch_command import RENDEZVOUS_VARIABLES, Launch, ProcessSpec
@@ -189,8 +189,9 @@ class TrainingProcess:
 
     def wait(self) -> int:
         """Wait until every process of the trainer has ended, and return the exit code."""
-        code = self._guard.wait()
+        communicate_in_turns(self._guard)
         os.close(self._commands)
+        code = self._guard.returncode
         return code if code >= 0 else 128 - code
 
     @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from validator.errors import RecipeError, os_reason
-from validator.processes import handle_end_signals
+from validator.processes import communicate_in_turns, handle_end_signals
 
 
 def run_client(words: Sequence[str], text: str, remedy: str) -> str:
@@ -54,7 +54,7 @@ def _run_to_end(words: Sequence[str], remedy: str, text: str | None = None) -> s
             client.send_signal(number)
 
     with handle_end_signals(forward):
-        printed = client.communicate(text)
+        printed = communicate_in_turns(client, text)
     if came:
         sys.exit(128 + came[0])
     return subprocess.CompletedProcess(words, client.returncode, *printed)
