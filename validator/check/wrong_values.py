@@ -2,11 +2,12 @@
 
 A value that LLaMA-Factory refuses, or reads otherwise than it is meant, leaves open what the rest of the recipe amounts
 to. So the rules judge the run with the value that is plainly meant, or without the key if no value is. What they find
-is kept only if it holds for whatever value the user will write instead."""
+is kept only if it holds for whatever value the user will write instead. What would be an error with the value that is
+meant is left out if LLaMA-Factory goes on with the value as it is written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -54,7 +55,12 @@ def judge_values(
     findings = [each for each in run_rules(_OTHER_RULES, meant) if each.place.key not in doubtful]
     if meant.refused_keys:
         findings = _findings_for_any_value(findings, meant)
-    fatal = _errors_as_written(run, findings, refused | wrong) if misread - wrong else []
+    fatal: list[RuleFinding] = []
+    if misread - wrong:
+        errors = [each for each in run_rules(_OTHER_RULES, run) if each.rule.severity is Severity.ERROR]
+        known, fails = ({_identity(each) for each in some} for some in (findings, errors))
+        fatal = [each for each in errors if each.place.key not in refused | wrong and _identity(each) not in known]
+        findings = [each for each in findings if each.rule.severity is not Severity.ERROR or _identity(each) in fails]
     told = {each.place.key for each in findings}
     final = list[Violation]()
     for violation in violations:
@@ -79,15 +85,6 @@ def _is_misread(violation: Violation) -> bool:
 def _is_as_meant(violation: Violation) -> bool:
     """True for a value of the wrong type that LLaMA-Factory reads as it is meant, such as 1 for true."""
     return violation.code in _GOES_ON_CODES and violation.severity is Severity.NOTE
-
-
-def _errors_as_written(
-    run: RunSettings, findings: Iterable[RuleFinding], known_keys: frozenset[str]
-) -> list[RuleFinding]:
-    """Return the errors of the run that are not among `findings`, which were found for the values that are meant."""
-    known = {(each.rule.code, each.place.key) for each in findings}
-    errors = (each for each in run_rules(_OTHER_RULES, run) if each.rule.severity is Severity.ERROR)
-    return [each for each in errors if each.place.key not in known_keys and _identity(each) not in known]
 
 
 def _as_error(violation: Violation, because: RuleFinding) -> Violation:
