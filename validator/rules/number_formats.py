@@ -379,6 +379,29 @@ def router_rounded(run: RunSettings) -> Findings:
         yield "quantization_bit", f"{found}; remove `quantization_bit`"
 
 
+# Methods whose checkpoints are computed by kernels of other packages
+_KERNEL_METHODS = {"gptq": "GPTQ", "awq": "AWQ"}
+
+
+@rule("TRA315", WARNING)
+def adapter_on_quantized_checkpoint(run: RunSettings) -> Findings:
+    """An adapter is put on the layers of a GPTQ or AWQ checkpoint.
+
+    Why: PEFT has adapters for some of their kernels; which kernel is used depends on the device and on the releases of
+    PEFT, GPTQModel and AutoAWQ. With another one the run stops after the data is tokenized and the model loaded on
+    every rank: "Target module TritonV2QuantLinear() is not supported" (LLaMA-Factory issues 9101, 10374), or at the
+    first step of a run in bf16, as AWQ's kernel computes in fp16 (Qwen3-VL issue 1222).
+    Source: peft/tuners/lora/gptq.py:dispatch_gptq, peft/tuners/lora/awq.py:dispatch_awq,
+    transformers/integrations/awq.py:replace_with_awq_linear
+    Fix: the model that is not quantized, with `quantization_bit: 4`.
+    """
+    method = _KERNEL_METHODS.get(run.quantization.kept_method or "")
+    if method and run.task.trains and run.task.uses_adapter:
+        found = f"the checkpoint is quantized by {method}, and PEFT knows the layers of some of its kernels only"
+        remedy = "name the model that is not quantized, and set `quantization_bit: 4`"
+        yield "model_name_or_path", f"{found}; {remedy}, or try a few steps with `lmf-recipes train --smoke` first"
+
+
 def _has_quantized_router(run: RunSettings) -> bool:
     quantized = run.quantization.quantizes_at_load and run.quantization.method == "bnb"
     return quantized and run.task.trains and run.model is not None and run.model.family.router == "linear"
