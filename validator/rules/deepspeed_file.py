@@ -274,17 +274,23 @@ def optimizer_parameter_unknown(_run: RunSettings, at: PlaceIn, zero: DeepSpeedC
                 yield at("optimizer.params", name, at_key=True), text
 
 
+# Optimizers of DeepSpeed that compress what they send, in lower case
+_COMPRESSED_OPTIMIZERS = ("onebitadam", "onebitlamb", "zerooneadam")
+
+
 @rule("PAR119", ERROR, about=subjects.deepspeed_file)
 def engine_refuses(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Findings:
     """The DeepSpeed JSON asks for things that exclude each other.
 
     Why: the engine stops when it is built, after the model is loaded on every rank: amp and ZeRO, gradients scaled
     before the reduction and ZeRO-2's reduce_scatter, elasticity and fixed batch sizes (which the Trainer always gives),
-    sequences spread over devices and the Trainer's batch size, which counts all devices, ZeRO and its first stage 1.
+    sequences spread over devices and the Trainer's batch size, which counts all devices, ZeRO and its first stage 1,
+    ZeRO and optimizers that compress what they send.
     Source: deepspeed/runtime/engine.py:DeepSpeedEngine._do_optimizer_sanity_check,
     deepspeed/runtime/zero/stage_1_and_2.py:DeepSpeedZeroOptimizer.__init__,
     deepspeed/runtime/config.py:DeepSpeedConfig.__init__,
-    deepspeed/runtime/engine.py:DeepSpeedEngine._configure_zero_optimizer
+    deepspeed/runtime/engine.py:DeepSpeedEngine._configure_zero_optimizer,
+    deepspeed/runtime/engine.py:DeepSpeedEngine._configure_basic_optimizer
     Fix: remove the key in the message.
     """
     if zero.value("amp.enabled") is True and zero.stage > 0:
@@ -305,6 +311,10 @@ def engine_refuses(_run: RunSettings, at: PlaceIn, zero: DeepSpeedConfig) -> Fin
     if zero.value("zero_optimization.legacy_stage1") is True and zero.stage > 0:
         text = "DeepSpeed stops at `legacy_stage1`, which is no longer there; remove `legacy_stage1`"
         yield at("zero_optimization.legacy_stage1"), text
+    optimizer = _block_type(zero, "optimizer") or ""
+    if optimizer.lower() in _COMPRESSED_OPTIMIZERS and zero.stage > 0:
+        text = f"{optimizer} does not work with ZeRO; remove the block `optimizer`, so that `optim` applies"
+        yield at("optimizer.type"), text
 
 
 def _block_type(zero: DeepSpeedConfig, block: str) -> str | None:
