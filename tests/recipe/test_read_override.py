@@ -55,6 +55,14 @@ def test_an_override_leaves_the_document_and_has_no_place_in_the_file() -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "place"), [("/opt/ds/z2.json", (2, 12)), ("/opt/z2.json", (1, 1)), ("z2.json", (1, 1))]
+)
+def test_a_path_that_is_only_made_absolute_keeps_its_place(value: str, place: tuple[int, int]) -> None:
+    document = parse_recipe("x.yaml", "stage: sft\ndeepspeed: ds/z2.json\n")
+    assert with_overrides(document, [f"deepspeed={value}"]).position(("deepspeed",)) == place
+
+
+@pytest.mark.parametrize(
     ("word", "says"),
     [
         ("x=" + "[" * 120_000, "not valid YAML"),

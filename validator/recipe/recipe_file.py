@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
@@ -232,7 +233,15 @@ def with_overrides(document: Document, overrides: Sequence[str]) -> Document:
         except ValueError:
             raise RecipeError(f"override `{clip(text)}`: the value is not valid YAML; quote it") from None
     words = {text.partition("=")[0].split(".")[0]: text for text in overrides}
-    return replace(document, values=values, overrides={**document.overrides, **words})
+    # A path of a bundled recipe is made absolute by this program, so its place stays that in the file.
+    typed = {key: text for key, text in words.items() if not _is_made_absolute(document.values.get(key), values[key])}
+    return replace(document, values=values, overrides={**document.overrides, **typed})
+
+
+def _is_made_absolute(before: Any, after: Any) -> bool:
+    """True if a value is the absolute form of a path that stood there before."""
+    are_texts = isinstance(before, str) and isinstance(after, str)
+    return are_texts and Path(after).is_absolute() and after.endswith(f"/{before}")
 
 
 def with_header_fields(document: Document, **fields: Any) -> Document:
