@@ -1,4 +1,4 @@
-"""Which releases can load a model type: transformers must have a configuration for it, and LLaMA-Factory must find a
+"""Releases that can load a model type: transformers must have a configuration for it, and LLaMA-Factory must find a
 class for it. From the generated data/model_classes.json, which has all types of transformers."""
 
 from __future__ import annotations

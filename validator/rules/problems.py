@@ -17,7 +17,7 @@ _MORE_FINDINGS = f"more than {MAX_FINDINGS} findings of this rule; the others ar
 
 
 class RuleFinding(NamedTuple):
-    """What a rule finds. `fix`: None if there is no definite fix."""
+    """A finding of a rule, before its place is looked up. `fix`: None if there is no definite fix."""
 
     rule: Rule
     place: Place

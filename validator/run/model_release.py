@@ -1,4 +1,4 @@
-"""Which releases of transformers and LLaMA-Factory can load the model that a run trains, and what to install if the
+"""Releases of transformers and LLaMA-Factory that can load the model that a run trains, and what to install if the
 releases at hand cannot."""
 
 from __future__ import annotations

@@ -31,20 +31,15 @@ def make_workload(
     """Return the workload of a run for the memory and time formulas. If the formulas do not model a setting, the most
     similar setting that costs more stands for it. `engine`: the DeepSpeed configuration; None without DeepSpeed.
     `experts`: how the release of transformers runs the experts of a layer."""
-    method = run.task.method if run.task.method in ("full", "freeze", "lora", "oft") else "lora"
-    decoder = model_parts.is_decoder_trained(run, model)
-    if method == "full" and not decoder:
-        method = "freeze"  # of no layer
     weights = run.quantization
     # Without Liger's kernels for a model LLaMA-Factory warns and goes on (model_utils/liger_kernel.py).
     fused = run.args.flag("enable_liger_kernel") and model.family.liger
     length = run.batch.max_tokens
     # The data that take the place of those named here may be as many as recommended.
     rows = max(run.data.rows or 0, run.declared.samples or 0)
-    is_freezing = run.task.method == "freeze" and decoder
-    unfrozen = unfrozen_layers(run, model, experts != "separate") if is_freezing else UnfrozenLayers(0)
+    unfrozen = _unfrozen_layers(run, model, experts != "separate")
     workload = Workload(
-        method=method,  # type: ignore[arg-type]
+        method=_trained_method(run, model),  # type: ignore[arg-type]
         precision=run.precision.mode,
         base_bytes=loaded_bytes(run.precision.compute_dtype, run.releases, model.dtype_bytes),
         quant_bits=weights.weights,
@@ -87,6 +82,21 @@ def make_workload(
     )
     old = run.releases.older_effects
     return with_older_effects(workload, old, run.task.stage) if old else workload
+
+
+def _trained_method(run: RunSettings, model: Model) -> str:
+    """Return the method by which the formulas count what trains. Full tuning that leaves the decoder frozen counts as
+    freeze tuning of no layer."""
+    if run.task.method == "full" and not model_parts.is_decoder_trained(run, model):
+        return "freeze"
+    return run.task.method if run.task.method in ("full", "freeze", "lora", "oft") else "lora"
+
+
+def _unfrozen_layers(run: RunSettings, model: Model, fused: bool) -> UnfrozenLayers:
+    """Return the layers that freeze tuning trains; none with another method, or if the decoder is frozen. `fused`: all
+    experts of a layer are one tensor."""
+    is_freezing = run.task.method == "freeze" and model_parts.is_decoder_trained(run, model)
+    return unfrozen_layers(run, model, fused) if is_freezing else UnfrozenLayers(0)
 
 
 def with_older_effects(work: Workload, old: Collection[str], stage: str) -> Workload:
