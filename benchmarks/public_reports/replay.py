@@ -31,7 +31,7 @@ from validator.run.settings import resolve
 RECORD = records.EVIDENCE / "reports" / "reports.yaml"
 ZERO_FILES = Path(__file__).parents[2] / "deepspeed"
 HEADER = ("machine", "host_ram_gib", "llamafactory", "transformers", "torch")
-ROUNDS = (1, 2)
+ROUNDS = (1, 2, 3)
 LEAST_RIGHT = 24  # of the thirty of a round
 _DATA_SET = "told"  # of a thread whose data set is not told
 _SHOWN = 60  # characters of an outcome in the table

@@ -6,7 +6,8 @@ import figures
 import pytest
 from public_reports import replay
 
-SAID_TO_FIT = ["hiyouga/LlamaFactory#7490"]  # the end of its recipe is not seen
+# Of the first the end of the recipe is not seen; the second runs out near step 330, in an evaluation or a fragment.
+SAID_TO_FIT = ["hiyouga/LlamaFactory#7490", "modelscope/ms-swift#3327"]
 
 
 @pytest.fixture(scope="module")
@@ -26,4 +27,4 @@ def test_no_answer_has_become_wrong(rows: list[replay.Replayed]) -> None:
 
 def test_each_report_is_told_once(rows: list[replay.Replayed]) -> None:
     threads = [row.report["thread"] for row in rows]
-    assert len(set(threads)) == len(threads) == 60
+    assert len(set(threads)) == len(threads) == 90

@@ -252,11 +252,12 @@ def media_refused(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
             found = f"data set `{dataset.name}` holds {part}, and template {run.args.get('template')} takes none"
             remedy = f"train a model that takes {part}, with its template"
             yield at("columns", part, conflicts_with=("template",)), f"{found}; {remedy}"
-        elif missing:
+            continue
+        if missing:
             where = run.args.get("media_dir") or dataset.folder
             found = f"data set `{dataset.name}`: {missing} is not in `{where}`"
             yield at("columns", part), f"{found}; set `media_dir` to the folder that holds it"
-        elif kind in media and (why := _row_with_wrong_media_count(run, dataset, part)):
+        if media and (why := _row_with_wrong_media_count(run, dataset, part)):
             yield at("columns", part), f"data set `{dataset.name}`: {why}"
 
 
