@@ -74,6 +74,30 @@ def ppo_accumulates(run: RunSettings) -> Findings:
         yield "gradient_accumulation_steps", f"{found}; {remedy}"
 
 
+@rule("TRA512", WARNING)
+def reference_without_adapter(run: RunSettings) -> Findings:
+    """A preference stage goes on with an adapter, and its reference is the model without that adapter.
+
+    Why: with LoRA the reference is the model with its adapter turned off. If the adapter comes from supervised tuning,
+    the reference is the model before that tuning, and the loss drives the model away from it (LLaMA-Factory issue
+    8459). It is right where an earlier run of the same stage goes on.
+    Source: llamafactory/train/dpo/trainer.py:CustomDPOTrainer.compute_reference_log_probs,
+    llamafactory/train/kto/trainer.py:CustomKTOTrainer.compute_reference_log_probs,
+    llamafactory/model/adapter.py:_setup_lora_tuning
+    Fix: `create_new_adapter: true`, which merges the adapter into the model first. Quantized weights take no merger:
+    `ref_model` with `ref_model_adapters`.
+    """
+    adapter = run.args.get("adapter_name_or_path")
+    can_merge = not run.quantization.is_quantized
+    is_merged = can_merge and run.args.flag("create_new_adapter")
+    compares = run.task.needs_reference_logprobs and run.task.method == "lora" and not run.args.is_set("ref_model")
+    if compares and run.task.trains and adapter and not is_merged:
+        found = f"the reference of stage {run.task.stage} is the model without `{adapter}`"
+        copied = f"`ref_model: {run.args.get('model_name_or_path')}` with `ref_model_adapters: {adapter}`"
+        remedy = f"set `create_new_adapter: true`, which merges it first, or {copied}" if can_merge else f"set {copied}"
+        yield "adapter_name_or_path", f"{found}; if that comes from another stage, such as sft, {remedy}"
+
+
 @rule("TRA503", ERROR)
 def smoothing_refused(run: RunSettings) -> Findings:
     """Label smoothing is set for a preference loss that has none.
