@@ -88,7 +88,7 @@ def _is_as_meant(violation: Violation) -> bool:
 
 
 def _as_error(violation: Violation, because: RuleFinding) -> Violation:
-    """Return the violation as an error, with the reason for which the run fails on the value as it is written."""
+    """Return the violation as an error that also says why the run fails with the written value."""
     text = f"{violation.message}; as it is, the run fails: {because.message}"
     return violation._replace(severity=Severity.ERROR, message=text)
 

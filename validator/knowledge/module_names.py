@@ -132,8 +132,8 @@ def _layer_paths(family: Family, decoder: Architecture, layer: DecoderLayer, fus
 
 
 def _has_block(family: Family, block: str, paths: tuple[str, ...], present: list[LayerPath]) -> bool:
-    """True unless the block belongs to attention or to a mixer, and the layer has none of its linear modules, as layers
-    of a hybrid model without attention. `paths`: the linear modules of the type; `present`: those of the layer."""
+    """False if the block belongs to attention or to a mixer that the layer does not have, as in hybrid models; else
+    True. `paths`: the linear modules of the type; `present`: those of the layer."""
     inside = f"{block.partition('.')[0]}."
     names = {path.rpartition(".")[2] for path in paths if path.startswith(inside)}
     roles = {role for name in names for role in family.roles.get(name, ())}

@@ -61,9 +61,10 @@ def _release_of_grouped_experts(run: RunSettings, is_sound: Callable[[RunSetting
     fits as well and has no error. None if there is none."""
     for _, version in releases.known_pairs():
         after = _with_transformers(run, version)
-        groups = run.model is not None and "grouped" in run.model.family.forms(after.releases)
+        if run.model is None or "grouped" not in run.model.family.forms(after.releases):
+            continue
         fits_as_well = VERDICT_RANKS[predict(after).verdict] <= VERDICT_RANKS[predict(run).verdict]
-        if groups and fits_as_well and is_sound(after):
+        if fits_as_well and is_sound(after):
             return version
     return None
 

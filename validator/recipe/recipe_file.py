@@ -252,7 +252,7 @@ def with_header_fields(document: Document, **fields: Any) -> Document:
 
 
 def with_missing_header_fields(document: Document, fields: Mapping[str, Any]) -> Document:
-    """Return a copy of the document with those of `fields` set that its header block does not have."""
+    """Return a copy of the document whose header block gets each of `fields` that it lacks."""
     return with_header_fields(document, **{name: fields[name] for name in fields if document.header.get(name) is None})
 
 

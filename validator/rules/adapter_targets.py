@@ -32,8 +32,12 @@ def _named_targets(run: RunSettings) -> tuple[str, ...]:
 
 def _adapted(run: RunSettings, model: Model) -> AdaptedModules:
     """Return the modules that get an adapter under the releases of transformers that the run is judged by."""
-    family = model.family
-    return adapted_modules(run, model, fused=not family.separate or family.fuses(run.releases))
+    return adapted_modules(run, model, _is_fused(run, model))
+
+
+def _is_fused(run: RunSettings, model: Model) -> bool:
+    """True unless the experts of a layer are modules of their own under the releases that the run is judged by."""
+    return not model.family.separate or model.family.fuses(run.releases)
 
 
 @rule("TRA206", WARNING)
@@ -82,7 +86,7 @@ def targets_missing(run: RunSettings, model: Model) -> Findings:
 
 
 def _reason(run: RunSettings, model: Model, targets: tuple[str, ...]) -> str:
-    """Return why a model has no module of these names, as a clause that says what it has."""
+    """Return a clause for a message: why the model has no module of these names, and which modules it has."""
     family, last_layer = model.family, model.arch.layers - 1
     linear = family.names(linear_roles(model.arch))
     names = {target.rpartition(".")[2] for target in targets}
@@ -203,7 +207,7 @@ def saved_modules_missing(run: RunSettings, model: Model) -> Findings:
     Fix: the end of a module's name, such as embed_tokens or lm_head.
     """
     family = model.family
-    lost = saved_modules(run, model, fused=not family.separate or family.fuses(run.releases)).lost
+    lost = saved_modules(run, model, _is_fused(run, model)).lost
     if run.task.uses_adapter and lost and not model.modules:
         found = f"a {model.kind} model has no module {', '.join(lost)}, and PEFT skips it without a message"
         yield "additional_target", f"{found}; write `additional_target: {family.embedding},{family.head}`"

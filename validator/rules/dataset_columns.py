@@ -245,7 +245,7 @@ def media_refused(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     Fix: a template for images and a model that goes with it; `media_dir` is the folder that the paths count from
     (default: `dataset_dir`); in the turns one `<image>` for each picture.
     """
-    media = run.template.get("media", ()) if run.template else ()
+    media = run.template_media
     for part, kind in MODALITIES.items() if run.template and run.task.stage != "pt" else ():
         missing = _missing_media_file(run, dataset, part)
         if kind not in media and _has_media(dataset, part):

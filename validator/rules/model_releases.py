@@ -43,12 +43,7 @@ def releases_without_model(run: RunSettings) -> Findings:
     if pairs and len(pairs) == len(lacking):
         several = len({version for _, version in pairs}) > 1
         others = ", and no other release that the header block allows can load it" if several else ""
-        found, is_allowed = _loading_releases(run, kinds)
-        if found:
-            command = found.pip_command(with_factory=not is_allowed)
-            remedy = f"write {_header_lines(run, found, is_allowed)} into the header block, and run `{command}`"
-        else:
-            remedy = f"{no_release_clause(kinds)}; choose another model"
+        remedy = _install_remedy(run, kinds) or f"{no_release_clause(kinds)}; choose another model"
         yield _release_field(run), f"{_problem(run, kinds, pairs[0])}{others}; {remedy}"
 
 
@@ -130,12 +125,18 @@ def _broken_message(run: RunSettings, kinds: Sequence[str], pair: ReleasePair, b
     """Return what broken releases do with the model, and the remedy, as a message."""
     if broken.instead:
         return f"transformers {pair[1]} {broken.what}; {broken.instead}"
-    found, is_allowed = _loading_releases(run, kinds)
-    remedy = no_release_clause(kinds)
-    if found:
-        command = found.pip_command(with_factory=not is_allowed)
-        remedy = f"write {_header_lines(run, found, is_allowed)} into the header block, and run `{command}`"
+    remedy = _install_remedy(run, kinds) or no_release_clause(kinds)
     return f"transformers {pair[1]} {broken.what}; {remedy}"
+
+
+def _install_remedy(run: RunSettings, kinds: Sequence[str]) -> str:
+    """Return what to write into the header block and to install so that a model of these types loads, as a clause for a
+    message; an empty string if no release can load it."""
+    found, is_allowed = _loading_releases(run, kinds)
+    if not found:
+        return ""
+    command = found.pip_command(with_factory=not is_allowed)
+    return f"write {_header_lines(run, found, is_allowed)} into the header block, and run `{command}`"
 
 
 def _problem(run: RunSettings, kinds: Sequence[str], pair: ReleasePair) -> str:

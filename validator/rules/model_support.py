@@ -132,14 +132,18 @@ def convolution_slow(run: RunSettings, model: Model) -> Findings:
     Fix: torch 2.10 or later, or 2.8.
     """
     on_nvidia = run.machine is None or run.machine.device.vendor == "nvidia"
-    if on_nvidia and _has_convolution(model) and run.releases.requires("torch 2.9.0", "torch 2.10.0"):
+    if on_nvidia and _convolves_with_torch_2_9(run, model):
         found = f"torch 2.9 computes the Conv3d of {model.name} without cuDNN, so steps take many times as long"
-        yield "torch", f'{found}; install torch 2.10 or later, and write `# torch: ">=2.10"`'
+        yield "torch", f"{found}; {_NEWER_TORCH}"
 
 
-def _has_convolution(model: Model) -> bool:
-    """True if the model's class convolves over the frames of a film. Pictures pass the same layer."""
-    return model.kind in json_table("families")["modules"]["Conv3d"]
+_NEWER_TORCH = 'install torch 2.10 or later, and write `# torch: ">=2.10"`'
+
+
+def _convolves_with_torch_2_9(run: RunSettings, model: Model) -> bool:
+    """True if the model's class has a Conv3d, which pictures and films pass, and the run may use torch 2.9."""
+    has_convolution = model.kind in json_table("families")["modules"]["Conv3d"]
+    return has_convolution and run.releases.requires("torch 2.9.0", "torch 2.10.0")
 
 
 def _lacks_gpt_oss_kernel(machine: Machine | None) -> bool:
@@ -243,9 +247,9 @@ def convolution_refused(run: RunSettings, model: Model) -> Findings:
     Source: llamafactory/model/loader.py:load_model
     Fix: torch 2.10 or later, or 2.8.
     """
-    if _has_convolution(model) and run.releases.requires("torch 2.9.0", "torch 2.10.0"):
+    if _convolves_with_torch_2_9(run, model):
         found = f"LLaMA-Factory refuses torch 2.9 for {model.name}, which has a Conv3d"
-        yield "torch", f'{found}; install torch 2.10 or later, and write `# torch: ">=2.10"`'
+        yield "torch", f"{found}; {_NEWER_TORCH}"
 
 
 @rule("TRA715", ERROR)

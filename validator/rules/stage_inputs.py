@@ -87,20 +87,20 @@ def _inputs_lacking(run: RunSettings, model: Model) -> Iterator[tuple[str, str, 
 
 
 def _key_to_blame(run: RunSettings, row: Mapping[str, Any]) -> str:
-    """Return the recipe's key because of which the model does not get the input of a row: `stage`, `template`, or an
-    empty string if the model gets the input."""
+    """Return the recipe's key, `stage` or `template`, that keeps the input of a row from the model. An empty string if
+    the model gets the input."""
     stage, given = run.task.stage, _INPUTS_OF_STAGE.get(run.task.stage)
     if "stages" in row:
         return "stage" if stage in row["stages"] else ""
     if given is not None and row["input"] not in given:
         return "stage"
     is_unknown = run.template is None and run.args.is_set("template")
-    return "" if row["input"] in _TEXT_INPUTS or _template_media(run) or is_unknown else "template"
+    return "" if row["input"] in _TEXT_INPUTS or run.template_media or is_unknown else "template"
 
 
 def _is_read(run: RunSettings, model: Model, row: Mapping[str, Any]) -> bool:
-    """True if the model's class reads the input of a row in this run: the releases, the model and the data are those of
-    the row."""
+    """True if the model's class reads the input of a row in this run, by what the row says of releases, model and
+    data."""
     spared = getattr(model.arch, row["unless"]) if "unless" in row else False
     spared |= row.get("flash") is False and run.args.get("flash_attn") == "fa2"
     if spared or not run.releases.requires(row.get("since", ""), row.get("until", "")):
@@ -108,19 +108,14 @@ def _is_read(run: RunSettings, model: Model, row: Mapping[str, Any]) -> bool:
     if row["beside"] == "anything":
         return True
     if row["beside"] == "pictures":
-        return run.task.stage != "pt" and "image" in _template_media(run)
+        return run.task.stage != "pt" and "image" in run.template_media
     return any(_datasets_with(run, column) for column in row["beside"].split())
-
-
-def _template_media(run: RunSettings) -> tuple[str, ...]:
-    """Return the media that the recipe's template reads: image, video, audio."""
-    return tuple(run.template.get("media", ())) if run.template else ()
 
 
 def _datasets_with(run: RunSettings, column: str) -> list[str]:
     """Return the names of the training data sets that have a column of this kind (images, videos, audios) which the
     template reads."""
-    if MODALITIES[column] not in _template_media(run) or run.data.is_tokenized:
+    if MODALITIES[column] not in run.template_media or run.data.is_tokenized:
         return []
     return [one.name for one in run.data.datasets if one.attr.columns.get(column)]
 

@@ -112,7 +112,7 @@ def template_needs_images(run: RunSettings) -> Findings:
     Source: llamafactory/data/mm_plugin.py:MMPluginMixin._validate_input
     Fix: the template of the text model.
     """
-    if run.template is None or "image" not in run.template.get("media", ()):
+    if "image" not in run.template_media:
         return
     family = _family_template(run)
     local = run.model is not None and run.model.id is None
@@ -154,7 +154,7 @@ def template_of_another_family(run: RunSettings) -> Findings:
         return
     if str(name).removesuffix("_nothink") == own.removesuffix("_nothink") or _may_suit_model(run, str(name)):
         return
-    media = "image" in (run.template or {}).get("media", ())
+    media = "image" in run.template_media
     if not (media and not known_templates().get(own, {}).get("media")):
         text = f"template {name} is not that of {run.args.get('model_name_or_path')}; write `template: {own}`"
         yield "template", text, set_value("template", own, safe=False)

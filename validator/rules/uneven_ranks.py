@@ -111,7 +111,7 @@ def idle_tower_in_ddp(run: RunSettings, model: Model, work: Workload) -> Finding
     recomputed = run.activation_checkpointing.llamafactory_mode != "off"
     if not run.task.trains or not ddp_needs_all_gradients(run) or not (run.task.method == "lora" or recomputed):
         return
-    media = run.template.get("media", ()) if run.template and run.task.stage != "pt" else ()
+    media = run.template_media if run.task.stage != "pt" else ()
     for tower, part in zip(model.arch.towers, work.towers, strict=True):
         key = _key_that_trains(tower, part)
         sense = "image" if tower.patch_size else "audio"
@@ -146,7 +146,7 @@ def streamed_batches_differ(run: RunSettings) -> Findings:
     Fix: `accelerator_config: {"dispatch_batches": false}`, with which each process reads for itself; or `packing: true`
     (stages pt and sft), which makes all samples of texts equally long.
     """
-    reads_media = bool(run.template and run.template.get("media") and run.task.stage != "pt")
+    reads_media = bool(run.template_media) and run.task.stage != "pt"
     computes_loss = run.task.trains or run.evaluation.runs
     if not run.args.flag("streaming") or not computes_loss or run.data.is_tokenized or run.batch.world_size == 1:
         return

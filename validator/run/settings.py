@@ -160,6 +160,12 @@ class RunSettings:
         an unknown one."""
         return known_templates().get(str(self.args.get("template")))
 
+    @property
+    def template_media(self) -> tuple[str, ...]:
+        """The media that the recipe's template takes: image, video, audio. Empty if the recipe names no template or an
+        unknown one."""
+        return tuple(self.template.get("media", ())) if self.template else ()
+
     # Devices, and what shards over them.
 
     @property
