@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from pages import answers, commands, coverage, doctor, models, rules
+from pages import answers, commands, coverage, doctor, models, picture, rules
 
 from validator.catalogue import bundled_recipes
 from validator.run.recipe_labels import method_name, prediction_line, stated_prediction
@@ -32,7 +32,7 @@ PAGES = (
 # Files that are generated as a whole.
 FILES: dict[str, Callable[[], str]] = {
     f"docs/reference/json/{name}.schema.json": partial(answers.schema_file, name) for name in answers.ANSWERS
-}
+} | {"docs/pictures/finding.svg": picture.finding}
 BLOCK = re.compile(r"(<!-- (?P<what>[a-z]+)(?:: (?P<of>.+?))? -->\n).*?(<!-- end -->)", re.S)
 LINE = re.compile(r"(?m)^# predicted:.*\n|(?=^# ///\n)")
 COLUMNS = ("recipe", "model", "machine", "method", "GiB per device", "GiB of host memory", "samples", "hours")

@@ -4,4 +4,4 @@ Where code, comments or manual pages cite a package and name no release, the one
 is named only where it is itself the fact.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

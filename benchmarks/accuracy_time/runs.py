@@ -108,9 +108,15 @@ def report() -> str:
 
 
 def recorded_figures() -> dict[str, float]:
-    """Whole runs, and those whose published hours lie in the band."""
+    """Whole runs, those whose published hours lie in the band, and the errors of all in per cent."""
     items = [judge(run) for run in runs()]
-    return {"runs": len(items), "runs_in_band": sum(item.covered for item in items)}
+    errors = [100 * item.error for item in items]
+    return {
+        "runs": len(items),
+        "runs_in_band": sum(item.covered for item in items),
+        "runs_median": round(median(map(abs, errors)), 1),
+        "runs_bias": round(median(errors), 1),
+    }
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from support.clean_recipe import RECIPE
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 ROOT = Path(__file__).parents[2]
-HOOKS = [".pre-commit*.yaml", "README*.md", "validator/commands/check.py", "validator/commands/check_files.py"]
+HOOKS = [".pre-commit*.yaml", "validator/commands/check.py", "validator/commands/check_files.py"]
 GOOD = f"{RECIPE}deepspeed: deepspeed/ds_z2.json\n"
 
 
@@ -79,14 +79,8 @@ def fixing() -> str:
     return published("lmf-recipes-fix")
 
 
-def in_readme(page: str = "README.md") -> str:
-    """The configuration that a reader copies."""
-    blocks = (ROOT / page).read_text("utf-8").split("```yaml\n")[1:]
-    return next(block for block in blocks if block.startswith("# .pre-commit-config.yaml")).partition("```")[0]
-
-
 @pytest.mark.sample(one_in=2, whole_for=HOOKS)
-@pytest.mark.parametrize("config", [ours, for_others, fixing, in_readme])
+@pytest.mark.parametrize("config", [ours, for_others, fixing])
 def test_a_broken_recipe_fails_the_commit_and_a_mended_one_passes(
     config: object, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -198,10 +192,6 @@ def test_every_hook_of_this_repository_passes_here() -> None:
     for word in ("ruff", "mypy"):
         if not shutil.which(word, path=Path(sys.executable).parent):
             pytest.skip(f"{word} is not installed")
-
-
-def test_both_readmes_show_the_same_hook() -> None:
-    assert in_readme() == in_readme("README.zh.md")
 
 
 def test_both_configurations_are_valid() -> None:

@@ -241,7 +241,7 @@ _RELEASE = re.compile(
 )
 # Where a release is itself the fact: file, words, why.
 FACTS = [
-    ("__init__.py", '"0.1.0"', "our own"),
+    ("__init__.py", '"0.2.0"', "our own"),
     ("run/quantization.py", "0.9.4", "since when checkpoints are loaded in their own format"),
     ("run/schedule.py", "transformers 5.0.0", "since when a share may stand as warmup_steps"),
     ("run/fsdp.py", "with transformers 5.0 and later, at least up to", "since when 4-bit weights stay on every device"),

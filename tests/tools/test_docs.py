@@ -40,6 +40,11 @@ def test_every_link_leads_somewhere(name: str) -> None:
         assert not anchor or anchor in anchors(target), f"{name} links to {path}#{anchor}"
 
 
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+def test_the_way_in_stays_short(name: str) -> None:
+    assert (ROOT / name).stat().st_size < 10_000
+
+
 def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs/README.md").read_text("utf-8")
     linked = {(ROOT / "docs" / path).resolve() for path, _ in LINK.findall(index)}
