@@ -28,6 +28,7 @@ from validator.physics.architecture import Linear
 from validator.physics.estimate import DeviceTerm, DiskTerm, HostTerm, MemoryTerm, SharedTerm
 from validator.physics.peaks import PHASES
 from validator.physics.training_step import TrainingStep
+from validator.physics.workload import Rollout
 
 ROWS: list[MemoryTerm] = [*DeviceTerm, *SharedTerm, *HostTerm, *DiskTerm]
 TOWER = Tower(
@@ -59,6 +60,7 @@ RUNS = [
         towers=PASSED,
     ),
     Workload(method="full", towers=(TowerWorkload(1024, trains=True, projector=True),)),
+    Workload(rollout=Rollout(64), needs_full_logits=True, sharding=Sharding(1, 2, ZERO_3), towers=PASSED),
     Workload(low_memory_load=False, sharding=Sharding(1, 8, FSDP_FULL_SHARD), towers=PASSED),
 ]
 

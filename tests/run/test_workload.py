@@ -11,7 +11,7 @@ from validator.knowledge import models, tables
 from validator.physics import DDP, FSDP_FULL_SHARD, FSDP_SHARD_GRAD_OP, ZERO_2, ShardingStrategy, Workload
 from validator.physics.optimizer import optimizer_state_bytes
 from validator.physics.training_step import TrainingStep
-from validator.physics.workload import SdpaInputs
+from validator.physics.workload import Rollout, SdpaInputs
 from validator.recipe.recipe_file import Document
 from validator.run.prediction import predict
 from validator.run.settings import resolve
@@ -46,6 +46,13 @@ def workload(machine: str = "8xa100-80g", model: str = "Qwen/Qwen2.5-7B-Instruct
         ({"enable_liger_kernel": True, "stage": "dpo"}, "loss", "upcast"),
         ({"flash_attn": "fa2"}, "attention", "flash"), ({"flash_attn": "disabled"}, "attention", "eager"),
         ({}, "attention", "sdpa"),
+        ({"torch_compile": True}, "compiled", True), ({"torch_compile_mode": "default"}, "compiled", True),
+        ({"torch_compile": False}, "compiled", False),
+        # Answers of PPO follow the prompt; `max_length` counts both.
+        ({"stage": "ppo"}, "rollout", Rollout(1024)), ({"stage": "ppo"}, "length", 2048 + 1024),
+        ({"stage": "ppo", "max_new_tokens": 0, "max_length": 3000}, "rollout", Rollout(3000 - 2048)),
+        ({"stage": "ppo", "ppo_buffer_size": 2, "ppo_epochs": 1}, "rollout", Rollout(1024, 2, 1)),
+        ({"stage": "dpo"}, "rollout", None),
         ({"eval_strategy": "no"}, "eval_batch", 0), ({"eval_strategy": "steps"}, "eval_batch", 8),
         ({"optim": "adamw_8bit"}, "optimizer", "adamw_8bit"),
         ({"use_galore": True, "finetuning_type": "full"}, "optimizer", "galore"),

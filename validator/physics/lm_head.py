@@ -6,6 +6,10 @@ from __future__ import annotations
 from validator.physics.saved_inputs import saved_by_norm
 from validator.physics.training_step import TrainingStep
 
+# Bytes per logit in PPO, all in fp32: a copy of the logits and their log-probabilities; beside them, for the entropy, a
+# softmax and a product, or in the backward pass the gradients of both (trl 0.9.6, trainer/ppo_trainer.py, loss).
+_PPO_LOSS_BYTES = 16.0
+
 
 def lm_head_saved_bytes(step: TrainingStep) -> float:
     """Bytes that the final norm and the output layer save for backward: the norm's copies of its input and, if the
@@ -69,6 +73,8 @@ def logits_forward(step: TrainingStep) -> float:
         return _fused_loss_bytes(step)
     if work.value_head:
         each = compute + upcast
+    elif work.rollout:
+        each = _PPO_LOSS_BYTES
     elif work.needs_full_logits:
         reference = 8.0 if work.reference_copies or work.reference_logits else 0.0
         each = reference + (
@@ -86,7 +92,8 @@ def logits_backward(step: TrainingStep) -> float:
         return 0.0
     if step.work.loss == "fused" and not step.work.needs_full_logits:
         return step.sizes.compute * step.tokens * step.arch.hidden
-    return step.tokens * step.arch.vocab * (12.0 + _softcap_bytes(step))
+    each = _PPO_LOSS_BYTES if step.work.rollout else 12.0
+    return step.tokens * step.arch.vocab * (each + _softcap_bytes(step))
 
 
 def logits_evaluation(step: TrainingStep) -> float:

@@ -22,6 +22,7 @@ from validator.physics.estimate import DeviceTerm, largest
 from validator.physics.feed_forward import feed_forward_width
 from validator.physics.lm_head import logits_in_compute_precision
 from validator.physics.optimizer import optimizer_states_on_device, optimizer_workspace
+from validator.physics.rollout import rollout_terms
 from validator.physics.saved_inputs import saved_per_layer_inputs
 from validator.physics.training_step import LayerPosition, TrainingStep
 from validator.physics.workload import DDP, ZERO_3
@@ -359,6 +360,13 @@ def optimizer_step(step: TrainingStep) -> DeviceTerms:
     }
 
 
+def generation_phase(step: TrainingStep) -> DeviceTerms:
+    """Bytes by term while the policy of a PPO run generates answers; empty in other stages."""
+    if not step.work.rollout:
+        return {}
+    return {**resident_terms(step), **rollout_terms(step)}
+
+
 def tower_forward(step: TrainingStep) -> DeviceTerms:
     """Bytes by term in the forward pass of the towers, which run one after the other before the decoder. ZeRO-3 gathers
     and prefetches tower layers as in the decoder. Under FSDP the root unit holds whole towers. Empty for models without
@@ -405,5 +413,6 @@ PHASES: dict[str, Callable[[TrainingStep], DeviceTerms]] = {
     "tower backward": tower_backward,
     "embedding gradient": embedding_gradient,
     "optimizer step": optimizer_step,
+    "generation": generation_phase,
     "evaluation": evaluation_phase,
 }

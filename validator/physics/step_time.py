@@ -13,6 +13,7 @@ from validator.physics.estimate import TimeTerm
 from validator.physics.micro_batch import MicroBatchCosts, micro_batch_costs
 from validator.physics.optimizer_time import device_update_seconds, offload_seconds
 from validator.physics.rates import DeviceRates, attained_rates
+from validator.physics.rollout import rollout_seconds
 from validator.physics.towers import tower_input_bytes
 from validator.physics.training_step import TrainingStep, training_step
 from validator.physics.uncertainty import step_time_band, step_time_gaps
@@ -55,7 +56,10 @@ class StepTime(NamedTuple):
 
 
 def estimate_step_time(architecture: Architecture, workload: Workload, device: DeviceRates) -> StepTime:
-    """Estimate the seconds of one optimizer step, by time term, if all devices have the rates of `device`."""
+    """Estimate the seconds of one optimizer step, by time term, if all devices have the rates of `device`.
+
+    A PPO step is longer: it answers all its prompts, then makes an optimizer step for each batch of answers, several
+    times."""
     step = training_step(architecture, workload)
     seconds: defaultdict[TimeTerm, float] = defaultdict(float)
     for cost in micro_batch_costs(step, device).costs:
@@ -67,8 +71,13 @@ def estimate_step_time(architecture: Architecture, workload: Workload, device: D
     for waits in (communication_seconds(step, device, micro_batch_costs(step, device)), offload_seconds(step, device)):
         for term, value in waits.items():
             seconds[term] += value
+    batches = 1
+    if rollout := workload.rollout:
+        batches = rollout.batches
+        seconds = defaultdict(float, {term: rollout.epochs * batches * value for term, value in seconds.items()})
+        seconds[TimeTerm.ROLLOUT] = rollout_seconds(step, device)
     terms = {term: device.correction * value for term, value in seconds.items() if value}
     expected = sum(terms.values())
-    tokens = workload.sharding.world_size * workload.accumulation * step.tokens
+    tokens = batches * workload.sharding.world_size * workload.accumulation * step.tokens
     low, high = step_time_band(step, device, terms)
     return StepTime(terms, low, expected, high, tokens, step_time_gaps(step, device, terms))

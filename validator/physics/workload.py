@@ -179,6 +179,14 @@ class SdpaInputs(NamedTuple):
     additive_mask: bool = False  # a mask of numbers in the precision of the hidden states, in place of booleans
 
 
+class Rollout(NamedTuple):
+    """What a PPO step does with its samples: the policy answers them, then trains on its answers."""
+
+    new_tokens: int  # tokens of an answer at most
+    batches: int = 1  # batches of micro batch x accumulation that are answered before training starts
+    epochs: int = 4  # times that the answers are trained on
+
+
 class Workload(NamedTuple):
     """One training run, with the settings that really take effect. `length`: tokens per sequence. `micro_batch`:
     samples per device in one pass; a sample has `sequences_per_sample` sequences."""
@@ -213,6 +221,7 @@ class Workload(NamedTuple):
     pads_batches: bool = True  # batches hold padding, so sdpa may need a dense mask
     loss: LossKind = "upcast"
     logits_upcast: bool = False  # the output layer's result is made fp32 at once
+    compiled: bool = False  # by torch.compile, whose fused kernels and buffers no formula counts
     fused_kernels: bool = False  # norms and gated activations are one kernel each, which keeps its inputs only
     needs_full_logits: bool = False  # a preference or reward stage keeps log-probabilities
     adds_supervised_loss: bool = False  # and makes the supervised loss, too, which it drops
@@ -220,6 +229,7 @@ class Workload(NamedTuple):
     reference_copies: int = 0  # whole frozen copies of the model beside it
     reference_logits: bool = False  # a second, gradient-free pass per step (preference stages with a reference)
     estimates_kl: bool = False  # each pass is followed by a gradient-free one over mismatched answers (KTO)
+    rollout: Rollout | None = None  # PPO: `length` includes the answer
     eval_batch: int = 0  # 0: no evaluation
     eval_length: int = 0
     loader_workers: int = 0

@@ -130,7 +130,8 @@ class BatchSettings(NamedTuple):
 
     `kept_tokens`: length to which a sample or a packed sequence is cut. `max_tokens`: the most tokens that the longest
     sequence may have. `certain_tokens`: tokens that the longest sequence has at least. `neat_packing`: packed samples
-    do not attend to each other. `dataloader_workers`: processes that load batches for each device."""
+    do not attend to each other. `dataloader_workers`: processes that load batches for each device. `ppo_buffer`:
+    batches of one PPO step; 1 in other stages."""
 
     micro_batch: int
     accumulation: int
@@ -142,16 +143,22 @@ class BatchSettings(NamedTuple):
     max_tokens: int
     certain_tokens: int
     dataloader_workers: int
+    ppo_buffer: int
 
     @property
     def effective_batch(self) -> int:
         """Samples of one optimizer step: micro batch x accumulation x devices."""
         return self.micro_batch * self.accumulation * self.world_size
 
+    @property
+    def samples_per_step(self) -> int:
+        """Samples between two counts of the step: an effective batch, or several in PPO (train/ppo/trainer.py)."""
+        return self.effective_batch * self.ppo_buffer
+
     def steps_per_epoch(self, samples: int) -> int:
-        """Return the optimizer steps of one epoch of `samples` samples. The last step may have fewer samples
-        (transformers, trainer.py)."""
-        return -(-samples // self.effective_batch)
+        """Return the steps of one epoch of `samples` samples. The last step may have fewer samples (transformers,
+        trainer.py)."""
+        return -(-samples // self.samples_per_step)
 
 
 class PrecisionSettings(NamedTuple):
@@ -209,6 +216,7 @@ def read_batch(args: Arguments, lengths: HeaderLengths, machine: Machine | None)
         max_tokens=longest,
         certain_tokens=longest if packing or lengths.longest else min(longest, lengths.typical or ORDINARY_TOKENS),
         dataloader_workers=int(args.number("dataloader_num_workers")),
+        ppo_buffer=max(int(args.number("ppo_buffer_size")), 1) if stage == "ppo" else 1,
     )
 
 

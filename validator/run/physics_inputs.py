@@ -10,7 +10,7 @@ from collections.abc import Collection
 from validator.knowledge.models import Model
 from validator.knowledge.optimizers import OWN_OPTIMIZERS, optimizer_choice
 from validator.physics import Adapter, Sharding, Workload
-from validator.physics.workload import AttentionImplementation, ExpertsForm, SdpaInputs
+from validator.physics.workload import AttentionImplementation, ExpertsForm, Rollout, SdpaInputs
 from validator.run import deepspeed, fsdp, model_parts, multimodal
 from validator.run.adapted_modules import adapted_modules
 from validator.run.deepspeed import DeepSpeedConfig
@@ -34,7 +34,8 @@ def make_workload(
     weights = run.quantization
     # Without Liger's kernels for a model LLaMA-Factory warns and goes on (model_utils/liger_kernel.py).
     fused = run.args.flag("enable_liger_kernel") and model.family.liger
-    length = run.batch.max_tokens
+    rollout = _rollout(run)
+    length = run.batch.max_tokens + (rollout.new_tokens if rollout else 0)
     # The data that take the place of those named here may be as many as recommended.
     rows = max(run.data.rows or 0, run.declared.samples or 0)
     unfrozen = _unfrozen_layers(run, model, experts != "separate")
@@ -67,12 +68,14 @@ def make_workload(
         attention=_ATTENTION_KERNEL.get(str(run.args.get("flash_attn")), "sdpa"),
         pads_batches=not run.batch.packing or run.batch.neat_packing,
         loss="fused" if fused and run.task.stage in ("pt", "sft") else "upcast",
+        compiled=_is_compiled(run),
         fused_kernels=fused,
         needs_full_logits=run.task.stage in ("dpo", "kto", "ppo") or run.task.uses_asft_loss,
         value_head=run.task.stage == "rm",
         reference_copies=run.task.frozen_model_copies,
-        reference_logits=run.task.needs_reference_logprobs,
+        reference_logits=run.task.needs_reference_logprobs and rollout is None,
         estimates_kl=run.task.stage == "kto",
+        rollout=rollout,
         eval_batch=int(run.args.number("per_device_eval_batch_size")) if run.evaluation.runs else 0,
         eval_length=length,
         loader_workers=run.batch.dataloader_workers,
@@ -82,6 +85,25 @@ def make_workload(
     )
     old = run.releases.older_effects
     return with_older_effects(workload, old, run.task.stage) if old else workload
+
+
+def _rollout(run: RunSettings) -> Rollout | None:
+    """Return what a PPO run generates before it trains; None in other stages. `max_new_tokens` wins over `max_length`,
+    which counts the prompt, too (hparams/generating_args.py, to_dict)."""
+    if run.task.stage != "ppo":
+        return None
+    new_tokens = int(run.args.number("max_new_tokens"))
+    if new_tokens <= 0:
+        new_tokens = int(run.args.number("max_length")) - run.batch.max_tokens
+    epochs = int(run.args.number("ppo_epochs"))
+    return Rollout(max(new_tokens, 1), run.batch.ppo_buffer, max(epochs, 1))
+
+
+def _is_compiled(run: RunSettings) -> bool:
+    """True if torch compiles the model. Each of three keys turns that on (transformers, training_args.py)."""
+    return run.args.flag("torch_compile") or any(
+        run.args.is_set(f"torch_compile_{each}") for each in ("backend", "mode")
+    )
 
 
 def _trained_method(run: RunSettings, model: Model) -> str:

@@ -127,7 +127,7 @@ def seconds_per_sample(run: RunSettings, lengths: Sequence[float]) -> float | No
     step = estimate_step_time(run.model.arch, _workload_at_length(run, cut), device)
     return (
         step.expected
-        / run.batch.effective_batch
+        / run.batch.samples_per_step
         * (sum(cut) / len(cut) / run.batch.max_tokens if run.batch.packing else 1)
     )
 
@@ -185,7 +185,9 @@ def _training_time_at(
     work = _workload_at_length(run, lengths)
     step = estimate_step_time(run.model.arch, work, device)
     drawn = 1 if run.batch.group_by_length else work.micro_batch
-    padded = work.length if run.batch.packing else min(padded_to_eight(expected_longest(lengths, drawn)), work.length)
+    padded = work.length
+    if not run.batch.packing and not work.rollout:
+        padded = min(padded_to_eight(expected_longest(lengths, drawn)), work.length)
     course = _run_course(run, lengths, device, sequences)
     run_time = estimate_run_time(step, course, run.model.arch, work, device) if course else None
     return _TimeAtLength(step, step.tokens * padded / work.length, int(course.steps) if course else None, run_time)
@@ -206,7 +208,8 @@ def _workload_at_length(run: RunSettings, lengths: Sequence[float]) -> Workload:
     meets = work.sharding.strategy.shards_gradients
     micro, devices = (1, 1) if run.batch.group_by_length else (work.micro_batch, work.sharding.world_size)
     length = slowest_batch_length(lengths, micro, devices, 1 if meets else work.accumulation)
-    return work._replace(length=min(padded_to_eight(length), work.length))
+    answer = work.rollout.new_tokens if work.rollout else 0
+    return work._replace(length=min(padded_to_eight(length) + answer, work.length))
 
 
 def _run_course(
