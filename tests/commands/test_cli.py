@@ -73,7 +73,7 @@ BAD: dict[str, tuple[Callable[[Path], str], str]] = {
     "less deep nesting": (write("x.yaml", b"a: " + b"[" * 900 + b"]" * 900), "100 levels"),
     "not YAML": (write("x.yaml", b"a: [1, 2\nb: 3\n"), "not valid YAML"),
     "unknown device": (edited("", "", MACHINE.format("8xa1000")), "device `a1000` is not known"),
-    "malformed machine": (edited("", "", MACHINE.format("eight A100")), "not of the form"),
+    "malformed machine": (edited("", "", MACHINE.format("eight A100")), "did you mean a100-40g"),
 }
 # What only a check reports; explain goes on without.
 CHECKED: dict[str, tuple[Callable[[Path], str], str]] = {

@@ -4,13 +4,16 @@ such as `2x8xa100-80g` (nodes x devices x device)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from validator.errors import RecipeError
 from validator.physics import DeviceRates, DeviceRuntime
+from validator.recipe.suggestions import nearest_name
+from validator.wording import clip
 
+from .machine_spellings import MachineReading, device_words, machine_readings
 from .tables import yaml_table
 
 _NETWORK_FORM = re.compile(r"(?i)(?:([1-9]\d?) ?[x×*] ?)?(.+)")
@@ -59,6 +62,10 @@ def usual_network(key: str) -> str:
 
 
 _BY_MEMORY = "by-memory"
+# Named where a device is not known and none is similar: one or two of each vendor.
+_WELL_KNOWN = ("rtx-3090", "rtx-4090", "a100-80g", "h100-80g", "mi300x-192g", "ascend-910b-64g")
+# Of the letters of a short form that a misspelling has to share with it: one wrong letter in five.
+_LIKENESS_OF_NAMES = 0.8
 _MEMORY_SIZE = r"([1-9]\d{0,3})-?g(?:i?b)?"
 
 
@@ -147,18 +154,21 @@ def find_device(name: str) -> tuple[Device, str | None]:
         return _device_of_entry(query), None
     if size := re.fullmatch(_MEMORY_SIZE, query):
         return _device_of_memory(int(size[1])), None
-    claims = [key for key in devices.mention(query) if query in device_aliases(key)]
-    default = [key for key in claims if query in (devices[key].get("default_for") or [])]
-    if not claims and (sized_id := _device_id_with_size(query)):
-        return _device_of_entry(sized_id), None
+    claims = [key for key in devices.mention(query) if query in device_aliases(key)] or _ids_of_spelling(query)
+    bare_name = device_words(query).name
+    default = [key for key in claims if bare_name in map(_squeezed, devices[key].get("default_for") or [])]
     if not claims:
         raise RecipeError(
             f"device `{name}` is not known; {_near_devices_hint(query)} any other goes by its memory, such as 1x48g"
         )
     chosen = (default or claims)[0]
     rest = [key for key in claims if key != chosen]
-    note = f"`{name}` is taken as {chosen}" + (f", not {', '.join(rest)}" if rest else "")
-    return _device_of_entry(chosen), note if rest else None
+    link = str(devices[chosen]["link"]["type"])
+    if rest:
+        return _device_of_entry(chosen), f"`{name}` is taken as {chosen}, not {', '.join(rest)}"
+    if "pcie" in query and not link.startswith("pcie"):
+        return _device_of_entry(chosen), f"`{name}` is taken as {chosen}, joined by {link}; a PCIe card is slower"
+    return _device_of_entry(chosen), None
 
 
 def device_id_of_product(product: str, memory_gib: float | None) -> str | None:
@@ -185,30 +195,61 @@ def _bare_product(product: str) -> str:
 
 
 def _near_devices_hint(query: str) -> str:
-    """Return `did you mean X?` with the devices that have a similar model number. If no model number is similar, return
-    a clause that names the common devices."""
-    similar = [
-        key for key in device_ids() if any(a in b or b in a for a in _model_numbers(query) for b in _model_numbers(key))
+    """Return `did you mean X?` with the devices of another size, of a similar model number, or with a similar short
+    form. If no device is similar, return a clause that names a few devices."""
+    similar = _devices_of_other_sizes(query) or _devices_of_similar_number(query)
+    if not similar and (near := nearest_name(query, _ids_by_spelling(), likeness=_LIKENESS_OF_NAMES)):
+        similar = _ids_by_spelling()[near]
+    if similar:
+        return f"did you mean {', '.join(similar)}?"
+    return f"others are known, such as {', '.join(_WELL_KNOWN)};"
+
+
+def _devices_of_other_sizes(query: str) -> list[str]:
+    name = device_words(query).name
+    return [key for key in device_ids() if name in map(_squeezed, (key, *device_aliases(key)))]
+
+
+def _devices_of_similar_number(query: str) -> list[str]:
+    """Return the ids of the devices whose model number is within that of the query or the other way round; only those
+    that also agree in the letters before the number, if there are any."""
+
+    def alike(pattern: str) -> list[str]:
+        asked = re.findall(pattern, query)
+        return [key for key in device_ids() if any(a in b or b in a for a in asked for b in re.findall(pattern, key))]
+
+    return alike(r"[a-z]+\d{3,}") or alike(r"\d{3,}")
+
+
+def _ids_by_spelling() -> Mapping[str, list[str]]:
+    """Return the ids of the devices by their ids and short forms."""
+    found: dict[str, list[str]] = {}
+    for key in device_ids():
+        for spelling in (key, *device_aliases(key)):
+            found.setdefault(spelling, []).append(key)
+    return found
+
+
+def _ids_of_spelling(query: str) -> list[str]:
+    """Return the ids of the devices that `query` spells in another way than the table, such as `rtx-3060-12g`, `H100
+    SXM5 80GB` or `geforce rtx4090`. A card that is made with several sizes is named by one of them or by a short form
+    of the table."""
+    wanted, devices = device_words(query), yaml_table("devices")
+
+    def is_meant(key: str, names: Iterable[str]) -> bool:
+        spellings = {device_words(each) for each in names}
+        has_size = wanted.size is not None and round(devices[key]["memory_gib"] or 0) == wanted.size
+        return wanted in spellings or (has_size and any(each.name == wanted.name for each in spellings))
+
+    if not wanted.name:
+        return []
+    return [key for key in device_ids() if is_meant(key, (key, *device_aliases(key)))] or [
+        key for key in device_ids() if wanted.size and is_meant(key, devices[key]["products"])
     ]
-    return (
-        f"did you mean {', '.join(similar)}?"
-        if similar
-        else f"others are known, such as {', '.join(filter(_is_common, device_ids()))};"
-    )
 
 
-def _device_id_with_size(query: str) -> str | None:
-    """Return the id of the device that `query` names by an id or short form and the memory size, such as
-    `rtx-3060-12g`; None if no device matches."""
-    name, _, size = query.rpartition("-")
-    match, devices = re.fullmatch(_MEMORY_SIZE, size), yaml_table("devices")
-    gib = int(match[1]) if match else None
-    keys = (key for key in device_ids() if gib and name in (key, *device_aliases(key)))
-    return next((key for key in keys if round(devices[key]["memory_gib"] or 0) == gib), None)
-
-
-def _model_numbers(name: str) -> list[str]:
-    return re.findall(r"\d{3,}", name)
+def _squeezed(alias: object) -> str:
+    return device_words(str(alias)).name
 
 
 def _is_common(key: str) -> bool:
@@ -255,7 +296,9 @@ def _device_of_entry(key: str) -> Device:
     )
 
 
-_MACHINE_FORM = r"(?i)(?:(\d{1,6}) ?[x×*] ?)?(\d{1,6}) ?[x×*] ?(.+)"
+_LONGEST_MACHINE = 80  # characters; longer texts are no machine
+# Without one of them a text names no device: `8`, `8x`.
+_NAME_IN_MACHINE = re.compile(r"(?i)[^\W\d_][^\W_]|\d[^\W\d_x×]|\d{3}")
 
 
 class Machine(NamedTuple):
@@ -281,27 +324,26 @@ class Machine(NamedTuple):
 
 
 def parse_machine(text: str, host_ram_gib: float | None = None) -> Machine:
-    """Return the machine that a text describes as nodes x devices x device, such as `2x8xa100-80g`, `8xascend-910b-64g`
-    or `1x48g`. `host_ram_gib`: main memory of one node, in GiB; None: not known. Raises RecipeError if the text has
-    another form, if a number is out of range, or if the device is not known."""
-    match = re.fullmatch(_MACHINE_FORM, text.strip())
-    if not match:
+    """Return the machine that a text describes as nodes x devices x device, such as `2x8xa100-80g`, `8 x 910B`,
+    `H100 SXM` (one device) or `1x48g`. `host_ram_gib`: main memory of one node, in GiB; None: not known. Raises
+    RecipeError if no device is named, if a number is out of range, or if the device is not known."""
+    readings = [*machine_readings(text)] if len(text) <= _LONGEST_MACHINE else []
+    if not readings or not _NAME_IN_MACHINE.search(text):
         form = "[nodes x] devices x device, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g"
-        raise RecipeError(f"machine `{text}` is not of the form {form}{_single_device_hint(text)}")
-    nodes, devices = int(match[1] or 1), int(match[2])
+        raise RecipeError(f"machine `{clip(text)}` is not of the form {form}")
+    nodes, devices, name = next(filter(_is_known_device, readings), readings[0])
     if not 1 <= nodes <= 4096 or not 1 <= devices <= 64:
         raise RecipeError(f"machine `{text}`: 1 to 4096 nodes of 1 to 64 devices are possible")
-    device, note = find_device(match[3])
+    device, note = find_device(name)
     if device.shared_memory and device.usable_gib:
         host_ram_gib = min(host_ram_gib or device.usable_gib, device.usable_gib)
         device = device._replace(usable_gib=host_ram_gib)
     return Machine(nodes, devices, device, host_ram_gib, note)
 
 
-def _single_device_hint(text: str) -> str:
-    """Return the end of a message that shows how to write one device, such as `; one is 1xa100-80g` for the text
-    `a100-80g`. Empty if the text is not the name of a device."""
+def _is_known_device(reading: MachineReading) -> bool:
     try:
-        return f"; one is 1x{find_device(text)[0].id}"
+        find_device(reading.name)
     except RecipeError:
-        return ""
+        return False
+    return True
