@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -26,6 +28,25 @@ COMMANDS = (
     "diff",
     "rule",
 )
+# Words that people type for a command before they have read the help.
+_OTHER_WORDS = {
+    "plan": "init create generate make suggest recommend machines",
+    "list": "ls search find recipes models catalogue",
+    "copy": "cp get add new clone download",
+    "data": "dataset datasets register",
+    "check": "validate verify lint test",
+    "explain": "show info memory vram estimate time cost",
+    "doctor": "env diagnose debug",
+    "train": "run start launch finetune fine-tune sft",
+    "submit": "slurm sbatch skypilot kubernetes",
+    "rule": "rules code",
+}
+_MISSING_ARGUMENTS = {
+    "recipe": "Give a file such as `mine.yaml`, or a name that `lmf-recipes list` shows.",
+    "name": "Give a name that `lmf-recipes list` shows.",
+    "source": "Give a recipe such as `mine.yaml`, or a file of data such as `chats.jsonl`.",
+    "file": "Give the file that was copied from the recipe.",
+}
 _EPILOG = "Start with `lmf-recipes plan --machine 2xrtx-4090`, or `--machine auto` for this machine."
 
 
@@ -43,6 +64,24 @@ class Commands(click.Group):
         command: click.Command = import_module(f"validator.commands.{name}").command
         return command
 
+    def resolve_command(
+        self, context: click.Context, words: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the words name, with its arguments. Raises click.UsageError, whose message names the
+        command that was probably meant."""
+        if words[0] in COMMANDS or words[0].startswith("-"):
+            return super().resolve_command(context, words)
+        raise click.UsageError(f"`{words[0]}` is not a command; {_meant_command(words[0])}", context)
+
+
+def _meant_command(word: str) -> str:
+    """Return what to type in place of `word`, which is no command, as the end of a message."""
+    if Path(word).suffix in (".yaml", ".yml", ".json"):
+        return f"`lmf-recipes check {word}` checks a file, `lmf-recipes train {word}` trains by it"
+    meant = [name for name, words in _OTHER_WORDS.items() if word.lower() in words.split()]
+    meant = meant or get_close_matches(word.lower(), COMMANDS, 1)
+    return f"did you mean `lmf-recipes {meant[0]}`?" if meant else "`lmf-recipes --help` shows all"
+
 
 # click takes the sequences of colours out of what goes to a file; here none goes out, so that both see the same.
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "color": True}, epilog=_EPILOG)
@@ -53,11 +92,25 @@ def group() -> None:
 
 def run_cli(words: Sequence[str]) -> NoReturn:
     """Run the program on the words of the command line, and exit with the code of the outcome."""
+    words = list(words)
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     try:
-        sys.exit(group.main(list(words), standalone_mode=False))
+        sys.exit(group.main(words, standalone_mode=False))
     except click.Abort:
         raise KeyboardInterrupt from None
     except click.ClickException as err:
+        err.message += _hint(err)  # type: ignore[misc]  # as below
         err.message = escaping.escape_line(err.message)  # type: ignore[misc]  # which words of the command line stand in
         err.show()
         sys.exit(err.exit_code)
+
+
+def _hint(err: click.ClickException) -> str:
+    """Return what to type in place of what click refuses, to be added to its message; empty if click says it all."""
+    if isinstance(err, click.MissingParameter) and err.param:
+        return _MISSING_ARGUMENTS.get(err.param.name or "", "")
+    if isinstance(err, click.UsageError) and err.ctx and "unexpected extra argument" in err.message:
+        has_model = any(each.name == "model" for each in err.ctx.command.params)
+        return "; a model is named by `--model`, a machine by `--machine`" if has_model else ""
+    return ""

@@ -143,7 +143,7 @@ def test_an_unknown_model_is_not_judged_and_cannot_be_explained(tmp_path: Path) 
         (["explain", "deepspeed/ds_z3.json"], 1, "is a DeepSpeed file, not a recipe"),
         (["train", "-"], 2, "save it first"),
         (["rule", "FIT999"], 1, "rule `FIT999` is not known"),
-        (["chekc"], 2, "No such command"),
+        (["chekc"], 2, "`chekc` is not a command; did you mean `lmf-recipes check`?"),
     ],
 )
 def test_wrong_usage(words: list[str], code: int, says: str) -> None:

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 @click.command("copy")
 @click.argument("name", shell_complete=options.complete_recipes_and_deepspeed_files)
-@click.argument("dest", type=click.Path())
+@click.argument("dest", default=".", type=click.Path())
 @options.DATA_OPTION
 def command(name: str, dest: str, data: UserData | None) -> None:
     """Copy a recipe, with what it reads, to the file or folder DEST.
+
+    Without DEST, the copy goes into this folder.
 
     NAME may be a DeepSpeed file, too, such as ds_z2.json: it goes into DEST/deepspeed.
     """

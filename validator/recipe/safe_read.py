@@ -83,7 +83,8 @@ def read_bytes(path: str | Path) -> bytes:
         return sys.stdin.buffer.read(_MAX_BYTES + 1) if path == "-" else _read_beginning(path)
     except OSError as err:
         closed = path == "-" and err.errno == errno.EBADF
-        why = "standard input is closed" if closed else f"{os_reason(err)}; check the path"
+        remedy = "download it, and give the file" if str(path).startswith(("http:", "https:")) else "check the path"
+        why = "standard input is closed" if closed else f"{os_reason(err)}; {remedy}"
         raise RecipeError(f"cannot be read: {why}") from None
     except ValueError:
         raise RecipeError("is a path that no file can have, with a NUL or half a character; check the path") from None
