@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
-from collections.abc import Set
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.count_calls import calls
 
 from validator.recipe.recipe_file import parse_recipe
-from validator.run import dataset_registry
+from validator.run import dataset_registry, row_counts
 from validator.run.dataset_registry import Dataset
 from validator.run.settings import resolve
 
@@ -42,7 +45,7 @@ LINE = json.dumps(ROW) + "\n"
 def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, columns: Set[str]) -> None:
     path = tmp_path / name
     path.write_text(text, "utf-8")
-    found = dataset_registry.count_rows(path)
+    found = row_counts.count_rows(path)
     assert found is not None
     assert (found.number, found.exact, found.columns, found.problem) == (rows, True, columns, None)
 
@@ -62,7 +65,7 @@ def test_rows_and_columns(tmp_path: Path, name: str, text: str, rows: int, colum
 )
 def test_unreadable_files_say_why(tmp_path: Path, name: str, data: bytes, said: str) -> None:
     (tmp_path / name).write_bytes(data)
-    found = dataset_registry.count_rows(tmp_path / name)
+    found = row_counts.count_rows(tmp_path / name)
     assert found is not None
     assert found.problem is not None
     assert said in found.problem
@@ -70,35 +73,127 @@ def test_unreadable_files_say_why(tmp_path: Path, name: str, data: bytes, said: 
 
 def test_an_empty_file_holds_no_row(tmp_path: Path) -> None:
     (tmp_path / "none.jsonl").write_text("")
-    assert dataset_registry.count_rows(tmp_path / "none.jsonl") == dataset_registry.Rows(0)
+    assert row_counts.count_rows(tmp_path / "none.jsonl") == row_counts.Rows(0)
+
+
+def _parquet(rows: int, columns: int) -> bytes:
+    stream = io.BytesIO()
+    names = [f"c{number}" for number in range(columns)]
+    table = pa.table({name: [{"turns": [name], "kept": True}] * rows for name in names})
+    pq.write_table(table, stream, row_group_size=max(rows // 3, 1))
+    return stream.getvalue()
+
+
+# Without the time of its making, by which each worker of xdist would collect another test.
+PACKED = gzip.compress(LINE.encode() * 3, mtime=0)
 
 
 @pytest.mark.parametrize(
-    ("name", "data"),
+    ("name", "data", "rows"),
     [
-        ("rows.parquet", b"PAR1"),
-        ("rows.arrow", b"ARROW1"),
-        # Without the time of its making, by which each worker of xdist would collect another test.
-        ("packed.jsonl", gzip.compress(LINE.encode(), mtime=0)),
-        ("packed.csv", bz2.compress(b"a,b\n1,2\n")),
+        ("packed.jsonl", PACKED, 3),
+        ("packed.json", gzip.compress(json.dumps([ROW] * 3).encode(), mtime=0), 3),
+        ("packed.csv", bz2.compress(b"a,b\n1,2\n"), 1),
+        ("few.parquet", _parquet(5, 1), 5),
+        ("many.parquet", _parquet(3000, 40), 3000),
+        ("none.parquet", _parquet(0, 2), 0),
     ],
 )
-def test_binary_formats_are_not_counted(tmp_path: Path, name: str, data: bytes) -> None:
+def test_packed_files_and_tables_are_counted(tmp_path: Path, name: str, data: bytes, rows: int) -> None:
     (tmp_path / name).write_bytes(data)
-    assert dataset_registry.count_rows(tmp_path / name) is None
+    found = row_counts.count_rows(tmp_path / name)
+    assert found is not None
+    assert (found.number, found.exact, found.problem) == (rows, True, None)
 
 
-@pytest.mark.parametrize("suffix", ["json", "jsonl"])
-def test_a_large_file_is_estimated_at_once(tmp_path: Path, suffix: str) -> None:
-    rows = 200_000
-    path = tmp_path / f"large.{suffix}"
-    path.write_text(LINE * rows if suffix == "jsonl" else "[" + ",\n".join([LINE.strip()] * rows) + "]")
-    assert calls(lambda: dataset_registry.count_rows(path)) < rows / 2
-    found = dataset_registry.count_rows(path)
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("magic.parquet", b"PAR1", "its end is not that of one"),
+        ("cut.parquet", _parquet(5, 1)[:-40], "its end is not that of one"),
+        ("footer.parquet", b"PAR1" + b"\xff" * 40 + (40).to_bytes(4, "little") + b"PAR1", "footer is damaged"),
+        ("endless.parquet", b"PAR1" + b"\x19\xf1" + b"\xff" * 9 + (11).to_bytes(4, "little") + b"PAR1", "is damaged"),
+        ("cut.jsonl", PACKED[:-12], "is a damaged gzip file"),
+    ],
+)
+def test_damaged_files_say_so(tmp_path: Path, name: str, data: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(data)
+    found = row_counts.count_rows(tmp_path / name)
+    assert found is not None
+    assert said in (found.problem or "")
+
+
+@pytest.mark.parametrize(("name", "data"), [("rows.arrow", b"ARROW1"), ("packed.jsonl", b"\x28\xb5\x2f\xfdrows")])
+def test_files_that_only_data_can_read_are_not_counted(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert row_counts.count_rows(tmp_path / name) is None
+
+
+NESTED = {"messages": [{"role": "user", "content": 'a, "b" {c}'}, {"role": "assistant", "content": "]}\n{"}]}
+LARGE = 30_000
+
+
+@pytest.mark.parametrize("row", [ROW, NESTED], ids=["flat", "nested"])
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("lines.jsonl", lambda rows: "".join(map("{}\n".format, map(json.dumps, rows)))),
+        ("blank-lines.jsonl", lambda rows: "".join(map("{}\n \n".format, map(json.dumps, rows)))),
+        ("lines-in.json", lambda rows: "\ufeff" + "\n".join(map(json.dumps, rows))),
+        ("one-line.json", json.dumps),
+        ("indented.json", lambda rows: json.dumps(rows, indent=2)),
+        ("indent-0.json", lambda rows: json.dumps(rows, indent=0)),
+        ("a-row-a-line.json", lambda rows: "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]"),
+        ("spread.jsonl", lambda rows: "\n".join(json.dumps(row, indent=1) for row in rows)),
+    ],
+)
+def test_a_large_file_is_counted_exactly(
+    tmp_path: Path, name: str, write: Callable[[list[Any]], str], row: dict[str, Any]
+) -> None:
+    text = {**row, "long": "text " * 30}
+    path = tmp_path / name
+    path.write_text(write([text] * LARGE), "utf-8")
+    assert calls(lambda: row_counts.count_rows(path)) < 8 * LARGE
+    found = row_counts.count_rows(path)
+    assert found is not None
+    assert (found.number, found.exact, found.columns, found.problem) == (LARGE, True, None, None)
+    assert found.head[0] == text
+
+
+def test_a_large_csv_with_line_breaks_is_counted_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "large.csv"
+    path.write_text("a,b\n" + '"one\n""two""\n","' + "x, " * 30 + '"\n' + "\n" + ("1,2\n" + '3,"4\n5"\n') * LARGE * 5)
+    found = row_counts.count_rows(path)
+    assert found is not None
+    assert (found.number, found.exact) == (LARGE * 10 + 1, True)
+    assert found.head
+
+
+def test_a_huge_file_is_estimated_and_says_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_counts, "_MAX_LINES_BYTES", 8 << 20)
+    path = tmp_path / "huge.jsonl"
+    path.write_text("".join(json.dumps({**ROW, "n": "x" * (number % 700)}) + "\n" for number in range(LARGE)))
+    found = row_counts.count_rows(path)
     assert found is not None
     assert not found.exact
     assert str(found).startswith("about ")
-    assert found.number == pytest.approx(rows, rel=0.02)
+    assert found.number == pytest.approx(LARGE, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "said"),
+    [
+        ("list.json", ', {"a": 1,}]', "is not valid JSON"),
+        ("list.json", ', {"a": 1}', "the list is not closed"),
+        ("list.json", '] {"a": 1}', "goes on after the end of its list"),
+    ],
+)
+def test_a_large_list_that_is_broken_at_its_end_says_so(tmp_path: Path, name: str, end: str, said: str) -> None:
+    path = tmp_path / name
+    path.write_text(json.dumps([ROW] * LARGE * 2)[:-1] + end)
+    found = row_counts.count_rows(path)
+    assert found is not None
+    assert said in (found.problem or "")
 
 
 @pytest.mark.parametrize(
@@ -129,8 +224,10 @@ def test_a_folder_counts_all_files_and_num_samples_overrides(tmp_path: Path) -> 
     assert whole.rows is not None
     assert (len(whole.files), whole.rows.number, whole.rows.columns) == (2, 8, frozenset(ROW))
     drawn = Dataset("mine", {"file_name": "set", "num_samples": 20}, tmp_path)
-    assert drawn.rows == dataset_registry.Rows(20, columns=frozenset(ROW), head=(ROW,) * 8)
-    assert Dataset("mine", {"file_name": "set", "split": "train[:2]"}, tmp_path).rows is None
+    assert drawn.rows == row_counts.Rows(20, columns=frozenset(ROW), head=(ROW,) * 8)
+    part = Dataset("mine", {"file_name": "set", "split": "train[1:25%]"}, tmp_path).rows
+    assert part == row_counts.Rows(1, columns=frozenset(ROW), head=(ROW,))
+    assert Dataset("mine", {"file_name": "set", "split": "test"}, tmp_path).rows is None
 
 
 @pytest.mark.parametrize("text", ["[]", "{", ""])

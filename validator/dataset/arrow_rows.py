@@ -33,16 +33,6 @@ def read_table(kind: str, stream: IO[bytes]) -> Iterator[tuple[int, dict[str, An
         raise _table_error(kind, number, err) from None
 
 
-def parquet_row_count(stream: IO[bytes]) -> int:
-    """Return the number of rows that the footer of a Parquet file states. Raises UnreadableError if the file is
-    damaged."""
-    try:
-        rows: int = pq.ParquetFile(stream).metadata.num_rows
-        return rows
-    except (pa.ArrowException, MemoryError, OSError, ValueError) as err:
-        raise _table_error("parquet", 0, err) from None
-
-
 def _table_error(kind: str, number: int, err: Exception) -> Exception:
     """Return the exception to raise after pyarrow or Python has raised `err` while reading a file of the type `kind`.
     `number` is the number of rows that were read before the error."""

@@ -1,109 +1,25 @@
-"""Opens the files of a data set without blocking, decompresses them, and reads them row by row, whatever their type."""
+"""Reads the files of a data set row by row, whatever their type."""
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import contextlib
-import gzip
 import io
-import lzma
-import os
-import stat
-import zipfile
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import orjson
 
 from validator.dataset import arrow_rows
 from validator.errors import RecipeError
-from validator.recipe import safe_read
 from validator.rows import reading_limits
 from validator.rows.csv_rows import read_csv, read_text
 from validator.rows.json_rows import Rows, read_json, read_json_lines
-from validator.rows.reading_limits import UnreadableError
-from validator.run import dataset_registry
+from validator.run.data_streams import open_decompressed, open_raw
 
 _CHUNK = 1 << 20  # bytes that are read at once
 _FIRST_LINE_BYTES = 1 << 20  # a first line of more bytes is not taken for JSON
-# What the libraries raise for bytes that cannot be unpacked.
-_DAMAGE_ERRORS = (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, gzip.BadGzipFile)
-
-
-def _open_archive_member(packed: IO[bytes]) -> IO[bytes]:
-    """Open the only file in a zip archive. Raises UnreadableError if the archive holds several files or none, and
-    BadZipFile if the archive cannot be unpacked."""
-    try:
-        archive = zipfile.ZipFile(packed)
-        members = [member for member in archive.infolist() if not member.is_dir()]
-        if len(members) != 1:
-            raise UnreadableError(0, f"is an archive of {len(members):,} files; unpack it, and name the folder")
-        return archive.open(members[0])
-    except (NotImplementedError, RuntimeError, ValueError) as err:  # an unknown method, a password, odd sizes
-        raise zipfile.BadZipFile(str(err)) from None
-
-
-# The datasets library unpacks more kinds of files, but needs a further package for each.
-_UNPACKERS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
-    "gzip": lambda packed: cast(IO[bytes], gzip.GzipFile(fileobj=packed)),
-    "bzip2": bz2.BZ2File,
-    "xz": lzma.LZMAFile,
-    "zip": _open_archive_member,
-}
-
-
-@contextlib.contextmanager
-def open_raw(path: Path) -> Iterator[IO[bytes]]:
-    """Open a regular file without decompressing it. Raises UnreadableError if the path is no regular file, or if an
-    error occurs while the file is read."""
-    if safe_read.path_kind(path) not in ("file", None):
-        raise UnreadableError(0, no_data_file_reason(path))
-    try:
-        # It may have become a pipe since; that would be waited for.
-        descriptor = safe_read.open_without_waiting(path)
-        with os.fdopen(descriptor, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise UnreadableError(0, no_data_file_reason(path))
-            yield stream
-    except (OSError, ValueError) as err:
-        raise UnreadableError(0, f"cannot be read: {getattr(err, 'strerror', None) or err}".lower()) from None
-
-
-def no_data_file_reason(path: Path) -> str:
-    """Return the reason why a path that is not a regular file cannot be used as a data file, as the end of a message:
-    the path does not exist, is an empty folder, or is a pipe or device."""
-    kind = safe_read.path_kind(path)
-    if kind in (None, "folder"):
-        return "is a folder that holds no file" if kind else "does not exist"
-    return f"is a {kind}, and data are read more than once; write them to a file"
-
-
-@contextlib.contextmanager
-def open_decompressed(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file and decompress it as the datasets library does. The format is recognized by the first bytes, not by
-    the file's name. Raises UnreadableError if the format is not supported, the file is damaged, or an error occurs
-    while the file is read."""
-    with open_raw(path) as stream:
-        head = stream.read(8)
-        stream.seek(0)
-        marks = dataset_registry.PACKED_FILE_MARKS
-        name = next((name for name, mark in marks.items() if head.startswith(mark)), "")
-        if not name:
-            yield stream
-            return
-        if name not in _UNPACKERS:
-            raise UnreadableError(
-                0, f"is packed with {name}, for which the datasets library needs another package; unpack it"
-            )
-        try:
-            with io.BufferedReader(cast(io.RawIOBase, _UNPACKERS[name](stream)), _CHUNK) as unpacked:
-                yield cast(IO[bytes], unpacked)
-        except (*_DAMAGE_ERRORS, OSError) as err:
-            raise UnreadableError(0, f"is a damaged {name} file ({err})") from None
 
 
 def decompressed_size(path: Path, limit: int) -> int:
@@ -149,12 +65,9 @@ def first_rows(paths: Iterable[Path], number: int) -> list[dict[str, Any]]:
 
 
 def count_rows(path: Path) -> int:
-    """Return the number of rows in a file. A Parquet file states the number; other files are read to their end. Raises
-    UnreadableError if the file cannot be read."""
-    if path.suffix != ".parquet":
-        return sum(1 for _ in read_rows(path))
-    with open_decompressed(path) as stream:
-        return arrow_rows.parquet_row_count(stream)
+    """Return the number of rows in a file, which is read to its end. Raises UnreadableError if the file cannot be
+    read."""
+    return sum(1 for _ in read_rows(path))
 
 
 _READERS: dict[str, Callable[[IO[bytes]], Rows]] = {

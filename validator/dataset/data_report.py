@@ -28,7 +28,7 @@ from validator.physics.estimate import GIB
 from validator.rows import reading_limits
 from validator.rows.outcomes import STATUS_REASONS
 from validator.rows.reading_limits import TooLargeError, UnreadableError
-from validator.run import calibration
+from validator.run import calibration, row_counts
 from validator.run.hyperparameters import padded_to_eight
 from validator.run.prediction import predict
 from validator.run.schedule import Schedule, training_schedule
@@ -334,7 +334,7 @@ def _is_small(path: Path) -> bool:
     """Return True if a file is small after decompression (at most 32 MiB, and 200,000 rows in Parquet). A file that
     cannot be read counts as small, because the report fails quickly at that file."""
     try:
-        if path.suffix == ".parquet" and data_files.count_rows(path) > _MAX_PARQUET_ROWS:
+        if path.suffix == ".parquet" and (rows := row_counts.count_rows(path)) and rows.number > _MAX_PARQUET_ROWS:
             return False
         return data_files.decompressed_size(path, _MAX_BYTES + 1) <= _MAX_BYTES
     except UnreadableError:

@@ -18,6 +18,7 @@ from validator import processes
 from validator.dataset import data_files
 from validator.errors import RecipeError
 from validator.rows import reading_limits
+from validator.run import data_streams
 
 T = TypeVar("T")
 WORKER_COUNT = os.cpu_count() or 1
@@ -35,7 +36,7 @@ def line_spans(path: Path) -> list[tuple[int, int]]:
     if size <= _SPAN_BYTES or not data_files.is_json_lines(path):
         return []
     ends: list[tuple[int, int]] = []
-    with data_files.open_raw(path) as stream:
+    with data_streams.open_raw(path) as stream:
         while (start := ends[-1][1] if ends else 0) < size:
             stream.seek(min(start + _SPAN_BYTES, size))
             stream.readline(reading_limits.MAX_ROW_BYTES + 1)

@@ -22,7 +22,7 @@ from validator.rows.entry_inference import ROWS_FOR_INFERENCE, suggest_entry
 from validator.rows.media_columns import MediaSupport
 from validator.rows.outcomes import DATE_ANSWER, TRAINED, TURN_ORDER, missing_columns, why_none_trained
 from validator.rows.reading_limits import UnreadableError
-from validator.run import dataset_registry
+from validator.run import data_streams, dataset_registry
 from validator.run.dataset_registry import Dataset
 from validator.run.settings import RunSettings
 
@@ -160,7 +160,7 @@ def _refusals(run: RunSettings, name: str, dataset: Dataset) -> Iterator[FatalPr
     if fault := dataset_registry.formatting_fault(dataset.attr.formatting, run.releases):
         yield FatalProblem(name, fault)
     if dataset.source == "file" and not dataset.files:
-        yield FatalProblem(str(dataset.path), data_files.no_data_file_reason(dataset.path))
+        yield FatalProblem(str(dataset.path), data_streams.no_data_file_reason(dataset.path))
     if fault := dataset_registry.file_type_fault(dataset.path, dataset.files):
         yield FatalProblem(name, fault)
 
@@ -235,7 +235,7 @@ def _first_part_rows(scan: ScannedRows) -> int:
     path = [path for start, path in scan.files if not start][-1]
     if path.stat().st_size <= _FIRST_PART_BYTES or not data_files.is_json_lines(path):
         return rows
-    with data_files.open_raw(path) as stream:
+    with data_streams.open_raw(path) as stream:
         part = stream.read(_FIRST_PART_BYTES) + stream.readline(reading_limits.MAX_ROW_BYTES)
     return min(sum(1 for line in io.BytesIO(part) if line.strip()), rows)
 

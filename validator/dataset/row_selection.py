@@ -7,7 +7,6 @@ use the same numpy generators with the same seed."""
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,25 +21,12 @@ from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset
 from validator.errors import RecipeError
 from validator.knowledge import releases
 from validator.rows.outcomes import ENDS_RUN, STATUS_REASONS, TRAINED
+from validator.run.row_counts import parse_split
 from validator.run.settings import RunSettings
 from validator.wording import plural
 
 Positions = NDArray[np.int64]
 _NO_ROWS: Positions = np.empty(0, np.int64)
-_SPLIT_SLICE = re.compile(r"train(?:\[(-?\d+)?(%)?:(-?\d+)?(%)?\])?")
-
-
-def parse_split(split: str, count: int) -> range:
-    """Return the row numbers of a split such as `train[:20%]` in a data set of `count` rows. Raises RecipeError for any
-    other notation of a split."""
-    bounds = _SPLIT_SLICE.fullmatch(split)
-    if bounds is None:
-        raise RecipeError(f"the split `{split}` is not understood")
-
-    def bound(number: str | None, percent: str | None) -> int | None:
-        return round(count * int(number) / 100) if number and percent else int(number) if number else None
-
-    return range(count)[bound(bounds[1], bounds[2]) : bound(bounds[3], bounds[4])]
 
 
 def draw_samples(counts: Sequence[tuple[range, int | None]], limit: int | None, seed: int) -> list[Positions]:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from validator.dataset import data_files
 from validator.knowledge import hub_caches
 from validator.knowledge.chat_templates import template_slots
 from validator.recipe import safe_read
 from validator.rows.reading_limits import UnreadableError
+from validator.run import data_streams
 from validator.run.settings import RunSettings
 from validator.wording import relative_to_cwd
 
@@ -104,7 +104,7 @@ def _refuse_panicking_model(path: Path) -> None:
 
     The library panics at a merge whose second half is shorter than the prefix that is cut off the half, or is cut
     within a letter (models/bpe/model.rs, BpeBuilder::build). From 0.23 on the panic cannot be caught."""
-    with data_files.open_raw(path) as stream:
+    with data_streams.open_raw(path) as stream:
         text = stream.read(_MAX_TOKENIZER_BYTES)
     if not _HAS_SUBWORD_PREFIX.search(text):
         return
@@ -151,7 +151,7 @@ def _tokenizer_paths(run: RunSettings) -> Iterator[Path]:
 
 def _tokenizer_settings(path: Path) -> dict[str, Any]:
     try:
-        with data_files.open_raw(path) as stream:
+        with data_streams.open_raw(path) as stream:
             settings = json.loads(stream.read(_MAX_TOKENIZER_BYTES))
     except (ValueError, RecursionError, UnreadableError):
         return {}

@@ -24,7 +24,7 @@ from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe, with_over
 from validator.rows.dataset_attr import entry_as_json
 from validator.rows.entry_inference import ROWS_FOR_INFERENCE, InferredEntry, template_notes
 from validator.rows.reading_limits import UnreadableError
-from validator.run import dataset_registry
+from validator.run import dataset_registry, row_counts
 from validator.run.settings import RunSettings, resolve, run_of_values
 from validator.run.user_data import UserData, describe_user_data, infer_user_entry, list_data_files
 from validator.run.workspace import Workspace
@@ -57,7 +57,7 @@ def read_user_data(path: Path, name: str | None = None) -> UserData:
 def _count_rows(path: Path) -> int:
     """Return the number of rows in a data file or folder. Large files are estimated. Raises RecipeError if a file
     cannot be read."""
-    counted = ((file, dataset_registry.count_rows(file)) for file in list_data_files(path))
+    counted = ((file, row_counts.count_rows(file)) for file in list_data_files(path))
     with naming_unreadable_file(path):
         return sum(rows.number if rows else data_files.count_rows(file) for file, rows in counted)
 

@@ -35,7 +35,7 @@ def faster_release(run: RunSettings, is_sound: Callable[[RunSettings], bool]) ->
     newer = _release_of_grouped_experts(run, is_sound) if older and is_sound(run) else None
     if not older or not newer:
         return None
-    known = run.declared.lengths.typical is not None or run.data.local_rows is not None
+    known = run.declared.lengths.typical is not None or run.data.has_first_rows
     lengths = None if known else (run.batch.max_tokens,)
     slow, fast = (predict_training_time(_with_transformers(run, each), None, lengths) for each in (older, newer))
     if not slow or not fast or slow.step.expected <= max(fast.step.high, _MIN_TIME_RATIO * fast.step.expected):

@@ -95,6 +95,17 @@ def _text_rows(stream: IO[bytes]) -> Iterator[tuple[int, dict[str, str | None]]]
         raise UnreadableError(lines.number + 1, f"is not valid csv: {err}") from None
 
 
+def count_csv_rows(stream: IO[bytes]) -> int:
+    """Return the number of rows of CSV data, without their values. A line break between quotation marks ends no row.
+    Raises UnreadableError if the stream is not valid CSV in UTF-8."""
+    csv.field_size_limit(reading_limits.MAX_ROW_BYTES)
+    try:
+        lines = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline=""))
+        return max(sum(1 for line in lines if line) - 1, 0)
+    except (csv.Error, UnicodeDecodeError) as err:
+        raise UnreadableError(0, f"is not valid csv in UTF-8: {err}") from None
+
+
 def _column_names(header: list[str]) -> list[str]:
     """Return the column names that pandas makes of a header line: a repeated name gets a number, an empty name becomes
     `Unnamed: 3`."""

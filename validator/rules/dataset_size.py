@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from validator.knowledge import guidance
 from validator.knowledge.guidance import SampleAmounts
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, remove_keys, rule
-from validator.run.dataset_registry import Rows
+from validator.run.row_counts import Rows
 from validator.run.sample_lengths import first_row_lengths
 from validator.run.settings import RunSettings
 
@@ -18,16 +18,10 @@ from validator.run.settings import RunSettings
 def _training_rows(run: RunSettings) -> Rows | None:
     """Return the number of samples to train on, including those that `val_size` holds back; None unless the rows of
     every data set can be counted."""
-    sets, limit = run.data.datasets, run.args.get("max_samples")
-    if not sets or len(sets) != len(set(run.args.words("dataset"))) or run.data.is_tokenized or not run.task.trains:
+    count = run.data.count
+    if count is None or count.source != "files" or not count.number or run.data.is_tokenized or not run.task.trains:
         return None
-    total, exact = 0, True
-    for rows in (one.rows for one in sets):
-        if rows is None or rows.problem or not rows.number:
-            return None
-        cut = isinstance(limit, int) and 0 < limit < rows.number
-        total, exact = total + (limit if cut else rows.number), exact and (rows.exact or cut)
-    return Rows(total, exact)
+    return Rows(count.number, count.exact)
 
 
 class _CountedSamples(NamedTuple):

@@ -39,7 +39,7 @@ def _time_ratio(run: RunSettings, other_run: RunSettings) -> float:
 
 
 def _are_lengths_known(run: RunSettings) -> bool:
-    return run.declared.lengths.typical is not None or run.data.local_rows is not None
+    return run.declared.lengths.typical is not None or run.data.has_first_rows
 
 
 def _device_gib(run: RunSettings) -> str:

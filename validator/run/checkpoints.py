@@ -12,8 +12,8 @@ from typing import Any
 
 from validator.recipe import safe_read
 from validator.run import checkpoint_integrity
+from validator.run.sample_counts import sample_counts
 from validator.run.settings import RunSettings
-from validator.run.training_time import sample_counts
 
 
 class TrainerCheckpoint:
@@ -207,8 +207,10 @@ def batch_counts(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] 
 def epoch_steps(run: RunSettings, saved: TrainerCheckpoint) -> tuple[int, int] | None:
     """Return the optimizer steps per epoch: in the run that wrote the checkpoint, and in this run. None if the number
     of rows is not known, or if packing, tokenized data or streaming hides how many sequences the rows make."""
-    rows_are_known = run.data.local_rows is not None and not (
-        run.batch.packing or run.data.is_tokenized or run.args.flag("streaming")
+    rows_are_known = (
+        run.data.local_rows is not None
+        and sample_counts(run).exact
+        and not (run.batch.packing or run.data.is_tokenized or run.args.flag("streaming"))
     )
     if saved.steps_per_epoch is None or run.machine is None or not rows_are_known:
         return None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from validator.recipe import safe_read
 from validator.run import dataset_registry
@@ -13,6 +15,18 @@ from validator.run.dataset_registry import Dataset, Registry
 from validator.run.hyperparameters import Evaluation
 from validator.run.recipe_arguments import Arguments, Declared
 from validator.run.workspace import Workspace
+
+
+class RowCount(NamedTuple):
+    """Number of rows. `exact`: the number is counted or stated; False for an estimate. `source`: where it comes from:
+    the local files, `rows` or the recommended `samples` of the header block, or published figures."""
+
+    number: int
+    exact: bool
+    source: Literal["files", "header", "recommended", "published"]
+
+    def __str__(self) -> str:
+        return f"{self.number:,}" if self.exact else f"about {self.number:,}"
 
 
 class DataSources:
@@ -56,27 +70,66 @@ class DataSources:
 
     @cached_property
     def local_rows(self) -> int | None:
-        """Number of rows of the training data sets; None if a data set has no local file, or its rows cannot be
-        counted."""
-        counted = [dataset.rows for dataset in self.datasets]
-        if not counted or len(counted) < len(set(self._args.words("dataset"))):
-            return None
-        if any(rows is None or rows.problem for rows in counted):
-            return None
-        return sum(rows.number for rows in counted if rows)
+        """Number of rows of the training data sets that the run takes from local files; None if a data set has no local
+        file, or its rows cannot be counted."""
+        return self._local_count.number if self._local_count else None
 
     @cached_property
+    def _local_count(self) -> RowCount | None:
+        if len(self.datasets) < len(set(self._args.words("dataset"))):
+            return None
+        return self._count(self.datasets)
+
+    def _count(self, datasets: Sequence[Dataset]) -> RowCount | None:
+        """Return the number of rows that the run takes from these data sets: `max_samples` holds for each of them, and
+        `mix_strategy` may leave rows out or repeat them (data/loader.py, _load_single_dataset; data/data_utils.py,
+        merge_dataset). None if there are no data sets, or the rows of one cannot be counted."""
+        most = int(self._args.number("max_samples"))
+        counted = [dataset.rows for dataset in datasets]
+        rows = [each for each in counted if each and not each.problem]
+        if not rows or len(rows) < len(counted):
+            return None
+        sizes = [min(each.number, most) if most > 0 else each.number for each in rows]
+        exact = all(each.exact for each in rows)
+        strategy, shares = str(self._args.get("mix_strategy")), self._interleave_probs
+        if len(sizes) == 1 or strategy not in ("interleave_under", "interleave_over"):
+            return RowCount(sum(sizes), exact, "files")
+        end = max if strategy == "interleave_over" else min  # when the last, or the first, is used up
+        if len(shares) != len(sizes) or min(shares) <= 0:
+            return RowCount(end(sizes) * len(sizes), exact and not shares, "files")
+        return RowCount(round(end(size / share for size, share in zip(sizes, shares, strict=True))), False, "files")
+
+    @property
+    def has_first_rows(self) -> bool:
+        """True if the rows of the training data sets are counted and the first of them are known, from which lengths
+        can be estimated."""
+        return self._local_count is not None and any(one.rows and one.rows.head for one in self.datasets)
+
+    @property
+    def _interleave_probs(self) -> list[float]:
+        with suppress(ValueError):
+            return [float(word) for word in self._args.words("interleave_probs")]
+        return []
+
+    @cached_property
+    def count(self) -> RowCount | None:
+        """Number of rows that the run takes from its data sets, and how sure it is; None if it is not known. The first
+        of these numbers that is known counts: rows of the local files, `rows` in the recipe's header block, the header
+        block's recommended number of samples, published rows of public data sets."""
+        if self._local_count:
+            return self._local_count
+        if self._declared.rows:
+            return RowCount(self._declared.rows, True, "header")
+        if self._declared.samples is not None:
+            most = int(self._args.number("max_samples")) * max(len(self.datasets), 1)  # holds for each data set
+            samples = self._declared.samples
+            return RowCount(min(samples, most) if most > 0 else samples, False, "recommended")
+        return RowCount(self.published_rows, True, "published") if self.published_rows else None
+
+    @property
     def rows(self) -> int | None:
-        """Number of rows that the run takes from its data sets; None if it is not known. The first of these numbers
-        that is known counts: rows of the local files, `rows` in the recipe's header block, the header block's
-        recommended number of samples, published rows of public data sets."""
-        if self.local_rows is None and self._declared.rows:
-            return self._declared.rows
-        max_samples = int(self._args.number("max_samples"))  # holds for each data set
-        rows = self.local_rows if self.local_rows is not None else self._declared.samples
-        if rows is None:
-            return self.published_rows
-        return min(rows, max_samples * max(len(self.datasets), 1)) if max_samples > 0 else rows
+        """Number of rows that the run takes from its data sets (`count`); None if it is not known."""
+        return self.count.number if self.count else None
 
     @property
     def published(self) -> list[Mapping[str, Any]]:
@@ -94,11 +147,18 @@ class DataSources:
 
     @property
     def held_back_rows(self) -> int:
-        """Number of training rows that `val_size` keeps for evaluation (data/data_utils.py, split_dataset); 0 if the
-        number of training rows is not known."""
+        """Number of training rows that `val_size` keeps for evaluation (data/data_utils.py, split_dataset;
+        datasets/arrow_dataset.py, train_test_split, which rounds a share up); 0 if the number of training rows is not
+        known."""
         value = self._args.number("val_size") if self._evaluation.splits_validation_set else 0.0
         rows = self.rows or 0
-        return max(0, min(int(value if value >= 1 else rows * value), rows - 1))
+        return max(0, min(int(value) if value >= 1 else math.ceil(value * rows), rows - 1))
+
+    @property
+    def evaluation_rows(self) -> int:
+        """Number of rows of the data sets in `eval_dataset`, as far as it is known."""
+        counted = (self._count([dataset]) for dataset in self.evaluation_datasets)
+        return sum(each.number for each in counted if each)
 
     @cached_property
     def is_tokenized(self) -> bool:

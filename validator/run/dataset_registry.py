@@ -1,58 +1,22 @@
 """Local data sets: the registry (dataset_info.json), the files that its entries name, and the number of rows in these
 files."""
 
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from validator.errors import RecipeError, os_reason
+from validator.errors import RecipeError
 from validator.knowledge import tables
 from validator.knowledge.releases import ReleaseRange
 from validator.recipe import safe_read
-from validator.rows.csv_rows import read_csv, read_text
 from validator.rows.dataset_attr import FORMATTINGS, SOURCE_OF_KEY, DatasetAttr, DataSource
-from validator.rows.json_rows import read_json
-from validator.rows.reading_limits import TooLargeError, UnreadableError
-from validator.wording import plural
+from validator.run.row_counts import Rows, count_rows, parse_split, sum_rows
 
 # The file of a registry, in `dataset_dir` (llamafactory/extras/constants.py, DATA_CONFIG).
 REGISTRY_FILE = "dataset_info.json"
-
-# Larger files are estimated from their beginning, so that a check never waits for data.
-_MAX_WHOLE_BYTES = {"json": 2 << 20, "csv": 2 << 20, "jsonl": 4 << 20, "txt": 4 << 20}
-_HEAD_BYTES = 1 << 18
-_READERS = {"json": read_json, "jsonl": read_json, "csv": read_csv, "txt": read_text}
-_HEAD_ROWS = 1000  # rows
-# First bytes of packed files. The datasets library unpacks them whatever they are called (utils/file_utils.py,
-# _get_extraction_protocol_with_magic_number).
-PACKED_FILE_MARKS = {
-    "gzip": b"\x1f\x8b", "bzip2": b"BZh", "xz": b"\xfd7zXZ\x00", "zip": b"PK\x03\x04",
-    "zstandard": b"\x28\xb5\x2f\xfd", "lz4": b"\x04\x22\x4d\x18", "rar": b"Rar!",
-}  # fmt: skip
-
-
-class Rows(NamedTuple):
-    """The rows of a data set. `number`: how many; an estimate if `exact` is False. `columns`: names of all columns;
-    None unless every row was read. `problem`: why no row can be read. `head`: the first rows, enough to tell their
-    format."""
-
-    number: int = 0
-    exact: bool = True
-    columns: frozenset[str] | None = None
-    problem: str | None = None
-    head: tuple[Mapping[str, Any], ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.number:,}" if self.exact else f"about {self.number:,}"
-
-    @property
-    def samples(self) -> str:
-        """The number with its noun for a message, such as "about 3,000 samples"."""
-        return f"{self} {plural(self.number, 'sample')}"
 
 
 @dataclass(eq=False)
@@ -106,19 +70,23 @@ class Dataset:
 
     @cached_property
     def rows(self) -> Rows | None:
-        """The rows that LLaMA-Factory reads from the entry's local files. None if a file has a format that the standard
-        library cannot count, if there is no local file, or if the entry's split is not "train"."""
+        """The rows that LLaMA-Factory takes from the entry's local files: those of its `split`, and as many as its
+        `num_samples` says. None if there is no local file, if only `data` can read a file, or if the entry's split is
+        of an unknown form."""
         counted = [count_rows(path) for path in self.files]
-        split = self.entry.get("split", "train")
-        if not counted or split != "train" or any(rows is None for rows in counted):
+        if not counted or any(rows is None for rows in counted):
             return None
         total = sum_rows(rows for rows in counted if rows)
-        num_samples = self.entry.get("num_samples")
-        return (
-            total._replace(number=num_samples, exact=True)
-            if isinstance(num_samples, int) and not total.problem
-            else total
-        )
+        if total.problem:
+            return total
+        split, num_samples = str(self.entry.get("split", "train")), self.entry.get("num_samples")
+        try:
+            chosen = parse_split(split, total.number)
+        except RecipeError:
+            return None
+        if len(chosen) < total.number:  # the first rows of the files may be none of them
+            total = total._replace(number=len(chosen), head=total.head[chosen.start : chosen.stop])
+        return total._replace(number=num_samples, exact=True) if isinstance(num_samples, int) else total
 
 
 class Registry(NamedTuple):
@@ -187,53 +155,3 @@ def file_type_fault(path: Path, files: Sequence[Path]) -> str:
         return f"LLaMA-Factory does not read `{unreadable_file}`, only {', '.join(readable_suffixes())}{remedy}"
     mixed = ", ".join(file.suffix for file in kinds.values())
     return f"`{path}` mixes {mixed}; keep files of one type in the folder" if len(kinds) > 1 else ""
-
-
-def count_rows(path: Path) -> Rows | None:
-    """Return the number and the first rows of one data file. The number is an estimate for a large file, made from the
-    file's beginning. None for a compressed file, for a row beyond the reading limits, and for a format that the
-    standard library cannot count."""
-    if path.suffix[1:] not in _MAX_WHOLE_BYTES or safe_read.path_kind(path) != "file":
-        return None
-    try:
-        stat = path.stat()
-        return _count_in_file(str(path), stat.st_size, stat.st_mtime_ns)
-    except OSError as err:
-        return Rows(problem=f"`{path}` cannot be read: {os_reason(err)}")
-
-
-@lru_cache(maxsize=1024)
-def _count_in_file(path: str, size: int, _changed: int) -> Rows | None:
-    kind = Path(path).suffix[1:]
-    is_complete = size <= _MAX_WHOLE_BYTES[kind]
-    with Path(path).open("rb") as stream:
-        data = stream.read(size if is_complete else _HEAD_BYTES)
-    if data.startswith(tuple(PACKED_FILE_MARKS.values())):
-        return None
-    if not is_complete:
-        data = data[: data.rfind(b"\n") + 1] or data
-    rows, problem = [], ""
-    try:
-        for _, row in _READERS[kind](io.BytesIO(data)):
-            rows.append(row)
-    except UnreadableError as err:
-        problem = f"row {err.row} of `{path}` {err}" if err.row else f"`{path}` {err}"
-    except TooLargeError:
-        return None
-    head = tuple(rows[:_HEAD_ROWS])
-    if not is_complete:  # cut in the middle of a list, which is no problem of the file
-        return Rows(round(len(rows) * size / len(data)), exact=False, head=head) if rows else None
-    if problem or not rows:
-        return Rows(problem=problem or None)
-    return Rows(len(rows), columns=frozenset().union(*rows), head=head)
-
-
-def sum_rows(parts: Iterable[Rows]) -> Rows:
-    """Return the rows of several files, added up as the rows of one data set."""
-    total = Rows(columns=frozenset())
-    for part in parts:
-        both = total.columns is not None and part.columns is not None
-        columns = (total.columns or frozenset()) | (part.columns or frozenset()) if both else None
-        exact, problem = total.exact and part.exact, total.problem or part.problem
-        total = Rows(total.number + part.number, exact, columns, problem, (total.head + part.head)[:_HEAD_ROWS])
-    return total

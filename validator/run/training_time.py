@@ -26,6 +26,7 @@ from validator.physics.run_time import checkpoint_write_time
 from validator.run import multimodal
 from validator.run.hyperparameters import padded_to_eight
 from validator.run.prediction import predict
+from validator.run.sample_counts import sample_counts, sequence_count
 from validator.run.sample_lengths import estimate_sample_lengths, expected_longest, slowest_batch_length, spread_lengths
 from validator.run.schedule import save_interval, training_schedule
 from validator.run.settings import RunSettings
@@ -220,8 +221,8 @@ def _run_course(
     the number of steps is not known."""
     samples = sample_counts(run)
     mean = sum(lengths) / len(lengths)
-    if sequences is None and samples.train is not None:
-        sequences = math.ceil(samples.train * mean / run.batch.max_tokens) if run.batch.packing else samples.train
+    if sequences is None:
+        sequences = sequence_count(run, lengths)
     if sequences is None and run.args.number("max_steps") <= 0:
         return None
     plan = training_schedule(run, sequences or 1)
@@ -238,23 +239,6 @@ def _run_course(
         else texts * mean * (2 if run.task.uses_preference_pairs else 1),
         tokenizers=min(max(int(run.args.number("preprocessing_num_workers")), 1), device.cores),
     )
-
-
-class SampleCounts(NamedTuple):
-    """Numbers of samples. `train`: samples to train on; None if not known. `held_back`: samples for evaluation, as far
-    as they are known."""
-
-    train: int | None
-    held_back: int
-
-
-def sample_counts(run: RunSettings) -> SampleCounts:
-    """Return the number of samples that the run trains on and evaluates on (data/loader.py, data_utils.py). If the rows
-    of the data sets are not known, the recommended number of the recipe's header block counts."""
-    if run.data.rows is None:
-        return SampleCounts(None, 0)
-    evaluated = sum(one.rows.number for one in run.data.evaluation_datasets if one.rows)
-    return SampleCounts(run.data.rows - run.data.held_back_rows, run.data.held_back_rows + evaluated)
 
 
 # A disk of which nobody published a rate, bytes a second: a busy network file system.

@@ -18,7 +18,7 @@ from validator.rows.converter import Row
 from validator.rows.dataset_attr import MODALITIES
 from validator.rows.entry_inference import InferredEntry, UnknownFormError, infer_entry, recipe_notes
 from validator.rows.outcomes import first_fatal_row
-from validator.run import dataset_registry
+from validator.run import dataset_registry, row_counts
 from validator.run.settings import RunSettings
 
 
@@ -70,10 +70,10 @@ def read_user_data(path: Path) -> UserData | None:
     """Return the description of the data in a file or folder, made from the first rows. None if the standard library
     cannot read the data (a table such as Parquet, or a compressed file). Raises RecipeError if the files cannot be
     read, or LLaMA-Factory cannot train on their rows."""
-    counted = [dataset_registry.count_rows(file) for file in list_data_files(path)]
+    counted = [row_counts.count_rows(file) for file in list_data_files(path)]
     if not all(counted):
         return None
-    rows = dataset_registry.sum_rows(filter(None, counted))
+    rows = row_counts.sum_rows(filter(None, counted))
     if rows.problem or not rows.head:
         raise RecipeError(rows.problem or f"`{path}` holds no row")
     return describe_user_data(path, None, rows.head, lambda: rows.number)

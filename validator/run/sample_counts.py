@@ -1,0 +1,91 @@
+"""How many samples, sequences and optimizer steps a run has, and how sure that is. Every command takes these numbers
+from here; `data`, which reads all rows, has its own and says the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from validator.rows.outcomes import count_trained
+from validator.run.dataset_registry import Dataset
+from validator.run.sample_lengths import estimate_sample_lengths
+from validator.run.schedule import training_schedule
+from validator.run.settings import RunSettings
+
+# First rows of a data set from which the share of rows that are dropped is taken.
+_ROWS_CHECKED = 400
+
+
+class SampleCounts(NamedTuple):
+    """Numbers of samples. `train`: samples to train on; None if not known. `held_back`: samples for evaluation, as far
+    as they are known. `exact`: False if the numbers are estimates."""
+
+    train: int | None
+    held_back: int
+    exact: bool
+
+
+def sample_counts(run: RunSettings) -> SampleCounts:
+    """Return the number of samples that the run trains on and evaluates on (data/loader.py, data_utils.py). If the rows
+    of the data sets are not known, the recommended number of the recipe's header block counts. Rows that LLaMA-Factory
+    drops are left out, by their share of the first rows."""
+    if (count := run.data.count) is None:
+        return SampleCounts(None, 0, False)
+    held_back = run.data.held_back_rows
+    dropped = _dropped_share(run) if count.source == "files" else 0.0
+    train = round((count.number - held_back) * (1 - dropped))
+    return SampleCounts(train, held_back + run.data.evaluation_rows, count.exact and not dropped)
+
+
+def sequence_count(run: RunSettings, lengths: Sequence[float]) -> int | None:
+    """Return the number of training sequences of an epoch; None if the number of samples is not known. Packing puts
+    several samples into a sequence. `lengths`: the samples' lengths in tokens."""
+    train = sample_counts(run).train
+    if train is None or not run.batch.packing:
+        return train
+    return math.ceil(train * sum(lengths) / len(lengths) / run.batch.max_tokens)
+
+
+class TrainingSteps(NamedTuple):
+    """Optimizer steps of a run. `exact`: False for an estimate."""
+
+    total: int
+    exact: bool
+
+    def __str__(self) -> str:
+        return f"{self.total:,}" if self.exact else f"about {self.total:,}"
+
+
+def training_steps(run: RunSettings) -> TrainingSteps | None:
+    """Return the optimizer steps of the run; None if they are not known."""
+    if (limit := int(run.args.number("max_steps"))) > 0:
+        return TrainingSteps(limit, True)
+    sequences = sequence_count(run, estimate_sample_lengths(run).lengths[1])
+    if not sequences:
+        return None
+    exact = sample_counts(run).exact and not run.batch.packing
+    return TrainingSteps(training_schedule(run, sequences).total, exact)
+
+
+def _dropped_share(run: RunSettings) -> float:
+    """Return the share of rows that LLaMA-Factory drops, among the first rows of the run's data sets; 0 if it drops all
+    of them, which is reported as an error."""
+    shares = [(one.rows.number, _dropped_share_of(one, run.task.stage)) for one in run.data.datasets if one.rows]
+    total = sum(number for number, _ in shares)
+    share = sum(number * each for number, each in shares) / total if total else 0.0
+    return share if share < 1 else 0.0
+
+
+def _dropped_share_of(dataset: Dataset, stage: str) -> float:
+    return _dropped_share_of_entry(json.dumps(dataset.entry, sort_keys=True, default=str), dataset.folder, stage)
+
+
+@lru_cache(maxsize=256)
+def _dropped_share_of_entry(entry: str, folder: Path, stage: str) -> float:
+    dataset = Dataset("", json.loads(entry), folder)
+    head = dataset.rows.head[:_ROWS_CHECKED] if dataset.rows else ()
+    return 1 - count_trained(dataset.attr, stage, head) / len(head) if head else 0.0
