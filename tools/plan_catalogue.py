@@ -26,7 +26,7 @@ from validator.plan import other_machines, recipe_text
 from validator.plan import search as plan
 from validator.plan.new_recipe import NewRecipe
 from validator.recipe.safe_read import read_yaml
-from validator.run import node_demand
+from validator.run import needed_packages
 from validator.run.sample_lengths import published_tokens
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -214,11 +214,8 @@ def needs(draft: NewRecipe) -> list[str]:
     release = [f"transformers=={draft.transformers.split()[-1]}"] if draft.transformers else []
     if draft.transformers and (experts := plan.loaded_experts(replace(draft, transformers=None))):
         release = [f"{release[0]}, as newer ones load {experts:,.0f} GiB of experts into main memory"]
-    wanted = [node_demand.pip_requirement(name) for name in dict(node_demand.packages_for_run(draft.run))]
-    if draft.run.args.get("flash_attn") == "fa2" and draft.machine.device.vendor != "ascend":
-        wanted.append("flash-attn")
-    if draft.model.kind == "gpt_oss":
-        wanted.append("kernels")
+    needed = needed_packages.needed_packages(draft.run)
+    wanted = list(dict.fromkeys(needed_packages.pip_requirement(each, draft.run) for each in needed))
     capability = draft.machine.device.capability
     if capability is not None and capability < without_kernels():
         wanted.append("a torch of the CUDA 12.6 wheels, as newer ones leave Volta out")

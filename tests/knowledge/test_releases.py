@@ -266,8 +266,6 @@ FACTS = [
     ("rules/loss_choice.py", "DeepSpeed 0.16", "since when PPO cannot accumulate under it"),
     ("rules/loss_choice.py", "DeepSpeed 0.15.4", "the last one before"),
     ("rules/number_formats.py", "LLaMA-Factory 0.9.4", "since when weights in FP8 are unpacked"),
-    ("run/node_demand.py", "requirements/deepspeed.txt at v0.9.5", "where LLaMA-Factory states it"),
-    ("run/node_demand.py", "deepspeed<=0.18.4", "the newest that LLaMA-Factory takes"),
     ("rules/deepspeed_and_recipe.py", "since 0.16.5", "since when"),
     ("rules/deepspeed_file.py", "0.19.0", "since when buffers of gradients are safe"),
     ("rules/model_support.py", "transformers below 4.48", "the range that the patch asks for"),

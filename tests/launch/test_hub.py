@@ -12,7 +12,6 @@ from support.program import run
 from validator.doctor import hub_checks
 from validator.doctor.check_result import CheckContext, State
 from validator.knowledge import models, tables
-from validator.machine.installed_packages import InstalledPackages
 from validator.recipe.recipe_file import parse_recipe
 from validator.run import model_files
 from validator.run.settings import resolve
@@ -141,15 +140,6 @@ def test_datasets_writes_that_name() -> None:
     assert model_files._letters_only(f"Org___{naming.camelcase_to_snakecase('MySet-2')}") == model_files._letters_only(
         "Org___MySet-2"
     )
-
-
-@pytest.mark.usefixtures("here")
-def test_modelscope_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("USE_MODELSCOPE_HUB", "1")
-    monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: {})
-    assert "pip install modelscope" in found(MODEL)[0][1]
-    monkeypatch.setattr(InstalledPackages, "versions", lambda _self, _names: {"modelscope": "1.40.2"})
-    assert found(MODEL) == []
 
 
 @pytest.mark.usefixtures("here")

@@ -54,7 +54,7 @@ def test_the_fixed_shape() -> None:
     assert list(found) == [
         "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "time", "samples", "changes",
         "command", "spare", "diagnostics", "left_out", "command_problem", "releases", "enough_for_tokens", "older",
-        "simulated", "simulation", "cost",
+        "simulated", "simulation", "cost", "packages",
     ]  # fmt: skip
     assert list(found["machine"]) == ["nodes", "devices", "device", "device_gib", "usable_gib", "host_ram_gib"]
     assert list(found["model"]) == ["name", "parameters", "trainable_parameters"]

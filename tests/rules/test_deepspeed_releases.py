@@ -17,7 +17,7 @@ from validator.rules.deepspeed_schema import key_refused
 from validator.rules.deepspeed_unjudged import prediction_leaves_out, section_unread
 from validator.rules.rule import DECLARED
 from validator.run.deepspeed import sharding_strategy
-from validator.run.node_demand import pip_requirement
+from validator.run.needed_packages import NeededPackage, pip_requirement
 from validator.run.prediction import predict
 from validator.run.settings import run_of_values
 
@@ -284,4 +284,5 @@ def test_a_key_is_refused_by_releases_before_it(key: str, value: object, release
     ],
 )
 def test_jobs_install_the_releases_of_the_header(header: dict[str, str], wanted: str) -> None:
-    assert pip_requirement("deepspeed", run_of_values(RECIPE, header, None)) == wanted
+    deepspeed = NeededPackage("deepspeed", "`deepspeed`", "deepspeed", "at parsing")
+    assert pip_requirement(deepspeed, run_of_values(RECIPE, header, None)) == wanted

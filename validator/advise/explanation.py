@@ -18,6 +18,7 @@ from validator.rules.problems import is_free_of_errors
 from validator.run import calibration, training_time
 from validator.run.launch_command import Launch
 from validator.run.named_paths import path_overrides
+from validator.run.needed_packages import needed_packages, pip_requirement
 from validator.run.prediction import predict
 from validator.run.recipe_arguments import Cost
 from validator.run.settings import RunSettings
@@ -139,6 +140,15 @@ class SampleNumbers:
     sure: str | None = None
 
 
+class PackageToInstall(NamedTuple):
+    """A package that the run needs beside LLaMA-Factory's own requirements. `requirement`: as pip takes it. `why`: the
+    setting that asks for it. `dies`: when the run stops without it, or "never"."""
+
+    requirement: str
+    why: str
+    dies: str
+
+
 @dataclass(frozen=True)
 class Explanation:
     """The answer of `explain`: where every GiB goes, the verdict on memory, the smallest changes that make the run fit,
@@ -152,7 +162,7 @@ class Explanation:
     memory with the last transformers 4, if the run fits only with that release. `enough_for_tokens`: device memory
     suffices if no sample is longer, and it is not known whether one is. `simulated`: True if device memory comes from
     the simulation and not from the formulas. `simulation`: its figures, which may also be shown beside those of the
-    formulas."""
+    formulas. `packages`: what the run needs beside LLaMA-Factory's own requirements, on the machine that trains."""
 
     path: str
     machine: TargetMachine | None
@@ -175,6 +185,7 @@ class Explanation:
     simulated: bool = False
     simulation: SimulationFigures | None = None
     cost: Cost | None = None
+    packages: Sequence[PackageToInstall] = ()
 
     @property
     def errors(self) -> int:
@@ -302,6 +313,7 @@ def explain(
         older=changes.memory_on_older_release(run),
         simulated=prediction.is_simulated,
         simulation=simulation,
+        packages=[PackageToInstall(pip_requirement(each, run), each.why, each.dies) for each in needed_packages(run)],
     )
 
 

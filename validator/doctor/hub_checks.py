@@ -28,7 +28,6 @@ from validator.run.model_files import (
     cached_folders,
     holds_weights,
     hub_datasets,
-    hub_env,
     hub_models,
     is_dataset_cached,
     offline_variable,
@@ -38,23 +37,20 @@ from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 
 
-def check_downloads(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+def check_downloads(run: RunSettings | None, _context: CheckContext) -> Iterator[CheckResult]:
     """Yield a result for each model or data set that the run cannot load from its hub or cache. Also yield a warning if
     the downloaded model has other tensor shapes than `check` assumes."""
     if run is None:
         return
     yield from _other_shapes(run)
-    if node_environment.is_env_enabled("USE_MODELSCOPE_HUB"):
-        if hub_env(run) and "modelscope" not in find_installed(context.site_packages).versions(["modelscope"]):
-            found = "USE_MODELSCOPE_HUB is set and the package is not installed: pip install modelscope"
-            yield error(found, what="model")
-    elif not node_environment.is_env_enabled("USE_OPENMIND_HUB"):
-        if cause := offline_variable():
-            yield from _missing_downloads(run, cause)
-            return
-        for name in _missing_models(run):
-            if remedy := _modelscope_remedy(run, name):
-                yield warning(f"`{name}` is downloaded from Hugging Face: {remedy}", what="model")
+    if any(map(node_environment.is_env_enabled, ("USE_MODELSCOPE_HUB", "USE_OPENMIND_HUB"))):
+        return
+    if cause := offline_variable():
+        yield from _missing_downloads(run, cause)
+        return
+    for name in _missing_models(run):
+        if remedy := _modelscope_remedy(run, name):
+            yield warning(f"`{name}` is downloaded from Hugging Face: {remedy}", what="model")
 
 
 def _missing_models(run: RunSettings) -> list[str]:

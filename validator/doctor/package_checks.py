@@ -4,7 +4,7 @@ and pairs of releases that are known to fail together."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
@@ -15,23 +15,51 @@ from validator.knowledge.chat_templates import registering_factories
 from validator.knowledge.tables import yaml_table
 from validator.machine import installed_packages
 from validator.machine.installed_packages import InstalledPackages, find_installed, normalize_name
+from validator.run import needed_packages
 from validator.run.broken_run import broken_for_run
 from validator.run.model_release import loading_problem, loading_releases, model_types, no_release_clause
-from validator.run.node_demand import packages_for_run, pip_requirement
+from validator.run.needed_packages import NeededPackage, pip_requirement
 from validator.run.settings import RunSettings
 
 
 def check_required_packages(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Yield an error for each package that the recipe's settings need and that is not installed. LLaMA-Factory would
-    stop without the package. Nothing is yielded if LLaMA-Factory itself is not installed."""
-    if run is None:
+    """Yield a line for each setting of the recipe whose packages are not installed, or are of a release that is
+    refused: an error if the run would stop, a warning if it would go on without what the setting asks for. Nothing is
+    yielded if LLaMA-Factory itself is not installed."""
+    packages = find_installed(context.site_packages)
+    needed = list(needed_packages.needed_packages(run)) if run else []
+    versions = packages.versions(["llamafactory", *(each.package for each in needed)])
+    if run is None or "llamafactory" not in versions:
         return
-    reasons = dict(packages_for_run(run))
-    versions = find_installed(context.site_packages).versions(["llamafactory", *reasons])
-    for package, why in reasons.items() if "llamafactory" in versions else ():
-        if package not in versions and not (package == "bitsandbytes" and _quantizes_on_npu(run)):
-            install = shell_join(["pip", "install", pip_requirement(package, run)])
-            yield error(f"{why} needs a package that is not installed: {install}", what="package")
+    reasons: dict[str, list[NeededPackage]] = {}
+    for each in needed:
+        is_told = each.package == "bitsandbytes" and _quantizes_on_npu(run)  # by check_npu_quantization
+        if not is_told and not _is_installed(each, versions, packages):
+            reasons.setdefault(each.why, []).append(each)
+    for why, missing in reasons.items():
+        yield _missing_line(why, missing, versions, run)
+
+
+def _is_installed(needed: NeededPackage, versions: Mapping[str, str], packages: InstalledPackages) -> bool:
+    """True if the package is installed in a release that is taken, or a module that stands for it."""
+    release = versions.get(needed.package)
+    if release is None:
+        return bool(needed.module) and packages.has_module(needed.module)
+    comparable = installed_packages.has_packaging() and not needed.install
+    return not comparable or installed_packages.satisfies_range(needed.range, release)
+
+
+def _missing_line(
+    why: str, missing: Sequence[NeededPackage], versions: Mapping[str, str], run: RunSettings
+) -> CheckResult:
+    """Return the line for one setting (`why`): the packages that it lacks, when the run ends, and how to get them."""
+    several = "packages that are" if len(missing) > 1 else "a package that is"
+    old = ", ".join(f"{each.package} {versions[each.package]}" for each in missing if each.package in versions)
+    found = f"{why} needs another release than {old}" if old else f"{why} needs {several} not installed"
+    state: State = "warning" if missing[0].dies == needed_packages.NEVER else "error"
+    install = shell_join(["pip", "install", *(pip_requirement(each, run) for each in missing)])
+    without = "; without it the run goes on, as if nothing was asked for" if state == "warning" else ""
+    return result(state, f"{found}: {missing[0].install or install}{without}", what="package")
 
 
 def check_model_support(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:

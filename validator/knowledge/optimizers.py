@@ -76,17 +76,16 @@ class OwnOptimizer(NamedTuple):
 
     title: str
     states: str = ""
-    package: str = ""
     whole_weights: bool = False  # refused with LoRA, and without effect on other adapters
     layerwise_key: str = ""  # updates each layer in the backward pass
 
 
 # By the key that asks for it. create_custom_optimizer takes the first that is set (train/trainer_utils.py).
 OWN_OPTIMIZERS = {
-    "use_galore": OwnOptimizer("GaLore", "galore", "galore_torch", True, "galore_layerwise"),
-    "use_apollo": OwnOptimizer("APOLLO", "apollo", "apollo_torch", True, "apollo_layerwise"),
+    "use_galore": OwnOptimizer("GaLore", "galore", True, "galore_layerwise"),
+    "use_apollo": OwnOptimizer("APOLLO", "apollo", True, "apollo_layerwise"),
     "loraplus_lr_ratio": OwnOptimizer("LoRA+"),
-    "use_badam": OwnOptimizer("BAdam", "badam", "badam", True),
-    "use_adam_mini": OwnOptimizer("Adam-mini", "adam_mini", "adam-mini"),
+    "use_badam": OwnOptimizer("BAdam", "badam", True),
+    "use_adam_mini": OwnOptimizer("Adam-mini", "adam_mini"),
     "use_muon": OwnOptimizer("Muon", "muon"),
 }

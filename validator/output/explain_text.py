@@ -185,6 +185,9 @@ def _disk_samples_changes(explanation: Explanation) -> Iterator[str]:
     else:
         yield from _older_release_lines(explanation.older)
         yield from _change_lines(_changes_title(explanation), explanation.changes, usable)
+    if explanation.packages:
+        names = ", ".join(dict.fromkeys(each.requirement for each in explanation.packages))
+        yield f"needs {names} beside LLaMA-Factory; `lmf-recipes doctor` looks for it"
     if explanation.command_problem:
         yield f"run: {explanation.command_problem}"
     if explanation.command:

@@ -1,18 +1,21 @@
-"""PAR2xx: environment variables that LLaMA-Factory's launcher reads (launcher.py), and what Ray needs if these
-variables make it start the run."""
+"""PAR2xx: environment variables that LLaMA-Factory's launcher reads (launcher.py), what Ray needs if these variables
+make it start the run, and packages that settings need where the run is launched."""
 
 from __future__ import annotations
 
 import difflib
 import os
+from itertools import groupby
 
+from validator.escaping import shell_join
 from validator.knowledge import node_environment
 from validator.knowledge.devices import Machine
 from validator.knowledge.models import Model
 from validator.knowledge.tables import yaml_table
 from validator.rules import subjects
-from validator.rules.rule import ERROR, WARNING, Findings, rule
+from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.run import launch_command
+from validator.run.needed_packages import needed_packages, pip_requirement
 from validator.run.settings import RunSettings
 from validator.wording import plural
 
@@ -235,3 +238,22 @@ def ray_meets_at_its_head(run: RunSettings, machine: Machine) -> Findings:
         found = f"the environment has USE_RAY, so workers on {machine.nodes} nodes meet at Ray's head node"
         remedy = "set `master_addr` to the address of a node that has one"
         yield "machine", f"{found}, and wait for ever if it has no GPU or NPU; {remedy}"
+
+
+@rule("PAR212", NOTE)
+def setting_needs_packages(run: RunSettings) -> Findings:
+    """A setting needs packages that its name does not tell, and that LLaMA-Factory does not install.
+
+    Why: `predict_with_generate` needs jieba, nltk and rouge-chinese, `optim: lomo` lomo-optim; without them the run
+    stops, for some settings only after the model is loaded. `doctor` and `train` look whether they are installed.
+    Source: llamafactory/hparams/parser.py:_check_extra_dependencies, transformers/trainer_optimizer.py
+    Fix: the pip command of the message, on the machine that trains; or name them under `packages` of the header block.
+    """
+    missing = [each for each in needed_packages(run) if each.note and each.package not in run.declared.packages]
+    for setting, group in groupby(missing, key=lambda each: each.setting):
+        packages = list(group)
+        names = ", ".join(each.package for each in packages)
+        install = shell_join(["pip", "install", *(pip_requirement(each, run) for each in packages)])
+        found = f"{packages[0].why} needs {names}, which LLaMA-Factory does not install"
+        stops = f"without {'them' if len(packages) > 1 else 'it'} the run stops {packages[0].dies}"
+        yield setting, f"{found}: {stops}; {packages[0].install or f'run `{install}`'} where it trains"

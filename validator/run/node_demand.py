@@ -1,15 +1,11 @@
-"""Needs of a run on each node apart from main memory: CPU cores, shared memory (/dev/shm), and Python packages with
-LLaMA-Factory's version bounds."""
+"""Needs of a run on each node apart from main memory: CPU cores and shared memory (/dev/shm)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from validator.knowledge.devices import Device
 from validator.knowledge.node_environment import node_needs
-from validator.knowledge.optimizers import OWN_OPTIMIZERS
-from validator.knowledge.releases import ENGINE_FIELDS
 from validator.physics.estimate import GIB, DeviceTerm
 from validator.run.prediction import predict
 
@@ -71,47 +67,3 @@ def shared_memory_mib(run: RunSettings, *, nccl: bool = True) -> SharedMemory:
     rates = run.machine.device.rates(devices)
     passes = rates is not None and not rates.nvlink_switch
     return SharedMemory(batches + passes * devices * _NEIGHBOUR_MIB, prefetched + devices * _PROXY_MIB)
-
-
-# Keys that switch a package on (hparams/parser.py, _check_extra_dependencies).
-_PACKAGE_OF_KEY = {
-    "use_unsloth": "unsloth", "enable_liger_kernel": "liger-kernel",
-    **{key: optimizer.package for key, optimizer in OWN_OPTIMIZERS.items() if optimizer.package},
-    "use_swanlab": "swanlab",
-}  # fmt: skip
-# What reads a quantized checkpoint, and what quantizes while loading (model/model_utils/quantization.py).
-_PACKAGE_OF_CHECKPOINT = {"gptq": "gptqmodel", "awq": "autoawq", "aqlm": "aqlm", "bitsandbytes": "bitsandbytes"}
-# Words in the names of optimizers that bitsandbytes has (transformers, trainer_optimizer.py or trainer.py).
-_BITSANDBYTES_OPTIMIZERS = ("8bit", "bnb", "paged")
-_PACKAGE_OF_LOADING = {"bnb": "bitsandbytes", "hqq": "hqq", "eetq": "eetq"}
-# Releases that LLaMA-Factory refuses (requirements/deepspeed.txt at v0.9.5), or that bring a transformers which it
-# refuses (metadata of flash-linear-attention 0.6).
-_VERSION_BOUNDS = {"deepspeed": "deepspeed<=0.18.4", "flash-linear-attention": "flash-linear-attention<0.6"}
-
-
-def pip_requirement(package: str, run: RunSettings) -> str:
-    """Return the package as a pip requirement, with a version bound if LLaMA-Factory does not work with every release
-    of the package, or if the recipe's header block names releases of it."""
-    named = f"{package}{run.releases.pip_range(package)}" if package in ENGINE_FIELDS else package
-    return named if named != package else _VERSION_BOUNDS.get(package, package)
-
-
-def packages_for_run(run: RunSettings) -> Iterator[tuple[str, str]]:
-    """Yield the packages that a run needs in addition to LLaMA-Factory's own requirements, each with the setting that
-    needs the package, as text for a message."""
-    yield from ((package, f"`{key}`") for key, package in _PACKAGE_OF_KEY.items() if run.args.flag(key))
-    if run.deepspeed:
-        yield "deepspeed", "`deepspeed`"
-    if any(word in str(run.args.get("optim")) for word in _BITSANDBYTES_OPTIMIZERS):
-        yield "bitsandbytes", "`optim`"
-    unused = () if run.on_gpu or not (run.model and run.model.arch.mixer) else run.model.arch.mixer.facts.packages
-    yield from (
-        (package, "`packages` of the header block") for package in sorted(run.declared.packages.keys() - set(unused))
-    )
-    if run.model and run.model.family.mixers_patched and run.args.get("flash_attn") == "fa2":
-        yield "flash-linear-attention", f"`flash_attn: fa2` of {run.model.name}"
-    quantization = run.quantization
-    if package := _PACKAGE_OF_CHECKPOINT.get(quantization.checkpoint or ""):
-        yield package, f"a checkpoint quantized with {(quantization.checkpoint or '').upper()}"
-    if quantization.works:
-        yield _PACKAGE_OF_LOADING[quantization.method], "`quantization_bit`"

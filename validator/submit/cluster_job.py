@@ -19,7 +19,7 @@ from validator.knowledge.devices import Device, Machine
 from validator.physics import Band, Estimate
 from validator.physics.estimate import GIB
 from validator.recipe.recipe_file import path_override
-from validator.run import checkpoints, launch_command, model_files, node_demand, training_time
+from validator.run import checkpoints, launch_command, model_files, needed_packages, node_demand, training_time
 from validator.run.launch_command import Launch, Launcher
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
@@ -167,7 +167,8 @@ def _pip_requirements(run: RunSettings) -> list[str]:
     """Return the packages for pip to install, without torch: LLaMA-Factory and its libraries in the releases that the
     prediction assumes, and packages that the recipe's keys need, such as deepspeed."""
     pair = dict(zip(releases.RELEASE_FIELDS, run.releases.required_pairs[0], strict=True))
-    further = (node_demand.pip_requirement(package, run) for package, _ in node_demand.packages_for_run(run))
+    needed = (each for each in needed_packages.needed_packages(run) if each.dies != needed_packages.NEVER)
+    further = (needed_packages.pip_requirement(each, run) for each in needed if not each.install)
     return [*(f"{package}=={release}" for package, release in pair.items()), *dict.fromkeys(further)]
 
 
