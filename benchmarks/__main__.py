@@ -76,7 +76,7 @@ AREAS = {
         "memory and time of real runs on an NVIDIA GPU", "gpu", (),
         ("measure --out benchmarks/evidence/gpu/h200.csv",),
     ),
-    "speed": Area("how long check and explain take, beside yamllint", "performance", ("speed 5",)),
+    "speed": Area("how long check and explain take, beside yamllint", "performance", ("speed 5",), ("speed record",)),
     "data": Area(
         "findings of data in planted faults and broken files; data data million: gigabytes", "performance",
         ("data faults broken",),

@@ -237,5 +237,13 @@ def report(source: str = "", rows_too: bool = False) -> str:
     return "\n".join([*parts, every_row(rows)] if rows_too else parts)
 
 
+def recorded_figures() -> dict[str, float]:
+    """Return the per cent of published device memory that lies in the band."""
+    values = {
+        name: value for name, value, *_ in bar_values([judge(row) for row in [*published()[0], *measured_here()]])
+    }
+    return {"memory_in_band": round(100 * values["nvidia-smi and reserved, in the 90 % band"], 1)}
+
+
 def main() -> None:
     scored(__doc__, report, lambda: holdout([judge(row) for row in [*published()[0], *measured_here()]]))

@@ -196,14 +196,23 @@ def report(source: str = "", rows_too: bool = False) -> str:
 
 
 def recorded_figures() -> dict[str, float]:
-    """Errors in per cent, and the rows that no constant was fitted to."""
+    """Errors in per cent, the rows that no constant was fitted to, and rows of kinds of which there are few."""
     items = [judge(row) for row in published()[0] if row.kind != "foreign"]
+    offload = [item.row for item in items if item.row.kind == "offload"]
     exact_median, exact_p90, other_devices_median = (round(100 * value, 1) for _, value, *_ in reached(items)[:3])
     return {
         "exact_median": exact_median,
         "exact_p90": exact_p90,
         "other_devices_median": other_devices_median,
+        "steps_in_band": round(100 * fraction(item.covered for item in items), 1),
         "rows_kept_apart": sum(item.row.held for item in known(items)),
+        "ascend_lora_rows": sum(
+            item.row.name.startswith("ascend") and item.row.workload.method == "lora" for item in items
+        ),
+        "offload_rows": len(offload),
+        "offload_sources": len({refit.source(row) for row in offload}),
+        "holdout_median_bar": refit.MEDIAN_BAR,
+        "holdout_p90_bar": refit.P90_BAR,
         **yaml.safe_load(refit.RECORD.read_text("utf-8")),
     }
 

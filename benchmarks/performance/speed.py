@@ -1,6 +1,7 @@
 """Time of whole processes: ours beside yamllint and check-jsonschema on the same file.
 
     python -m benchmarks speed speed [ROUNDS]
+    python -m benchmarks speed --record
 
 Processor time, user and system, over interleaved rounds, so that other load on the machine meets all commands alike.
 `lmf-recipes check` of one recipe is to be no slower than yamllint: the last line gives the ratio. check-jsonschema gets
@@ -20,6 +21,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+from records import EVIDENCE
+
+RECORD = EVIDENCE / "speed.yaml"
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = "recipes/qwen32b-910b-lora.yaml"
 ENVIRONMENT = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}  # an installed package has its bytecode
@@ -66,9 +71,8 @@ def _children() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def measure(rounds: int) -> float:
-    """Print one row per command over all rounds but the first, which warms the caches; return the ratio of the fastest
-    runs of check and yamllint."""
+def measure(rounds: int) -> dict[str, list[Run]]:
+    """Return the runs of each command over all rounds but the first, which warms the caches."""
     with tempfile.TemporaryDirectory() as folder:
         schema = Path(folder) / "schema.json"
         schema.write_text('{"type": "object"}')
@@ -77,14 +81,25 @@ def measure(rounds: int) -> float:
         for _ in range(rounds + 1):
             for name, (command, _) in rows.items():
                 runs[name].append(run(command))
+    return {name: each[1:] for name, each in runs.items()}
+
+
+def show(runs: Mapping[str, list[Run]]) -> float:
+    """Print one row per command; return the ratio of the fastest runs of check and yamllint."""
+    budgets = {name: budget for name, (_, budget) in commands(Path()).items()}
     print(f"{'command':<28}{'median ms':>10}{'fastest':>10}{'wall':>10}{'budget':>10}")
-    for name, (_, budget) in rows.items():
-        processor = [each.processor for each in runs[name][1:]]
-        wall = statistics.median(each.wall for each in runs[name][1:])
-        print(f"{name:<28}{statistics.median(processor):>10.1f}{min(processor):>10.1f}{wall:>10.0f}{budget:>10}")
-    spent = {name: [each.processor for each in taken[1:]] for name, taken in runs.items()}
+    for name, each in runs.items():
+        processor = [one.processor for one in each]
+        wall = statistics.median(one.wall for one in each)
+        print(f"{name:<28}{middle(each):>10.1f}{min(processor):>10.1f}{wall:>10.0f}{budgets[name]:>10}")
+    spent = {name: [one.processor for one in each] for name, each in runs.items()}
     print(verdict(spent))
     return min(spent[CHECK]) / min(spent[YAMLLINT])
+
+
+def middle(runs: list[Run]) -> float:
+    """Return the median of the processor time in milliseconds."""
+    return statistics.median(each.processor for each in runs)
 
 
 def verdict(processor: Mapping[str, list[float]]) -> str:
@@ -94,5 +109,15 @@ def verdict(processor: Mapping[str, list[float]]) -> str:
     return f"check takes {median:.2f} of yamllint's time (fastest runs {fastest:.2f}); no slower is 1.00 or less"
 
 
+def recorded_figures() -> dict[str, float]:
+    """Return the seconds of a check, as they were recorded."""
+    return {"check_seconds": round(yaml.safe_load(RECORD.read_text("utf-8"))[CHECK] / 1000, 1)}
+
+
 def main() -> None:
-    sys.exit(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 25) > TOLERATED)
+    record = sys.argv[1:] == ["record"]
+    runs = measure(int(sys.argv[1]) if sys.argv[1:] and not record else 25)
+    if record:
+        head = "# Median milliseconds of processor time of a process: `python -m benchmarks speed --record`\n"
+        RECORD.write_text(head + yaml.safe_dump({name: round(middle(each), 1) for name, each in runs.items()}), "utf-8")
+    sys.exit(show(runs) > TOLERATED and not record)

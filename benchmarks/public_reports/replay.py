@@ -70,6 +70,11 @@ class Replayed(NamedTuple):
         return all(answer.is_right(run["right"]) for run, answer in zip(_runs(self.report), self.answers, strict=True))
 
     @property
+    def is_about_memory(self) -> bool:
+        """True if the right answer is a verdict or a number of GiB, not a finding."""
+        return not {"verdict", "device"}.isdisjoint(self.report["right"])
+
+    @property
     def out_of_memory_unseen(self) -> bool:
         """True if a run that went out of memory is said to fit."""
         runs = zip(_runs(self.report), self.answers, strict=True)
@@ -114,7 +119,6 @@ def lines() -> Iterator[str]:
     for number in ROUNDS:
         told = (_told(row) for row in rows if row.round == number)
         yield table(f"public reports, round {number}", ("thread", "outcome", "at first", "now"), told)
-    unseen = sum(row.out_of_memory_unseen for row in rows)
     bars = [
         (name, figures[key], f">= {LEAST_RIGHT}", "met" if figures[key] >= LEAST_RIGHT else MISSED)
         for number in ROUNDS
@@ -123,6 +127,7 @@ def lines() -> Iterator[str]:
             (f"round {number}: right now", f"right_now_{number}"),
         )
     ]
+    unseen = figures["unseen"]
     bars.append(("out of memory, and said to fit", unseen, "0", MISSED if unseen else "met"))
     yield table("bars", ("", "reports", "bar", ""), bars)
 
@@ -133,13 +138,22 @@ def _told(row: Replayed) -> tuple[str, ...]:
 
 
 def recorded_figures() -> dict[str, float]:
-    """Reports of each round, and how many were answered rightly at first and are now."""
-    figures: dict[str, float] = {}
+    """Reports of each round, and how many were answered rightly at first and are now; of all, those that ran out of
+    memory and are said to fit."""
+    figures: dict[str, float] = {
+        "reports": len(replayed()),
+        "least_right": LEAST_RIGHT,
+        "unseen": sum(row.out_of_memory_unseen for row in replayed()),
+    }
     for number in ROUNDS:
         rows = [row for row in replayed() if row.round == number]
         figures[f"reports_{number}"] = len(rows)
         figures[f"right_at_first_{number}"] = sum(row.report["first"] == "right" for row in rows)
         figures[f"right_now_{number}"] = sum(row.is_right for row in rows)
+        for part, about_memory in (("memory", True), ("other", False)):
+            some = [row for row in rows if row.is_about_memory == about_memory]
+            figures[f"{part}_{number}"] = len(some)
+            figures[f"{part}_right_{number}"] = sum(row.report["first"] == "right" for row in some)
     return figures
 
 

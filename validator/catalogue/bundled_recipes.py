@@ -27,7 +27,7 @@ from validator.run.settings import RunSettings, resolve
 
 
 class HoursRange(NamedTuple):
-    """Lower and upper end of the 90 % band of a run's hours."""
+    """Lower and upper end of the band of a run's hours."""
 
     low: float
     high: float

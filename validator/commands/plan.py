@@ -121,8 +121,8 @@ def command(
     lmf-recipes plan --machine 2xrtx-4090 --model qwen3-8b     how?
     lmf-recipes plan … --write mine.yaml                       the first as a recipe
 
-    Hours are those of the samples that there are, else of the recommended number, with a 90 % band; the soonest comes
-    first. Without rates of the device, ways that add less work to a step come first.
+    Hours are those of the samples that there are, else of the recommended number, from low to high: of 22 public runs
+    15 took as long. The soonest comes first. Without rates of the device, ways that add less work to a step come first.
     """
     of_one = {"--fsdp": fsdp, "--scale": scaled, "--simulate": simulate}
     if model is None and (asked := next((option for option, given in of_one.items() if given), None)):

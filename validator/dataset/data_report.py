@@ -112,8 +112,7 @@ class LongestBatchMemory:
 
 @dataclass(frozen=True)
 class RunDuration:
-    """Predicted seconds of one optimizer step and hours of the whole run on a machine, each with a 90 % prediction
-    interval."""
+    """Predicted seconds of one optimizer step and hours of the whole run on a machine, each with its band."""
 
     machine: str
     step_seconds: Band

@@ -159,7 +159,7 @@ class TimeTerm(Described):
 
 
 class Band(NamedTuple):
-    """An expected value with the low and high end of its 90 % band."""
+    """An expected value with the low and high end of its band."""
 
     low: float
     expected: float

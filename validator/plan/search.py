@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def hours(self) -> Band | None:
-        """Predicted hours of the whole run, as a 90 % band; None if they are not known."""
+        """Predicted hours of the whole run, with their band; None if they are not known."""
         return self.pace.hours if self.pace else None
 
     @property

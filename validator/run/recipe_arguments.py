@@ -181,12 +181,12 @@ class Price(NamedTuple):
     currency: str = ""
 
     def of(self, devices: int, hours: Band) -> Cost:
-        """Return the cost of a number of devices for a number of hours, with the 90 % band of the hours."""
+        """Return the cost of a number of devices for a number of hours, with the band of the hours."""
         return Cost(*hours.times(devices * self.amount), self.currency)
 
 
 class Cost(NamedTuple):
-    """Cost of a whole run: the expected amount and its 90 % band."""
+    """Cost of a whole run: the expected amount and its band."""
 
     low: float
     expected: float

@@ -75,7 +75,7 @@ def device_label(device: str) -> str:
 
 
 def stated_prediction(run: RunSettings) -> dict[str, Any] | None:
-    """Return the prediction that the header block states: memory, and the 90 % band of hours rounded to two digits.
+    """Return the prediction that the header block states: memory, and the band of hours rounded to two digits.
     Hours are left out if they are not known; None if memory is not known."""
     memory, time = predicted_memory(run), predict_training_time(run)
     if memory is None or time is None or time.hours is None:

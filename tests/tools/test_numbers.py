@@ -1,0 +1,88 @@
+"""Numbers in the prose of README and docs: each is one that a benchmark recorded (benchmarks/sentences.yaml), one that
+is computed here, one that a command of the page takes or prints, or part of a name or a definition."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import derive
+import figures
+import pytest
+from support import journeys
+
+from validator.knowledge import models, tables
+from validator.plan.base_model import SOON_HOURS
+from validator.recipe.safe_read import _MAX_BYTES
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", "README.zh.md", *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))]
+JOURNEY = re.compile(r"(?s)<!-- journey begins -->.*?<!-- journey ends -->")
+FENCE = re.compile(r"(?ms)^```.*?^```$")
+CODE_OR_ADDRESS = re.compile(r"`[^`\n]*`|\]\([^)]*\)|<!--.*?-->")
+NUMBER = re.compile(r"(?a)(?<![\w.,-])-?\d[\d,]*(?:\.\d+)?(?!\w)")
+NAMES = [
+    r"\b(?:[A-Z][\w-]*|transformers|torch|peft|accelerate|stage|before|from) v?\d[\w.]*",  # RTX 4090, transformers 5
+    r"\b\d+\.\d+\.\d+\b",  # a release
+    r"\b(?:2025|2026)\b",
+    r"\b\d+[- ]bits?\b",
+    r"\b2\^30 bytes",
+    r"\b90 % band",
+    r"over 10 % too little|少报 10 % 以上",  # the heads of a generated table
+    r"\bexit code \d",
+    r"^\| \d+(?:, \d+)* \| (?=[a-z])",  # exit codes in a table
+    r"\*\*Answers\*\* \|.*",  # exit codes in a sentence
+    r"^\d\. ",  # items of a list
+]
+NAME = re.compile("|".join(f"(?:{name})" for name in NAMES), re.M)
+
+
+def oldest_python() -> str:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return str(project["requires-python"]).removeprefix(">=")
+
+
+def llamafactory() -> object:
+    return tables.yaml_table("seen")["llamafactory"]
+
+
+# Words of pages with a number that the program or the project holds.
+COMPUTED: dict[str, Callable[[], object]] = {
+    "Python {} or later": oldest_python,
+    "Python {} 及以上": oldest_python,
+    "LLaMA-Factory {}, torch, DeepSpeed": llamafactory,
+    "LLaMA-Factory {}、torch、DeepSpeed": llamafactory,
+    "train within {} h": lambda: SOON_HOURS,
+    "{} 小时内能训练完": lambda: SOON_HOURS,
+    "all {} billion parameters": lambda: round(models.find_model("deepseek-v3").parameters / 1e9),
+    "trains a model of {:,} parameters": lambda: models.find_model("demo/tiny-qwen3").parameters,
+    "of {} MiB": lambda: _MAX_BYTES >> 20,
+}
+
+
+def loose_numbers(page: str) -> Iterator[str]:
+    """Yield each number of a page that nothing holds, with the words around it."""
+    whole = (ROOT / page).read_text("utf-8")
+    in_readme = page.startswith("README")  # whose other blocks are typed by no test
+    text = derive.BLOCK.sub("", whole)
+    text = JOURNEY.sub("", text) if in_readme else FENCE.sub("", text)
+    text = CODE_OR_ADDRESS.sub("", text)
+    for area, pages in figures.SENTENCES.items():
+        for sentence in pages.get(page, ()):
+            words = CODE_OR_ADDRESS.sub("", sentence.format_map(figures.recorded()[area])).split()
+            text = re.sub(r"\s+".join(map(re.escape, words)), "", text)
+    for sentence, value in COMPUTED.items():
+        text = text.replace(sentence.format(value()), "")
+    text = NAME.sub("", text)
+    replayed = not in_readme and ROOT / page in journeys.PAGES
+    shown = set(NUMBER.findall(" ".join(FENCE.findall(whole)))) if replayed else set()
+    for found in NUMBER.finditer(text):
+        if found[0] not in shown:
+            yield " ".join(text[max(found.start() - 40, 0) : found.end() + 30].split())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_number_of_a_page_is_held_by_nothing(page: str) -> None:
+    assert list(loose_numbers(page)) == [], "hold it by benchmarks/sentences.yaml or by COMPUTED, or leave it out"
