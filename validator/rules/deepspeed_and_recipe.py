@@ -343,7 +343,7 @@ def router_adapted_in_ddp(run: RunSettings, model: Model) -> Findings:
     """
     targets = {target.rpartition(".")[2] for target in run.args.words("lora_target")}
     routed = model.family.router == "linear" and {"all", "gate"} & targets
-    if routed and run.task.method == "lora" and run.task.trains and ddp_needs_all_gradients(run):
+    if routed and run.task.method == "lora" and run.task.trains and run.ddp_needs_all_gradients:
         found = "`lora_target` adapts the router (`gate`), whose adapter gets no gradient, which DDP refuses"
         yield "lora_target", f"{found}; name the other layers in `lora_target`, or use ZeRO-2"
 
@@ -375,13 +375,6 @@ def idle_layers_in_ddp(run: RunSettings, model: Model) -> Findings:
     """
     recomputed = run.activation_checkpointing.llamafactory_mode != "off"
     reached = run.task.method == "lora" or (run.task.method == "full" and recomputed)
-    if model.arch.mtp_layers > 0 and reached and run.task.trains and ddp_needs_all_gradients(run):
+    if model.arch.mtp_layers > 0 and reached and run.task.trains and run.ddp_needs_all_gradients:
         found = "a layer of this model never runs in training, so DDP stops at the second step"
         yield "model_name_or_path", f"{found}; set `deepspeed: deepspeed/ds_z2.json`"
-
-
-def ddp_needs_all_gradients(run: RunSettings) -> bool:
-    """True if several processes train with DDP and `ddp_find_unused_parameters` is off, so that every trained parameter
-    needs a gradient in every step."""
-    sharded = run.deepspeed or run.fsdp
-    return run.batch.world_size > 1 and not sharded and not run.args.flag("ddp_find_unused_parameters")

@@ -13,7 +13,6 @@ from validator.knowledge.tables import yaml_table
 from validator.physics import Tower, TowerWorkload, Workload
 from validator.recipe.safe_read import read_json
 from validator.rules import subjects
-from validator.rules.deepspeed_and_recipe import ddp_needs_all_gradients
 from validator.rules.fsdp_and_accelerate import wrapped_classes
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.run import multimodal
@@ -109,7 +108,7 @@ def idle_tower_in_ddp(run: RunSettings, model: Model, work: Workload) -> Finding
     Fix: freeze the tower and the projector, or ZeRO-2, which leaves parameters without gradients as they are.
     """
     recomputed = run.activation_checkpointing.llamafactory_mode != "off"
-    if not run.task.trains or not ddp_needs_all_gradients(run) or not (run.task.method == "lora" or recomputed):
+    if not run.task.trains or not run.ddp_needs_all_gradients or not (run.task.method == "lora" or recomputed):
         return
     media = run.template_media if run.task.stage != "pt" else ()
     for tower, part in zip(model.arch.towers, work.towers, strict=True):

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from validator.errors import RecipeError
 from validator.knowledge.broken_releases import BrokenReleases, broken_releases
+from validator.physics.decoder_layers import build_layers
 from validator.recipe.safe_read import read_json
+from validator.run.adapted_modules import adapted_modules
 from validator.run.settings import RunSettings
 
 # What transformers 5 calls the classes of tokenizers that no class of a model's own stands for
@@ -26,6 +28,16 @@ def _loads_under_zero3(run: RunSettings) -> bool:
     return run.zero_stage == 3 and not run.quantization.is_quantized and not run.args.flag("train_from_scratch")
 
 
+def _adapts_experts_in_ddp(run: RunSettings) -> bool:
+    """True if LoRA adapts modules of experts and every one of them needs a gradient in every step. LLaMA-Factory turns
+    the search for unused parameters off for LoRA (hparams/parser.py, get_train_args)."""
+    if run.model is None or run.task.method != "lora" or not run.task.trains or not run.ddp_needs_all_gradients:
+        return False
+    roles = adapted_modules(run, run.model, fused=False).roles
+    routed = (each for _, layer in build_layers(run.model.arch, fused=False) for each in layer.linears if each.routed)
+    return any(each.has_role(roles) for each in routed)
+
+
 def _has_new_tokenizer(run: RunSettings) -> bool:
     """True if transformers 5 saved the tokenizer in the model's folder, under a class that earlier releases lack."""
     place = run.workspace.find(f"{run.args.get('model_name_or_path')}/tokenizer_config.json")
@@ -42,6 +54,7 @@ _CONDITIONS: Mapping[str, Callable[[RunSettings], bool]] = {
     "fa2_npu": lambda run: (
         run.args.get("flash_attn") == "fa2" and run.machine is not None and run.machine.device.vendor == "ascend"
     ),
+    "experts_ddp": _adapts_experts_in_ddp,
     "fp16": lambda run: run.args.flag("fp16"),
     "saved_by_transformers_5": _has_new_tokenizer,
 }

@@ -302,6 +302,13 @@ class RunSettings:
         return DataSources(self.args, self.declared, self.evaluation, self.workspace)
 
     @property
+    def ddp_needs_all_gradients(self) -> bool:
+        """True if several processes train with DDP and `ddp_find_unused_parameters` is off, so that every trained
+        parameter needs a gradient in every step."""
+        sharded = self.deepspeed or self.fsdp
+        return self.batch.world_size > 1 and not sharded and not self.args.flag("ddp_find_unused_parameters")
+
+    @property
     def steps(self) -> int:
         """Optimizer steps of the run; 0 if the number of samples is not known. Packing puts several samples into a
         sequence, so a packed run makes fewer steps."""
