@@ -7,7 +7,7 @@ from validator.physics.saved_inputs import saved_by_norm
 from validator.physics.training_step import TrainingStep
 
 # Bytes per logit in PPO, all in fp32: a copy of the logits and their log-probabilities; beside them, for the entropy, a
-# softmax and a product, or in the backward pass the gradients of both (trl 0.9.6, trainer/ppo_trainer.py, loss).
+# softmax and a product, or in the backward pass the gradients of both (trl, trainer/ppo_trainer.py, loss).
 _PPO_LOSS_BYTES = 16.0
 
 

@@ -1,7 +1,7 @@
 """Memory and time of PPO's rollouts: the answers that the policy generates, and the passes that score them, before it
 trains on them.
 
-LLaMA-Factory's PPO trainer builds on trl 0.9.6 (train/ppo/trainer.py, CustomPPOTrainer; trl, trainer/ppo_trainer.py,
+LLaMA-Factory's PPO trainer builds on trl (train/ppo/trainer.py, CustomPPOTrainer; trl, trainer/ppo_trainer.py,
 PPOTrainer.step)."""
 
 from __future__ import annotations
