@@ -93,7 +93,7 @@ def test_the_table_is_aligned_and_complete() -> None:
     [
         (200, set()),
         (100, {"model", "method"}),
-        (80, {"model", "method", "host_gib", "samples"}),
+        (80, {"model", "method", "host_gib", "rows"}),
         (40, {*table.OPTIONAL_COLUMNS}),
     ],
 )

@@ -16,6 +16,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 from support import program
@@ -355,8 +357,10 @@ def test_without_the_extra_data_names_the_command_that_installs_it(tmp_path: Pat
 @pytest.mark.process
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "txt", "parquet"])
 def test_without_the_extra_a_copy_takes_what_is_no_table(kind: str, tmp_path: Path) -> None:
-    held = {"csv": "instruction,output\nSay hi.,hi there\n", "txt": "a text\n", "parquet": "PAR1"}
+    held = {"csv": "instruction,output\nSay hi.,hi there\n", "txt": "a text\n"}
     (tmp_path / f"a.{kind}").write_text(held.get(kind, f"{ROW}\n"))
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist([json.loads(ROW)]), tmp_path / "a.parquet")
     name = "qwen3-8b-a100-full-pt" if kind == "txt" else "qwen7b-910b-lora"
     done = without("copy", name, str(tmp_path), "--data", str(tmp_path / f"a.{kind}"))
     assert done.returncode == (1 if kind == "parquet" else 0), done.stderr

@@ -16,11 +16,13 @@ from validator.physics import Band, Estimate, trainable_parameter_count
 from validator.physics.estimate import GIB, MemoryTerm, SharedTerm
 from validator.rules.problems import is_free_of_errors
 from validator.run import calibration, training_time
+from validator.run.data_sources import RowSource
 from validator.run.launch_command import Launch
 from validator.run.named_paths import path_overrides
 from validator.run.needed_packages import needed_packages, pip_requirement
 from validator.run.prediction import predict
 from validator.run.recipe_arguments import Cost
+from validator.run.sample_counts import sample_counts
 from validator.run.settings import RunSettings
 from validator.run.simulated import SimulationFigures
 from validator.wording import four_digits, map_floats
@@ -107,12 +109,28 @@ class OptimizerStep:
 
 
 @dataclass(frozen=True)
+class TimedSamples:
+    """The samples that the steps and hours of a run belong to. `train`: samples of an epoch. `held_back`: samples of an
+    evaluation. `epochs`: passes over the data. `exact`: False if the number of samples is an estimate. `steps_exact`:
+    False if the number of steps is one, as it is if samples are packed. `source`: where the number comes from: `files`,
+    `header`, `recommended` or `published`."""
+
+    train: int
+    held_back: int
+    epochs: float
+    exact: bool
+    steps_exact: bool
+    source: RowSource
+
+
+@dataclass(frozen=True)
 class RunTime:
     """Predicted time of the run. `tokens_per_second`: over all devices, padding included. `hours`: of the whole run;
-    None if the number of samples is not known. `parts`: the parts of the expected hours. `assumed`,
-    `few_measurements_of`: what makes the band wide. `by_length`: hours by mean sample length in tokens; empty if the
-    sample lengths are known. `correction`: measured time divided by predicted time on this machine; None if nothing was
-    measured. `faster_release`: a transformers release that takes less time than one that the recipe allows."""
+    None if the number of samples is not known. `samples`: the samples that `steps` and `hours` belong to. `parts`: the
+    parts of the expected hours. `assumed`, `few_measurements_of`: what makes the band wide. `by_length`: hours by mean
+    sample length in tokens; empty if the sample lengths are known. `correction`: measured time divided by predicted
+    time on this machine; None if nothing was measured. `faster_release`: a transformers release that takes less time
+    than one that the recipe allows."""
 
     step_seconds: OptimizerStep
     tokens_per_second: float
@@ -127,6 +145,7 @@ class RunTime:
     correction: float | None = None
     by_length: dict[int, estimate.Band] = field(default_factory=dict)
     faster_release: FasterRelease | None = None
+    samples: TimedSamples | None = None
 
 
 @dataclass(frozen=True)
@@ -228,6 +247,20 @@ def predict_run_time(run: RunSettings, energy: bool = False) -> RunTime | None:
         energy_kwh=_energy_kwh(run, hours) if energy and hours else None,
         correction=correction,
         faster_release=faster_release(run, is_free_of_errors),
+        samples=_timed_samples(run, prediction.steps) if prediction.steps else None,
+    )
+
+
+def _timed_samples(run: RunSettings, steps: int) -> TimedSamples | None:
+    counts = sample_counts(run)
+    if run.data.count is None or not counts.train:
+        return None
+    epochs = max(run.args.number("num_train_epochs"), 0.0)
+    if run.args.number("max_steps") > 0:
+        epochs = steps * run.batch.effective_batch / counts.train
+    steps_exact = run.args.number("max_steps") > 0 or (counts.exact and not run.batch.packing)
+    return TimedSamples(
+        counts.train, counts.held_back, four_digits(epochs), counts.exact, steps_exact, run.data.count.source
     )
 
 

@@ -36,7 +36,8 @@ class HoursRange(NamedTuple):
 @dataclass(frozen=True)
 class CatalogueRow:
     """One recipe of the catalogue; the fields are the keys of `list --format json`. `device_gib`, `host_gib`: expected
-    memory in GiB (2^30 bytes). `hours`: the hours that the recipe's header block states for its number of samples."""
+    memory in GiB (2^30 bytes). `samples`: the recommended number. `hours`: the hours that the recipe's header block
+    states for `rows`, the rows of the data sets that the recipe names, or else for `samples`."""
 
     name: str
     summary: str | None
@@ -48,6 +49,7 @@ class CatalogueRow:
     samples: int | None
     verdict: Verdict
     hours: HoursRange | None
+    rows: int | None = None
 
 
 def recipe_names() -> list[str]:
@@ -136,6 +138,7 @@ def _catalogue_row(recipe: RunSettings) -> CatalogueRow:
         samples=recipe.declared.samples,
         verdict=prediction.verdict,
         hours=_stated_hours(recipe),
+        rows=recipe.declared.rows,
     )
 
 

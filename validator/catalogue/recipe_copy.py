@@ -21,7 +21,7 @@ from validator.recipe.yaml_writer import format_scalar
 from validator.rows.entry_inference import ROW_KINDS, TRAINABLE_STAGES
 from validator.run.dataset_registry import REGISTRY_FILE
 from validator.run.launch_command import Launch
-from validator.run.recipe_labels import prediction_line, stated_prediction
+from validator.run.recipe_labels import ROWS_REMARK, prediction_line, stated_prediction
 from validator.run.settings import RunSettings, resolve
 from validator.wording import plural
 
@@ -242,7 +242,7 @@ def _text_for_user_data(text: str, target: Path, data: UserData) -> str:
     predicted for them."""
     dataset = f"dataset: {format_scalar(data.name)}"
     text = _DATASET_LINE.sub(lambda _: dataset, _DATA_DESCRIPTION_LINES.sub("", text))
-    text = _ROWS_LINE.sub(f"# rows: {data.rows}", text)
+    text = _ROWS_LINE.sub(f"# rows: {data.rows}{ROWS_REMARK}", text)
     for written, instead in _STREAMING_REPLACEMENTS.items():
         text = re.sub(written, instead, text)
     run = resolve(parse_recipe(str(target), text))
@@ -288,7 +288,7 @@ def _row_count_notes(data: UserData, run: RunSettings) -> Iterator[str]:
     """Yield a note if the user has fewer rows than the number of samples in the recipe's header block. The note names
     the source of that number."""
     if run.declared.samples and data.rows < run.declared.samples:
-        rows = f"{data.rows:,} {plural(data.rows, 'row')}"
+        rows = f"{data.counted} {plural(data.rows, 'row')}"
         whose = run.guidance.whose(run.declared.samples) if run.guidance else None
         yield f"`{data}` holds {rows}, the recipe is made for {run.declared.samples:,}{f', {whose}' if whose else ''}"
 

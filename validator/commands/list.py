@@ -31,9 +31,9 @@ def command(machine: str | None, model: str | None, method: str | None, host_ram
     emit(rows, form, lambda rows: format_catalogue(rows, machine, model))
 
 
-COLUMNS = ("name", "model", "machine", "method", "device_gib", "host_gib", "samples", "hours", "verdict")
+COLUMNS = ("name", "model", "machine", "method", "device_gib", "host_gib", "rows", "hours", "verdict")
 # What a narrow terminal does without: the name says the method and the model's size.
-OPTIONAL_COLUMNS = ("model", "method", "host_gib", "samples", "hours")
+OPTIONAL_COLUMNS = ("model", "method", "host_gib", "rows", "hours")
 
 
 def format_catalogue(rows: Sequence[CatalogueRow], machine: str | None = None, model: str | None = None) -> str:

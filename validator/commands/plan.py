@@ -25,6 +25,7 @@ from validator.recipe.atomic_write import require_new_file
 from validator.recipe.recipe_file import RECIPE_SUFFIXES
 from validator.recipe.safe_read import expand_home
 from validator.simulation.predict import simulations_of_plan
+from validator.wording import plural
 
 if TYPE_CHECKING:
     from validator.run.user_data import UserData
@@ -72,7 +73,9 @@ def _require_new_recipe(context: click.Context, _parameter: click.Parameter, fil
     help="Such as qwen3-14b, Qwen/Qwen3-14B or a folder with config.json; without it, models are proposed.",
     shell_complete=options.complete_models,
 )
-@click.option("--samples", type=click.IntRange(1, 10**12), metavar="N", help="Good samples that you have.")
+@click.option(
+    "--samples", type=click.IntRange(1, 10**12), metavar="N", help="Good samples that you have, without --data."
+)
 @click.option(
     "--method",
     type=click.Choice(guidance.TUNING_METHODS),
@@ -127,6 +130,9 @@ def command(
     of_one = {"--fsdp": fsdp, "--scale": scaled, "--simulate": simulate}
     if model is None and (asked := next((option for option, given in of_one.items() if given), None)):
         raise click.UsageError(f"{asked} is for one model; give --model")
+    if samples and data:
+        found = f"{data.counted} {plural(data.rows, 'row')}"
+        raise click.UsageError(f"`{data}` holds {found}, and with --data the plan is for these; leave out --samples")
     stage, samples = planner.stage_and_samples(stage, samples, data)
     made_for = None if model and data else samples  # beside data of one's own the header says how many are recommended
     with options.open_session(simulate, _MAX_FURTHER_SIMULATIONS) as session:

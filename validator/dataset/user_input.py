@@ -25,6 +25,7 @@ from validator.rows.dataset_attr import entry_as_json
 from validator.rows.entry_inference import ROWS_FOR_INFERENCE, InferredEntry, template_notes
 from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry, row_counts
+from validator.run.row_counts import Rows
 from validator.run.settings import RunSettings, resolve, run_of_values
 from validator.run.user_data import UserData, describe_user_data, infer_user_entry, list_data_files
 from validator.run.workspace import Workspace
@@ -54,12 +55,11 @@ def read_user_data(path: Path, name: str | None = None) -> UserData:
     return describe_user_data(path, name, rows, partial(_count_rows, path))
 
 
-def _count_rows(path: Path) -> int:
-    """Return the number of rows in a data file or folder. Large files are estimated. Raises RecipeError if a file
-    cannot be read."""
+def _count_rows(path: Path) -> Rows:
+    """Return the rows of a data file or folder. Raises RecipeError if a file cannot be read."""
     counted = ((file, row_counts.count_rows(file)) for file in list_data_files(path))
     with naming_unreadable_file(path):
-        return sum(rows.number if rows else data_files.count_rows(file) for file, rows in counted)
+        return row_counts.sum_rows(rows or Rows(data_files.count_rows(file)) for file, rows in counted)
 
 
 @contextmanager

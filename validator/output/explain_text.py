@@ -7,7 +7,14 @@ from textwrap import wrap
 
 from validator import escaping
 from validator.advise.changes import Change, ReleaseMemory
-from validator.advise.explanation import DeviceMemoryBand, Explanation, MemoryBand, OptimizerStep, RunTime
+from validator.advise.explanation import (
+    DeviceMemoryBand,
+    Explanation,
+    MemoryBand,
+    OptimizerStep,
+    RunTime,
+    TimedSamples,
+)
 from validator.escaping import shell_quote
 from validator.output.terminal import BAR_WIDTH, draw_bar
 from validator.wording import (
@@ -81,7 +88,8 @@ def _memory(title: str, band: MemoryBand | DeviceMemoryBand | None, limit: float
             yield f"  the band is wide: few measurements of {', '.join(band.few_measurements_of)} are public"
     scale = max(band.high, limit or 0.0) or 1.0
     for name, size in rows:
-        yield f"  {term_in_words(name):<24}{size:>8.2f}  {draw_bar(size, scale)}".rstrip()
+        if round(size, 2):
+            yield f"  {term_in_words(name):<24}{size:>8.2f}  {draw_bar(size, scale)}".rstrip()
     yield f"  {'expected':<24}{band.expected:>8.2f}  {_bar_with_limit(band, limit, scale)}"
     if band.terms:
         yield _largest_memory_term(band)
@@ -210,6 +218,8 @@ def time_lines(explanation: Explanation) -> Iterator[str]:
         return
     yield ""
     yield _time_headline(time)
+    if time.samples:
+        yield _timed_samples_sentence(time.samples)
     if time.correction is not None:
         yield f"  measured here: {two_digits(time.correction)} times what is predicted, which is corrected by it"
     yield from (f"  assumed: {each}" for each in time.assumed)
@@ -221,12 +231,7 @@ def time_lines(explanation: Explanation) -> Iterator[str]:
         yield f"  by mean length: {'; '.join(runs)}"
     if time.few_measurements_of:
         yield f"  the band is wide: few times of {', '.join(time.few_measurements_of)} are public"
-    step_seconds = time.step_seconds.expected
-    digits = 2 if step_seconds >= 1 else 4
-    for name, seconds in time.step_seconds.terms.items():
-        bar = draw_bar(seconds, step_seconds)
-        yield f"  {term_in_words(name):<24}{seconds:>8.{digits}f}  {bar}".rstrip()
-    yield _largest_time_term(time.step_seconds, time)
+    yield from _step_term_lines(time)
     if faster := time.faster_release:
         slow, fast = two_digits(faster.older_seconds), two_digits(faster.newer_seconds)
         newer = f"{fast} with {faster.newer}, which runs experts together"
@@ -240,6 +245,17 @@ def time_lines(explanation: Explanation) -> Iterator[str]:
         yield f"  {'; '.join(sums)}"
 
 
+def _step_term_lines(time: RunTime) -> Iterator[str]:
+    """Yield a line for each part of a step that takes time, and a line on the largest."""
+    step_seconds = time.step_seconds.expected
+    digits = 2 if step_seconds >= 1 else 4
+    for name, seconds in time.step_seconds.terms.items():
+        if round(seconds, digits):
+            bar = draw_bar(seconds, step_seconds)
+            yield f"  {term_in_words(name):<24}{seconds:>8.{digits}f}  {bar}".rstrip()
+    yield _largest_time_term(time.step_seconds, time)
+
+
 def _time_headline(time: RunTime) -> str:
     step, rate = time.step_seconds, f"{float(f'{time.tokens_per_second:.2g}'):,.0f} tokens/s"
     each = f"{format_duration_band(step.low, step.expected, step.high)}, {rate}"
@@ -247,9 +263,27 @@ def _time_headline(time: RunTime) -> str:
         return f"time: a step takes {each}; {_HOURS_UNKNOWN}"
     hours = time.hours
     band = format_duration_range(hours.low * _SECONDS_PER_HOUR, hours.high * _SECONDS_PER_HOUR)
-    return (
-        f"time: {band}, {format_duration(hours.expected * _SECONDS_PER_HOUR)} expected: {time.steps:,} steps of {each}"
-    )
+    about = "about " if time.samples and not time.samples.steps_exact else ""
+    expected = format_duration(hours.expected * _SECONDS_PER_HOUR)
+    return f"time: {band}, {expected} expected: {about}{time.steps:,} steps of {each}"
+
+
+_SAMPLE_SOURCES = {
+    "files": "counted in your files",
+    "header": "`rows` in the header block",
+    "recommended": "the number that the header block recommends",
+    "published": "as published of the data sets",
+}
+
+
+def _timed_samples_sentence(samples: TimedSamples) -> str:
+    """Return a line that says for which samples the steps and the time are, and where their number comes from."""
+    about, source = ("" if samples.exact else "about "), _SAMPLE_SOURCES[samples.source]
+    if samples.source == "files" and not samples.exact:
+        source = "estimated from your files"
+    held_back = f" and {samples.held_back:,} for evaluation" if samples.held_back else ""
+    epochs = f"{samples.epochs:.3g} {'epoch' if samples.epochs == 1 else 'epochs'}"
+    return f"  for {about}{samples.train:,} samples{held_back} ({source}), {epochs}"
 
 
 def _largest_time_term(step: OptimizerStep, time: RunTime) -> str:

@@ -105,7 +105,8 @@ def _format_money(row: ScaleRow | PlanRow) -> str:
 def _plan_sentences(row: PlanRow) -> Iterator[str]:
     yield f"{f'with {row.zero}, ' if row.zero else ''}gives up: {row.gives_up}"
     if row.hours:
-        samples = f" for {row.samples:,} samples" if row.samples else ""
+        steps = f" in {row.steps:,} steps" if row.steps else ""
+        samples = f" for {row.samples:,} samples{steps}" if row.samples else ""
         devices = f"{two_digits(row.device_hours)} device hours" if row.device_hours else ""
         spent = ", ".join(filter(None, (devices, _format_money(row))))
         time = format_duration(3600 * row.hours.expected)

@@ -155,7 +155,8 @@ class MachineRow:
 @dataclass(frozen=True)
 class PlanRow:
     """A run that fits, and what it gives up. `zero`: its DeepSpeed file. `set`: the recipe's settings. `speed`: the
-    speed class of the search. `hours`: time for the samples; None if no rates are published for the device.
+    speed class of the search. `samples`: rows of the user's own data, or else the number that is planned for. `hours`,
+    `steps`: of all epochs over these samples; None if no rates are published for the device.
     `by_length`: hours by mean sample length in tokens; empty if the sample lengths are known."""
 
     method: str
@@ -179,6 +180,7 @@ class PlanRow:
     bottleneck: TimeTerm | None
     money: Cost | None
     by_length: Mapping[int, Band]
+    steps: int | None
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,7 @@ def _plan_row(plan: Plan) -> PlanRow:
         learning_rate=draft.rates["learning_rate"]["default"],
         epochs=draft.rates["epochs"]["default"],
         cutoff_len=draft.length,
-        samples=draft.planned_samples,
+        samples=draft.run.data.rows or draft.planned_samples,
         set={**draft.run.args.values, "output_dir": draft.output},
         gives_up=", ".join(_what_is_given_up(plan)) or "nothing",
         nearest=nearest_recipe(draft),
@@ -296,6 +298,7 @@ def _plan_row(plan: Plan) -> PlanRow:
         bottleneck=plan.pace.step.bottleneck if plan.pace else None,
         money=_rounded_cost(plan),
         by_length=map_floats(plan.by_length, four_digits),
+        steps=plan.pace.steps if plan.pace else None,
     )
 
 

@@ -73,7 +73,7 @@ def _header_lines(draft: NewRecipe, planned: bool) -> Iterator[tuple[str, Any]]:
         "network": machine.network,
         "price": machine.price,
         "samples": draft.planned_samples,
-        "rows": header.get("rows"),
+        "rows": header.get("rows") or _own_rows(draft),
         "lengths": header.get("lengths"),
         "packages": draft.packages and f"[{', '.join(draft.packages)}]",
         "transformers": draft.transformers,
@@ -83,6 +83,11 @@ def _header_lines(draft: NewRecipe, planned: bool) -> Iterator[tuple[str, Any]]:
         yield "predicted", recipe_labels.prediction_line(prediction)
     if planned:
         yield "origin", f"plan of llamafactory-recipes {__version__}"
+
+
+def _own_rows(draft: NewRecipe) -> str | None:
+    rows = draft.run.data.local_rows if draft.own_datasets else None
+    return f"{rows}{recipe_labels.ROWS_REMARK}" if rows else None
 
 
 def _summary(draft: NewRecipe) -> str:

@@ -16,6 +16,8 @@ from validator.run.hyperparameters import Evaluation
 from validator.run.recipe_arguments import Arguments, Declared
 from validator.run.workspace import Workspace
 
+RowSource = Literal["files", "header", "recommended", "published"]
+
 
 class RowCount(NamedTuple):
     """Number of rows. `exact`: the number is counted or stated; False for an estimate. `source`: where it comes from:
@@ -23,10 +25,7 @@ class RowCount(NamedTuple):
 
     number: int
     exact: bool
-    source: Literal["files", "header", "recommended", "published"]
-
-    def __str__(self) -> str:
-        return f"{self.number:,}" if self.exact else f"about {self.number:,}"
+    source: RowSource
 
 
 class DataSources:
@@ -123,7 +122,7 @@ class DataSources:
         if self._declared.samples is not None:
             most = int(self._args.number("max_samples")) * max(len(self.datasets), 1)  # holds for each data set
             samples = self._declared.samples
-            return RowCount(min(samples, most) if most > 0 else samples, False, "recommended")
+            return RowCount(min(samples, most) if most > 0 else samples, True, "recommended")
         return RowCount(self.published_rows, True, "published") if self.published_rows else None
 
     @property

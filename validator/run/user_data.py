@@ -19,6 +19,7 @@ from validator.rows.dataset_attr import MODALITIES
 from validator.rows.entry_inference import InferredEntry, UnknownFormError, infer_entry, recipe_notes
 from validator.rows.outcomes import first_fatal_row
 from validator.run import dataset_registry, row_counts
+from validator.run.row_counts import Rows
 from validator.run.settings import RunSettings
 
 
@@ -32,7 +33,7 @@ class UserData:
     name: str
     form: InferredEntry
     notes: tuple[str, ...]
-    count_rows: Callable[[], int]
+    count_rows: Callable[[], Rows]
 
     def __str__(self) -> str:
         return str(self.path)
@@ -61,9 +62,14 @@ class UserData:
             raise RecipeError(f"`{self}` holds {what}, and {run.model_name} takes none; choose a model for {what}")
 
     @cached_property
-    def rows(self) -> int:
-        """Number of rows; an estimate for large files."""
+    def counted(self) -> Rows:
+        """The rows of all files, and whether their number is exact."""
         return self.count_rows()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows; an estimate for very large files."""
+        return self.counted.number
 
 
 def read_user_data(path: Path) -> UserData | None:
@@ -71,17 +77,17 @@ def read_user_data(path: Path) -> UserData | None:
     cannot read the data (a table such as Parquet, or a compressed file). Raises RecipeError if the files cannot be
     read, or LLaMA-Factory cannot train on their rows."""
     counted = [row_counts.count_rows(file) for file in list_data_files(path)]
-    if not all(counted):
+    if any(each is None or (each.number and not each.head) for each in counted):
         return None
     rows = row_counts.sum_rows(filter(None, counted))
     if rows.problem or not rows.head:
         raise RecipeError(rows.problem or f"`{path}` holds no row")
-    return describe_user_data(path, None, rows.head, lambda: rows.number)
+    return describe_user_data(path, None, rows.head, lambda: rows)
 
 
-def describe_user_data(path: Path, name: str | None, rows: Sequence[Row], count_rows: Callable[[], int]) -> UserData:
+def describe_user_data(path: Path, name: str | None, rows: Sequence[Row], count_rows: Callable[[], Rows]) -> UserData:
     """Return the description of a file or folder of data. `name`: the data set's name; None to make a name of the
-    file's name. `rows`: the first rows. `count_rows`: returns the number of rows. Raises RecipeError if no
+    file's name. `rows`: the first rows. `count_rows`: counts the rows. Raises RecipeError if no
     dataset_info.json entry fits the rows, or if LLaMA-Factory would stop at one of them."""
     inferred = infer_user_entry(path, rows)
     if why := first_fatal_row(inferred.attr, inferred.stage, rows):
