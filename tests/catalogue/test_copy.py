@@ -73,6 +73,26 @@ def test_a_file_keeps_the_name_it_is_given(here: Path, dest: str) -> None:
     assert (here / dest).parent.joinpath("deepspeed/ds_z3.json").is_file()
 
 
+@pytest.mark.parametrize("word", [NAME, f"recipes/{NAME}.yaml", f"{NAME}.yaml"])
+@pytest.mark.parametrize(("dest", "around"), [("recipes/", "."), ("recipes/mine.yaml", "."), ("lab/recipes", "lab")])
+def test_what_a_recipe_in_recipes_reads_lies_beside_that_folder(here: Path, word: str, dest: str, around: str) -> None:
+    placed = copy_recipe(word, dest)
+    assert (placed.folder, placed.start.parts[0]) == (here / around, "recipes")
+    assert {str(path.relative_to(here / around)) for path in placed.files} == {
+        "deepspeed/ds_z3.json",
+        "data/dataset_info.json",
+    }
+    assert problems(placed.recipe) <= problems(bundled_recipes.recipe_path(NAME))
+
+
+@pytest.mark.usefixtures("here")
+def test_a_file_of_ones_own_is_not_taken_for_the_catalogues() -> None:
+    placed = copy_recipe(NAME, "recipes/")
+    with pytest.raises(RecipeError, match=f"is a file of yours, .* give `{NAME}`"):
+        copy_recipe(f"recipes/{NAME}.yaml", "other/")
+    assert copy_recipe(NAME, "other/").recipe != placed.recipe
+
+
 @pytest.mark.parametrize(("root", "name"), [(catalogue_root(), "qwen72b-a100x16-full-offload"), ONE_DEVICE])
 def test_the_command_in_a_copy_is_for_the_copy(
     here: Path, monkeypatch: pytest.MonkeyPatch, root: Path, name: str

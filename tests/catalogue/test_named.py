@@ -47,7 +47,8 @@ def test_a_name_brings_its_own_paths_and_the_users_count_from_here(
     given: tuple[str, ...], overrides: tuple[str, ...]
 ) -> None:
     assert locate_recipe(NAME, given) == (str(bundled_recipes.recipe_path(NAME)), overrides)
-    assert locate_recipe(f"{NAME}.yaml", given) == locate_recipe(NAME, given)
+    for word in (f"{NAME}.yaml", f"./{NAME}.yml", f"recipes/{NAME}.yaml", f"./recipes/{NAME}"):
+        assert locate_recipe(word, given) == locate_recipe(NAME, given)
 
 
 def test_from_the_catalogues_home_a_name_is_the_file_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,11 +56,15 @@ def test_from_the_catalogues_home_a_name_is_the_file_there(monkeypatch: pytest.M
     assert locate_recipe(NAME, ["bf16=true"]) == (f"recipes/{NAME}.yaml", ("bf16=true",))
 
 
-@pytest.mark.parametrize("path", [NAME, f"{NAME}.yaml", "folder", "-", "missing/x.yaml", "x.yaml", "x.jsonl"])
+@pytest.mark.parametrize(
+    "path", [NAME, f"{NAME}.yaml", f"recipes/{NAME}.yaml", "folder", "-", "missing/x.yaml", "x.yaml", "x.jsonl"]
+)
 def test_paths_stay_as_they_are(here: Path, path: str) -> None:
     (here / NAME).write_text("")
     (here / f"{NAME}.yaml").write_text("")
     (here / "folder").mkdir()
+    (here / "recipes").mkdir()
+    (here / f"recipes/{NAME}.yaml").write_text("")
     assert locate_recipe(path, ["a=1"]) == (path, ("a=1",))
 
 
@@ -68,6 +73,10 @@ def test_paths_stay_as_they_are(here: Path, path: str) -> None:
     [
         ("qwen3-8b-a100-ful", f"is no file, and no recipe of the catalogue; did you mean `{NAME}`?"),
         ("qwen3-8b-a100-ful.yaml", f"did you mean `{NAME}`?"),
+        ("recipes/qwen3-8b-a100-ful.yaml", f"did you mean `{NAME}`?"),
+        ("recipes/qwen32b-910b-lor.yaml", "did you mean `qwen32b-910b-lora`?"),
+        (f"other/{NAME}.yaml", f"the catalogue's is `{NAME}`, without a folder"),
+        (f"/home/me/recipes/{NAME}.yaml", f"the catalogue's is `{NAME}`, without a folder"),
         (
             "qwen3-8b",
             "is no file, and no recipe of the catalogue; it is a model: see `lmf-recipes list --model qwen3-8b`",

@@ -18,12 +18,15 @@ from validator.knowledge.path_keys import READ_KEYS
 from validator.physics.estimate import GIB
 from validator.recipe import recipe_file, safe_read
 from validator.recipe.known_folders import catalogue_root
-from validator.recipe.recipe_file import Document, load_recipe
+from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe
 from validator.recipe.suggestions import suggest
 from validator.run.prediction import predict
 from validator.run.recipe_arguments import finite_number
 from validator.run.recipe_labels import catalogue_name, method_name
 from validator.run.settings import RunSettings, resolve
+
+# Folders of the catalogue.
+RECIPES_FOLDER, DEEPSPEED_FOLDER = "recipes", "deepspeed"
 
 
 class HoursRange(NamedTuple):
@@ -54,23 +57,38 @@ class CatalogueRow:
 
 def recipe_names() -> list[str]:
     """Return the names of all recipes of the catalogue, without suffix, sorted."""
-    with os.scandir(catalogue_root() / "recipes") as entries:
+    with os.scandir(catalogue_root() / RECIPES_FOLDER) as entries:
         return sorted(each.name.removesuffix(".yaml") for each in entries if each.name.endswith(".yaml"))
 
 
-def recipe_path(name: str) -> Path:
-    """Return the file of the catalogue recipe with this name. Raises RecipeError with a suggestion if there is no such
-    recipe."""
-    stem = name.removesuffix(".yaml")
-    if stem not in recipe_names():
-        raise RecipeError(f"no recipe `{stem}` in the catalogue{hint_for_unknown_name(stem, deepspeed_file_names())}")
-    return catalogue_root() / "recipes" / f"{stem}.yaml"
+def find_recipe_name(word: str) -> str | None:
+    """Return the name of the catalogue recipe that `NAME`, `NAME.yaml` or `recipes/NAME.yaml` means; None if it means
+    none."""
+    path = Path(word)
+    name = _recipe_name(path)
+    return name if str(path.parent) in (".", RECIPES_FOLDER) and name in recipe_names() else None
+
+
+def _recipe_name(path: Path) -> str:
+    return path.stem if path.suffix in RECIPE_SUFFIXES else path.name
+
+
+def recipe_path(word: str) -> Path:
+    """Return the file of the catalogue recipe that `NAME`, `NAME.yaml` or `recipes/NAME.yaml` means. Raises RecipeError
+    with a suggestion if there is no such recipe."""
+    name = find_recipe_name(word)
+    if name is None:
+        hint = hint_for_unknown_name(_recipe_name(Path(word)), deepspeed_file_names())
+        raise RecipeError(f"no recipe `{word}` in the catalogue{hint}")
+    return catalogue_root() / RECIPES_FOLDER / f"{name}.yaml"
 
 
 def hint_for_unknown_name(name: str, other_names: Sequence[str] = ()) -> str:
-    """Return a hint to append to the message for an unknown recipe name. If a model has this name, the hint is the
-    command that lists its recipes; otherwise the most similar recipe or name of `other_names`, or else the command that
-    lists all recipes."""
+    """Return a hint to append to the message for an unknown recipe name. If a recipe has exactly this name, the hint is
+    that name. If a model has it, the hint is the command that lists its recipes; otherwise the most similar recipe or
+    name of `other_names`, or else the command that lists all recipes."""
+    if name in recipe_names():
+        return f"; the catalogue's is `{name}`, without a folder"
     try:
         if models.find_model_by_any_name(name).id:
             return f"; it is a model: see `lmf-recipes list --model {name}`"
@@ -83,7 +101,7 @@ def resolved_recipes(host_ram_gib: float | None = None) -> Iterator[RunSettings]
     """Yield the run of every catalogue recipe on its own machine, in the order of the recipes' names. `host_ram_gib`:
     main memory per node; None means the machine's usual memory."""
     for each in recipe_names():
-        yield resolve(load_recipe(str(catalogue_root() / "recipes" / f"{each}.yaml")), host_ram_gib=host_ram_gib)
+        yield resolve(load_recipe(str(catalogue_root() / RECIPES_FOLDER / f"{each}.yaml")), host_ram_gib=host_ram_gib)
 
 
 def catalogue_rows(
@@ -149,9 +167,6 @@ def _stated_hours(recipe: RunSettings) -> HoursRange | None:
     return HoursRange(low, high) if low is not None and high is not None else None
 
 
-DEEPSPEED_FOLDER = "deepspeed"
-
-
 def deepspeed_file_names() -> list[str]:
     """Return the names of all DeepSpeed files of the catalogue, sorted."""
     return sorted(path.name for path in (catalogue_root() / DEEPSPEED_FOLDER).glob("*.json"))
@@ -183,16 +198,17 @@ def locate_recipe(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
 
 def locate_file(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
     """Return the file for which the argument RECIPE of a command stands, with the overrides to apply: an existing file,
-    or else the catalogue recipe of that name. Any other path is returned unchanged; whoever reads it reports that it
-    does not exist. Raises RecipeError with a hint if a word without suffix, or a name similar to a recipe's, is neither
-    a file nor a catalogue recipe."""
+    or else the catalogue recipe that it means (`find_recipe_name`). Any other path is returned unchanged; whoever reads
+    it reports that it does not exist. Raises RecipeError with a hint if a word without suffix, or a name similar to a
+    recipe's, is neither a file nor a catalogue recipe."""
     if recipe == "-" or os.access(recipe, os.F_OK):
         return LocatedRecipe(recipe, tuple(overrides))
-    name = recipe.removesuffix(".yaml")
-    if name not in recipe_names():
-        word = recipe == Path(recipe).name and not Path(recipe).suffix
-        if word or suggest(name, recipe_names()):
-            hint = hint_for_unknown_name(name)
+    name = find_recipe_name(recipe)
+    if name is None:
+        path = Path(recipe)
+        word = recipe == path.name and not path.suffix
+        if word or _recipe_name(path) in recipe_names() or suggest(_recipe_name(path), recipe_names()):
+            hint = hint_for_unknown_name(_recipe_name(path))
             raise RecipeError(f"`{recipe}` is no file, and no recipe of the catalogue{hint}")
         return LocatedRecipe(recipe, tuple(overrides))
     file = recipe_path(name)

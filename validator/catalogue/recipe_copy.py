@@ -26,7 +26,7 @@ from validator.run.settings import RunSettings, resolve
 from validator.wording import plural
 
 from . import bundled_recipes
-from .bundled_recipes import DEEPSPEED_FOLDER
+from .bundled_recipes import DEEPSPEED_FOLDER, RECIPES_FOLDER
 
 if TYPE_CHECKING:
     from validator.run.user_data import UserData
@@ -76,11 +76,17 @@ def install_recipe(
 
 def run_folder(target: Path) -> Path:
     """Return the folder from which to start a run of this recipe, to which the recipe's relative paths refer. This is
-    the working directory if it contains the recipe and already holds a dataset_info.json or DeepSpeed files; otherwise
-    the recipe's own folder."""
+    the working directory if it contains the recipe and already holds a dataset_info.json or DeepSpeed files. Otherwise
+    it is the recipe's own folder, or the folder around it if that is called recipes/, as in the catalogue."""
     recipe_folder, cwd = target.parent.resolve(), Path.cwd()
-    project = (cwd / "data" / REGISTRY_FILE).exists() or (cwd / "deepspeed").is_dir()
-    return cwd if project and recipe_folder.is_relative_to(cwd) else recipe_folder
+    if _is_project(cwd) and recipe_folder.is_relative_to(cwd):
+        return cwd
+    below = recipe_folder.name == RECIPES_FOLDER and recipe_folder != cwd and not _is_project(recipe_folder)
+    return recipe_folder.parent if below else recipe_folder
+
+
+def _is_project(folder: Path) -> bool:
+    return (folder / "data" / REGISTRY_FILE).exists() or (folder / DEEPSPEED_FOLDER).is_dir()
 
 
 def _require_no_space(start: Path, text: str) -> None:
@@ -220,8 +226,13 @@ def copy_recipe(name: str, dest: str, own: UserData | None = None) -> InstalledR
     """Write a catalogue recipe and the files that it reads. If the recipe starts from an adapter that another catalogue
     recipe trains, write that recipe, too. `dest`: a file or a folder. `own`: the user's data, which replace the
     recipe's data sets. A copy under another name gets an `output_dir` of that name. Raises RecipeError if a file with
-    other content is in the way, or if the recipe's stage or template cannot train on the user's rows."""
+    other content is in the way, if `name` is the user's own file, or if the recipe's stage or template cannot train on
+    the user's rows."""
     source = bundled_recipes.recipe_path(name)
+    if name != source.stem and safe_read.path_kind(name) and Path(name).resolve() != source.resolve():
+        raise RecipeError(
+            f"`{name}` is a file of yours, and `copy` takes recipes of the catalogue: give `{source.stem}`, or use cp"
+        )
     target = _target_path(dest, source.name)
     document = load_recipe(str(source))
     text = with_origin(document.text, source.stem)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from validator.catalogue.bundled_recipes import locate_recipe
+from validator.catalogue.bundled_recipes import RECIPES_FOLDER, find_recipe_name, locate_recipe
 from validator.finding import Verdict
 from validator.physics.estimate import GIB
 from validator.recipe.known_folders import catalogue_root
@@ -52,7 +52,7 @@ def compare_recipes(name: str, path: str) -> Comparison:
     if _output_dir_is_recipe_name(before) and _output_dir_is_recipe_name(after):
         old, new = ({key: value for key, value in each.items() if key != "output_dir"} for each in (old, new))
     return Comparison(
-        recipe=name.removesuffix(".yaml"),
+        recipe=find_recipe_name(name) or name.removesuffix(".yaml"),
         path=after.workspace.recipe,
         changed={key: (old[key], new[key]) for key in old if key in new and old[key] != new[key]},
         added={key: new[key] for key in new if key not in old},
@@ -66,7 +66,7 @@ def _resolve_as_written(recipe: str) -> RunSettings:
     """Return the run of a recipe, without making its paths absolute. A recipe of the catalogue reads the catalogue's
     DeepSpeed file."""
     resolved = resolve(load_valid_recipe(locate_recipe(recipe).path))
-    if Path(resolved.workspace.recipe).absolute().parent == catalogue_root() / "recipes":
+    if Path(resolved.workspace.recipe).absolute().parent == catalogue_root() / RECIPES_FOLDER:
         return replace(resolved, workspace=replace(resolved.workspace, folders=(catalogue_root(),)))
     return resolved
 
