@@ -25,6 +25,7 @@ _TRAINED_RECIPE = (
     r"(?:llamafactory-cli|lmf) +train(?: |\\\n)+[\"']?([\w./@%+,=:~-]+\.(?:ya?ml|json))\b|"
     r"(?:src/)?train(?:_bash)?\.py(?: |\\\n)+[\"']?([\w./@%+,=:~-]+\.(?:ya?ml|json))\b"
 )
+_EVAL_COMMAND = r"(?:llamafactory-cli|lmf) +eval\b|\bsrc/evaluate\.py\b"
 _TRAIN_OPTIONS = r"(?:(?:llamafactory-cli|lmf) +train|train(?:_bash)?\.py)\b((?:[^\n]*\\\n)*[^\n]*)"
 
 
@@ -135,6 +136,8 @@ def _has_form(outline: Outline, row: Mapping[str, Any]) -> bool:
 
 
 def _holds_keys(keys: frozenset[str], row: Mapping[str, Any]) -> bool:
+    if keys & {*row.get("unless", ())}:
+        return False
     return any(all(_holds_key(keys, name) for name in names.split()) for names in row.get("keys", ()))
 
 
@@ -184,6 +187,8 @@ def _training_by_script(text: str) -> Iterator[tuple[str, str]]:
     """Yield how a shell script trains, as text for a message, and what to check in its place."""
     text = re.sub(r"(?m)^[ \t]*#[^\n]*", "", text)
     trained = re.search(_TRAINED_RECIPE, text)
+    if re.search(_EVAL_COMMAND, text):
+        yield " that runs `llamafactory-cli eval`", _row("advice")["eval"]
     if trained and len(path := trained[1] or trained[2]) <= _MAX_TRAINED:
         yield f" that trains `{path}`", f"check that: `lmf-recipes check {path}`"
     command = re.search(_TRAIN_OPTIONS, text)

@@ -58,7 +58,7 @@ def _evaluates(run: RunSettings) -> bool:
 
 
 def _generates(run: RunSettings) -> bool:
-    return run.evaluation.generates_text or run.task.stage == "ppo"
+    return run.evaluation.generates_text or run.task.stage == "ppo" or run.task.is_for_other_command
 
 
 def _reports_to(run: RunSettings, tracker: str = "") -> bool:

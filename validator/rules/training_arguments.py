@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from validator.knowledge.path_keys import PATH_KEY_NAMES
 from validator.recipe.suggestions import unknown_name
-from validator.rules.recipe_schema import belongs_to_other_command
 from validator.rules.rule import ERROR, NOTE, WARNING, FailsAt, Findings, remove_keys, rule, set_value
 from validator.run.settings import RunSettings
 
@@ -38,15 +37,15 @@ def model_missing(run: RunSettings) -> Findings:
 
 @rule("TRA002", WARNING)
 def nothing_trained(run: RunSettings) -> Findings:
-    """The recipe does not ask for training.
+    """The recipe has data or training arguments, and does not ask for training.
 
     Why: `do_train` is false by default; LLaMA-Factory reads the data, loads the model and ends with exit code 0, having
-    trained nothing.
-    Source: llamafactory/train/sft/workflow.py:run_sft, transformers/training_args.py:TrainingArguments.do_train
+    trained nothing. A file without data and without training arguments is one for chat or export.
+    Source: llamafactory/train/sft/workflow.py:run_sft, transformers/training_args.py:TrainingArguments.do_train,
+    llamafactory/hparams/parser.py:_parse_infer_args
     Fix: `do_train: true`.
     """
-    other_command = any(map(belongs_to_other_command, run.args.values))  # to chat, or SCH007
-    if not run.task.has_work and not other_command and not run.args.is_set("infer_backend"):
+    if not run.task.has_work and not run.task.is_for_other_command:
         yield "do_train", "`do_train` is not set, so the model is loaded and nothing is trained; set `do_train: true`"
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from typing import Literal, NamedTuple
 
+from validator.knowledge import tables
 from validator.knowledge.devices import Machine
 from validator.physics.workload import Checkpointing, Precision
 
 from .fsdp import AccelerateFile, Fsdp
 from .recipe_arguments import Arguments, HeaderLengths
 
+_DATA_KEYS = ("dataset", "eval_dataset")
 # What `val_size` must exceed to hold anything back (hparams/data_args.py).
 _LEAST_VAL_SIZE = 1e-6
 
@@ -29,6 +31,7 @@ class Task(NamedTuple):
     trains: bool
     has_work: bool
     is_inference_only: bool
+    is_for_other_command: bool
     targets_all_linear: bool
     uses_preference_pairs: bool
     uses_asft_loss: bool
@@ -81,6 +84,18 @@ def read_evaluation(args: Arguments) -> Evaluation:
     )
 
 
+def _is_for_other_command(args: Arguments) -> bool:
+    """True if a recipe without `do_train` is not meant for `train`: it sets a key that only chat or export reads, or a
+    template, and neither data nor any key of the training arguments, all of which chat and export refuse
+    (hparams/parser.py, _parse_infer_args)."""
+    entries = tables.json_table("arguments")["arguments"]
+    if any(entries.get(key, {}).get("command") for key in args.values):
+        return True
+    return args.is_set("template") and not any(
+        key in _DATA_KEYS or entries.get(key, {}).get("group") == "training" for key in args.values
+    )
+
+
 def read_task(args: Arguments, evaluation: Evaluation) -> Task:
     """Return the stage and method of a run and what follows from them. The field `trains` is the value of `do_train`,
     which is false by default (train/*/workflow.py). The field `has_work` is True if the run trains, evaluates or
@@ -89,7 +104,7 @@ def read_task(args: Arguments, evaluation: Evaluation) -> Task:
     trains = args.flag("do_train")
     has_work = trains or evaluation.runs or evaluation.predicts or stage == "ppo"
     # Meant to train nothing: to evaluate, to predict, or, of the other commands, to chat or to export.
-    elsewhere = not has_work and (args.is_set("infer_backend") or args.is_set("export_dir"))
+    elsewhere = not has_work and _is_for_other_command(args)
     otherwise = "do_train" in args.values or args.flag("do_eval") or evaluation.predicts
     # The ASFT loss compares with a reference (train/sft/workflow.py).
     asft = stage == "sft" and args.flag("use_asft_loss")
@@ -108,6 +123,7 @@ def read_task(args: Arguments, evaluation: Evaluation) -> Task:
         trains=trains,
         has_work=has_work,
         is_inference_only=not trains and (otherwise or elsewhere),
+        is_for_other_command=elsewhere,
         targets_all_linear=args.words("lora_target") in ((), ("all",)),  # alone, it means all (model/adapter.py)
         uses_preference_pairs=stage in ("rm", "dpo"),  # both answers in one batch (data/collator.py)
         uses_asft_loss=asft,
