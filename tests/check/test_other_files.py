@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from validator import api
-from validator.check import checking
+from validator.check import checking, find_files
 from validator.check.autofix import CheckOptions, FixRequest, fix_subject
 from validator.check.suppression import Selection
 from validator.finding import Severity
@@ -77,6 +77,32 @@ def test_a_comment_in_a_registry_is_no_entry() -> None:
 def test_a_broken_registry_and_one_by_another_name() -> None:
     assert found("dataset_info.json", '{"a": {"file_name": "a.json"},}') == ["PTH102 error 1:31"]
     assert found("sets.json", '{"a": {"file_name": "a.json"}}') == ["LOA013 note 1:1"]
+
+
+REGISTRIES = {
+    "formatting": ('{"a": {"file_name": "a.json", "formatting": "sharegptt"}}', ["LOA013", "PTH108"]),
+    "comma": ('{\n  "a": {\n    "file_name": "a.json",\n  }\n}\n', ["PTH102"]),
+    "comment": ('{"a": {"file_name": "a.json"}} // mine', ["PTH102"]),
+    "half": ('{"a": {"file_name": "a.json"', ["PTH102"]),
+    "mark": ('\ufeff{"a": {"file_name": "a.json"}}', ["PTH102"]),
+    "no braces": ('  "a": {"file_name": "a.json"}\n', ["PTH102"]),
+    "yaml": ("a: {file_name: a.json}\n", ["PTH102"]),
+    "list": ('[{"a": {"file_name": "a.json"}}]', ["PTH102"]),
+    "nothing": ("", ["PTH102"]),
+    "other key": ('{"a": {"file": "a.json", "formatting": "alpaca"}}', ["PTH104"]),
+    "no source": ('{"a": {"formatting": "sharegpt"}}', ["PTH104"]),
+    "many comments": ('{"_1": "", "_2": "", "_3": "", "a": {"formatting": "sharegpt"}}', ["PTH104"]),
+    "saved by datasets": ('{"builder_name": "json", "features": {"columns": {}}, "splits": {}}', []),
+    "of another program": ('{"name": "x", "licences": []}', []),
+}
+
+
+@pytest.mark.parametrize(("text", "codes"), REGISTRIES.values(), ids=REGISTRIES)
+def test_a_commit_has_its_registry_judged_though_no_recipe_names_it(text: str, codes: list[str]) -> None:
+    Path("data").mkdir()
+    Path("data/dataset_info.json").write_text(text, "utf-8")
+    judged = find_files.files_to_check(["data/dataset_info.json"])
+    assert sorted({each.code for path in judged for each in checking.check_file(path).diagnostics}) == codes
 
 
 ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: {}\nnum_processes: 8\n{}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -57,4 +58,7 @@ def test_yaml_faults(tmp_path: Path, text: str, says: str) -> None:
 def test_json_with_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b'\xef\xbb\xbf{"a": 1}')
-    assert read_json(str(path)) == {"a": 1}
+    with pytest.raises(json.JSONDecodeError), path.open(encoding="utf-8") as stream:
+        json.load(stream)  # as LLaMA-Factory, accelerate and transformers read their files
+    with pytest.raises(RecipeError, match="it begins with a byte order mark"):
+        read_json(str(path))

@@ -43,8 +43,8 @@ def check_files(
     """Return all findings of all subjects. A subject is a file, a folder (for the files in it that are judged), `-` for
     standard input, or a document that has been read already. `machine`, `host_ram_gib`: judge for this machine
     and main memory instead of the recipe's. `trial`: a function that adds simulations to a run; None for no simulation.
-    `installed`: releases of packages that the run will find, by name, if the recipe's header block names none. Never
-    raises."""
+    `installed`: fields for the header block of recipes that lack them: releases of packages that the run will find, and
+    `base`, the model that unknown models come from. Never raises."""
 
     def report(one: str | Document | FileReport) -> FileReport:
         if isinstance(one, FileReport):
@@ -99,13 +99,23 @@ def check_document(
     if may_be_json and not document.header and file_kinds.is_strange(document.text):
         return unrecognised_report(document.path)
     if document.judgeable and document.values:
-        document = with_missing_header_fields(document, installed)
+        document = _with_fields_it_lacks(document, installed)
         return check_recipe(document, machine, host_ram_gib, trial, guarded)[0]
     report = FileReport(document.path, sort_findings(document.problems), sources={document.path: document.text})
     report.kind = file_kinds.RECIPE if document.text.strip() else file_kinds.UNKNOWN
     if document.judgeable:
         report.diagnostics.append(Diagnostic("LOA006", Severity.ERROR, "holds no key; a recipe needs at least a model"))
     return report
+
+
+def _with_fields_it_lacks(document: Document, fields: Mapping[str, str]) -> Document:
+    """Return a copy of the recipe whose header block gets each of `fields` that it lacks: `base` only if its model is
+    not known otherwise."""
+    others = {name: value for name, value in fields.items() if name != "base"}
+    document = with_missing_header_fields(document, others)
+    if "base" in fields and resolve(document).model_problem:
+        return with_missing_header_fields(document, {"base": fields["base"]})
+    return document
 
 
 def check_recipe(
@@ -224,9 +234,8 @@ def reasons_not_judged(run: RunSettings, tried: bool = False) -> Iterator[NotJud
         yield NotJudged(_NO_MACHINE, _NO_MACHINE)
     if run.model_problem:
         code = "FIT005" if run.machine and not tried else ""
-        yield NotJudged(
-            "model not known", "model not known" if run.machine else clip(run.model_problem, _MAX_MODEL_PROBLEM), code
-        )
+        reason = "model not known" if run.machine else clip(run.model_problem, _MAX_MODEL_PROBLEM)
+        yield NotJudged("model not known, --base NAME names it", reason, code)
     if run.task.is_inference_only:
         yield NotJudged("nothing is trained", "nothing is trained: the formulas are of training")
     if engine and engine.problem:

@@ -16,6 +16,7 @@ from validator.check.suppression import Selection, parse_codes
 from validator.commands import check_files, options
 from validator.errors import RecipeError
 from validator.finding import Report
+from validator.knowledge import models, unknown_models
 from validator.output import findings as reports
 
 
@@ -28,6 +29,13 @@ def _require_known_codes(
         return parse_codes(words)
     except RecipeError as err:
         raise click.UsageError(str(err)) from None
+
+
+def _require_known_model(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    """Return the model's name unchanged. Raises click.UsageError if the model is not known."""
+    if name is not None and models.find_known_model(name) is None:
+        raise click.UsageError(unknown_models.unknown_base_message(name))
+    return name
 
 
 @click.command("check")
@@ -46,6 +54,9 @@ def _require_known_codes(
     help="Only these codes, such as PAR1,TRA009.",
 )
 @click.option("--ignore", multiple=True, metavar="CODES", callback=_require_known_codes, help="All codes but these.")
+@click.option(
+    "--base", metavar="M", callback=_require_known_model, help="What models come from that are not known, as # base: M."
+)
 @options.SIMULATE_OPTION
 @click.option("--fix", is_flag=True, help="Make the fixes that cannot change what is trained.")
 @click.option("--unsafe-fixes", "unsafe", is_flag=True, help="With --fix or --diff: those that may, too.")
@@ -59,6 +70,7 @@ def command(
     strict: bool,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
+    base: str | None,
     simulate: bool,
     fix: bool,
     unsafe: bool,
@@ -81,16 +93,16 @@ def command(
         paths = find_files.files_to_check(paths)
     elif not paths:
         paths = _default_paths()
+    fields = {**options.installed_releases(), **({"base": base} if base else {})}
     with options.open_simulator(simulate) as trial:
         if fix or diff:
             from validator.check import autofix  # which a check alone does not need
 
-            target = autofix.CheckOptions(machine, host_ram, trial, options.installed_releases())
+            target = autofix.CheckOptions(machine, host_ram, trial, fields)
             fix_and_exit(
                 paths, autofix.FixRequest(target, Selection(select, ignore), unsafe, diff, staged), form, strict
             )
-        installed = options.installed_releases()
-        check_files.check_and_exit(paths, machine, host_ram, form, strict, select, ignore, trial, installed)
+        check_files.check_and_exit(paths, machine, host_ram, form, strict, select, ignore, trial, fields)
 
 
 def _default_paths() -> list[str]:

@@ -1,6 +1,6 @@
 """Tells what a file is by what it holds: a recipe, a DeepSpeed file, an Accelerate file, a data set registry, or
 something else that is known (data/file_kinds.yaml). Each file is of one kind, whatever its name and whoever asks: a
-name on the command line, a folder or a commit."""
+name on the command line, a folder or a commit. Only a dataset_info.json that is broken is told by its name, too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
@@ -17,6 +18,7 @@ from validator.recipe.recipe_file import find_header_block
 from validator.recipe.safe_read import read_bytes
 
 RECIPE, DEEPSPEED, ACCELERATE, REGISTRY, UNKNOWN = "recipe", "deepspeed", "accelerate", "registry", "unknown"
+_ROWS = "rows"
 _JUDGED = (RECIPE, DEEPSPEED, ACCELERATE, REGISTRY)
 _MIN_SURE_KEYS = 3
 _MAX_SEARCHED = 1 << 16  # characters in which the texts of the table are looked for
@@ -59,11 +61,18 @@ class FileKind(NamedTuple):
 
 
 def kind_of_file(path: str) -> FileKind:
-    """Return the kind of the file at a path; of the kind `unknown` is also a file that cannot be read."""
+    """Return the kind of the file at a path; of the kind `unknown` is also a file that cannot be read. A file of the
+    name that LLaMA-Factory's registry has may be too broken to be told by what it holds."""
     try:
-        return kind_of_text(read_bytes(path).decode(errors="replace"))
+        text = read_bytes(path).decode(errors="replace")
     except RecipeError:
         return FileKind(UNKNOWN)
+    kind, row = kind_of_text(text), _row(REGISTRY)
+    if kind.name in (UNKNOWN, _ROWS) and Path(path).name == row["file"]:
+        words = "|".join(row["words"])
+        if not text.strip() or re.search(rf"\b(?:{words})[\"']? *:", text[:_MAX_SEARCHED]):
+            return FileKind(REGISTRY, row["is"])
+    return kind
 
 
 def kind_of_text(text: str) -> FileKind:

@@ -19,11 +19,11 @@ from validator.recipe.suggestions import edit_distance, suggest
 # A name so many letters off another is a slip; in a shorter one than that, one letter, and no digit.
 _MAX_SLIPS = 2
 _LONG_NAME = 7
-_BASE_HINT = "write the model that it comes from into the header block, `# base: NAME`"
-_REMEDY = (
-    "its config.json in a folder is enough: plan --model FOLDER, or explain RECIPE model_name_or_path=FOLDER; or "
-    f"{_BASE_HINT}"
+_BASE_HINT = (
+    "name the model that it comes from: `# base: NAME` in the header block (`# /// recipe` to `# ///`), or "
+    "`check --base NAME` for all recipes whose model is not known"
 )
+_REMEDY = f"its config.json in a folder is enough (`model_name_or_path=FOLDER`, `plan --model FOLDER`); or {_BASE_HINT}"
 
 
 def unknown_model_message(name: str) -> str:

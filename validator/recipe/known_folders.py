@@ -66,6 +66,18 @@ def _repository_roots(checked_path: str) -> Iterator[Path]:
         yield from _repository_around(path.parent)
 
 
+def repository_root(asked: str) -> Path | None:
+    """Return the root of the repository that holds the recipe at the path `asked`; of one that lies in no repository,
+    or comes from standard input, the working directory's, or else the working directory. None if that is the root of
+    the file system."""
+    cwd = Path.cwd()
+    for folder in (Path(os.path.normpath(cwd / asked)).parent,) if asked != "-" else ():
+        for root in _repository_around(folder):
+            if root != Path(os.path.realpath(folder)) or safe_read.path_kind(root / _GIT_FOLDER):
+                return root
+    return next(iter(_repository_around(cwd)), None)
+
+
 @cache
 def _repository_around(folder: Path) -> tuple[Path, ...]:
     """Return the root of the git repository that contains the folder, or else the folder itself; empty if that would be

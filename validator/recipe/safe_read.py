@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
@@ -120,6 +121,8 @@ def decode_text(data: bytes) -> str:
     return text
 
 
+# Python's json.load stops there, whoever calls it.
+_BYTE_ORDER_MARK = "is not valid JSON: it begins with a byte order mark (save it as UTF-8 without BOM)"
 _MAX_DEPTH = 100
 _MAX_DIGITS = 308  # of a whole number that is a float, too
 _TOO_DEEP = "is nested too deeply to be read"
@@ -145,7 +148,10 @@ def read_json(path: str) -> Any:
     """Return the value of a JSON file. Raises RecipeError if the file cannot be read; for invalid JSON, its message
     names the line."""
     try:
-        return parse_json(read_text(path))
+        data = read_bytes(path)
+        if data.startswith(codecs.BOM_UTF8):
+            raise RecipeError(_BYTE_ORDER_MARK)
+        return parse_json(decode_text(data))
     except RecipeError as err:
         raise RecipeError(f"`{path}` {err}") from None
 
@@ -191,3 +197,29 @@ def _refuse_unbounded(root: omegaconf.Node) -> bool:
     values of its nodes."""
     omegaconf.refuse_expansion(root)
     return True
+
+
+# A recipe that is wrong must not cost a walk through a million files.
+_MAX_SEARCHED = 20_000
+_UNSEARCHED_FOLDERS = ("node_modules", "venv", "site-packages")
+
+
+def find_below(root: Path, name: str) -> Iterator[Path]:
+    """Yield the folders at and below `root` that hold a file of this name, the nearest first. Links, hidden folders,
+    checkpoints and installed packages are left out, and the search ends after 20,000 files and folders."""
+    folders, looked_at = deque([root]), 0
+    while folders:
+        folder, below = folders.popleft(), []
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    looked_at += 1
+                    if looked_at > _MAX_SEARCHED:
+                        return
+                    if entry.name == name and entry.is_file(follow_symlinks=False):
+                        yield folder
+                    elif entry.is_dir(follow_symlinks=False) and not entry.name.startswith((".", "checkpoint-")):
+                        below.append(entry.name)
+        except OSError:
+            continue
+        folders += (folder / each for each in sorted(below) if each not in _UNSEARCHED_FOLDERS)

@@ -19,9 +19,10 @@ from validator.rows.dataset_attr import SAMPLE_PARTS, SOURCE_OF_KEY
 from validator.rules import file_paths, subjects
 from validator.rules.rule import ERROR, MAX_FINDINGS, WARNING, Findings, rule
 from validator.rules.subjects import PlaceIn
-from validator.run import dataset_registry
+from validator.run import dataset_registry, other_registries
 from validator.run.dataset_registry import Dataset
 from validator.run.settings import RunSettings
+from validator.wording import relative_to_cwd
 
 
 def guessed_format(dataset: Dataset) -> str:
@@ -64,13 +65,15 @@ def registry_missing(run: RunSettings) -> Findings:
 
     Why: every process stops after the tokenizer is loaded: "Cannot open data/dataset_info.json".
     Source: llamafactory/data/parser.py:get_dataset_list
-    Fix: `lmf-recipes data FILE --register NAME` creates it; or set `dataset_dir` to its folder (default `data`, from
-    the working directory).
+    Fix: set `dataset_dir` to the folder of the registry that defines the data sets (default `data`, from the working
+    directory); or `lmf-recipes data FILE --register NAME` creates it.
     """
     # PTH001 says it if the DeepSpeed file is missing, too.
     if _is_registry_missing(run) and not run.data.is_tokenized and not file_paths.registry_missing_too(run):
-        commands = (_register_command(run, name) for key in ("dataset", "eval_dataset") for name in run.args.words(key))
-        remedy = next(filter(None, commands), "create the file, or set `dataset_dir` to the folder that holds it")
+        names = (name for key in ("dataset", "eval_dataset") for name in run.args.words(key))
+        command = next(filter(None, (_register_command(run, name) for name in names)), "")
+        usual = "create the file, or set `dataset_dir` to the folder that holds it"
+        remedy = _defined_elsewhere(run) or command or usual
         registry = f"{run.args.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
         yield _key_naming_registry(run), f"`{registry}` does not exist, so no data set is defined; {remedy}"
 
@@ -113,7 +116,8 @@ def entry_without_source(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Fi
     Fix: give the entry `file_name`, `hf_hub_url`, `ms_hub_url`, `om_hub_url`, `script_url` or `cloud_file_name`.
     """
     if dataset.source is None:
-        hints = ((name, suggest(name, _ENTRY_KEYS)) for name in islice(dataset.entry, MAX_FINDINGS))
+        strange = islice((name for name in dataset.entry if name not in _ENTRY_KEYS), MAX_FINDINGS)
+        hints = ((name, suggest(name, SOURCE_OF_KEY)) for name in strange)
         near = next((f", but has `{name}`{hint}" for name, hint in hints if hint), "")
         remedy = near or "; add `file_name` or `hf_hub_url`"
         yield at(), f"the dataset_info.json entry of data set `{dataset.name}` names no source of the data{remedy}"
@@ -167,12 +171,32 @@ def _undefined_message(run: RunSettings, name: str, entries: Mapping[str, object
     stem, command = Path(name).stem, _register_command(run, name)
     if not _looks_like_path(name):
         quotes = run.data.registry is None or run.workspace.may_quote(run.data.registry.path)
-        near = suggest(name, entries) if quotes else ""
-        remedy = near or f"; {command or 'add an entry for it, or correct the name'}"
+        elsewhere = _defined_elsewhere(run, name)
+        near = suggest(name, entries) if quotes and not elsewhere else ""
+        remedy = near or f"; {elsewhere or command or 'add an entry for it, or correct the name'}"
         return f"data set `{name}` is not defined in dataset_info.json{remedy}"
     example = f'an entry such as "{stem}": {{"file_name": "{Path(name).name}"}}'
     remedy = f"write `{stem}`" if stem in entries else command or f"write `{stem}`, and add {example}"
     return f"`{name}` is a path, and `dataset` takes names of dataset_info.json; {remedy}"
+
+
+def _defined_elsewhere(run: RunSettings, name: str = "") -> str:
+    """Return, as text for a message, which other dataset_info.json of the repository defines all data sets of the
+    recipe, or else the data set `name`, and what to do for it; an empty string if none does."""
+    names = {name for key in ("dataset", "eval_dataset") for name in run.args.words(key)}
+    if found := other_registries.registries_defining(run, names):
+        folder = found[0].folder
+        wanted = Path(str(run.args.get("dataset_dir"))).parts
+        start = folder.parents[len(wanted) - 1] if folder.parts[-len(wanted) :] == wanted else Path.cwd()
+        move = f"start the run in `{relative_to_cwd(start)}`, or " if start != Path.cwd() else ""
+        remedy = f"{move}set `dataset_dir: {relative_to_cwd(folder)}`"
+    elif name and (found := other_registries.registries_defining(run, {name})):
+        remedy = "take its entry over from there, or name data sets of one file"
+    else:
+        return ""
+    whose = f"`{name}`" if name else "the data sets of the recipe"
+    others = f" ({len(found)} files do)" if len(found) > 1 else ""
+    return f"`{relative_to_cwd(found[0].path)}` defines {whose}{others}: {remedy}"
 
 
 def _looks_like_path(name: str) -> bool:
