@@ -277,6 +277,7 @@ HOMES = {
 }
 # (module, function, key) whose very subject is what the recipe writes, and why.
 SUBJECTS = {
+    ("run/needed_packages", "_values", "fp8_backend"): "the package that the backend is",
     ("advise/changes", "_copy_commands", "deepspeed"): "the file that a change names",
     ("run/trained_model", "_run_that_writes", "do_train"): "of another recipe, as it is written",
     ("run/trained_model", "_saves_adapter", "do_train"): "of another recipe, as it is written",

@@ -58,7 +58,7 @@ def command(
     elif listing:
         click.echo(format_all_measurements(calibration.load_calibrations()), nl=False)
     elif recipe is None:
-        raise click.MissingParameter(param=click.get_current_context().command.params[0])
+        raise click.MissingParameter(param_hint="'RECIPE'", param=click.get_current_context().command.params[0])
     else:
         recipe, overrides = locate_recipe(recipe, overrides)
         run, timed = (

@@ -91,10 +91,11 @@ def _values(run: RunSettings, setting: str) -> Sequence[str]:
 
 def _kernels_of_header(run: RunSettings) -> Iterator[NeededPackage]:
     """Yield what the header block names under `packages`, and the kernels of linear attention that patched layers call
-    by themselves."""
+    by themselves. Of a package that a setting asks for, the header block only says the release."""
     mixer = run.model.arch.mixer if run.model else None
     unused = () if run.on_gpu or mixer is None else mixer.facts.packages
-    for package in sorted(run.declared.packages.keys() - set(unused)):
+    by_setting = {_split(each)[0] for row in yaml_table("packages")["gates"]["rows"] for each in row["packages"]}
+    for package in sorted(run.declared.packages.keys() - {*unused, *by_setting}):
         yield NeededPackage(package, "`packages` of the header block", "packages", "while the model loads")
     if run.model and run.model.family.mixers_patched and run.args.get("flash_attn") == "fa2":
         why = f"`flash_attn: fa2` of {run.model.name}"
