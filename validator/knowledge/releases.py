@@ -254,6 +254,12 @@ class ReleaseRange:
             if self.requires(until=entry["until"]) and not ("since" in entry and self.requires(until=entry["since"]))
         )
 
+    @property
+    def older_tower_types(self) -> frozenset[str]:
+        """Model types whose vision towers do something differently in a release which the recipe may run with."""
+        entries = tables.yaml_table("older")
+        return frozenset(kind for name in self.older_effects for kind in entries[name].get("types", ()))
+
     def possible_defaults(self, key: str) -> set[Any]:
         """Return all default values that the recipe key `key` has in the pairs of releases (LLaMA-Factory,
         transformers) that the recipe may run with."""

@@ -151,6 +151,7 @@ class AttentionShape(NamedTuple):
     contiguous_copies: bool = False  # which are copied out of its result, not read there as views
     kv_repeated: bool = False  # keys and values exist once for each head of the queries
     always_masked: bool = False  # sdpa gets a mask even without padding
+    unbatched: bool = False  # sdpa gets no batch dimension, which no kernel of PyTorch takes
     broadcasts_kv: bool = False  # heads share keys by broadcasting, which no kernel of PyTorch knows
     alibi: bool = False  # biases by distance: no kernel is used, all scores are materialized
     clip_qkv: bool = False  # the result of that linear module is clipped

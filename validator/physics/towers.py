@@ -63,7 +63,14 @@ def _tower_training_step(step: TrainingStep, tower: Tower, encoding: TowerWorklo
     """Return a TrainingStep that describes the tower's layers as a decoder over tower tokens, so that the decoder's
     formulas apply. `encoding`: the tower's part of the workload."""
     fused = any(linear.role == "qkv" for linear in tower.linears)
-    attn = AttentionShape(tower.heads, tower.heads, tower.head_dim, fused_qkv=fused, qk_norm=tower.qk_norm)
+    attn = AttentionShape(
+        tower.heads,
+        tower.heads,
+        tower.head_dim,
+        fused_qkv=fused,
+        qk_norm=tower.qk_norm,
+        unbatched=encoding.attends_to_batch,
+    )
     arch = Architecture(
         tower.hidden,
         tower.layers,
@@ -81,6 +88,9 @@ def _tower_training_step(step: TrainingStep, tower: Tower, encoding: TowerWorklo
         fused_kernels=False,
         towers=(),
     )
+    if encoding.attends_to_batch:
+        sequences = work.micro_batch * work.sequences_per_sample
+        work = work._replace(length=sequences * work.length, micro_batch=1, sequences_per_sample=1)
     return TrainingStep(arch, work, _hidden_state_element_size(step, tower, trains))
 
 

@@ -263,14 +263,15 @@ class TrainingStep:
         distance), and for scaled_dot_product_attention in models with attention sinks, which the kernels of PyTorch do
         not support.
 
-        `math` materializes the scores in fp32. PyTorch takes it if heads share keys by broadcasting, or if heads that
-        share keys are wider than FlashAttention allows, because no other kernel takes these inputs. With a mask such
+        `math` materializes the scores in fp32. PyTorch takes it if heads share keys by broadcasting, if there is no
+        batch dimension, or if heads that share keys are wider than FlashAttention allows, because no other kernel takes
+        these inputs. With a mask such
         wide heads get repeated keys, which the `efficient` kernel takes (transformers pull request 46960)."""
         attn, implementation = self.arch.attn, self.work.attention
         if attn.alibi or implementation == "eager" or (attn.sinks and implementation == "sdpa"):
             return "eager"
         is_wide = attn.head_dim > _MAX_FLASH_HEAD_DIM and attn.kv_heads != attn.heads and not self.dense_mask_share
-        if implementation == "sdpa" and (is_wide or attn.broadcasts_kv):
+        if implementation == "sdpa" and (is_wide or attn.broadcasts_kv or attn.unbatched):
             return "math"
         return "efficient" if self.dense_mask_share else "flash"
 

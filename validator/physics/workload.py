@@ -96,6 +96,9 @@ class TowerWorkload(NamedTuple):
     recomputed: bool | None = None  # its layers are; None: as those of the decoder, if anything of them trains
     targets: tuple[str, ...] = ()  # roles of adapted linear modules, of the tower and of the projector
     adapted_modules: tuple[tuple[str, int], ...] = ()  # number of those of a role, if not all of them
+    attends_to_batch: bool = (
+        False  # its sdpa gets the tokens of a whole batch as one sequence without a batch dimension
+    )
 
 
 class ShardingStrategy(NamedTuple):

@@ -17,6 +17,8 @@ from validator.run.settings import RunSettings
 
 # What a sample holds where no data are at hand.
 _ONE_OF_EACH = {"images": 1, "videos": 0, "audios": 1}
+# Values of `flash_attn` with which towers, too, use PyTorch's scaled_dot_product_attention.
+_SDPA_CHOICES = ("auto", "sdpa")
 # An entry of data/sets.yaml.
 PublishedFacts = Mapping[str, Any]
 
@@ -24,10 +26,12 @@ PublishedFacts = Mapping[str, Any]
 def tower_encodings(run: RunSettings, model: Model, datasets: Iterable[Dataset]) -> tuple[TowerWorkload, ...]:
     """Return the workload of each tower of the model: its tokens per sample and its trained parts."""
     media, watched = _media_of_fullest_row(run, datasets), _has_gradients_through_towers(run)
+    is_unbatched = run.args.get("flash_attn") in _SDPA_CHOICES and model.kind in run.releases.older_tower_types
     return tuple(
         trained_parts(run, model, number)._replace(
             tokens=_tower_tokens(run, model, tower, media),
             input_requires_grad=watched and tower.has_input_embeddings,
+            attends_to_batch=is_unbatched and tower.patch_size > 0,
         )
         for number, tower in enumerate(model.arch.towers)
     )
