@@ -12,18 +12,28 @@ from click.testing import CliRunner
 from validator import cli
 from validator.rows.converter import Sample
 from validator.rows.dataset_attr import DatasetAttr
-from validator.rows.media_columns import MediaSupport, media_fault, media_paths, missing_media_files
+from validator.rows.media_columns import (
+    MediaSupport,
+    media_dir_remedy,
+    media_fault,
+    media_paths,
+    missing_media_files,
+)
 
 ENTRY = {"columns": {"prompt": "q", "response": "a", "images": "images", "videos": "videos"}}
+PICTURE = b"P5 640 480 255\n"
 SEEING = frozenset({"image", "video"})
+
+
+UNKNOWN = "set `media_dir` to the folder that holds it"
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "one.png").write_bytes(b"")
-    (tmp_path / "two.png").write_bytes(b"")
+    (tmp_path / "data" / "one.png").write_bytes(PICTURE)
+    (tmp_path / "two.png").write_bytes(PICTURE)
     return tmp_path
 
 
@@ -55,12 +65,36 @@ def test_frames_of_a_film_are_files() -> None:
         ("what?", {"images": []}, frozenset(), ""),
         ("what?", {"images": ["one.png"]}, frozenset(), "it holds images, which template qwen does not take"),
         ("what?", {"images": ["one.png"]}, frozenset({"audio"}), "it holds images, which template qwen does not take"),
-        ("<image>what?", {"images": ["gone.png"]}, SEEING, "`gone.png` is not in `data`; set `media_dir`"),
+        ("<image>what?", {"images": ["gone.png"]}, SEEING, f"`gone.png` is not in `data`; {UNKNOWN}"),
     ],
 )
 def test_what_ends_the_run(question: str, row: dict[str, Any], kinds: frozenset[str], said: str) -> None:
     sample = Sample([("user", question)], [("assistant", "that")])
     assert media_fault(DatasetAttr.from_entry(ENTRY), MediaSupport(kinds, "data", "qwen"), row, sample) == said
+
+
+@pytest.mark.parametrize(
+    ("path", "lies", "said"),
+    [
+        ("images/a.png", "mine/images/a.png", "set `media_dir: mine`"),
+        ("images/a.png", "images/a.png", "set `media_dir: .`"),
+        ("a.png", "mine/deep/a.png", "set `media_dir: mine/deep`"),
+        (
+            "coco/a.png",
+            "mine/images/a.png",
+            "`mine/images` holds a file of this name: write `a.png` in the data, and set `media_dir: mine/images`",
+        ),
+        ("a.png", "elsewhere/far/too/deep/a.png", UNKNOWN),
+        ("a.png", "", UNKNOWN),
+        ("/root/a.png", "a.png", "write paths relative to a folder, and set `media_dir` to that folder"),
+        ("x" * 5000, "a.png", UNKNOWN),
+    ],
+)
+def test_the_folder_that_would_find_a_missing_file_is_named(path: str, lies: str, said: str, folder: Path) -> None:
+    if lies:
+        (folder / lies).parent.mkdir(parents=True, exist_ok=True)
+        (folder / lies).write_bytes(PICTURE)
+    assert media_dir_remedy(path, (Path("data"), Path())) == said
 
 
 def studied(rows: list[dict[str, Any]], template: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from validator.dataset.token_counting import TokenCounter
 from validator.knowledge.chat_templates import thought_words
 from validator.rows.converter import FatalRowError, Turn
+from validator.rows.outcomes import tools_fault
 
 _CONTENT = "{{content}}"
 _CONTENT_THEN_EOS: list[Any] = [_CONTENT, ["eos_token"]]
@@ -130,7 +131,8 @@ class ChatTemplate:
             return
         system = str(system or self._default)
         if tools:
-            _parse_row_json(tools, "the description of tools is not JSON text")
+            if why := tools_fault(tools):
+                raise FatalRowError(why)
             system += str(tools)
         system_texts, system_tokens = self._piece("system", system) if system else ([], 0)
         if self._system_in_first_turn:
@@ -181,10 +183,9 @@ def _check_function_call(content: str, thought: tuple[str, str]) -> None:
         raise FatalRowError("a function call is not JSON with name and arguments") from None
 
 
-def _parse_row_json(text: Any, otherwise: str = "a function call is not JSON with name and arguments") -> Any:
-    """Parse JSON in the text of a row. Raises FatalRowError with the message `otherwise` if the text is not valid
-    JSON."""
+def _parse_row_json(text: Any) -> Any:
+    """Parse a function call in the text of a row. Raises FatalRowError if the text is not valid JSON."""
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):
-        raise FatalRowError(otherwise) from None
+        raise FatalRowError("a function call is not JSON with name and arguments") from None

@@ -30,6 +30,7 @@ from validator.rows.outcomes import STATUS_REASONS
 from validator.rows.reading_limits import TooLargeError, UnreadableError
 from validator.run import calibration, row_counts
 from validator.run.hyperparameters import padded_to_eight
+from validator.run.image_tokens import image_counter
 from validator.run.prediction import predict
 from validator.run.schedule import Schedule, training_schedule
 from validator.run.settings import RunSettings
@@ -100,6 +101,20 @@ class TokenTotals:
 
 
 @dataclass(frozen=True)
+class ImageTotals:
+    """Images of the rows that are trained on. `images` is their number, in `rows` rows. `per_epoch` is their number of
+    tokens in one epoch, before `cutoff_len`, and `mean` that of one image. `longest` is the most tokens that the images
+    of one row have. The images of `rows_over` rows have more tokens than `cutoff_len` leaves of the row."""
+
+    images: int
+    rows: int
+    per_epoch: int
+    mean: int
+    longest: int
+    rows_over: int
+
+
+@dataclass(frozen=True)
 class LongestBatchMemory:
     """Predicted device memory in GiB (2^30 bytes). `longest_gib` is for a batch with the longest sample of the data,
     which has `longest` tokens; `cutoff_gib` is for samples of `cutoff_len` tokens."""
@@ -137,6 +152,7 @@ class DataReport:
     drops: Sequence[DroppedRows]
     steps: Schedule | None
     tokens: TokenTotals
+    images: ImageTotals | None
     memory: LongestBatchMemory | None
     amount: SampleGuidance
     quality: Sequence[QualityIssue]
@@ -196,12 +212,11 @@ def build_report(run: RunSettings, near: bool | None, report: OnRows) -> DataRep
         drops=dropped_rows(selection),
         steps=steps,
         tokens=tokens,
+        images=_image_totals(selection, trained),
         memory=_longest_batch_memory(run, selection, rows),
         amount=sample_guidance.judge_sample_count(run, samples if complete else 0, steps.epochs if steps else 0.0),
         quality=list(quality.quality_issues(selection, rows, evaluated, duplicates, similar)),
-        time=_run_duration(run, selection.sequences, selection.rows["kept_tokens"][trained].tolist())
-        if steps and not selection.has_media
-        else None,
+        time=_run_duration(run, selection, trained) if steps and not selection.uncounted_media else None,
     )
 
 
@@ -227,8 +242,14 @@ def _report_notes(run: RunSettings, selection: RowSelection, reason: str) -> Ite
         yield "no `template`: what the tokenizer's own chat template adds to a sample is not counted"
     if any(one.rows.tools_approximated for one in selection.sets):
         yield "descriptions and calls of tools are counted as they stand in the data, not as the template writes them"
-    if selection.has_media:
-        yield "images, videos and audios are not counted; each adds tokens"
+    if uncounted := selection.uncounted_media:
+        why = image_counter(run)[1] if uncounted == ["images"] else "those of images alone can be told from a file"
+        yield f"tokens of {' and '.join(uncounted)} are not counted: {why}; with them samples are longer"
+    for one in selection.sets:
+        if one.rows.unread_row is not None:
+            number, place = one.rows.unread_images, one.rows.place(one.rows.unread_row)
+            yield (f"the size of {number:,} {plural(number, 'image')} is not known ({place}); each counts as one of "
+                   "`image_max_pixels`")  # fmt: skip
     if run.args.flag("streaming"):
         yield "streamed data are read row by row until `max_steps`; the counts are those of the files"
     yield from selection.inexact_because
@@ -249,7 +270,7 @@ def _token_totals(run: RunSettings, selection: RowSelection, counter: TokenCount
     )
     ordered = np.sort(tokens).tolist()
     positions = run.model.positions if run.model else None
-    recommended = ordered and not selection.has_media
+    recommended = ordered and not selection.uncounted_media
     return TokenTotals(
         source=counter.name,
         exact=counter.exact and not any(one.rows.tools_approximated for one in selection.sets),
@@ -267,14 +288,34 @@ def _token_totals(run: RunSettings, selection: RowSelection, counter: TokenCount
     )
 
 
+def _image_totals(selection: RowSelection, trained: Positions) -> ImageTotals | None:
+    """Return the totals of the images in the rows that are trained on. Return None if there are none, or if their
+    tokens are not counted."""
+    rows = selection.rows[trained]
+    images, step = int(rows["images"].sum()), selection.row_step
+    if not images:
+        return None
+    tokens = int(rows["image_tokens"].sum())
+    return ImageTotals(
+        images=images * step,
+        rows=int(np.count_nonzero(rows["images"])) * step,
+        per_epoch=tokens * step,
+        mean=round(tokens / images),
+        longest=int(rows["image_tokens"].max()),
+        rows_over=int(np.count_nonzero(rows["image_tokens"] > rows["kept_tokens"])) * step,
+    )
+
+
 def _longest_batch_memory(run: RunSettings, selection: RowSelection, rows: Positions) -> LongestBatchMemory | None:
     """Return the predicted device memory for a batch with the longest sample of the data, and for samples of
-    `cutoff_len`. Return None if the memory is not known, or if the data have images, videos or audio."""
+    `cutoff_len`. Return None if the memory is not known, or if the data have media whose tokens are not counted."""
     limit = int(run.args.number("cutoff_len"))
     max_tokens = int(selection.rows["kept_tokens"][rows].max(initial=0))
     longest = limit if run.batch.packing else min(max_tokens and padded_to_eight(max_tokens), limit)
     real, at_limit = (predict(each).device_memory for each in (run.updated({"cutoff_len": longest}), run))
-    if not longest or selection.has_media or at_limit is None or real is None:
+    if tower_tokens := int(selection.rows["tower_tokens"][rows].max(initial=0)):
+        real, at_limit = (predict(run).memory_of_batch(each, tower_tokens) for each in (longest, run.batch.max_tokens))
+    if not longest or selection.uncounted_media or at_limit is None or real is None:
         return None
     usable = run.machine.device.usable_gib if run.machine else None
     longest_gib, cutoff_gib = (round(each.expected / GIB, 2) for each in (real, at_limit))
@@ -292,14 +333,16 @@ def _why_near_duplicates_skipped(near: bool | None, rows: int, row_step: int) ->
     return "near duplicates were not looked for, as asked" if near is False else ""
 
 
-def _run_duration(run: RunSettings, sequences: int, lengths: Sequence[int]) -> RunDuration | None:
-    """Return the predicted time of a run on `sequences` sequences, with these lengths in tokens. Return None if no
-    machine is named, or if the model or the speed of the machine is not known."""
-    if not sequences or not lengths:
+def _run_duration(run: RunSettings, selection: RowSelection, trained: Positions) -> RunDuration | None:
+    """Return the predicted time of a run on the rows that are trained on. Return None if no machine is named, or if the
+    model or the speed of the machine is not known."""
+    ordered = np.sort(selection.rows["kept_tokens"][trained]).tolist()
+    if not selection.sequences or not ordered:
         return None
-    ordered = sorted(lengths)
     quantiles = tuple(ordered[at * len(ordered) // _LENGTH_QUANTILES] for at in range(_LENGTH_QUANTILES))
-    found = predict_training_time(run, sequences, quantiles, calibration.time_correction(str(run.machine)))
+    tower_tokens = math.ceil(selection.rows["tower_tokens"][trained].sum() / selection.sequences) or None
+    correction = calibration.time_correction(str(run.machine))
+    found = predict_training_time(run, selection.sequences, quantiles, correction, tower_tokens)
     if found is None or found.hours is None:
         return None
     step = Band(found.step.low, found.step.expected, found.step.high)
@@ -310,7 +353,7 @@ _MAX_BYTES = 32 << 20  # bytes; more would keep the user waiting
 _MAX_PARQUET_ROWS = 200_000  # rows, of which a small parquet file can have any number
 # Issues that are surely faults. Repeated prompts and short answers may be meant.
 _REPORTED_ISSUES = ("exact duplicates", "empty answers", "control characters", "garbled text", "answers cut",
-         "evaluation rows in training")  # fmt: skip
+         "images cut", "evaluation rows in training")  # fmt: skip
 
 
 def summarize_data(run: RunSettings) -> tuple[list[str], bool]:

@@ -71,6 +71,9 @@ def _lengths(report: DataReport) -> Iterator[str]:
     for bar in bars:
         yield f"  {f'{bar.from_:,} to {bar.to:,}':>19} {bar.rows:>9,}  {draw_bar(bar.rows, max_rows)}".rstrip()
     yield from (f"  {sentence}" for sentence in cutoff_sentences(report))
+    if images := report.images:
+        yield (f"  images: {images.images:,} in {images.rows:,} rows, some {images.mean:,} tokens each; "
+               f"those of a row up to {images.longest:,}")  # fmt: skip
 
 
 def tokens_sentence(report: DataReport) -> str:
@@ -78,7 +81,8 @@ def tokens_sentence(report: DataReport) -> str:
     typical lengths."""
     tokens = report.tokens
     how = f"by {tokens.source}" if tokens.exact else tokens.source
-    return (f"tokens {how}: {tokens.per_epoch:,} an epoch, {tokens.answers_per_epoch:,} of them answers; "
+    images = f", {report.images.per_epoch:,} of images" if report.images else ""
+    return (f"tokens {how}: {tokens.per_epoch:,} an epoch, {tokens.answers_per_epoch:,} of them answers{images}; "
             f"median {tokens.median:,}, 99 % up to {tokens.p99:,}, longest {tokens.longest:,}")  # fmt: skip
 
 

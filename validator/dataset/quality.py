@@ -63,8 +63,9 @@ def quality_issues(
 
     rows = selection.rows[positions]
     if duplicates:
-        yield issue("exact duplicates", len(duplicates), pairs(duplicates),
-                    "rows that repeat an earlier row word for word; each epoch trains on them again")  # fmt: skip
+        same = ", with the same images" if rows["images"].any() else ""
+        message = f"rows that repeat an earlier row word for word{same}; each epoch trains on them again"
+        yield issue("exact duplicates", len(duplicates), pairs(duplicates), message)
     prompts, first, counts = np.unique(rows["prompt_hash"], return_index=True, return_counts=True)
     max_count = int(counts.max(initial=0))
     if max_count > max(_REPEATED_PROMPT_SHARE * len(positions), 2):
@@ -75,12 +76,8 @@ def quality_issues(
         found = positions[rows["issues"] & (1 << bit) != 0]
         if len(found):
             yield issue(kind, len(found), selection.places(found), message)
-    lost = rows["cut_answer_tokens"]
-    if cut := int(np.count_nonzero(lost)):
-        longest = np.argsort(-lost.astype(np.int64), kind="stable")[:cut]
-        share = int(lost.sum()) / max(int(rows["answer_tokens"].sum()), 1)
-        yield issue("answers cut", cut, selection.places(positions[longest]),
-                    f"lose their end to `cutoff_len`: {share:.1%} of all answer tokens")  # fmt: skip
+    for kind, found, message in _cut_rows(rows):
+        yield issue(kind, len(found), selection.places(positions[found]), message)
     evaluated_prompts = selection.rows["prompt_hash"][evaluated]
     is_leaked = np.isin(evaluated_prompts, prompts)
     if is_leaked.any():
@@ -92,6 +89,19 @@ def quality_issues(
     if similar:
         yield issue("near duplicates", len(similar), pairs(similar),
                     f"rows that share {NEAR_THRESHOLD:.0%} of their word pairs with an earlier row")  # fmt: skip
+
+
+def _cut_rows(rows: NDArray[Any]) -> Iterator[tuple[str, Positions, str]]:
+    """Yield kind, rows and message of the issues that `cutoff_len` causes; the most severe rows come first. `rows`: an
+    array of row_scan.ROW."""
+    lost = rows["cut_answer_tokens"]
+    if cut := int(np.count_nonzero(lost)):
+        share = int(lost.sum()) / max(int(rows["answer_tokens"].sum()), 1)
+        message = f"lose their end to `cutoff_len`: {share:.1%} of all answer tokens"
+        yield "answers cut", np.argsort(-lost.astype(np.int64), kind="stable")[:cut], message
+    if len(over := np.flatnonzero(rows["image_tokens"] > rows["kept_tokens"])):
+        why = "the run stops at the first, because image features and image tokens do not match"
+        yield "images cut", over, f"rows whose images have more tokens than `cutoff_len` leaves; {why}"
 
 
 def exact_duplicates(selection: RowSelection, positions: Positions) -> tuple[Positions, Pairs]:
@@ -119,7 +129,8 @@ def near_duplicates(
         if len(indices):
             how = settings(one.attr)
             signatures = _joined(block for path in one.files for block in _file_signatures(path, how, report))
-            pairs += [(row + start, earlier + start) for row, earlier in _similar_pairs(signatures, indices)]
+            media = one.rows.rows["media_hash"]
+            pairs += [(row + start, earlier + start) for row, earlier in _similar_pairs(signatures, indices, media)]
         start = end
     return pairs
 
@@ -180,13 +191,16 @@ def _trained_text(sample: Sample | None) -> str:
     return "\n".join(content for _, content in (*sample.prompt, *sample.answers)) if sample else ""
 
 
-def _similar_pairs(signatures: MinHashSignatures, positions: NDArray[np.int64]) -> list[tuple[int, int]]:
+def _similar_pairs(
+    signatures: MinHashSignatures, positions: NDArray[np.int64], media: NDArray[np.uint64]
+) -> list[tuple[int, int]]:
     """Return pairs (row, earlier row) of similar texts among the rows at these positions. Each row appears at most once
-    as the first of a pair."""
+    as the first of a pair. `media` identifies the images, videos and sounds of each row; rows of different ones are not
+    alike."""
     rows = positions[signatures.long[positions]]
     pairs: dict[int, int] = {}
     for band in range(signatures.bands.shape[1]):
-        keys = signatures.bands[rows, band]
+        keys = signatures.bands[rows, band] ^ media[rows]
         order = np.argsort(keys, kind="stable")
         same = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
         later, earlier = rows[order[same + 1]], rows[order[same]]

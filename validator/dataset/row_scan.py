@@ -18,6 +18,7 @@ from xxhash import xxh3_64_intdigest
 
 from validator.dataset import data_files, file_parts, sequence_lengths
 from validator.dataset.chat_template import ChatTemplate, TurnTexts
+from validator.dataset.row_media import NO_MEDIA, RowMedia, read_row_media, with_images
 from validator.dataset.sequence_lengths import SampleLengths
 from validator.dataset.token_counting import CharacterCounter, TokenCounter
 from validator.rows import reading_limits
@@ -26,14 +27,17 @@ from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.media_columns import MediaSupport, media_fault
 from validator.rows.outcomes import ENDS_RUN, NON_TEXT_TURN, TRAINED, row_status
 from validator.rows.reading_limits import UnreadableError
+from validator.run.image_tokens import ImageCounter, ImageTokens
 
 BLOCK_ROWS = 1000  # rows that are counted together, fewer where they are large
 # What is kept of a row. `line` is its number in the file, `outcome` a code of rows/outcomes.py, `answers` 0, 1 or 2 for
-# more; `issues` are bits in the order of TEXT_ISSUES. `tokens` are those before `cutoff_len`, `kept_tokens` those
-# after. All but line, outcome and answers are 0 for a row that is not trained.
+# more; `issues` are bits in the order of TEXT_ISSUES. `media_hash` identifies its images, videos and sounds. `tokens`
+# are those before `cutoff_len`, `kept_tokens` those after. `image_tokens` are those of its images, `tower_tokens` those
+# that the vision tower reads. All but line, outcome and answers are 0 for a row that is not trained.
 ROW = np.dtype(
     [("line", "u8"), ("outcome", "u1"), ("answers", "u1"), ("sample_hash", "u8"), ("prompt_hash", "u8"),
-     ("issues", "u1"), ("tokens", "u4"), ("kept_tokens", "u4"), ("answer_tokens", "u4"), ("cut_answer_tokens", "u4")]
+     ("issues", "u1"), ("media_hash", "u8"), ("images", "u2"), ("image_tokens", "u4"), ("tower_tokens", "u4"),
+     ("tokens", "u4"), ("kept_tokens", "u4"), ("answer_tokens", "u4"), ("cut_answer_tokens", "u4")]
 )  # fmt: skip
 _MAX_SHAPES = 1000  # combinations of columns and types that are remembered, so that a row like an earlier one is quick
 # Issues of the text of one row, and what each means for the training.
@@ -61,7 +65,8 @@ OnRows = Callable[[int], None]  # called with how many more rows are done
 class ScanSettings(NamedTuple):
     """Settings for scanning the rows of a data set. `attr` says how rows are converted (their entry in
     dataset_info.json), `template` how conversations become texts, and `counter` how tokens are counted. `media` says
-    which images, videos and audio a row may have."""
+    which images, videos and audio a row may have. `images` counts the tokens of images; None if they cannot be
+    counted."""
 
     attr: DatasetAttr
     stage: str
@@ -70,6 +75,7 @@ class ScanSettings(NamedTuple):
     cutoff_len: int  # tokens
     packing: bool
     media: MediaSupport
+    images: ImageCounter | None = None
 
 
 @dataclass
@@ -79,7 +85,9 @@ class ScannedRows:
     type. `fatal` holds by row number the reason why a row ends the run. A row that `column_types` or `fatal` names
     takes the place of the nearest kept row, so that it is not lost. `not_dates` are columns with values that are not
     dates. `files` holds each file with the number of its first row. `lines` is the line of the last row in its file.
-    `problems` holds file, line and message for files and rows that cannot be read."""
+    `problems` holds file, line and message for files and rows that cannot be read. `uncounted` names the kinds of media
+    (images, videos, audios) in the rows whose tokens are not counted. `unread_images` holds the number of images whose
+    size is not known, and `unread_row` the first row that has one."""
 
     read: int = 0
     row_step: int = 1
@@ -90,6 +98,9 @@ class ScannedRows:
     files: list[tuple[int, Path]] = field(default_factory=list)
     problems: list[tuple[Path, int, str]] = field(default_factory=list)
     tools_approximated: bool = False
+    uncounted: set[str] = field(default_factory=set)
+    unread_images: int = 0
+    unread_row: int | None = None
     _blocks: list[NDArray[Any]] = field(default_factory=list)
     _shapes: set[tuple[Any, ...]] = field(default_factory=set)
 
@@ -126,6 +137,13 @@ class ScannedRows:
         if len(self.column_types) > reading_limits.MAX_COLUMNS:
             raise reading_limits.too_many_columns(len(self.column_types))
 
+    def record_media(self, number: int, media: RowMedia) -> None:
+        """Record the media of row `number` whose tokens are not counted, and the images whose size is not known."""
+        self.uncounted |= media.uncounted
+        if media.unread:
+            self.unread_images += media.unread
+            self.unread_row = number if self.unread_row is None else self.unread_row
+
     def add_rows(self, rows: NDArray[Any]) -> None:
         """Append the figures of all rows that `count_row` has counted since the last call of this method."""
         self._blocks.append(rows)
@@ -153,6 +171,10 @@ class ScannedRows:
                 kept[min((self.read + number) // self.row_step, last)] = rows[number // part.row_step]
         self.problems += [(path, line + lines_before if line else 0, why) for path, line, why in part.problems]
         self.tools_approximated |= part.tools_approximated
+        self.uncounted |= part.uncounted
+        self.unread_images += part.unread_images
+        if self.unread_row is None and part.unread_row is not None:
+            self.unread_row = self.read + part.unread_row
         self.read += part.read
         self.lines = lines_before + part.lines
         while len(self) > reading_limits.MAX_SCANNED_ROWS:
@@ -201,8 +223,9 @@ def _scan_blocks(
         yield ScannedRows(problems=[(path, err.row, str(err))])
 
 
-# The fields of ROW before those of tokens, the sample of a row that is trained, and the bytes of its text and tools.
-_ScannedRow = tuple[tuple[int, ...], Sample | None, int]
+# The fields of ROW before those of tokens, the sample of a row that is trained, the bytes of its text and tools, and
+# its media.
+_ScannedRow = tuple[tuple[int, ...], Sample | None, int, RowMedia]
 
 
 def _scan_row(
@@ -215,6 +238,7 @@ def _scan_row(
     part.count_row(row)
     sample: Sample | None = None
     sample_hash = prompt_hash = issues = size = 0
+    media = NO_MEDIA
     try:
         sample = convert(row)
         status = row_status(sample, settings.stage)
@@ -223,11 +247,16 @@ def _scan_row(
             size += reading_limits.approximate_size(sample.tools) if sample.tools else 0
             if settings.stage != "pt" and (why := media_fault(settings.attr, settings.media, row, sample)):
                 raise FatalRowError(why)
+            if settings.attr.has_media and settings.stage != "pt":
+                media = read_row_media(settings.attr, settings.media.folder, row, settings.images)
+                sample_hash, prompt_hash = sample_hash ^ media.hash, prompt_hash ^ media.hash
+                part.record_media(number, media)
     except FatalRowError as err:
         status, part.fatal[number] = ENDS_RUN, str(err)
     answers = min(len(sample.answers), 2) if sample else 0
-    figures = (line, status, answers, sample_hash, prompt_hash, issues)
-    return figures, sample if status == TRAINED else None, size
+    tokens = [sum(each) for each in zip(*media.images, strict=True)] or [0, 0]
+    figures = (line, status, answers, sample_hash, prompt_hash, issues, media.hash, len(media.images), *tokens)
+    return figures, sample if status == TRAINED else None, size, media
 
 
 def _is_date_or_empty(value: object) -> bool:
@@ -284,10 +313,13 @@ def _is_garbled(text: str) -> bool:
 def _with_tokens(part: ScannedRows, block: list[_ScannedRow], settings: ScanSettings) -> NDArray[Any]:
     """Return the figures of a block of rows with their token counts added. All texts of the block are counted together,
     because tokenizers process many texts in parallel."""
-    texts = [_template_texts(part, at, sample, settings) if sample else [] for at, (_, sample, _) in enumerate(block)]
+    texts = [
+        _template_texts(part, at, sample, settings, media.images) if sample else []
+        for at, (_, sample, _, media) in enumerate(block)
+    ]
     counts = iter(settings.counter.count([text for turns in texts for pieces, _ in turns for text in pieces]))
     records = []
-    for (figures, sample, _), turns in zip(block, texts, strict=True):
+    for (figures, sample, *_), turns in zip(block, texts, strict=True):
         sizes = [sum(islice(counts, len(pieces)), added_tokens) for pieces, added_tokens in turns]
         lengths = _sample_lengths(sample, sizes, settings) if sample and sizes else (0, 0, 0, 0)
         records.append((*figures, *lengths))
@@ -296,20 +328,26 @@ def _with_tokens(part: ScannedRows, block: list[_ScannedRow], settings: ScanSett
     return rows
 
 
-def _template_texts(part: ScannedRows, number: int, sample: Sample, settings: ScanSettings) -> list[TurnTexts]:
-    """Return for each turn of a sample the texts to tokenize, with the chat template around them. Return an empty list
-    if the template cannot encode the sample; `part` then records the reason for the row with this `number`."""
+def _template_texts(
+    part: ScannedRows, number: int, sample: Sample, settings: ScanSettings, images: Sequence[ImageTokens]
+) -> list[TurnTexts]:
+    """Return for each turn of a sample the texts to tokenize, with the chat template around them and the tokens of
+    `images` added. Return an empty list if the template cannot encode the sample; `part` then records the reason for
+    the row with this `number`."""
     if settings.stage == "pt":
         return [([sample.prompt[0][1]], 1)]
     answers = [answer for answer in sample.answers if answer[1]] if settings.stage == "kto" else sample.answers
     turns = [*sample.prompt, *(answers[:1] or sample.answers[:1] or [("assistant", "")])]
     if sample.tools or (len(turns) > 2 and any(role == "function" for role, _ in turns)):
         part.tools_approximated = True
+    front = settings.images is not None and settings.images.in_front
     try:
         texts = settings.template.encode(turns, sample.system, sample.tools, settings.stage == "sft")
+        texts = with_images(texts, turns, images, front)
         if settings.stage in ("dpo", "rm"):
             second = [*sample.prompt, sample.answers[1]]
-            texts += settings.template.encode(second, sample.system, sample.tools, False)[-1:]
+            other = settings.template.encode(second, sample.system, sample.tools, False)
+            texts += with_images(other, second, images, front)[-1:]
         return texts
     except FatalRowError as err:
         part.fatal[number] = str(err)

@@ -20,6 +20,7 @@ from validator.dataset import sequence_lengths
 from validator.dataset.recipe_datasets import FatalProblem, LoadedDataset
 from validator.errors import RecipeError
 from validator.knowledge import releases
+from validator.rows.media_columns import PLACEHOLDERS
 from validator.rows.outcomes import ENDS_RUN, STATUS_REASONS, TRAINED
 from validator.run.row_counts import parse_split
 from validator.run.settings import RunSettings
@@ -151,10 +152,10 @@ class RowSelection:
         return [self.place(int(position)) for position in positions[:3]]
 
     @property
-    def has_media(self) -> bool:
-        """True if a data set has images, videos or audio. The number of text tokens then determines neither a good
-        `cutoff_len` nor the memory of a batch."""
-        return any(one.attr.has_media for one in self.sets)
+    def uncounted_media(self) -> list[str]:
+        """Kinds of media (images, videos, audios) in the rows whose tokens are not counted. If there are any, the
+        number of tokens determines neither a good `cutoff_len` nor the memory and time of a batch."""
+        return [kind for kind in PLACEHOLDERS if any(kind in one.rows.uncounted for one in self.sets)]
 
     def trained(self, positions: Positions) -> Positions:
         """Return those of the positions whose rows LLaMA-Factory does not drop, in their order. Positions are indices

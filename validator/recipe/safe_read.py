@@ -107,9 +107,19 @@ def _read_beginning(path: str | Path) -> bytes:
     return data
 
 
+LFS_POINTER_REASON = "is a Git LFS pointer, not the file itself; run `git lfs pull`"
+
+
+def is_lfs_pointer(head: bytes) -> bool:
+    """Return True if a file that begins with these bytes stands for a file in Git LFS that was not downloaded."""
+    return head.startswith(b"version https://git-lfs")
+
+
 def decode_text(data: bytes) -> str:
     """Return the bytes of a recipe as text. Raises RecipeError for content that is not UTF-8 text, or is larger than 1
-    MiB."""
+    MiB, and for a Git LFS pointer."""
+    if is_lfs_pointer(data):
+        raise RecipeError(LFS_POINTER_REASON)
     if len(data) > _MAX_BYTES:
         raise RecipeError("is larger than 1 MiB, which no recipe is; check that this is the right file")
     try:

@@ -3,7 +3,9 @@ per file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +18,13 @@ PLACEHOLDERS = {"images": "<image>", "videos": "<video>", "audios": "<audio>"}
 
 class MediaSupport(NamedTuple):
     """What a recipe accepts as media. `kinds`: the media that its template accepts (image, video, audio); None if not
-    known. `folder`: the folder to which paths in the data are relative. `template`: the template's name."""
+    known. `folder`: the folder to which paths in the data are relative. `template`: the template's name. `near`:
+    folders in and around which files that are missing in `folder` may be."""
 
     kinds: frozenset[str] | None
     folder: str
     template: str = ""
+    near: tuple[Path, ...] = ()
 
 
 def media_fault(attr: DatasetAttr, media: MediaSupport, row: Row, sample: Sample) -> str:
@@ -39,7 +43,7 @@ def media_fault(attr: DatasetAttr, media: MediaSupport, row: Row, sample: Sample
         if why := _placeholder_mismatch(sample, part, mark, _file_count(value)):
             return f"it has {why}"
         if lost := next(missing_media_files(value, media.folder), ""):
-            return f"`{lost}` is not in `{media.folder}`; set `media_dir`"
+            return f"`{lost}` is not in `{media.folder}`; {media_dir_remedy(lost, media.near)}"
     return ""
 
 
@@ -47,6 +51,50 @@ def missing_media_files(value: object, folder: str) -> Iterator[str]:
     """Yield the paths of files that exist neither in `folder` nor in the working directory. `value`: a row's value in a
     column of images, videos or audios."""
     return (path for path in media_paths(value) if not _is_file(Path(folder, path)) and not _is_file(Path(path)))
+
+
+_MAX_FOLDERS = 300  # that are searched for a missing file
+_MAX_ENTRIES = 10_000  # of one folder that are looked at
+
+
+def media_dir_remedy(path: str, near: Sequence[Path]) -> str:
+    """Return the value of `media_dir` with which a missing file would be found, as text for a message, or what else to
+    do. `near`: folders that are searched, with the folder above each, and those up to two levels below."""
+    if Path(path).is_absolute():
+        return "write paths relative to a folder, and set `media_dir` to that folder"
+    folders = dict.fromkeys(one.resolve() for one in near)
+    above = (one.parent for one in folders)
+    places = list(dict.fromkeys([*above, *islice(_with_subfolders(folders), _MAX_FOLDERS)]))
+    if found := next((place for place in places if _is_file(place / path)), None):
+        return f"set `media_dir: {_shortest(found)}`"
+    name = Path(path).name
+    if found := next((place for place in places if _is_file(place / name)), None):
+        where = _shortest(found)
+        return f"`{where}` holds a file of this name: write `{name}` in the data, and set `media_dir: {where}`"
+    return "set `media_dir` to the folder that holds it"
+
+
+def _with_subfolders(folders: Iterable[Path]) -> Iterator[Path]:
+    """Yield the folders, then those below them, then those below these."""
+    for _ in range(3):
+        level = list(islice(folders, _MAX_FOLDERS))
+        yield from level
+        folders = (below for folder in level for below in _subfolders(folder))
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    """Return the folders directly below a folder; none if it cannot be listed."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(one.path) for one in islice(entries, _MAX_ENTRIES) if one.is_dir())
+    except OSError:
+        return []
+
+
+def _shortest(folder: Path) -> Path:
+    """Return a folder's path from the working directory if the folder lies below it, else its whole path."""
+    whole, here = folder.resolve(), Path.cwd()
+    return whole.relative_to(here) if whole.is_relative_to(here) else whole
 
 
 def _is_file(path: Path) -> bool:

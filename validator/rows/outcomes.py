@@ -3,8 +3,9 @@ stops. Also why no row would be trained on."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from validator.rows.converter import FatalRowError, Row, Sample, row_converter
 from validator.rows.dataset_attr import DatasetAttr
@@ -66,10 +67,26 @@ def row_checker(attr: DatasetAttr, stage: str) -> Callable[[Row], RowOutcome]:
             return RowOutcome(stops="a value is of a kind that LLaMA-Factory cannot convert")
         if code != TRAINED:
             return RowOutcome(dropped=STATUS_REASONS[code])
-        texts = all(isinstance(content, str) for _, content in (*sample.prompt, *sample.answers))
-        return RowOutcome(sample) if texts else RowOutcome(stops=NON_TEXT_TURN)
+        if not all(isinstance(content, str) for _, content in (*sample.prompt, *sample.answers)):
+            return RowOutcome(stops=NON_TEXT_TURN)
+        return RowOutcome(sample)
 
     return check
+
+
+def tools_fault(tools: Any) -> str:
+    """Return why LLaMA-Factory stops at a row's description of tools, as text for a message; an empty string if it does
+    not. Source: llamafactory/data/formatter.py, ToolFormatter.apply, which every template has."""
+    if not tools:
+        return ""
+    if not isinstance(tools, str):
+        return "the description of tools is not text; write it as JSON text"
+    try:
+        value = json.loads(tools)
+    except (ValueError, RecursionError):
+        found = "is not JSON text" if tools.strip() else 'is blank text; write "" for none'
+        return f"the description of tools {found}"
+    return "" if isinstance(value, (list, dict, str)) else "the description of tools is not a JSON list"
 
 
 def count_trained(attr: DatasetAttr, stage: str, rows: Sequence[Row]) -> int:
@@ -82,8 +99,11 @@ def first_fatal_row(attr: DatasetAttr, stage: str, rows: Sequence[Row]) -> str:
     """Return the number of the first row at which LLaMA-Factory stops, and the reason, as text for a message; an empty
     string if it stops at no row."""
     check = row_checker(attr, stage)
-    faults = ((number, check(row).stops) for number, row in enumerate(rows, 1))
-    return next((f"row {number} ends the run: {stops}" for number, stops in faults if stops), "")
+    for number, outcome in enumerate(map(check, rows), 1):
+        tools = outcome.sample.tools if outcome.sample and stage != "pt" else ""
+        if stops := outcome.stops or tools_fault(tools):
+            return f"row {number} ends the run: {stops}"
+    return ""
 
 
 def why_none_trained(attr: DatasetAttr, stage: str, rows: Sequence[Row]) -> str:

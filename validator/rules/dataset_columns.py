@@ -10,7 +10,7 @@ from validator.finding import Place
 from validator.recipe import safe_read
 from validator.recipe.suggestions import suggest
 from validator.rows.dataset_attr import FORMATTINGS, MODALITIES, SOURCE_OF_KEY, entry_faults
-from validator.rows.media_columns import first_media_fault, missing_media_files
+from validator.rows.media_columns import first_media_fault, media_dir_remedy, missing_media_files
 from validator.rows.outcomes import first_fatal_row, why_none_trained
 from validator.rules import subjects
 from validator.rules.dataset_files import entry_remedy, guessed_format, why_unrecognized
@@ -254,9 +254,11 @@ def media_refused(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
             yield at("columns", part, conflicts_with=("template",)), f"{found}; {remedy}"
             continue
         if missing:
+            path, number = missing
             where = run.args.get("media_dir") or dataset.folder
-            found = f"data set `{dataset.name}`: {missing} is not in `{where}`"
-            yield at("columns", part), f"{found}; set `media_dir` to the folder that holds it"
+            near = (*dict.fromkeys(file.parent for file in dataset.files), *run.workspace.folders[:1])
+            found = f"data set `{dataset.name}`: `{path}` of row {number} is not in `{where}`"
+            yield at("columns", part), f"{found}; {media_dir_remedy(path, near)}"
         if media and (why := _row_with_wrong_media_count(run, dataset, part)):
             yield at("columns", part), f"data set `{dataset.name}`: {why}"
 
@@ -340,14 +342,13 @@ def _has_media(dataset: Dataset, part: str) -> bool:
     return bool(column and rows and any(row.get(column) for row in rows.head))
 
 
-def _missing_media_file(run: RunSettings, dataset: Dataset, part: str) -> str:
-    """Return, as text for a message, the first file that LLaMA-Factory finds neither in `media_dir` nor in the working
-    directory, with the number of its row. An empty string if no file of the first rows is missing. `part`: images,
-    videos or audios."""
+def _missing_media_file(run: RunSettings, dataset: Dataset, part: str) -> tuple[str, int] | None:
+    """Return the path of the first file that LLaMA-Factory finds neither in `media_dir` nor in the working directory,
+    and the number of its row. None if no file of the first rows is missing. `part`: images, videos or audios."""
     column = dataset.attr.columns.get(part) or ""
     folder = str(run.args.get("media_dir") or dataset.folder)
     for number, row in enumerate(_rows_surely_read(run, dataset) if column else (), 1):
         paths = missing_media_files(row.get(column), folder)
         if path := next((path for path in paths if not run.workspace.find(f"{folder}/{path}")), ""):
-            return f"`{path}` of row {number}"
-    return ""
+            return path, number
+    return None

@@ -277,7 +277,8 @@ def data_unreadable(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Finding
     Fix: correct the file; JSON is a list of objects, or one object on each line.
     """
     if dataset.rows and dataset.rows.problem:
-        yield at("file_name"), f"data set `{dataset.name}`: {dataset.rows.problem}; correct the file"
+        remedy = "" if dataset.rows.problem.endswith(safe_read.LFS_POINTER_REASON) else "; correct the file"
+        yield at("file_name"), f"data set `{dataset.name}`: {dataset.rows.problem}{remedy}"
     elif dataset.rows and not dataset.rows.number:
         yield at("file_name"), f"data set `{dataset.name}`: `{dataset.path}` holds no row; write samples into the file"
 

@@ -60,8 +60,8 @@ def packing_of(stream: IO[bytes]) -> str:
 
 @contextlib.contextmanager
 def open_raw(path: Path) -> Iterator[IO[bytes]]:
-    """Open a regular file without decompressing it. Raises UnreadableError if the path is no regular file, or if an
-    error occurs while the file is read."""
+    """Open a regular file without decompressing it. Raises UnreadableError if the path is no regular file, if the
+    file is a Git LFS pointer, or if an error occurs while it is read."""
     if safe_read.path_kind(path) not in ("file", None):
         raise UnreadableError(0, no_data_file_reason(path))
     try:
@@ -70,6 +70,9 @@ def open_raw(path: Path) -> Iterator[IO[bytes]]:
         with os.fdopen(descriptor, "rb") as stream:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UnreadableError(0, no_data_file_reason(path))
+            if safe_read.is_lfs_pointer(stream.read(64)):
+                raise UnreadableError(0, safe_read.LFS_POINTER_REASON)
+            stream.seek(0)
             yield stream
     except (OSError, ValueError) as err:
         raise UnreadableError(0, f"cannot be read: {getattr(err, 'strerror', None) or err}".lower()) from None

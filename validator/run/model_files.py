@@ -32,7 +32,6 @@ _FIRST_FOUND = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-_LFS_POINTER = b"version https://git-lfs"
 
 
 def has_weights(folder: Path) -> bool:
@@ -67,7 +66,7 @@ def incomplete_downloads(folder: Path) -> Iterator[str]:
 def _is_lfs_pointer(file: Path) -> bool:
     if safe_read.path_kind(file) == "file":
         with suppress(OSError), file.open("rb") as opened:
-            return opened.read(len(_LFS_POINTER)) == _LFS_POINTER
+            return safe_read.is_lfs_pointer(opened.read(64))
     return False
 
 

@@ -214,6 +214,16 @@ def with_published_images(
     )
 
 
+def with_tower_tokens(model: Model, tokens: int, encodings: tuple[TowerWorkload, ...]) -> tuple[TowerWorkload, ...]:
+    """Return the workloads of the model's towers for samples whose images have so many tower tokens. 0 leaves the
+    workloads as they are: LLaMA-Factory puts a blank image into a batch without images. `encodings`: the workloads as
+    `tower_encodings` returns them."""
+    return tuple(
+        encoding._replace(tokens=tokens) if tower.patch_size and tokens else encoding
+        for tower, encoding in zip(model.arch.towers, encodings, strict=True)
+    )
+
+
 def _usual_share(run: RunSettings, published: Sequence[PublishedFacts]) -> float:
     """Return the pixels of a usual image of the data sets, divided by `image_max_pixels`; 1 if the images' size is not
     published. The result is at most 1, because LLaMA-Factory scales large images down but never up (data/mm_plugin.py,

@@ -151,6 +151,15 @@ class Prediction:
         cannot be predicted. If the device shares the host's memory, the host's need is included."""
         return next(iter(self.device_memories.values()), None)
 
+    def memory_of_batch(self, length: int, tower_tokens: int) -> Estimate | None:
+        """Return the predicted peak in bytes for samples of `length` tokens whose images have `tower_tokens` tokens of
+        the vision tower, with the newest release of transformers; None if it cannot be predicted."""
+        if self.run.model is None or self.is_simulated or not self.workloads:
+            return None
+        release, work = next(iter(self.workloads.items()))
+        towers = multimodal.with_tower_tokens(self.run.model, tower_tokens, work.towers)
+        return self._estimates({release: work._replace(length=length, eval_length=length, towers=towers)})[release]
+
     @property
     def layers_kept_whole(self) -> int:
         """Number of decoder layers that keep all their activations because no adapter reaches them, although activation

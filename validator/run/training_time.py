@@ -72,18 +72,20 @@ def predict_training_time(
     sequences: int | None = None,
     lengths: tuple[int, ...] | None = None,
     correction: float | None = None,
+    tower_tokens: int | None = None,
 ) -> TrainingTime | None:
     """Return the predicted time of the run; None if model, machine, the machine's rates or the sharding of states are
     not known. `sequences`: number of training sequences; None to take the rows of the data sets, or the recommended
     number of the header block. `lengths`: tokens of each sample; None to estimate them. `correction`: measured seconds
-    divided by predicted seconds on this machine; None if nothing was measured."""
+    divided by predicted seconds on this machine; None if nothing was measured. `tower_tokens`: tokens of the vision
+    tower that a usual sample's images have, if the images were read."""
     device, assumed = _machine_rates(run, correction)
     if device is None or run.model is None or predict(run).workload is None:
         return None
     samples = estimate_sample_lengths(run, lengths)
     slow = device._replace(network=device.network * SLOWER_NETWORK) if assumed else device
     short, usual, long = (
-        _training_time_at(run, each, rates, sequences)
+        _training_time_at(run, each, rates, sequences, tower_tokens)
         for each, rates in zip(samples.lengths, (device, device, slow), strict=True)
     )
     step = usual.step._replace(low=min(short.step.low, usual.step.low), high=max(long.step.high, usual.step.high))
@@ -180,10 +182,10 @@ def _named_network(run: RunSettings) -> str | None:
 
 
 def _training_time_at(
-    run: RunSettings, lengths: Sequence[float], device: DeviceRates, sequences: int | None
+    run: RunSettings, lengths: Sequence[float], device: DeviceRates, sequences: int | None, tower_tokens: int | None
 ) -> _TimeAtLength:
     assert run.model
-    work = _workload_at_length(run, lengths)
+    work = _workload_at_length(run, lengths, tower_tokens)
     step = estimate_step_time(run.model.arch, work, device)
     drawn = 1 if run.batch.group_by_length else work.micro_batch
     padded = work.length
@@ -194,15 +196,19 @@ def _training_time_at(
     return _TimeAtLength(step, step.tokens * padded / work.length, int(course.steps) if course else None, run_time)
 
 
-def _workload_at_length(run: RunSettings, lengths: Sequence[float]) -> Workload:
+def _workload_at_length(run: RunSettings, lengths: Sequence[float], tower_tokens: int | None = None) -> Workload:
     """Return the workload with the sequence length that determines the time of a step. `lengths`: the samples' lengths
-    in tokens. Devices that shard gradients or weights wait for each other in every batch, other devices once a step.
-    Batches are padded to a multiple of 8 (data/collator.py)."""
+    in tokens. `tower_tokens`: tokens of the vision tower for a usual sample's images; None to estimate them.
+
+    Devices that shard gradients or weights wait for each other in every batch, other devices once a step. Batches are
+    padded to a multiple of 8 (data/collator.py)."""
     prediction = predict(run)
     assert run.model
     assert prediction.workload
     work = prediction.workload
-    if any(each.tokens for each in work.towers):
+    if tower_tokens is not None:
+        work = work._replace(towers=multimodal.with_tower_tokens(run.model, tower_tokens, work.towers))
+    elif any(each.tokens for each in work.towers):
         work = work._replace(towers=multimodal.with_published_images(run, run.model, run.data.published, work.towers))
     if run.batch.packing:
         return work

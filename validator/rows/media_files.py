@@ -1,0 +1,83 @@
+"""The files of images, videos and audio that a row names: their identity, and the sizes of images."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from validator.recipe import safe_read
+from validator.rows import image_header
+from validator.rows.converter import FatalRowError
+from validator.rows.image_header import HEAD_BYTES, ImageSize
+
+_REMEMBERED_FILES = 1 << 16  # a file that many rows name is read once
+
+
+class MediaFile(NamedTuple):
+    """A file of an image, video or sound. `identity`: bytes that are equal for files of equal content. The size and the
+    first and last 16 KiB decide, so that large files are not read whole. `size`: size of an image; None if it is not
+    known. `no_image`: what the file is if it surely holds no image."""
+
+    identity: bytes
+    size: ImageSize | None = None
+    no_image: str = ""
+
+
+def row_media_files(value: object, folder: str) -> Iterator[MediaFile]:
+    """Yield the files in a row's value in a column of images, videos or audios. A file is given by its path, or, in
+    tables, by a mapping of bytes and path. The frames of a video are files, too. `folder`: the folder to which paths
+    are relative. LLaMA-Factory takes a path that does not exist there as it is (data/converter.py, _find_medias)."""
+    if isinstance(value, str):
+        inside = Path(folder, value)
+        yield _media_at(inside if safe_read.path_kind(inside) == "file" else Path(value))
+    elif isinstance(value, dict):
+        yield _media_of_mapping(value)
+    elif isinstance(value, list):
+        for one in value:
+            yield from row_media_files(one, folder)
+
+
+def require_images(value: object, files: list[MediaFile]) -> None:
+    """Raise FatalRowError if one of the files of a row's column of images is surely no image. `value`: the row's value
+    in that column."""
+    for number, file in enumerate(files):
+        if file.no_image:
+            path = value[number] if isinstance(value, list) and len(value) == len(files) else value
+            raise FatalRowError(f"image `{path}` {file.no_image}" if isinstance(path, str) else
+                                f"image {number + 1} {file.no_image}")  # fmt: skip
+
+
+def _media_of_mapping(value: dict[Any, Any]) -> MediaFile:
+    """Return the file in a mapping of bytes and path, as the datasets library writes images into tables."""
+    data, path = value.get("bytes"), value.get("path")
+    if isinstance(data, bytes):
+        identity = blake2b(data, digest_size=16).digest()
+        return MediaFile(identity, image_header.size_of_bytes(data), image_header.is_no_image(data[:HEAD_BYTES]))
+    return _media_at(Path(path)) if isinstance(path, str) else MediaFile(b"")
+
+
+def _media_at(path: Path) -> MediaFile:
+    """Return the facts of the file at a path. If the file cannot be read, its path is its identity."""
+    try:
+        facts = path.stat()
+        if stat.S_ISREG(facts.st_mode):
+            return _read_media_file(path, facts.st_size, facts.st_mtime_ns)
+    except (OSError, ValueError):
+        pass
+    return MediaFile(str(path).encode("utf-8", "surrogatepass"))
+
+
+@lru_cache(maxsize=_REMEMBERED_FILES)
+def _read_media_file(path: Path, size: int, _changed: int) -> MediaFile:
+    """Return the facts of a file of `size` bytes. Raises OSError or ValueError if it cannot be read."""
+    with os.fdopen(safe_read.open_without_waiting(path), "rb") as stream:
+        head = stream.read(HEAD_BYTES)
+        stream.seek(max(size - HEAD_BYTES, len(head)))
+        identity = blake2b(b"%d" % size + head + stream.read(HEAD_BYTES), digest_size=16).digest()
+        stream.seek(0)
+        return MediaFile(identity, image_header.image_size(stream), image_header.is_no_image(head))
