@@ -222,7 +222,15 @@ def needs(draft: NewRecipe) -> list[str]:
     licence = yaml_table("models")[draft.model.id or ""]["licence"]
     accepted = ["its licence accepted on the hub"] if licence.startswith(GATED) else []
     shared = ["output_dir on storage that all nodes see"] if draft.machine.nodes > 1 else []
-    return [*adapter, *release, *wanted, *accepted, *shared]
+    software = [_SOFTWARE[vendor]] if (vendor := draft.machine.device.vendor) in _SOFTWARE else []
+    return [*adapter, *software, *release, *wanted, *accepted, *shared]
+
+
+# What devices need beside a driver and the torch that pip brings.
+_SOFTWARE = {
+    "ascend": "torch_npu with its CANN (docs/howto/install.md)",
+    "amd": "a torch for ROCm (docs/howto/install.md)",
+}
 
 
 def without_kernels() -> float:

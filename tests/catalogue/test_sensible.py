@@ -209,3 +209,11 @@ def test_a_pair_names_each_other() -> None:
         assert read(before)[1].args.get("output_dir") == adapter
         assert f"\n# Needs: the adapter of {before.stem}, trained first" in read(after)[0].text
         assert f"; {after.stem} goes on from this adapter.\n" in read(before)[0].text
+
+
+@pytest.mark.parametrize(("vendor", "names"), [("ascend", "torch_npu with its CANN"), ("amd", "a torch for ROCm")])
+def test_recipes_name_the_software_of_their_devices(vendor: str, names: str) -> None:
+    """What `pip install ".[train]"` does not bring stands at their head."""
+    texts = [document.text for document, job in map(read, PATHS) if job.machine and job.machine.device.vendor == vendor]
+    assert texts
+    assert all(re.search(rf"(?m)^# Needs: .*{names} \(docs/howto/install\.md\)", text) for text in texts)

@@ -342,7 +342,8 @@ def without(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_extra_holds_what_data_asks_for() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     assert [re.split(r"\W", each)[0] for each in extras["data"]] == list(dataset.PACKAGES)
-    assert "llamafactory-recipes[data]" in extras["train"]
+    assert all("llamafactory-recipes[data,metrics]" in extras[name] for name in ("amd", "ascend"))
+    assert "llamafactory-recipes[amd]" in extras["train"]
 
 
 @pytest.mark.process

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from support.recordings import RECORDED, show_all
 
 from validator.cli import group
-from validator.doctor import diagnosis, host_checks, hub_checks
+from validator.doctor import diagnosis, host_checks, hub_checks, torch_build
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.errors import RecipeError
 from validator.machine import host
@@ -51,7 +51,41 @@ def test_a_login_node_alone_is_no_fault() -> None:
 def test_a_login_node_is_no_place_for_a_run() -> None:
     result = doctor(RECIPE)
     assert result.exit_code == 1
-    assert "wanted: 8xa100-80g; run it on a compute node" in devices(result)
+    assert "wanted: 8xa100-80g; run `lmf-recipes doctor` on that machine" in devices(result)  # no SLURM is here
+
+
+def test_a_recipe_for_another_machine_is_not_held_against_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without devices, what this machine has of memory and processors says nothing about the one of the recipe."""
+    monkeypatch.setattr(host, "memory_gib", lambda _root=None: 1.0)
+    told = json.loads(doctor(str(ROOT / "recipes" / "qwen32b-910b-lora.yaml"), "--format", "json").output)
+    lines = {line["what"]: line for line in told["lines"]}
+    assert {"devices", "driver", "main memory", "processors", "/dev/shm"} <= {*told["not_looked_at"]}
+    assert [lines[name]["state"] for name in ("processors", "main memory", "devices")] == ["ok", "ok", "error"]
+    assert not lines["main memory"]["wanted"]
+    assert [lines[name]["state"] for name in ("torch_npu", "CANN")] == ["error", "error"]
+    text = doctor(str(ROOT / "recipes" / "qwen32b-910b-lora.yaml")).output
+    assert "\nnot looked at, as the run is for another machine: devices, driver" in text
+    monkeypatch.setenv("PATH", str(RECORDED / "npu-smi-8x910b2"))
+    assert "not looked at" not in doctor(str(ROOT / "recipes" / "qwen32b-910b-lora.yaml")).output
+
+
+def test_srun_is_advised_where_slurm_is(tmp_path: Path) -> None:
+    assert "srun" not in doctor(RECIPE).output
+    (tmp_path / "srun").touch(0o755)
+    assert "on a compute node, such as by `srun`" in devices(doctor(RECIPE))
+
+
+@pytest.mark.parametrize(
+    ("folder", "says"),
+    [
+        ("npu-smi-8x910b2", "npu-smi shows the devices, release 23.0.7"),
+        ("nvidia-smi-h100", "nvidia-smi shows the devices"),
+        ("rocm-smi-8xmi300x", "rocm-smi shows the devices"),
+    ],
+)
+def test_the_driver_is_a_line(folder: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(RECORDED / folder))
+    assert says in next(line for line in doctor().output.splitlines() if line.split()[1] == "driver")
 
 
 def test_fewer_devices_than_the_machine_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +106,7 @@ def test_other_devices_than_the_machine_that_is_named(monkeypatch: pytest.Monkey
 def test_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(RECORDED / "nvidia-smi-8xa100"))
     told = json.loads(doctor(RECIPE, "--format", "json").output)
-    assert [*told] == ["host", "recipe", "machine", "lines", "errors", "warnings"]
+    assert [*told] == ["host", "recipe", "machine", "lines", "errors", "warnings", "not_looked_at"]
     assert told["machine"] == "8xa100-80g"
     assert [*told["lines"][0]] == ["state", "what", "found", "wanted", "remedy"]
 
@@ -113,6 +147,7 @@ def test_a_machine_that_should_be_the_one_that_is_named(
     folder: str, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(RECORDED / folder))
+    monkeypatch.setattr(torch_build, "read_build", lambda *_: torch_build.PackageBuild("2.8.0+cu128", "12.8", ""))
     result = doctor("--machine", "8xa100-80g")
     assert result.exit_code == code
     assert "wanted: 8xa100-80g" in devices(result)

@@ -11,14 +11,14 @@ import pytest
 from support.installed_packages import gpu, site, version_file, write
 from support.recordings import RECORDED, show_all
 
-from validator.doctor import torch_build
+from validator.doctor import ascend_software, torch_build
 from validator.doctor.check_result import CheckContext, CheckResult
 from validator.doctor.torch_build import read_symbols
 from validator.knowledge.tables import yaml_table
-from validator.machine import driver, this_machine
+from validator.machine import driver, installed_packages, this_machine
 from validator.machine.installed_packages import InstalledPackages, find_installed
 from validator.recipe.recipe_file import parse_recipe
-from validator.run.settings import resolve
+from validator.run.settings import RunSettings, resolve
 
 AT, FOR = "driver", "or later for torch"
 OTHER = "a newer driver, or a build of torch for CUDA"
@@ -107,15 +107,114 @@ def test_bitsandbytes_without_the_library(tmp_path: Path) -> None:
     assert [*torch_build.check_torch(None, node)] == []
 
 
-@pytest.mark.parametrize(("hip", "expected"), [("None", "error: torch 2.8.0+cu128 is built for"), ("'6.4.2'", "")])
-def test_amd(hip: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(RECORDED / "rocm-smi-8xmi300x"))
-    text = version_file("2.8.0+cu128").replace("hip: Optional[str] = None", f"hip: Optional[str] = {hip}")
+AMD_RECIPE = f"# /// recipe\n# machine: 8xmi300x-192g\n# ///\n{RECIPE}"
+ALONE = "is built for CPUs alone, and the devices are"
+
+
+@pytest.mark.parametrize(
+    ("release", "hip", "expected"),
+    [
+        ("2.8.0+cu128", "None", "error: torch 2.8.0+cu128 is built for CUDA 12.8, and the devices are AMD's; a build"),
+        ("2.8.0+cpu", "None", f"error: torch 2.8.0+cpu {ALONE} AMD's"),
+        ("2.8.0+rocm6.4", "'6.4.43484-123'", "ok: torch 2.8.0+rocm6.4, for ROCm 6.4"),
+    ],
+)
+@pytest.mark.parametrize("here", [True, False])
+def test_amd(
+    release: str, hip: str, expected: str, here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine of AMD's, and on one without devices for a recipe that names AMD's."""
+    text = version_file(release).replace("hip: Optional[str] = None", f"hip: Optional[str] = {hip}")
     folders = site(tmp_path / "site", {"torch": "2.8.0"}, files={"torch/version.py": text})
-    lines = told(
-        [*torch_build.check_torch(None, CheckContext(machine=this_machine.detect_machine(), site_packages=folders))]
-    )
+    run = resolve(parse_recipe("x.yaml", AMD_RECIPE))
+    node = CheckContext(recipe_machine=run.machine, site_packages=folders)
+    if here:
+        monkeypatch.setenv("PATH", str(RECORDED / "rocm-smi-8xmi300x"))
+        node = CheckContext(machine=this_machine.detect_machine(), site_packages=folders)
+    assert told([*torch_build.check_torch(None if here else run, node)]).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("release", "machine", "expected"),
+    [
+        ("2.13.0+cpu", "8xa100-80g", f"error: torch 2.13.0+cpu {ALONE} NVIDIA's; a build for CUDA"),
+        ("2.8.0+rocm6.4", "8xa100-80g", "error: torch 2.8.0+rocm6.4 is built for ROCm 6.4, and the devices are NV"),
+        ("2.8.0+cu128", "8xa100-80g", "ok: torch 2.8.0+cu128, for CUDA 12.8"),
+        ("2.13.0+cpu", "2x48g", ""),
+        ("2.13.0+cpu", "8xascend-910b-64g", ""),  # torch_npu has a line of its own
+    ],
+)
+def test_torch_for_a_machine_that_is_not_this_one(release: str, machine: str, expected: str, tmp_path: Path) -> None:
+    run = resolve(parse_recipe("x.yaml", RECIPE), machine)
+    node = CheckContext(recipe_machine=run.machine, site_packages=site(tmp_path / "site", {"torch": release}))
+    lines = told([*torch_build.check_torch(run, node)])
     assert lines.startswith(expected) if expected else not lines
+
+
+NPU = {"torch": "2.7.1+cpu", "torch-npu": "2.7.1.post4"}
+
+
+@pytest.mark.parametrize(
+    ("packages", "cann", "states", "says"),
+    [
+        ({"torch": "2.13.0+cpu"}, "", "error error", "torch_npu 2.7.1.post4 with torch 2.7.1, not 2.13.0+cpu; install"),
+        ({"torch": "2.13.0+cpu"}, "", "error error", "error: no CANN; 9.0.0, as LLaMA-Factory is released with; ins"),
+        ({"torch": "2.8.0+cpu"}, "9.0.0", "error ok", "sees no NPU; torch_npu 2.8.0.post4 for torch 2.8.0; install"),
+        ({}, "", "error error", "with torch 2.7.1; install it as docs/howto/install.md#ascend says"),
+        (NPU, "9.0.0", "ok ok", "ok: torch_npu 2.7.1.post4 beside torch 2.7.1+cpu"),
+        (NPU, "8.0.RC3", "warning ok", "warning: CANN 8.0.RC3; 9.0.0, for which torch_npu 2.7.1"),
+        ({**NPU, "torch": "2.13.0+cpu"}, "9.0.0", "error ok", "beside torch 2.13.0+cpu; torch 2.7.1; install torch"),
+        (NPU, "", "error ok", "error: no CANN; 9.0.0; install its toolkit"),
+    ],
+)
+@pytest.mark.parametrize("folder", ["npu-smi-8x910b2", "none"])
+def test_ascend_line_by_line(
+    folder: str,
+    packages: dict[str, str],
+    cann: str,
+    states: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a server with eight 910B, and on a machine without devices for a recipe that names them."""
+    monkeypatch.setenv("PATH", str(RECORDED / folder))
+    write(tmp_path / "cann/ascend_toolkit_install.info", f"version={cann}\n")
+    run = resolve(parse_recipe("x.yaml", RECIPE), "8xascend-910b-64g")
+    environment = {"ASCEND_HOME_PATH": str(tmp_path / "cann")} if cann else {}
+    node = CheckContext(
+        tmp_path,
+        environment,
+        machine=this_machine.detect_machine(),
+        recipe_machine=run.machine,
+        site_packages=site(tmp_path / "site", packages),
+    )
+    lines = ascend(node, run)
+    assert " ".join(line.state for line in lines) == states
+    assert says in told(lines)
+
+
+def test_cann_that_pip_has_installed(tmp_path: Path) -> None:
+    """Into site-packages, as CANN's pages tell from 8.5 on."""
+    info = {"ascend/cann-9.0.0/set_env.sh": "", "ascend/cann-9.0.0/ascend_toolkit_install.info": "version=9.0.0\n"}
+    node = CheckContext(tmp_path, {}, site_packages=site(tmp_path / "site", NPU, files=info))
+    (line,) = ascend_software.check_cann(None, node)
+    assert line.found == "CANN 9.0.0 is installed, but its variables are not set"
+    assert line.remedy == f"source {tmp_path}/site/ascend/cann-9.0.0/set_env.sh"
+
+
+def test_the_sets_of_the_page_go_together() -> None:
+    """By LLaMA-Factory's range, the releases of torch that are refused for a model, and the table of CANN."""
+    table = yaml_table("together")
+    sets = {vendor: each for vendor, each in table["sets"].items() if isinstance(each, dict) and "index" in each}
+    assert [*sets] == ["nvidia", "amd", "ascend", "cpu"]
+    broken = [entry["releases"] for entry in yaml_table("broken").values() if isinstance(entry.get("releases"), dict)]
+    for each in sets.values():
+        torch = each["packages"]["torch"]
+        assert installed_packages.satisfies_range(">=2.4", torch)
+        assert not [one for one in broken if "torch" in one and installed_packages.satisfies_range(one["torch"], torch)]
+    npu = sets["ascend"]["packages"]
+    assert table["npu"]["releases"][npu["torch-npu"]] == {"torch": npu["torch"], "cann": sets["ascend"]["cann"]}
 
 
 def test_the_build_here_is_the_one_that_torch_tells() -> None:
@@ -123,6 +222,12 @@ def test_the_build_here_is_the_one_that_torch_tells() -> None:
     here = torch_build.read_build(find_installed(), "torch")
     assert here is not None
     assert (here.release, here.cuda) == (torch.__version__, torch.version.cuda or "")
+
+
+def ascend(node: CheckContext, run: RunSettings | None = None) -> list[CheckResult]:
+    """The lines of Ascend's software, the faults first."""
+    lines = [*ascend_software.check_torch_npu(run, node), *ascend_software.check_cann(run, node)]
+    return sorted(lines, key=lambda line: line.state == "ok")
 
 
 def library(folder: Path, name: str, code: str) -> Path:
@@ -202,7 +307,7 @@ ASCEND = {"ASCEND_HOME_PATH": "home"}
 @pytest.mark.parametrize(
     ("packages", "cann_release", "variables", "expected"),
     [
-        ({"torch": "2.7.1", "torch-npu": "2.7.1.post2"}, "8.5.0", ASCEND, "ok: CANN 8.5.0 with torch_npu 2.7.1.post2"),
+        ({"torch": "2.7.1", "torch-npu": "2.7.1.post2"}, "8.5.0", ASCEND, "ok: torch_npu 2.7.1.post2 beside torch"),
         ({"torch": "2.7.1+cpu", "torch-npu": "2.7.1"}, "8.3.RC1.alpha003", ASCEND, "ok: "),
         ({"torch": "2.8.0", "torch-npu": "2.7.1"}, "8.3.RC1", ASCEND, "error: torch_npu 2.7.1 beside torch 2.8.0"),
         ({"torch": "2.7.1", "torch-npu": "2.7.1"}, "8.0.RC3", ASCEND, "warning: CANN 8.0.RC3; 8.3.RC1, for which"),
@@ -211,7 +316,7 @@ ASCEND = {"ASCEND_HOME_PATH": "home"}
         ({"torch": "2.7.1"}, "8.3.RC1", ASCEND, ""),
     ],
 )  # fmt: skip
-def test_cann(
+def test_torch_npu_and_cann(
     packages: dict[str, str], cann_release: str, variables: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
     home = tmp_path / "usr/local/Ascend/ascend-toolkit/latest"
@@ -220,16 +325,16 @@ def test_cann(
         write(home / "aarch64-linux/ascend_toolkit_install.info", info)
     environment = dict.fromkeys(variables, str(home))
     node = CheckContext(tmp_path, environment, site_packages=site(tmp_path / "site", packages))
-    assert told([*torch_build.check_cann(None, node)]).startswith(expected)
+    assert told(ascend(node)).startswith(expected)
     if not variables and cann_release:
-        assert told([*torch_build.check_cann(None, node)]).endswith("ascend-toolkit/set_env.sh")
+        assert "ascend-toolkit/set_env.sh" in told(ascend(node))
 
 
 def test_npus_without_torch_npu(tmp_path: Path) -> None:
     write(tmp_path / "bin/npu-smi", "#!/bin/sh\necho 910B\n")
     (tmp_path / "bin/npu-smi").chmod(0o755)
     node = CheckContext(tmp_path, {}, site_packages=site(tmp_path / "site", {"torch": "2.7.1"}))
-    assert told([*torch_build.check_cann(None, node)]).startswith("error: torch_npu is not installed")
+    assert told(ascend(node)).startswith("error: torch_npu is not installed")
 
 
 def test_torch_npu_is_released_for_the_torch_of_its_name() -> None:

@@ -286,7 +286,7 @@ FACTS = [
     ("knowledge/releases.py", "such as", "the form of a bound or a range"),
     ("knowledge/releases.py", "5.6 for 5.6.0", "the form of a number"),
     ("doctor/torch_build.py", "`2.8.0+cu128`", "the form of a number"),
-    ("doctor/torch_build.py", "8.0 of 8.0.RC3", "the form of a number"),
+    ("doctor/ascend_software.py", "8.0 of 8.0.RC3", "the form of a number"),
     ("doctor/host_checks.py", "seen with torch 2.13", "what was measured"),
     ("run/node_demand.py", "measured with torch 2.13", "what was measured"),
     ("knowledge/path_keys.py", "LLaMA-Factory 0.9.5 (hparams/)", "where the keys were read"),

@@ -21,7 +21,8 @@ CHECKPOINT = """{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 
 
 def told(text: str) -> list[str]:
     job = resolve(parse_recipe("recipe.yaml", text))
-    return [line.found for line in package_checks.check_required_packages(job, CheckContext())]
+    lines = package_checks.check_required_packages(job, CheckContext())
+    return [line.found for line in lines if line.state != "ok"]
 
 
 @pytest.fixture
@@ -88,12 +89,13 @@ def test_nothing_is_said_where_llamafactory_is_elsewhere(monkeypatch: pytest.Mon
         ("predict_with_generate: true", {"jieba": "0.42.1", "nltk": "3.10.4"}, "error",
          "a package that is not installed: pip install rouge-chinese"),
         ("use_badam: true", {"badam": "1.2.0"}, "error", "another release than badam 1.2.0: pip install"),
-        ("use_badam: true", {"badam": "1.4"}, "", ""),
+        ("use_badam: true", {"badam": "1.4"}, "ok", "badam 1.4, for `use_badam`"),
         ("flash_attn: fa2", {}, "warning", "pip install flash-attn; without it the run goes on"),
         ("optim: adamw_apex_fused", {}, "error", "is not installed: build NVIDIA's apex"),
-        ("optim: lomo", {"lomo-optim": "0.1.1"}, "", ""),
+        ("optim: lomo", {"lomo-optim": "0.1.1"}, "ok", "lomo-optim 0.1.1, for `optim: lomo`"),
         ("report_to: wandb", {}, "error", "`report_to: wandb` needs a package that is not"),
-        ("deepspeed: deepspeed/ds_z2.json", {"deepspeed": "0.18.4"}, "", ""),
+        ("deepspeed: deepspeed/ds_z2.json", {"deepspeed": "0.18.4"}, "ok", "deepspeed 0.18.4, for `deepspeed`"),
+        ("deepspeed: deepspeed/ds_z2.json", {"deepspeed": "0.19.2"}, "warning", "deepspeed 0.19.2"),
     ],
 )  # fmt: skip
 def test_what_is_installed_is_compared(
@@ -102,8 +104,8 @@ def test_what_is_installed_is_compared(
     run = resolve(parse_recipe("recipe.yaml", f"{MODEL}{settings}\n"))
     there = site(tmp_path, {"llamafactory": "0.9.5", **installed})
     lines = [*package_checks.check_required_packages(run, CheckContext(site_packages=there))]
-    assert [line.state for line in lines] == [state] * bool(state)
-    assert all(says in line.found for line in lines)
+    assert lines[-1].state == state
+    assert says in lines[-1].found
 
 
 def test_a_module_of_another_name_will_do(tmp_path: Path) -> None:
@@ -120,4 +122,4 @@ def test_modelscope_has_to_be_installed(monkeypatch: pytest.MonkeyPatch, tmp_pat
             tmp_path / str(len(packages)) / str(packages.get("modelscope")), {"llamafactory": "0.9.5", **packages}
         )
         found = [*package_checks.check_required_packages(run, CheckContext(site_packages=there))]
-        assert [line.state for line in found] == lines
+        assert [line.state for line in found if line.state != "ok"] == lines

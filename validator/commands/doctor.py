@@ -48,7 +48,11 @@ def format_diagnosis(diagnosis: Diagnosis) -> str:
     width = max((len(line.what) for line in diagnosis.lines), default=0)
     counts = ((diagnosis.errors, "error"), (diagnosis.warnings, "warning"))
     summary = f"{diagnosis.host}: {', '.join(f'{count} {plural(count, noun)}' for count, noun in counts)}"
-    return escaping.escape_lines([*(_diagnosis_line(line, width) for line in diagnosis.lines), summary])
+    lines = [_diagnosis_line(line, width) for line in diagnosis.lines]
+    if diagnosis.not_looked_at:
+        unseen = ", ".join(diagnosis.not_looked_at)
+        lines.append(f"not looked at, as the run is for another machine: {unseen}; doctor there looks at them")
+    return escaping.escape_lines([*lines, summary])
 
 
 def _diagnosis_line(line: CheckResult, width: int) -> str:

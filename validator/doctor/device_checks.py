@@ -4,6 +4,7 @@ healthy, and is their memory free?"""
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -39,6 +40,23 @@ def check_device_memory(run: RunSettings | None, context: CheckContext) -> Itera
     needs = f"the run {'needs' if short else 'may need'} {band}: end other processes, or choose other devices"
     text = f"{found}, {fullest.used_gib:.1f} are in use; {needs}"
     yield result("error" if short else "warning", text, what="device memory")
+
+
+def check_driver(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+    """The driver of the devices, and its release, as far as the vendor's tool tells it.
+
+    Nothing is yielded on a machine without devices. Whether the driver is new enough is told with torch's build."""
+    if context.machine is None or (run and run.on_cpu):
+        return
+    vendor = context.machine.vendor
+    nvidia_driver = nvidia.read_driver() if vendor == "nvidia" else None
+    amd_release = context.root / "sys/module/amdgpu/version"
+    release = {
+        "nvidia": nvidia_driver.release if nvidia_driver else "",
+        "ascend": ascend.read_driver_release() if vendor == "ascend" else "",
+        "amd": amd_release.read_text("utf-8").strip() if amd_release.is_file() else "",
+    }[vendor]
+    yield ok(f"{vendor_drivers()[vendor].tool} shows the devices{f', release {release}' if release else ''}")
 
 
 _NOT_IN_CATALOGUE = "is not in the catalogue"  # a device that works, and shows no memory of its own
@@ -80,8 +98,20 @@ def _no_device(root: Path, recipe_machine: str) -> CheckResult:
         if file := next(root.glob(driver.device_files), None):
             found = f"/{file.relative_to(root)} is there, but {driver.tool} is not installed"
             return warning(found, recipe_machine, driver.tool_remedy)
-    compute = "run it on a compute node, such as by `srun`" if recipe_machine else ""
-    return result("error" if recipe_machine else "ok", "this machine shows no device", recipe_machine, compute)
+    there = "on a compute node, such as by `srun`" if shutil.which("srun") else "on that machine"
+    remedy = f"run `lmf-recipes doctor` {there}" if recipe_machine else ""
+    return result("error" if recipe_machine else "ok", "this machine shows no device", recipe_machine, remedy)
+
+
+def shows_no_device(context: CheckContext) -> bool:
+    """True if neither a driver's tool nor a device file tells of devices, so that the run must be meant for another
+    machine."""
+    patterns = (driver.device_files for driver in vendor_drivers().values())
+    return (
+        context.machine is None
+        and not context.driver_error
+        and not any(any(context.root.glob(pattern)) for pattern in patterns)
+    )
 
 
 def check_device_files(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:

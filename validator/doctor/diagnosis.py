@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from validator.doctor import (
+    ascend_software,
     deepspeed_ops,
     device_checks,
     host_checks,
@@ -30,6 +31,7 @@ from validator.run.settings import RunSettings, resolve
 
 CHECKS: dict[str, Check] = {
     "devices": device_checks.check_devices,
+    "driver": device_checks.check_driver,
     "device files": device_checks.check_device_files,
     "health": device_checks.check_health,
     "processes": device_checks.check_processes,
@@ -41,7 +43,8 @@ CHECKS: dict[str, Check] = {
     "packages": package_checks.check_packages,
     "torch": torch_build.check_torch,
     "compiled packages": torch_build.check_compiled_packages,
-    "CANN": torch_build.check_cann,
+    "torch_npu": ascend_software.check_torch_npu,
+    "CANN": ascend_software.check_cann,
     "operators": deepspeed_ops.check_operators,
     "stale lock": deepspeed_ops.check_build_locks,
     "hub lock": hub_checks.check_download_locks,
@@ -53,6 +56,9 @@ CHECKS: dict[str, Check] = {
     "InfiniBand": network_checks.check_infiniband,
     "proxy": hub_checks.check_proxy,
 }
+# What these say holds for the machine that doctor runs on, which is not compared with a run that is for another.
+_OF_THIS_MACHINE = ("processors", "main memory", "/dev/shm", "limits", "output folder")
+_OF_DEVICES = ("devices", "driver", "device files", "health", "processes")
 # Seconds for all checks, which run at once: nvidia-smi alone may take 30, and a dead network file system answers never.
 _TIMEOUT_SECONDS = 40.0
 
@@ -62,7 +68,11 @@ def run_checks(run: RunSettings | None, context: CheckContext) -> Iterator[Check
     or exceeds the time limit yields a warning instead. The thread of a check that exceeds the limit keeps running in
     the background. `run` is None if doctor has no recipe."""
     pool = ThreadPoolExecutor(len(CHECKS))
-    running = {name: pool.submit(lambda check: [*check(run, context)], check) for name, check in CHECKS.items()}
+    elsewhere = _is_for_another_machine(context)
+    running = {}
+    for name, check in CHECKS.items():
+        judged = None if elsewhere and name in _OF_THIS_MACHINE else run
+        running[name] = pool.submit(lambda check, judged: [*check(judged, context)], check, judged)
     wait(running.values(), _TIMEOUT_SECONDS)
     pool.shutdown(wait=False, cancel_futures=True)
     for name, future in running.items():
@@ -75,10 +85,16 @@ def run_checks(run: RunSettings | None, context: CheckContext) -> Iterator[Check
             yield CheckResult("warning", name, f"could not be looked at: {err}")
 
 
+def _is_for_another_machine(context: CheckContext) -> bool:
+    """True if the recipe, or `--machine`, names devices and this machine shows no sign of any."""
+    return context.recipe_machine is not None and device_checks.shows_no_device(context)
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """The results of all checks on the node `host`. `recipe` is the path of the recipe and `machine` the machine of its
-    run; both are None if doctor has no recipe. `errors` and `warnings` count the lines of these states."""
+    run; both are None if doctor has no recipe. `errors` and `warnings` count the lines of these states.
+    `not_looked_at`: what cannot be seen from here, as the run is for another machine."""
 
     host: str
     recipe: str | None
@@ -86,6 +102,7 @@ class Diagnosis:
     lines: tuple[CheckResult, ...]
     errors: int
     warnings: int
+    not_looked_at: tuple[str, ...] = ()
 
 
 def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
@@ -111,7 +128,9 @@ def examine(document: Document | None, machine: str | None = None) -> Diagnosis:
     states = [line.state for line in lines]
     path = document.path if document else None
     name = str(run.machine) if run and run.machine else None
-    return Diagnosis(platform.node(), path, name, tuple(lines), states.count("error"), states.count("warning"))
+    unseen = (*_OF_DEVICES, *_OF_THIS_MACHINE) if _is_for_another_machine(context) else ()
+    errors, warnings = states.count("error"), states.count("warning")
+    return Diagnosis(platform.node(), path, name, tuple(lines), errors, warnings, unseen)
 
 
 def run_and_context(document: Document, machine: str | None) -> tuple[RunSettings, CheckContext]:

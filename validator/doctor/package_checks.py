@@ -23,21 +23,41 @@ from validator.run.settings import RunSettings
 
 
 def check_required_packages(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """Yield a line for each setting of the recipe whose packages are not installed, or are of a release that is
-    refused: an error if the run would stop, a warning if it would go on without what the setting asks for. Nothing is
-    yielded if LLaMA-Factory itself is not installed."""
+    """Yield a line for each package that a setting of the recipe asks for and that is there, and one for each setting
+    whose packages are not installed, or are of a release that is refused: an error if the run would stop, a warning if
+    it would go on without what the setting asks for. Nothing is yielded if LLaMA-Factory itself is not installed."""
     packages = find_installed(context.site_packages)
     needed = list(needed_packages.needed_packages(run)) if run else []
     versions = packages.versions(["llamafactory", *(each.package for each in needed)])
     if run is None or "llamafactory" not in versions:
         return
-    reasons: dict[str, list[NeededPackage]] = {}
+    missing: dict[str, list[NeededPackage]] = {}
     for each in needed:
-        is_told = each.package == "bitsandbytes" and _quantizes_on_npu(run)  # by check_npu_quantization
-        if not is_told and not _is_installed(each, versions, packages):
-            reasons.setdefault(each.why, []).append(each)
-    for why, missing in reasons.items():
-        yield _missing_line(why, missing, versions, run)
+        if each.package == "bitsandbytes" and _quantizes_on_npu(run):
+            continue  # check_npu_quantization tells of it
+        if not _is_installed(each, versions, packages):
+            missing.setdefault(each.why, []).append(each)
+        elif each.package in versions:
+            yield _installed_line(each, versions[each.package], run)
+    for why, packages_of_setting in missing.items():
+        yield _missing_line(why, packages_of_setting, versions, run)
+
+
+def _installed_line(needed: NeededPackage, release: str, run: RunSettings) -> CheckResult:
+    """Return the line for a package that is there: a warning if it is of a release that neither LLaMA-Factory is made
+    for nor the header block names."""
+    suitable = needed_packages.suitable_releases(needed.package)
+    admitted = (suitable, run.declared.packages.get(needed.package, ""))
+    if needed.package in releases.ENGINE_FIELDS:
+        admitted = (suitable, run.releases.pip_range(needed.package))
+    comparable = installed_packages.has_packaging() and suitable
+    if comparable and not any(each and installed_packages.satisfies_range(each, release) for each in admitted):
+        wanted = f"{needed.package}{suitable}"
+        remedy = shell_join(["pip", "install", wanted])
+        return warning(
+            f"{needed.package} {release}", f"{wanted}, which LLaMA-Factory is made for", remedy, what="package"
+        )
+    return ok(f"{needed.package} {release}, for {needed.why}", what="package")
 
 
 def _is_installed(needed: NeededPackage, versions: Mapping[str, str], packages: InstalledPackages) -> bool:

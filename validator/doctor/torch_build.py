@@ -1,5 +1,5 @@
 """Checks of the installed torch build: against the driver, against the devices, and against packages that were compiled
-for another torch (by the symbols in their libraries). On Ascend, torch_npu and CANN are checked instead of CUDA."""
+for another torch (by the symbols in their libraries)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
-from validator.knowledge import releases
+from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result
 from validator.knowledge.tables import yaml_table
-from validator.machine import ascend, installed_packages, nvidia
+from validator.machine import installed_packages, nvidia
 from validator.machine.installed_packages import InstalledPackages, find_installed
 from validator.machine.nvidia import NvidiaDriver
 from validator.run.settings import RunSettings
 
-_INSTALL_REMEDY = "install the build for it as pytorch.org/get-started says"
+INSTALL_PAGE = "docs/howto/install.md"
+_INSTALL_REMEDY = f"install the build for it as {INSTALL_PAGE} says"
 _VERSION_LINE = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*= '([^']*)'", re.MULTILINE)
 
 
@@ -38,8 +38,19 @@ def read_build(packages: InstalledPackages, package: str) -> PackageBuild | None
         return None
     facts = dict(_VERSION_LINE.findall(packages.read_file(f"{package}/version.py")))
     release = facts.get("__version__", packages.all_versions[package])
-    tag = re.search(r"\+cu(\d+)(\d)$", release)
-    return PackageBuild(release, facts.get("cuda") or (f"{tag[1]}.{tag[2]}" if tag else ""), facts.get("hip", ""))
+    tag, rocm = re.search(r"\+cu(\d+)(\d)$", release), re.search(r"\+rocm([\d.]+)$", release)
+    cuda = facts.get("cuda") or (f"{tag[1]}.{tag[2]}" if tag else "")
+    return PackageBuild(release, cuda, facts.get("hip") or (rocm[1] if rocm else ""))
+
+
+def vendor_of(run: RunSettings | None, context: CheckContext) -> str:
+    """Return the vendor of the devices that the run uses: of this machine's, or, if this machine shows none, of those
+    that the recipe or `--machine` names. Empty if the run uses none, or if nothing names any."""
+    if run and run.on_cpu:
+        return ""
+    if context.machine:
+        return context.machine.vendor
+    return context.recipe_machine.device.vendor if context.recipe_machine else ""
 
 
 def check_torch(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -50,21 +61,31 @@ def check_torch(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
     torch = read_build(packages, "torch")
     if torch is None:
         return
+    vendor = vendor_of(run, context)
     driver = None if run and run.on_cpu else nvidia.read_driver()
-    faults = [*_check_for_driver(torch, driver)]
-    # The wheels of the package index are for CUDA, which AMD's devices do not run.
-    if context.machine and context.machine.vendor == "amd" and not torch.hip and not (run and run.on_cpu):
-        found = f"torch {torch.release} is built for {_kind(torch)}, and the devices are AMD's"
-        faults.append(error(found, "a build for ROCm", _INSTALL_REMEDY))
+    faults = [*_check_kind(torch, "nvidia" if driver else vendor), *_check_for_driver(torch, driver)]
     faults += [*_check_companions(torch, packages), *_check_bitsandbytes(torch, packages, run)]
     yield from faults
-    if driver and not faults:
-        yield ok(f"torch {torch.release} with driver {driver.release}")
+    if not faults and (driver or vendor in _RUNTIMES):
+        yield ok(f"torch {torch.release}{f' with driver {driver.release}' if driver else f', for {_kind(torch)}'}")
+
+
+# What torch has to be built for, by the vendor of the devices. To Ascend's it is torch_npu that matters.
+_RUNTIMES = {"nvidia": "CUDA", "amd": "ROCm"}
+_VENDORS = {"nvidia": "NVIDIA's", "amd": "AMD's"}
+
+
+def _check_kind(torch: PackageBuild, vendor: str) -> Iterator[CheckResult]:
+    """Yield an error if torch is built for other devices than the vendor's. The wheels of the package index are for
+    CUDA, which AMD's devices do not run."""
+    runtime, built = _RUNTIMES.get(vendor), _kind(torch)
+    if runtime and not built.startswith(runtime):
+        alone = " alone" if built == "CPUs" else ""
+        found = f"torch {torch.release} is built for {built}{alone}, and the devices are {_VENDORS[vendor]}"
+        yield error(found, f"a build for {runtime}", _INSTALL_REMEDY)
 
 
 def _check_for_driver(torch: PackageBuild, driver: NvidiaDriver | None) -> Iterator[CheckResult]:
-    if driver and not (torch.cuda or torch.hip):
-        yield error(f"torch {torch.release} is built for CPUs alone", "a build for CUDA", _INSTALL_REMEDY)
     if driver is None or not torch.cuda:
         return
     min_drivers: dict[int, int] = yaml_table("together")["driver"]["least"]
@@ -102,7 +123,8 @@ def _check_companions(torch: PackageBuild, packages: InstalledPackages) -> Itera
 
 
 def _kind(one: PackageBuild) -> str:
-    return f"CUDA {one.cuda}" if one.cuda else "ROCm" if one.hip else "CPUs"
+    rocm = ".".join(one.hip.split(".")[:2])  # a build number follows
+    return f"CUDA {one.cuda}" if one.cuda else f"ROCm {rocm}" if one.hip else "CPUs"
 
 
 def _check_bitsandbytes(
@@ -200,61 +222,3 @@ def _missing_symbol(library: Path, torch_libraries: list[Path]) -> str:
             break
         needed -= read_symbols(path, _TORCH_CORE)[1]
     return min(needed, default="")
-
-
-_HOME_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")  # which set_env.sh sets
-_DEFAULT_FOLDERS = ("usr/local/Ascend/cann", "usr/local/Ascend/ascend-toolkit/latest")
-_CANN_VERSION_LINE = re.compile(r"^version=(\S+)", re.MULTILINE | re.IGNORECASE)
-
-
-def check_cann(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
-    """The releases of torch_npu, of the torch that it is built for, and of CANN, which must match.
-
-    Yield an error if the machine has an Ascend driver and torch_npu is missing, and a result for a mismatch of
-    releases. Without Ascend's driver and torch_npu nothing is yielded."""
-    packages = find_installed(context.site_packages)
-    if "torch-npu" not in packages.all_versions:
-        torch = packages.all_versions.get("torch", "").partition("+")[0]
-        if torch and not (run and run.on_cpu) and ascend.has_driver():
-            found = "torch_npu is not installed: torch would run on the processors"
-            yield error(found, f"torch_npu {torch}", f'pip install "torch-npu~={torch}"', what="torch_npu")
-        return
-    npu, torch = packages.all_versions["torch-npu"], packages.all_versions.get("torch", "none")
-    torch_release = re.match(r"\d+\.\d+\.\d+", npu)  # the torch that it is built for
-    if torch_release and torch.partition("+")[0] != torch_release[0]:
-        remedy = f"install torch {torch_release[0]} for CPUs, as pytorch.org/get-started says"
-        yield error(f"torch_npu {npu} beside torch {torch}", f"torch {torch_release[0]}", remedy, what="torch_npu")
-    yield from _check_cann_release(npu, context)
-
-
-def _check_cann_release(npu: str, context: CheckContext) -> Iterator[CheckResult]:
-    cann_release = str(yaml_table("together")["npu"]["releases"].get(npu.partition("+")[0], {}).get("cann", ""))
-    home = next((Path(context.environment[name]) for name in _HOME_VARIABLES if context.environment.get(name)), None)
-    if home is None:
-        folder = next((place for name in _DEFAULT_FOLDERS if (place := context.root / name).is_dir()), None)
-        if folder is None:
-            remedy = "install its toolkit and the kernels of the device"
-            yield error("no CANN", cann_release or f"the CANN that torch_npu {npu} was released for", remedy)
-            return
-        # Without its variables CANN's libraries are not found, and torch_npu is not imported.
-        script = (folder.parent if folder.name == "latest" else folder) / "set_env.sh"
-        found = f"CANN {_read_version(folder)} is installed, but its variables are not set"
-        yield error(found, _HOME_VARIABLES[0], f"source {script}")
-        return
-    version = _read_version(home)
-    # 8.0 of 8.0.RC3 and of 8.0.0.alpha002: releases of one series go together.
-    if version and cann_release and releases.release_series(version) != releases.release_series(cann_release):
-        remedy = "install that CANN, or the torch_npu that was released for yours"
-        yield warning(f"CANN {version}", f"{cann_release}, for which torch_npu {npu} was released", remedy)
-    else:
-        yield ok(f"CANN {version or '(release unknown)'} with torch_npu {npu}")
-
-
-def _read_version(home: Path) -> str:
-    """Read the release of CANN from its installer's file in the folder, as torch_npu does
-    (torch_npu/utils/collect_env.py). Return an empty string if no file states the release."""
-    for pattern in ("ascend_*_install.info", "*/ascend_*_install.info"):
-        for file in sorted(home.glob(pattern)):
-            if match := _CANN_VERSION_LINE.search(file.read_text("utf-8", errors="replace")):
-                return match[1]
-    return ""

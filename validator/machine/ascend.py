@@ -7,6 +7,7 @@ import re
 from validator.machine import driver
 from validator.machine.driver import MIB_PER_GIB, Accelerator, DeviceProcess, DriverReading
 
+_RELEASE = re.compile(r"npu-smi\s.*\bVersion:\s*(\S+)")
 _USED_AND_TOTAL = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})(?!\d)")
 
 
@@ -25,6 +26,13 @@ def read_accelerators() -> DriverReading | None:
 def has_driver() -> bool:
     """Return whether npu-smi is installed and prints something, which shows that the machine has Ascend's driver."""
     return bool(driver.run_tool("npu-smi", "info"))
+
+
+def read_driver_release() -> str:
+    """Return the release of the driver, which the head of npu-smi's table names. Empty if npu-smi is not installed or
+    names none."""
+    match = _RELEASE.search(driver.run_tool("npu-smi", "info") or "")
+    return match[1] if match else ""
 
 
 def read_health() -> dict[str, str]:
