@@ -24,11 +24,14 @@ FENCE = re.compile(r"(?ms)^```.*?^```$")
 CODE_OR_ADDRESS = re.compile(r"`[^`\n]*`|\]\([^)]*\)|<!--.*?-->")
 NUMBER = re.compile(r"(?a)(?<![\w.,-])-?\d[\d,]*(?:\.\d+)?(?!\w)")
 NAMES = [
+    # Python 3.11 to 3.13; the release of NVIDIA's driver from which on it knows a chip
+    r"\bPython \d\.\d+ to \d\.\d+|\bRTX 50 and B200 want 570",
     r"\b(?:[A-Z][\w-]*|transformers|torch|peft|accelerate|stage|before|from) v?\d[\w.]*",  # RTX 4090, transformers 5
     r"\b\d+\.\d+\.\d+\b",  # a release
     r"\b(?:2025|2026)\b",
     r"\b\d+[- ]bits?\b",
     r"\b2\^30 bytes",
+    r"\bsteps? \d(?: to \d)?",  # of a page
     r"\b90 % band",
     r"over 10 % too little|少报 10 % 以上",  # the heads of a generated table
     r"\bexit code \d",
@@ -48,6 +51,11 @@ def llamafactory() -> object:
     return tables.yaml_table("seen")["llamafactory"]
 
 
+def oldest_driver() -> object:
+    """Return the least release of NVIDIA's driver for CUDA 12."""
+    return tables.yaml_table("together")["driver"]["least"][12]
+
+
 # Words of pages with a number that the program or the project holds.
 COMPUTED: dict[str, Callable[[], object]] = {
     "Python {} or later": oldest_python,
@@ -58,6 +66,8 @@ COMPUTED: dict[str, Callable[[], object]] = {
     "{} 小时内能训练完": lambda: SOON_HOURS,
     "all {} billion parameters": lambda: round(models.find_model("deepseek-v3").parameters / 1e9),
     "trains a model of {:,} parameters": lambda: models.find_model("demo/tiny-qwen3").parameters,
+    ", {} or later |": oldest_driver,
+    "driver {} or later": oldest_driver,
     "of {} MiB": lambda: _MAX_BYTES >> 20,
 }
 
