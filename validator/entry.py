@@ -93,7 +93,8 @@ _EXIT_INTERRUPTED, _EXIT_NO_READER = 130, 141
 
 def run_program(command: Callable[[], object]) -> NoReturn:
     """Run the command and end the process. Exit codes: 0 no error; 1 findings, bad input, or output that cannot be
-    written; 2 wrong usage; 3 a bug of this program; 130 after Ctrl-C; 141 if the reader of a pipe has ended."""
+    written; 2 wrong usage or a configuration file that
+    cannot be used; 3 a bug of this program; 130 after Ctrl-C; 141 if the reader of a pipe has ended."""
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -126,7 +127,7 @@ def _run_with_messages(command: Callable[[], object]) -> None:
         _check_cwd()
         _run_command(command)
     except RecipeError as err:
-        _exit_with_message(str(err), 1)
+        _exit_with_message(str(err), err.exit_code)
     except OutputError:
         raise
     except MemoryError:

@@ -19,6 +19,25 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
+PathSeverity = Literal["error", "note"]
+
+
+class FindingOptions(NamedTuple):
+    """Which findings are shown. `select`, `ignore`: rule codes or their beginnings; an empty `select` selects all
+    codes, and `ignore` wins over `select`. `pedantic`: also notes on what is fine as it is. `paths`: the severity of a
+    path that may exist on the training machine alone. `path_prefixes`: folders of the training machine, whose paths are
+    taken to exist."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    pedantic: bool = False
+    paths: PathSeverity = "error"
+    path_prefixes: tuple[str, ...] = ()
+
+
+USUAL_FINDINGS = FindingOptions()
+
+
 class Place(NamedTuple):
     """The place of a fault as rules know it. `route` are the keys and indices that lead to it in `file`; None is the
     recipe with its header block. `key` is the recipe's key to blame, such as the one that names the file. `at_key`: the

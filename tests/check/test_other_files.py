@@ -11,7 +11,6 @@ import pytest
 from validator import api
 from validator.check import checking, find_files
 from validator.check.autofix import CheckOptions, FixRequest, fix_subject
-from validator.check.suppression import Selection
 from validator.finding import Severity
 
 RUN = {
@@ -169,7 +168,7 @@ def test_fixes_of_a_recipe_in_json_write_json() -> None:
     wrong = {"learning_rat": 1e-4, **RUN, "cutoff_len": "2048", "ddp_timeout": 180000000, "lora_target": "all"}
     wrong["finetuning_type"] = "LORA"
     Path("run.json").write_text(json.dumps(wrong, indent=1))
-    request = FixRequest(CheckOptions("1xa100-80g", None, None), Selection(), unsafe=True, diff=False)
+    request = FixRequest(CheckOptions("1xa100-80g", None, None), unsafe=True, diff=False)
     (fixed,) = fix_subject("run.json", request, set())
     after = json.loads(fixed.after)
     assert (after["learning_rate"], after["cutoff_len"], after["finetuning_type"]) == (1e-4, 2048, "lora")
@@ -178,7 +177,7 @@ def test_fixes_of_a_recipe_in_json_write_json() -> None:
 
 def test_other_files_stay_when_fixes_are_asked_for() -> None:
     Path("fsdp.yaml").write_text(ACCELERATE.format("FSDP", ""))
-    request = FixRequest(CheckOptions(None, None, None), Selection(), unsafe=True, diff=False)
+    request = FixRequest(CheckOptions(None, None, None), unsafe=True, diff=False)
     (fixed,) = fix_subject("fsdp.yaml", request, set())
     assert (fixed.changed, fixed.report.kind) == (False, "accelerate")
 

@@ -6,9 +6,10 @@ import pytest
 from click.testing import CliRunner
 
 from validator.check import checking
-from validator.check.suppression import Selection, parse_codes
+from validator.check.suppression import is_selected
 from validator.cli import group
-from validator.finding import Diagnostic, Severity
+from validator.configuration import parse_codes
+from validator.finding import Diagnostic, FindingOptions, Severity
 from validator.recipe.recipe_file import parse_recipe, with_overrides
 from validator.rules.rule import MAX_FINDINGS
 
@@ -72,7 +73,7 @@ def test_of_many_comments_without_use_the_first_are_told() -> None:
 def test_selection(select: tuple[str, ...], ignore: tuple[str, ...], held: list[str]) -> None:
     """An error of reading is always told: without it a file would seem to be in order."""
     diagnostics = [Diagnostic(code, Severity.ERROR, "x") for code in ("LOA002", "PAR101", "TRA009", "TRA101")]
-    assert [d.code for d in diagnostics if Selection(select, ignore).holds(d)] == held
+    assert [d.code for d in diagnostics if is_selected(FindingOptions(select, ignore), d)] == held
 
 
 def test_codes_are_separated_by_commas_in_any_case() -> None:

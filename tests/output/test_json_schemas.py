@@ -77,6 +77,12 @@ def test_findings_with_fixes_are_as_the_schema_says(tmp_path: Path) -> None:
     assert file["left"]
 
 
+def test_settings_are_as_the_schema_says() -> None:
+    words = "check --show-config recipes recipes/qwen32b-910b-lora.yaml --ignore TRA4 --machine 8xa100-80g"
+    _, of_recipe = assert_valid("config", words.split())
+    assert of_recipe["settings"]["machine"] == "8xa100-80g"
+
+
 def test_an_entry_that_was_written_is_as_the_schema_says(tmp_path: Path) -> None:
     shutil.copy(ROOT / "data/tiny_demo.json", tmp_path / "mine.json")
     words = ["data", str(tmp_path / "mine.json"), "--register", "mine", "--dataset-dir", str(tmp_path)]

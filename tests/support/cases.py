@@ -31,6 +31,7 @@ A case is a name and
 A file is text, written as UTF-8; !!binary, written as its bytes; or a list or mapping, written as JSON with an
 indentation of two, or as JSON lines. `!alpaca 30` are 30 rows in that format, as are `!sharegpt 30` and `!openai 30`;
 `!joined [a, [b, 9], c]` is a text that holds b nine times.
+A file `.lmf-recipes.yaml` holds settings, such as {pedantic: true}.
 Each case has a folder of its own, the working directory, in which deepspeed/, data/ and accelerate/ are those of the
 repository where the case brings none. For a CUR code that folder is the repository.
 """
@@ -51,6 +52,7 @@ from unittest.mock import patch
 import yaml
 
 from validator.check.checking import check_files
+from validator.configuration import NOTHING_ASKED
 from validator.finding import Diagnostic, FileReport, Report
 
 ROOT = Path(__file__).parents[2]
@@ -194,7 +196,7 @@ def laid_out(case: Case) -> Iterator[Path]:
 def judge(case: Case) -> Report:
     """The findings of a case, with $PWD in place of the working directory, whose name is another one each time."""
     with laid_out(case) as folder:
-        report = check_files([case.path], case.machine)
+        report = check_files([case.path], case.machine, asked=NOTHING_ASKED)
     for file in report.files:
         file.diagnostics = [d._replace(message=d.message.replace(str(folder), "$PWD")) for d in file.diagnostics]
     return report

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 from validator.advise.explanation import Explanation
 from validator.catalogue.bundled_recipes import CatalogueRow
 from validator.catalogue.recipe_diff import Comparison
+from validator.configuration import EffectiveSettings
 from validator.dataset.data_report import DataReport
 from validator.dataset.user_input import Registration
 from validator.doctor.diagnosis import Diagnosis
@@ -118,6 +119,9 @@ def _check_schema() -> Schema:
 
 ANSWERS = {
     "check": Answer("check PATH…", "1: a file has an error, or with `--strict` a warning", _check_schema()),
+    "config": Answer(
+        "check --show-config [PATH]…", "2: a configuration file cannot be used", schema_of(Sequence[EffectiveSettings])
+    ),
     "explain": Answer("explain RECIPE", "1: the recipe has an error", schema_of(Explanation)),
     "plan": Answer("plan --machine M", "1: nothing fits", schema_of(AnswerRows)),
     "list": Answer("list", "1: no recipe matches", schema_of(Sequence[CatalogueRow])),

@@ -9,12 +9,14 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from validator import escaping
+from validator.configuration import CommandLine, configured
 from validator.errors import RecipeError
 from validator.escaping import RawText
 from validator.finding import Diagnostic, FileReport, Severity
@@ -24,7 +26,7 @@ from validator.recipe.recipe_file import Document, parse_recipe
 
 from . import checking as judge
 from .other_files import check_other_file, unreadable_report
-from .suppression import Selection
+from .suppression import is_selected
 
 
 class OriginalFile(NamedTuple):
@@ -154,15 +156,16 @@ class CheckOptions(NamedTuple):
 
 
 class FixRequest(NamedTuple):
-    """What `check --fix` shall do. `target`: the options under which files are judged. `selection`: the findings to
-    fix. `unsafe`: also make fixes that may change what is trained. `diff`: show the change instead of writing it.
-    `among`: paths of the files that may be changed; None if all may."""
+    """What `check --fix` shall do. `target`: the options under which files are judged. `unsafe`: also make fixes that
+    may change what is trained. `diff`: show the change instead of writing it. `among`: paths of the files that may be
+    changed; None if all may. `asked`: what the command line says about findings, of which only those that are shown are
+    fixed; None to read no configuration file either."""
 
     target: CheckOptions
-    selection: Selection
     unsafe: bool
     diff: bool
     among: frozenset[str] | None = None
+    asked: CommandLine | None = None
 
 
 class FixedFile(NamedTuple):
@@ -185,7 +188,7 @@ def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) ->
     judged without fixing: documents, files that are no recipes, files that are not in `request.among`, and links to
     files outside of the repository."""
     if isinstance(subject, Document):
-        yield FixedFile(judge.check_document(subject, *request.target))
+        yield FixedFile(judge.check_document(subject, *request.target, asked=request.asked))
         return
     for path in judge.expand_path(subject):
         if isinstance(path, FileReport):
@@ -196,7 +199,7 @@ def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) ->
         seen.add(real)
         is_kept = request.among is not None and path not in request.among
         if is_kept or not (path == "-" or known_folders.is_in_repository(path, path)):
-            yield FixedFile(judge.check_file(path, *request.target))
+            yield FixedFile(judge.check_file(path, *request.target, asked=request.asked))
             continue
         try:
             original = read_original(path)
@@ -207,12 +210,19 @@ def fix_subject(subject: str | Document, request: FixRequest, seen: set[str]) ->
         if not kind.may_be_recipe:
             yield FixedFile(check_other_file(path, kind), original, original.text)
             continue
-        document, is_selected = parse_recipe(path, original.text), request.selection.holds
-        now = apply_fixes(
-            document, lambda each: judge.check_document(each, *request.target), is_selected, request.unsafe
-        )
-        now.report.fixed, now.report.not_fixed = now.done, skipped_fixes(now, request.selection.holds)
+        document = configured(parse_recipe(path, original.text), request.asked)
+        wanted = partial(is_selected, document.options)
+        now = apply_fixes(document, partial(_check_all, request), wanted, request.unsafe)
+        now.report.fixed, now.report.not_fixed = now.done, skipped_fixes(now, wanted)
+        now.report.diagnostics = [each for each in now.report.diagnostics if wanted(each)]
         yield FixedFile(now.report, original, now.document.text)
+
+
+def _check_all(request: FixRequest, document: Document) -> FileReport:
+    """Return all findings of a recipe, also those that are not shown: a fix must not bring one of them."""
+    document = configured(document, request.asked)
+    shown = document.options._replace(select=(), ignore=())
+    return judge.check_document(replace(document, options=shown), *request.target)
 
 
 def write_fixed_file(fixed: FixedFile) -> bool:

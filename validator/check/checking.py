@@ -10,9 +10,10 @@ from validator import __version__
 from validator.check import find_files, wrong_values
 from validator.check.locate import Locations, report_without_quotes
 from validator.check.other_files import check_other_file, sort_findings, unreadable_report, unrecognised_report
-from validator.check.suppression import without_suppressed
+from validator.check.suppression import is_selected, without_suppressed
+from validator.configuration import CommandLine, configured, find_configuration
 from validator.errors import os_reason
-from validator.finding import Diagnostic, FileReport, NotJudged, Report, Severity
+from validator.finding import USUAL_FINDINGS, Diagnostic, FileReport, NotJudged, Report, Severity
 from validator.knowledge import file_kinds, releases
 from validator.recipe import known_folders, safe_read
 from validator.recipe.omegaconf import WRITTEN_TWICE
@@ -39,19 +40,22 @@ def check_files(
     host_ram_gib: float | None = None,
     trial: Simulate | None = None,
     installed: Installed = _NOTHING_INSTALLED,
+    asked: CommandLine | None = None,
 ) -> Report:
     """Return all findings of all subjects. A subject is a file, a folder (for the files in it that are judged), `-` for
     standard input, or a document that has been read already. `machine`, `host_ram_gib`: judge for this machine
     and main memory instead of the recipe's. `trial`: a function that adds simulations to a run; None for no simulation.
     `installed`: fields for the header block of recipes that lack them: releases of packages that the run will find, and
-    `base`, the model that unknown models come from. Never raises."""
+    `base`, the model that unknown models come from. `asked`: what the command line says about findings; None to read no
+    configuration file either. Raises ConfigurationError for a configuration file that cannot be used, and nothing
+    else."""
 
     def report(one: str | Document | FileReport) -> FileReport:
         if isinstance(one, FileReport):
             return one
         if isinstance(one, Document):
-            return check_document(one, machine, host_ram_gib, trial, installed)
-        return check_file(one, machine, host_ram_gib, trial, installed)
+            return check_document(one, machine, host_ram_gib, trial, installed, asked=asked)
+        return check_file(one, machine, host_ram_gib, trial, installed, asked)
 
     items = [one for each in subjects for one in ([each] if isinstance(each, Document) else expand_path(each))]
     if len(items) < _FILES_FOR_PROCESSES or trial or "-" in subjects:
@@ -67,17 +71,20 @@ def check_file(
     host_ram_gib: float | None = None,
     trial: Simulate | None = None,
     installed: Installed = _NOTHING_INSTALLED,
+    asked: CommandLine | None = None,
 ) -> FileReport:
     """Return all findings of one file, which is judged as what it holds: a recipe, a DeepSpeed file, an Accelerate
     file or a data set registry. Of any other kind a note says what the file is. A file of no kind that is known is
-    judged as the recipe that the user takes it for. Never raises for bad input. A file outside of the repository is
-    reported without quoting its contents."""
+    judged as the recipe that the user takes it for. `asked` is that of `check_files`. Never raises for bad input. A
+    file outside of the repository is reported without quoting its contents."""
     document = load_recipe(path) if path == "-" else None
     kind = file_kinds.kind_of_text(document.text) if document else file_kinds.kind_of_file(path)
     if kind.may_be_recipe:
-        report = check_document(document or load_recipe(path), machine, host_ram_gib, trial, installed)
+        report = check_document(document or load_recipe(path), machine, host_ram_gib, trial, installed, asked=asked)
     else:
         report = check_other_file(path, kind)
+        options = find_configuration(path).finding_options(asked) if asked else USUAL_FINDINGS
+        report.diagnostics = [each for each in report.diagnostics if is_selected(options, each)]
     if not report.diagnostics or path == "-" or known_folders.is_in_repository(path, path):
         return report
     return report_without_quotes(report)
@@ -90,18 +97,21 @@ def check_document(
     trial: Simulate | None = None,
     installed: Installed = _NOTHING_INSTALLED,
     guarded: bool = True,
+    asked: CommandLine | None = None,
 ) -> FileReport:
-    """Return all findings of a recipe that has been read. `machine`, `host_ram_gib`, `trial`, `installed`: as in
-    `check_files`.
+    """Return all findings of a recipe that has been read. `machine`, `host_ram_gib`, `trial`, `installed`, `asked`: as
+    in `check_files`; without `asked` the document's own options count.
     `guarded`: quote nothing from files outside of the recipe's repository; False only if the person who runs the check
     trusts the recipe."""
     may_be_json = document.judgeable or document.path.endswith(".json")
     if may_be_json and not document.header and file_kinds.is_strange(document.text):
         return unrecognised_report(document.path)
+    document = configured(document, asked)
     if document.judgeable and document.values:
         document = _with_fields_it_lacks(document, installed)
         return check_recipe(document, machine, host_ram_gib, trial, guarded)[0]
-    report = FileReport(document.path, sort_findings(document.problems), sources={document.path: document.text})
+    problems = [each for each in document.problems if is_selected(document.options, each)]
+    report = FileReport(document.path, sort_findings(problems), sources={document.path: document.text})
     report.kind = file_kinds.RECIPE if document.text.strip() else file_kinds.UNKNOWN
     if document.judgeable:
         report.diagnostics.append(Diagnostic("LOA006", Severity.ERROR, "holds no key; a recipe needs at least a model"))
@@ -144,7 +154,8 @@ def check_recipe(
     misread = any(each.code in _MISREAD_CODES for each in violations)
     report.diagnostics += map(_without_safe_fix, findings) if misread else findings
     report.diagnostics += _name_problems(run)
-    report.diagnostics = sort_findings(without_suppressed(document, report.diagnostics, run.is_unmodified))
+    shown = without_suppressed(document, report.diagnostics, run.is_unmodified)
+    report.diagnostics = sort_findings(each for each in shown if is_selected(document.options, each))
     # Of many files without any finding no text is kept.
     found_in = {each.path or report.path for each in report.diagnostics} & locations.sources.keys()
     report.sources = {path: locations.sources[path] for path in found_in}

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from validator.errors import RecipeError
-from validator.finding import Diagnostic, Report, Severity
+from validator.finding import Diagnostic, FindingOptions, Severity
 from validator.recipe.recipe_file import Document
-from validator.recipe.suggestions import suggest, unknown_name
+from validator.recipe.suggestions import unknown_name
 from validator.rules import all_rules
 from validator.rules.rule import MAX_FINDINGS
 
@@ -106,36 +105,16 @@ def _useless_comments(
         yield Diagnostic("LOA009", Severity.WARNING, text, one.line, one.column)
 
 
-class Selection(NamedTuple):
-    """The findings that the user selected by `--select` and `--ignore`. Both hold rule codes or prefixes of codes. An
-    empty `select` selects all findings; `ignore` wins over `select`."""
-
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-
-    def holds(self, diagnostic: Diagnostic) -> bool:
-        """True if the finding is selected. An error in reading the file always is."""
-        is_selected = not self.select or diagnostic.code.startswith(self.select)
-        return cannot_be_suppressed(diagnostic) or (is_selected and not diagnostic.code.startswith(self.ignore))
-
-    def apply(self, report: Report) -> None:
-        """Remove the findings that are not selected from the report."""
-        for file in report.files:
-            file.diagnostics = [each for each in file.diagnostics if self.holds(each)]
+def is_selected(options: FindingOptions, diagnostic: Diagnostic) -> bool:
+    """True if the finding is to be shown. An error in reading the file always is. A note on what is fine as it is must
+    be asked for, by `pedantic` or by its code."""
+    code = diagnostic.code
+    if code in all_rules.PEDANTIC_CODES and not options.pedantic and code not in options.select:
+        return False
+    is_wanted = not options.select or code.startswith(options.select)
+    return cannot_be_suppressed(diagnostic) or (is_wanted and not code.startswith(options.ignore))
 
 
 # Of a recipe that is started here: what an accelerate file says of processes and nodes does not count, as the numbers
 # are passed beside it; a half-written checkpoint is set aside first.
-IGNORED_AT_LAUNCH = Selection(ignore=("PAR305", "PTH018"))
-
-
-def parse_codes(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the rule codes in comma-separated words, in upper case. A word may be only the beginning of a code, such
-    as TRA. Raises RecipeError for a word with which no rule code begins."""
-    codes = tuple(code.strip().upper() for word in words for code in word.split(",") if code.strip())
-    rule_codes = all_rules.all_codes() if codes else []
-    for code in codes:
-        if not any(each.startswith(code) for each in rule_codes):
-            near = suggest(code, [*rule_codes, *sorted({each[:3] for each in rule_codes})])
-            raise RecipeError(f"no rule begins with `{code}`{near}")
-    return codes
+IGNORED_AT_LAUNCH = ("PAR305", "PTH018")

@@ -18,7 +18,6 @@ from validator.launch import local_launch, short_run, trainer_log
 from validator.launch.trainer_log import MeasuredSteps
 from validator.output.terminal import format_table, print_lines
 from validator.recipe.atomic_write import scratch_folder
-from validator.recipe.recipe_file import load_with_overrides
 from validator.run import calibration
 from validator.run.calibration import Calibration
 from validator.run.launch_command import Launch
@@ -72,7 +71,7 @@ def command(
 def _timed_from_log(
     recipe: str, overrides: Sequence[str], machine: str | None, file: Path
 ) -> tuple[RunSettings, MeasuredSteps]:
-    return resolve(load_with_overrides(recipe, overrides), machine), trainer_log.read_measured_steps(file)
+    return resolve(options.load_configured(recipe, overrides), machine), trainer_log.read_measured_steps(file)
 
 
 def _time_steps(
@@ -81,9 +80,9 @@ def _time_steps(
     if recipe == "-" or machine not in (None, options.AUTO_MACHINE):
         raise click.UsageError("steps are timed here, of a recipe in a file; --machine names where a --log is from")
     with scratch_folder() as output:
-        first = resolve(load_with_overrides(recipe, overrides))
+        first = resolve(options.load_configured(recipe, overrides))
         words = (*overrides, *short_run.timed_overrides(first, number, output))
-        document = load_with_overrides(recipe, words)
+        document = options.load_configured(recipe, words, options.EVERY_PATH_HERE)
         target = targets.allocate_devices(resolve(document), dry=False)
         if not target.accelerators and not first.on_cpu:
             raise RecipeError("this machine shows no device that steps could be timed on; --log takes a run elsewhere")

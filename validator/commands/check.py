@@ -12,12 +12,13 @@ import click
 
 from validator import __version__
 from validator.check.autofix import FixRequest, fix_subject, format_diff, write_fixed_file
-from validator.check.suppression import Selection, parse_codes
 from validator.commands import check_files, options
+from validator.configuration import CommandLine, effective_settings, parse_codes
 from validator.errors import RecipeError
-from validator.finding import Report
+from validator.finding import PathSeverity, Report
 from validator.knowledge import models, unknown_models
 from validator.output import findings as reports
+from validator.output.terminal import emit
 
 
 def _require_known_codes(
@@ -61,7 +62,15 @@ def _require_known_model(_context: click.Context, _parameter: click.Parameter, n
 @click.option("--fix", is_flag=True, help="Make the fixes that cannot change what is trained.")
 @click.option("--unsafe-fixes", "unsafe", is_flag=True, help="With --fix or --diff: those that may, too.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and write nothing.")
+@click.option(
+    "--paths",
+    "path_severity",
+    type=click.Choice(["error", "note"]),
+    help="What a path is that only the training machine may have; default: error, with --hook note.",
+)
+@click.option("--pedantic", is_flag=True, help="With notes on what is fine as it is.")
 @click.option("--hook", is_flag=True, help="PATHs are a commit's: files that are not judged are passed by.")
+@click.option("--show-config", is_flag=True, help="Show the settings for each PATH and where they stand.")
 def command(
     paths: Sequence[str],
     machine: str | None,
@@ -75,17 +84,26 @@ def command(
     fix: bool,
     unsafe: bool,
     diff: bool,
+    path_severity: PathSeverity | None,
+    pedantic: bool,
     hook: bool,
+    show_config: bool,
 ) -> None:
     """Report every problem of recipes and the files they use.
 
     Without a PATH those in recipes/. A file is judged as what it holds: a recipe, a DeepSpeed or Accelerate file, or a
-    data set registry; of any other kind a note says what it is.
+    data set registry; of any other kind a note says what it is. Settings of a team stand in pyproject.toml, below
+    [tool.lmf-recipes], or in .lmf-recipes.yaml.
     """
     if unsafe and not (fix or diff):
         raise click.UsageError("--unsafe-fixes goes with --fix or --diff")
     if diff and form != "text":
         raise click.UsageError("--diff prints a plain diff; leave --format out")
+    asked = CommandLine(select, ignore, pedantic, path_severity, hook)
+    if show_config:
+        found = [effective_settings(path, asked, machine=machine, host_ram_gib=host_ram) for path in paths or ["."]]
+        emit(found, "json" if form == "json" else "text", reports.format_settings)
+        return
     staged = frozenset(paths) if hook else None
     if hook:
         from validator.check import find_files
@@ -99,10 +117,8 @@ def command(
             from validator.check import autofix  # which a check alone does not need
 
             target = autofix.CheckOptions(machine, host_ram, trial, fields)
-            fix_and_exit(
-                paths, autofix.FixRequest(target, Selection(select, ignore), unsafe, diff, staged), form, strict
-            )
-        check_files.check_and_exit(paths, machine, host_ram, form, strict, select, ignore, trial, fields)
+            fix_and_exit(paths, autofix.FixRequest(target, unsafe, diff, staged, asked), form, strict)
+        check_files.check_and_exit(paths, machine, host_ram, form, strict, trial, fields, asked)
 
 
 def _default_paths() -> list[str]:
@@ -124,6 +140,5 @@ def fix_and_exit(paths: Sequence[str], request: FixRequest, form: str, strict: b
         sys.exit(1 if any(each.changed for each in results) else 0)
     failed = [not write_fixed_file(each) for each in results]
     report = Report(__version__, [each.report for each in results])
-    request.selection.apply(report)
     streamed = any(each.before and each.before.path == "-" for each in results)
     check_files.report_and_exit(report, form, strict, sys.stderr if streamed else sys.stdout, any(failed))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
 from validator.check import checking as judge
+from validator.configuration import NOTHING_ASKED, CommandLine
 from validator.finding import Report, Severity
 from validator.output import findings as reports
 from validator.recipe.recipe_file import Document
@@ -21,21 +22,17 @@ def check_and_exit(
     host_ram: float | None = None,
     form: str = "text",
     strict: bool = False,
-    select: tuple[str, ...] = (),
-    ignore: tuple[str, ...] = (),
     trial: judge.Simulate | None = None,
     installed: judge.Installed | None = None,
+    asked: CommandLine = NOTHING_ASKED,
 ) -> NoReturn:
     """Print every finding of the files, and exit with code 1 if one of them is an error (with `strict`, also a
     warning). `paths` are files, or names of catalogue recipes. `machine` and `host_ram` replace those of the recipes.
-    `select` and `ignore` are rule codes or their beginnings. `trial` adds simulations to a run (None: memory is judged
-    by formulas). `installed` are the releases of packages that the run will find (None: not known)."""
+    `trial` adds simulations to a run (None: memory is judged
+    by formulas). `installed` are the releases of packages that the run will find (None: not known). `asked` is what
+    the command line says about findings."""
     subjects = [resolve_path_or_name(path) for path in paths]
-    report = judge.check_files(subjects, machine, host_ram, trial, installed or {})
-    if select or ignore:
-        from validator.check.suppression import Selection
-
-        Selection(select, ignore).apply(report)
+    report = judge.check_files(subjects, machine, host_ram, trial, installed or {}, asked)
     report_and_exit(report, form, strict)
 
 

@@ -13,7 +13,6 @@ from validator.commands import options
 from validator.doctor.check_result import CheckResult
 from validator.doctor.diagnosis import Diagnosis, examine
 from validator.output.terminal import emit
-from validator.recipe.recipe_file import load_with_overrides
 from validator.wording import plural
 
 
@@ -36,7 +35,7 @@ def command(recipe: str | None, overrides: Sequence[str], machine: str | None, f
 
     One line each: found, wanted, what to do. Exit code 1 where a run would fail.
     """
-    document = load_with_overrides(*locate_recipe(recipe, overrides)) if recipe else None
+    document = options.load_configured(*locate_recipe(recipe, overrides), options.EVERY_PATH_HERE) if recipe else None
     diagnosis = examine(document, None if machine == options.AUTO_MACHINE else machine)
     emit(diagnosis, form, format_diagnosis)
     sys.exit(1 if diagnosis.errors else 0)

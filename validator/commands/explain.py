@@ -12,6 +12,7 @@ from validator.advise.explanation import MEMORY_CODES, explain
 from validator.catalogue.bundled_recipes import locate_recipe
 from validator.check.checking import check_recipe
 from validator.commands import options
+from validator.configuration import configured
 from validator.finding import FileReport, Severity
 from validator.output import explain_text, findings
 from validator.output.terminal import emit
@@ -49,6 +50,7 @@ def command(
     recipe, overrides = locate_recipe(recipe, overrides)
     with options.open_simulator(simulate, _MAX_SIMULATED_CHANGES) as trial:
         document = with_header_fields(load_with_overrides(recipe, overrides), network=network, price=price)
+        document = configured(document)
         document = with_missing_header_fields(document, options.installed_releases())
         report, run = check_recipe(document, machine, host_ram, trial)
         explanation = explain(

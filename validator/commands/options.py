@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isnan
 from pathlib import Path
@@ -13,10 +13,12 @@ from click.shell_completion import CompletionItem
 
 from validator import dataset
 from validator.catalogue import bundled_recipes
+from validator.configuration import NOTHING_ASKED, CommandLine, configured
 from validator.errors import RecipeError
 from validator.knowledge import devices
 from validator.knowledge.models import find_model, offered_models
 from validator.output.terminal import print_lines
+from validator.recipe.recipe_file import Document, load_with_overrides
 from validator.run import user_data
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 
 AUTO_MACHINE = "auto"
+# Of a run that starts on this machine every path must be there.
+EVERY_PATH_HERE = CommandLine(paths="error")
 MACHINE_HELP = "Target, such as 8xascend-910b-64g, 2x8xa100-80g or, by its memory, 1x48g; auto: this machine."
 _HOURS_PER_YEAR = 8760  # hours
 _MAX_HOST_RAM_GIB = 1 << 20  # of a node: more than any has, and less than what no longer is a size
@@ -154,6 +158,12 @@ def read_user_data(context: click.Context, _parameter: click.Parameter, path: st
     from validator.dataset.user_input import read_user_data
 
     return read_user_data(Path(path))
+
+
+def load_configured(path: str, overrides: Sequence[str], asked: CommandLine = NOTHING_ASKED) -> Document:
+    """Return the recipe in a file, with the overrides and the settings of its configuration file applied. Raises
+    RecipeError if one of them cannot be used."""
+    return configured(load_with_overrides(path, overrides), asked)
 
 
 MACHINE_OPTION = click.option("--machine", metavar="M", callback=resolve_machine_to_judge, help=MACHINE_HELP)

@@ -39,13 +39,10 @@ def check_before_start(
     return run
 
 
-def require_no_errors(
-    document: Document, machine: str | None, host_ram_gib: float | None, passed: Sequence[str] = ()
-) -> None:
-    """Print the findings about the recipe, and why memory was not judged. Findings of the rules in `passed` are left
-    out. The program ends here, with exit code 1, if a finding is an error. `machine` and `host_ram_gib` replace the
-    recipe's own (None: keep)."""
-    report = start_checks.judge_recipe(document, machine, host_ram_gib, passed)
+def require_no_errors(document: Document, machine: str | None, host_ram_gib: float | None) -> None:
+    """Print the findings about the recipe, and why memory was not judged. The program ends here, with exit code 1, if a
+    finding is an error. `machine` and `host_ram_gib` replace the recipe's own (None: keep)."""
+    report = start_checks.judge_recipe(document, machine, host_ram_gib)
     if report.files[0].diagnostics or report.files[0].unjudged:
         click.echo(reports.format_findings(report), nl=False, err=True)
     if report.count(Severity.ERROR):

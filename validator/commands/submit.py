@@ -20,7 +20,6 @@ from validator.knowledge.file_kinds import RECIPE, kind_of_file
 from validator.launch import short_run as smoking
 from validator.output.terminal import print_lines
 from validator.recipe import atomic_write, safe_read
-from validator.recipe.recipe_file import load_with_overrides
 from validator.run.settings import RunSettings, resolve
 from validator.submit import kubernetes, skypilot, slurm
 from validator.submit import site_file as sites
@@ -119,17 +118,15 @@ class _SubmitOptions(NamedTuple):
     site: Site
 
     def resolved(self, path: str, overrides: Sequence[str]) -> RunSettings:
-        return resolve(load_with_overrides(path, overrides), self.machine, self.host_ram)
+        return resolve(options.load_configured(path, overrides), self.machine, self.host_ram)
 
 
 def _checked_run(recipe: str, submit_options: _SubmitOptions) -> RunToSubmit:
     """Check a recipe for its machine, print the findings, and return the run with its cluster job. The program ends
     here, with exit code 1, if a finding is an error."""
     path, overrides = locate_recipe(recipe, submit_options.overrides)
-    document = load_with_overrides(path, overrides)
-    preflight.require_no_errors(
-        document, submit_options.machine, submit_options.host_ram, ("PAR007",)
-    )  # variables that the job sets
+    document = options.load_configured(path, overrides)
+    preflight.require_no_errors(document, submit_options.machine, submit_options.host_ram)
     run = submit_options.resolved(path, overrides)
     preflight.report_data(run)
     return RunToSubmit(run, overrides, build_cluster_job(run, submit_options.site, overrides, submit_options.hours))

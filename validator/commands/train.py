@@ -22,7 +22,7 @@ from validator.launch.local_launch import LocalLaunch, lock_output_dir
 from validator.machine.installed_packages import find_installed
 from validator.output.terminal import print_lines
 from validator.processes import END_SIGNALS
-from validator.recipe.recipe_file import Document, load_with_overrides, with_missing_header_fields
+from validator.recipe.recipe_file import Document, with_missing_header_fields
 from validator.run.settings import RunSettings, resolve
 
 
@@ -64,7 +64,7 @@ def command(
     if recipe == "-":
         raise click.UsageError("llamafactory-cli reads a recipe from a file; save it first")
     recipe, overrides = locate_recipe(recipe, overrides)
-    document = load_with_overrides(recipe, overrides)
+    document = options.load_configured(recipe, overrides, options.EVERY_PATH_HERE)
     target = _launch_machine(document, machine, dry_run)
     # A dry run where no device is may be for a machine with other packages.
     installed = find_installed().versions(releases.ENGINE_FIELDS) if target.accelerators or not dry_run else {}
@@ -72,7 +72,8 @@ def command(
     run = preflight.check_before_start(document, target, host_ram, dry_run)
     if smoke:  # judged as the whole run
         overrides = (*overrides, *smoking.smoke_overrides(run))
-        run = resolve(with_missing_header_fields(load_with_overrides(recipe, overrides), installed), target.machine)
+        document = options.load_configured(recipe, overrides, options.EVERY_PATH_HERE)
+        run = resolve(with_missing_header_fields(document, installed), target.machine)
     prepared = local_launch.build_launch(run, overrides, target.device_env)
     # Several nodes share an output folder.
     with lock_output_dir(prepared.output) if prepared.launch.nodes == 1 and not dry_run else nullcontext() as lock:

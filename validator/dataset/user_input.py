@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from validator.configuration import configured, find_configuration
 from validator.dataset import data_files, data_report, recipe_datasets
 from validator.dataset.data_report import DataReport, DroppedRows
 from validator.dataset.row_selection import select_rows
@@ -90,7 +91,7 @@ def run_of_source(
         if not document.readable:
             raise RecipeError(f"{path}: {document.problems[0].message}")
         changes = [*overrides, *([f"model_name_or_path={model}"] if model else [])]
-        return resolve(with_overrides(document, changes), machine)
+        return resolve(configured(with_overrides(document, changes)), machine)
     try:
         inferred = infer_user_entry(Path(path), _first_rows(Path(path)))
     except UnreadableError:  # which the report names, with the row
@@ -109,6 +110,7 @@ def _run_on_data(
     }  # fmt: skip
     if model:
         values |= {"model_name_or_path": model, "template": models.find_model(model).template}
+    machine = machine or find_configuration(str(path)).header_fields.get("machine")
     parsed_machine = devices.parse_machine(machine) if machine else None
     return run_of_values(values, machine=parsed_machine, workspace=Workspace(str(path), (Path.cwd(),)))
 

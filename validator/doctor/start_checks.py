@@ -5,10 +5,11 @@ downloads, device memory and disk space (`PREFLIGHT`). `doctor RECIPE` runs all 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from validator import __version__, dataset
 from validator.check import checking
-from validator.check.suppression import IGNORED_AT_LAUNCH, Selection
+from validator.check.suppression import IGNORED_AT_LAUNCH
 from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
 from validator.doctor.device_checks import check_device_memory
 from validator.doctor.host_checks import check_disk_space
@@ -143,9 +144,9 @@ def judge_recipe(
     """Return the report of `check` on the recipe for a run on this machine. `machine` and `host_ram_gib` replace the
     recipe's own machine; None keeps it. The report leaves out the rules in `ignore`, and the rules that other checks
     before a start replace (IGNORED_AT_LAUNCH)."""
-    report = Report(__version__, [checking.check_document(document, machine, host_ram_gib, guarded=False)])
-    Selection(ignore=(*IGNORED_AT_LAUNCH.ignore, *ignore)).apply(report)
-    return report
+    passed = (*document.options.ignore, *IGNORED_AT_LAUNCH, *ignore)
+    document = replace(document, options=document.options._replace(ignore=passed))
+    return Report(__version__, [checking.check_document(document, machine, host_ram_gib, guarded=False)])
 
 
 def check_recipe(document: Document, machine: str | None, host_ram_gib: float | None) -> Iterator[CheckResult]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from validator import escaping
+from validator.configuration import EffectiveSettings
 from validator.escaping import RawText
 from validator.finding import Diagnostic, FileReport, Report, Severity
 from validator.output import json_output, sarif
@@ -19,13 +20,37 @@ _MAX_SOURCE_LINE = 200
 
 def format_findings(report: Report) -> str:
     """Return the report as text: one line for each finding, its source line with a caret, and a summary."""
-    lines = [line for file in report.files for line in finding_lines(file, len(report.files) > 1)]
+    common_notes = _common_notes(report.files)
+    lines = [line for file in report.files for line in finding_lines(file, len(report.files) > 1, common_notes)]
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     files = len(report.files)
     numbers = f"{errors} {plural(errors, 'error')}, {warnings} {plural(warnings, 'warning')}"
     fixes = [line for file in report.files for line in _fix_lines(file)]
     end = f"{files} {plural(files, 'file')}: {numbers}{_unjudged_summary(report.files)}"
-    return escaping.escape_lines([*lines, *fixes, end, *_fixable_counts(report.files)])
+    return escaping.escape_lines([*lines, *fixes, *_note_lines(common_notes), end, *_fixable_counts(report.files)])
+
+
+_Note = tuple[str, str | None]  # its code and key
+_Notes = Mapping[_Note, Sequence[tuple[str, Diagnostic]]]
+
+
+def _common_notes(files: Sequence[FileReport]) -> _Notes:
+    """Return the notes that several files have, each with the paths of these files."""
+    notes: dict[_Note, list[tuple[str, Diagnostic]]] = {}
+    for file in files:
+        codes_in_summary = {gap.code for gap in file.unjudged}
+        for diagnostic in file.diagnostics:
+            if diagnostic.severity is Severity.NOTE and diagnostic.code not in codes_in_summary:
+                notes.setdefault((diagnostic.code, diagnostic.key), []).append((file.path, diagnostic))
+    return {note: found for note, found in notes.items() if len({path for path, _ in found}) > 1}
+
+
+def _note_lines(notes: _Notes) -> Iterator[str]:
+    """Yield one line for each note that several files have: its first message, and how many files have it."""
+    for (code, _), found in sorted(notes.items(), key=lambda item: -len(item[1])):
+        path, first = found[0]
+        files = len({path for path, _ in found})
+        yield f"{files} files: note: {first.message} [{code}], first {first.path or path}:{first.line}:{first.column}"
 
 
 def _fix_lines(file: FileReport) -> Iterator[str]:
@@ -62,12 +87,13 @@ def _unjudged_summary(files: Sequence[FileReport]) -> str:
     return f"; memory not judged in {len(gaps)} ({'; '.join(reasons)})"
 
 
-def finding_lines(file: FileReport, summed: bool = False) -> Iterator[str]:
+def finding_lines(file: FileReport, summed: bool = False, common: Container[_Note] = ()) -> Iterator[str]:
     """Yield each finding of a file with its source line. If `summed` is true, findings that explain why memory was not
-    judged are left out, because the summary states them once for all files."""
+    judged are left out, because the summary states them once for all files; so are the notes in `common`."""
     codes_in_summary = {gap.code for gap in file.unjudged} if summed else set()
     for diagnostic in file.diagnostics:
-        if diagnostic.code in codes_in_summary:
+        is_common = diagnostic.severity is Severity.NOTE and (diagnostic.code, diagnostic.key) in common
+        if diagnostic.code in codes_in_summary or is_common:
             continue
         path = diagnostic.path or file.path
         where = f"{path}:{diagnostic.line}:{diagnostic.column}"
@@ -127,6 +153,24 @@ def _finding_fields(file: FileReport, diagnostic: Diagnostic) -> dict[str, objec
     fix = diagnostic.fix
     edits = {"safe": fix.safe, "edits": [edit._asdict() for edit in fix.edits]} if fix else None
     return {**diagnostic._asdict(), "path": diagnostic.path or file.path, "related": related, "fix": edits}
+
+
+def format_settings(settings: Sequence[EffectiveSettings]) -> str:
+    """Return the settings for each path as text, one line for each that is set, by the names of a configuration
+    file."""
+    lines = list[str]()
+    for each in settings:
+        sections = "".join(f", per-folder `{name}`" for name in each.sections)
+        lines += [each.path, f"  configuration  {each.configuration or 'none'}{sections}"]
+        lines += [f"  {key:<13}  {_setting_text(value)}" for key, value in each.settings.items() if value]
+    return escaping.escape_lines(lines)
+
+
+def _setting_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {each}" for name, each in value.items())
+    texts = value if isinstance(value, (list, tuple)) else [f"{value:g}" if isinstance(value, float) else value]
+    return ", ".join("true" if each is True else str(each) for each in texts)
 
 
 def format_github(report: Report) -> RawText:

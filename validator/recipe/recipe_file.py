@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from validator.errors import RecipeError
-from validator.finding import Diagnostic, Severity
+from validator.finding import USUAL_FINDINGS, Diagnostic, FindingOptions, Severity
 from validator.recipe import omegaconf
 from validator.recipe.omegaconf import MalformedError, Node, Position
 from validator.recipe.places import NodeTree, Route
@@ -64,7 +64,8 @@ _NODE_IN_WORDS = {"sequence": "a list", "scalar": "a single value"}
 class Document:
     """A recipe as written. `values`: what LLaMA-Factory receives. `header`: the fields of the header block. `problems`:
     findings of reading the file. `overrides`: the words of the command line that set keys, by key. `body_tree`,
-    `header_tree`: the YAML nodes of the recipe's own keys and of its header block; None if they cannot be read."""
+    `header_tree`: the YAML nodes of the recipe's own keys and of its header block; None if they cannot be read.
+    `options`: which findings to show."""
 
     path: str
     text: str = ""
@@ -74,6 +75,7 @@ class Document:
     overrides: Mapping[str, str] = field(default_factory=dict)
     body_tree: NodeTree | None = None
     header_tree: NodeTree | None = None
+    options: FindingOptions = USUAL_FINDINGS
 
     @property
     def readable(self) -> bool:

@@ -55,6 +55,8 @@ from validator.rules import (
 from validator.rules.rule import DECLARED, Rule
 
 RULES = tuple(sorted(DECLARED, key=lambda rule: rule.code))
+# Notes on what is fine as it is.
+PEDANTIC_CODES = frozenset(rule.code for rule in RULES if rule.pedantic)
 # What a file can be judged by without the recipe that uses it: a DeepSpeed file, an Accelerate file, and the entries
 # of a data set registry.
 DEEPSPEED_RULES = tuple(rule for rule in RULES if rule.code.startswith("PAR1") or rule.code == "PTH003")

@@ -104,7 +104,7 @@ def streaming_refused(run: RunSettings) -> Findings:
         found = f"`val_size` is the share {run.args.get('val_size')}, and `streaming` needs a number of samples"
         yield "val_size", f"{found}; write a whole number such as `val_size: 100`"
     path = run.args.get("tokenized_path")
-    if isinstance(path, str) and not run.workspace.find(path):
+    if isinstance(path, str) and not run.workspace.find(path) and not run.workspace.may_be_elsewhere(path, "folder"):
         found = f"`tokenized_path: {path}` does not exist, and streamed data cannot be saved to it"
         yield "tokenized_path", f"{found}; remove `streaming` or `tokenized_path`"
 

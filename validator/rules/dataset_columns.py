@@ -4,6 +4,7 @@ agree: columns, tags, media, loading scripts."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from validator.finding import Place
@@ -349,6 +350,7 @@ def _missing_media_file(run: RunSettings, dataset: Dataset, part: str) -> tuple[
     folder = str(run.args.get("media_dir") or dataset.folder)
     for number, row in enumerate(_rows_surely_read(run, dataset) if column else (), 1):
         paths = missing_media_files(row.get(column), folder)
-        if path := next((path for path in paths if not run.workspace.find(f"{folder}/{path}")), ""):
+        absent = (path for path in paths if not run.workspace.find(f"{folder}/{path}"))
+        if path := next((path for path in absent if not run.workspace.may_be_elsewhere(Path(folder, path))), ""):
             return path, number
     return None

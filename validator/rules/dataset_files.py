@@ -69,12 +69,13 @@ def registry_missing(run: RunSettings) -> Findings:
     directory); or `lmf-recipes data FILE --register NAME` creates it.
     """
     # PTH001 says it if the DeepSpeed file is missing, too.
-    if _is_registry_missing(run) and not run.data.is_tokenized and not file_paths.registry_missing_too(run):
+    registry = f"{run.args.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
+    is_absent = _is_registry_missing(run) and not run.workspace.may_be_elsewhere(registry)
+    if is_absent and not run.data.is_tokenized and not file_paths.registry_missing_too(run):
         names = (name for key in ("dataset", "eval_dataset") for name in run.args.words(key))
         command = next(filter(None, (_register_command(run, name) for name in names)), "")
         usual = "create the file, or set `dataset_dir` to the folder that holds it"
         remedy = _defined_elsewhere(run) or command or usual
-        registry = f"{run.args.get('dataset_dir')}/{dataset_registry.REGISTRY_FILE}"
         yield _key_naming_registry(run), f"`{registry}` does not exist, so no data set is defined; {remedy}"
 
 
@@ -222,14 +223,14 @@ def _register_command(run: RunSettings, name: str) -> str:
 
 
 @rule("PTH105", ERROR, about=subjects.datasets)
-def data_file_missing(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
+def data_file_missing(run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings:
     """The file of a data set does not exist.
 
     Why: "File … not found" after the tokenizer is loaded on every rank.
     Source: llamafactory/data/loader.py:_load_single_dataset
     Fix: put the file there; `file_name` counts from `dataset_dir`.
     """
-    if dataset.source == "file" and not dataset.present:
+    if dataset.source == "file" and not dataset.present and file_paths.is_missing(run, dataset.path, "data"):
         there = [path.name for path in safe_read.glob_folder(dataset.folder, "*")]
         found = f"data set `{dataset.name}`: `{dataset.path}` does not exist (`file_name` is relative to `dataset_dir`)"
         near = suggest(str(dataset.entry["file_name"]), there)

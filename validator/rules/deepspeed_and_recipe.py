@@ -144,7 +144,7 @@ def gradients_lost(run: RunSettings, zero: DeepSpeedConfig) -> Findings:
         yield "gradient_accumulation_steps", f"{found}: {why}; set `deepspeed: deepspeed/ds_z3_offload.json`"
 
 
-@rule("PAR006", NOTE, about=subjects.deepspeed)
+@rule("PAR006", NOTE, about=subjects.deepspeed, pedantic=True)
 def launcher_needed(run: RunSettings, _zero: DeepSpeedConfig) -> Findings:
     """DeepSpeed is used on one device.
 
@@ -158,7 +158,7 @@ def launcher_needed(run: RunSettings, _zero: DeepSpeedConfig) -> Findings:
         yield "deepspeed", text
 
 
-@rule("PAR007", NOTE, about=subjects.machine)
+@rule("PAR007", NOTE, about=subjects.machine, pedantic=True)
 def nodes_to_join(run: RunSettings, machine: Machine) -> Findings:
     """The machine has several nodes.
 

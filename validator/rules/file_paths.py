@@ -1,5 +1,5 @@
-"""PTH001 to PTH008, PTH012, PTH013, PTH016, PTH017, PTH028 and PTH029: whether a recipe's paths and model names lead to
-something that can be used.
+"""PTH001 to PTH008, PTH012, PTH013, PTH016, PTH017 and PTH028 to PTH030: whether a recipe's paths and model names lead
+to something that can be used.
 
 Data sets are judged in dataset_files, results of earlier runs in resume_rules."""
 
@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from validator.errors import RecipeError
-from validator.finding import Edit, Fix, Verdict
+from validator.finding import USUAL_FINDINGS, Edit, Fix, Verdict
 from validator.knowledge import models, unknown_models
 from validator.knowledge.models import Model
-from validator.knowledge.path_keys import ADAPTER_KEYS, MODEL_KEYS, PATH_KEYS, READ_KEYS
+from validator.knowledge.path_keys import ADAPTER_KEYS, MODEL_KEYS, PATH_KEYS, READ_KEYS, PathKey
 from validator.recipe import safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.safe_read import read_json
@@ -30,6 +30,7 @@ from validator.run.named_paths import named_paths, outputs
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 from validator.run.trained_model import find_earlier_adapter, is_local_name
+from validator.wording import clip, plural
 
 _VERDICT_WORDS: Mapping[Verdict, str] = {"fits": "fits", "tight": "is tight", "exceeds": "exceeds memory"}
 _WHOLE_MODEL_KEYS = [key for key in MODEL_KEYS if key.name != "reward_model"]  # that one is an adapter by default
@@ -47,7 +48,7 @@ def deepspeed_missing(run: RunSettings) -> Findings:
     Fix: name an existing file; relative paths count from the working directory, not from the recipe.
     """
     name = _deepspeed_file_name(run)
-    if name and not run.workspace.find(name) and not has_variable(name):
+    if name and is_missing(run, name, "file"):
         missing = f"`{name}` does not exist in the working directory, nor in a folder above the recipe"
         registry = registry_missing_too(run)
         both = f", and `{registry}` does not, either; start in the folder that holds both" if registry else ""
@@ -97,11 +98,12 @@ def registry_missing_too(run: RunSettings) -> str | None:
     as relative paths. One message can then report both files. None in all other cases."""
     name, folder = _deepspeed_file_name(run), run.args.get("dataset_dir")
     read = run.data.registry is not None and not run.data.is_tokenized
-    if not read or not name or not isinstance(folder, str) or has_variable(name):
+    if not read or not name or not isinstance(folder, str):
         return None
     registry = f"{folder}/{REGISTRY_FILE}"
     relative = not (Path(name).is_absolute() or Path(folder).is_absolute())
-    return registry if relative and not run.workspace.find(name) and not run.workspace.find(registry) else None
+    both = relative and is_missing(run, name, "file") and is_missing(run, registry, "data")
+    return registry if both else None
 
 
 def _deepspeed_file_remedy(run: RunSettings, name: str) -> str:
@@ -209,7 +211,7 @@ def settings_file_missing(run: RunSettings) -> Findings:
                 read_json(str(location[0]))
             except RecipeError as err:
                 yield in_json_setting(run, key.name), f"{err}; correct the file"
-        elif not has_variable(path):
+        elif is_missing(run, path, key.kind):
             remedy = f"name an existing JSON file, or write its keys below `{key.name}`"
             yield key.name, f"`{path}` does not exist; {remedy}"
 
@@ -259,6 +261,49 @@ def has_variable(path: str) -> bool:
     return ("~" in path or "$" in path) and bool(re.search(r"^~|(?<!\\)\$[\w{]", path))
 
 
+def is_missing(run: RunSettings, path: str | Path, kind: str) -> bool:
+    """True if a path does not exist, and is not one that may exist on the training machine alone. Paths with variables
+    are left to PTH004. `kind`: the kind of the path's key (PathKey)."""
+    found = run.workspace.find(str(path)) or has_variable(str(path))
+    return not found and not run.workspace.may_be_elsewhere(path, kind)
+
+
+_MAX_PATHS_NAMED = 3
+
+
+@rule("PTH030", NOTE)
+def paths_elsewhere(run: RunSettings) -> Findings:
+    """Paths are not looked for, because they may exist on the training machine alone.
+
+    Why: with `check --hook` or `--paths note`, and below the `path-prefixes` of a configuration file, a path that leads
+    out of the repository, a model, an adapter or the result of a run is no error where it is missing. A path inside of
+    the repository is.
+    Source: own (`lmf-recipes train` looks for them on the machine that trains)
+    Fix: none is needed; `--paths error` makes each of them an error.
+    """
+    if run.workspace.options == USUAL_FINDINGS:  # the usual case, and the quick way
+        return
+    wanted = [(path, key) for key, path in named_paths(run, READ_KEYS) if not key.may_be_on_hub or is_local_name(path)]
+    paths = [path for path, key in wanted if _is_elsewhere(run, _file_to_look_for(run, path, key), key.kind)]
+    files = (each.path for each in run.data.datasets if each.source == "file" and not each.present)
+    paths += [str(path) for path in files if _is_elsewhere(run, path, "data")]
+    if paths:
+        listed = ", ".join(f"`{clip(path)}`" for path in paths[:_MAX_PATHS_NAMED])
+        more = f" and {len(paths) - _MAX_PATHS_NAMED} more" if len(paths) > _MAX_PATHS_NAMED else ""
+        found = f"{len(paths)} {plural(len(paths), 'path')} may exist on the training machine alone: {listed}{more}"
+        yield None, f"{found}; `--paths error` makes a missing one an error"
+
+
+def _file_to_look_for(run: RunSettings, path: str, key: PathKey) -> str:
+    """Return the path whose absence stops the run: for `dataset_dir` that of the registry, if the run reads one."""
+    return f"{path}/{REGISTRY_FILE}" if key.name == "dataset_dir" and run.data.registry else path
+
+
+def _is_elsewhere(run: RunSettings, path: str | Path, kind: str) -> bool:
+    found = run.workspace.find(str(path)) or has_variable(str(path))
+    return not found and run.workspace.may_be_elsewhere(path, kind)
+
+
 @rule("PTH006", ERROR)
 def model_missing(run: RunSettings) -> Findings:
     """The model path looks local, and nothing is there.
@@ -268,7 +313,7 @@ def model_missing(run: RunSettings) -> Findings:
     Fix: make or download the model, correct the path, or write a hub name (`Qwen/Qwen3-8B`).
     """
     for key, path in named_paths(run, MODEL_KEYS):
-        if is_local_name(path) and not run.workspace.find(path) and not has_variable(path):
+        if is_local_name(path) and is_missing(run, path, key.kind):
             remedy = "train or download the model, or name a hub model such as `Qwen/Qwen3-8B`"
             yield key.name, f"`{path}` does not exist; {remedy}{assumption(run, key.name)}"
 
@@ -362,7 +407,7 @@ def adapter_missing(run: RunSettings) -> Findings:
         location = run.workspace.find(path)
         if location and safe_read.path_kind(location[0] / "adapter_config.json") != "file":
             yield key.name, f"`{path}` holds no adapter_config.json; name the folder of a finished LoRA run"
-        missing = not location and is_local_name(path) and not has_variable(path)
+        missing = is_local_name(path) and is_missing(run, path, key.kind)
         if missing and not find_earlier_adapter(run.workspace.recipe, path):
             yield key.name, f"`{path}` does not exist; name the folder of a finished LoRA run"
 

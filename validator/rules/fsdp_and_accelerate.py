@@ -181,6 +181,8 @@ def accelerate_file_unusable(run: RunSettings, file: AccelerateFile) -> Findings
     """
     if file.problem:
         lies = safe_read.path_kind(file.path)
+        if not lies and run.workspace.may_be_elsewhere(file.path, "file"):
+            return
         why = file.problem if lies else "does not exist; name an existing Accelerate config file"
         yield in_accelerate_file(run), why if lies == "file" else f"`{run.header['accelerate']}` {why}"
         return

@@ -10,7 +10,7 @@ from validator.finding import Place
 from validator.knowledge import models
 from validator.recipe import safe_read
 from validator.rules import subjects
-from validator.rules.file_paths import has_variable
+from validator.rules.file_paths import is_missing
 from validator.rules.rule import ERROR, WARNING, Findings, rule
 from validator.rules.subjects import at_checkpoint_key
 from validator.run import checkpoints
@@ -74,11 +74,12 @@ def checkpoint_missing(run: RunSettings) -> Findings:
     if not value or not run.task.trains or checkpoints.never_resumes(run):
         return
     if value is True:
-        if not checkpoints.found_checkpoints(run):
+        if not checkpoints.found_checkpoints(run) and is_missing(run, checkpoints.output_dir(run), "folder"):
             found = "there is no checkpoint in `output_dir` to resume from"
             yield "resume_from_checkpoint", f"{found}; remove `resume_from_checkpoint`"
-    elif isinstance(value, str) and not run.workspace.find(value) and not has_variable(value):
-        yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder that does"
+    elif isinstance(value, str) and not run.workspace.find(value):
+        if is_missing(run, value, "folder"):
+            yield "resume_from_checkpoint", f"`{value}` does not exist; name a checkpoint-N folder that does"
     elif (named := next(iter(checkpoints.resume_candidates(run)), None)) and named.problem:
         where = at_checkpoint_key(run, "resume_from_checkpoint")
         yield where, f"`{value}` is not a complete checkpoint ({named.problem}); name another checkpoint"

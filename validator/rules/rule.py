@@ -57,7 +57,8 @@ class Rule(NamedTuple):
     """A rule. `manual`: its manual page, the violation in one line, then `Why:`, `Source:` and `Fix:`. `about`: returns
     the subjects of a run for which the rule is called. `since`: the first release to which the rule applies, such as
     "transformers 5.0.0"; `until`: the first release to which it no longer applies; empty for no bound.
-    `appends_advice`: True if the message shall end with the smallest change that makes the run fit its machine."""
+    `appends_advice`: True if the message shall end with the smallest change that makes the run fit its machine.
+    `pedantic`: True if the note is about what is fine as it is, so that it is shown only if it is asked for."""
 
     code: str
     name: str
@@ -68,6 +69,7 @@ class Rule(NamedTuple):
     since: str = ""
     until: str = ""
     appends_advice: bool = False
+    pedantic: bool = False
 
 
 # Each rule, once its module is imported.
@@ -76,7 +78,13 @@ DECLARED: list[Rule] = []
 
 @overload
 def rule(
-    code: str, severity: Severity, *, since: str = "", until: str = "", appends_advice: bool = False
+    code: str,
+    severity: Severity,
+    *,
+    since: str = "",
+    until: str = "",
+    appends_advice: bool = False,
+    pedantic: bool = False,
 ) -> Callable[[Callable[[RunSettings], Iterable[Finding]]], Rule]: ...
 
 
@@ -89,6 +97,7 @@ def rule(
     since: str = "",
     until: str = "",
     appends_advice: bool = False,
+    pedantic: bool = False,
 ) -> Callable[[Callable[[RunSettings, *Subject], Iterable[Finding]]], Rule]: ...
 
 
@@ -100,15 +109,18 @@ def rule(
     since: str = "",
     until: str = "",
     appends_advice: bool = False,
+    pedantic: bool = False,
 ) -> Callable[[Check], Rule]:
     """Declare a function as a rule; its docstring becomes the rule's manual page. `about`: returns the subjects of a
     run; the rule is called once for each subject, with the subject's parts as arguments after the run. `since`,
     `until`: the first release to which the rule applies, and the first to which it no longer applies. `appends_advice`:
-    end the message with the smallest change that makes the run fit its machine."""
+    end the message with the smallest change that makes the run fit its machine. `pedantic`: show the note only if
+    notes on what is fine as it is are asked for."""
 
     def declare(check: Check) -> Rule:
         manual = (check.__doc__ or "").strip()
-        DECLARED.append(Rule(code, check.__name__, severity, check, manual, about, since, until, appends_advice))
+        facts = (manual, about, since, until, appends_advice, pedantic)
+        DECLARED.append(Rule(code, check.__name__, severity, check, *facts))
         return DECLARED[-1]
 
     return declare

@@ -366,7 +366,7 @@ def resolve(
     target, problem = _machine_or_problem(machine or header.get("machine"), ram if ram and ram > 0 else None)
     if target and ("network" in header or "price" in header):
         target = target._replace(network=header.get("network"), price=header.get("price"))
-    workspace = Workspace(document.path, tuple(search_folders(document.path)), untrusted)
+    workspace = Workspace(document.path, tuple(search_folders(document.path)), untrusted, options=document.options)
     accelerate_file = header.get("accelerate")
     place = workspace.find(accelerate_file) if isinstance(accelerate_file, str) else None
     return RunSettings(

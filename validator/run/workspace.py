@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from validator.finding import USUAL_FINDINGS, FindingOptions
 from validator.recipe import known_folders, safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.run.dataset_registry import Registry
+
+_KINDS_IN_REPOSITORIES = ("file", "data")
+_CHECKOUT_FOLDERS = ("data", "examples")  # of LLaMA-Factory, in which recipes name registries and DeepSpeed files
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,12 +21,14 @@ class Workspace:
     """Folders to which a recipe's relative paths may refer. `recipe`: the recipe's path. `folders`: the folders in
     which a relative path is looked for, the working directory first. `untrusted`: somebody else may have written the
     recipe, so messages quote nothing from files outside of the repository (see recipe/known_folders.py). `registry`:
-    data sets that replace the dataset_info.json on disk, such as those of a plan or of the user's own data."""
+    data sets that replace the dataset_info.json on disk, such as those of a plan or of the user's own data.
+    `options`: what a missing path means."""
 
     recipe: str = "-"
     folders: tuple[Path, ...] = ()
     untrusted: bool = False
     registry: Registry | Literal["on disk"] | None = "on disk"
+    options: FindingOptions = USUAL_FINDINGS
 
     def may_quote(self, file: Path) -> bool:
         """True if messages may quote the file: the recipe is trusted, or the file lies in the recipe's repository."""
@@ -33,6 +40,23 @@ class Workspace:
         return next(
             ((each / path, each == self.folders[0]) for each in self.folders if safe_read.path_kind(each / path)), None
         )
+
+    def may_be_elsewhere(self, path: str | Path, kind: str = "data") -> bool:
+        """True if a path that is missing here may exist on the training machine. Paths below the folders that are named
+        as folders of that machine may. If missing paths are notes, so may paths that lead out of the repository, and
+        models, adapters and results of runs, which no repository holds. `kind`: the kind of the path's key (PathKey).
+
+        Many recipes are started in LLaMA-Factory's own checkout. So its folders count as outside of a repository that
+        has no folder of that name."""
+        place = Path(os.path.normpath(Path.cwd() / path))
+        if any(place.is_relative_to(prefix) for prefix in self.options.path_prefixes):
+            return True
+        if self.options.paths == "error":
+            return False
+        first = Path(path).parts[0] if Path(path).parts else ""
+        is_of_checkout = first in _CHECKOUT_FOLDERS and self.find(first) is None
+        is_held = kind in _KINDS_IN_REPOSITORIES and known_folders.is_in_repository(place, self.recipe)
+        return is_of_checkout or not is_held
 
     def with_catalogue(self, registry: Registry | None) -> Workspace:
         """Return a workspace that also looks for files in the catalogue's folder. `registry`: the data sets of the run,
