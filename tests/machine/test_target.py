@@ -11,6 +11,7 @@ from support.clean_recipe import RECIPE
 from support.recordings import RECORDED, show_all
 
 from validator.cli import group
+from validator.doctor import torch_build
 from validator.machine import host
 
 ROOT = Path(__file__).parents[2]
@@ -223,14 +224,34 @@ def test_what_is_started(
     assert (tmp_path / "started").exists() == started, shown.output
 
 
-def run(monkeypatch: pytest.MonkeyPatch, folder: str, scratch: Path, *words: str) -> Result:
-    """`train` on a recorded machine, with a trainer that leaves the devices that it sees in `scratch`/started."""
+def run(monkeypatch: pytest.MonkeyPatch, folder: str, scratch: Path, *words: str, cuda: str = "12.8") -> Result:
+    """`train` on a recorded machine, with a trainer that leaves the devices that it sees in `scratch`/started.
+    `cuda`: what torch is built for; empty for CPUs."""
     cli = scratch / "bin" / "llamafactory-cli"
     cli.parent.mkdir()
     cli.write_text(f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES" > {scratch}/started\n')
     cli.chmod(0o755)
     monkeypatch.setenv("PATH", f"{RECORDED / folder}:{cli.parent}")
+    build = torch_build.PackageBuild(f"2.8.0+{'cu128' if cuda else 'cpu'}", cuda, "")
+    monkeypatch.setattr(torch_build, "read_build", lambda _, package: build if package == "torch" else None)
     return program.run("train", *words, f"output_dir={scratch / 'out'}")  # which no test beside this one uses
+
+
+@pytest.mark.parametrize(
+    ("assumed", "folder", "says"),
+    [
+        ("8xa100-80g", "nvidia-smi-8xa100", "+cpu is built for CPUs alone, and the devices are NVIDIA's"),
+        ("8xascend-910b-64g", "npu-smi-8x910b2", "torch_npu is not installed, without which torch sees no NPU"),
+        ("8xmi300x-192g", "rocm-smi-8xmi300x", "+cpu is built for CPUs alone, and the devices are AMD's"),
+    ],
+)
+def test_nothing_is_started_that_would_train_on_the_processors(
+    assumed: str, folder: str, says: str, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(recipe, assumed)
+    shown = run(monkeypatch, folder, tmp_path, str(recipe), cuda="")
+    assert says in shown.stderr
+    assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.parametrize(

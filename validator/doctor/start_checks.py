@@ -10,6 +10,7 @@ from dataclasses import replace
 from validator import __version__, dataset
 from validator.check import checking
 from validator.check.suppression import IGNORED_AT_LAUNCH
+from validator.doctor import ascend_software, torch_build
 from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
 from validator.doctor.device_checks import check_device_memory
 from validator.doctor.host_checks import check_disk_space
@@ -103,6 +104,16 @@ def _missing_ray_cpus(run: RunSettings, cpus: int) -> Iterator[CheckResult]:
         yield error(f"{found}: Ray would wait for ever; {remedy}")
 
 
+def check_devices_software(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
+    """Yield an error if torch, torch_npu or CANN would not use the devices of this machine: LLaMA-Factory would train
+    on the processors, or stop. Nothing is yielded if the run gets no device of this machine."""
+    machine = context.allocation.this_machine if context.allocation else None
+    if run and machine and not run.on_cpu:
+        checks = (torch_build.check_torch, ascend_software.check_torch_npu, ascend_software.check_cann)
+        lines = (line for check in checks for line in check(run, context._replace(machine=machine)))
+        yield from (line for line in lines if line.state == "error")
+
+
 def check_start(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
     """What stops a run before its start: missing packages, releases without the model, its folder, llamafactory-cli.
 
@@ -177,6 +188,6 @@ def check_data(run: RunSettings) -> Iterator[CheckResult]:
 # the run is for this machine.
 PREFLIGHT_OF_MACHINE = (check_device_memory, check_disk_space)
 PREFLIGHT = (
-    *(check_model_folder, check_required_packages, check_npu_quantization, check_model_support),
+    *(check_model_folder, check_devices_software, check_required_packages, check_npu_quantization, check_model_support),
     *(check_ray, check_downloads),
 )
