@@ -115,13 +115,21 @@ class NotJudged(NamedTuple):
     code: str = ""
 
 
+class OutputPlace(NamedTuple):
+    """The output folder of a recipe, as written there, and the line and column of the value."""
+
+    folder: str
+    line: int
+    column: int
+
+
 @dataclass(eq=False)
 class FileReport:
     """All findings of one file, and its memory verdict. `sources` are the texts of the files that findings lie in, by
     path. `overrides` are the words of the command line that set keys of the recipe, by key. `unjudged` are reasons why
     memory was not judged. `fixed` are findings that `--fix` removed; `not_fixed` are those that it left, with the
     reason. `kind` is what the file is by what it holds: recipe, deepspeed, accelerate, registry, another key of
-    data/file_kinds.yaml, or unknown."""
+    data/file_kinds.yaml, or unknown. `output` is the folder to which a recipe that trains writes."""
 
     path: str
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -132,6 +140,7 @@ class FileReport:
     not_fixed: list[tuple[Diagnostic, str]] = field(default_factory=list)
     kind: str = "recipe"
     overrides: Mapping[str, str] = field(default_factory=dict)
+    output: OutputPlace | None = None
 
     def count(self, severity: Severity) -> int:
         """Return the number of findings of this severity."""

@@ -196,3 +196,36 @@ def test_of_one_mistake_made_often_the_first_findings_are_shown() -> None:
 def test_a_message_is_no_longer_than_anybody_reads() -> None:
     document = Document("recipes/x.yaml", "a: 1\n", {**USUAL, "template": "x" * 30_000}, header=dict(HEAD))
     assert max(len(each.message) for each in checking.check_document(document).diagnostics) == 2_000
+
+
+def _recipe_for(folder: str, more: str = "") -> str:
+    return f"model_name_or_path: Qwen/Qwen3-8B\nstage: sft\ndo_train: true\noutput_dir: {folder}\n{more}"
+
+
+@pytest.mark.parametrize(
+    ("texts", "sharing"),
+    [
+        ({"a.yaml": _recipe_for("saves/x"), "b.yaml": _recipe_for("saves/x")}, {"a.yaml", "b.yaml"}),
+        ({"a.yaml": _recipe_for("saves/x"), "sub/b.yaml": _recipe_for("./saves/y/../x/")}, {"a.yaml", "sub/b.yaml"}),
+        ({name: _recipe_for("out") for name in ("a.yaml", "b.yaml", "c.yaml", "d.yaml")}, set("abcd")),
+        ({"a.yaml": _recipe_for("saves/x"), "b.yaml": _recipe_for("saves/y")}, set()),
+        ({"a.yaml": _recipe_for("saves/x")}, set()),
+        (
+            {"a.yaml": _recipe_for("x"), "b.yaml": _recipe_for("x").replace("do_train: true", "do_predict: true")},
+            set(),
+        ),
+    ],
+)
+def test_recipes_that_share_an_output_folder_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: dict[str, str], sharing: set[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    files = checking.check_files(list(texts)).files
+    found = {file.path: each for file in files for each in file.diagnostics if each.code == "LOA015"}
+    assert set(found) == {name if "." in name else f"{name}.yaml" for name in sharing}
+    for path, each in found.items():
+        assert each.line == 4
+        assert f"`{path}`" not in each.message

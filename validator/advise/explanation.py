@@ -25,7 +25,7 @@ from validator.run.recipe_arguments import Cost
 from validator.run.sample_counts import sample_counts
 from validator.run.settings import RunSettings
 from validator.run.simulated import SimulationFigures
-from validator.wording import four_digits, map_floats
+from validator.wording import four_digits, map_floats, relative_to_cwd
 
 if TYPE_CHECKING:
     from validator.physics import estimate, run_time
@@ -113,7 +113,7 @@ class TimedSamples:
     """The samples that the steps and hours of a run belong to. `train`: samples of an epoch. `held_back`: samples of an
     evaluation. `epochs`: passes over the data. `exact`: False if the number of samples is an estimate. `steps_exact`:
     False if the number of steps is one, as it is if samples are packed. `source`: where the number comes from: `files`,
-    `header`, `recommended` or `published`."""
+    `header`, `recommended` or `published`. `files`: the files, or folders of files, that were counted."""
 
     train: int
     held_back: int
@@ -121,6 +121,7 @@ class TimedSamples:
     exact: bool
     steps_exact: bool
     source: RowSource
+    files: list[str]
 
 
 @dataclass(frozen=True)
@@ -259,9 +260,9 @@ def _timed_samples(run: RunSettings, steps: int) -> TimedSamples | None:
     if run.args.number("max_steps") > 0:
         epochs = steps * run.batch.effective_batch / counts.train
     steps_exact = run.args.number("max_steps") > 0 or (counts.exact and not run.batch.packing)
-    return TimedSamples(
-        counts.train, counts.held_back, four_digits(epochs), counts.exact, steps_exact, run.data.count.source
-    )
+    source = run.data.count.source
+    files = [str(relative_to_cwd(one.path)) for one in run.data.datasets] if source == "files" else []
+    return TimedSamples(counts.train, counts.held_back, four_digits(epochs), counts.exact, steps_exact, source, files)
 
 
 def run_cost(run: RunSettings, time: RunTime | None) -> Cost | None:

@@ -10,6 +10,7 @@ from validator import __version__
 from validator.check import find_files, wrong_values
 from validator.check.locate import Locations, report_without_quotes
 from validator.check.other_files import check_other_file, sort_findings, unreadable_report, unrecognised_report
+from validator.check.shared_outputs import output_place, report_shared_outputs
 from validator.check.suppression import is_selected, without_suppressed
 from validator.configuration import CommandLine, configured, find_configuration
 from validator.errors import os_reason
@@ -57,12 +58,21 @@ def check_files(
             return check_document(one, machine, host_ram_gib, trial, installed, asked=asked)
         return check_file(one, machine, host_ram_gib, trial, installed, asked)
 
+    report_of_all = Report(__version__, list(_reports_of(subjects, report, bool(trial))))
+    report_shared_outputs(report_of_all.files)
+    return report_of_all
+
+
+def _reports_of(
+    subjects: Sequence[str | Document], report: Callable[[str | Document | FileReport], FileReport], simulates: bool
+) -> Iterable[FileReport]:
+    """Return the report of each file of the subjects, from several processes if there are many files."""
     items = [one for each in subjects for one in ([each] if isinstance(each, Document) else expand_path(each))]
-    if len(items) < _FILES_FOR_PROCESSES or trial or "-" in subjects:
-        return Report(__version__, [report(one) for one in items])
+    if len(items) < _FILES_FOR_PROCESSES or simulates or "-" in subjects:
+        return map(report, items)
     from . import worker_pool  # multiprocessing takes 17 ms to import
 
-    return Report(__version__, worker_pool.map_in_processes(report, items))
+    return worker_pool.map_in_processes(report, items)
 
 
 def check_file(
@@ -159,6 +169,7 @@ def check_recipe(
     # Of many files without any finding no text is kept.
     found_in = {each.path or report.path for each in report.diagnostics} & locations.sources.keys()
     report.sources = {path: locations.sources[path] for path in found_in}
+    report.output = output_place(run, locations, document.options)
     report.verdict, report.unjudged = predict(run).verdict, tuple(reasons_not_judged(run, tried=trial is not None))
     return report, run
 

@@ -268,8 +268,8 @@ def _time_headline(time: RunTime) -> str:
     return f"time: {band}, {expected} expected: {about}{time.steps:,} steps of {each}"
 
 
+_FILES_NAMED = 2
 _SAMPLE_SOURCES = {
-    "files": "counted in your files",
     "header": "`rows` in the header block",
     "recommended": "the number that the header block recommends",
     "published": "as published of the data sets",
@@ -278,9 +278,11 @@ _SAMPLE_SOURCES = {
 
 def _timed_samples_sentence(samples: TimedSamples) -> str:
     """Return a line that says for which samples the steps and the time are, and where their number comes from."""
-    about, source = ("" if samples.exact else "about "), _SAMPLE_SOURCES[samples.source]
-    if samples.source == "files" and not samples.exact:
-        source = "estimated from your files"
+    about = "" if samples.exact else "about "
+    more = f" and {len(samples.files) - _FILES_NAMED} more" if len(samples.files) > _FILES_NAMED else ""
+    named = f"{', '.join(samples.files[:_FILES_NAMED])}{more}"
+    counted = f"counted in {named}" if samples.exact else f"estimated from {named}"
+    source = _SAMPLE_SOURCES.get(samples.source, counted)
     held_back = f" and {samples.held_back:,} for evaluation" if samples.held_back else ""
     epochs = f"{samples.epochs:.3g} {'epoch' if samples.epochs == 1 else 'epochs'}"
     return f"  for {about}{samples.train:,} samples{held_back} ({source}), {epochs}"

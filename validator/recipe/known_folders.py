@@ -33,14 +33,17 @@ def user_folder(variable: str, usual: str) -> Path | None:
 
 
 def search_folders(path: str) -> Iterator[Path]:
-    """Yield the folders in which the relative paths of the recipe at `path` are looked for: the working directory, then
-    the recipe's own folder and its parents. `path` `-` stands for standard input, which has no folder."""
+    """Yield the folders in which the relative paths of the recipe at `path` are looked for, the first that has a path
+    before the others. `path` `-` stands for standard input, which has no folder.
+
+    LLaMA-Factory looks in the working directory alone. A recipe belongs to the files beside it, so its own folder comes
+    first and then its parents up to the working directory, or up to the folder that both lie in; then the working
+    directory, and then all further parents."""
     cwd = Path.cwd()
-    yield cwd
-    if path != "-":
-        for folder in Path(path).absolute().parents:
-            if folder != cwd:
-                yield folder
+    file = Path(path).absolute()
+    parents = (file.resolve() if ".." in file.parts else file).parents if path != "-" else ()
+    own = [folder for folder in parents if not cwd.is_relative_to(folder)]
+    yield from (*own, cwd, *(folder for folder in parents if folder not in own and folder != cwd))
 
 
 _GIT_FOLDER = ".git"  # whose config may hold a token

@@ -120,11 +120,15 @@ def _deepspeed_file_remedy(run: RunSettings, name: str) -> str:
     return near or "; write the path of a file that exists"
 
 
+_NOT_HERE = "is not in the working directory"
+
+
 @rule("PTH002", NOTE)
 def found_from_elsewhere(run: RunSettings) -> Findings:
-    """A relative path leads to a file from another folder, but not from the working directory.
+    """A relative path leads to a file beside the recipe, and not, or to another one, from the working directory.
 
-    Why: LLaMA-Factory takes relative paths from the working directory, whatever the recipe's own folder is.
+    Why: LLaMA-Factory takes relative paths from the working directory, whatever the recipe's own folder is. The files
+    beside the recipe are judged, and `lmf-recipes train` starts with them.
     Source: llamafactory/hparams/parser.py:read_args
     Fix: start from the folder named, write the path absolute, or use `lmf-recipes train`, which does that for you.
     """
@@ -135,7 +139,9 @@ def found_from_elsewhere(run: RunSettings) -> Findings:
         wanted = Path(paths[key])
         folder = place.parents[len(wanted.parts) - 1]
         others = f" (and what `{'`, `'.join(list(places)[1:])}` names)" if len(places) > 1 else ""
-        text = f"`{wanted}`{others} is not in the working directory; start the run in `{folder}`"
+        is_here_too = safe_read.path_kind(Path.cwd() / wanted)
+        taken = f"is taken from `{folder}`, and the working directory has another" if is_here_too else _NOT_HERE
+        text = f"`{wanted}`{others} {taken}; start the run in `{folder}`"
         yield key, text, _fix_from_working_directory(run, places)
 
 

@@ -46,7 +46,8 @@ def find_inputs(run: RunSettings, keys: Iterable[PathKey] = READ_KEYS) -> Iterat
     """Yield the input keys of a run that name at least one path which exists on this machine."""
     for key in keys:
         words = tuple(word for _, word in named_paths(run, [key]))
-        places = tuple(place[0] if (place := run.workspace.find(word)) else None for word in words)
+        find = run.workspace.find_dataset_dir if key.name == "dataset_dir" else run.workspace.find
+        places = tuple(place[0] if (place := find(word)) else None for word in words)
         if any(places):
             yield InputPath(key, words, places)
 

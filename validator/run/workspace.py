@@ -10,7 +10,7 @@ from typing import Literal
 from validator.finding import USUAL_FINDINGS, FindingOptions
 from validator.recipe import known_folders, safe_read
 from validator.recipe.known_folders import catalogue_root
-from validator.run.dataset_registry import Registry
+from validator.run.dataset_registry import REGISTRY_FILE, Registry
 
 _KINDS_IN_REPOSITORIES = ("file", "data")
 _CHECKOUT_FOLDERS = ("data", "examples")  # of LLaMA-Factory, in which recipes name registries and DeepSpeed files
@@ -19,9 +19,9 @@ _CHECKOUT_FOLDERS = ("data", "examples")  # of LLaMA-Factory, in which recipes n
 @dataclass(frozen=True, eq=False)
 class Workspace:
     """Folders to which a recipe's relative paths may refer. `recipe`: the recipe's path. `folders`: the folders in
-    which a relative path is looked for, the working directory first. `untrusted`: somebody else may have written the
-    recipe, so messages quote nothing from files outside of the repository (see recipe/known_folders.py). `registry`:
-    data sets that replace the dataset_info.json on disk, such as those of a plan or of the user's own data.
+    which a relative path is looked for, the first that has it before the others. `untrusted`: somebody else may have
+    written the recipe, so messages quote nothing from files outside of the repository (see recipe/known_folders.py).
+    `registry`: data sets that replace the dataset_info.json on disk, such as those of a plan or of the user's own data.
     `options`: what a missing path means."""
 
     recipe: str = "-"
@@ -38,7 +38,7 @@ class Workspace:
         """Return the first folder's path under which the relative path exists, and True if LLaMA-Factory would find it.
         LLaMA-Factory looks only in the working directory. None if the path exists in none of the folders."""
         return next(
-            ((each / path, each == self.folders[0]) for each in self.folders if safe_read.path_kind(each / path)), None
+            ((each / path, each == self._start) for each in self.folders if safe_read.path_kind(each / path)), None
         )
 
     def may_be_elsewhere(self, path: str | Path, kind: str = "data") -> bool:
@@ -57,6 +57,19 @@ class Workspace:
         is_of_checkout = first in _CHECKOUT_FOLDERS and self.find(first) is None
         is_held = kind in _KINDS_IN_REPOSITORIES and known_folders.is_in_repository(place, self.recipe)
         return is_of_checkout or not is_held
+
+    def find_dataset_dir(self, path: str) -> tuple[Path, bool] | None:
+        """Return what `find` returns for a `dataset_dir`: the first folder of this path that holds a dataset_info.json,
+        or else the first that exists."""
+        registry = self.find(f"{path}/{REGISTRY_FILE}")
+        return (registry[0].parent, registry[1]) if registry else self.find(path)
+
+    @property
+    def _start(self) -> Path:
+        """The folder from which LLaMA-Factory is started: the working directory, or the only folder of a run without
+        a file."""
+        cwd = Path.cwd()
+        return cwd if cwd in self.folders else self.folders[0]
 
     def with_catalogue(self, registry: Registry | None) -> Workspace:
         """Return a workspace that also looks for files in the catalogue's folder. `registry`: the data sets of the run,
