@@ -142,7 +142,7 @@ def test_what_is_asked_for_wins_over_the_header() -> None:
     assert one.machine.host_ram_gib == 64
 
 
-def test_paths_are_looked_for_here_first_then_beside_the_recipe(
+def test_paths_are_looked_for_beside_a_recipe_that_lies_elsewhere_and_else_here_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("here", "project/recipes"):
@@ -152,7 +152,14 @@ def test_paths_are_looked_for_here_first_then_beside_the_recipe(
     recipe = resolve(Document(str(tmp_path / "project" / "recipes" / "x.yaml")))
     assert recipe.workspace.find("z.json") == (tmp_path / "project" / "z.json", False)
     (tmp_path / "here" / "z.json").write_text("{}")
+    (tmp_path / "z.json").write_text("{}")
+    assert recipe.workspace.find("z.json") == (tmp_path / "project" / "z.json", False)
+    (tmp_path / "project" / "z.json").unlink()
     assert recipe.workspace.find("z.json") == (tmp_path / "here" / "z.json", True)
+    below = resolve(Document(str(tmp_path / "here" / "recipes" / "x.yaml")))
+    (tmp_path / "here" / "recipes").mkdir()
+    (tmp_path / "here" / "recipes" / "z.json").write_text("{}")
+    assert below.workspace.find("z.json") == (tmp_path / "here" / "z.json", True)
     assert recipe.workspace.find("none.json") is None
     assert recipe.workspace.find("x" * 5000) is None
 

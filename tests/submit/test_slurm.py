@@ -6,6 +6,7 @@ scripts have of a file, to the letter too, stands as its name in golden/.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -165,7 +166,18 @@ def test_memory_that_is_not_known_is_the_whole_node() -> None:
 
 @pytest.mark.parametrize(
     ("change", "most", "hours"),
-    [({}, 0, 7.5), ({}, 5, 5), ({}, 24, 7.5), ({"time_limit_h": 3.0}, 24, 3.0), ({"hours": None}, 24, 24)],
+    [
+        ({}, 0, 8),
+        ({}, 5, 5),
+        ({}, 24, 8),
+        ({"time_limit_h": 3.0}, 24, 3.0),
+        ({"hours": None}, 24, 24),
+        ({"hours": Band(20, 50, 269)}, 0, 100),
+        ({"hours": Band(20, 50, 269)}, 72, 72),
+        ({"hours": Band(20, 50, 269), "can_resume": False}, 0, 269),
+        ({"hours": Band(20, 50, 269), "checkpoint_interval_s": math.inf}, 0, 269),
+        ({"hours": Band(0.01, 0.02, 0.03)}, 0, 0.5),
+    ],
 )
 def test_the_limit_that_is_asked_for(change: dict[str, Any], most: float, hours: float) -> None:
     assert slurm.limit_hours(replace(TWO, **change), most) == hours

@@ -25,6 +25,7 @@ A case is a name and
     files:        what else lies there, by path; one that ends in / is an empty folder, {0..7} in a path makes eight
     machine:      the machine to judge for, instead of that of the header block
     environment:  variables that are set, by name
+    also:         other files that are checked in the same call
     finds:        every error and warning, and each note of the code itself: code (where it is not that of the file),
                   severity, path:line, the recipe's key that is to blame, and what would fix it: --fix, --unsafe-fixes
 
@@ -73,6 +74,7 @@ class Case(NamedTuple):
     environment: Mapping[str, str]
     finds: tuple[str, ...]
     machine: str | None = None
+    also: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.code}-{self.kind}-{self.name}"
@@ -128,7 +130,10 @@ def read_file(path: Path) -> Iterator[Case]:
             contents = {at: _bytes(at, content) for each, content in files.items() for at in _numbered(each)}
             finds = case.get("finds", [])
             finds = (finds,) if isinstance(finds, str) else tuple(finds)
-            yield Case(path.stem, kind, name, place, contents, case.get("environment", {}), finds, case.get("machine"))
+            also = tuple(case.get("also", ()))
+            yield Case(
+                path.stem, kind, name, place, contents, case.get("environment", {}), finds, case.get("machine"), also
+            )
 
 
 def changed(recipe: str, lines: str, drop: list[str]) -> str:
@@ -196,7 +201,8 @@ def laid_out(case: Case) -> Iterator[Path]:
 def judge(case: Case) -> Report:
     """The findings of a case, with $PWD in place of the working directory, whose name is another one each time."""
     with laid_out(case) as folder:
-        report = check_files([case.path], case.machine, asked=NOTHING_ASKED)
+        report = check_files([case.path, *case.also], case.machine, asked=NOTHING_ASKED)
+    del report.files[1:]
     for file in report.files:
         file.diagnostics = [d._replace(message=d.message.replace(str(folder), "$PWD")) for d in file.diagnostics]
     return report

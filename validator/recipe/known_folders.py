@@ -36,13 +36,14 @@ def search_folders(path: str) -> Iterator[Path]:
     """Yield the folders in which the relative paths of the recipe at `path` are looked for, the first that has a path
     before the others. `path` `-` stands for standard input, which has no folder.
 
-    LLaMA-Factory looks in the working directory alone. A recipe belongs to the files beside it, so its own folder comes
-    first and then its parents up to the working directory, or up to the folder that both lie in; then the working
-    directory, and then all further parents."""
-    cwd = Path.cwd()
-    file = Path(path).absolute()
-    parents = (file.resolve() if ".." in file.parts else file).parents if path != "-" else ()
-    own = [folder for folder in parents if not cwd.is_relative_to(folder)]
+    LLaMA-Factory looks in the working directory alone. A recipe below it is started from there, so the working
+    directory comes first, then the recipe's own folder and its parents. A recipe that lies elsewhere belongs to the
+    files beside it: its own folder and parents come before the working directory, but for the folders that both lie
+    in."""
+    cwd, file = Path.cwd(), Path(path).absolute()
+    file = file.resolve() if ".." in file.parts else file
+    parents = file.parents if path != "-" else ()
+    own = [] if cwd in parents else [folder for folder in parents if not cwd.is_relative_to(folder)]
     yield from (*own, cwd, *(folder for folder in parents if folder not in own and folder != cwd))
 
 

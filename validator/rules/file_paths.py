@@ -133,7 +133,7 @@ def found_from_elsewhere(run: RunSettings) -> Findings:
     Fix: start from the folder named, write the path absolute, or use `lmf-recipes train`, which does that for you.
     """
     paths = dict(_relative_paths(run))
-    found = {key: location for key, path in paths.items() if (location := run.workspace.find(path))}
+    found = {key: location for key, path in paths.items() if (location := _location(run, key, path))}
     if places := {key: place for key, (place, is_here) in found.items() if not is_here}:
         key, place = next(iter(places.items()))
         wanted = Path(paths[key])
@@ -250,6 +250,14 @@ def _relative_paths(run: RunSettings) -> Iterator[tuple[str, str]]:
             path = ""
         if path and not Path(path).is_absolute():
             yield key.name, path
+
+
+def _location(run: RunSettings, key: str, path: str) -> tuple[Path, bool] | None:
+    """Return where a relative path of the recipe leads, and True if it leads there from the working directory."""
+    if key != "dataset_dir":
+        return run.workspace.find(path)
+    folder = run.workspace.find_dataset_dir(str(Path(path).parent))
+    return (folder[0] / Path(path).name, folder[1]) if folder else None
 
 
 def _deepspeed_file_name(run: RunSettings) -> str | None:

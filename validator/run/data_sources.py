@@ -46,10 +46,9 @@ class DataSources:
         names_dataset = self._args.is_set("dataset") or self._args.is_set("eval_dataset")
         if not names_dataset or not isinstance(value, str) or value == "ONLINE" or value.startswith("REMOTE:"):
             return None
-        file = self._workspace.find(f"{value}/{dataset_registry.REGISTRY_FILE}")
-        return dataset_registry.read_registry(
-            file[0] if file and not file[1] else Path(value, dataset_registry.REGISTRY_FILE)
-        )
+        folder = self._workspace.find_dataset_dir(value)
+        found = folder[0] if folder and not folder[1] else Path(value)
+        return dataset_registry.read_registry(found / dataset_registry.REGISTRY_FILE)
 
     @cached_property
     def datasets(self) -> tuple[Dataset, ...]:

@@ -60,9 +60,16 @@ class Workspace:
 
     def find_dataset_dir(self, path: str) -> tuple[Path, bool] | None:
         """Return what `find` returns for a `dataset_dir`: the first folder of this path that holds a dataset_info.json,
-        or else the first that exists."""
-        registry = self.find(f"{path}/{REGISTRY_FILE}")
+        or else the first that exists. A registry beside the recipe comes before another in the working directory,
+        because it was written for the recipe; `lmf-recipes train` names it in its command."""
+        beside = [folder for folder in self.folders if self._is_beside_recipe(folder)]
+        ordered = replace(self, folders=(*beside, *(each for each in self.folders if each not in beside)))
+        registry = ordered.find(f"{path}/{REGISTRY_FILE}")
         return (registry[0].parent, registry[1]) if registry else self.find(path)
+
+    def _is_beside_recipe(self, folder: Path) -> bool:
+        """True if the recipe lies in the folder or below it, and the working directory does not."""
+        return Path(self.recipe).absolute().is_relative_to(folder) and not Path.cwd().is_relative_to(folder)
 
     @property
     def _start(self) -> Path:

@@ -263,7 +263,7 @@ def merge_into_array(works: Sequence[ClusterJob]) -> ClusterJob:
         name=first.name if len(works) == 1 else first.recipe.parent.name,
         cpus=max(work.cpus for work in works),
         memory_gib=_largest(work.memory_gib for work in works),
-        hours=_largest((work.hours for work in works), lambda span: span.high),
+        hours=_longest([work.hours for work in works]),
         checkpoint_interval_s=_largest(work.checkpoint_interval_s for work in works),
         checkpoint_write_s=max(work.checkpoint_write_s for work in works),
         discards_old_checkpoints=any(work.discards_old_checkpoints for work in works),
@@ -271,10 +271,17 @@ def merge_into_array(works: Sequence[ClusterJob]) -> ClusterJob:
     )
 
 
-def _largest(values: Iterable[Any], key: Callable[[Any], float] | None = None) -> Any:
-    """Return the largest of the values, compared by `key`. Return None if any value is None, which means not known."""
+def _largest(values: Iterable[Any]) -> Any:
+    """Return the largest of the values. Return None if any value is None, which means not known."""
     every = [*values]
-    return None if None in every else max(every, key=key)
+    return None if None in every else max(every)
+
+
+def _longest(hours: Sequence[Band | None]) -> Band | None:
+    """Return the hours within which each of the runs ends: of the low, the expected and the high end the largest.
+    Return None if the hours of a run are not known."""
+    known = [each for each in hours if each]
+    return Band(*map(max, zip(*known, strict=True))) if len(known) == len(hours) else None
 
 
 def _describe_shape(work: ClusterJob) -> str:

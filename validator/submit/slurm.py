@@ -22,20 +22,27 @@ from validator.wording import format_duration_band, plural
 _SECONDS_PER_HOUR = 3600
 # The least that is asked for, hours: downloads and a busy file system are in no prediction.
 _MIN_HOURS = 0.5
+# The limit that is asked for, as a multiple of the expected time. The high end of the 90 % band may be six times as
+# much where little is known of a device, and a job of many days waits for them in the queue.
+_EXPECTED_TIMES = 2
 
 
 def limit_hours(work: ClusterJob, site_limit: float = 0.0) -> float:
-    """Return the time limit to request, in hours: the user's limit, or else the high end of the predicted time, but at
-    least half an hour and at most `site_limit`, the longest job that the site allows (0: no limit). If no time is
-    predicted, `site_limit` itself is the limit. Raises RecipeError if the user's limit, the prediction and the site's
-    limit are all unknown."""
+    """Return the time limit to request, in hours: the user's limit, or else twice the expected time, because a job of
+    few hours starts sooner and one that needs more is queued again. A run that loses what it did when it is stopped
+    asks for the high end of the predicted time, if that is more. The result is at least half an hour and at most
+    `site_limit`, the longest job that the site allows (0: no limit). If no time is predicted, `site_limit` itself is
+    the limit. Raises RecipeError if the user's limit, the prediction and the site's limit are all unknown."""
     if work.time_limit_h:
         return work.time_limit_h
     if work.hours is None:
         if not site_limit:
             raise RecipeError(f"how long {work.name} takes is not known; say `--hours H`, the longest that it may take")
         return site_limit
-    hours = max(work.hours.high, _MIN_HOURS)
+    hours = max(_EXPECTED_TIMES * work.hours.expected, _MIN_HOURS)
+    interval = work.checkpoint_interval_s
+    goes_on = work.can_resume and (interval is None or interval <= hours * _SECONDS_PER_HOUR)
+    hours = hours if goes_on else max(hours, work.hours.high)
     return min(hours, site_limit) if site_limit else hours
 
 
