@@ -36,6 +36,7 @@ settings.load_profile("repeatable")
 
 # The simulator asks for silence where nothing is set; real runs are read by what LLaMA-Factory logs.
 os.environ.setdefault("LLAMAFACTORY_VERBOSITY", "INFO")
+os.environ.pop("COLUMNS", None)  # lines would be broken at it
 
 # A shell that starts the tests in the background has SIGINT ignored in all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,6 +15,7 @@ from typing import ClassVar, NoReturn
 from validator import escaping
 from validator.errors import RecipeError, os_reason
 from validator.escaping import RawText
+from validator.wrapping import terminal_width, wrap_line
 
 _STREAM_MODES = ((0, os.O_WRONLY), (1, os.O_RDWR), (2, os.O_RDWR))
 
@@ -159,7 +160,8 @@ def _exit_with_message(message: str, code: int) -> NoReturn:
 
 def _print_error(message: str) -> None:
     with suppress(OutputError):  # nobody can be told
-        sys.stderr.write(f"lmf-recipes: {escaping.escape_line(message)}\n")
+        lines = wrap_line(f"lmf-recipes: {message}", terminal_width(sys.stderr))
+        sys.stderr.write(escaping.escape_lines(lines))
         sys.stderr.flush()
 
 

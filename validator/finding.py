@@ -123,9 +123,25 @@ class OutputPlace(NamedTuple):
     column: int
 
 
+class Assumption(NamedTuple):
+    """Something that the verdict on memory takes for granted and that could be otherwise. `assumed`: the value that is
+    taken; None if none is. `turns_at`: the value that would turn the verdict: of `length` the most tokens of a sample
+    with which the run fits (or keeps its verdict), of `pictures` the most pictures of a sample, of `release` a release
+    of transformers with another verdict, of `host_memory` the GiB of a node from which the run fits. `text`: both in
+    words. `code`: the code of the finding that also states it; empty if none does."""
+
+    about: Literal["length", "pictures", "release", "host_memory"]
+    assumed: float | str | None
+    turns_at: float | str
+    text: str
+    code: str = ""
+
+
 @dataclass(eq=False)
 class FileReport:
-    """All findings of one file, and its memory verdict. `sources` are the texts of the files that findings lie in, by
+    """All findings of one file, and its memory verdict. `enough_for_tokens`: device memory is expected to suffice if no
+    sample is longer, and it is not known whether one is; None if it suffices or does not whatever the length.
+    `assumes`: what the verdict takes for granted. `sources` are the texts of the files that findings lie in, by
     path. `overrides` are the words of the command line that set keys of the recipe, by key. `unjudged` are reasons why
     memory was not judged. `fixed` are findings that `--fix` removed; `not_fixed` are those that it left, with the
     reason. `kind` is what the file is by what it holds: recipe, deepspeed, accelerate, registry, another key of
@@ -141,6 +157,8 @@ class FileReport:
     kind: str = "recipe"
     overrides: Mapping[str, str] = field(default_factory=dict)
     output: OutputPlace | None = None
+    enough_for_tokens: int | None = None
+    assumes: tuple[Assumption, ...] = ()
 
     def count(self, severity: Severity) -> int:
         """Return the number of findings of this severity."""

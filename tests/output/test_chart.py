@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from validator.advise.explanation import (
     SampleNumbers,
     TargetMachine,
 )
-from validator.finding import Diagnostic, Severity, Verdict
-from validator.output import explain_text
+from validator.finding import Assumption, Diagnostic, Severity, Verdict
+from validator.output import explain_summary, explain_text
 from validator.physics import Band, RunPart
 from validator.physics import TimeTerm as Work
 from validator.physics.estimate import DeviceTerm, HostTerm, SharedTerm
@@ -205,9 +206,45 @@ def test_a_job_that_fits_is_told_what_it_could_buy_instead() -> None:
     ) + explain_text.format_explanation(replace(fits, verdict="tight"))
 
 
-def test_no_line_is_wider_than_a_terminal_but_for_commands() -> None:
-    lines = explain_text.format_explanation(EXPLANATION).partition("run:")[0].splitlines()
-    assert max(len(line) for line in lines) <= 100
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize("form", [explain_text.format_explanation, explain_summary.format_summary])
+def test_no_line_is_wider_than_a_terminal_but_for_commands(
+    monkeypatch: pytest.MonkeyPatch, form: Callable[[Explanation], str], width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = form(EXPLANATION).partition("run:")[0].splitlines()
+    assert max(len(line) for line in lines) <= width
+
+
+def test_the_short_form_says_the_verdict_and_what_it_rests_on() -> None:
+    assumes = (Assumption("length", 8192, 3100, "fits up to 3,100 tokens a sample"),)
+    shown = explain_summary.format_summary(replace(EXPLANATION, assumes=assumes)).splitlines()
+    assert len(shown) < len(explain_text.format_explanation(EXPLANATION).splitlines()) / 2
+    assert "  depends  fits up to 3,100 tokens a sample" in shown
+    (verdict, memory, cost) = (next(line for line in shown if line.split()[0] == word)
+                               for word in ("verdict", "memory", "cost"))  # fmt: skip
+    assert verdict.endswith("; 70.0 GiB of 79.3 usable per device, 62.5 to 84.0 (90 % band)")
+    assert memory.startswith("  memory   mostly weights, 57% (")
+    assert cost == "  cost     40 device hours; 80 USD (51 to 210); 20 kWh (10 to 60)"
+    assert [line for line in shown if line.startswith("  change   `enable_liger_kernel: true`, ")]
+    assert shown[-1] == "run: lmf-recipes train recipes/x.yaml"
+
+
+@pytest.mark.parametrize("missing", ["machine", "model", "device_gib", "host_gib", "disk_gib", "time", "cost"])
+def test_the_short_form_leaves_out_what_is_not_known(missing: str) -> None:
+    unknown: dict[str, Any] = {missing: None}
+    assert "None" not in explain_summary.format_summary(replace(EXPLANATION, **unknown))
+
+
+def test_the_largest_part_is_that_of_the_longest_bar_and_of_the_whole() -> None:
+    assert EXPLANATION.device_gib
+    slack = replace(EXPLANATION.device_gib, allocated=20.0, terms={DeviceTerm.WEIGHTS: 20.0})
+    shown = explain_text.format_explanation(replace(EXPLANATION, device_gib=slack)).splitlines()
+    (largest, _host, _time) = (line for line in shown if line.startswith("  largest: "))
+    assert largest.startswith("  largest: context and slack, 71% (")
+    assert shown.index(next(line for line in shown if "context and slack" in line)) < shown.index(
+        next(line for line in shown if line.startswith("  weights"))
+    )
 
 
 @pytest.mark.parametrize(("high", "usable"), [(0.0, 80.0), (1e6, 80.0), (80.0, 80.0), (0.0, None)])

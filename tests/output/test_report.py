@@ -113,7 +113,7 @@ def test_json_has_the_fixed_shape() -> None:
     assert list(found) == ["version", "files", "errors", "warnings"]
     assert (found["version"], found["errors"], found["warnings"]) == ("1.2.3", 4, 2)
     assert [list(file) for file in found["files"]] == [
-        ["path", "kind", "diagnostics", "verdict", "unjudged", "fixed", "left"]
+        ["path", "kind", "diagnostics", "verdict", "unjudged", "fixed", "left", "enough_for_tokens", "assumes"]
     ] * 3
     assert list(found["files"][0]["diagnostics"][0]) == [
         "code", "severity", "message", "line", "column", "key", "help", "path", "related", "fix",

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 NAME = "qwen3-4b-2507-4090x1-lora"
 PLAN = ["method", "speed", "device_gib", "headroom_gib", "host_gib", "zero", "micro_batch", "accumulation",
         "effective_batch", "learning_rate", "epochs", "cutoff_len", "samples", "set", "gives_up",
-        "nearest", "hours", "device_hours", "bottleneck", "money", "by_length", "steps"]  # fmt: skip
+        "nearest", "hours", "device_hours", "bottleneck", "money", "by_length", "steps", "assumes"]  # fmt: skip
 WHOLE = ["model", "machine", "samples", "plans", "choices", "reasons", "upgrades", "tight", "notes", "scale"]
 NEED = ["verdict", "device_gib", "host_gib"]
 
@@ -36,7 +36,8 @@ def answer(words: str) -> Any:
     ("words", "route", "keys"),
     [
         ("list --model qwen7b", [0], ["name", "summary", "model", "machine", "method", "device_gib", "host_gib",
-                                      "samples", "verdict", "hours", "rows"]),
+                                      "samples", "verdict", "hours", "rows", "enough_for_tokens",
+                                      "assumes"]),
         ("plan --model qwen3b --machine 1xa100-80g", [], WHOLE),
         ("plan --model qwen3b --machine 1xa100-80g", ["machine"], ["name", "host_ram_gib", "usable_gib"]),
         ("plan --model qwen3b --machine 1xa100-80g", ["plans", 0], PLAN),

@@ -54,7 +54,7 @@ def test_the_fixed_shape() -> None:
     assert list(found) == [
         "path", "machine", "model", "verdict", "device_gib", "host_gib", "disk_gib", "time", "samples", "changes",
         "command", "spare", "diagnostics", "left_out", "command_problem", "releases", "enough_for_tokens", "older",
-        "simulated", "simulation", "cost", "packages",
+        "simulated", "simulation", "cost", "packages", "assumes",
     ]  # fmt: skip
     assert list(found["machine"]) == ["nodes", "devices", "device", "device_gib", "usable_gib", "host_ram_gib"]
     assert list(found["model"]) == ["name", "parameters", "trainable_parameters"]
@@ -143,7 +143,7 @@ LORA = "recipes/qwen3-8b-4090x1-lora.yaml"
 
 def asked(*words: str) -> tuple[int, str]:
     """Exit code and standard output of `explain` for that recipe."""
-    done = CliRunner().invoke(command, [LORA, *words])
+    done = CliRunner().invoke(command, [LORA, "--full", *words])
     return done.exit_code, done.stdout
 
 
@@ -201,7 +201,10 @@ def test_text_rounds_once_and_json_has_two_decimals() -> None:
     assert host
     assert f"{round(host.expected, 2):.1f}" != f"{host.expected:.1f}"
     name = "tests/fixtures/recipes/llama3.2-1b-4090x1-full-offload.yaml"
-    assert f": {host.expected:.1f} GiB expected, {host.low:.1f} to " in CliRunner().invoke(command, [name]).stdout
+    assert (
+        f": {host.expected:.1f} GiB expected, {host.low:.1f} to "
+        in CliRunner().invoke(command, [name, "--full"]).stdout
+    )
     sizes = json.loads(CliRunner().invoke(command, [name, "--format", "json"]).stdout)
     assert sizes["host_gib"]["expected"] == round(host.expected, 2)
     assert sizes["host_gib"]["terms"]["master_weights"] == round(host.terms[HostTerm.MASTER], 2)

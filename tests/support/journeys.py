@@ -166,7 +166,7 @@ def _walked(whole: str, programs: Path, folder: Path, stack: ExitStack) -> Journ
 def _environment(home: Path, programs: Path) -> dict[str, str]:
     git = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     git |= {f"GIT_{role}_{part}": "me@example.org" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
-    plain = {"LANG": "C.UTF-8", "COLUMNS": "120", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    plain = {"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
     return {"HOME": str(home), "PATH": _path(programs), **git, **plain}
 
 

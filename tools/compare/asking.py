@@ -157,7 +157,7 @@ def _asked(words: corpus.Words, place: Path, folder: Path, question: Question | 
     home.mkdir(exist_ok=True)
     temporary.mkdir(exist_ok=True)
     environment = {
-        **{"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TZ": "UTC", "COLUMNS": "160", "HF_HUB_OFFLINE": "1"},
+        **{"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TZ": "UTC", "HF_HUB_OFFLINE": "1"},
         **{"HOME": str(home), "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
     }
     more = {k: v.replace("<here>", str(folder)) for k, v in question.environment.items()} if question else {}

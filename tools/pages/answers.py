@@ -19,7 +19,7 @@ from validator.configuration import EffectiveSettings
 from validator.dataset.data_report import DataReport
 from validator.dataset.user_input import Registration
 from validator.doctor.diagnosis import Diagnosis
-from validator.finding import Diagnostic, Verdict
+from validator.finding import Assumption, Diagnostic, Verdict
 from validator.physics import estimate, run_time
 from validator.plan.plan_json import AnswerRows
 
@@ -102,9 +102,13 @@ def _check_schema() -> Schema:
             "unjudged": {"type": "array", "items": {"type": "string"}},
             "fixed": {"type": "array", "items": finding},
             "left": {"type": "array", "items": left},
+            "enough_for_tokens": {"type": ["integer", "null"]},
+            "assumes": {"type": "array", "items": schema_of(Assumption)},
         },
         "One file: what it is by what it holds (recipe, deepspeed, accelerate, registry, one of the kinds that are not "
-        "judged, or unknown), its findings, the verdict on memory or why there is none, and what `--fix` did.",
+        "judged, or unknown), its findings, the verdict on memory or why there is none, and what `--fix` did. "
+        "`enough_for_tokens`: device memory is expected to suffice if no sample is longer, and it is not known whether "
+        "one is. `assumes`: what the verdict takes for granted.",
     )
     return _object(
         {

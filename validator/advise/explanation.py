@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from validator.advise import changes
 from validator.advise.changes import Change, ReleaseMemory
 from validator.errors import RecipeError
-from validator.finding import Diagnostic, Severity, Verdict
+from validator.finding import Assumption, Diagnostic, Severity, Verdict
 from validator.levers.faster_release import FasterRelease, faster_release
 from validator.physics import Band, Estimate, trainable_parameter_count
 from validator.physics.estimate import GIB, MemoryTerm, SharedTerm
 from validator.rules.problems import is_free_of_errors
 from validator.run import calibration, training_time
+from validator.run.assumptions import verdict_assumptions
 from validator.run.data_sources import RowSource
 from validator.run.launch_command import Launch
 from validator.run.named_paths import path_overrides
@@ -180,7 +181,8 @@ class Explanation:
     `releases`: memory with each transformers release that the recipe allows, newest first, if the releases store the
     experts of a mixture differently and so need different memory; all other figures are for the first of them. `older`:
     memory with the last transformers 4, if the run fits only with that release. `enough_for_tokens`: device memory
-    suffices if no sample is longer, and it is not known whether one is. `simulated`: True if device memory comes from
+    suffices if no sample is longer, and it is not known whether one is. `assumes`: what the verdict takes for granted,
+    and the value that would turn it. `simulated`: True if device memory comes from
     the simulation and not from the formulas. `simulation`: its figures, which may also be shown beside those of the
     formulas. `packages`: what the run needs beside LLaMA-Factory's own requirements, on the machine that trains."""
 
@@ -206,6 +208,7 @@ class Explanation:
     simulation: SimulationFigures | None = None
     cost: Cost | None = None
     packages: Sequence[PackageToInstall] = ()
+    assumes: Sequence[Assumption] = ()
 
     @property
     def errors(self) -> int:
@@ -332,6 +335,7 @@ def explain(
         disk_gib=_disk_use(run),
         time=time,
         cost=run_cost(run, time),
+        assumes=verdict_assumptions(run),
         samples=SampleNumbers(
             run.declared.samples,
             run.data.local_rows,

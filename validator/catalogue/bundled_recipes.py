@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from validator.errors import RecipeError
-from validator.finding import Diagnostic, Severity, Verdict
+from validator.finding import Assumption, Diagnostic, Severity, Verdict
 from validator.knowledge import devices, models
 from validator.knowledge.devices import Machine
 from validator.knowledge.file_kinds import require_recipe
@@ -20,6 +20,7 @@ from validator.recipe import recipe_file, safe_read
 from validator.recipe.known_folders import catalogue_root
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe
 from validator.recipe.suggestions import suggest
+from validator.run.assumptions import verdict_assumptions
 from validator.run.prediction import predict
 from validator.run.recipe_arguments import finite_number
 from validator.run.recipe_labels import catalogue_name, method_name
@@ -40,7 +41,9 @@ class HoursRange(NamedTuple):
 class CatalogueRow:
     """One recipe of the catalogue; the fields are the keys of `list --format json`. `device_gib`, `host_gib`: expected
     memory in GiB (2^30 bytes). `samples`: the recommended number. `hours`: the hours that the recipe's header block
-    states for `rows`, the rows of the data sets that the recipe names, or else for `samples`."""
+    states for `rows`, the rows of the data sets that the recipe names, or else for `samples`. `enough_for_tokens`:
+    device memory is expected to suffice if no sample is longer, and it is not known whether one is. `assumes`: what the
+    verdict takes for granted."""
 
     name: str
     summary: str | None
@@ -53,6 +56,8 @@ class CatalogueRow:
     verdict: Verdict
     hours: HoursRange | None
     rows: int | None = None
+    enough_for_tokens: int | None = None
+    assumes: tuple[Assumption, ...] = ()
 
 
 def recipe_names() -> list[str]:
@@ -157,6 +162,8 @@ def _catalogue_row(recipe: RunSettings) -> CatalogueRow:
         verdict=prediction.verdict,
         hours=_stated_hours(recipe),
         rows=recipe.declared.rows,
+        enough_for_tokens=prediction.fitting_length,
+        assumes=verdict_assumptions(recipe),
     )
 
 
@@ -215,6 +222,15 @@ def locate_file(recipe: str, overrides: Sequence[str] = ()) -> LocatedRecipe:
     if catalogue_root() == Path.cwd():
         return LocatedRecipe(str(file.relative_to(catalogue_root())), tuple(overrides))
     return LocatedRecipe(str(file), (*_absolute_path_overrides(file, overrides), *overrides))
+
+
+def words_as_typed(words: Sequence[str]) -> list[str]:
+    """Return a recipe file and overrides as a user would type them: a recipe of the catalogue that lies elsewhere by
+    its name, without the overrides that make its paths absolute."""
+    root, recipe = str(catalogue_root()), Path(words[0])
+    if not recipe.is_absolute() or recipe.parent != catalogue_root() / "recipes":
+        return [*words]
+    return [recipe.stem, *(word for word in words[1:] if not word.partition("=")[2].startswith(f"{root}{os.sep}"))]
 
 
 def open_recipe(recipe: str) -> Document:

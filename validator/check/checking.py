@@ -22,6 +22,7 @@ from validator.recipe.recipe_file import RECIPE_SUFFIXES, Document, load_recipe,
 from validator.rules import all_rules, recipe_schema
 from validator.rules.problems import RuleFinding
 from validator.rules.rule import Violation
+from validator.run.assumptions import verdict_assumptions
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings, resolve
 from validator.wording import clip
@@ -171,6 +172,7 @@ def check_recipe(
     report.sources = {path: locations.sources[path] for path in found_in}
     report.output = output_place(run, locations, document.options)
     report.verdict, report.unjudged = predict(run).verdict, tuple(reasons_not_judged(run, tried=trial is not None))
+    report.enough_for_tokens, report.assumes = predict(run).fitting_length, verdict_assumptions(run)
     return report, run
 
 

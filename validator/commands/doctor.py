@@ -14,6 +14,7 @@ from validator.doctor.check_result import CheckResult
 from validator.doctor.diagnosis import Diagnosis, examine
 from validator.output.terminal import emit
 from validator.wording import plural
+from validator.wrapping import terminal_width, wrap_lines
 
 
 @click.command("doctor")
@@ -41,9 +42,12 @@ def command(recipe: str | None, overrides: Sequence[str], machine: str | None, f
     sys.exit(1 if diagnosis.errors else 0)
 
 
+_STATE_WIDTH = len("warning")
+
+
 def format_diagnosis(diagnosis: Diagnosis) -> str:
-    """Return one line of text for each check: state, name, what was found, what the run needs, what to do. The last
-    line sums up and names the node."""
+    """Return one line of text for each check: state, name, what was found, what the run needs, what to do. On a narrow
+    terminal it goes on below what was found. The last line sums up and names the node."""
     width = max((len(line.what) for line in diagnosis.lines), default=0)
     counts = ((diagnosis.errors, "error"), (diagnosis.warnings, "warning"))
     summary = f"{diagnosis.host}: {', '.join(f'{count} {plural(count, noun)}' for count, noun in counts)}"
@@ -51,9 +55,10 @@ def format_diagnosis(diagnosis: Diagnosis) -> str:
     if diagnosis.not_looked_at:
         unseen = ", ".join(diagnosis.not_looked_at)
         lines.append(f"not looked at, as the run is for another machine: {unseen}; doctor there looks at them")
-    return escaping.escape_lines([*lines, summary])
+    return escaping.escape_lines(wrap_lines([*lines, summary], terminal_width(), _STATE_WIDTH + width + 4))
 
 
 def _diagnosis_line(line: CheckResult, width: int) -> str:
     wanted_text = f"wanted: {line.wanted}" if line.wanted else ""
-    return f"{line.state:<7}  {line.what:<{width}}  {'; '.join(filter(None, (line.found, wanted_text, line.remedy)))}"
+    found = "; ".join(filter(None, (line.found, wanted_text, line.remedy)))
+    return f"{line.state:<{_STATE_WIDTH}}  {line.what:<{width}}  {found}"

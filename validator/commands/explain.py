@@ -14,9 +14,10 @@ from validator.check.checking import check_recipe
 from validator.commands import options
 from validator.configuration import configured
 from validator.finding import FileReport, Severity
-from validator.output import explain_text, findings
+from validator.output import explain_summary, explain_text, findings
 from validator.output.terminal import emit
 from validator.recipe.recipe_file import load_with_overrides, with_header_fields, with_missing_header_fields
+from validator.wrapping import terminal_width
 
 # Changes that are simulated, where what the run needs is: each takes seconds.
 _MAX_SIMULATED_CHANGES = 6
@@ -30,6 +31,7 @@ _MAX_SIMULATED_CHANGES = 6
 @options.NETWORK_OPTION
 @options.PRICE_OPTION
 @click.option("--energy", is_flag=True, help="With the kWh that the boards draw.")
+@click.option("--full", is_flag=True, help="Every term of memory and time, all changes, the launch commands.")
 @options.SIMULATE_OPTION
 @options.FORMAT_OPTION
 def command(
@@ -40,12 +42,13 @@ def command(
     network: str | None,
     price: str | None,
     energy: bool,
+    full: bool,
     simulate: bool,
     form: str,
 ) -> None:
-    """Show where memory and time go, the verdict, and what would fit.
+    """Show the verdict, where memory and time go, and what would fit.
 
-    Exit code 1 where `check` ends so.
+    Without --full in a dozen lines; --format json has all. Exit code 1 where `check` ends so.
     """
     recipe, overrides = locate_recipe(recipe, overrides)
     with options.open_simulator(simulate, _MAX_SIMULATED_CHANGES) as trial:
@@ -58,7 +61,8 @@ def command(
         )
     if form == "json":
         explanation = explanation.rounded()
-    emit(explanation, form, lambda shown: _format_errors(report) + explain_text.format_explanation(shown))
+    as_text = explain_text.format_explanation if full else explain_summary.format_summary
+    emit(explanation, form, lambda shown: _format_errors(report) + as_text(shown))
     sys.exit(1 if report.count(Severity.ERROR) else 0)
 
 
@@ -67,4 +71,4 @@ def _format_errors(report: FileReport) -> str:
     it."""
     errors = [each for each in report.diagnostics if each.severity is Severity.ERROR and each.code not in MEMORY_CODES]
     shown = FileReport(report.path, errors, sources=report.sources, overrides=report.overrides)
-    return escaping.escape_lines(findings.finding_lines(shown))
+    return escaping.escape_lines(findings.finding_lines(shown, width=terminal_width()))

@@ -12,8 +12,9 @@ from validator.catalogue.bundled_recipes import CatalogueRow
 from validator.commands import options
 from validator.errors import RecipeError
 from validator.escaping import shell_join
-from validator.output.terminal import emit, format_table
+from validator.output.terminal import columns_left_out, emit, format_table
 from validator.wording import two_digits
+from validator.wrapping import is_terminal, terminal_width, wrap_lines
 
 
 @click.command("list")
@@ -25,15 +26,17 @@ from validator.wording import two_digits
 def command(machine: str | None, model: str | None, method: str | None, host_ram: float | None, form: str) -> None:
     """List the catalogue, or what of it runs on a machine.
 
-    A narrow terminal shows fewer columns; --format json has all.
+    A pipe and --format json have all rows and columns. A terminal gets the columns that it has room for, and without a
+    filter one row for each machine.
     """
     rows = bundled_recipes.catalogue_rows(machine, model, method, host_ram)
-    emit(rows, form, lambda rows: format_catalogue(rows, machine, model))
+    unfiltered = is_terminal() and not (machine or model or method)
+    emit(rows, form, format_machines if unfiltered else lambda rows: format_catalogue(rows, machine, model))
 
 
 COLUMNS = ("name", "model", "machine", "method", "device_gib", "host_gib", "rows", "hours", "verdict")
 # What a narrow terminal does without: the name says the method and the model's size.
-OPTIONAL_COLUMNS = ("model", "method", "host_gib", "rows", "hours")
+OPTIONAL_COLUMNS = ("model", "method", "host_gib", "rows", "hours", "machine", "device_gib")
 
 
 def format_catalogue(rows: Sequence[CatalogueRow], machine: str | None = None, model: str | None = None) -> str:
@@ -45,7 +48,37 @@ def format_catalogue(rows: Sequence[CatalogueRow], machine: str | None = None, m
         ]
         plan = shell_join(["lmf-recipes", "plan", *filters, *(("--write", "FILE.yaml") if model else ())])
         raise RecipeError(f"no recipe matches; `{plan}` makes one in a second, `lmf-recipes list` shows all there are")
-    return escaping.escape_lines(format_table(COLUMNS, map(_row_cells, rows), OPTIONAL_COLUMNS))
+    cells = [_row_cells(row) for row in rows]
+    left_out = columns_left_out(COLUMNS, cells, OPTIONAL_COLUMNS)
+    turns = [f"{row.name}: {one.text}" for row in rows for one in row.assumes]
+    return escaping.escape_lines(
+        [*format_table(COLUMNS, cells, OPTIONAL_COLUMNS), *wrap_lines(turns, terminal_width()), *left_out]
+    )
+
+
+_MACHINE_COLUMNS = ("machine", "recipes", "models", "methods")
+
+
+def format_machines(rows: Sequence[CatalogueRow]) -> str:
+    """Return one row for each machine of the catalogue, with what there is for it, and the commands that list more."""
+    by_machine: dict[str, list[CatalogueRow]] = {}
+    for row in rows:
+        by_machine.setdefault(str(row.machine), []).append(row)
+    cells = [
+        (machine, len(there), len({row.model for row in there}), ", ".join(_main_methods(there)))
+        for machine, there in sorted(by_machine.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    ]
+    lines = [
+        f"{len(rows)} recipes; `lmf-recipes list --machine M`, `--model M` or `--method M` shows some of them with "
+        "memory, hours and verdict, `lmf-recipes list | less` all",
+    ]
+    return escaping.escape_lines(
+        [*format_table(_MACHINE_COLUMNS, cells, _MACHINE_COLUMNS[:0:-1]), *wrap_lines(lines, terminal_width())]
+    )
+
+
+def _main_methods(rows: Sequence[CatalogueRow]) -> list[str]:
+    return sorted({row.method.split("-")[0] for row in rows})
 
 
 def _row_cells(row: CatalogueRow) -> list[object]:

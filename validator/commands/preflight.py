@@ -44,7 +44,7 @@ def require_no_errors(document: Document, machine: str | None, host_ram_gib: flo
     finding is an error. `machine` and `host_ram_gib` replace the recipe's own (None: keep)."""
     report = start_checks.judge_recipe(document, machine, host_ram_gib)
     if report.files[0].diagnostics or report.files[0].unjudged:
-        click.echo(reports.format_findings(report), nl=False, err=True)
+        click.echo(reports.format_findings(report, sys.stderr), nl=False, err=True)
     if report.count(Severity.ERROR):
         sys.exit(1)
 

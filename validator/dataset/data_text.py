@@ -11,13 +11,14 @@ from validator.dataset.user_input import Registration
 from validator.output.terminal import draw_bar
 from validator.rows.dataset_attr import entry_as_json
 from validator.wording import format_duration, format_duration_range, plural
+from validator.wrapping import terminal_width, wrap_lines
 
 
 def format_report(report: DataReport) -> str:
     """Return the answer of `data` as lines of text."""
     parts = (_head(report), map(str, report.problems), _rows(report), _lengths(report), _amount(report.amount),
              _quality(report), _notes(report))  # fmt: skip
-    return escaping.escape_lines(line for part in parts for line in part)
+    return escaping.escape_lines(wrap_lines((line for part in parts for line in part), terminal_width()))
 
 
 def _head(report: DataReport) -> Iterator[str]:

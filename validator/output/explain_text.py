@@ -1,9 +1,9 @@
-"""The answer of `explain` as text: memory and step time as bars of their terms, then changes that would fit."""
+"""The whole answer of `explain` as text: memory and step time as bars of their terms, then changes that would fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
+from typing import NamedTuple
 
 from validator import escaping
 from validator.advise.changes import Change, ReleaseMemory
@@ -16,7 +16,7 @@ from validator.advise.explanation import (
     TimedSamples,
 )
 from validator.escaping import shell_quote
-from validator.output.terminal import BAR_WIDTH, draw_bar
+from validator.output.terminal import bar_width, draw_bar
 from validator.wording import (
     distinguishing_decimals,
     format_duration,
@@ -26,26 +26,34 @@ from validator.wording import (
     term_in_words,
     two_digits,
 )
+from validator.wrapping import terminal_width, wrap_lines
 
 _VERDICTS = {"fits": "fits", "tight": "tight: expected to fit, but the upper end does not", "exceeds": "does not fit",
            "unknown": "not judged"}  # fmt: skip
+_SLACK_MEANING = "the driver's context, and what the allocator holds beside live tensors"
 
 
 def format_explanation(explanation: Explanation) -> str:
-    """Return the explanation as lines of text."""
+    """Return the explanation as lines of text: all terms of memory and time, all changes, the launch commands."""
     machine = explanation.machine
     usable, ram = (machine.usable_gib, machine.host_ram_gib) if machine else (None, None)
     shared = explanation.device_gib is not None and explanation.device_gib.shared
     title = "memory that device and host share" if shared else "device memory"
-    lines = [*_head_lines(explanation), *_memory(title, explanation.device_gib, usable, "usable"),
+    lines = [*_memory(title, explanation.device_gib, usable, "usable"),
              *_simulation_lines(explanation),
              *_memory("of it host memory" if shared else "host memory per node", explanation.host_gib, ram, "of RAM"),
              *_host_oom_warning(explanation.host_gib, ram),
              *time_lines(explanation), *_disk_samples_changes(explanation)]  # fmt: skip
-    return escaping.escape_lines(lines)
+    head, below = wrap_lines(head_lines(explanation), terminal_width(), HANGING), wrap_lines(lines, terminal_width())
+    return escaping.escape_lines([*head, *below, *_command_lines(explanation)])
 
 
-def _head_lines(explanation: Explanation) -> Iterator[str]:
+HANGING = len("verdict  ")  # columns by which a line of the head goes on further right than it began
+
+
+def head_lines(explanation: Explanation, need: str = "") -> Iterator[str]:
+    """Yield lines on the run: its file, model and machine, the verdict and what that depends on. `need`: the memory
+    that the run needs and has, to be put after the verdict."""
     yield explanation.path
     if model := explanation.model:
         trained = model.trainable_parameters
@@ -56,18 +64,21 @@ def _head_lines(explanation: Explanation) -> Iterator[str]:
         each = " each" if machine.nodes > 1 else ""
         ram = f", {machine.host_ram_gib:g} GiB of RAM{each}" if machine.host_ram_gib else ""
         yield f"  machine  {nodes}{machine.devices} x {machine.device}{ram}"
-    yield f"  verdict  {_verdict_text(explanation)}"
+    yield f"  verdict  {_verdict_text(explanation)}{need}"
     for other in explanation.releases[1:]:
         band = f"{other.expected:.1f} GiB ({other.low:.1f} to {other.high:.1f}) per device: {other.verdict}"
         yield f"           with transformers {other.transformers}, which runs experts one by one, {band}"
+    yield from (f"  depends  {one.text}" for one in explanation.assumes)
 
 
 def _verdict_text(explanation: Explanation) -> str:
     memory, errors = _VERDICTS[explanation.verdict], explanation.errors
+    if explanation.machine is None:
+        memory = "not judged, as no machine is named"
     if len({each.verdict for each in explanation.releases}) > 1:
         memory = f"depends on the release of transformers: {explanation.releases[0].verdict} with the newest"
-    if tokens := explanation.enough_for_tokens:
-        memory = f"tight: fits while no sample is longer than {tokens:,} tokens, as far as devices go"
+    if explanation.enough_for_tokens:
+        memory = "tight: whether it fits depends on the longest sample"
     if not errors:
         return memory
     without = f", without {', '.join(explanation.left_out)}" if explanation.left_out else ""
@@ -81,18 +92,16 @@ def _memory(title: str, band: MemoryBand | DeviceMemoryBand | None, limit: float
     against = f", {limit:.{digits}f} GiB {what}" if limit else ""
     yield ""
     yield f"{title}: {band.expected:.{digits}f} GiB expected, {band.low:.1f} to {band.high:.1f} (90 % band){against}"
-    rows: list[tuple[str, float]] = [*band.terms.items()]
-    if isinstance(band, DeviceMemoryBand):
-        rows.append(("context and slack", band.expected - band.allocated))
-        if band.few_measurements_of:
-            yield f"  the band is wide: few measurements of {', '.join(band.few_measurements_of)} are public"
+    if isinstance(band, DeviceMemoryBand) and band.few_measurements_of:
+        yield f"  the band is wide: few measurements of {', '.join(band.few_measurements_of)} are public"
     scale = max(band.high, limit or 0.0) or 1.0
-    for name, size in rows:
+    parts = memory_parts(band)
+    for name, size, _ in parts:
         if round(size, 2):
-            yield f"  {term_in_words(name):<24}{size:>8.2f}  {draw_bar(size, scale)}".rstrip()
+            yield f"  {name:<24}{size:>8.2f}  {draw_bar(size, scale)}".rstrip()
     yield f"  {'expected':<24}{band.expected:>8.2f}  {_bar_with_limit(band, limit, scale)}"
-    if band.terms:
-        yield _largest_memory_term(band)
+    if parts and band.expected:
+        yield f"  largest: {largest_memory_part(band)}"
 
 
 def _simulation_lines(explanation: Explanation) -> Iterator[str]:
@@ -119,22 +128,39 @@ def _host_oom_warning(band: MemoryBand | None, ram: float | None) -> Iterator[st
         yield f"  too little: the kernel would kill a process (exit code -9); {sizes}"
 
 
-def _largest_memory_term(band: MemoryBand | DeviceMemoryBand) -> str:
-    """Return a line that names the largest part (term) of the memory, its share and its meaning."""
-    term, size = max(band.terms.items(), key=lambda pair: pair[1])
-    share = size / (sum(band.terms.values()) or 1.0)
-    return f"  largest: {term_in_words(term)}, {share:.0%} ({term.meaning})"
+class MemoryPart(NamedTuple):
+    """One part of the expected memory: its name in words, its GiB, and what it grows with or consists of."""
+
+    name: str
+    gib: float
+    meaning: str
+
+
+def memory_parts(band: MemoryBand | DeviceMemoryBand) -> list[MemoryPart]:
+    """Return all parts of the expected memory, the largest first. A device's context and slack is one of them, so that
+    the parts sum to the expected memory."""
+    parts = [MemoryPart(term_in_words(term), size, term.meaning) for term, size in band.terms.items()]
+    if isinstance(band, DeviceMemoryBand):
+        parts.append(MemoryPart("context and slack", band.expected - band.allocated, _SLACK_MEANING))
+    return sorted(parts, key=lambda part: -part.gib)
+
+
+def largest_memory_part(band: MemoryBand | DeviceMemoryBand) -> str:
+    """Return the name of the largest part of the expected memory, with its share of it and its meaning."""
+    name, size, meaning = memory_parts(band)[0]
+    return f"{name}, {size / band.expected:.0%} ({meaning})"
 
 
 def _bar_with_limit(band: MemoryBand | DeviceMemoryBand, limit: float | None, scale: float) -> str:
     """Return a bar that is full up to the expected value and shaded up to the high end of the band, with `limit` as a
     mark. A bar of the value `scale` fills the whole width."""
+    width = bar_width()
 
     def cell(value: float) -> int:
-        return min(round(value / scale * BAR_WIDTH), BAR_WIDTH)
+        return min(round(value / scale * width), width)
 
     cells = ["█"] * cell(band.expected) + ["░"] * (cell(band.high) - cell(band.expected))
-    cells += [" "] * (BAR_WIDTH + 1 - len(cells))
+    cells += [" "] * (width + 1 - len(cells))
     if limit:
         cells[cell(limit)] = "|"
     return "".join(cells).rstrip()
@@ -163,16 +189,10 @@ def _change_lines(title: str, changes: Sequence[Change], usable: float | None) -
     for change in changes:
         digits = distinguishing_decimals(change.device_gib, usable)
         needs = f"{change.device_gib:.{digits}f} GiB{f' of {usable:.{digits}f}' if digits > 1 else ''}"
-        yield from _wrap_at_100(", ".join(change.settings()), 2)
+        yield f"  {', '.join(change.settings())}"
         then = f"{change.verdict}{format_time_change(change.time_ratio)}"
         yield f"      {needs} per device, {change.host_gib:.1f} of host memory: {then}"
-        for line in (change.note, *change.steps()):
-            yield from _wrap_at_100(line, 6)
-
-
-def _wrap_at_100(text: str, indent: int) -> list[str]:
-    return wrap(text, 100, initial_indent=" " * indent, subsequent_indent=" " * (indent + 2), break_long_words=False,
-                break_on_hyphens=False)  # fmt: skip
+        yield from (f"      {line}" for line in (change.note, *change.steps()) if line)
 
 
 def _disk_samples_changes(explanation: Explanation) -> Iterator[str]:
@@ -196,6 +216,10 @@ def _disk_samples_changes(explanation: Explanation) -> Iterator[str]:
     if explanation.packages:
         names = ", ".join(dict.fromkeys(each.requirement for each in explanation.packages))
         yield f"needs {names} beside LLaMA-Factory; `lmf-recipes doctor` looks for it"
+
+
+def _command_lines(explanation: Explanation) -> Iterator[str]:
+    """Yield the launch command of each node, on a line each, which is copied as a whole."""
     if explanation.command_problem:
         yield f"run: {explanation.command_problem}"
     if explanation.command:
@@ -204,7 +228,7 @@ def _disk_samples_changes(explanation: Explanation) -> Iterator[str]:
         yield f"  {line}"
 
 
-_SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_HOUR = 3600.0
 _HOURS_UNKNOWN = "hours follow from the number of samples (`samples:` in the header block)"
 
 
@@ -219,13 +243,13 @@ def time_lines(explanation: Explanation) -> Iterator[str]:
     yield ""
     yield _time_headline(time)
     if time.samples:
-        yield _timed_samples_sentence(time.samples)
+        yield f"  {timed_samples_phrase(time.samples)}"
     if time.correction is not None:
         yield f"  measured here: {two_digits(time.correction)} times what is predicted, which is corrected by it"
     yield from (f"  assumed: {each}" for each in time.assumed)
     if time.by_length:
         runs = (
-            f"{tokens:,} tokens {format_duration_range(run.low * _SECONDS_PER_HOUR, run.high * _SECONDS_PER_HOUR)}"
+            f"{tokens:,} tokens {format_duration_range(run.low * SECONDS_PER_HOUR, run.high * SECONDS_PER_HOUR)}"
             for tokens, run in time.by_length.items()
         )
         yield f"  by mean length: {'; '.join(runs)}"
@@ -237,11 +261,11 @@ def time_lines(explanation: Explanation) -> Iterator[str]:
         newer = f"{fast} with {faster.newer}, which runs experts together"
         yield f"  a step takes {slow} s with transformers {faster.older}, {newer}"
     parts = [
-        f"{part} {format_duration(hours * _SECONDS_PER_HOUR)}" for part, hours in time.parts.items() if part != "steps"
+        f"{part} {format_duration(hours * SECONDS_PER_HOUR)}" for part, hours in time.parts.items() if part != "steps"
     ]
     if parts:
         yield f"  beside the steps: {', '.join(parts)}"
-    if sums := [*_total_amounts(explanation, time)]:
+    if sums := [*total_amounts(explanation, time)]:
         yield f"  {'; '.join(sums)}"
 
 
@@ -253,7 +277,7 @@ def _step_term_lines(time: RunTime) -> Iterator[str]:
         if round(seconds, digits):
             bar = draw_bar(seconds, step_seconds)
             yield f"  {term_in_words(name):<24}{seconds:>8.{digits}f}  {bar}".rstrip()
-    yield _largest_time_term(time.step_seconds, time)
+    yield f"  largest: {largest_time_term(time.step_seconds, time)}"
 
 
 def _time_headline(time: RunTime) -> str:
@@ -262,9 +286,9 @@ def _time_headline(time: RunTime) -> str:
     if time.hours is None:
         return f"time: a step takes {each}; {_HOURS_UNKNOWN}"
     hours = time.hours
-    band = format_duration_range(hours.low * _SECONDS_PER_HOUR, hours.high * _SECONDS_PER_HOUR)
+    band = format_duration_range(hours.low * SECONDS_PER_HOUR, hours.high * SECONDS_PER_HOUR)
     about = "about " if time.samples and not time.samples.steps_exact else ""
-    expected = format_duration(hours.expected * _SECONDS_PER_HOUR)
+    expected = format_duration(hours.expected * SECONDS_PER_HOUR)
     return f"time: {band}, {expected} expected: {about}{time.steps:,} steps of {each}"
 
 
@@ -276,8 +300,8 @@ _SAMPLE_SOURCES = {
 }
 
 
-def _timed_samples_sentence(samples: TimedSamples) -> str:
-    """Return a line that says for which samples the steps and the time are, and where their number comes from."""
+def timed_samples_phrase(samples: TimedSamples) -> str:
+    """Return words that say for which samples the steps and the time are, and where their number comes from."""
     about = "" if samples.exact else "about "
     more = f" and {len(samples.files) - _FILES_NAMED} more" if len(samples.files) > _FILES_NAMED else ""
     named = f"{', '.join(samples.files[:_FILES_NAMED])}{more}"
@@ -285,16 +309,16 @@ def _timed_samples_sentence(samples: TimedSamples) -> str:
     source = _SAMPLE_SOURCES.get(samples.source, counted)
     held_back = f" and {samples.held_back:,} for evaluation" if samples.held_back else ""
     epochs = f"{samples.epochs:.3g} {'epoch' if samples.epochs == 1 else 'epochs'}"
-    return f"  for {about}{samples.train:,} samples{held_back} ({source}), {epochs}"
+    return f"for {about}{samples.train:,} samples{held_back} ({source}), {epochs}"
 
 
-def _largest_time_term(step: OptimizerStep, time: RunTime) -> str:
-    """Return a line that names the part (term) that takes most time of a step, its share and its meaning."""
-    share = step.terms[time.bottleneck] / (sum(step.terms.values()) or 1.0)
-    return f"  largest: {term_in_words(time.bottleneck)}, {share:.0%} of a step ({time.bottleneck.meaning})"
+def largest_time_term(step: OptimizerStep, time: RunTime) -> str:
+    """Return the name of the part (term) that takes most time of a step, with its share and its meaning."""
+    share = step.terms[time.bottleneck] / (step.expected or 1.0)
+    return f"{term_in_words(time.bottleneck)}, {share:.0%} of a step ({time.bottleneck.meaning})"
 
 
-def _total_amounts(explanation: Explanation, time: RunTime) -> Iterator[str]:
+def total_amounts(explanation: Explanation, time: RunTime) -> Iterator[str]:
     """Yield device hours, cost and energy of the run, as far as they are known."""
     if time.device_hours is not None:
         yield f"{two_digits(time.device_hours)} device hours"

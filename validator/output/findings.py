@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import TextIO
 
 from validator import escaping
 from validator.configuration import EffectiveSettings
@@ -13,21 +14,25 @@ from validator.escaping import RawText
 from validator.finding import Diagnostic, FileReport, Report, Severity
 from validator.output import json_output, sarif
 from validator.wording import clip, plural
+from validator.wrapping import count_columns, terminal_width, wrap_line, wrap_lines
 
 # Longer lines are no help beside a finding.
 _MAX_SOURCE_LINE = 200
 
 
-def format_findings(report: Report) -> str:
-    """Return the report as text: one line for each finding, its source line with a caret, and a summary."""
-    common_notes = _common_notes(report.files)
-    lines = [line for file in report.files for line in finding_lines(file, len(report.files) > 1, common_notes)]
+def format_findings(report: Report, stream: TextIO | None = None) -> str:
+    """Return the report as text: one line for each finding, its source line with a caret, and a summary. Lines are
+    broken to fit the terminal that `stream` (None: standard output) leads to."""
+    width, common_notes = terminal_width(stream), _common_notes(report.files)
+    summed = len(report.files) > 1
+    lines = [line for file in report.files for line in finding_lines(file, summed, common_notes, width)]
     errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
     files = len(report.files)
     numbers = f"{errors} {plural(errors, 'error')}, {warnings} {plural(warnings, 'warning')}"
-    fixes = [line for file in report.files for line in _fix_lines(file)]
+    fixes = [line for file in report.files for line in (*_assumption_lines(file), *_fix_lines(file))]
     end = f"{files} {plural(files, 'file')}: {numbers}{_unjudged_summary(report.files)}"
-    return escaping.escape_lines([*lines, *fixes, *_note_lines(common_notes), end, *_fixable_counts(report.files)])
+    below = [*fixes, *_note_lines(common_notes), end, *_fixable_counts(report.files)]
+    return escaping.escape_lines([*lines, *wrap_lines(below, width)])
 
 
 _Note = tuple[str, str | None]  # its code and key
@@ -62,6 +67,11 @@ def _fix_lines(file: FileReport) -> Iterator[str]:
         yield f"{file.path}:{diagnostic.line}: left `{diagnostic.key}` [{diagnostic.code}]: {why}"
 
 
+def _assumption_lines(file: FileReport) -> Iterator[str]:
+    """Yield a line for each thing that the verdict takes for granted and that no finding of the file states."""
+    yield from (f"{file.path}: {one.text}" for one in file.assumes if not one.code)
+
+
 def _fixable_counts(files: Sequence[FileReport]) -> Iterator[str]:
     """Yield a phrase with the numbers of findings that `--fix` and `--unsafe-fixes` can fix. Files in which a fix was
     tried and not made are left out."""
@@ -87,9 +97,12 @@ def _unjudged_summary(files: Sequence[FileReport]) -> str:
     return f"; memory not judged in {len(gaps)} ({'; '.join(reasons)})"
 
 
-def finding_lines(file: FileReport, summed: bool = False, common: Container[_Note] = ()) -> Iterator[str]:
+def finding_lines(
+    file: FileReport, summed: bool = False, common: Container[_Note] = (), width: int | None = None
+) -> Iterator[str]:
     """Yield each finding of a file with its source line. If `summed` is true, findings that explain why memory was not
-    judged are left out, because the summary states them once for all files; so are the notes in `common`."""
+    judged are left out, because the summary states them once for all files; so are the notes in `common`. `width`: the
+    columns of a line at most; None for no limit."""
     codes_in_summary = {gap.code for gap in file.unjudged} if summed else set()
     for diagnostic in file.diagnostics:
         is_common = diagnostic.severity is Severity.NOTE and (diagnostic.code, diagnostic.key) in common
@@ -99,24 +112,32 @@ def finding_lines(file: FileReport, summed: bool = False, common: Container[_Not
         where = f"{path}:{diagnostic.line}:{diagnostic.column}"
         if diagnostic.path is None and (override := file.overrides.get(diagnostic.key or "")):
             where = f"override {clip(override)}"
-        yield f"{where}: {diagnostic.severity.value}: {diagnostic.message} [{diagnostic.code}]"
+        found = f"{where}: {diagnostic.severity.value}: {diagnostic.message} [{diagnostic.code}]"
+        yield from wrap_line(found, width)
         # The first character of a file is where findings without a place of their own are put.
         if (diagnostic.line, diagnostic.column) != (1, 1):
-            yield from _source_line_with_caret(file.sources.get(path, ""), diagnostic.line, diagnostic.column)
+            yield from _source_line_with_caret(file.sources.get(path, ""), diagnostic.line, diagnostic.column, width)
         for place in diagnostic.related:
             yield f"    {place.message} at {place.path}:{place.line}:{place.column}"
 
 
-def _source_line_with_caret(text: str, number: int, column: int) -> Iterator[str]:
-    """Yield line `number` of the file's text, where a finding is, and a caret under its column. Yield nothing if the
-    line is empty or too long to show."""
+def _source_line_with_caret(text: str, number: int, column: int, width: int | None) -> Iterator[str]:
+    """Yield line `number` of the file's text, where a finding is, and a caret under its column. A line that is wider
+    than `width` is cut. Yield nothing if the line is empty, too long to show, or cut before the column."""
     lines = _split_lines(text)
     line = lines[number - 1] if 0 < number <= len(lines) else ""
-    if 0 < len(line) <= _MAX_SOURCE_LINE:
-        yield f"    {line}"
-        yield (
-            "    " + "".join(_blanks_as_wide(character) for character in escaping.escape_line(line[: column - 1])) + "^"
-        )
+    if not 0 < len(line) <= _MAX_SOURCE_LINE:
+        return
+    caret = "    " + "".join(_blanks_as_wide(character) for character in escaping.escape_line(line[: column - 1])) + "^"
+    shown = f"    {line}"
+    if width is not None and count_columns(shown) > width:
+        if len(caret) >= width:
+            return
+        while count_columns(shown) >= width:
+            shown = shown[:-1]
+        shown += "…"
+    yield shown
+    yield caret
 
 
 @lru_cache(maxsize=2)  # of a file and of one that it names
@@ -145,7 +166,9 @@ def _file_fields(file: FileReport) -> dict[str, object]:
     fixed = [_finding_fields(file, diagnostic) for diagnostic in file.fixed]
     left = [{**_finding_fields(file, diagnostic), "why": why} for diagnostic, why in file.not_fixed]
     fields = {"path": file.path, "kind": file.kind, "diagnostics": diagnostics, "verdict": file.verdict}
-    return {**fields, "unjudged": unjudged, "fixed": fixed, "left": left}
+    assumes = [one._asdict() for one in file.assumes]
+    return {**fields, "unjudged": unjudged, "fixed": fixed, "left": left, "enough_for_tokens": file.enough_for_tokens,
+            "assumes": assumes}  # fmt: skip
 
 
 def _finding_fields(file: FileReport, diagnostic: Diagnostic) -> dict[str, object]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from validator import escaping
-from validator.output.terminal import format_table, terminal_width
+from validator.output.terminal import columns_left_out, format_table
 from validator.plan.plan_json import AnswerRows, ChoiceRow, PlanRow, ScaleRow, TightRow, UpgradeRow
 from validator.wording import format_duration, format_duration_range, term_in_words, two_digits
+from validator.wrapping import terminal_width, wrap_line
 
 _PLAN_COLUMNS = ("method", "time", "GiB/device", "to spare", "GiB/host", "micro", "accum.", "length")
 _CHOICE_COLUMNS = ("model", "recommended", "method", "time", "GiB/device", "to spare", "GiB/host", "cost")
@@ -32,6 +32,7 @@ def format_plan(rows: AnswerRows, following: Sequence[str] = ()) -> str:
     elif rows.choices:
         lines += [
             *format_table(_CHOICE_COLUMNS, map(_choice_cells, rows.choices), _OPTIONAL_COLUMNS),
+            *columns_left_out(_CHOICE_COLUMNS, map(_choice_cells, rows.choices), _OPTIONAL_COLUMNS),
             *(_wrap_to_terminal(_COST_NOTE) if rows.samples else ()),
         ]
         lines += _by_length_lines(rows.choices[0])
@@ -57,6 +58,7 @@ def _plan_lines(rows: Iterable[PlanRow]) -> Iterator[str]:
         yield line
         for words in _plan_sentences(row):
             yield from _wrap_to_terminal(words, "    ")
+    yield from columns_left_out(_PLAN_COLUMNS, map(_plan_cells, rows), _OPTIONAL_COLUMNS)
 
 
 def _plan_cells(row: PlanRow) -> tuple[object, ...]:
@@ -111,14 +113,14 @@ def _plan_sentences(row: PlanRow) -> Iterator[str]:
         spent = ", ".join(filter(None, (devices, _format_money(row))))
         time = format_duration(3600 * row.hours.expected)
         yield f"{time} expected{samples}, {spent}; bottleneck: {term_in_words(row.bottleneck or 'unknown')}"
+    yield from (f"depends: {one.text}" for one in row.assumes)
     if row.nearest:
         yield f"nearest recipe: {row.nearest}"
 
 
 def _wrap_to_terminal(line: str, indent: str = "") -> list[str]:
     """Return the text broken between words into lines that fit the terminal."""
-    return textwrap.wrap(line, terminal_width(), initial_indent=indent, subsequent_indent=indent or "  ",
-                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    return wrap_line(indent + line, terminal_width(), 0 if indent else 2)
 
 
 def _choice_cells(row: ChoiceRow) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ from validator import escaping
 from validator.catalogue.recipe_copy import CopiedFile, InstalledRecipe
 from validator.escaping import shell_quote
 from validator.wording import relative_to_cwd
+from validator.wrapping import terminal_width, wrap_line
 
 
 def format_installed_recipe(placed: InstalledRecipe, own: bool = False) -> str:
@@ -18,7 +19,7 @@ def format_installed_recipe(placed: InstalledRecipe, own: bool = False) -> str:
         lines.append(
             "note: LLaMA-Factory's launcher splits at spaces under torchrun; a path without spaces starts everywhere"
         )
-    lines += [f"note: {note}" for note in placed.notes]
+    lines += [line for note in placed.notes for line in wrap_line(f"note: {note}", terminal_width())]
     if not own:
         lines.append("your data: lmf-recipes data FILE --register NAME, then `dataset: NAME` in the recipe")
     cd = "" if _is_working_folder(placed.folder) else f"cd {quote_path(relative_to_cwd(placed.folder))} && "

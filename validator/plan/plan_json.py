@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from validator.finding import Assumption
 from validator.knowledge import guidance, models, releases
 from validator.knowledge.devices import Machine
 from validator.knowledge.guidance import memory_savers
@@ -16,6 +17,7 @@ from validator.plan.answer import Answer, nearest_recipe
 from validator.plan.new_recipe import NewRecipe
 from validator.plan.other_machines import Upgrade
 from validator.plan.search import USUAL_LENGTHS, Plan
+from validator.run.assumptions import verdict_assumptions
 from validator.run.recipe_arguments import Cost
 from validator.run.simulated import PlanSimulations
 from validator.wording import four_digits, map_floats
@@ -156,8 +158,9 @@ class MachineRow:
 class PlanRow:
     """A run that fits, and what it gives up. `zero`: its DeepSpeed file. `set`: the recipe's settings. `speed`: the
     speed class of the search. `samples`: rows of the user's own data, or else the number that is planned for. `hours`,
-    `steps`: of all epochs over these samples; None if no rates are published for the device.
-    `by_length`: hours by mean sample length in tokens; empty if the sample lengths are known."""
+    `steps`: of all epochs over these samples; None if no rates are published for the device. `by_length`: hours by mean
+    sample length in tokens; empty if the sample lengths are known. `assumes`: what the verdict on memory takes for
+    granted."""
 
     method: str
     speed: str
@@ -181,6 +184,7 @@ class PlanRow:
     money: Cost | None
     by_length: Mapping[int, Band]
     steps: int | None
+    assumes: tuple[Assumption, ...]
 
 
 @dataclass(frozen=True)
@@ -299,6 +303,7 @@ def _plan_row(plan: Plan) -> PlanRow:
         money=_rounded_cost(plan),
         by_length=map_floats(plan.by_length, four_digits),
         steps=plan.pace.steps if plan.pace else None,
+        assumes=verdict_assumptions(draft.run),
     )
 
 

@@ -43,6 +43,7 @@ from validator.rules import (
     model_support,
     multimodal_models,
     no_effect,
+    no_machine,
     number_formats,
     optimizer_choice,
     resume_rules,

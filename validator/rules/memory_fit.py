@@ -14,6 +14,7 @@ from validator.physics.estimate import GIB, HostTerm
 from validator.rules import subjects
 from validator.rules.file_paths import assumed_model
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
+from validator.run.assumptions import offloads_to_host, verdict_assumptions
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 from validator.run.trained_model import is_local_name
@@ -79,7 +80,8 @@ def device_memory_exceeded(run: RunSettings) -> Findings:
     prediction = predict(run)
     if prediction.device_verdict == "exceeds" and not prediction.fitting_length:
         hints = f"{_not_sharded_hint(run)}{_quantized_loading_hint(run)}{_kept_layers_hint(run)}"
-        yield _key_for_device_memory(run), f"the run needs {_device_need_and_limit(run)}{hints}"
+        needs = f"the run needs {_device_need_and_limit(run)}{hints}"
+        yield _key_for_device_memory(run), "; ".join([needs, *_turning_lengths(run)])
 
 
 def _not_sharded_hint(run: RunSettings) -> str:
@@ -127,10 +129,10 @@ def device_memory_tight(run: RunSettings) -> Findings:
     if prediction.device_verdict == "tight":
         by_release = _depends_on_release(prediction.device_verdicts)
         why = _name_release(prediction.device_verdicts) if by_release else _THIN_MARGIN
+        turns = "; ".join(f"it {one.text}" for one in verdict_assumptions(run) if one.about in ("length", "pictures"))
         if prediction.fits_with_one_image:
-            why = (
-                "it fits if no sample has more than one picture; check that in the data, or set a smaller `cutoff_len`"
-            )
+            why = "check that in the data, or set a smaller `cutoff_len`"
+        why = f"{turns}; {why}" if turns else why
         yield (
             _key_for_device_memory(run),
             f"the run may need {_device_need_and_limit(run)}{_kept_layers_hint(run)}; {why}",
@@ -148,10 +150,14 @@ def device_memory_for_short_samples(run: RunSettings) -> Findings:
     `lengths: [800, 3000]` (typical and longest, in tokens), and the verdict is firm. Else a shorter `cutoff_len`, or
     make room as for FIT001.
     """
-    if tokens := predict(run).fitting_length:
-        unit = int("1".ljust(len(str(tokens)) - 1, "0"))  # two digits of it, rounded down
-        enough = f"enough for samples of {tokens // unit * unit:,} tokens"
-        yield _key_for_device_memory(run), f"the run needs {_device_need_and_limit(run)}, {enough}"
+    if predict(run).fitting_length:
+        needs = f"the run needs {_device_need_and_limit(run)}"
+        yield _key_for_device_memory(run), "; ".join([needs, *_turning_lengths(run)])
+
+
+def _turning_lengths(run: RunSettings) -> list[str]:
+    """Return, as text for a message, up to which length of samples the run fits, if that is not known to be so."""
+    return [f"it {one.text}" for one in verdict_assumptions(run) if one.about == "length"]
 
 
 @rule("FIT003", ERROR, about=subjects.machine, appends_advice=True)
@@ -307,8 +313,7 @@ def host_memory_not_judged(run: RunSettings, machine: Machine) -> Findings:
     Fix: `host_ram_gib` in the header block, or `--host-ram`.
     """
     prediction = predict(run)
-    offloads = run.deepspeed.offloads if run.deepspeed else run.fsdp is not None and run.fsdp.offload
-    if offloads and machine.host_ram_gib is None and prediction.host_memory:
+    if offloads_to_host(run) and machine.host_ram_gib is None and prediction.host_memory:
         found = f"offload needs {_memory_range(prediction.host_memory)} of host memory per node"
         remedy = "write the machine's as `# host_ram_gib: NUMBER` into the header block"
         yield _key_for_host_memory(run), f"{found}, but the machine's is not given; {remedy}"

@@ -8,6 +8,7 @@ from functools import cached_property
 from validator.finding import Verdict
 from validator.physics import (
     Estimate,
+    TowerWorkload,
     Workload,
     disk_usage,
     estimate_device_memory,
@@ -101,14 +102,20 @@ class Prediction:
     def _with_more_images(self) -> Mapping[str, Estimate]:
         """Predicted peaks like `device_memories`, but with as many images per sample as fit in `cutoff_len`; empty if
         the number of images is known."""
-        if self.run.model is None or self.workload is None or not self.workload.towers:
+        if not (encodings := self._images_up_to_cutoff):
             return {}
+        return self._estimates({name: work._replace(towers=encodings) for name, work in self.workloads.items()})
+
+    @property
+    def _images_up_to_cutoff(self) -> tuple[TowerWorkload, ...]:
+        """The workloads of the towers with as many images per sample as fit in `cutoff_len`; empty if the number of
+        images is known."""
+        if self.run.model is None or self.workload is None or not self.workload.towers:
+            return ()
         encodings = multimodal.with_images_up_to_cutoff(
             self.run, self.run.model, self.run.data.datasets, self.workload.towers
         )
-        if encodings == self.workload.towers:
-            return {}
-        return self._estimates({name: work._replace(towers=encodings) for name, work in self.workloads.items()})
+        return () if encodings == self.workload.towers else encodings
 
     def _device_memories(self, length: int) -> Mapping[str, Estimate]:
         if self.run.memory_source and self.is_simulated:
@@ -259,18 +266,50 @@ class Prediction:
         """The longest samples, in tokens, for which device memory is expected to suffice. None if it suffices for the
         longest possible sample, or if it does not suffice for the lengths that samples are known to have. With a
         simulation only the known length is tried, and no length in between."""
-        if self.device_verdict != "exceeds" or self._exceeds_at(self.run.batch.certain_tokens):
+        certain = self.run.batch.certain_tokens
+        if self.device_verdict != "exceeds" or not self._reaches("tight", certain):
             return None
-        fits_at, exceeds_at = self.run.batch.certain_tokens, self.run.batch.max_tokens
         if self.is_simulated:
-            return fits_at if self._device_memories(fits_at) else None
-        while exceeds_at - fits_at > max(8, fits_at // 50):
-            middle = (fits_at + exceeds_at) // 2
-            fits_at, exceeds_at = (fits_at, middle) if self._exceeds_at(middle) else (middle, exceeds_at)
-        return fits_at
+            return certain if self._device_memories(certain) else None
+        return self.longest_samples("tight", certain, self.run.batch.max_tokens)
 
-    def _exceeds_at(self, length: int) -> bool:
-        return _common_verdict(self._verdicts(self._device_memories(length))) == "exceeds"
+    def longest_samples(self, wanted: Verdict, least: int, most: int) -> int | None:
+        """Return the longest samples, from `least` to `most` tokens, with which the verdict on device memory is
+        `wanted` or better, to about 2 %. None if it is worse with the shortest of them."""
+        if not self._reaches(wanted, least):
+            return None
+        if self._reaches(wanted, most):
+            return most
+        while most - least > max(8, least // 50):
+            middle = (least + most) // 2
+            least, most = (middle, most) if self._reaches(wanted, middle) else (least, middle)
+        return least
+
+    def device_memory_at(self, length: int) -> Estimate | None:
+        """Return the predicted peak like `device_memory`, with samples of `length` tokens."""
+        return next(iter(self._device_memories(length).values()), None)
+
+    def _reaches(self, wanted: Verdict, length: int) -> bool:
+        verdict = _common_verdict(self._verdicts(self._device_memories(length)))
+        return _VERDICTS_BY_BADNESS.index(verdict) <= _VERDICTS_BY_BADNESS.index(wanted)
+
+    @property
+    def most_fitting_images(self) -> int | None:
+        """The most images of one sample with which device memory suffices; None if the number of images is known, or if
+        it suffices for as many as `cutoff_len` holds."""
+        one, full = (self.workload.towers if self.workload else ()), self._images_up_to_cutoff
+        if not full:
+            return None
+        most = max((-(-all_of_it.tokens // each.tokens) for each, all_of_it in zip(one, full, strict=True)
+                    if each.tokens), default=1)  # fmt: skip
+
+        def fits(number: int) -> bool:
+            towers = tuple(each._replace(tokens=min(number * each.tokens, max(all_of_it.tokens, each.tokens)))
+                           for each, all_of_it in zip(one, full, strict=True))  # fmt: skip
+            works = {name: work._replace(towers=towers) for name, work in self.workloads.items()}
+            return _common_verdict(self._verdicts(self._estimates(works))) == "fits"
+
+        return next((number for number in range(most, 0, -1) if fits(number)), None)
 
     def _verdicts(self, memories: Mapping[str, Estimate]) -> Mapping[str, Verdict]:
         usable = self.run.machine.device.usable_gib if self.run.machine else None
