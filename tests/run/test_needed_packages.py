@@ -148,6 +148,20 @@ def test_a_hub_is_not_asked_for_a_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert [*needed_packages(run)] == []
 
 
+@pytest.mark.parametrize(
+    ("entry", "package"),
+    [
+        ('{"cloud_file_name": "s3://bucket/rows.json"}', "s3fs"), ('{"om_hub_url": "someone/rows"}', "openmind"),
+        ('{"ms_hub_url": "someone/rows"}', "modelscope"), ('{"hf_hub_url": "a/b", "ms_hub_url": "a/b"}', None),
+        ('{"file_name": "rows.json"}', None),
+    ],
+)  # fmt: skip
+def test_a_data_set_asks_for_what_reads_it(entry: str, package: str | None, tmp_path: Path) -> None:
+    (tmp_path / "dataset_info.json").write_text(f'{{"mine": {entry}}}')
+    run = resolve(parse_recipe("recipe.yaml", f"{BASE}dataset: mine\ndataset_dir: {tmp_path}\n"), "1xa100-80g")
+    assert [each.package for each in needed_packages(run)] == ([package] if package else [])
+
+
 @pytest.mark.slow
 @pytest.mark.real
 @pytest.mark.parametrize(

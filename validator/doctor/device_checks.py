@@ -4,7 +4,6 @@ healthy, and is their memory free?"""
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from validator.doctor.check_result import CheckContext, CheckResult, State, error, ok, result, warning
 from validator.knowledge.node_environment import vendor_drivers
 from validator.knowledge.tables import yaml_table
-from validator.machine import ascend, nvidia
+from validator.machine import ascend, host, nvidia
 from validator.machine.driver import process_owner
 from validator.machine.this_machine import read_processes
 from validator.physics.estimate import GIB
@@ -98,7 +97,7 @@ def _no_device(root: Path, recipe_machine: str) -> CheckResult:
         if file := next(root.glob(driver.device_files), None):
             found = f"/{file.relative_to(root)} is there, but {driver.tool} is not installed"
             return warning(found, recipe_machine, driver.tool_remedy)
-    there = "on a compute node, such as by `srun`" if shutil.which("srun") else "on that machine"
+    there = "on a compute node, such as by `srun`" if host.has_slurm() else "on that machine"
     remedy = f"run `lmf-recipes doctor` {there}" if recipe_machine else ""
     return result("error" if recipe_machine else "ok", "this machine shows no device", recipe_machine, remedy)
 

@@ -46,13 +46,19 @@ def check_main_memory(run: RunSettings | None, context: CheckContext) -> Iterato
     state: State = "error" if expected >= available else "warning" if high >= available else "ok"
     remedy = ""
     if state != "ok":
-        request = "ask for more (`--mem` of a batch job, the memory limit of a container)"
+        request = f"ask for more ({_granted_by('--mem', 'memory')})"
         fits_total = expected < (total or available)
         advice = (
             f"end other processes, or {request}" if fits_total else f"{request}; `lmf-recipes explain` shows what fits"
         )
         remedy = f"the kernel {'would' if state == 'error' else 'may'} kill the run (exit code -9): {advice}"
     yield result(state, found, f"{expected:.1f} GiB ({low:.1f} to {high:.1f})", remedy)
+
+
+def _granted_by(option: str, what: str) -> str:
+    """Return, as text for a message, what limits a process here: the container, and the batch job where SLURM is."""
+    job = f"`{option}` of a batch job, or " if host.has_slurm() else ""
+    return f"{job}the {what} limit of a container"
 
 
 def check_processors(run: RunSettings | None, context: CheckContext) -> Iterator[CheckResult]:
@@ -64,7 +70,7 @@ def check_processors(run: RunSettings | None, context: CheckContext) -> Iterator
         yield ok(str(cpus))
         return
     needed_cpus = node_demand.training_cpus(run, run.machine.devices if run.machine and not run.on_cpu else 1)
-    remedy = "the devices wait for CPUs: raise `--cpus-per-task` of a batch job, or the CPU limit of a container"
+    remedy = f"the devices wait for CPUs: raise {_granted_by('--cpus-per-task', 'CPU')}"
     yield warning(str(cpus), str(needed_cpus), remedy) if cpus < needed_cpus else ok(str(cpus), str(needed_cpus))
 
 

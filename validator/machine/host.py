@@ -27,6 +27,11 @@ def read_first_line(file: Path) -> str:
     return next(iter(read_lines(file)), "").strip()
 
 
+def has_slurm() -> bool:
+    """True if the commands of SLURM are on PATH, so that advice on batch jobs helps."""
+    return shutil.which("srun") is not None
+
+
 class Cgroup(NamedTuple):
     """The folder of a Linux control group and the version (1 or 2) of control groups. The two versions name the files
     in the folder differently."""

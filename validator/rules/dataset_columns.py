@@ -17,12 +17,10 @@ from validator.rules import subjects
 from validator.rules.dataset_files import entry_remedy, guessed_format, why_unrecognized
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
 from validator.rules.subjects import PlaceIn
-from validator.run.dataset_registry import Dataset, formatting_fault
+from validator.run.dataset_registry import CLOUD_PACKAGES, Dataset, formatting_fault
 from validator.run.settings import RunSettings
 
 _REQUIRED_TAGS = ("role_tag", "content_tag", "user_tag", "assistant_tag")
-# Address -> package that fsspec opens it with, which LLaMA-Factory does not install (data/data_utils.py)
-_CLOUD_PACKAGES = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
 
 
 @rule("PTH107", ERROR, about=subjects.datasets)
@@ -228,7 +226,7 @@ def cloud_address_refused(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> F
     Fix: `s3://bucket/file.json`, `gs://bucket/file.jsonl`, or download the file and name it by `file_name`.
     """
     address = dataset.entry.get("cloud_file_name")
-    if dataset.source == "cloud" and isinstance(address, str) and not address.startswith(tuple(_CLOUD_PACKAGES)):
+    if dataset.source == "cloud" and isinstance(address, str) and not address.startswith(tuple(CLOUD_PACKAGES)):
         found = f"data set `{dataset.name}`: `cloud_file_name` does not begin with s3://, gs:// or gcs://"
         yield at("cloud_file_name"), f"{found}; write such an address, or download `{address}` and use `file_name`"
 
@@ -272,7 +270,7 @@ def package_needed(_run: RunSettings, at: PlaceIn, dataset: Dataset) -> Findings
     Source: llamafactory/data/data_utils.py:setup_fs, llamafactory/data/loader.py:_load_single_dataset
     Fix: `pip install s3fs` for s3://, gcsfs for gs://, modelscope for `ms_hub_url`, openmind for `om_hub_url`.
     """
-    if package := _needed_package(dataset.entry):
+    if package := dataset.package:
         address = next(name for name in SOURCE_OF_KEY if name in dataset.entry)
         found = f"data set `{dataset.name}` is read with the package {package}, which LLaMA-Factory does not install"
         yield at(address), f"{found}; run `pip install {package}`"
@@ -323,18 +321,6 @@ def _row_with_wrong_media_count(run: RunSettings, dataset: Dataset, part: str) -
     if dataset.entry.get("formatting", "alpaca") not in FORMATTINGS or any(entry_faults(dataset.entry)):
         return ""
     return first_media_fault(dataset.attr, run.task.stage, _rows_surely_read(run, dataset), part)
-
-
-def _needed_package(entry: Mapping[str, Any]) -> str | None:
-    """Return the name of the package that must be installed to load the data set, such as modelscope; None if the
-    datasets library alone loads it. `entry`: the data set's dataset_info.json entry. If the entry names several hubs,
-    Hugging Face wins."""
-    if "hf_hub_url" in entry:
-        return None
-    if "ms_hub_url" in entry or "om_hub_url" in entry:
-        return "modelscope" if "ms_hub_url" in entry else "openmind"
-    address = "" if "script_url" in entry else str(entry.get("cloud_file_name"))
-    return next((package for start, package in _CLOUD_PACKAGES.items() if address.startswith(start)), None)
 
 
 def _has_media(dataset: Dataset, part: str) -> bool:

@@ -18,6 +18,9 @@ from validator.run.row_counts import Rows, count_rows, parse_split, sum_rows
 # The file of a registry, in `dataset_dir` (llamafactory/extras/constants.py, DATA_CONFIG).
 REGISTRY_FILE = "dataset_info.json"
 
+# Address -> package that fsspec opens it with, which LLaMA-Factory does not install (data/data_utils.py).
+CLOUD_PACKAGES = {"s3://": "s3fs", "gs://": "gcsfs", "gcs://": "gcsfs"}
+
 
 @dataclass(eq=False)
 class Dataset:
@@ -33,6 +36,17 @@ class Dataset:
         """Where LLaMA-Factory takes the data from. If the entry names both a hub and a file, the hub counts. None if
         the entry names no source."""
         return next((kind for key, kind in SOURCE_OF_KEY.items() if key in self.entry), None)
+
+    @property
+    def package(self) -> str | None:
+        """Name of the package that must be installed to load the data set, such as modelscope; None if the datasets
+        library alone loads it. If the entry names several hubs, Hugging Face wins."""
+        if "hf_hub_url" in self.entry:
+            return None
+        if "ms_hub_url" in self.entry or "om_hub_url" in self.entry:
+            return "modelscope" if "ms_hub_url" in self.entry else "openmind"
+        address = "" if "script_url" in self.entry else str(self.entry.get("cloud_file_name"))
+        return next((package for start, package in CLOUD_PACKAGES.items() if address.startswith(start)), None)
 
     @property
     def path(self) -> Path:

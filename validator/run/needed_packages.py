@@ -53,6 +53,9 @@ def needed_packages(run: RunSettings) -> Iterator[NeededPackage]:
         if values and (not row.get("gpu") or (run.on_gpu and not run.on_cpu)):
             yield from _of_row(row, values[0])
     yield from _kernels_of_header(run)
+    for dataset in () if run.data.is_tokenized else (*run.data.datasets, *run.data.evaluation_datasets):
+        if dataset.package:
+            yield NeededPackage(dataset.package, f"data set `{dataset.name}`", "dataset", "while the data set is read")
 
 
 def _of_row(row: Mapping[str, Any], value: str) -> Iterator[NeededPackage]:
