@@ -184,14 +184,16 @@ def test_images_are_planned_for_a_model_that_takes_them() -> None:
     assert run("plan", "--model", "google/gemma-3-4b-it", "--machine", "1x48g", "--data", "shown.jsonl").exit_code == 0
 
 
-def test_no_length_is_recommended_where_pictures_count_too() -> None:
-    write("shown.jsonl", {**TALK, "images": ["a.png"]})
+def test_no_length_is_recommended_where_films_count_too() -> None:
+    turns = [{**TALK["messages"][0], "content": "<video>What is shown?"}, *TALK["messages"][1:]]
+    write("shown.jsonl", {"messages": turns, "videos": ["a.mp4"]})
+    Path("a.mp4").write_bytes(b"a film")
     run("plan", "--model", "qwen2.5-vl-3b", "--machine", "1xa100-80g", "--data", "shown.jsonl", "--write", "r.yaml")
     found = json.loads(run("data", "r.yaml", "--format", "json").stdout)
     assert (found["tokens"]["recommended_cutoff_len"], found["memory"]) == (None, None)
     text = run("data", "r.yaml", "--html", "r.html").stdout
     assert "would cut" not in text
-    assert "each adds tokens" in text
+    assert "tokens of videos are not counted" in text
     assert "Recommended" not in Path("r.html").read_text()
 
 
@@ -202,3 +204,41 @@ def test_pictures_that_no_registry_has_yet_are_counted_as_they_are(here: Path) -
     first = json.loads(run(*words, "--data", "shown.jsonl").stdout)["plans"][0]
     assert (first["method"], first["cutoff_len"]) == ("lora", 2048)
     assert not (here / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "picture", "written"),
+    [
+        ("mine/shown.json", "mine/pictures/a.pgm", "media_dir: mine"),
+        ("mine/shown.json", "elsewhere/pictures/a.pgm", "media_dir: elsewhere"),
+        ("shown.json", "pictures/a.pgm", ""),  # found from the working directory
+        ("data/shown.json", "data/pictures/a.pgm", ""),  # found in `dataset_dir`
+        ("mine/shown.json", "", ""),
+    ],
+)
+@pytest.mark.parametrize("command", ["copy", "plan"])
+def test_the_folder_of_pictures_is_written_into_the_recipe(
+    command: str, data: str, picture: str, written: str, here: Path
+) -> None:
+    for path in filter(None, (data, picture)):
+        (here / path).parent.mkdir(parents=True, exist_ok=True)
+    if picture:
+        (here / picture).write_bytes(b"P5 640 480 255\n")
+    turns = [{"role": "user", "content": "<image>q"}, {"role": "assistant", "content": "a"}]
+    (here / data).write_text(json.dumps([{"messages": turns, "images": ["pictures/a.pgm"]}]), "utf-8")
+    words = ["copy", "qwen3-vl-8b-4090x2-lora", "mine.yaml"]
+    if command == "plan":
+        words = ["plan", "--model", "qwen3-vl-8b", "--machine", "2xrtx-4090", "--write", "mine.yaml"]
+    assert run(*words, "--data", data).exit_code == 0
+    lines = [line for line in Path("mine.yaml").read_text().splitlines() if line.startswith("media_dir:")]
+    assert lines == ([written] if written else [])
+    assert bool(picture) != ("PTH121" in run("check", "mine.yaml").output)
+
+
+def test_pictures_of_a_data_file_without_a_recipe_lie_beside_it(here: Path) -> None:
+    (here / "mine").mkdir()
+    (here / "mine" / "a.pgm").write_bytes(b"P5 640 480 255\n")
+    turns = [{"role": "user", "content": "<image>q"}, {"role": "assistant", "content": "a"}]
+    (here / "mine" / "shown.json").write_text(json.dumps([{"messages": turns, "images": ["a.pgm"]}]), "utf-8")
+    found = json.loads(run("data", "mine/shown.json", "--model", "qwen3-vl-8b", "--format", "json").stdout)
+    assert (found["problems"], found["images"]["per_epoch"]) == ([], 302)

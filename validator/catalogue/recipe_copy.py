@@ -61,7 +61,9 @@ def install_recipe(
     header = parse_recipe(str(target), text).header
     folder, dependencies = run_folder(target), find_dependencies({**values, "dataset": ""} if own else values, header)
     if own:
-        dependencies = replace(dependencies, entries={own.name: own.entry((folder / dependencies.registry).parent)})
+        dataset_dir = (folder / dependencies.registry).parent
+        dependencies = replace(dependencies, entries={own.name: own.entry(dataset_dir)})
+        text = _with_media_dir(text, own, folder, dataset_dir)
     start = _path_from_folder(target, folder)
     _require_no_space(start, text)
     entries = missing_entries(folder, dependencies)
@@ -72,6 +74,18 @@ def install_recipe(
     # Last: a recipe that is there has all that it reads.
     atomic_write.create_file(target, _LAUNCH_COMMAND.sub(lambda command: command[1] + shell_quote(str(start)), text))
     return InstalledRecipe(target, tuple(folder / name for name in written), folder, start, own.notes if own else ())
+
+
+def _with_media_dir(text: str, own: UserData, folder: Path, dataset_dir: Path) -> str:
+    """Return the recipe's text with the `media_dir` that the user's images, videos or sound need, if they are not found
+    without it. `folder`: the folder from which the run is started. `dataset_dir`: where they are looked for without."""
+    media_dir = own.media_dir
+    if media_dir is None or media_dir == dataset_dir.resolve():
+        return text
+    written = media_dir.relative_to(folder) if media_dir.is_relative_to(folder) else media_dir
+    line = f"media_dir: {format_scalar(str(written))}"
+    text = re.sub(r"(?m)^media_dir: .*\n", "", text)
+    return _DATASET_LINE.sub(lambda found: f"{found[0]}\n{line}", text)
 
 
 def run_folder(target: Path) -> Path:

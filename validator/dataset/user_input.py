@@ -24,12 +24,14 @@ from validator.recipe import registry_edits, safe_read
 from validator.recipe.recipe_file import RECIPE_SUFFIXES, load_recipe, with_overrides
 from validator.rows.dataset_attr import entry_as_json
 from validator.rows.entry_inference import ROWS_FOR_INFERENCE, InferredEntry, template_notes
+from validator.rows.media_columns import media_dir_of_rows
 from validator.rows.reading_limits import UnreadableError
 from validator.run import dataset_registry, row_counts
 from validator.run.row_counts import Rows
 from validator.run.settings import RunSettings, resolve, run_of_values
 from validator.run.user_data import UserData, describe_user_data, infer_user_entry, list_data_files
 from validator.run.workspace import Workspace
+from validator.wording import relative_to_cwd
 
 _DEFAULT_DATASET_DIR = "data"  # LLaMA-Factory's `dataset_dir` where a recipe names none
 
@@ -92,21 +94,29 @@ def run_of_source(
             raise RecipeError(f"{path}: {document.problems[0].message}")
         changes = [*overrides, *([f"model_name_or_path={model}"] if model else [])]
         return resolve(configured(with_overrides(document, changes)), machine)
+    rows: list[dict[str, Any]] = []
     try:
-        inferred = infer_user_entry(Path(path), _first_rows(Path(path)))
+        rows = _first_rows(Path(path))
+        inferred = infer_user_entry(Path(path), rows)
     except UnreadableError:  # which the report names, with the row
         inferred = InferredEntry({}, "sft")
-    return _run_on_data(Path(path), Path(path).stem, inferred, model, machine)
+    media_dir = media_dir_of_rows(inferred.attr, rows, Path(path)) or Path(path).parent
+    return _run_on_data(Path(path), Path(path).stem, inferred, media_dir, model, machine)
 
 
 def _run_on_data(
-    path: Path, name: str, inferred: InferredEntry, model: str | None = None, machine: str | None = None
+    path: Path,
+    name: str,
+    inferred: InferredEntry,
+    media_dir: Path,
+    model: str | None = None,
+    machine: str | None = None,
 ) -> RunSettings:
     """Return a LoRA run that trains on a data file or folder. `inferred` holds the stage and the entry for
-    dataset_info.json that suit the rows."""
+    dataset_info.json that suit the rows. `media_dir`: the folder to which images, videos and sound are relative."""
     values: dict[str, Any] = {
         "stage": inferred.stage, "do_train": True, "finetuning_type": "lora", "dataset": [name],
-        "dataset_dir": {name: {**inferred.entry, "file_name": str(path)}},
+        "dataset_dir": {name: {**inferred.entry, "file_name": str(path)}}, "media_dir": str(media_dir),
     }  # fmt: skip
     if model:
         values |= {"model_name_or_path": model, "template": models.find_model(model).template}
@@ -145,7 +155,7 @@ def register_data(path: Path, name: str, folder: Path | None = None) -> Registra
     mine = read_user_data(path, name)
     entry = mine.entry(folder)
     # Too few rows to fill one packed sequence are no fault of the entry.
-    run = _run_on_data(path, name, mine.form).updated({"packing": False})
+    run = _run_on_data(path, name, mine.form, mine.media_dir or folder).updated({"packing": False})
     (loaded,) = recipe_datasets.load_datasets(run, CharacterCounter(), lambda _rows: None)
     selection = select_rows(run, [loaded])
     for problem in selection.problems:
@@ -156,6 +166,8 @@ def register_data(path: Path, name: str, folder: Path | None = None) -> Registra
         raise RecipeError(f"{err}; `{path}` needs {entry_as_json(name, entry)}") from None
     usual = os.path.realpath(folder) == os.path.realpath(_DEFAULT_DATASET_DIR)
     settings = {"dataset": name, **({} if usual else {"dataset_dir": str(folder)}), "stage": mine.form.stage}
+    if mine.media_dir and mine.media_dir != folder.resolve():
+        settings["media_dir"] = str(relative_to_cwd(mine.media_dir))
     notes = [*mine.notes, *template_notes(mine.form)]
     drops = data_report.dropped_rows(selection)
     return Registration(str(registry), name, entry, added, settings, loaded.rows.read, drops, notes)

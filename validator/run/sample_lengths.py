@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
-from validator.run import multimodal
+from validator.run import multimodal, row_images
 from validator.run.prediction import predict
 from validator.run.settings import RunSettings
 
@@ -130,14 +130,18 @@ def _known_lengths(lengths: Sequence[float]) -> SampleLengths:
 
 def first_row_lengths(run: RunSettings) -> Iterator[float]:
     """Yield the estimated sequence length, in tokens, of each of the first rows of the local data sets. Yields nothing
-    if a data set cannot be read or samples have images. A preference pair is two sequences, so half of its text
-    counts."""
-    if run.data.local_rows is None or _image_tokens(run):
+    if a data set cannot be read, or if samples have media whose tokens are not known. A preference pair is two
+    sequences, so half of its text counts."""
+    if run.data.local_rows is None:
         return
     each = _BYTES_PER_TOKEN * (2 if run.task.uses_preference_pairs else 1)
-    for dataset in run.data.datasets:
-        for row in dataset.rows.head if dataset.rows else ():
-            yield _TEMPLATE_TOKENS + len("".join(_text_values(row.values())).encode("utf-8", "replace")) / each
+    if _image_tokens(run):
+        rows = [(row, tokens.sequence) for row, tokens in row_images.first_row_images(run)]
+    else:
+        rows = [(row, 0) for one in run.data.datasets for row in (one.rows.head if one.rows else ())]
+    for row, image_tokens in rows:
+        text = "".join(_text_values(row.values())).encode("utf-8", "replace")
+        yield _TEMPLATE_TOKENS + len(text) / each + image_tokens
 
 
 def published_tokens(run: RunSettings) -> tuple[int, int] | None:

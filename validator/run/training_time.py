@@ -23,7 +23,7 @@ from validator.physics import (
 )
 from validator.physics.estimate import GIB
 from validator.physics.run_time import checkpoint_write_time
-from validator.run import multimodal
+from validator.run import multimodal, row_images
 from validator.run.hyperparameters import padded_to_eight
 from validator.run.prediction import predict
 from validator.run.sample_counts import sample_counts, sequence_count
@@ -206,6 +206,8 @@ def _workload_at_length(run: RunSettings, lengths: Sequence[float], tower_tokens
     assert run.model
     assert prediction.workload
     work = prediction.workload
+    if any(each.tokens for each in work.towers) and tower_tokens is None:
+        tower_tokens = row_images.usual_tower_tokens(run)
     if tower_tokens is not None:
         work = work._replace(towers=multimodal.with_tower_tokens(run.model, tower_tokens, work.towers))
     elif any(each.tokens for each in work.towers):

@@ -17,6 +17,7 @@ from validator.recipe.safe_read import parse_trusted_yaml
 from validator.rows.converter import Row
 from validator.rows.dataset_attr import MODALITIES
 from validator.rows.entry_inference import InferredEntry, UnknownFormError, infer_entry, recipe_notes
+from validator.rows.media_columns import media_dir_of_rows
 from validator.rows.outcomes import first_fatal_row
 from validator.run import dataset_registry, row_counts
 from validator.run.row_counts import Rows
@@ -34,6 +35,7 @@ class UserData:
     form: InferredEntry
     notes: tuple[str, ...]
     count_rows: Callable[[], Rows]
+    media_dir: Path | None = None
 
     def __str__(self) -> str:
         return str(self.path)
@@ -92,7 +94,8 @@ def describe_user_data(path: Path, name: str | None, rows: Sequence[Row], count_
     inferred = infer_user_entry(path, rows)
     if why := first_fatal_row(inferred.attr, inferred.stage, rows):
         raise RecipeError(f"`{path}`: {why}; write all rows in one form, or take it out")
-    return UserData(path, name or _dataset_name(path.stem), inferred, tuple(recipe_notes(inferred, rows)), count_rows)
+    notes, media_dir = tuple(recipe_notes(inferred, rows)), media_dir_of_rows(inferred.attr, rows, path)
+    return UserData(path, name or _dataset_name(path.stem), inferred, notes, count_rows, media_dir)
 
 
 def infer_user_entry(path: Path, rows: Sequence[Row]) -> InferredEntry:
