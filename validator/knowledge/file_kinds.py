@@ -20,6 +20,8 @@ from validator.recipe.safe_read import read_bytes
 RECIPE, DEEPSPEED, ACCELERATE, REGISTRY, UNKNOWN = "recipe", "deepspeed", "accelerate", "registry", "unknown"
 _ROWS = "rows"
 _JUDGED = (RECIPE, DEEPSPEED, ACCELERATE, REGISTRY)
+_LABELS, _MIN_LABELS = "labels", 5
+_WORDS_AS_VALUES = ("true", "false", "yes", "no", "on", "off", "null", "none", "auto", "inf", "nan")
 _MIN_SURE_KEYS = 3
 _MAX_SEARCHED = 1 << 16  # characters in which the texts of the table are looked for
 _MAX_TRAINED = 200  # characters of a path that a script trains with
@@ -69,7 +71,7 @@ def kind_of_file(path: str) -> FileKind:
         return FileKind(UNKNOWN)
     kind, row = kind_of_text(text), _row(REGISTRY)
     if kind.name in (UNKNOWN, _ROWS) and Path(path).name == row["file"]:
-        words = "|".join(row["words"])
+        words = "|".join(row["source"] if kind.name == _ROWS else [*row["source"], *row["also"]])
         if not text.strip() or re.search(rf"\b(?:{words})[\"']? *:", text[:_MAX_SEARCHED]):
             return FileKind(REGISTRY, row["is"])
     return kind
@@ -82,6 +84,8 @@ def kind_of_text(text: str) -> FileKind:
     keys = _meant_keys(outline)
     for name in _kind_names():
         row = _row(name)  # parsed only now: most files are told by the first rows
+        if name == _LABELS and _is_labels(outline):
+            return _kind_with_advice(name, row, head)
         if name == RECIPE and (_is_surely_recipe(keys) or find_header_block(text)):
             return FileKind(RECIPE, row["is"])
         if name == REGISTRY and _is_registry(outline):
@@ -167,10 +171,25 @@ def _is_surely_recipe(keys: frozenset[str]) -> bool:
 
 def _is_likely_recipe(keys: frozenset[str]) -> bool:
     """True if a file holds keys that LLaMA-Factory alone reads, and most of its keys are LLaMA-Factory's."""
-    if not (keys & {*_row(RECIPE)["own"]} or keys >= {"model_name_or_path", "dataset"}):
+    row = _row(RECIPE)
+    own = keys & {*row["own"]} if "model_name_or_path" in keys else keys & ({*row["own"]} - {*row["shared"]})
+    if not (own or keys >= {"model_name_or_path", "dataset"}):
         return False
     known = tables.json_table("arguments")["arguments"]
     return 2 * sum(key in known for key in keys) >= len(keys)
+
+
+def _is_labels(outline: Outline) -> bool:
+    """True if most keys of LLaMA-Factory that take a number or a truth have words instead, such as `learning_rate: "The
+    learning rate"`."""
+    arguments = tables.json_table("arguments")["arguments"]
+    typed = [
+        value.strip("\"' ")
+        for key, value in outline.keys.items()
+        if key in arguments and {*arguments[key]["type"].split("|")} <= {"int", "float", "bool"}
+    ]
+    words = [value for value in typed if re.match(r"[^\W\d_]", value) and value.lower() not in _WORDS_AS_VALUES]
+    return len(words) >= _MIN_LABELS and 2 * len(words) > len(typed)
 
 
 def _is_registry(outline: Outline) -> bool:

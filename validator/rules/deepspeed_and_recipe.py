@@ -342,7 +342,8 @@ def router_adapted_in_ddp(run: RunSettings, model: Model) -> Findings:
     Fix: name the layers in `lora_target` without `gate`, or use ZeRO-2.
     """
     targets = {target.rpartition(".")[2] for target in run.args.words("lora_target")}
-    routed = model.family.router == "linear" and {"all", "gate"} & targets
+    other_class = run.args.flag("trust_remote_code") or run.args.flag("use_kt")  # whose router may be no linear layer
+    routed = model.family.router == "linear" and {"all", "gate"} & targets and not other_class
     if routed and run.task.method == "lora" and run.task.trains and run.ddp_needs_all_gradients:
         found = "`lora_target` adapts the router (`gate`), whose adapter gets no gradient, which DDP refuses"
         yield "lora_target", f"{found}; name the other layers in `lora_target`, or use ZeRO-2"

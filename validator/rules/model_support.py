@@ -16,16 +16,17 @@ from validator.run.settings import RunSettings
 def remote_code_not_trusted(run: RunSettings, model: Model) -> Findings:
     """The model comes with its own code, and the recipe does not allow it.
 
-    Why: transformers has no class for the model; the tokenizer fails to load, on every rank.
+    Why: transformers has no class for the model; the tokenizer fails to load, on every rank. Chat and export, which run
+    at a terminal, ask there.
     Source: transformers/dynamic_module_utils.py:resolve_trust_remote_code
     Fix: `trust_remote_code: true`, after reading the code in the model's repository.
     """
-    if model.remote_code and not run.args.flag("trust_remote_code"):
+    if model.remote_code and not run.args.flag("trust_remote_code") and not run.task.is_for_other_command:
         yield "model_name_or_path", f"{model.name} needs its own model code; set `trust_remote_code: true`"
 
 
 @rule("TRA902", ERROR, about=subjects.model, since="transformers 5.0.0")
-def remote_code_outdated(_run: RunSettings, model: Model) -> Findings:
+def remote_code_outdated(run: RunSettings, model: Model) -> Findings:
     """The model's own code does not train with transformers 5.
 
     Why: the code of the first Qwen calls a method that transformers 5 has removed from its models (`get_head_mask`); it
@@ -34,7 +35,7 @@ def remote_code_outdated(_run: RunSettings, model: Model) -> Findings:
     Source: transformers/modeling_utils.py:ModuleUtilsMixin
     Fix: a Qwen1.5 model, or MiniMax-Text-01-hf, which have the same shapes and need no code of their own.
     """
-    if model.remote_code and model.family.successor:
+    if model.remote_code and model.family.successor and not run.task.is_for_other_command:
         newer = model.name.replace(*model.family.successor)
         found = f"the code of {model.name} does not train with transformers 5"
         yield "model_name_or_path", f"{found}; write `model_name_or_path: {newer}`"
