@@ -64,7 +64,7 @@ def test_a_recipe_for_another_machine_is_not_held_against_this_one(monkeypatch: 
     assert not lines["main memory"]["wanted"]
     assert [lines[name]["state"] for name in ("torch_npu", "CANN")] == ["error", "error"]
     text = doctor(str(ROOT / "recipes" / "qwen32b-910b-lora.yaml")).output
-    assert "\nnot looked at, as the run is for another machine: devices, driver" in text
+    assert "\nnot looked at, as this is another machine: devices, driver" in text
     monkeypatch.setenv("PATH", str(RECORDED / "npu-smi-8x910b2"))
     assert "not looked at" not in doctor(str(ROOT / "recipes" / "qwen32b-910b-lora.yaml")).output
 

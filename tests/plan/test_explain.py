@@ -70,6 +70,22 @@ def test_the_fixed_shape() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("machine", "settings", "packages"),
+    [
+        ("8xascend-910b-64g", "deepspeed: deepspeed/ds_z3.json", ["torch-npu", "deepspeed<=0.18.4"]),
+        ("8xa100-80g", "deepspeed: deepspeed/ds_z3.json", ["deepspeed<=0.18.4"]),
+        ("8xa100-80g", "predict_with_generate: true", ["jieba", "nltk", "rouge-chinese"]),
+        ("8xa100-80g", "bf16: true", []),
+    ],
+)
+def test_what_a_run_needs_is_listed(machine: str, settings: str, packages: list[str]) -> None:
+    text = "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\ndo_train: true\nfinetuning_type: lora\n"
+    run = resolve(parse_recipe("x.yaml", f"{text}{settings}\n"), machine)
+    explanation = advise_explanation.explain(run)
+    assert [each.requirement for each in explanation.packages] == packages
+
+
 def test_numbers_are_the_jobs_own_in_gib() -> None:
     one = resolved(HEAD + BODY)
     explanation = advise_explanation.explain(one)

@@ -20,7 +20,7 @@ from validator.run.assumptions import verdict_assumptions
 from validator.run.data_sources import RowSource
 from validator.run.launch_command import Launch
 from validator.run.named_paths import path_overrides
-from validator.run.needed_packages import needed_packages, pip_requirement
+from validator.run.needed_packages import NEVER, needed_packages, pip_requirement
 from validator.run.prediction import predict
 from validator.run.recipe_arguments import Cost
 from validator.run.sample_counts import sample_counts
@@ -351,8 +351,15 @@ def explain(
         older=changes.memory_on_older_release(run),
         simulated=prediction.is_simulated,
         simulation=simulation,
-        packages=[PackageToInstall(pip_requirement(each, run), each.why, each.dies) for each in needed_packages(run)],
+        packages=list(_packages_to_install(run)),
     )
+
+
+def _packages_to_install(run: RunSettings) -> Iterator[PackageToInstall]:
+    """Yield what the devices need of Python's packages beside torch, and what the settings ask for."""
+    if run.machine and not run.on_cpu and run.machine.device.vendor == "ascend":
+        yield PackageToInstall("torch-npu", f"the device {run.machine.device.id}", NEVER)
+    yield from (PackageToInstall(pip_requirement(each, run), each.why, each.dies) for each in needed_packages(run))
 
 
 def _ignored_keys(run: RunSettings, diagnostics: Sequence[Diagnostic]) -> list[str]:

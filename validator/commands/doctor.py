@@ -54,7 +54,7 @@ def format_diagnosis(diagnosis: Diagnosis) -> str:
     lines = [_diagnosis_line(line, width) for line in diagnosis.lines]
     if diagnosis.not_looked_at:
         unseen = ", ".join(diagnosis.not_looked_at)
-        lines.append(f"not looked at, as the run is for another machine: {unseen}; doctor there looks at them")
+        lines.append(f"not looked at, as this is another machine: {unseen}; doctor there looks at them")
     return escaping.escape_lines(wrap_lines([*lines, summary], terminal_width(), _STATE_WIDTH + width + 4))
 
 

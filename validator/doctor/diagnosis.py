@@ -94,7 +94,7 @@ def _is_for_another_machine(context: CheckContext) -> bool:
 class Diagnosis:
     """The results of all checks on the node `host`. `recipe` is the path of the recipe and `machine` the machine of its
     run; both are None if doctor has no recipe. `errors` and `warnings` count the lines of these states.
-    `not_looked_at`: what cannot be seen from here, as the run is for another machine."""
+    `not_looked_at`: what cannot be seen from here, as the devices are of another machine."""
 
     host: str
     recipe: str | None
