@@ -24,7 +24,8 @@ NAME = "qwen3-4b-2507-4090x1-lora"
 PLAN = ["method", "speed", "device_gib", "headroom_gib", "host_gib", "zero", "micro_batch", "accumulation",
         "effective_batch", "learning_rate", "epochs", "cutoff_len", "samples", "set", "gives_up",
         "nearest", "hours", "device_hours", "bottleneck", "money", "by_length", "steps", "assumes"]  # fmt: skip
-WHOLE = ["model", "machine", "samples", "plans", "choices", "reasons", "upgrades", "tight", "notes", "scale"]
+WHOLE = ["model", "machine", "samples", "plans", "choices", "reasons", "upgrades", "tight", "notes", "scale",
+         "machines"]  # fmt: skip
 NEED = ["verdict", "device_gib", "host_gib"]
 
 

@@ -189,11 +189,11 @@ def test_the_rows_are_ordered_by_time_and_fit() -> None:
 
 
 def ranked(found: list[tuple[str, float]], methods: list[str]) -> list[str]:
-    """Methods in the order of their plans, of which each sample takes so many seconds."""
+    """Methods in the order of their plans, which take so many hours."""
     start = new_recipe.NewRecipe(models.find_model("qwen7b"), devices.parse_machine("1xa100-80g", 256.0), "lora")
     made = [plan.Plan(replace(start, method=method), "fast") for method, _ in found]
-    for each, (_, seconds) in zip(made, found, strict=True):
-        vars(each)["duration"] = seconds
+    for each, (_, hours) in zip(made, found, strict=True):
+        vars(each)["expected_time"] = hours
     return [each.draft.method for each in plan._rank_plans(made, methods)]
 
 
@@ -212,6 +212,28 @@ def test_the_soonest_comes_first_but_for_a_method_that_takes_about_as_long(
 ) -> None:
     methods = ["lora", "full", "qlora"]
     assert ranked(found, methods)[0] == ranked(found[::-1], methods)[0] == first
+
+
+def test_evaluations_and_checkpoints_count_when_plans_are_ordered() -> None:
+    found = plans("--model", "qwen3-14b", "--machine", "4xa100-40g", "--stage", "pt")
+    hours = [row["hours"]["expected"] for row in found["plans"]]
+    assert hours == sorted(hours)
+    assert not any("stands first" in note for note in found["notes"])
+
+
+def test_a_usual_method_that_stands_before_a_sooner_one_is_told() -> None:
+    found = plans("--model", "qwen3-8b", "--machine", "1xrtx-4090")
+    first, *rest = found["plans"]
+    assert first["method"] == "lora"
+    assert min(row["hours"]["expected"] for row in rest) < first["hours"]["expected"]
+    assert any(note.startswith("lora stands first, as the usual method: full is sooner by") for note in found["notes"])
+
+
+def test_device_hours_that_bring_more_on_more_devices_are_explained() -> None:
+    words = ("--model", "qwen2.5-72b", "--machine", "8x910b", "--method", "lora", "--scale", "--host-ram", "1024")
+    said = " ".join(run(*words).output.split())
+    assert max(row["efficiency"] or 0 for row in plans(*words)["scale"]) > 1
+    assert "above 100%: what 1xascend-910b-64g needs to hold the run slows each step there: weights fetched" in said
 
 
 def test_more_devices_finish_sooner_and_take_more_device_hours() -> None:
@@ -771,9 +793,10 @@ def test_wrong_usage_is_refused(words: tuple[str, ...], message: str) -> None:
 
 def test_without_a_machine_it_is_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    unseen = run("--model", "qwen7b").exception
-    assert isinstance(unseen, click.ClickException)
+    unseen = run().exception
+    assert isinstance(unseen, click.UsageError)
     assert "name the machine, such as `--machine 8xa100-80g`" in unseen.format_message()
+    assert "--machine auto" not in unseen.format_message()
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,7 @@ class Corpus:
         yield Question(
             "plan/scale/first", ("plan", "--machine", self.machines[0], "--model", self.models[0], "--scale")
         )
+        yield Question("plan/machines", ("plan", "--machines", "h100,4090,8x910b", "--model", self.models[0]))
         for number in range(ASKED):
             chance = Random(f"plan {number}")
             words: Words = ("plan", "--machine", chance.choice([*self.machines, "1x48g", "8x80g"]))

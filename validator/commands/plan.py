@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from validator.check import worker_pool
 from validator.commands import options
+from validator.errors import RecipeError
 from validator.escaping import shell_join
 from validator.knowledge import guidance
+from validator.knowledge.devices import Machine, parse_machine
+from validator.knowledge.models import find_model_by_any_name
 from validator.output import plan_text, written_files
-from validator.output.terminal import emit
+from validator.output.terminal import emit, print_lines
 from validator.plan import answer as planner
-from validator.plan import other_machines
+from validator.plan import other_machines, rented_machines
 from validator.plan.answer import Answer, matching_recipe
 from validator.plan.new_recipe import PLANNED_STAGES
 from validator.plan.plan_json import answer_rows
+from validator.plan.rented_machines import MachineOffer, OwnPrices, RentalQuestion
 from validator.recipe.atomic_write import require_new_file
 from validator.recipe.recipe_file import RECIPE_SUFFIXES
 from validator.recipe.safe_read import expand_home
@@ -47,6 +52,48 @@ def next_commands(answer: Answer, option_words: Sequence[str]) -> list[str]:
     return [shell_join(command) for command in commands]
 
 
+_WHY_NO_MACHINE = "why this machine is not planned for"
+
+
+def _machine_here_or_none(context: click.Context, parameter: click.Parameter, machine: str | None) -> str | None:
+    """Return the machine's name like `options.resolve_machine`. Without --machine and --machines, return the name of
+    this machine; None if it has no accelerator."""
+    if machine is not None or context.params.get("machines") or context.resilient_parsing:
+        return options.resolve_machine(context, parameter, machine)
+    try:
+        return options.resolve_machine(context, parameter, options.AUTO_MACHINE)
+    except options.NoAcceleratorError as err:
+        context.meta[_WHY_NO_MACHINE] = err.message.removeprefix(f"--machine {options.AUTO_MACHINE}: ")
+        return None
+
+
+def _require_known_machines(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+    """Return the value of --machines unchanged. Raises click.UsageError if it names a machine that is not known."""
+    if text is not None:
+        try:
+            rented_machines.machines_to_compare(text)
+        except RecipeError as err:
+            raise click.UsageError(str(err)) from None
+    return text
+
+
+def _read_own_prices(_context: click.Context, _parameter: click.Parameter, text: str | None) -> OwnPrices | None:
+    """Return the prices that --price gives. Raises click.UsageError if it is neither a price nor a file of prices."""
+    try:
+        return rented_machines.read_own_prices(text) if text is not None else None
+    except RecipeError as err:
+        raise click.UsageError(str(err)) from None
+
+
+def _compare_machines(question: RentalQuestion, names: Sequence[str]) -> list[MachineOffer]:
+    """Return what each of the machines offers, cheapest first. If nothing fits one server, two and four are
+    compared, too."""
+    offers = worker_pool.map_in_processes(question.offer, names)
+    if not any(offer.fits for offer in offers):
+        offers += worker_pool.map_in_processes(question.offer, rented_machines.several_servers(names))
+    return rented_machines.order_offers(offers, question.prices)
+
+
 # Simulations beside the first two: each takes about two seconds, and most plans need fewer.
 _MAX_FURTHER_SIMULATIONS = 22
 
@@ -64,8 +111,12 @@ def _require_new_recipe(context: click.Context, _parameter: click.Parameter, fil
 
 
 @click.command("plan")
+@click.option("--machine", metavar="M", callback=_machine_here_or_none, help=options.MACHINE_HELP)
 @click.option(
-    "--machine", metavar="M", default=options.AUTO_MACHINE, callback=options.resolve_machine, help=options.MACHINE_HELP
+    "--machines",
+    metavar="LIST",
+    callback=_require_known_machines,
+    help="Compare what training costs on these: all, or such as h100,2xa100,4090.",
 )
 @click.option(
     "--model",
@@ -92,7 +143,12 @@ def _require_new_recipe(context: click.Context, _parameter: click.Parameter, fil
 )
 @options.HOST_RAM_OPTION
 @options.NETWORK_OPTION
-@options.PRICE_OPTION
+@click.option(
+    "--price",
+    metavar="P",
+    callback=_read_own_prices,
+    help="Of a device and hour, such as '1.99 USD', or a file with lines such as `h100: 1.99 USD`.",
+)
 @click.option("--scale", "scaled", is_flag=True, help="Also on 1, 2, 4, 8 … devices: hours and device hours of each.")
 @click.option("--fsdp", is_flag=True, help="Shard with FSDP instead of ZeRO.")
 @options.SIMULATE_OPTION
@@ -101,7 +157,8 @@ def _require_new_recipe(context: click.Context, _parameter: click.Parameter, fil
 @click.pass_context
 def command(
     context: click.Context,
-    machine: str,
+    machine: str | None,
+    machines: str | None,
     model: str | None,
     samples: int | None,
     method: str | None,
@@ -110,7 +167,7 @@ def command(
     cutoff_len: int | None,
     host_ram: float | None,
     network: str | None,
-    price: str | None,
+    price: OwnPrices | None,
     scaled: bool,
     fsdp: bool,
     simulate: bool,
@@ -122,23 +179,37 @@ def command(
     \b
     lmf-recipes plan --machine 2xrtx-4090                      which models?
     lmf-recipes plan --machine 2xrtx-4090 --model qwen3-8b     how?
+    lmf-recipes plan --machines all --model qwen3-8b           which machine to rent?
     lmf-recipes plan … --write mine.yaml                       the first as a recipe
 
     Hours are those of the samples that there are, else of the recommended number, from low to high: of 22 public runs
-    15 took as long. The soonest comes first. Without rates of the device, ways that add less work to a step come first.
+    15 took as long. The soonest comes first, but a method that is sooner by less than a quarter stays behind lora (in
+    stage pt behind full). Without rates of the device, ways that add less work to a step come first. Prices of
+    --machines are dated public list prices.
     """
-    of_one = {"--fsdp": fsdp, "--scale": scaled, "--simulate": simulate}
-    if model is None and (asked := next((option for option, given in of_one.items() if given), None)):
-        raise click.UsageError(f"{asked} is for one model; give --model")
+    machines = _machines_to_compare(context)
     if samples and data:
         found = f"{data.counted} {plural(data.rows, 'row')}"
         raise click.UsageError(f"`{data}` holds {found}, and with --data the plan is for these; leave out --samples")
     stage, samples = planner.stage_and_samples(stage, samples, data)
     made_for = None if model and data else samples  # beside data of one's own the header says how many are recommended
+    offers: Sequence[MachineOffer] = ()
+    if model and machines:
+        offers = _compare_machines(
+            RentalQuestion(
+                find_model_by_any_name(model), made_for, host_ram, cutoff_len, method, stage,
+                data.registry if data else None, network, price,
+            ),
+            rented_machines.machines_to_compare(machines),
+        )  # fmt: skip
+        machine = _go_on_with(context, offers)
+    text = str(machine)
+    unit_price = rented_machines.rental_price(parse_machine(text).device.id, price) if offers or price else None
     with options.open_session(simulate, _MAX_FURTHER_SIMULATIONS) as session:
         answer = planner.find_answer(
-            model, machine, made_for, host_ram, cutoff_len, method, stage, fsdp, data.registry if data else None,
-            network, price, partial(simulations_of_plan, session=session) if session else None,
+            model, text, made_for, host_ram, cutoff_len, method, stage, fsdp, data.registry if data else None,
+            network, str(unit_price) if unit_price else None,
+            partial(simulations_of_plan, session=session) if session else None,
         )  # fmt: skip
         answer = replace(answer, samples=samples)
         if scaled and answer.best:
@@ -147,7 +218,7 @@ def command(
             )
         if data and answer.best:
             data.require_media(answer.best.draft.run)
-        shown = answer_rows(answer)
+        shown = answer_rows(answer, offers)
         options_given = _given_options(context, simulated=answer.planned is not None)
         following = () if write or form == "json" else next_commands(answer, options_given)
         emit(shown, form, lambda rows: plan_text.format_plan(rows, following))
@@ -157,6 +228,44 @@ def command(
             )
             click.echo(written, nl=False, err=form == "json")
     sys.exit(0 if answer.best else 1)
+
+
+def _machines_to_compare(context: click.Context) -> str | None:
+    """Return the machines to compare; None to plan for one machine. Without any machine, named or here, all machines
+    are compared. Raises click.UsageError for options that do not go together."""
+    given = context.params
+    if given["model"] is None:
+        of_one = (f"--{name}" for name in ("machines", "fsdp", "scaled", "simulate") if given[name])
+        if asked := next(of_one, None):
+            raise click.UsageError(f"{asked.replace('scaled', 'scale')} is for one model; give --model")
+        if given["machine"] is None:
+            hint = "to compare machines, name a model, such as `--model qwen3-8b`"
+            raise click.UsageError(f"{context.meta[_WHY_NO_MACHINE]}; {hint}")
+    if given["machines"] and given["machine"]:
+        raise click.UsageError("--machine plans for one machine, --machines compares several; give one of them")
+    if given["machine"]:
+        return None
+    of_one = (f"--{name}" for name in ("fsdp", "scaled", "simulate", "write") if given[name])
+    if asked := next(of_one, None):
+        raise click.UsageError(f"{asked.replace('scaled', 'scale')} is for one machine; give --machine")
+    if not given["machines"]:
+        print_lines(f"{context.meta[_WHY_NO_MACHINE]}; without one, all known machines are compared", err=True)
+    return given["machines"] or rented_machines.ALL_MACHINES
+
+
+def _go_on_with(context: click.Context, offers: Sequence[MachineOffer]) -> str:
+    """Return the first of the compared machines, on which the answer goes on, and make it an option of this call. If
+    nothing fits, return the machine with the most memory."""
+    first, own = offers[0], context.params["price"]
+    if not first.fits:
+        return max((parse_machine(each.machine) for each in offers), key=_total_memory).__str__()
+    price = str(first.price) if first.price and not (own and own.of_device) else own
+    context.params.update(machine=first.machine, machines=None, price=price)
+    return first.machine
+
+
+def _total_memory(machine: Machine) -> float:
+    return machine.world * (machine.device.usable_gib or 0.0)
 
 
 def _given_options(context: click.Context, simulated: bool) -> list[str]:

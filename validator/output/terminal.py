@@ -10,7 +10,7 @@ import click
 
 from validator import escaping
 from validator.output.json_output import JsonResult, format_json
-from validator.wrapping import terminal_width, wrap_lines
+from validator.wrapping import terminal_width, wrap_line, wrap_lines
 
 _MAX_BAR_WIDTH, _MIN_BAR_WIDTH = 44, 10  # cells of the longest bar
 _BESIDE_BAR = 37  # columns, of the name and the figure before a bar and of a mark behind it
@@ -32,6 +32,11 @@ def draw_bar(size: float, most: float) -> str:
 
 
 _COLUMN_GAP = "  "
+
+
+def wrap_to_terminal(line: str, indent: str = "") -> list[str]:
+    """Return the text broken between words into lines that fit the terminal."""
+    return wrap_line(indent + line, terminal_width(), 0 if indent else 2)
 
 
 def format_table(titles: Sequence[str], rows: Iterable[Sequence[object]], spare: Sequence[str] = ()) -> list[str]:

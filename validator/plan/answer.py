@@ -101,18 +101,59 @@ def find_answer(
     place of DeepSpeed. `own`: the user's own data. `network`: the network between nodes. `price`: the price of one
     device per hour. `simulations`: finds simulations for a model type that the formulas do not know. Raises RecipeError
     for an unknown name, or if `length` would cut the images of the user's data."""
-    target = _read_machine(machine, host_ram_gib)._replace(network=network, price=price)
+    target = read_machine(machine, host_ram_gib)._replace(network=network, price=price)
     if model is None:
         chosen = base_model.choose_models(target, samples, length, [method] if method else ADAPTER_METHODS, stage, own)
         return Answer(None, target, samples, choices=chosen, stage=stage)
     found_model, planned = _find_model(model, simulations)
-    methods = [method] if method else guidance.methods_with_rates(METHODS_BY_STAGE.get(stage, PLANNED_METHODS), stage)
+    methods = _methods_to_plan(method, stage)
     if fsdp:
         _require_fsdp_support(found_model, target, methods)
+    start, lengths = _first_recipe(found_model, target, methods[0], length, samples, stage, own, fsdp)
+    if planned:
+        planned.count(first_to_simulate(replace(start, method=each)).run for each in methods)
+        start = replace(start, model=planned.model, planned=planned)
+    left_out = () if method else [each for each in PLANNED_METHODS if each not in methods]
+    unanswered = Answer(start.model, target, samples, stage=stage, methods_without_rates=left_out, planned=planned)
+    return _answer_for_model(unanswered, start, methods, lengths)
+
+
+def find_best_plan(
+    model: Model,
+    machine: Machine,
+    samples: int | None,
+    length: int | None,
+    method: str | None,
+    stage: str,
+    own: Registry | None,
+) -> Plan | None:
+    """Return the first plan that `find_answer` finds for this model and machine, without the reasons if there is
+    none."""
+    methods = _methods_to_plan(method, stage)
+    start, lengths = _first_recipe(model, machine, methods[0], length, samples, stage, own)
+    return next(iter(find_plans(start, methods, lengths)), None)
+
+
+def _methods_to_plan(method: str | None, stage: str) -> Sequence[str]:
+    return [method] if method else guidance.methods_with_rates(METHODS_BY_STAGE.get(stage, PLANNED_METHODS), stage)
+
+
+def _first_recipe(
+    model: Model,
+    target: Machine,
+    method: str,
+    length: int | None,
+    samples: int | None,
+    stage: str,
+    own: Registry | None,
+    fsdp: bool = False,
+) -> tuple[NewRecipe, Sequence[int]]:
+    """Return the recipe with which the search begins, and the sample lengths to try. Raises RecipeError if `length`
+    would cut the images of the user's data."""
     start = NewRecipe(
-        found_model,
+        model,
         target,
-        methods[0],
+        method,
         "fsdp" if fsdp else None,
         length=length or USUAL_LENGTHS[0],
         samples=samples,
@@ -125,13 +166,7 @@ def find_answer(
         )
         raise RecipeError(f"{image_message}; give --cutoff-len {start.length_with_images}, or leave it out")
     lengths = [length] if length else lengths_to_try(start)
-    start = replace(start, length=lengths[0])
-    if planned:
-        planned.count(first_to_simulate(replace(start, method=each)).run for each in methods)
-        start = replace(start, model=planned.model, planned=planned)
-    left_out = () if method else [each for each in PLANNED_METHODS if each not in methods]
-    unanswered = Answer(start.model, target, samples, stage=stage, methods_without_rates=left_out, planned=planned)
-    return _answer_for_model(unanswered, start, methods, lengths)
+    return replace(start, length=lengths[0]), lengths
 
 
 def _find_model(name: str, simulations: FindSimulations | None) -> tuple[Model, PlanSimulations | None]:
@@ -219,7 +254,9 @@ def write_best_plan(best: Plan | None, path: Path, own: UserData | None = None) 
     return install_recipe(path, recipe_text.render_recipe(draft), draft.run.args.values, own)
 
 
-def _read_machine(text: str, host_ram_gib: float | None) -> Machine:
+def read_machine(text: str, host_ram_gib: float | None) -> Machine:
+    """Return the machine that a text describes, with the host memory of a usual server if `host_ram_gib` is None.
+    Raises RecipeError if no machine is described, or if nothing is known of its device's memory."""
     target = devices.parse_machine(text, host_ram_gib)
     if target.device.usable_gib is None:
         raise RecipeError(

@@ -169,7 +169,7 @@ def plans_by_device_count(best: NewRecipe, own_ram: bool) -> Sequence[tuple[Mach
         if not own_ram:
             machine = machine._replace(host_ram_gib=usual_host_ram(machine) or start.machine.host_ram_gib)
         plans = find_plans(replace(start, machine=machine), [start.method], [start.length])
-        compared.append((machine, min(plans, key=lambda plan: plan.duration, default=None)))
+        compared.append((machine, min(plans, key=lambda plan: plan.expected_time, default=None)))
     return compared
 
 

@@ -16,7 +16,8 @@ from validator.plan import base_model
 from validator.plan.answer import Answer, nearest_recipe
 from validator.plan.new_recipe import NewRecipe
 from validator.plan.other_machines import Upgrade
-from validator.plan.search import USUAL_LENGTHS, Plan
+from validator.plan.rented_machines import MachineOffer
+from validator.plan.search import ABOUT_EQUAL_RATIO, USUAL_LENGTHS, Plan
 from validator.run.assumptions import verdict_assumptions
 from validator.run.recipe_arguments import Cost
 from validator.run.simulated import PlanSimulations
@@ -40,6 +41,7 @@ def answer_notes(answer: Answer) -> Iterator[str]:
     yield from _machine_notes(answer.machine)
     if answer.best and answer.best.pace:
         yield from (f"times are for {each}" for each in answer.best.pace.assumed)
+    yield from _order_notes(answer.plans)
     if answer.planned:
         yield from _simulation_notes(answer, answer.planned)
     if answer.methods_without_rates:
@@ -52,6 +54,15 @@ def answer_notes(answer: Answer) -> Iterator[str]:
     if answer.best:
         yield from _template_notes(answer.best.draft)
         yield from _sample_notes(answer.best.draft, answer.samples)
+
+
+def _order_notes(plans: Sequence[Plan]) -> Iterator[str]:
+    """Yield why the first plan is not the soonest one, if it is not."""
+    sooner = [plan for plan in plans[1:] if plan.hours and plan.expected_time < plans[0].expected_time]
+    if sooner:
+        methods = ", ".join(dict.fromkeys(plan.draft.method for plan in sooner))
+        error = f"less than {ABOUT_EQUAL_RATIO - 1:.0%}, which is within the error of the times"
+        yield f"{plans[0].draft.method} stands first, as the usual method: {methods} is sooner by {error}"
 
 
 def _machine_notes(machine: Machine) -> Iterator[str]:
@@ -190,7 +201,8 @@ class PlanRow:
 @dataclass(frozen=True)
 class ScaleRow:
     """The same training on another number of devices. `efficiency`: device hours on the smallest number of devices that
-    suffices, divided by the device hours on this number; None if no run fits or the time is not known."""
+    suffices, divided by the device hours on this number; None if no run fits or the time is not known. It is above 1 if
+    the run on the smallest number gives up more (`gives_up`) or has a smaller micro batch."""
 
     machine: str
     devices: int
@@ -200,6 +212,7 @@ class ScaleRow:
     device_hours: float | None
     efficiency: float | None
     money: Cost | None
+    gives_up: str
 
 
 @dataclass(frozen=True)
@@ -244,7 +257,8 @@ class AnswerRows:
     """The complete answer. At most one of `plans`, `choices` and `reasons` has entries. `upgrades`: changes of machine
     or request that would help if nothing fits; if `reasons` has entries, the only such change is another method.
     `tight`: a run that fits without margin, if no run fits with a margin. `scale`: the same training on other numbers
-    of devices, if the user asked for it."""
+    of devices, if the user asked for it. `machines`: the machines that the user asked to compare, cheapest first; the
+    other fields are about the first of them."""
 
     model: str | None
     machine: MachineRow
@@ -256,10 +270,12 @@ class AnswerRows:
     tight: TightRow | None
     notes: Sequence[str]
     scale: Sequence[ScaleRow]
+    machines: Sequence[MachineOffer]
 
 
-def answer_rows(answer: Answer) -> AnswerRows:
-    """Return the answer as rows to print, with GiB rounded to 0.1."""
+def answer_rows(answer: Answer, machines: Sequence[MachineOffer] = ()) -> AnswerRows:
+    """Return the answer as rows to print, with GiB rounded to 0.1. `machines`: the compared machines, if the answer is
+    about the first of several."""
     machine = answer.machine
     return AnswerRows(
         model=answer.model.name if answer.model else None,
@@ -275,6 +291,7 @@ def answer_rows(answer: Answer) -> AnswerRows:
         tight=_tight_row(answer.tight) if answer.tight else None,
         notes=[*answer_notes(answer)],
         scale=[*_scale_rows(answer.scale)],
+        machines=machines,
     )
 
 
@@ -323,9 +340,17 @@ def _scale_rows(scale: Sequence[tuple[Machine, Plan | None]]) -> Iterator[ScaleR
         hours = _rounded_hours(plan) if plan else None
         spent = hours.expected * machine.world if hours else None
         fewest = fewest or spent
-        yield ScaleRow(str(machine), machine.world, plan.draft.sharding if plan else None,
-                       plan.draft.micro_batch if plan else None, hours, spent and four_digits(spent),
-                       fewest / spent if fewest and spent else None, _rounded_cost(plan) if plan else None)  # fmt: skip
+        yield ScaleRow(
+            machine=str(machine),
+            devices=machine.world,
+            zero=plan.draft.sharding if plan else None,
+            micro_batch=plan.draft.micro_batch if plan else None,
+            hours=hours,
+            device_hours=spent and four_digits(spent),
+            efficiency=fewest / spent if fewest and spent else None,
+            money=_rounded_cost(plan) if plan else None,
+            gives_up=", ".join(_what_is_given_up(plan)) if plan else "",
+        )
 
 
 def _what_is_given_up(plan: Plan) -> Iterator[str]:

@@ -44,7 +44,7 @@ _OVERHEAD_TERMS = (
     TimeTerm.DATA_LOADING,
 )
 # Plans whose times differ by a smaller factor count as equally fast: the time model does not tell them apart.
-_ABOUT_EQUAL_RATIO = 1.25
+ABOUT_EQUAL_RATIO = 1.25
 _ONE_TENTH = 0.1
 # Shares of a run from one checkpoint to the next.
 _SAVE_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
@@ -109,10 +109,16 @@ class Plan:
         draft = self.draft
         return (seconds_per_sample(draft.run, draft.lengths) or 0.0) * float(draft.rates["epochs"]["default"])
 
+    @cached_property
+    def expected_time(self) -> float:
+        """Expected hours of the whole run, evaluations and checkpoints included, to order runs on the same samples;
+        `duration` if hours are not known."""
+        return self.hours.expected if self.hours else self.duration
+
     def is_clearly_sooner(self, other: Plan) -> bool:
         """True if this plan finishes the same samples sooner than the other plan, by more than the error of the
         predicted times."""
-        return _ABOUT_EQUAL_RATIO * self.duration < other.duration
+        return ABOUT_EQUAL_RATIO * self.duration < other.duration
 
     @property
     def overhead_doublings(self) -> int:
@@ -148,15 +154,15 @@ def find_plans(start: NewRecipe, methods: Sequence[str], lengths: Sequence[int])
 
 
 def _rank_plans(plans: Sequence[Plan], methods: Sequence[str]) -> list[Plan]:
-    """Return the plans, the shortest duration first. The best plan with the first of the `methods` leads if it takes
-    about as long as the fastest plan."""
+    """Return the plans, the soonest first. The best plan with the first of the `methods` leads if it takes about as
+    long as the soonest plan."""
 
     def order(plan: Plan) -> tuple[float, int, int]:
-        return plan.duration, SPEED_CLASSES.index(plan.speed), methods.index(plan.draft.method)
+        return plan.expected_time, SPEED_CLASSES.index(plan.speed), methods.index(plan.draft.method)
 
     soonest, *_ = ordered = sorted(plans, key=order)
     preferred = next((plan for plan in ordered if plan.draft.method == methods[0]), soonest)
-    alike = order(preferred)[:2] <= (_ABOUT_EQUAL_RATIO * soonest.duration, SPEED_CLASSES.index(soonest.speed))
+    alike = order(preferred)[:2] <= (ABOUT_EQUAL_RATIO * soonest.expected_time, SPEED_CLASSES.index(soonest.speed))
     return sorted(ordered, key=lambda plan: plan is not preferred) if alike else ordered
 
 
@@ -209,7 +215,7 @@ def first_plan(start: NewRecipe, methods: Sequence[str]) -> Plan | None:
         plans += _fastest_plans(replace(start, method=method), "fast")
         if any(plan.speed == "fast" for plan in plans):
             break
-    return min(plans, key=lambda plan: (plan.duration, SPEED_CLASSES.index(plan.speed)), default=None)
+    return min(plans, key=lambda plan: (plan.expected_time, SPEED_CLASSES.index(plan.speed)), default=None)
 
 
 def _fastest_plans(start: NewRecipe, begin: str = "fastest") -> Iterator[Plan]:
