@@ -227,7 +227,11 @@ def test_the_short_form_says_the_verdict_and_what_it_rests_on() -> None:
     assert memory.startswith("  memory   mostly weights, 57% (")
     assert cost == "  cost     40 device hours; 80 USD (51 to 210); 20 kWh (10 to 60)"
     assert [line for line in shown if line.startswith("  change   `enable_liger_kernel: true`, ")]
-    assert shown[-1] == "run: lmf-recipes train recipes/x.yaml"
+    assert shown[-1].startswith("every term, all changes"), "each of two nodes has a command of its own"
+    one = replace(EXPLANATION, command=["FORCE_TORCHRUN=1 llamafactory-cli train recipes/x.yaml cutoff_len=1024"])
+    assert explain_summary.format_summary(one).endswith("\nrun: lmf-recipes train recipes/x.yaml cutoff_len=1024\n")
+    untimed = explain_summary.format_summary(replace(EXPLANATION, time=None, cost=None))
+    assert "\n  time     no rates of a100-80g are published; there, " in untimed
 
 
 @pytest.mark.parametrize("missing", ["machine", "model", "device_gib", "host_gib", "disk_gib", "time", "cost"])

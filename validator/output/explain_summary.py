@@ -16,6 +16,7 @@ from validator.output.explain_text import (
     head_lines,
     largest_memory_part,
     largest_time_term,
+    no_time_phrase,
     timed_samples_phrase,
     total_amounts,
 )
@@ -42,8 +43,9 @@ def format_summary(explanation: Explanation) -> str:
 
 
 def _start_lines(explanation: Explanation) -> Iterator[str]:
-    """Yield the command that starts the run, which is copied as a whole, if no error stands against it."""
-    for command in explanation.command[:1]:
+    """Yield the command that starts the run, which is copied as a whole, if no error stands against it and it is the
+    same on all machines."""
+    for command in explanation.command if len(explanation.command) == 1 else ():
         if words := command.partition("llamafactory-cli train ")[2]:
             yield f"run: lmf-recipes train {shell_join(words_as_typed(shlex.split(words)))}"
 
@@ -75,6 +77,8 @@ def _memory_rows(explanation: Explanation) -> Iterator[tuple[str, str]]:
 def _time_rows(explanation: Explanation) -> Iterator[tuple[str, str]]:
     time = explanation.time
     if time is None:
+        if unknown := no_time_phrase(explanation):
+            yield "time", unknown
         return
     step = format_duration(time.step_seconds.expected)
     headline = f"a step takes {step}, hours follow from `samples:` in the header block"

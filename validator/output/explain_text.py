@@ -236,9 +236,8 @@ def time_lines(explanation: Explanation) -> Iterator[str]:
     """Yield the lines on the time of a step and of the run. If the device has no published rates, the lines say that
     `calibrate` can measure its time. Yield nothing if no machine is named or the model is not known."""
     if not (time := explanation.time):
-        if explanation.machine and explanation.device_gib:
-            unknown = f"time: no rates of {explanation.machine.device} are published"
-            yield from ("", f"{unknown}; there, `lmf-recipes calibrate {shell_quote(explanation.path)}` measures them")
+        if unknown := no_time_phrase(explanation):
+            yield from ("", f"time: {unknown}")
         return
     yield ""
     yield _time_headline(time)
@@ -267,6 +266,15 @@ def time_lines(explanation: Explanation) -> Iterator[str]:
         yield f"  beside the steps: {', '.join(parts)}"
     if sums := [*total_amounts(explanation, time)]:
         yield f"  {'; '.join(sums)}"
+
+
+def no_time_phrase(explanation: Explanation) -> str:
+    """Return words that say why there is no time although machine and model are known, and how to get one; an empty
+    text if one of them is not known."""
+    if not explanation.machine or not explanation.device_gib:
+        return ""
+    measured = f"there, `lmf-recipes calibrate {shell_quote(explanation.path)}` measures them"
+    return f"no rates of {explanation.machine.device} are published; {measured}"
 
 
 def _step_term_lines(time: RunTime) -> Iterator[str]:

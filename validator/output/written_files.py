@@ -21,7 +21,8 @@ def format_installed_recipe(placed: InstalledRecipe, own: bool = False) -> str:
         )
     lines += [line for note in placed.notes for line in wrap_line(f"note: {note}", terminal_width())]
     if not own:
-        lines.append("your data: lmf-recipes data FILE --register NAME, then `dataset: NAME` in the recipe")
+        advice = "your data: lmf-recipes data FILE --register NAME, then `dataset: NAME` in the recipe"
+        lines += wrap_line(advice, terminal_width())
     cd = "" if _is_working_folder(placed.folder) else f"cd {quote_path(relative_to_cwd(placed.folder))} && "
     lines.append(f"run: {cd}lmf-recipes train {quote_path(placed.start)}")
     return escaping.escape_lines(lines)
