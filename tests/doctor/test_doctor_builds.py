@@ -151,6 +151,14 @@ def test_torch_for_a_machine_that_is_not_this_one(release: str, machine: str, ex
     assert lines.startswith(expected) if expected else not lines
 
 
+def test_a_torch_that_does_not_say_what_it_is_built_for(tmp_path: Path) -> None:
+    """As built from source, into a folder that is not found."""
+    run = resolve(parse_recipe("x.yaml", RECIPE), "8xa100-80g")
+    folders = site(tmp_path / "site", {"torch": "2.8.0"})
+    (tmp_path / "site/torch/version.py").unlink()
+    assert [*torch_build.check_torch(run, CheckContext(recipe_machine=run.machine, site_packages=folders))] == []
+
+
 NPU = {"torch": "2.7.1+cpu", "torch-npu": "2.7.1.post4"}
 
 

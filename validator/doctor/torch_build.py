@@ -24,11 +24,12 @@ _VERSION_LINE = re.compile(r"^(__version__|cuda|hip)\b[^=\n]*= '([^']*)'", re.MU
 
 class PackageBuild(NamedTuple):
     """The build of torch, or of a package that is compiled for torch, such as `2.8.0+cu128`. `cuda` and `hip` are the
-    releases of CUDA and ROCm that the build uses; empty if the build uses none."""
+    releases of CUDA and ROCm that the build uses; empty if the build uses none, or if its `is_known` is false."""
 
     release: str
     cuda: str
     hip: str
+    is_known: bool = True
 
 
 def read_build(packages: InstalledPackages, package: str) -> PackageBuild | None:
@@ -36,11 +37,12 @@ def read_build(packages: InstalledPackages, package: str) -> PackageBuild | None
     they are built for. Return None if the package is not installed."""
     if package not in packages.all_versions:
         return None
-    facts = dict(_VERSION_LINE.findall(packages.read_file(f"{package}/version.py")))
+    text = packages.read_file(f"{package}/version.py")
+    facts = dict(_VERSION_LINE.findall(text))
     release = facts.get("__version__", packages.all_versions[package])
     tag, rocm = re.search(r"\+cu(\d+)(\d)$", release), re.search(r"\+rocm([\d.]+)$", release)
     cuda = facts.get("cuda") or (f"{tag[1]}.{tag[2]}" if tag else "")
-    return PackageBuild(release, cuda, facts.get("hip") or (rocm[1] if rocm else ""))
+    return PackageBuild(release, cuda, facts.get("hip") or (rocm[1] if rocm else ""), bool(text))
 
 
 def vendor_of(run: RunSettings | None, context: CheckContext) -> str:
@@ -66,7 +68,7 @@ def check_torch(run: RunSettings | None, context: CheckContext) -> Iterator[Chec
     faults = [*_check_kind(torch, "nvidia" if driver else vendor), *_check_for_driver(torch, driver)]
     faults += [*_check_companions(torch, packages), *_check_bitsandbytes(torch, packages, run)]
     yield from faults
-    if not faults and (driver or vendor in _RUNTIMES):
+    if not faults and torch.is_known and (driver or vendor in _RUNTIMES):
         yield ok(f"torch {torch.release}{f' with driver {driver.release}' if driver else f', for {_kind(torch)}'}")
 
 
@@ -79,7 +81,7 @@ def _check_kind(torch: PackageBuild, vendor: str) -> Iterator[CheckResult]:
     """Yield an error if torch is built for other devices than the vendor's. The wheels of the package index are for
     CUDA, which AMD's devices do not run."""
     runtime, built = _RUNTIMES.get(vendor), _kind(torch)
-    if runtime and not built.startswith(runtime):
+    if runtime and torch.is_known and not built.startswith(runtime):
         alone = " alone" if built == "CPUs" else ""
         found = f"torch {torch.release} is built for {built}{alone}, and the devices are {_VENDORS[vendor]}"
         yield error(found, f"a build for {runtime}", _INSTALL_REMEDY)
