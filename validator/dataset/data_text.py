@@ -56,6 +56,8 @@ def schedule_sentences(report: DataReport) -> Iterator[str]:
         saves = f"{steps.saves:,} {plural(steps.saves, 'save')}"
         yield (f"steps: {steps.per_epoch:,} an epoch of batch {steps.batch}, {steps.total:,} in all "
                f"({steps.epochs:.3g} epochs), {steps.warmup:,} of warm-up, {saves}")  # fmt: skip
+        if steps.warmup >= max(steps.total, 2):
+            yield "  the warm-up does not end within the run, so the learning rate never reaches the recipe's value"
     if time := report.time:
         low, expected, high = (3600 * hours for hours in time.hours)
         yield (f"time: {format_duration_range(low, high)} on {time.machine}, {format_duration(expected)} expected, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from validator.rules.number_formats import fp32_weights_key
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule
+from validator.run.sample_counts import training_steps
 from validator.run.schedule import evaluation_interval
 from validator.run.settings import RunSettings
 
@@ -214,9 +215,9 @@ def evaluation_never_reached(run: RunSettings) -> Findings:
     Source: transformers/trainer_callback.py:DefaultFlowCallback.on_step_end
     Fix: a smaller `eval_steps`, or a share such as 0.1.
     """
-    every = evaluation_interval(run, run.steps)
-    if run.evaluation.strategy == "steps" and 0 < run.steps < every:
-        found = f"evaluation every {every} steps never happens in a run of {run.steps} steps"
+    total = training_steps(run) if run.evaluation.strategy == "steps" else None
+    if total and total.total < (every := evaluation_interval(run, total.total)):
+        found = f"evaluation every {every} steps never happens in a run of {total} steps"
         yield "eval_steps", f"{found}; set a smaller `eval_steps`, such as `eval_steps: 0.1` (a share)"
 
 

@@ -120,9 +120,6 @@ def _deepspeed_file_remedy(run: RunSettings, name: str) -> str:
     return near or "; write the path of a file that exists"
 
 
-_NOT_HERE = "is not in the working directory"
-
-
 @rule("PTH002", NOTE)
 def found_from_elsewhere(run: RunSettings) -> Findings:
     """A relative path leads to a file beside the recipe, and not, or to another one, from the working directory.
@@ -139,9 +136,9 @@ def found_from_elsewhere(run: RunSettings) -> Findings:
         wanted = Path(paths[key])
         folder = place.parents[len(wanted.parts) - 1]
         others = f" (and what `{'`, `'.join(list(places)[1:])}` names)" if len(places) > 1 else ""
-        is_here_too = safe_read.path_kind(Path.cwd() / wanted)
-        taken = f"is taken from `{folder}`, and the working directory has another" if is_here_too else _NOT_HERE
-        text = f"`{wanted}`{others} {taken}; start the run in `{folder}`"
+        taken = f"is taken from `{folder}`, and the working directory has another"
+        found_here = taken if safe_read.path_kind(Path.cwd() / wanted) else "is not in the working directory"
+        text = f"`{wanted}`{others} {found_here}; start the run in `{folder}`"
         yield key, text, _fix_from_working_directory(run, places)
 
 

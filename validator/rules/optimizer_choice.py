@@ -9,6 +9,7 @@ from validator.knowledge import releases
 from validator.knowledge.optimizers import OWN_OPTIMIZERS, optimizer_choice
 from validator.recipe.suggestions import unknown_name
 from validator.rules.rule import ERROR, WARNING, Findings, rename_key, rule
+from validator.run.sample_counts import training_steps
 from validator.run.schedule import WARMUP_SHARES_SINCE, warmup_steps
 from validator.run.settings import RunSettings
 
@@ -277,10 +278,12 @@ def warmup_never_ends(run: RunSettings) -> Findings:
     Source: transformers/training_args.py:TrainingArguments.get_warmup_steps
     Fix: 3 to 10 % of the steps, such as `warmup_ratio: 0.05`.
     """
-    key = "warmup_ratio" if run.args.is_set("warmup_ratio") else "warmup_steps"
-    steps = warmup_steps(run, run.steps) or 0
-    if 0 < run.steps <= steps and run.args.number(key) >= 1:
-        yield key, f"warm-up takes {steps:,} steps, but the run has only {run.steps:,}; write `warmup_ratio: 0.05`"
+    total = training_steps(run)
+    steps = warmup_steps(run, total.total) or 0 if total and run.task.trains else 0
+    if total and steps >= total.total and (steps > 1 or total.total > 1):
+        by_ratio = steps != int(run.args.number("warmup_steps"))
+        key = "warmup_ratio" if by_ratio and run.args.is_set("warmup_ratio") else "warmup_steps"
+        yield key, f"warm-up takes {steps:,} steps, but the run has only {total}; write `warmup_ratio: 0.05`"
 
 
 @rule("TRA417", WARNING)
