@@ -37,7 +37,8 @@ def test_rows_steps_and_faults_are_told(tmp_path: Path) -> None:
     assert told[1:] == [
         f"data: 1 row dropped: no answer: null, missing, or not text ({tmp_path}/rows.jsonl:22)",
         f"data: exact duplicates: 1 (4.5%), such as {tmp_path}/rows.jsonl:21 like {tmp_path}/rows.jsonl:4",
-        f"data: answers cut: 1 (4.5%), such as {tmp_path}/rows.jsonl:23",
+        f"data: answers cut: 1 (4.5%), such as {tmp_path}/rows.jsonl:23; "
+        "`cutoff_len: 3072` would cut at most one in 200",
     ]
 
 

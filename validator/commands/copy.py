@@ -8,7 +8,7 @@ import click
 
 from validator.catalogue import bundled_recipes, recipe_copy
 from validator.catalogue.recipe_copy import copy_recipe
-from validator.commands import options
+from validator.commands import options, preflight
 from validator.output import written_files
 
 if TYPE_CHECKING:
@@ -32,4 +32,6 @@ def command(name: str, dest: str, data: UserData | None) -> None:
     if file:
         click.echo(written_files.format_copied_file(recipe_copy.copy_deepspeed_file(file, dest)), nl=False)
     else:
-        click.echo(written_files.format_installed_recipe(copy_recipe(name, dest, data), own=data is not None), nl=False)
+        placed = copy_recipe(name, dest, data)
+        findings = preflight.data_findings(placed.recipe) if data else ()
+        click.echo(written_files.format_installed_recipe(placed, data is not None, findings), nl=False)

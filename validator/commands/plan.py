@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from validator.check import worker_pool
-from validator.commands import options
+from validator.commands import options, preflight
 from validator.errors import RecipeError
 from validator.escaping import shell_join
 from validator.knowledge import guidance
@@ -223,9 +223,9 @@ def command(
         following = () if write or form == "json" else next_commands(answer, options_given)
         emit(shown, form, lambda rows: plan_text.format_plan(rows, following))
         if write:
-            written = written_files.format_installed_recipe(
-                planner.write_best_plan(answer.best, write, data), own=data is not None
-            )
+            placed = planner.write_best_plan(answer.best, write, data)
+            findings = preflight.data_findings(placed.recipe) if data else ()
+            written = written_files.format_installed_recipe(placed, data is not None, findings)
             click.echo(written, nl=False, err=form == "json")
     sys.exit(0 if answer.best else 1)
 

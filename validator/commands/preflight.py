@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -16,7 +17,8 @@ from validator.finding import Severity
 from validator.launch.device_allocation import DeviceAllocation
 from validator.output import findings as reports
 from validator.output.terminal import print_lines
-from validator.recipe.recipe_file import Document
+from validator.recipe.recipe_file import Document, load_recipe
+from validator.rules.problems import find_problems
 from validator.run.settings import RunSettings, resolve
 
 
@@ -68,3 +70,16 @@ def report_data(run: RunSettings) -> None:
         print_lines(line, err=True)
     if stops:
         sys.exit(1)
+
+
+def data_findings(recipe: Path) -> list[str]:
+    """Return in a few lines what `data` finds in the data of a recipe that was just written. Of data that are not
+    looked into, because they are large or a package is missing, return what `check` estimates that `cutoff_len`
+    cuts."""
+    run = resolve(load_recipe(str(recipe)))
+    lines, _ = dataset.summarize_data(run)
+    if len(lines) > 1 or run.data.local_rows is None:
+        return lines
+    looked_into = any("rows trained" in line for line in lines)
+    estimated = [] if looked_into else [f"data: {each.message}" for each in find_problems(run) if each.code == "TRA620"]
+    return [*lines, *estimated]

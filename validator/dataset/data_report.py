@@ -410,4 +410,6 @@ def _report_lines(report: DataReport) -> Iterator[str]:
         yield f"data: {drop.rows:,} {plural(drop.rows, 'row')} dropped: {drop.reason} ({drop.examples[0]})"
     for one in report.quality:
         if one.kind in _REPORTED_ISSUES:
-            yield f"data: {one.kind}: {one.rows:,} ({one.share:.1%}), such as {one.examples[0]}"
+            better = tokens.recommended_cutoff_len if one.kind == "answers cut" else None
+            remedy = f"; `cutoff_len: {better}` would cut at most one in 200" if better else ""
+            yield f"data: {one.kind}: {one.rows:,} ({one.share:.1%}), such as {one.examples[0]}{remedy}"

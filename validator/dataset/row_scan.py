@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from validator.dataset import data_files, file_parts, sequence_lengths
+from validator.dataset import data_files, file_parts
 from validator.dataset.chat_template import ChatTemplate, TurnTexts
 from validator.dataset.row_media import NO_MEDIA, RowMedia, read_row_media, with_images
-from validator.dataset.sequence_lengths import SampleLengths
 from validator.dataset.token_counting import CharacterCounter, TokenCounter
-from validator.rows import reading_limits
+from validator.rows import reading_limits, truncation
 from validator.rows.converter import FatalRowError, Sample, row_converter
 from validator.rows.dataset_attr import DatasetAttr
 from validator.rows.media_columns import MediaSupport, media_fault
 from validator.rows.outcomes import ENDS_RUN, NON_TEXT_TURN, TRAINED, row_status
 from validator.rows.reading_limits import UnreadableError
+from validator.rows.truncation import SampleLengths
 from validator.run.image_tokens import ImageCounter, ImageTokens
 
 BLOCK_ROWS = 1000  # rows that are counted together, fewer where they are large
@@ -363,10 +363,10 @@ def _sample_lengths(sample: Sample, sizes: list[int], settings: ScanSettings) ->
         return sizes[0], kept, sizes[0], sizes[0] - kept
     if settings.stage == "sft":
         pairs = [(sizes[0], sizes[1])] if len(sizes) == 2 else list(zip(sizes[::2], sizes[1::2], strict=True))
-        return sequence_lengths.turn_lengths(pairs, settings.cutoff_len, extra, settings.template.mask_history)
+        return truncation.turn_lengths(pairs, settings.cutoff_len, extra, settings.template.mask_history)
     prompt_turns = len(sample.prompt)
     answers = [size + extra for size in sizes[prompt_turns:]]
-    return sequence_lengths.answer_lengths(sum(sizes[:prompt_turns]), answers, settings.cutoff_len)
+    return truncation.answer_lengths(sum(sizes[:prompt_turns]), answers, settings.cutoff_len)
 
 
 # Objects made between two searches for garbage cycles. Rows have no cycles; with Python's own threshold of 700,

@@ -17,30 +17,10 @@ from validator.knowledge import hub_caches
 from validator.knowledge.chat_templates import template_slots
 from validator.recipe import safe_read
 from validator.rows.reading_limits import UnreadableError
+from validator.rows.token_estimate import BYTE_TABLE, PARTS_PER_TOKEN
 from validator.run import data_streams
 from validator.run.settings import RunSettings
 from validator.wording import relative_to_cwd
-
-# Non-negative least squares of relative errors against Qwen's own vocabulary (qwen.tiktoken of the dashscope 2.0.2
-# package, 151,643 entries) on 2,000 pieces each of English prose (licences, package descriptions), code (Python, C) and
-# Chinese (book reviews, news): totals within 3 %; half of the pieces within 6 %, nine of ten within 15 %.
-# Tokens that a byte of UTF-8 adds: letters 0.239, digits 1.495, spaces 0.053, line breaks 0.464, other signs 0.376, and
-# each of the bytes beyond ASCII (a Chinese character is three) 0.213. They are stored in 155ths of a token, which fit a
-# byte.
-_PARTS_PER_TOKEN = 155
-_LETTER, _DIGIT, _SPACE, _BREAK, _MARK, _HIGH = 37, 232, 8, 72, 58, 33
-
-
-def _byte_parts(byte: int) -> int:
-    sign = chr(byte)
-    if byte >= 128:
-        return _HIGH
-    if sign.isalnum():
-        return _LETTER if sign.isalpha() else _DIGIT
-    return {" ": _SPACE, "\n": _BREAK, "\x00": 0}.get(sign, _MARK)
-
-
-_BYTE_TABLE = bytes(map(_byte_parts, range(256)))
 
 
 class CharacterCounter:
@@ -55,10 +35,10 @@ class CharacterCounter:
         if not data:
             return []
         # All texts at once. A byte that counts nothing follows each text: numpy's sum of no bytes is not 0.
-        parts = np.frombuffer(b"\x00".join(data).translate(_BYTE_TABLE) + b"\x00", np.uint8)
+        parts = np.frombuffer(b"\x00".join(data).translate(BYTE_TABLE) + b"\x00", np.uint8)
         starts = list(accumulate((len(one) + 1 for one in data[:-1]), initial=0))
         sums = np.add.reduceat(parts, starts, dtype=np.uint64)
-        tokens: list[int] = ((sums + _PARTS_PER_TOKEN // 2) // _PARTS_PER_TOKEN).tolist()
+        tokens: list[int] = ((sums + PARTS_PER_TOKEN // 2) // PARTS_PER_TOKEN).tolist()
         return tokens
 
 

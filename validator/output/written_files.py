@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from validator import escaping
@@ -11,15 +12,16 @@ from validator.wording import relative_to_cwd
 from validator.wrapping import terminal_width, wrap_line
 
 
-def format_installed_recipe(placed: InstalledRecipe, own: bool = False) -> str:
+def format_installed_recipe(placed: InstalledRecipe, own: bool = False, data_findings: Sequence[str] = ()) -> str:
     """Return lines of text on a recipe that was written: its files, notes, and the next commands. `own` is true if the
-    recipe already trains on the user's data."""
+    recipe already trains on the user's data, in which `data_findings` were found."""
     lines = [f"wrote {relative_to_cwd(path)}" for path in (placed.recipe, *placed.files)]
     if " " in str(placed.start):
         lines.append(
             "note: LLaMA-Factory's launcher splits at spaces under torchrun; a path without spaces starts everywhere"
         )
-    lines += [line for note in placed.notes for line in wrap_line(f"note: {note}", terminal_width())]
+    said = [*(f"note: {note}" for note in placed.notes), *data_findings]
+    lines += [line for each in said for line in wrap_line(each, terminal_width())]
     if not own:
         advice = "your data: lmf-recipes data FILE --register NAME, then `dataset: NAME` in the recipe"
         lines += wrap_line(advice, terminal_width())

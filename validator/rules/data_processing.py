@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-from itertools import islice
 
 from validator.knowledge import families
 from validator.knowledge.devices import Machine
@@ -15,13 +14,14 @@ from validator.physics.run_time import RunPart
 from validator.rules import subjects
 from validator.rules.rule import ERROR, NOTE, WARNING, Findings, rule, set_value
 from validator.run import sample_lengths
+from validator.run.answer_cuts import estimate_answer_cuts
 from validator.run.settings import RunSettings
 from validator.run.training_time import predict_training_time
+from validator.wording import plural
 
-# Rows that tell how long samples are, about.
-_ROWS_SAMPLED = 64
-# Which share of them may lose their end without a word.
-_MAX_SHARE_CUT = 0.1
+# Which share of samples may lose the end of their answers without a word: with the fewest tokens that their texts
+# plausibly have, and with the usual number.
+_MAX_SHARE_CUT_SURELY, _MAX_SHARE_CUT = 0.05, 0.1
 
 
 @rule("TRA606", ERROR)
@@ -207,32 +207,29 @@ def neat_packing_unfit_for_model(run: RunSettings, machine: Machine) -> Findings
 
 @rule("TRA620", WARNING)
 def most_samples_cut(run: RunSettings) -> Findings:
-    """Samples are longer than `cutoff_len` and lose their end: one in ten of them, or samples of average length.
+    """Answers are longer than `cutoff_len` leaves room for: those of one sample in ten, or samples of average length.
 
     Why: LLaMA-Factory cuts questions and answers to `cutoff_len`, and the model learns answers that stop in the middle.
-    Lengths are those of the first rows of local data, of the header block, or published ones of public data. `data`
-    counts all rows with the model's own tokenizer.
+    Lengths are those of the first rows of local data, by their characters, of the header block, or published ones of
+    public data. `data` counts all rows with the model's own tokenizer.
     Source: llamafactory/data/processor/processor_utils.py:infer_seqlen, own (estimates of tokens)
     Fix: a longer `cutoff_len`, or shorter samples.
     """
     if run.task.stage == "pt" or not run.task.trains or run.data.is_tokenized:
         return
     limit, place = run.args.number("cutoff_len"), "cutoff_len" if run.args.is_set("cutoff_len") else "dataset"
-    rows = _first_row_lengths(run) if limit > 0 else []
-    long = sum(tokens > limit for tokens in rows)
-    if rows and long >= _MAX_SHARE_CUT * len(rows):
-        found = f"{long:,} of the first {len(rows):,} samples are longer than `cutoff_len`, {limit:,.0f} tokens"
-        yield place, f"{found}, and lose their end; raise `cutoff_len`, or shorten the samples"
-    elif not rows and (mean := _mean_length(run)) > limit > 0:
+    cuts = estimate_answer_cuts(run) if limit > 0 and not run.declared.lengths.typical else None
+    if cuts and (cuts.low >= _MAX_SHARE_CUT_SURELY or cuts.usual >= _MAX_SHARE_CUT):
+        shares = f"{cuts.low:.0%}" if cuts.high - cuts.low < 0.005 else f"{cuts.low:.0%} to {cuts.high:.0%}"
+        rows = f"{cuts.rows:,} {plural(cuts.rows, 'row')}"
+        found = f"`cutoff_len` ({limit:,.0f}) cuts some {shares} of the answers, by the first {rows}"
+        positions = (run.model.positions if run.model else None) or cuts.sufficient_length
+        better = min(cuts.sufficient_length, positions)
+        remedy = f"set `cutoff_len: {better}`, or" if better > limit else "as more is not possible,"
+        yield place, f"{found}; {remedy} shorten the samples"
+    elif not cuts and (mean := _mean_length(run)) > limit > 0:
         found = f"samples have about {mean:,.0f} tokens, of which `cutoff_len` keeps the first {limit:,.0f}"
         yield place, f"{found}; raise `cutoff_len`, or shorten the samples"
-
-
-def _first_row_lengths(run: RunSettings) -> list[float]:
-    """Return the low end of the estimated length, in tokens, for each of the first rows of local data sets. Empty if no
-    rows can be read, or if the header block states `lengths`."""
-    rows = () if run.declared.lengths.typical else sample_lengths.first_row_lengths(run)
-    return [sample_lengths.LOWEST_ESTIMATE_FACTOR * tokens for tokens in islice(rows, _ROWS_SAMPLED)]
 
 
 def _mean_length(run: RunSettings) -> float:

@@ -17,7 +17,7 @@ from validator.run.schedule import training_schedule
 from validator.run.settings import RunSettings
 
 # First rows of a data set from which the share of rows that are dropped is taken.
-_ROWS_CHECKED = 400
+_ROWS_CHECKED = 200
 
 
 class SampleCounts(NamedTuple):
@@ -64,7 +64,8 @@ def training_steps(run: RunSettings) -> TrainingSteps | None:
     """Return the optimizer steps of the run; None if they are not known."""
     if (limit := int(run.args.number("max_steps"))) > 0:
         return TrainingSteps(limit, True)
-    sequences = sequence_count(run, estimate_sample_lengths(run).lengths[1])
+    lengths = estimate_sample_lengths(run).lengths[1] if run.batch.packing else ()
+    sequences = sequence_count(run, lengths)
     if not sequences:
         return None
     exact = sample_counts(run).exact and not run.batch.packing

@@ -59,8 +59,7 @@ def slowest_batch_length(lengths: Sequence[float], micro_batch: int, devices: in
 # against Qwen's vocabulary, as dataset/token_counting.py has them); and what a template adds to a sample.
 _BYTES_PER_TOKEN, _TEMPLATE_TOKENS = 4.2, 15
 # How far such an estimate may be off, whole data sets together: code and mathematics have fewer bytes a token.
-LOWEST_ESTIMATE_FACTOR = 0.8
-_ESTIMATE_FACTORS = (LOWEST_ESTIMATE_FACTOR, 1.0, 1.4)
+_ESTIMATE_FACTORS = (0.8, 1.0, 1.4)
 # Of `cutoff_len`, where nothing is known: OpenOrca has 445 tokens of 4096 in fms-acceleration's runs, MetaMathQA 210 of
 # 768 in peft's, and UltraChat fills half of 2048 and more in Zephyr's.
 _CUTOFF_SHARES = (0.1, 0.25)
