@@ -159,6 +159,18 @@ def test_main_memory_that_is_not_given_is_named_where_it_is_much() -> None:
     assert assumption(judged("1xrtx-4090", **{**QWEN3, "cutoff_len": 512}), "host_memory") is None
 
 
+def test_a_plan_says_that_it_takes_the_main_memory_of_a_usual_server() -> None:
+    words = ["plan", "--model", "mistralai/Mixtral-8x7B-Instruct-v0.1", "--machine", "2xa100-80g", "--method", "lora"]
+    shown = CliRunner().invoke(group, words).output
+    (row, *_) = json.loads(CliRunner().invoke(group, [*words, "--format", "json"]).stdout)["plans"]
+    (found,) = row["assumes"]
+    assert found["about"] == "host_memory"
+    assert row["host_gib"] <= found["turns_at"] <= found["assumed"]
+    assert f"    depends: {found['text']}\n" in shown
+    given = CliRunner().invoke(group, [*words, "--host-ram", "256", "--format", "json"]).stdout
+    assert all(each["assumes"] == [] for each in json.loads(given)["plans"])
+
+
 def test_json_has_it_in_each_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("x.yaml").write_text(text("1xrtx-4090", "host_ram_gib: 64", **QWEN3), "utf-8")

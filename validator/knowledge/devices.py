@@ -304,7 +304,8 @@ _NAME_IN_MACHINE = re.compile(r"(?i)[^\W\d_][^\W_]|\d[^\W\d_x×]|\d{3}")
 class Machine(NamedTuple):
     """`nodes` servers with `devices` accelerators each. `note` says which device was meant if several devices share the
     short form. `network`: the network between nodes, as the user wrote it. `price`: the price of one device for one
-    hour, as the user wrote it. Each is None if the user wrote nothing."""
+    hour, as the user wrote it. Each is None if the user wrote nothing. `has_usual_ram`: True if `host_ram_gib` is that
+    of a usual server, because the user gave none."""
 
     nodes: int
     devices: int
@@ -313,6 +314,7 @@ class Machine(NamedTuple):
     note: str | None = None
     network: str | None = None
     price: str | float | None = None
+    has_usual_ram: bool = False
 
     @property
     def world(self) -> int:

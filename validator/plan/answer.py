@@ -263,7 +263,9 @@ def read_machine(text: str, host_ram_gib: float | None) -> Machine:
             f"machine `{text}`: no device memory is known for {target.device.id}, so nothing can be planned; "
             "`lmf-recipes copy tiny-cpu-lora .` tries the way on a CPU"
         )
-    return target if host_ram_gib else target._replace(host_ram_gib=other_machines.usual_host_ram(target))
+    if host_ram_gib:
+        return target
+    return target._replace(host_ram_gib=other_machines.usual_host_ram(target), has_usual_ram=True)
 
 
 # What follows the method in a file name where the stage is not sft.

@@ -105,16 +105,20 @@ def _release(run: RunSettings) -> Iterator[Assumption]:
 
 
 def _host_memory(run: RunSettings) -> Iterator[Assumption]:
-    """Yield the main memory with which the run fits, if the machine's is not known and could be less."""
+    """Yield the main memory with which the run fits, if the machine's is not given and could be less."""
     prediction, machine = predict(run), run.machine
     host, device_verdict = prediction.host_memory, prediction.device_verdict
-    if host is None or machine is None or machine.host_ram_gib is not None or machine.device.shared_memory:
+    if host is None or machine is None or machine.device.shared_memory:
+        return
+    if machine.host_ram_gib is not None and not machine.has_usual_ram:
         return
     usual = _USUAL_SHARE_OF_DEVICES * machine.devices * (machine.device.memory_gib or 0.0)
     if device_verdict != "exceeds" and host.high / GIB > max(usual, _USUAL_GIB):
         needed = ceil(host.high / GIB)
-        text = f"fits from {needed:,} GiB of main memory a node, which is not given (`# host_ram_gib:`, `--host-ram`)"
-        yield Assumption("host_memory", None, needed, text, "FIT007" if offloads_to_host(run) else "")
+        taken = f"{machine.host_ram_gib:g} is a usual server's" if machine.host_ram_gib else "which is not given"
+        text = f"fits from {needed:,} GiB of main memory a node, {taken} (`# host_ram_gib:`, `--host-ram`)"
+        code = "FIT007" if machine.host_ram_gib is None and offloads_to_host(run) else ""
+        yield Assumption("host_memory", machine.host_ram_gib, needed, text, code)
 
 
 def offloads_to_host(run: RunSettings) -> bool:
