@@ -192,3 +192,28 @@ def test_llamafactory_stops_for_each_of_a_row_s_packages(
     parser._check_extra_dependencies(one, one, one)
     names = {re.split(r"[<>=]", each)[0] for each in asked}
     assert {canonical(name) for name in names} == {canonical(re.split(r"[<>=]", each)[0]) for each in row["packages"]}
+
+
+LATE = [(row, value) for row in ROWS if row["setting"] in ("optim", "report_to") for value in row["values"]]
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.filterwarnings("ignore")  # what is half made complains when it goes
+@pytest.mark.parametrize(("row", "value"), [pytest.param(*each, id=each[1]) for each in LATE])
+def test_transformers_stops_without_the_package(row: dict[str, list[str]], value: str, tmp_path: Path) -> None:
+    """Its own functions, asked for what the tests' environment lacks."""
+    transformers = pytest.importorskip("transformers")
+    modules = [re.split(r"[<>=]", each)[0].replace("-", "_") for each in row["packages"]]
+    aliases = {"torch_optimi": "optimi", "azureml_sdk": "azureml"}
+    if all(importlib.util.find_spec(aliases.get(name, name)) for name in modules):
+        return  # what is there does not stop a run
+    arguments = transformers.TrainingArguments(str(tmp_path), report_to=[], use_cpu=True)
+    if str(row["setting"]) == "optim":
+        arguments.optim = transformers.training_args.OptimizerNames(value)
+        with pytest.raises((ImportError, ValueError)):
+            transformers.Trainer.get_optimizer_cls_and_kwargs(arguments, model=object())
+    else:
+        (callback,) = transformers.integrations.get_reporting_integration_callbacks([value])
+        with pytest.raises((ImportError, RuntimeError, ValueError)):
+            callback()
