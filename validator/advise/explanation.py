@@ -23,7 +23,9 @@ from validator.run.named_paths import path_overrides
 from validator.run.needed_packages import NEVER, needed_packages, pip_requirement
 from validator.run.prediction import predict
 from validator.run.recipe_arguments import Cost
-from validator.run.sample_counts import sample_counts
+from validator.run.sample_counts import sample_counts, sequence_count
+from validator.run.sample_lengths import estimate_sample_lengths
+from validator.run.schedule import training_schedule
 from validator.run.settings import RunSettings
 from validator.run.simulated import SimulationFigures
 from validator.wording import four_digits, map_floats, relative_to_cwd
@@ -251,17 +253,16 @@ def predict_run_time(run: RunSettings, energy: bool = False) -> RunTime | None:
         energy_kwh=_energy_kwh(run, hours) if energy and hours else None,
         correction=correction,
         faster_release=faster_release(run, is_free_of_errors),
-        samples=_timed_samples(run, prediction.steps) if prediction.steps else None,
+        samples=_timed_samples(run) if prediction.steps else None,
     )
 
 
-def _timed_samples(run: RunSettings, steps: int) -> TimedSamples | None:
+def _timed_samples(run: RunSettings) -> TimedSamples | None:
     counts = sample_counts(run)
     if run.data.count is None or not counts.train:
         return None
-    epochs = max(run.args.number("num_train_epochs"), 0.0)
-    if run.args.number("max_steps") > 0:
-        epochs = steps * run.batch.effective_batch / counts.train
+    lengths = estimate_sample_lengths(run).lengths[1] if run.batch.packing else ()
+    epochs = training_schedule(run, sequence_count(run, lengths) or 1).epochs
     steps_exact = run.args.number("max_steps") > 0 or (counts.exact and not run.batch.packing)
     source = run.data.count.source
     files = [str(relative_to_cwd(one.path)) for one in run.data.datasets] if source == "files" else []
